@@ -1,0 +1,12 @@
+//! The centre of Evenkeel: it decides, and does no I/O.
+//!
+//! Locations, loads, groups, members, strategies, analysis, health and slow start are
+//! plain data and functions here. Time and randomness come in as arguments, so the
+//! proxy, and the virtual-time harness that tests the strategies, run the same code.
+
+pub mod group;
+pub mod load;
+pub mod member;
+pub mod strategy;
+pub mod time;
+pub mod trace;

@@ -1,0 +1,291 @@
+//! Locations and the loads they report.
+//!
+//! A *location* is whatever the application says it is: a host, a container, a
+//! process. Members of several groups may share one, and so share its load. A load
+//! is soft state with an age: a stale one must count as *unknown*, never as idle.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::time::Instant;
+
+/// Which quantity a load value measures.
+///
+/// The first five ids are those of the OMG's `CosLoadBalancing` module; any other id
+/// is carried as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LoadId(pub u32);
+
+impl LoadId {
+    /// CPU utilisation, 0 to 1 (may exceed 1 where run queues are counted).
+    pub const CPU: LoadId = LoadId(0);
+    /// Disk utilisation, 0 to 1.
+    pub const DISK: LoadId = LoadId(1);
+    /// Memory in use, 0 to 1.
+    pub const MEMORY: LoadId = LoadId(2);
+    /// Network utilisation, 0 to 1.
+    pub const NETWORK: LoadId = LoadId(3);
+    /// Requests per second.
+    pub const REQUESTS_PER_SECOND: LoadId = LoadId(4);
+    /// Application-defined utilisation, 0 to 1 (ORCA `application_utilization`).
+    pub const UTILIZATION: LoadId = LoadId(16);
+    /// Requests in flight at the location, from all balancers and direct clients.
+    pub const IN_FLIGHT: LoadId = LoadId(17);
+}
+
+impl fmt::Display for LoadId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            LoadId::CPU => f.write_str("cpu"),
+            LoadId::DISK => f.write_str("disk"),
+            LoadId::MEMORY => f.write_str("memory"),
+            LoadId::NETWORK => f.write_str("network"),
+            LoadId::REQUESTS_PER_SECOND => f.write_str("requests_per_second"),
+            LoadId::UTILIZATION => f.write_str("utilization"),
+            LoadId::IN_FLIGHT => f.write_str("in_flight"),
+            LoadId(other) => write!(f, "{other}"),
+        }
+    }
+}
+
+impl std::str::FromStr for LoadId {
+    type Err = ParseLoadIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text {
+            "cpu" => LoadId::CPU,
+            "disk" => LoadId::DISK,
+            "memory" => LoadId::MEMORY,
+            "network" => LoadId::NETWORK,
+            "requests_per_second" => LoadId::REQUESTS_PER_SECOND,
+            "utilization" => LoadId::UTILIZATION,
+            "in_flight" => LoadId::IN_FLIGHT,
+            other => LoadId(other.parse().map_err(|_| ParseLoadIdError)?),
+        })
+    }
+}
+
+/// The text is neither the name nor the number of a load id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "expected cpu, disk, memory, network, requests_per_second, utilization, in_flight, or a number from 0 to 4294967295"
+)]
+pub struct ParseLoadIdError;
+
+/// One load value: finite, not negative, and not absurd.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct LoadValue(f32);
+
+/// A value that no load may have.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("a load must be a number from 0 to 1e12, not {0}")]
+pub struct InvalidLoad(pub f64);
+
+impl LoadValue {
+    /// The largest load that is believed. Larger numbers are mistakes of a unit or a
+    /// sensor, and one of them would dominate every average it enters.
+    pub const MAX: f32 = 1e12;
+
+    /// Parses a reported number.
+    pub fn new(value: f64) -> Result<Self, InvalidLoad> {
+        // The comparison is false for NaN, too.
+        if value >= 0.0 && value <= f64::from(Self::MAX) {
+            Ok(LoadValue(value as f32))
+        } else {
+            Err(InvalidLoad(value))
+        }
+    }
+
+    /// The number.
+    pub fn get(self) -> f32 {
+        self.0
+    }
+}
+
+/// A load as it was last reported, with the time at which it was.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Load {
+    /// What is measured.
+    pub id: LoadId,
+    /// The reported value.
+    pub value: LoadValue,
+    /// When the report arrived.
+    pub at: Instant,
+}
+
+/// How many different loads a location keeps. A report of a ninth id is refused.
+pub const LOADS_PER_LOCATION: usize = 8;
+
+/// One load in an atomic word each for its id and its value with time, so that the
+/// data plane reads it without a lock and never sees half a report.
+#[derive(Debug)]
+struct Cell {
+    /// Load id plus one; 0 is an empty cell. Written once.
+    id: AtomicU64,
+    /// Value as f32 bits (high half), report time in milliseconds, wrapping (low half).
+    value_at: AtomicU64,
+}
+
+/// The loads of one location, shared by all groups with members there.
+///
+/// Readers are lock-free; writers (reports) may come from any thread.
+#[derive(Debug)]
+pub struct Location {
+    name: Arc<str>,
+    cells: [Cell; LOADS_PER_LOCATION],
+    /// Whether the location is under a load alert (it should shed).
+    alerted: AtomicU32,
+}
+
+/// The location already keeps [`LOADS_PER_LOCATION`] other ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a location keeps at most {LOADS_PER_LOCATION} different loads")]
+pub struct TooManyLoads;
+
+impl Location {
+    /// A location about which nothing is known.
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Location {
+            name: name.into(),
+            cells: std::array::from_fn(|_| Cell {
+                id: AtomicU64::new(0),
+                value_at: AtomicU64::new(0),
+            }),
+            alerted: AtomicU32::new(0),
+        }
+    }
+
+    /// The name that the configuration gives it.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Stores a report.
+    pub fn report(&self, id: LoadId, value: LoadValue, now: Instant) -> Result<(), TooManyLoads> {
+        let word = (u64::from(value.get().to_bits()) << 32) | u64::from(millis(now));
+        let wanted = u64::from(id.0) + 1;
+        for cell in &self.cells {
+            let held =
+                match cell
+                    .id
+                    .compare_exchange(0, wanted, Ordering::AcqRel, Ordering::Acquire)
+                {
+                    Ok(_) => wanted,
+                    Err(held) => held,
+                };
+            if held == wanted {
+                cell.value_at.store(word, Ordering::Release);
+                return Ok(());
+            }
+        }
+        Err(TooManyLoads)
+    }
+
+    /// The load `id` if it was reported at most `max_age` ago; `None` is *unknown*.
+    pub fn fresh(&self, id: LoadId, now: Instant, max_age: Duration) -> Option<f32> {
+        let load = self.load(id, now)?;
+        (now.since(load.at) <= max_age).then(|| load.value.get())
+    }
+
+    /// The load `id` as last reported, however old.
+    pub fn load(&self, id: LoadId, now: Instant) -> Option<Load> {
+        let wanted = u64::from(id.0) + 1;
+        let cell = self
+            .cells
+            .iter()
+            .find(|cell| cell.id.load(Ordering::Acquire) == wanted)?;
+        let word = cell.value_at.load(Ordering::Acquire);
+        if word == 0 {
+            return None;
+        }
+        Some(decode(id, word, now))
+    }
+
+    /// All loads ever reported here, with their ages.
+    pub fn loads(&self, now: Instant) -> impl Iterator<Item = Load> + '_ {
+        self.cells.iter().filter_map(move |cell| {
+            let id = cell.id.load(Ordering::Acquire);
+            let word = cell.value_at.load(Ordering::Acquire);
+            (id != 0 && word != 0).then(|| decode(LoadId((id - 1) as u32), word, now))
+        })
+    }
+
+    /// Whether the location should shed what it has.
+    pub fn is_alerted(&self) -> bool {
+        self.alerted.load(Ordering::Relaxed) != 0
+    }
+
+    /// Raises or lifts the load alert; answers whether that changed anything.
+    pub fn set_alerted(&self, alerted: bool) -> bool {
+        self.alerted.swap(u32::from(alerted), Ordering::AcqRel) != u32::from(alerted)
+    }
+}
+
+/// Milliseconds on a wrapping 32-bit time line, never 0 (0 marks an empty cell).
+fn millis(at: Instant) -> u32 {
+    ((at.as_nanos() / 1_000_000) as u32) | 1
+}
+
+fn decode(id: LoadId, word: u64, now: Instant) -> Load {
+    // 32 bits of milliseconds wrap after 49 days: the distance is taken modulo that,
+    // and one that seems to lie in the future is a report that has just arrived.
+    let age = millis(now).wrapping_sub(word as u32);
+    let age = if age > u32::MAX / 2 { 0 } else { age };
+    let at = now.as_nanos().saturating_sub(u64::from(age) * 1_000_000);
+    Load {
+        id,
+        value: LoadValue(f32::from_bits((word >> 32) as u32)),
+        at: Instant::from_nanos(at),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    #[test]
+    fn a_stale_load_is_unknown() {
+        let location = Location::new("a");
+        let half = LoadValue::new(0.5).unwrap();
+        location.report(LoadId::CPU, half, at(10_000)).unwrap();
+        let max_age = Duration::from_secs(3);
+        assert_eq!(location.fresh(LoadId::CPU, at(12_000), max_age), Some(0.5));
+        assert_eq!(location.fresh(LoadId::CPU, at(14_000), max_age), None);
+        assert_eq!(location.fresh(LoadId::DISK, at(12_000), max_age), None);
+    }
+
+    #[test]
+    fn a_zero_load_is_known() {
+        let location = Location::new("a");
+        let idle = LoadValue::new(0.0).unwrap();
+        location.report(LoadId::CPU, idle, at(0)).unwrap();
+        assert_eq!(
+            location.fresh(LoadId::CPU, at(1), Duration::from_secs(1)),
+            Some(0.0)
+        );
+    }
+
+    #[test]
+    fn absurd_loads_are_refused() {
+        for bad in [f64::NAN, f64::INFINITY, -1.0, 1e13] {
+            assert!(LoadValue::new(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_ninth_load_is_refused() {
+        let location = Location::new("a");
+        let one = LoadValue::new(1.0).unwrap();
+        for id in 0..8 {
+            location.report(LoadId(id), one, at(1)).unwrap();
+        }
+        assert_eq!(location.report(LoadId(8), one, at(1)), Err(TooManyLoads));
+        assert_eq!(location.loads(at(1)).count(), 8);
+    }
+}

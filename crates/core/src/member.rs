@@ -1,0 +1,203 @@
+//! Members: what a snapshot says of them, and the slot that outlives snapshots.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::load::Location;
+use crate::time::Instant;
+
+/// How much of the traffic a member should get relative to the others.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Weight(f32);
+
+/// A number that is not a weight.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("a weight must be a number from 0 to 1000, not {0}")]
+pub struct InvalidWeight(pub f64);
+
+impl Weight {
+    /// The weight of a member that names none.
+    pub const ONE: Weight = Weight(1.0);
+
+    /// Parses a weight: 0 (no new traffic) to 1000.
+    pub fn new(value: f64) -> Result<Self, InvalidWeight> {
+        if (0.0..=1000.0).contains(&value) {
+            Ok(Weight(value as f32))
+        } else {
+            Err(InvalidWeight(value))
+        }
+    }
+
+    /// The number.
+    pub fn get(self) -> f32 {
+        self.0
+    }
+}
+
+/// Why a member gets no new traffic. A member may have several reasons at once;
+/// it is eligible when it has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Reason {
+    /// Active health checks fail.
+    Down = 1,
+    /// Passive observation ejected it (failures in a row, or success ratio).
+    Ejected = 1 << 1,
+    /// An administrator drains it: what is bound may stay.
+    Draining = 1 << 2,
+    /// An administrator took it out: what is bound is moved.
+    Maintenance = 1 << 3,
+    /// Its address is not known (its DNS name does not resolve).
+    Unresolved = 1 << 4,
+}
+
+impl Reason {
+    /// All reasons, in the order in which they are shown.
+    pub const ALL: [Reason; 5] = [
+        Reason::Maintenance,
+        Reason::Draining,
+        Reason::Unresolved,
+        Reason::Down,
+        Reason::Ejected,
+    ];
+
+    /// The reasons that panic mode overrides: opinions about health. An
+    /// administrator's word, and a missing address, are facts that it does not.
+    pub const OVERRIDDEN_BY_PANIC: u32 = Reason::Down as u32 | Reason::Ejected as u32;
+
+    /// The name that admin API and logs use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Down => "down",
+            Reason::Ejected => "ejected",
+            Reason::Draining => "draining",
+            Reason::Maintenance => "maintenance",
+            Reason::Unresolved => "unresolved",
+        }
+    }
+}
+
+/// What changes about a member with each request. All atomics: any worker may write.
+///
+/// A slot belongs to one (group, member) and survives every change of membership,
+/// weight and strategy. The first cache line is what `pick` reads.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Slot {
+    /// Requests (HTTP) or connections (TCP) that this process has at the member.
+    in_flight: AtomicU32,
+    /// Bits of [`Reason`].
+    reasons: AtomicU32,
+    /// Current weight (f32 bits): configured, or changed live.
+    weight: AtomicU32,
+    /// Bound since the last load report of the member's location.
+    bound_since_report: AtomicU32,
+    /// When slow start began, in nanoseconds; 0 when the member is fully warm.
+    ramp_from: AtomicU64,
+}
+
+impl Slot {
+    /// A slot for a member that was never used.
+    pub fn new(weight: Weight) -> Self {
+        Slot {
+            in_flight: AtomicU32::new(0),
+            reasons: AtomicU32::new(0),
+            weight: AtomicU32::new(weight.get().to_bits()),
+            bound_since_report: AtomicU32::new(0),
+            ramp_from: AtomicU64::new(0),
+        }
+    }
+
+    /// Requests or connections of this process at the member.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// The bits of all [`Reason`]s against the member; 0 is eligible.
+    pub fn reasons(&self) -> u32 {
+        self.reasons.load(Ordering::Relaxed)
+    }
+
+    /// Whether `reason` holds.
+    pub fn has(&self, reason: Reason) -> bool {
+        self.reasons() & reason as u32 != 0
+    }
+
+    /// Sets or clears a reason; answers whether that changed anything.
+    pub fn set(&self, reason: Reason, holds: bool) -> bool {
+        let bit = reason as u32;
+        let before = if holds {
+            self.reasons.fetch_or(bit, Ordering::AcqRel)
+        } else {
+            self.reasons.fetch_and(!bit, Ordering::AcqRel)
+        };
+        (before & bit != 0) != holds
+    }
+
+    /// The current weight, before slow start.
+    pub fn weight(&self) -> f32 {
+        f32::from_bits(self.weight.load(Ordering::Relaxed))
+    }
+
+    /// Changes the weight; takes effect with the next pick.
+    pub fn set_weight(&self, weight: Weight) {
+        self.weight.store(weight.get().to_bits(), Ordering::Relaxed);
+    }
+
+    /// Requests bound here since the location's load was last reported.
+    pub fn bound_since_report(&self) -> u32 {
+        self.bound_since_report.load(Ordering::Relaxed)
+    }
+
+    /// A new report of the location's load has arrived.
+    pub fn report_arrived(&self) {
+        self.bound_since_report.store(0, Ordering::Relaxed);
+    }
+
+    /// Begins slow start at `now`, or ends it (`None`).
+    pub fn set_ramp_from(&self, from: Option<Instant>) {
+        let nanos = from.map_or(0, Instant::as_nanos);
+        self.ramp_from.store(nanos, Ordering::Relaxed);
+    }
+
+    /// When slow start began, if it is under way.
+    pub fn ramp_from(&self) -> Option<Instant> {
+        match self.ramp_from.load(Ordering::Relaxed) {
+            0 => None,
+            nanos => Some(Instant::from_nanos(nanos)),
+        }
+    }
+
+    pub(crate) fn begin(&self) {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        self.bound_since_report.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn end(&self) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Identifies a member for the life of the process: adapters key their connection
+/// pools with it. The same (group, name, address) keeps its id over reloads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemberId(pub u64);
+
+/// One endpoint of a group at a location, as one snapshot sees it.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// Identity over snapshots.
+    pub id: MemberId,
+    /// The name in configuration, admin API, metrics and logs; unique in the group.
+    pub name: Arc<str>,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Most requests (HTTP) or connections (TCP) that this process puts there at
+    /// once; `None` is no limit.
+    pub max_connections: Option<u32>,
+    /// The location whose load it shares.
+    pub location: Arc<Location>,
+    /// What changes per request.
+    pub slot: Arc<Slot>,
+}

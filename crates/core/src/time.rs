@@ -1,0 +1,70 @@
+//! Time as an argument.
+//!
+//! Nothing in `core` looks at a clock. Callers pass an [`Instant`], the product from
+//! the machine's monotonic clock and the harness from its event queue, so that the
+//! same code runs in both and a test can put any two events at any distance.
+
+use std::time::Duration;
+
+/// A point on a monotonic time line: nanoseconds since an origin the caller chose.
+///
+/// 64 bits of nanoseconds last for 584 years, so nothing here wraps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The origin of the time line.
+    pub const ZERO: Instant = Instant(0);
+
+    /// The instant `nanos` nanoseconds after the origin.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Instant(nanos)
+    }
+
+    /// Nanoseconds since the origin.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Seconds since the origin.
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+
+    /// How long ago `earlier` was; zero if it is in the future.
+    ///
+    /// Workers read their clocks at slightly different moments, so "a little in the
+    /// future" is normal and must not panic.
+    pub const fn since(self, earlier: Instant) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// This instant moved `duration` into the future, at most to the end of the line.
+    pub fn after(self, duration: Duration) -> Instant {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Instant(self.0.saturating_add(nanos))
+    }
+}
+
+/// The machine's monotonic clock, for callers that do I/O. `core` itself never uses it.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    origin: std::time::Instant,
+}
+
+impl Clock {
+    /// A clock whose origin is now. All threads of a process must share one clock
+    /// (it is `Copy`), or their instants do not compare.
+    #[allow(clippy::new_without_default)]
+    pub fn start() -> Self {
+        Clock {
+            origin: std::time::Instant::now(),
+        }
+    }
+
+    /// The current instant. Never [`Instant::ZERO`], which slots use for "never".
+    pub fn now(&self) -> Instant {
+        let nanos = self.origin.elapsed().as_nanos();
+        Instant(u64::try_from(nanos).unwrap_or(u64::MAX).saturating_add(1))
+    }
+}

@@ -1,0 +1,78 @@
+//! How a decision explains itself.
+//!
+//! The function that picks is handed a [`Trace`]. Switched off it costs one
+//! predictable branch per candidate; switched on it keeps what each candidate scored
+//! and why it was or was not taken. There is no second implementation to drift away.
+
+/// Collects the reasons of one decision, if anybody wants to know.
+#[derive(Debug, Default)]
+pub struct Trace(Option<Box<Explanation>>);
+
+/// What one decision looked at.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Explanation {
+    /// The candidates, in the order in which they were looked at. Strategies that
+    /// draw list only what they drew.
+    pub candidates: Vec<Candidate>,
+    /// Sentences about the decision as a whole ("panic: 3 of 4 members are down").
+    pub notes: Vec<String>,
+}
+
+/// One candidate of a decision.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// Index of the member in the group's snapshot.
+    pub index: usize,
+    /// What it scored; the lowest score wins. `None` if it was not scored.
+    pub score: Option<f64>,
+    /// What became of it and why ("lowest of 2 draws", "in flight 7, latency 12 ms").
+    pub verdict: String,
+}
+
+impl Trace {
+    /// A trace that keeps nothing.
+    pub fn off() -> Self {
+        Trace(None)
+    }
+
+    /// A trace that keeps everything.
+    pub fn on() -> Self {
+        Trace(Some(Box::default()))
+    }
+
+    /// Whether anything is kept.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Notes a candidate. `verdict` runs only if the trace is on.
+    #[inline]
+    pub fn candidate(
+        &mut self,
+        index: usize,
+        score: Option<f64>,
+        verdict: impl FnOnce() -> String,
+    ) {
+        if let Some(explanation) = &mut self.0 {
+            explanation.candidates.push(Candidate {
+                index,
+                score,
+                verdict: verdict(),
+            });
+        }
+    }
+
+    /// Notes a sentence about the decision as a whole.
+    #[inline]
+    pub fn note(&mut self, text: impl FnOnce() -> String) {
+        if let Some(explanation) = &mut self.0 {
+            explanation.notes.push(text());
+        }
+    }
+
+    /// The explanation, if the trace was on.
+    pub fn into_explanation(self) -> Option<Explanation> {
+        self.0.map(|explanation| *explanation)
+    }
+}
