@@ -2,13 +2,16 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::load::LoadId;
-use crate::member::{Member, MemberId, Reason, Slot};
+use arc_swap::ArcSwapOption;
+
+use crate::load::{LoadId, Location};
+use crate::member::{Digest, Member, MemberId, Reason, Slot};
 use crate::strategy::Strategy;
 use crate::time::Instant;
-use crate::trace::Trace;
+use crate::trace::{Explanation, Trace};
 
 /// When the strategy is asked (Schmidt et al., "Evaluating the performance of
 /// middleware load balancing strategies", 2004).
@@ -43,6 +46,11 @@ pub struct GroupSettings {
     pub slow_start: Duration,
     /// Share of members that may be down or ejected; above it all are routed to.
     pub panic_threshold: f32,
+    /// Time constant of the decay of observed latencies and penalties.
+    pub latency_decay: Duration,
+    /// What a failure costs at least, as if it were a latency. A failure is often
+    /// fast; it must never look like a fast answer.
+    pub failure_penalty: Duration,
 }
 
 impl Default for GroupSettings {
@@ -55,6 +63,8 @@ impl Default for GroupSettings {
             load_max_age: Duration::from_secs(15),
             slow_start: Duration::from_secs(10),
             panic_threshold: 0.5,
+            latency_decay: Duration::from_secs(10),
+            failure_penalty: Duration::from_secs(5),
         }
     }
 }
@@ -93,7 +103,52 @@ pub enum PickError {
     AllFull,
 }
 
-/// An immutable snapshot of a group. Slots and locations are shared between
+/// What a group keeps over all its snapshots, beside the slots of its members.
+#[derive(Debug, Default)]
+pub struct GroupState {
+    panic: AtomicBool,
+    want_trace: AtomicBool,
+    last: ArcSwapOption<Decision>,
+}
+
+/// A decision that was traced.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// When it was taken.
+    pub at: Instant,
+    /// Name of the chosen member, or why there was none.
+    pub chosen: Result<Arc<str>, PickError>,
+    /// What the strategy looked at.
+    pub explanation: Explanation,
+    /// Names of the members that the explanation's indices refer to.
+    pub members: Vec<Arc<str>>,
+}
+
+impl GroupState {
+    /// Whether so many members are down or ejected that those opinions are ignored and
+    /// all members are routed to.
+    #[inline]
+    pub fn is_panicking(&self) -> bool {
+        self.panic.load(Ordering::Relaxed)
+    }
+
+    /// Begins or ends panic mode; answers whether that changed anything.
+    pub fn set_panicking(&self, panicking: bool) -> bool {
+        self.panic.swap(panicking, Ordering::AcqRel) != panicking
+    }
+
+    /// Has the next decision traced and kept as the last one.
+    pub fn want_trace(&self) {
+        self.want_trace.store(true, Ordering::Relaxed);
+    }
+
+    /// The last decision that was traced.
+    pub fn last_decision(&self) -> Option<Arc<Decision>> {
+        self.last.load_full()
+    }
+}
+
+/// An immutable snapshot of a group. Slots, locations and the state are shared between
 /// snapshots; everything else is replaced as a whole.
 #[derive(Debug)]
 pub struct Group {
@@ -101,6 +156,16 @@ pub struct Group {
     settings: GroupSettings,
     strategy: Box<dyn Strategy>,
     members: Box<[Member]>,
+    seats: Box<[Seat]>,
+    state: Arc<GroupState>,
+}
+
+/// What `pick` needs of a member, side by side with the others', so that drawing one
+/// of many thousand costs one access to its slot and none to the rest of the member.
+#[derive(Debug)]
+struct Seat {
+    slot: Arc<Slot>,
+    max_connections: u32,
 }
 
 impl Group {
@@ -110,12 +175,19 @@ impl Group {
         settings: GroupSettings,
         strategy: Box<dyn Strategy>,
         members: Vec<Member>,
+        state: Arc<GroupState>,
     ) -> Self {
+        let seat = |member: &Member| Seat {
+            slot: Arc::clone(&member.slot),
+            max_connections: member.max_connections.unwrap_or(u32::MAX),
+        };
         Group {
             name: name.into(),
             settings,
             strategy,
+            seats: members.iter().map(seat).collect(),
             members: members.into_boxed_slice(),
+            state,
         }
     }
 
@@ -139,21 +211,19 @@ impl Group {
         &self.members
     }
 
-    /// Chooses a member without binding to it: what [`Group::pick`] would do, and what
-    /// `explain` shows.
-    pub fn choose(
-        &self,
-        request: &Request<'_>,
-        rng: &mut fastrand::Rng,
-        trace: &mut Trace,
-    ) -> Result<usize, PickError> {
-        let view = View {
+    /// What outlives this snapshot.
+    pub fn state(&self) -> &Arc<GroupState> {
+        &self.state
+    }
+
+    /// The members as a strategy sees them for `request`.
+    pub fn view<'a>(&'a self, request: &'a Request<'a>) -> View<'a> {
+        View {
             group: self,
             request,
-        };
-        self.strategy
-            .pick(&view, rng, trace)
-            .ok_or(PickError::NoneEligible)
+            mask: self.mask(),
+            rehearsal: false,
+        }
     }
 
     /// Chooses a member and binds a request to it.
@@ -162,19 +232,105 @@ impl Group {
         request: &Request<'_>,
         rng: &mut fastrand::Rng,
     ) -> Result<Ticket, PickError> {
-        let index = self.choose(request, rng, &mut Trace::off())?;
-        self.bind(index, request.now).ok_or(PickError::NoneEligible)
+        // Another worker may take a member's last place between the decision and the
+        // binding. Losing several times in a row means that the group is as good as full.
+        for _ in 0..4 {
+            let index = self.decide(request, rng)?;
+            let seat = &self.seats[index];
+            if seat.slot.begin() < seat.max_connections {
+                return Ok(self.ticket(index, request.now));
+            }
+            seat.slot.end();
+        }
+        Err(PickError::AllFull)
     }
 
-    /// Binds a request to the member at `index`, whatever the strategy thinks of it.
+    fn decide(&self, request: &Request<'_>, rng: &mut fastrand::Rng) -> Result<usize, PickError> {
+        let view = self.view(request);
+        if self.state.want_trace.load(Ordering::Relaxed) {
+            self.state.want_trace.store(false, Ordering::Relaxed);
+            let (chosen, decision) = self.explain(&view, rng);
+            self.state.last.store(Some(Arc::new(decision)));
+            chosen
+        } else {
+            self.choose(&view, rng, &mut Trace::off())
+        }
+    }
+
+    /// What [`Group::pick`] would decide now, and why, without binding anything.
+    pub fn explain_next(&self, request: &Request<'_>, rng: &mut fastrand::Rng) -> Decision {
+        let mut view = self.view(request);
+        view.rehearsal = true;
+        self.explain(&view, rng).1
+    }
+
+    /// Binds a request to the member at `index`, whatever the strategy and the
+    /// connection limit say.
     pub fn bind(&self, index: usize, now: Instant) -> Option<Ticket> {
-        let member = self.members.get(index)?;
-        member.slot.begin();
-        Some(Ticket {
+        self.members.get(index)?.slot.begin();
+        Some(self.ticket(index, now))
+    }
+
+    /// The ticket of a request that is in the slot's count already.
+    fn ticket(&self, index: usize, now: Instant) -> Ticket {
+        let member = &self.members[index];
+        member.location.begin();
+        Ticket {
             slot: Arc::clone(&member.slot),
+            location: Arc::clone(&member.location),
             index,
             started: now,
-        })
+            digest: Digest {
+                decay: self.settings.latency_decay,
+                penalty: self.settings.failure_penalty,
+            },
+            verdict: None,
+            end: Outcome::Cancelled,
+        }
+    }
+
+    fn choose(
+        &self,
+        view: &View<'_>,
+        rng: &mut fastrand::Rng,
+        trace: &mut Trace,
+    ) -> Result<usize, PickError> {
+        match self.strategy.pick(view, rng, trace) {
+            Some(index) => Ok(index),
+            None => Err(view.why_none()),
+        }
+    }
+
+    fn explain(
+        &self,
+        view: &View<'_>,
+        rng: &mut fastrand::Rng,
+    ) -> (Result<usize, PickError>, Decision) {
+        let mut trace = Trace::on();
+        if self.state.is_panicking() {
+            trace.note(|| "panic: too many members are down or ejected, so that is ignored".into());
+        }
+        let chosen = self.choose(view, rng, &mut trace);
+        for index in 0..self.members.len() {
+            if let Some(obstacle) = view.obstacle(index) {
+                trace.candidate(index, None, || format!("not eligible: {obstacle}"));
+            }
+        }
+        let decision = Decision {
+            at: view.request.now,
+            chosen: chosen.map(|index| Arc::clone(&self.members[index].name)),
+            explanation: trace.into_explanation().unwrap_or_default(),
+            members: self.members.iter().map(|m| Arc::clone(&m.name)).collect(),
+        };
+        (chosen, decision)
+    }
+
+    /// The bits of [`Reason`] that count at the moment.
+    fn mask(&self) -> u32 {
+        match self.state.is_panicking() {
+            true => !Reason::OVERRIDDEN_BY_PANIC,
+            false => !0,
+        }
     }
 }
 
@@ -183,12 +339,30 @@ impl Group {
 pub struct View<'a> {
     group: &'a Group,
     request: &'a Request<'a>,
+    mask: u32,
+    rehearsal: bool,
 }
+
+/// Share of its weight with which a member begins slow start.
+const RAMP_FLOOR: f32 = 0.1;
 
 impl<'a> View<'a> {
     /// The request to decide about.
+    #[inline]
     pub fn request(&self) -> &'a Request<'a> {
         self.request
+    }
+
+    /// The current instant.
+    #[inline]
+    pub fn now(&self) -> Instant {
+        self.request.now
+    }
+
+    /// The group's settings.
+    #[inline]
+    pub fn settings(&self) -> &'a GroupSettings {
+        &self.group.settings
     }
 
     /// All members, eligible or not.
@@ -196,19 +370,143 @@ impl<'a> View<'a> {
         &self.group.members
     }
 
-    /// Whether the member at `index` may be picked.
+    /// How many members there are, eligible or not.
     #[inline]
-    pub fn is_eligible(&self, index: usize) -> bool {
-        let member = &self.group.members[index];
-        member.slot.reasons() == 0
-            && member.slot.weight() > 0.0
-            && !self.request.tried.contains(&member.id)
+    pub fn len(&self) -> usize {
+        self.group.seats.len()
     }
 
-    /// Current weight of the member at `index`, with slow start applied.
+    /// Whether the group is empty.
+    pub fn is_empty(&self) -> bool {
+        self.group.seats.is_empty()
+    }
+
+    /// Whether nothing will come of the decision: it is only explained, and a strategy
+    /// with a memory must not take it for a step.
+    pub fn is_rehearsal(&self) -> bool {
+        self.rehearsal
+    }
+
+    /// What changes about the member at `index` with each request.
+    #[inline]
+    pub fn slot(&self, index: usize) -> &'a Slot {
+        &self.group.seats[index].slot
+    }
+
+    /// Whether the member at `index` may be picked: nothing speaks against it (in panic
+    /// mode: nothing but opinions about health), it has a weight, was not tried yet, and
+    /// is below its connection limit.
+    #[inline]
+    pub fn is_eligible(&self, index: usize) -> bool {
+        let seat = &self.group.seats[index];
+        seat.slot.in_flight() < seat.max_connections && self.is_eligible_unless_full(index)
+    }
+
+    #[inline]
+    fn is_eligible_unless_full(&self, index: usize) -> bool {
+        let slot = self.slot(index);
+        slot.reasons() & self.mask == 0
+            && slot.weight() > 0.0
+            && (self.request.tried.is_empty()
+                || !self.request.tried.contains(&self.group.members[index].id))
+    }
+
+    /// Indices of the members that may be picked.
+    #[inline]
+    pub fn eligible(&self) -> impl Iterator<Item = usize> + use<'a> {
+        let view = *self;
+        (0..self.len()).filter(move |&index| view.is_eligible(index))
+    }
+
+    /// Current weight of the member at `index`: greater than 0 if it is eligible.
+    ///
+    /// During slow start it is the configured weight times a factor that grows linearly
+    /// from 0.1 to 1 over [`GroupSettings::slow_start`].
     #[inline]
     pub fn weight(&self, index: usize) -> f32 {
-        self.group.members[index].slot.weight()
+        let slot = self.slot(index);
+        match slot.ramp_from() {
+            None => slot.weight(),
+            Some(from) => slot.weight() * self.ramp(from),
+        }
+    }
+
+    fn ramp(&self, from: Instant) -> f32 {
+        let whole = self.settings().slow_start.as_secs_f32();
+        let age = self.now().since(from).as_secs_f32();
+        if age >= whole {
+            return 1.0;
+        }
+        RAMP_FLOOR + (1.0 - RAMP_FLOOR) * age / whole
+    }
+
+    /// Reported load of the location of the member at `index`, with what our own
+    /// requests have added since ([`Location::projected`]). `None` is unknown: never
+    /// reported, too old, or the group is not adaptive. An unknown load counts as
+    /// average, not as idle.
+    #[inline]
+    pub fn load(&self, index: usize) -> Option<f32> {
+        let settings = self.settings();
+        if !settings.adaptive {
+            return None;
+        }
+        self.location(index)
+            .projected(settings.load_id, self.now(), settings.load_max_age)
+    }
+
+    /// The location of the member at `index`.
+    #[inline]
+    pub fn location(&self, index: usize) -> &'a Location {
+        &self.group.members[index].location
+    }
+
+    /// Observed latency of the member at `index` in seconds; `None` if there is none.
+    #[inline]
+    pub fn latency(&self, index: usize) -> Option<f32> {
+        self.slot(index)
+            .latency(self.now(), self.settings().latency_decay)
+    }
+
+    /// What the failures of the member at `index` cost, in seconds.
+    #[inline]
+    pub fn penalty(&self, index: usize) -> f32 {
+        self.slot(index)
+            .penalty(self.now(), self.settings().latency_decay)
+    }
+
+    /// What the member at `index` has in flight, with the request to come, per unit of
+    /// weight: what least-loaded policies compare.
+    #[inline]
+    pub fn in_flight_per_weight(&self, index: usize) -> f32 {
+        (self.slot(index).in_flight() as f32 + 1.0) / self.weight(index)
+    }
+
+    /// Why the member at `index` may not be picked, in words; `None` if it may.
+    pub fn obstacle(&self, index: usize) -> Option<String> {
+        let slot = self.slot(index);
+        let reasons = slot.reasons() & self.mask;
+        let names = Reason::ALL
+            .iter()
+            .filter(|&&reason| reasons & reason as u32 != 0)
+            .map(|reason| reason.name());
+        if reasons != 0 {
+            return Some(names.collect::<Vec<_>>().join(", "));
+        }
+        if slot.weight() <= 0.0 {
+            return Some("weight 0".into());
+        }
+        if !self.is_eligible_unless_full(index) {
+            return Some("tried already for this request".into());
+        }
+        let limit = self.group.seats[index].max_connections;
+        (slot.in_flight() >= limit).then(|| format!("at its limit of {limit} connections"))
+    }
+
+    fn why_none(&self) -> PickError {
+        match (0..self.len()).any(|index| self.is_eligible_unless_full(index)) {
+            true => PickError::AllFull,
+            false => PickError::NoneEligible,
+        }
     }
 }
 
@@ -233,8 +531,20 @@ pub enum Outcome {
 #[derive(Debug)]
 pub struct Ticket {
     slot: Arc<Slot>,
+    location: Arc<Location>,
     index: usize,
     started: Instant,
+    digest: Digest,
+    verdict: Option<Verdict>,
+    end: Outcome,
+}
+
+/// What was observed when the member began to answer.
+#[derive(Clone, Copy, Debug)]
+struct Verdict {
+    outcome: Outcome,
+    /// The failures in a row that it ended.
+    failures_before: u32,
 }
 
 impl Ticket {
@@ -250,21 +560,231 @@ impl Ticket {
 
     /// The member has begun to answer (HTTP: response head complete; TCP: first byte).
     /// The time since [`Ticket::started`] is its latency: the rest of the response
-    /// depends on the client's speed, too. Call it at most once.
+    /// depends on the client's speed, too. Only the first call counts.
     pub fn responded(&mut self, outcome: Outcome, now: Instant) {
-        let _ = (outcome, now);
+        if self.verdict.is_none() && outcome != Outcome::Cancelled {
+            self.observe(outcome, now);
+        }
     }
 
     /// The request is over. Without a `responded` before, `outcome` is the member's.
-    pub fn finish(self, outcome: Outcome, now: Instant) {
-        let _ = (outcome, now);
+    /// After one, a failure means that the member broke off in the middle. Dropping a
+    /// ticket instead means [`Outcome::Cancelled`].
+    pub fn finish(mut self, outcome: Outcome, now: Instant) {
+        self.end = outcome;
+        match self.verdict {
+            None => self.observe(outcome, now),
+            Some(verdict) if verdict.outcome == Outcome::Success => {
+                if !matches!(outcome, Outcome::Success | Outcome::Cancelled) {
+                    let before = verdict.failures_before;
+                    self.slot.observe_broken(before, now, self.digest);
+                }
+            }
+            // It had failed before it was over.
+            Some(verdict) => self.end = verdict.outcome,
+        }
+    }
+
+    fn observe(&mut self, outcome: Outcome, now: Instant) {
+        let latency = now.since(self.started);
+        let failures_before = self.slot.observe(outcome, latency, now, self.digest);
+        self.verdict = Some(Verdict {
+            outcome,
+            failures_before,
+        });
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
+        self.slot.record().count(self.end);
         self.slot.end();
+        self.location.end();
     }
 }
 
-const _: () = assert!(Reason::OVERRIDDEN_BY_PANIC != 0);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::member::Weight;
+    use crate::observe::Recent;
+    use crate::strategy;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn group(members: usize, max_connections: Option<u32>) -> Group {
+        let members: Vec<_> = (0..members)
+            .map(|i| Member {
+                id: MemberId(i as u64),
+                name: format!("m{i}").into(),
+                address: "192.0.2.1:80".parse().unwrap(),
+                max_connections,
+                location: Arc::new(Location::new(format!("l{i}"))),
+                slot: Arc::new(Slot::new(Weight::ONE)),
+            })
+            .collect();
+        let values = strategy::Values::defaults(strategy::find("random").unwrap());
+        let strategy = (values.kind().build)(&values, &members);
+        Group::new(
+            "g",
+            GroupSettings::default(),
+            strategy,
+            members,
+            Arc::default(),
+        )
+    }
+
+    const DECAY: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn a_ticket_counts_as_in_flight_until_it_is_gone() {
+        let group = group(1, None);
+        let slot = &group.members()[0].slot;
+        let finished = group.bind(0, at(0)).unwrap();
+        let dropped = group.bind(0, at(0)).unwrap();
+        assert_eq!(slot.in_flight(), 2);
+        finished.finish(Outcome::Success, at(10));
+        assert_eq!(slot.in_flight(), 1);
+        drop(dropped);
+        assert_eq!(slot.in_flight(), 0);
+        assert_eq!(group.members()[0].location.in_flight(), 0);
+        let totals = slot.record().totals();
+        assert_eq!((totals.successes, totals.cancelled), (1, 1));
+        assert_eq!(totals.total(), 2);
+    }
+
+    #[test]
+    fn latency_is_the_time_to_the_response_head() {
+        let group = group(1, None);
+        let slot = &group.members()[0].slot;
+        let mut ticket = group.bind(0, at(1000)).unwrap();
+        ticket.responded(Outcome::Success, at(1020));
+        ticket.finish(Outcome::Success, at(9000));
+        assert_eq!(slot.latency(at(1020), DECAY), Some(0.020));
+        assert_eq!(slot.record().latencies().count(), 1);
+    }
+
+    #[test]
+    fn a_cancelled_request_tells_nothing_about_the_member() {
+        let group = group(1, None);
+        let slot = &group.members()[0].slot;
+        group
+            .bind(0, at(0))
+            .unwrap()
+            .finish(Outcome::Cancelled, at(5000));
+        assert_eq!(slot.latency(at(5000), DECAY), None);
+        assert_eq!(slot.penalty(at(5000), DECAY), 0.0);
+        assert_eq!(slot.consecutive_failures(), 0);
+        let recent = slot.record().recent(at(5000), DECAY);
+        assert_eq!(recent, Recent::default());
+    }
+
+    #[test]
+    fn failures_cost_at_least_the_penalty_and_retry_after_is_capped() {
+        let group = group(3, None);
+        let cost = |index: usize, outcome, took| {
+            group.bind(index, at(0)).unwrap().finish(outcome, at(took));
+            group.members()[index].slot.penalty(at(took), DECAY)
+        };
+        assert_eq!(cost(0, Outcome::Failure, 1), 5.0);
+        let hour = Some(Duration::from_secs(3600));
+        let busy = Outcome::Overloaded { retry_after: hour };
+        assert_eq!(cost(1, busy, 1), 300.0);
+        // A timeout costs what it took.
+        assert_eq!(cost(2, Outcome::Failure, 30_000), 30.0);
+        assert_eq!(group.members()[0].slot.latency(at(1), DECAY), None);
+    }
+
+    #[test]
+    fn a_member_that_breaks_off_every_answer_has_failures_in_a_row() {
+        let group = group(1, None);
+        let slot = &group.members()[0].slot;
+        for round in 1..=5 {
+            let mut ticket = group.bind(0, at(0)).unwrap();
+            ticket.responded(Outcome::Success, at(1));
+            ticket.finish(Outcome::Failure, at(2));
+            assert_eq!(slot.consecutive_failures(), round);
+        }
+        let recent = slot.record().recent(at(2), DECAY);
+        assert_eq!((recent.total, recent.failures), (5, 5));
+        assert_eq!(slot.record().totals().failures, 5);
+    }
+
+    #[test]
+    fn what_stands_in_the_way_is_told_apart() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let full = group(2, Some(1));
+        let tickets: Vec<_> = (0..2).map(|i| full.bind(i, at(0)).unwrap()).collect();
+        let error = full.pick(&Request::at(at(0)), &mut rng).unwrap_err();
+        assert_eq!(error, PickError::AllFull);
+        let tried = [MemberId(0), MemberId(1)];
+        let request = Request {
+            tried: &tried,
+            ..Request::at(at(0))
+        };
+        let error = full.pick(&request, &mut rng).unwrap_err();
+        assert_eq!(error, PickError::NoneEligible);
+        drop(tickets);
+        assert!(full.pick(&Request::at(at(0)), &mut rng).is_ok());
+        let empty = group(0, None);
+        let error = empty.pick(&Request::at(at(0)), &mut rng).unwrap_err();
+        assert_eq!(error, PickError::NoneEligible);
+    }
+
+    #[test]
+    fn panic_overrides_opinions_but_no_facts() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let group = group(2, None);
+        group.members()[0].slot.set(Reason::Down, true);
+        group.members()[1].slot.set(Reason::Maintenance, true);
+        let request = Request::at(at(0));
+        assert!(group.pick(&request, &mut rng).is_err());
+        group.state().set_panicking(true);
+        for _ in 0..20 {
+            assert_eq!(group.pick(&request, &mut rng).unwrap().index(), 0);
+        }
+    }
+
+    #[test]
+    fn slow_start_ramps_the_weight() {
+        let group = group(1, None);
+        let slot = &group.members()[0].slot;
+        slot.set_ramp_from(Some(at(1000)));
+        let weight = |ms| group.view(&Request::at(at(ms))).weight(0);
+        assert!((weight(1000) - 0.1).abs() < 1e-6);
+        assert!((weight(6000) - 0.55).abs() < 1e-6);
+        assert_eq!(weight(11_000), 1.0);
+        slot.set_ramp_from(None);
+        assert_eq!(weight(1000), 1.0);
+    }
+
+    #[test]
+    fn the_next_decision_is_traced_on_demand_only() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let group = group(3, None);
+        group.members()[1].slot.set(Reason::Down, true);
+        let request = Request::at(at(7));
+        drop(group.pick(&request, &mut rng));
+        assert!(group.state().last_decision().is_none());
+        group.state().want_trace();
+        let ticket = group.pick(&request, &mut rng).unwrap();
+        let decision = group.state().last_decision().unwrap();
+        assert_eq!(
+            decision.chosen,
+            Ok(group.members()[ticket.index()].name.clone())
+        );
+        let down = |c: &&crate::trace::Candidate| c.verdict == "not eligible: down";
+        assert_eq!(
+            decision.explanation.candidates.iter().filter(down).count(),
+            1
+        );
+        let next = group.explain_next(&request, &mut rng);
+        assert!(next.chosen.is_ok());
+        assert_eq!(
+            group.members()[0].slot.in_flight() + group.members()[2].slot.in_flight(),
+            1
+        );
+    }
+}

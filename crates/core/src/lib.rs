@@ -7,6 +7,7 @@
 pub mod group;
 pub mod load;
 pub mod member;
+pub mod observe;
 pub mod strategy;
 pub mod time;
 pub mod trace;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::time::Instant;
+use crate::time::{Instant, millis, millis_since};
 
 /// Which quantity a load value measures.
 ///
@@ -126,17 +126,39 @@ struct Cell {
     id: AtomicU64,
     /// Value as f32 bits (high half), report time in milliseconds, wrapping (low half).
     value_at: AtomicU64,
+    /// What a bind is expected to add (f32 bits).
+    per_bind: AtomicU32,
+    /// [`Location::bound`] at the time of the report.
+    bound_at: AtomicU32,
+    /// [`Location::in_flight`] at the time of the report.
+    in_flight_at: AtomicU32,
+    /// Binds per second (f32 bits), averaged over about a second.
+    rate: AtomicU32,
 }
 
 /// The loads of one location, shared by all groups with members there.
 ///
 /// Readers are lock-free; writers (reports) may come from any thread.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Location {
-    name: Arc<str>,
-    cells: [Cell; LOADS_PER_LOCATION],
+    /// Requests ever bound to members here by this process, wrapping.
+    bound: AtomicU32,
+    /// Requests of this process that members here are working on.
+    in_flight: AtomicU32,
     /// Whether the location is under a load alert (it should shed).
     alerted: AtomicU32,
+    cells: [Cell; LOADS_PER_LOCATION],
+    name: Arc<str>,
+}
+
+/// The load that a location is taken to have had when the cost of a bind is estimated,
+/// if it reported less: 5 % where a load is a utilisation, else one unit.
+fn floor(id: LoadId) -> f32 {
+    match id {
+        LoadId::CPU | LoadId::DISK | LoadId::MEMORY | LoadId::NETWORK | LoadId::UTILIZATION => 0.05,
+        _ => 1.0,
+    }
 }
 
 /// The location already keeps [`LOADS_PER_LOCATION`] other ids.
@@ -148,12 +170,18 @@ impl Location {
     /// A location about which nothing is known.
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         Location {
-            name: name.into(),
+            bound: AtomicU32::new(0),
+            in_flight: AtomicU32::new(0),
+            alerted: AtomicU32::new(0),
             cells: std::array::from_fn(|_| Cell {
                 id: AtomicU64::new(0),
                 value_at: AtomicU64::new(0),
+                per_bind: AtomicU32::new(0),
+                bound_at: AtomicU32::new(0),
+                in_flight_at: AtomicU32::new(0),
+                rate: AtomicU32::new(0),
             }),
-            alerted: AtomicU32::new(0),
+            name: name.into(),
         }
     }
 
@@ -164,7 +192,6 @@ impl Location {
 
     /// Stores a report.
     pub fn report(&self, id: LoadId, value: LoadValue, now: Instant) -> Result<(), TooManyLoads> {
-        let word = (u64::from(value.get().to_bits()) << 32) | u64::from(millis(now));
         let wanted = u64::from(id.0) + 1;
         for cell in &self.cells {
             let held =
@@ -176,11 +203,95 @@ impl Location {
                     Err(held) => held,
                 };
             if held == wanted {
-                cell.value_at.store(word, Ordering::Release);
+                self.store(cell, id, value, now);
                 return Ok(());
             }
         }
         Err(TooManyLoads)
+    }
+
+    fn store(&self, cell: &Cell, id: LoadId, value: LoadValue, now: Instant) {
+        let bound = self.bound.load(Ordering::Relaxed);
+        let before = cell.value_at.load(Ordering::Acquire);
+        let since = bound.wrapping_sub(cell.bound_at.swap(bound, Ordering::Relaxed));
+        let seconds = match before {
+            0 => 1.0,
+            word => (millis_since(word as u32, now) as f32 / 1e3).max(1e-3),
+        };
+        // A moving average of the rate, so that reports which come with every response
+        // are as good as one every few seconds.
+        let share = 1.0 - (-seconds).exp();
+        let rate = f32::from_bits(cell.rate.load(Ordering::Relaxed));
+        let rate = rate + (since as f32 / seconds - rate) * share;
+        cell.rate.store(rate.to_bits(), Ordering::Relaxed);
+        let binds = (rate * seconds.max(1.0)).max(1.0);
+        let per_bind = value.get().max(floor(id)) / binds;
+        cell.per_bind.store(per_bind.to_bits(), Ordering::Relaxed);
+        cell.in_flight_at.store(self.in_flight(), Ordering::Relaxed);
+        let word = (u64::from(value.get().to_bits()) << 32) | u64::from(millis(now));
+        cell.value_at.store(word, Ordering::Release);
+    }
+
+    /// The load `id` as it probably is now: the last report, if it was at most
+    /// `max_age` ago, plus what our own requests have added since. `None` is *unknown*.
+    ///
+    /// Without the addition a member with a low report would get all requests until its
+    /// next one. What a request adds is not reported. It is estimated from the last
+    /// interval as load divided by binds, with a floor where a
+    /// location was idle: an error there corrects itself with the next report. For
+    /// [`LoadId::IN_FLIGHT`] nothing needs to be estimated.
+    #[inline]
+    pub fn projected(&self, id: LoadId, now: Instant, max_age: Duration) -> Option<f32> {
+        let cell = self.cell(id)?;
+        let word = cell.value_at.load(Ordering::Acquire);
+        if word == 0 || u128::from(millis_since(word as u32, now)) > max_age.as_millis() {
+            return None;
+        }
+        let value = f32::from_bits((word >> 32) as u32);
+        Some(if id == LoadId::IN_FLIGHT {
+            let in_flight = self.in_flight() as f32;
+            let then = cell.in_flight_at.load(Ordering::Relaxed) as f32;
+            // Ours are among the reported ones: it has at least as many as we have there.
+            (value + in_flight - then).max(in_flight)
+        } else {
+            let bound = self.bound.load(Ordering::Relaxed);
+            let binds = bound.wrapping_sub(cell.bound_at.load(Ordering::Relaxed));
+            // A report that arrives right now may have been counted already.
+            let binds = if binds > u32::MAX / 2 { 0 } else { binds };
+            value + f32::from_bits(cell.per_bind.load(Ordering::Relaxed)) * binds as f32
+        })
+    }
+
+    /// Requests of this process that members here are working on, over all groups.
+    #[inline]
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Requests of this process bound to members here since load `id` was reported.
+    pub fn bound_since_report(&self, id: LoadId) -> u32 {
+        let bound = self.bound.load(Ordering::Relaxed);
+        match self.cell(id) {
+            Some(cell) => bound.wrapping_sub(cell.bound_at.load(Ordering::Relaxed)),
+            None => bound,
+        }
+    }
+
+    pub(crate) fn begin(&self) {
+        self.bound.fetch_add(1, Ordering::Relaxed);
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn end(&self) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn cell(&self, id: LoadId) -> Option<&Cell> {
+        let wanted = u64::from(id.0) + 1;
+        self.cells
+            .iter()
+            .find(|cell| cell.id.load(Ordering::Acquire) == wanted)
     }
 
     /// The load `id` if it was reported at most `max_age` ago; `None` is *unknown*.
@@ -191,11 +302,7 @@ impl Location {
 
     /// The load `id` as last reported, however old.
     pub fn load(&self, id: LoadId, now: Instant) -> Option<Load> {
-        let wanted = u64::from(id.0) + 1;
-        let cell = self
-            .cells
-            .iter()
-            .find(|cell| cell.id.load(Ordering::Acquire) == wanted)?;
+        let cell = self.cell(id)?;
         let word = cell.value_at.load(Ordering::Acquire);
         if word == 0 {
             return None;
@@ -223,16 +330,8 @@ impl Location {
     }
 }
 
-/// Milliseconds on a wrapping 32-bit time line, never 0 (0 marks an empty cell).
-fn millis(at: Instant) -> u32 {
-    ((at.as_nanos() / 1_000_000) as u32) | 1
-}
-
 fn decode(id: LoadId, word: u64, now: Instant) -> Load {
-    // 32 bits of milliseconds wrap after 49 days: the distance is taken modulo that,
-    // and one that seems to lie in the future is a report that has just arrived.
-    let age = millis(now).wrapping_sub(word as u32);
-    let age = if age > u32::MAX / 2 { 0 } else { age };
+    let age = millis_since(word as u32, now);
     let at = now.as_nanos().saturating_sub(u64::from(age) * 1_000_000);
     Load {
         id,
@@ -276,6 +375,50 @@ mod tests {
         for bad in [f64::NAN, f64::INFINITY, -1.0, 1e13] {
             assert!(LoadValue::new(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn our_own_requests_since_the_report_are_added_to_it() {
+        let location = Location::new("a");
+        let max_age = Duration::from_secs(15);
+        let load = |ms| location.projected(LoadId::CPU, at(ms), max_age).unwrap();
+        let half = LoadValue::new(0.5).unwrap();
+        location.report(LoadId::CPU, half, at(0)).unwrap();
+        for second in 1..20 {
+            (0..100).for_each(|_| location.begin());
+            location
+                .report(LoadId::CPU, half, at(second * 1000))
+                .unwrap();
+        }
+        assert_eq!(load(19_000), 0.5);
+        // A hundred requests a second make 0.5, so that fifty more add a half of that.
+        (0..50).for_each(|_| location.begin());
+        assert!((load(19_500) - 0.75).abs() < 0.01, "{}", load(19_500));
+        assert_eq!(location.bound_since_report(LoadId::CPU), 50);
+    }
+
+    #[test]
+    fn an_idle_location_does_not_stay_idle_in_our_eyes() {
+        let location = Location::new("a");
+        let idle = LoadValue::new(0.0).unwrap();
+        location.report(LoadId::CPU, idle, at(0)).unwrap();
+        (0..10).for_each(|_| location.begin());
+        let load = location.projected(LoadId::CPU, at(1), Duration::from_secs(1));
+        assert!(load.unwrap() >= 0.5, "{load:?}");
+    }
+
+    #[test]
+    fn in_flight_is_corrected_exactly() {
+        let location = Location::new("a");
+        let max_age = Duration::from_secs(15);
+        (0..3).for_each(|_| location.begin());
+        let seven = LoadValue::new(7.0).unwrap();
+        location.report(LoadId::IN_FLIGHT, seven, at(0)).unwrap();
+        location.begin();
+        location.begin();
+        location.end();
+        let load = location.projected(LoadId::IN_FLIGHT, at(9), max_age);
+        assert_eq!(load, Some(8.0));
     }
 
     #[test]

@@ -3,8 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
+use crate::group::Outcome;
 use crate::load::Location;
+use crate::observe::{Decaying, Record};
 use crate::time::Instant;
 
 /// How much of the traffic a member should get relative to the others.
@@ -91,10 +94,26 @@ pub struct Slot {
     reasons: AtomicU32,
     /// Current weight (f32 bits): configured, or changed live.
     weight: AtomicU32,
-    /// Bound since the last load report of the member's location.
-    bound_since_report: AtomicU32,
+    /// Failures since the last success.
+    consecutive_failures: AtomicU32,
     /// When slow start began, in nanoseconds; 0 when the member is fully warm.
     ramp_from: AtomicU64,
+    /// Latency of successes, in seconds.
+    latency: Decaying,
+    /// What failures cost, in seconds.
+    penalty: Decaying,
+
+    // From here on: written once per request, read by control loops and the admin API.
+    record: Record,
+}
+
+/// What a slot needs to know of its group's settings to digest an observation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Digest {
+    /// See [`GroupSettings::latency_decay`](crate::group::GroupSettings::latency_decay).
+    pub(crate) decay: Duration,
+    /// See [`GroupSettings::failure_penalty`](crate::group::GroupSettings::failure_penalty).
+    pub(crate) penalty: Duration,
 }
 
 impl Slot {
@@ -104,17 +123,22 @@ impl Slot {
             in_flight: AtomicU32::new(0),
             reasons: AtomicU32::new(0),
             weight: AtomicU32::new(weight.get().to_bits()),
-            bound_since_report: AtomicU32::new(0),
+            consecutive_failures: AtomicU32::new(0),
             ramp_from: AtomicU64::new(0),
+            latency: Decaying::default(),
+            penalty: Decaying::default(),
+            record: Record::default(),
         }
     }
 
     /// Requests or connections of this process at the member.
+    #[inline]
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(Ordering::Relaxed)
     }
 
     /// The bits of all [`Reason`]s against the member; 0 is eligible.
+    #[inline]
     pub fn reasons(&self) -> u32 {
         self.reasons.load(Ordering::Relaxed)
     }
@@ -136,6 +160,7 @@ impl Slot {
     }
 
     /// The current weight, before slow start.
+    #[inline]
     pub fn weight(&self) -> f32 {
         f32::from_bits(self.weight.load(Ordering::Relaxed))
     }
@@ -145,16 +170,6 @@ impl Slot {
         self.weight.store(weight.get().to_bits(), Ordering::Relaxed);
     }
 
-    /// Requests bound here since the location's load was last reported.
-    pub fn bound_since_report(&self) -> u32 {
-        self.bound_since_report.load(Ordering::Relaxed)
-    }
-
-    /// A new report of the location's load has arrived.
-    pub fn report_arrived(&self) {
-        self.bound_since_report.store(0, Ordering::Relaxed);
-    }
-
     /// Begins slow start at `now`, or ends it (`None`).
     pub fn set_ramp_from(&self, from: Option<Instant>) {
         let nanos = from.map_or(0, Instant::as_nanos);
@@ -162,6 +177,7 @@ impl Slot {
     }
 
     /// When slow start began, if it is under way.
+    #[inline]
     pub fn ramp_from(&self) -> Option<Instant> {
         match self.ramp_from.load(Ordering::Relaxed) {
             0 => None,
@@ -169,15 +185,97 @@ impl Slot {
         }
     }
 
-    pub(crate) fn begin(&self) {
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
-        self.bound_since_report.fetch_add(1, Ordering::Relaxed);
+    /// Peak-sensitive moving average of the latency of successes, in seconds; `None`
+    /// if there never was one. Without new samples it decays with time constant
+    /// `decay`, so that a member that was slow is tried again.
+    #[inline]
+    pub fn latency(&self, now: Instant, decay: Duration) -> Option<f32> {
+        self.latency.get(now, decay)
+    }
+
+    /// What failures add to the cost of the member now, in seconds: at least the
+    /// group's penalty when it has just failed, less and less thereafter.
+    #[inline]
+    pub fn penalty(&self, now: Instant, decay: Duration) -> f32 {
+        self.penalty.get(now, decay).unwrap_or(0.0)
+    }
+
+    /// Failures since the last success.
+    #[inline]
+    pub fn consecutive_failures(&self) -> u32 {
+        self.consecutive_failures.load(Ordering::Relaxed)
+    }
+
+    /// Forgets the failures in a row, for instance when an ejection ends.
+    pub fn forgive(&self) {
+        self.consecutive_failures.store(0, Ordering::Relaxed);
+    }
+
+    /// What was observed so far, beyond what `pick` reads.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// Counts a request that begins; answers how many there were before.
+    pub(crate) fn begin(&self) -> u32 {
+        self.in_flight.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn end(&self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
+
+    /// Digests a success or a failure `latency` after the request was bound. Returns
+    /// the failures in a row that it ended, if it was a success.
+    pub(crate) fn observe(
+        &self,
+        outcome: Outcome,
+        latency: Duration,
+        now: Instant,
+        digest: Digest,
+    ) -> u32 {
+        let cost = match outcome {
+            Outcome::Cancelled => return 0,
+            Outcome::Success => {
+                self.latency
+                    .sample(latency.as_secs_f32(), now, digest.decay);
+                self.record.histogram.add(latency);
+                self.record.window.count(now, true);
+                // Mostly it is 0 already: reading keeps the cache line shared.
+                return match self.consecutive_failures() {
+                    0 => 0,
+                    _ => self.consecutive_failures.swap(0, Ordering::Relaxed),
+                };
+            }
+            Outcome::Failure => latency,
+            Outcome::Overloaded { retry_after } => {
+                latency.max(retry_after.unwrap_or_default().min(MAX_RETRY_AFTER))
+            }
+        };
+        let cost = cost.max(digest.penalty).as_secs_f32();
+        self.penalty.sample(cost, now, digest.decay);
+        self.record.histogram.add(latency);
+        self.record.window.count(now, false);
+        self.consecutive_failures.fetch_add(1, Ordering::Relaxed);
+        0
+    }
+
+    /// Digests the failure of a request that had been observed as a success: the
+    /// member broke off in the middle of its answer. `before` is what
+    /// [`Slot::observe`] returned then.
+    pub(crate) fn observe_broken(&self, before: u32, now: Instant, digest: Digest) {
+        let cost = digest.penalty.as_secs_f32();
+        self.penalty.sample(cost, now, digest.decay);
+        self.record.window.turn_into_failure(now);
+        // As if the success had never been: a member that breaks off every answer
+        // must reach any limit of failures in a row.
+        self.consecutive_failures
+            .fetch_max(before.saturating_add(1), Ordering::Relaxed);
+    }
 }
+
+/// The longest `Retry-After` that is believed.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
 /// Identifies a member for the life of the process: adapters key their connection
 /// pools with it. The same (group, name, address) keeps its id over reloads.

@@ -46,6 +46,23 @@ impl Instant {
     }
 }
 
+/// Milliseconds on a wrapping 32-bit time line, so that a time and a value fit into one
+/// atomic word. Never 0 (0 marks an empty word), which makes it 2 ms coarse.
+#[inline]
+pub(crate) const fn millis(at: Instant) -> u32 {
+    ((at.0 / 1_000_000) as u32) | 1
+}
+
+/// Milliseconds from `earlier`, made by [`millis`], to `now`.
+///
+/// 32 bits of milliseconds wrap after 49 days: the distance is taken modulo that, and
+/// a time that seems to lie in the future is another worker's, and just now.
+#[inline]
+pub(crate) const fn millis_since(earlier: u32, now: Instant) -> u32 {
+    let age = millis(now).wrapping_sub(earlier);
+    if age > u32::MAX / 2 { 0 } else { age }
+}
+
 /// The machine's monotonic clock, for callers that do I/O. `core` itself never uses it.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {

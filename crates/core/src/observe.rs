@@ -1,0 +1,462 @@
+//! What is observed of a member while requests pass: a decaying average for the
+//! decision, and counters for control loops, admin API and metrics.
+//!
+//! Everything is relaxed atomics of bounded size. A reader may see one request in one
+//! counter and not yet in another; each counter for itself is exact.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::group::Outcome;
+use crate::time::{Instant, millis, millis_since};
+
+/// A moving average that jumps to peaks and falls slowly ("peak EWMA", as in Twitter's
+/// Finagle): a sample above it replaces it, one below counts with weight
+/// `1 - exp(-dt/decay)`, and without samples the average itself decays like
+/// `exp(-dt/decay)`.
+///
+/// Value (f32 bits, high half) and time in milliseconds (low half) share one word, so
+/// that readers never see a value with another one's time. 0 is "no sample yet".
+#[derive(Debug, Default)]
+pub(crate) struct Decaying(AtomicU64);
+
+impl Decaying {
+    /// The average now, or `None` if there was no sample.
+    #[inline]
+    pub(crate) fn get(&self, now: Instant, decay: Duration) -> Option<f32> {
+        let word = self.0.load(Ordering::Relaxed);
+        if word == 0 {
+            return None;
+        }
+        let age = millis_since(word as u32, now);
+        Some(f32::from_bits((word >> 32) as u32) * remaining(age, decay))
+    }
+
+    /// Takes a sample. Samples may come in any order; late ones do not turn time back.
+    pub(crate) fn sample(&self, value: f32, now: Instant, decay: Duration) {
+        let update = |word: u64| {
+            let held = f32::from_bits((word >> 32) as u32);
+            let age = millis_since(word as u32, now);
+            let keep = remaining(age, decay);
+            let (value, at) = if word == 0 || value >= held * keep {
+                (value, millis(now))
+            } else if age == 0 {
+                // Several samples within a millisecond: the first one stands for all.
+                return None;
+            } else {
+                (held * keep + value * (1.0 - keep), millis(now))
+            };
+            Some((u64::from(value.to_bits()) << 32) | u64::from(at))
+        };
+        let _ = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, update);
+    }
+}
+
+/// How much of a value is left after `age_ms`.
+#[inline]
+fn remaining(age_ms: u32, decay: Duration) -> f32 {
+    if age_ms == 0 {
+        return 1.0;
+    }
+    let tau = decay.as_secs_f32().max(1e-3);
+    (-(age_ms as f32) / (1000.0 * tau)).exp()
+}
+
+/// Counters of one member.
+#[derive(Debug, Default)]
+pub struct Record {
+    pub(crate) window: Window,
+    pub(crate) histogram: Histogram,
+    successes: AtomicU64,
+    failures: AtomicU64,
+    overloads: AtomicU64,
+    cancelled: AtomicU64,
+}
+
+/// Requests that are over, by how they ended. They only ever grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Answered.
+    pub successes: u64,
+    /// Ended by a failure of the member.
+    pub failures: u64,
+    /// Refused by the member because it had too much to do.
+    pub overloads: u64,
+    /// Ended without a verdict about the member.
+    pub cancelled: u64,
+}
+
+impl Totals {
+    /// All requests that are over.
+    pub fn total(&self) -> u64 {
+        self.successes + self.failures + self.overloads + self.cancelled
+    }
+}
+
+impl Record {
+    /// Requests that are over, by how they ended.
+    pub fn totals(&self) -> Totals {
+        Totals {
+            successes: self.successes.load(Ordering::Relaxed),
+            failures: self.failures.load(Ordering::Relaxed),
+            overloads: self.overloads.load(Ordering::Relaxed),
+            cancelled: self.cancelled.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Exact counts of the last `span`, whole seconds, the running one included; at
+    /// most [`Window::SECONDS`].
+    pub fn recent(&self, now: Instant, span: Duration) -> Recent {
+        self.window.sum(now, span)
+    }
+
+    /// Latencies so far. The difference of two snapshots has the quantiles of the time
+    /// between them.
+    pub fn latencies(&self) -> Latencies {
+        self.histogram.snapshot()
+    }
+
+    pub(crate) fn count(&self, outcome: Outcome) {
+        let counter = match outcome {
+            Outcome::Success => &self.successes,
+            Outcome::Failure => &self.failures,
+            Outcome::Overloaded { .. } => &self.overloads,
+            Outcome::Cancelled => &self.cancelled,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Successes and failures per second for the last minute.
+#[derive(Debug)]
+pub struct Window {
+    /// The second modulo 2^20 (high 20 bits), all requests (22), failures (22).
+    buckets: [AtomicU64; Window::SECONDS],
+}
+
+/// What [`Record::recent`] counted. Cancelled requests are in neither number; a
+/// failure is everything else that is not a success.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recent {
+    /// Requests with a verdict about the member.
+    pub total: u32,
+    /// Those that failed, or that the member refused because of overload.
+    pub failures: u32,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Window {
+            buckets: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+}
+
+impl Window {
+    /// How far back the window reaches.
+    pub const SECONDS: usize = 64;
+
+    const COUNT_BITS: u32 = 22;
+    const COUNT_MASK: u64 = (1 << Self::COUNT_BITS) - 1;
+    const TAG_BITS: u32 = 64 - 2 * Self::COUNT_BITS;
+
+    /// Tells a bucket's second from those that used it before: repeats after 12 days.
+    fn tag(second: u64) -> u64 {
+        second & ((1 << Self::TAG_BITS) - 1)
+    }
+
+    fn add(&self, total: u64, failures: u64, now: Instant) {
+        let second = now.as_nanos() / 1_000_000_000;
+        let tag = Self::tag(second);
+        let bucket = &self.buckets[second as usize % Self::SECONDS];
+        let increment = (total << Self::COUNT_BITS) | failures;
+        let mut word = bucket.load(Ordering::Relaxed);
+        while word >> (2 * Self::COUNT_BITS) != tag {
+            let fresh = (tag << (2 * Self::COUNT_BITS)) | increment;
+            match bucket.compare_exchange_weak(word, fresh, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(other) => word = other,
+            }
+        }
+        // Four million a second would carry into the neighbour: stop counting before.
+        let full = Self::COUNT_MASK - 1024;
+        if (word >> Self::COUNT_BITS) & Self::COUNT_MASK < full && word & Self::COUNT_MASK < full {
+            bucket.fetch_add(increment, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn count(&self, now: Instant, success: bool) {
+        self.add(1, u64::from(!success), now);
+    }
+
+    /// A request that was counted as a success has failed after all.
+    pub(crate) fn turn_into_failure(&self, now: Instant) {
+        self.add(0, 1, now);
+    }
+
+    fn sum(&self, now: Instant, span: Duration) -> Recent {
+        let second = now.as_nanos() / 1_000_000_000;
+        let seconds = span.as_secs().clamp(1, Self::SECONDS as u64);
+        let mut recent = Recent::default();
+        for back in 0..seconds.min(second + 1) {
+            let second = second - back;
+            let word = self.buckets[second as usize % Self::SECONDS].load(Ordering::Relaxed);
+            if word >> (2 * Self::COUNT_BITS) == Self::tag(second) {
+                recent.total += ((word >> Self::COUNT_BITS) & Self::COUNT_MASK) as u32;
+                recent.failures += (word & Self::COUNT_MASK) as u32;
+            }
+        }
+        // An answer that broke off may have been counted as a success before the span.
+        recent.total = recent.total.max(recent.failures);
+        recent
+    }
+}
+
+/// Latencies in buckets that grow with them: 16 per power of two, so that a quantile
+/// is off by at most 3.2 %. From 1 us to 67 s; longer ones count as 67 s.
+#[derive(Debug)]
+pub struct Histogram {
+    buckets: [AtomicU32; BUCKETS],
+    micros: AtomicU64,
+}
+
+const SUB_BITS: u32 = 4;
+const OCTAVES: usize = 22;
+const BUCKETS: usize = (OCTAVES + 1) << SUB_BITS;
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Histogram {
+            buckets: std::array::from_fn(|_| AtomicU32::new(0)),
+            micros: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Histogram {
+    pub(crate) fn add(&self, latency: Duration) {
+        let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+        self.buckets[bucket(micros)].fetch_add(1, Ordering::Relaxed);
+        self.micros.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    fn snapshot(&self) -> Latencies {
+        Latencies {
+            buckets: std::array::from_fn(|i| self.buckets[i].load(Ordering::Relaxed)),
+            micros: self.micros.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// The bucket of a latency.
+fn bucket(micros: u64) -> usize {
+    let linear = 1 << SUB_BITS;
+    if micros < linear {
+        return micros as usize;
+    }
+    let exponent = micros.ilog2() - SUB_BITS;
+    let index = ((exponent as usize + 1) << SUB_BITS) + ((micros >> exponent) - linear) as usize;
+    index.min(BUCKETS - 1)
+}
+
+/// The smallest latency of a bucket, in microseconds.
+fn lower_bound(bucket: usize) -> u64 {
+    let linear = 1 << SUB_BITS;
+    if bucket < linear {
+        return bucket as u64;
+    }
+    let exponent = (bucket >> SUB_BITS) - 1;
+    ((linear + bucket % linear) as u64) << exponent
+}
+
+/// A moment's copy of a member's latencies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Latencies {
+    buckets: [u32; BUCKETS],
+    micros: u64,
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Latencies {
+            buckets: [0; BUCKETS],
+            micros: 0,
+        }
+    }
+}
+
+impl Latencies {
+    /// What was added since `earlier`, a snapshot of the same member.
+    pub fn since(&self, earlier: &Latencies) -> Latencies {
+        Latencies {
+            buckets: std::array::from_fn(|i| self.buckets[i].wrapping_sub(earlier.buckets[i])),
+            micros: self.micros.wrapping_sub(earlier.micros),
+        }
+    }
+
+    /// Adds those of another member, for the quantiles of a whole group.
+    pub fn merge(&mut self, other: &Latencies) {
+        for (sum, count) in self.buckets.iter_mut().zip(other.buckets) {
+            *sum = sum.wrapping_add(count);
+        }
+        self.micros = self.micros.wrapping_add(other.micros);
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().map(|&count| u64::from(count)).sum()
+    }
+
+    /// Their sum.
+    pub fn sum(&self) -> Duration {
+        Duration::from_micros(self.micros)
+    }
+
+    /// The latency that a share `q` (0 to 1) of the requests did not exceed, at most
+    /// 3.2 % off; `None` if there was no request.
+    pub fn quantile(&self, q: f64) -> Option<Duration> {
+        let count = self.count();
+        if count == 0 {
+            return None;
+        }
+        let rank = ((q.clamp(0.0, 1.0) * count as f64).ceil() as u64).max(1);
+        let mut seen = 0;
+        let bucket = self.buckets.iter().position(|&count| {
+            seen += u64::from(count);
+            seen >= rank
+        })?;
+        let middle = (lower_bound(bucket) + lower_bound(bucket + 1).saturating_sub(1)) / 2;
+        Some(Duration::from_micros(middle))
+    }
+
+    /// How many were at most `limit`, to the precision of the buckets: what a
+    /// Prometheus histogram asks for.
+    pub fn at_most(&self, limit: Duration) -> u64 {
+        let micros = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
+        let last = bucket(micros);
+        self.buckets[..=last]
+            .iter()
+            .map(|&count| u64::from(count))
+            .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DECAY: Duration = Duration::from_secs(10);
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    #[test]
+    fn the_average_jumps_to_peaks_and_falls_slowly() {
+        let average = Decaying::default();
+        assert_eq!(average.get(at(0), DECAY), None);
+        average.sample(0.010, at(1000), DECAY);
+        average.sample(0.200, at(1100), DECAY);
+        assert_eq!(average.get(at(1100), DECAY), Some(0.200));
+        average.sample(0.010, at(2100), DECAY);
+        let expected = 0.2 * (-0.1f32).exp() + 0.01 * (1.0 - (-0.1f32).exp());
+        let got = average.get(at(2100), DECAY).unwrap();
+        assert!((got - expected).abs() < 1e-3, "{got} {expected}");
+    }
+
+    #[test]
+    fn the_average_decays_without_samples() {
+        let average = Decaying::default();
+        average.sample(1.0, at(1000), DECAY);
+        let later = average.get(at(11_000), DECAY).unwrap();
+        assert!((later - (-1.0f32).exp()).abs() < 1e-3, "{later}");
+    }
+
+    #[test]
+    fn many_samples_within_a_millisecond_still_lower_the_average() {
+        let average = Decaying::default();
+        average.sample(1.0, at(0), DECAY);
+        for micros in (0..60_000_000).step_by(100) {
+            average.sample(0.001, Instant::from_nanos(micros * 1000), DECAY);
+        }
+        let low = average.get(at(60_000), DECAY).unwrap();
+        assert!(low < 0.01, "{low}");
+    }
+
+    #[test]
+    fn a_late_sample_does_not_turn_time_back() {
+        let average = Decaying::default();
+        average.sample(1.0, at(5000), DECAY);
+        average.sample(0.5, at(4000), DECAY);
+        assert_eq!(average.get(at(5000), DECAY), Some(1.0));
+    }
+
+    #[test]
+    fn the_window_counts_exactly_and_forgets() {
+        let window = Window::default();
+        for i in 0..100 {
+            window.count(at(10_000 + i * 10), i % 4 != 0);
+        }
+        let recent = window.sum(at(10_999), Duration::from_secs(1));
+        assert_eq!(
+            recent,
+            Recent {
+                total: 100,
+                failures: 25
+            }
+        );
+        window.count(at(11_000), true);
+        let recent = window.sum(at(11_000), Duration::from_secs(2));
+        assert_eq!(
+            recent,
+            Recent {
+                total: 101,
+                failures: 25
+            }
+        );
+        let recent = window.sum(at(75_500), Duration::from_secs(64));
+        assert_eq!(recent, Recent::default());
+        // The bucket of second 10 is used again by second 74.
+        window.count(at(74_000), false);
+        let recent = window.sum(at(74_000), Duration::from_secs(64));
+        assert_eq!(
+            recent,
+            Recent {
+                total: 2,
+                failures: 1
+            }
+        );
+    }
+
+    #[test]
+    fn buckets_cover_the_whole_range_in_order() {
+        for index in 0..BUCKETS {
+            assert_eq!(bucket(lower_bound(index)), index);
+        }
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+        assert!(lower_bound(BUCKETS) > 60_000_000);
+        assert!(std::mem::size_of::<Histogram>() <= 4096);
+    }
+
+    #[test]
+    fn the_difference_of_two_snapshots_has_the_quantiles_between_them() {
+        let histogram = Histogram::default();
+        for _ in 0..1000 {
+            histogram.add(Duration::from_secs(1));
+        }
+        let before = histogram.snapshot();
+        for ms in 1..=100 {
+            histogram.add(Duration::from_millis(ms));
+        }
+        let between = histogram.snapshot().since(&before);
+        assert_eq!(between.count(), 100);
+        for (q, ms) in [(0.5, 50.0), (0.99, 99.0), (1.0, 100.0)] {
+            let got = between.quantile(q).unwrap().as_secs_f64() * 1e3;
+            assert!((got / ms - 1.0).abs() < 0.04, "{q}: {got} ms");
+        }
+        assert_eq!(between.sum(), Duration::from_millis(5050));
+        assert_eq!(Latencies::default().quantile(0.5), None);
+    }
+}
