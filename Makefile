@@ -1,0 +1,42 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+
+DEMO_SECONDS ?= 0
+
+.PHONY: help demo test bench fuzz build docs
+
+help:
+	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
+	@echo "make test    format, lints, unit, property and end-to-end tests"
+	@echo "make bench   side by side with HAProxy, nginx and Envoy (BENCH_QUICK=1 for three minutes)"
+	@echo "make build   the binary that users run: target/dist/evenkeel"
+	@echo "make fuzz    every fuzz target for FUZZ_SECONDS (60)"
+
+demo:
+	@scripts/setup build
+	@cargo build -q --release -p evenkeel
+	@exec target/release/evenkeel demo --seconds $(DEMO_SECONDS)
+
+build:
+	@scripts/setup build
+	cargo build --profile dist -p evenkeel
+
+test:
+	@scripts/setup test
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	cargo build -p evenkeel
+	cargo test --workspace
+
+bench:
+	@scripts/setup bench
+	cargo build --profile dist -p evenkeel -p evenkeel-bench
+	target/dist/bench
+
+FUZZ_SECONDS ?= 60
+fuzz:
+	@scripts/setup build
+	@command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz
+	@for target in $$(cd fuzz && RUSTC_BOOTSTRAP=1 cargo fuzz list); do \
+	  echo "== $$target"; \
+	  (cd fuzz && RUSTC_BOOTSTRAP=1 cargo fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS)) || exit 1; \
+	done
