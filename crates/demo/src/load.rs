@@ -1,0 +1,162 @@
+//! A steady load: requests leave at random moments at a set rate, whether or not the
+//! answers keep up (open loop). Latency counts from the moment a request was due, so a
+//! stalled balancer or back-end cannot hide behind a waiting client.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Requests that may be under way at once. Beyond it a request counts as failed: a real
+/// client would have given up.
+const MAX_UNDER_WAY: usize = 4000;
+
+/// What a user of one arm has seen.
+#[derive(Debug, Default)]
+pub struct Seen {
+    samples: VecDeque<Sample>,
+    under_way: usize,
+    /// Answered so far.
+    pub answered: u64,
+    /// Failed so far: refused, cut, not 200, or given up.
+    pub failed: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    /// When the request was due.
+    due: Instant,
+    latency: Duration,
+}
+
+/// Median and 99th percentile of some requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Quantiles {
+    /// How many requests there were.
+    pub count: usize,
+    /// Median.
+    pub p50: Duration,
+    /// 99th percentile.
+    pub p99: Duration,
+}
+
+impl Seen {
+    /// Requests that are waiting for their answer.
+    pub fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    /// Quantiles of the requests that were due within `range` and have been answered.
+    pub fn quantiles(&self, from: Instant, to: Instant) -> Quantiles {
+        let chosen = self
+            .samples
+            .iter()
+            .filter(|sample| (from..to).contains(&sample.due))
+            .map(|sample| sample.latency);
+        quantiles(chosen.collect())
+    }
+
+    /// Forgets requests that were due before `time`.
+    pub fn forget_before(&mut self, time: Instant) {
+        // Answers arrive out of order, but nearly so: stop at the first to be kept.
+        while self.samples.front().is_some_and(|first| first.due < time) {
+            self.samples.pop_front();
+        }
+    }
+}
+
+fn quantiles(mut latencies: Vec<Duration>) -> Quantiles {
+    latencies.sort_unstable();
+    let at = |share: f64| {
+        let index = (latencies.len() as f64 * share).ceil() as usize;
+        latencies
+            .get(index.saturating_sub(1))
+            .copied()
+            .unwrap_or_default()
+    };
+    Quantiles {
+        count: latencies.len(),
+        p50: at(0.5),
+        p99: at(0.99),
+    }
+}
+
+/// Sends `rate` requests per second to `target` until the task is dropped. `seed` gives
+/// the moments: two arms with one seed get the same ones.
+pub async fn run(target: SocketAddr, rate: f64, seed: u64, seen: Rc<RefCell<Seen>>) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let idle: Rc<RefCell<Vec<TcpStream>>> = Rc::default();
+    let mut due = Instant::now();
+    loop {
+        due += Duration::from_secs_f64(-(1.0 - rng.f64()).ln() / rate);
+        tokio::time::sleep_until(due.into()).await;
+        if seen.borrow().under_way >= MAX_UNDER_WAY {
+            seen.borrow_mut().failed += 1;
+            continue;
+        }
+        seen.borrow_mut().under_way += 1;
+        let (idle, seen) = (Rc::clone(&idle), Rc::clone(&seen));
+        tokio::task::spawn_local(async move {
+            let reused = idle.borrow_mut().pop();
+            let result = request(target, reused).await;
+            let mut seen = seen.borrow_mut();
+            seen.under_way -= 1;
+            match result {
+                Ok(stream) => {
+                    seen.answered += 1;
+                    seen.samples.push_back(Sample {
+                        due,
+                        latency: due.elapsed(),
+                    });
+                    idle.borrow_mut().push(stream);
+                }
+                Err(_) => seen.failed += 1,
+            }
+        });
+    }
+}
+
+async fn request(target: SocketAddr, reused: Option<TcpStream>) -> std::io::Result<TcpStream> {
+    let mut stream = match reused {
+        Some(stream) => stream,
+        None => TcpStream::connect(target).await?,
+    };
+    stream.set_nodelay(true)?;
+    stream
+        .write_all(b"GET /hello HTTP/1.1\r\nHost: demo.example\r\nUser-Agent: evenkeel-demo\r\n\r\n")
+        .await?;
+    let mut answer = Vec::with_capacity(512);
+    // The back-ends' answer is known: it ends with its only body line.
+    while !answer.ends_with(b"\r\n\r\nhello\n") {
+        if answer.len() > 16 * 1024 || stream.read_buf(&mut answer).await? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        let failed = answer.len() >= 12 && &answer[9..12] != b"200";
+        if failed {
+            return Err(std::io::Error::other("not answered with 200"));
+        }
+    }
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_of_few_and_many() {
+        assert_eq!(quantiles(vec![]), Quantiles::default());
+        let millis = |n| Duration::from_millis(n);
+        let hundred: Vec<_> = (1..=100).rev().map(millis).collect();
+        let found = quantiles(hundred);
+        assert_eq!(
+            (found.count, found.p50, found.p99),
+            (100, millis(50), millis(99))
+        );
+        assert_eq!(quantiles(vec![millis(7)]).p99, millis(7));
+    }
+}
