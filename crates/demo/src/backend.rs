@@ -136,7 +136,8 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>) {
             u64::try_from(work.as_nanos()).unwrap_or(u64::MAX),
             Ordering::Relaxed,
         );
-        let answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 6\r\n\r\nhello\n";
+        let answer =
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 6\r\n\r\nhello\n";
         if stream.write_all(answer).await.is_err() {
             return;
         }

@@ -127,7 +127,9 @@ async fn request(target: SocketAddr, reused: Option<TcpStream>) -> std::io::Resu
     };
     stream.set_nodelay(true)?;
     stream
-        .write_all(b"GET /hello HTTP/1.1\r\nHost: demo.example\r\nUser-Agent: evenkeel-demo\r\n\r\n")
+        .write_all(
+            b"GET /hello HTTP/1.1\r\nHost: demo.example\r\nUser-Agent: evenkeel-demo\r\n\r\n",
+        )
         .await?;
     let mut answer = Vec::with_capacity(512);
     // The back-ends' answer is known: it ends with its only body line.
