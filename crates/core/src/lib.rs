@@ -5,6 +5,7 @@
 //! proxy, and the virtual-time harness that tests the strategies, run the same code.
 
 pub mod group;
+pub mod harness;
 pub mod load;
 pub mod member;
 pub mod observe;

@@ -1,0 +1,117 @@
+//! The worlds in which strategies are compared.
+
+use std::time::Duration;
+
+use super::{Change, Discipline, Reports, Scenario, Service, To};
+
+/// How often the slow member changes where one moves.
+const PERIOD: Duration = Duration::from_secs(3);
+
+/// All scenarios, the plain ones first.
+pub fn catalogue() -> Vec<Scenario> {
+    let mut all = Vec::new();
+    for members in [3, 10, 300] {
+        for balancers in [1, 2] {
+            let named = |what: &str| {
+                let name = format!("{what} {members}/{balancers}");
+                let mut scenario = Scenario::new(name, members).balancers(balancers);
+                // About 100 s for 10 members, and enough for each of 300.
+                scenario.requests = if members > 100 { 400_000 } else { 60_000 };
+                scenario
+            };
+            all.extend([
+                named("equal"),
+                named("slow").one_slow(5.0),
+                named("moving").one_slow(5.0).moving_slow(5.0, PERIOD),
+                named("mixed").service(Service::Mixed),
+                named("failing").one_failing(0.5),
+            ]);
+        }
+    }
+    all.extend(special());
+    all
+}
+
+/// Worlds beyond the plain ones, ten members each.
+fn special() -> Vec<Scenario> {
+    let new = |name: &str| Scenario::new(name, 10);
+    let reports = Reports {
+        interval: Duration::from_millis(100),
+        delay: Duration::from_millis(1),
+    };
+    let mut all = vec![
+        new("constant").service(Service::Constant),
+        new("constant, slow")
+            .service(Service::Constant)
+            .one_slow(5.0),
+        new("mixed, slow").service(Service::Mixed).one_slow(5.0),
+        new("sharing").working(Discipline::Sharing, 1),
+        new("sharing, slow")
+            .working(Discipline::Sharing, 1)
+            .one_slow(5.0),
+        new("8 workers").working(Discipline::Fifo, 8),
+        new("8 workers, slow")
+            .working(Discipline::Fifo, 8)
+            .one_slow(5.0),
+        new("8 workers, moving")
+            .working(Discipline::Fifo, 8)
+            .moving_slow(5.0, PERIOD),
+        new("8 cores, slow")
+            .working(Discipline::Sharing, 8)
+            .one_slow(5.0),
+        new("little traffic").utilisation(0.05),
+        new("little traffic, slow").utilisation(0.05).one_slow(5.0),
+        new("much traffic").utilisation(0.85),
+        new("much traffic, slow").utilisation(0.85).one_slow(5.0),
+        new("twice as slow").one_slow(2.0),
+        new("failing, little traffic")
+            .utilisation(0.05)
+            .one_failing(0.5),
+        new("4 balancers").balancers(4),
+        new("4 balancers, slow").balancers(4).one_slow(5.0),
+    ];
+    let mut far = new("network");
+    far.network = Duration::from_millis(10);
+    all.extend([far.clone(), far.one_slow(5.0)]);
+    if let Some(slow) = all.last_mut() {
+        slow.name = "network, slow".into();
+    }
+    let mut sessions = new("sessions");
+    sessions.session = Duration::from_millis(500);
+    all.extend([sessions.clone(), sessions.one_slow(5.0)]);
+    if let Some(slow) = all.last_mut() {
+        slow.name = "sessions, slow".into();
+    }
+    for balancers in [1, 2] {
+        let mut reporting = new(&format!("reports 10/{balancers}")).balancers(balancers);
+        reporting.reports = Some(reports);
+        all.push(reporting);
+    }
+    let mut half = new("half are slow");
+    for member in &mut half.members[..5] {
+        member.slowness = 3.0;
+    }
+    all.push(half);
+    // Every member becomes five times slower for a second, at little traffic so that
+    // they can still carry it.
+    let mut all_slow = new("all slow at once").utilisation(0.12);
+    let second = Duration::from_secs(1);
+    for start in (10..60).step_by(10) {
+        let start = Duration::from_secs(start);
+        for member in 0..all_slow.members.len() {
+            for (at, slowness) in [(start, 5.0), (start + second, 1.0)] {
+                let to = To::Slowness(slowness);
+                all_slow.changes.push(Change { at, member, to });
+            }
+        }
+    }
+    all.push(all_slow);
+    let mut recovers = new("failing, recovers").one_failing(1.0);
+    recovers.changes.push(Change {
+        at: Duration::from_secs(30),
+        member: 0,
+        to: To::Failing(0.0),
+    });
+    all.push(recovers);
+    all
+}

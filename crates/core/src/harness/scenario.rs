@@ -1,0 +1,206 @@
+//! What the harness can play: members, requests, and what changes over time.
+
+use std::time::Duration;
+
+use super::Discipline;
+
+/// How long requests take to serve at normal speed. The mean is always 10 ms.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Service {
+    /// All the same.
+    Constant,
+    /// Exponential.
+    Exponential,
+    /// One request in ten costs twenty times the others.
+    Mixed,
+}
+
+impl Service {
+    /// The mean in nanoseconds.
+    pub const MEAN: f64 = 10e6;
+
+    /// One service time in nanoseconds.
+    pub(super) fn draw(self, rng: &mut fastrand::Rng) -> f64 {
+        let u = rng.f64();
+        match self {
+            Service::Constant => Self::MEAN,
+            Service::Exponential => -Self::MEAN * (1.0 - u).ln(),
+            // 0.9 * 1 + 0.1 * 20 = 2.9
+            Service::Mixed if u < 0.1 => Self::MEAN * 20.0 / 2.9,
+            Service::Mixed => Self::MEAN / 2.9,
+        }
+    }
+}
+
+/// One member at the start.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MemberModel {
+    /// How it works on several requests at once.
+    pub discipline: Discipline,
+    /// Requests that it can work on at full speed.
+    pub slots: usize,
+    /// How many times slower than normal it is.
+    pub slowness: f64,
+    /// Share of its requests that fail at once (in 1 % of the mean service time).
+    pub failing: f64,
+}
+
+impl MemberModel {
+    /// A healthy member with one worker.
+    pub const NORMAL: MemberModel = MemberModel {
+        discipline: Discipline::Fifo,
+        slots: 1,
+        slowness: 1.0,
+        failing: 0.0,
+    };
+}
+
+/// Something that changes while the clock runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Change {
+    /// When.
+    pub at: Duration,
+    /// Which member, by index.
+    pub member: usize,
+    /// What.
+    pub to: To,
+}
+
+/// What a [`Change`] does to a member.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum To {
+    /// It is so many times slower than normal from now on.
+    Slowness(f64),
+    /// It fails this share of its requests from now on.
+    Failing(f64),
+}
+
+/// Load reports: each member reports its requests in flight.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reports {
+    /// Time between two reports of a member.
+    pub interval: Duration,
+    /// Time that a report travels.
+    pub delay: Duration,
+}
+
+/// A world for a strategy to live in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// A short name for tables.
+    pub name: String,
+    /// The members.
+    pub members: Vec<MemberModel>,
+    /// What requests cost.
+    pub service: Service,
+    /// Offered load as a share of what all members can serve at the start.
+    pub utilisation: f64,
+    /// Balancers that share the members and know nothing of each other.
+    pub balancers: usize,
+    /// Time from balancer to member, and back.
+    pub network: Duration,
+    /// Mean time (exponential) that a request stays in flight after its response has
+    /// begun, without costing the member anything; zero for HTTP requests.
+    pub session: Duration,
+    /// Load reports, if members send any.
+    pub reports: Option<Reports>,
+    /// What changes, in the order of time.
+    pub changes: Vec<Change>,
+    /// Requests that arrive before the clock stops.
+    pub requests: usize,
+}
+
+impl Scenario {
+    /// Equal members with one worker each, 60 % utilisation, exponential service
+    /// times, one balancer.
+    pub fn new(name: impl Into<String>, members: usize) -> Self {
+        Scenario {
+            name: name.into(),
+            members: vec![MemberModel::NORMAL; members],
+            service: Service::Exponential,
+            utilisation: 0.6,
+            balancers: 1,
+            network: Duration::ZERO,
+            session: Duration::ZERO,
+            reports: None,
+            changes: Vec::new(),
+            requests: 60_000,
+        }
+    }
+
+    /// The same with requests that cost this.
+    #[must_use]
+    pub fn service(mut self, service: Service) -> Self {
+        self.service = service;
+        self
+    }
+
+    /// The same with so many balancers.
+    #[must_use]
+    pub fn balancers(mut self, balancers: usize) -> Self {
+        self.balancers = balancers;
+        self
+    }
+
+    /// The same at this utilisation.
+    #[must_use]
+    pub fn utilisation(mut self, utilisation: f64) -> Self {
+        self.utilisation = utilisation;
+        self
+    }
+
+    /// The same with every member working like this.
+    #[must_use]
+    pub fn working(mut self, discipline: Discipline, slots: usize) -> Self {
+        for member in &mut self.members {
+            (member.discipline, member.slots) = (discipline, slots);
+        }
+        self
+    }
+
+    /// The same with the first member so many times slower.
+    #[must_use]
+    pub fn one_slow(mut self, slowness: f64) -> Self {
+        self.members[0].slowness = slowness;
+        self
+    }
+
+    /// The same with the first member failing this share of its requests at once.
+    #[must_use]
+    pub fn one_failing(mut self, share: f64) -> Self {
+        self.members[0].failing = share;
+        self
+    }
+
+    /// The same with one member so many times slower, another one every `period`.
+    #[must_use]
+    pub fn moving_slow(mut self, slowness: f64, period: Duration) -> Self {
+        self.members[0].slowness = slowness;
+        // Steps that are not neighbours, so that order in the list cannot help.
+        let step = (self.members.len() / 3).max(1) | 1;
+        let mut slow = 0;
+        let mut at = period;
+        while at < self.duration() {
+            let next = (slow + step) % self.members.len();
+            for (member, to) in [(slow, 1.0), (next, slowness)] {
+                let to = To::Slowness(to);
+                self.changes.push(Change { at, member, to });
+            }
+            slow = next;
+            at += period;
+        }
+        self
+    }
+
+    /// Requests per second that arrive.
+    pub fn arrival_rate(&self) -> f64 {
+        let speed = |member: &MemberModel| member.slots as f64 / member.slowness;
+        let capacity: f64 = self.members.iter().map(speed).sum();
+        self.utilisation * capacity / (Service::MEAN / 1e9)
+    }
+
+    /// About how long the scenario lasts.
+    pub fn duration(&self) -> Duration {
+        Duration::from_secs_f64(self.requests as f64 / self.arrival_rate())
+    }
+}

@@ -1,0 +1,162 @@
+//! A member as the harness models it: a queue, a number of slots, and a speed.
+
+use std::collections::VecDeque;
+
+/// In which order a member works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discipline {
+    /// First come first served: at most `slots` at once, each at full speed; the
+    /// others wait (a pool of worker threads).
+    Fifo,
+    /// All at once; above `slots` they share the speed of `slots` (an event loop, or a
+    /// thread per request, on so many cores).
+    Sharing,
+}
+
+/// Index of a job in the simulation's table.
+pub(super) type JobId = usize;
+
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    job: JobId,
+    /// Work left, in nanoseconds at normal speed.
+    left: f64,
+}
+
+/// The state of one member. All instants are nanoseconds of virtual time.
+#[derive(Debug)]
+pub(super) struct Server {
+    discipline: Discipline,
+    slots: usize,
+    /// How many times slower than normal it is now.
+    slowness: f64,
+    /// Share of requests that it fails at once.
+    pub(super) failing: f64,
+    running: Vec<Running>,
+    waiting: VecDeque<Running>,
+    /// When `left` of the running was last true.
+    updated: u64,
+    /// Changes whenever the next completion may; events of older versions are void.
+    version: u32,
+}
+
+impl Server {
+    pub(super) fn new(discipline: Discipline, slots: usize, slowness: f64, failing: f64) -> Self {
+        Server {
+            discipline,
+            slots,
+            slowness,
+            failing,
+            running: Vec::new(),
+            waiting: VecDeque::new(),
+            updated: 0,
+            version: 0,
+        }
+    }
+
+    pub(super) fn slots(&self) -> usize {
+        self.slots
+    }
+
+    pub(super) fn slowness(&self) -> f64 {
+        self.slowness
+    }
+
+    pub(super) fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Requests that are at the member.
+    pub(super) fn in_flight(&self) -> usize {
+        self.running.len() + self.waiting.len()
+    }
+
+    /// Nanoseconds of work, at normal speed, left of each request that is running.
+    pub(super) fn left(&self, now: u64) -> impl Iterator<Item = f64> + '_ {
+        let done = (now - self.updated) as f64 * self.rate();
+        let left = self.running.iter().map(move |running| running.left - done);
+        left.map(|left| left.max(1.0))
+    }
+
+    pub(super) fn push(&mut self, job: JobId, work: f64, now: u64) {
+        self.advance(now);
+        let job = Running { job, left: work };
+        if self.discipline == Discipline::Sharing || self.running.len() < self.slots {
+            self.running.push(job);
+        } else {
+            self.waiting.push_back(job);
+        }
+    }
+
+    pub(super) fn set_slowness(&mut self, slowness: f64, now: u64) {
+        self.advance(now);
+        self.slowness = slowness;
+    }
+
+    /// When the next request will be done, if nothing happens before.
+    pub(super) fn next_completion(&self) -> Option<u64> {
+        let least = self.running.iter().map(|running| running.left);
+        let least = least.min_by(f64::total_cmp)?;
+        Some(self.updated + (least / self.rate()).ceil() as u64)
+    }
+
+    /// Takes out the request that is done at `now`.
+    pub(super) fn complete(&mut self, now: u64) -> Option<JobId> {
+        self.advance(now);
+        let done = (0..self.running.len())
+            .min_by(|&a, &b| self.running[a].left.total_cmp(&self.running[b].left))?;
+        let done = self.running.swap_remove(done).job;
+        if self.discipline == Discipline::Fifo
+            && let Some(next) = self.waiting.pop_front()
+        {
+            self.running.push(next);
+        }
+        Some(done)
+    }
+
+    /// Brings `left` of the running up to date before something changes.
+    fn advance(&mut self, now: u64) {
+        let done = (now - self.updated) as f64 * self.rate();
+        for running in &mut self.running {
+            running.left = (running.left - done).max(0.0);
+        }
+        self.updated = now;
+        self.version = self.version.wrapping_add(1);
+    }
+
+    /// Work that each running request gets done per nanosecond.
+    fn rate(&self) -> f64 {
+        let share = self.slots as f64 / self.running.len().max(1) as f64;
+        share.min(1.0) / self.slowness
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fifo_finishes_in_order_and_at_its_speed() {
+        let mut server = Server::new(Discipline::Fifo, 1, 2.0, 0.0);
+        server.push(0, 100.0, 0);
+        server.push(1, 10.0, 0);
+        assert_eq!(server.next_completion(), Some(200));
+        server.set_slowness(1.0, 100);
+        assert_eq!(server.next_completion(), Some(150));
+        assert_eq!(server.complete(150), Some(0));
+        assert_eq!(server.next_completion(), Some(160));
+        assert_eq!(server.complete(160), Some(1));
+        assert_eq!(server.next_completion(), None);
+    }
+
+    #[test]
+    fn sharing_lets_the_short_overtake() {
+        let mut server = Server::new(Discipline::Sharing, 1, 1.0, 0.0);
+        server.push(0, 100.0, 0);
+        server.push(1, 10.0, 0);
+        assert_eq!(server.next_completion(), Some(20));
+        assert_eq!(server.complete(20), Some(1));
+        assert_eq!(server.next_completion(), Some(110));
+        assert_eq!(server.in_flight(), 1);
+    }
+}
