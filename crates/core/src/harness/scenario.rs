@@ -93,7 +93,8 @@ pub struct Scenario {
     pub members: Vec<MemberModel>,
     /// What requests cost.
     pub service: Service,
-    /// Offered load as a share of what all members can serve at the start.
+    /// Offered load as a share of what all members can serve at the start, without
+    /// what those that fail will fail.
     pub utilisation: f64,
     /// Balancers that share the members and know nothing of each other.
     pub balancers: usize,
@@ -194,7 +195,8 @@ impl Scenario {
 
     /// Requests per second that arrive.
     pub fn arrival_rate(&self) -> f64 {
-        let speed = |member: &MemberModel| member.slots as f64 / member.slowness;
+        let speed =
+            |member: &MemberModel| (1.0 - member.failing) * member.slots as f64 / member.slowness;
         let capacity: f64 = self.members.iter().map(speed).sum();
         self.utilisation * capacity / (Service::MEAN / 1e9)
     }
