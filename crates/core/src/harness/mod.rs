@@ -321,7 +321,6 @@ impl<'a> Simulation<'a> {
             if let Ok(value) = LoadValue::new(in_flight as f64) {
                 // Only one id is ever reported here, so there is room for it.
                 let _ = member.location.report(LoadId::IN_FLIGHT, value, now);
-                member.slot.report_arrived();
             }
         }
     }
@@ -380,7 +379,7 @@ fn group(scenario: &Scenario, values: &Values) -> Group {
     };
     let members: Vec<Member> = (0..scenario.members.len()).map(member).collect();
     let strategy = (values.kind().build)(values, &members);
-    Group::new("harness", settings, strategy, members)
+    Group::new("harness", settings, strategy, members, Arc::default())
 }
 
 fn nanos(duration: Duration) -> f64 {
