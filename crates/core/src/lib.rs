@@ -6,6 +6,7 @@
 
 pub mod group;
 pub mod harness;
+pub mod health;
 pub mod load;
 pub mod member;
 pub mod observe;

@@ -2,4 +2,12 @@
 //! that the data plane works with.
 
 pub mod config;
+mod control;
+mod dns;
+mod manager;
 pub mod snapshot;
+mod state;
+pub mod status;
+
+pub use manager::{Applied, ApplyError, ManageError, Manager};
+pub use state::AdminState;

@@ -1,6 +1,7 @@
 //! What the data plane sees of the manager: rules and groups, replaced as a whole.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use evenkeel_core::group::Group;
@@ -8,18 +9,20 @@ use tokio::sync::Notify;
 
 use crate::config::Rule;
 
-/// All rules of one configuration. Workers receive each new one through a
-/// `tokio::sync::watch` channel.
+/// All rules of one configuration, with live changes applied. Workers receive each
+/// new one through a `tokio::sync::watch` channel.
 #[derive(Debug, Default)]
 pub struct Snapshot {
-    /// The rules, enabled or not.
+    /// Counts the configurations that this process has run; 0 is none yet.
+    pub generation: u64,
+    /// The rules, enabled or not, in the order of the file.
     pub rules: Vec<Arc<RuleSnapshot>>,
 }
 
 /// A rule with the handle of its group.
 #[derive(Debug)]
 pub struct RuleSnapshot {
-    /// The rule as configured.
+    /// The rule as configured; `enabled` as it is now.
     pub rule: Rule,
     /// Its group; the same handle over all snapshots in which the group exists.
     pub group: Arc<GroupHandle>,
@@ -32,6 +35,49 @@ pub struct GroupHandle {
     pub current: ArcSwap<Group>,
     /// Told when a member got below its connection limit.
     pub room: Notify,
+    max_queue: AtomicUsize,
+}
+
+impl GroupHandle {
+    /// A handle of a group that nobody waits for.
+    pub fn new(group: Arc<Group>, max_queue: usize) -> Self {
+        GroupHandle {
+            current: ArcSwap::new(group),
+            room: Notify::new(),
+            max_queue: AtomicUsize::new(max_queue),
+        }
+    }
+
     /// Requests that may wait for `room`.
-    pub max_queue: usize,
+    pub fn max_queue(&self) -> usize {
+        self.max_queue.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_max_queue(&self, max_queue: usize) {
+        self.max_queue.store(max_queue, Ordering::Relaxed);
+    }
+}
+
+/// What carries traffic: told of each new snapshot before it counts, so that a change
+/// takes place as a whole or not at all.
+pub trait DataPlane: Send + Sync {
+    /// Does for `next` whatever can fail, such as binding new listeners, but nothing
+    /// that clients notice. The errors say what could not be done, each for itself.
+    ///
+    /// If all goes well, the manager makes `next` the current snapshot and calls the
+    /// answer. If something else fails it drops the answer uncalled, and what was
+    /// prepared must be given back.
+    ///
+    /// Called with the manager's lock held: it must not call the manager.
+    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, Vec<String>>;
+}
+
+/// Puts into effect what [`DataPlane::prepare`] has prepared. Cannot fail.
+pub type Commit = Box<dyn FnOnce() + Send>;
+
+/// Nobody carries traffic: for tests, and for what only asks for decisions.
+impl DataPlane for () {
+    fn prepare(&self, _: &Arc<Snapshot>) -> Result<Commit, Vec<String>> {
+        Ok(Box::new(|| ()))
+    }
 }

@@ -1,0 +1,256 @@
+//! Active health, slow start and panic: what turns check results into reasons.
+//!
+//! A member is taken out after `fall` failed checks in a row and comes back after
+//! `rise` passed ones, so that a single lost packet decides nothing. The one exception
+//! is the first check of a member: nothing is known before it, so it counts at once,
+//! and a member that was dead from the start gets no traffic beyond its first check.
+
+use std::time::Duration;
+
+use crate::member::{Reason, Slot};
+use crate::time::Instant;
+
+/// How many results in a row change a member's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Failed checks in a row until an up member is down, at least 1.
+    pub fall: u32,
+    /// Passed checks in a row until a down member is up, at least 1.
+    pub rise: u32,
+}
+
+/// The active health of one member. A member that is not checked is up.
+#[derive(Clone, Debug, Default)]
+pub struct Health {
+    state: State,
+    /// Results in a row that contradict `state`.
+    against: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// Not checked yet: counts as up.
+    #[default]
+    Unknown,
+    Up,
+    Down,
+}
+
+/// A member changed its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It is in again.
+    Up,
+    /// It is out.
+    Down,
+}
+
+impl Health {
+    /// Takes in the result of a check, and sets or clears [`Reason::Down`] if the state
+    /// changes by it. A member that comes back starts slowly, from `now`.
+    pub fn observe(
+        &mut self,
+        passed: bool,
+        limits: Limits,
+        slot: &Slot,
+        now: Instant,
+    ) -> Option<Change> {
+        let contradicts = match self.state {
+            State::Unknown => {
+                self.state = if passed { State::Up } else { State::Down };
+                self.against = 0;
+                return self.publish(slot, now);
+            }
+            State::Up => !passed,
+            State::Down => passed,
+        };
+        if !contradicts {
+            self.against = 0;
+            return None;
+        }
+        self.against += 1;
+        let limit = if passed { limits.rise } else { limits.fall };
+        if self.against < limit {
+            return None;
+        }
+        self.against = 0;
+        self.state = if passed { State::Up } else { State::Down };
+        self.publish(slot, now)
+    }
+
+    /// Forgets everything: the member is no longer checked, and so not down.
+    pub fn reset(&mut self, slot: &Slot, now: Instant) -> Option<Change> {
+        *self = Health::default();
+        self.publish(slot, now)
+    }
+
+    /// Whether checks say that the member is down.
+    pub fn is_down(&self) -> bool {
+        self.state == State::Down
+    }
+
+    fn publish(&self, slot: &Slot, now: Instant) -> Option<Change> {
+        let down = self.is_down();
+        if !slot.set(Reason::Down, down) {
+            return None;
+        }
+        if !down {
+            slot.set_ramp_from(Some(now));
+        }
+        Some(if down { Change::Down } else { Change::Up })
+    }
+}
+
+/// Ends the slow start of a member that has had its time; answers whether it did.
+pub fn end_slow_start(slot: &Slot, slow_start: Duration, now: Instant) -> bool {
+    let over = slot
+        .ramp_from()
+        .is_some_and(|from| now.since(from) >= slow_start);
+    if over {
+        slot.set_ramp_from(None);
+    }
+    over
+}
+
+/// Whether a group is in panic: more than the share `threshold` (0 to 1) of its
+/// members is down or ejected, so that these opinions count no more and all are
+/// routed to. When that many members look dead, it is more likely that the checks, or
+/// a shared dependency, are at fault than that the few others can take all the load.
+///
+/// `reasons` are the reason bits of each member. Members that are out for a fact
+/// (drained, in maintenance, unresolved) do not count at all: panic cannot bring them
+/// back. With a threshold of 1 a group never panics.
+pub fn panics(reasons: impl IntoIterator<Item = u32>, threshold: f32) -> bool {
+    let (mut all, mut out) = (0u32, 0u32);
+    for bits in reasons {
+        if bits & !Reason::OVERRIDDEN_BY_PANIC != 0 {
+            continue;
+        }
+        all += 1;
+        out += u32::from(bits != 0);
+    }
+    // Multiplied out, so that an empty group does not divide by zero.
+    out as f32 > threshold * all as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::member::Weight;
+
+    const LIMITS: Limits = Limits { fall: 3, rise: 2 };
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_nanos(seconds * 1_000_000_000)
+    }
+
+    fn run(health: &mut Health, slot: &Slot, results: &[bool]) -> Vec<Option<Change>> {
+        let now = at(1);
+        results
+            .iter()
+            .map(|&passed| health.observe(passed, LIMITS, slot, now))
+            .collect()
+    }
+
+    #[test]
+    fn falls_and_rises_after_results_in_a_row() {
+        let (mut health, slot) = (Health::default(), Slot::new(Weight::ONE));
+        let changes = run(
+            &mut health,
+            &slot,
+            &[true, false, false, true, false, false, false],
+        );
+        assert_eq!(changes[6], Some(Change::Down));
+        assert!(changes[..6].iter().all(Option::is_none), "{changes:?}");
+        assert!(slot.has(Reason::Down));
+        assert_eq!(slot.ramp_from(), None);
+
+        let changes = run(&mut health, &slot, &[true, false, true, true]);
+        assert_eq!(changes, [None, None, None, Some(Change::Up)]);
+        assert!(!slot.has(Reason::Down));
+        assert_eq!(slot.ramp_from(), Some(at(1)), "a returning member ramps up");
+    }
+
+    #[test]
+    fn the_first_check_decides_at_once() {
+        let (mut health, slot) = (Health::default(), Slot::new(Weight::ONE));
+        assert_eq!(run(&mut health, &slot, &[false]), [Some(Change::Down)]);
+        let (mut health, slot) = (Health::default(), Slot::new(Weight::ONE));
+        assert_eq!(run(&mut health, &slot, &[true]), [None]);
+        assert_eq!(slot.ramp_from(), None, "it was never out");
+    }
+
+    #[test]
+    fn a_member_without_checks_is_not_down() {
+        let (mut health, slot) = (Health::default(), Slot::new(Weight::ONE));
+        run(&mut health, &slot, &[false]);
+        assert_eq!(health.reset(&slot, at(2)), Some(Change::Up));
+        assert!(!slot.has(Reason::Down));
+        assert_eq!(health.reset(&slot, at(2)), None);
+    }
+
+    #[test]
+    fn slow_start_ends_after_its_time() {
+        let slot = Slot::new(Weight::ONE);
+        slot.set_ramp_from(Some(at(5)));
+        let ten = Duration::from_secs(10);
+        assert!(!end_slow_start(&slot, ten, at(14)));
+        assert!(slot.ramp_from().is_some());
+        assert!(end_slow_start(&slot, ten, at(15)));
+        assert_eq!(slot.ramp_from(), None);
+        assert!(!end_slow_start(&slot, ten, at(16)));
+    }
+
+    #[test]
+    fn panic_counts_only_opinions() {
+        let (up, down, ejected) = (0, Reason::Down as u32, Reason::Ejected as u32);
+        let drained = Reason::Draining as u32;
+        assert!(!panics([up, down], 0.5), "exactly the share is allowed");
+        assert!(panics([up, down, ejected], 0.5));
+        assert!(panics([down], 0.5), "nobody else can take it");
+        assert!(!panics([], 0.5));
+        assert!(
+            panics([up, down, ejected, drained, drained, drained], 0.5),
+            "drained members are no part of the share"
+        );
+        assert!(!panics([up, up, drained | down, drained | ejected], 0.5));
+        assert!(!panics([down, down], 1.0));
+        assert!(panics([up, down], 0.0));
+    }
+
+    proptest! {
+        /// The slot always says what the state says, and a change is reported exactly
+        /// when it happens.
+        #[test]
+        fn slot_and_state_agree(
+            results in proptest::collection::vec(any::<bool>(), 0..100),
+            fall in 1u32..5,
+            rise in 1u32..5,
+        ) {
+            let (mut health, slot) = (Health::default(), Slot::new(Weight::ONE));
+            let limits = Limits { fall, rise };
+            for (second, &passed) in results.iter().enumerate() {
+                let before = slot.has(Reason::Down);
+                let change = health.observe(passed, limits, &slot, at(second as u64 + 1));
+                let after = slot.has(Reason::Down);
+                prop_assert_eq!(health.is_down(), after);
+                prop_assert_eq!(change.is_some(), before != after);
+                // A change agrees with the result that caused it.
+                if let Some(change) = change {
+                    prop_assert_eq!(change == Change::Up, passed);
+                }
+            }
+            // A full run of equal results always settles the state.
+            for _ in 0..fall {
+                health.observe(false, limits, &slot, at(1_000));
+            }
+            prop_assert!(health.is_down());
+            for _ in 0..rise {
+                health.observe(true, limits, &slot, at(1_000));
+            }
+            prop_assert!(!health.is_down());
+        }
+    }
+}

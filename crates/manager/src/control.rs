@@ -1,0 +1,136 @@
+//! The control loop, and the tasks beside it: what happens without anybody asking.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_core::health;
+use evenkeel_core::time::Instant;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{MissedTickBehavior, interval};
+use tracing::{info, warn};
+
+use crate::manager::Manager;
+use crate::status::History;
+
+/// Time between two rounds of the control loop. Short against what people notice, and
+/// long against what a round costs: about 10 us for 1,000 members.
+const ROUND: Duration = Duration::from_millis(100);
+
+/// Every so often the next decision of each group is traced, for whoever asks for the
+/// last one. Tracing allocates, so not every decision is.
+const TRACE_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Manager {
+    /// Follows names and runs the control loop, as long as it is polled.
+    ///
+    /// Needs a tokio runtime with I/O and time; a single-threaded one is enough.
+    pub async fn run(self: Arc<Self>) {
+        tokio::join!(self.control(), self.follow_names());
+    }
+
+    async fn control(&self) {
+        let mut rounds = interval(ROUND);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut due = Due::default();
+        loop {
+            rounds.tick().await;
+            self.round(&mut due, self.clock().now());
+        }
+    }
+
+    /// One round: panic, slow start, and what is due.
+    fn round(&self, due: &mut Due, now: Instant) {
+        let trace = due.trace.is_due(now, TRACE_INTERVAL);
+        let note = due.history.is_due(now, History::INTERVAL);
+        let mut owned = self.lock();
+        for entry in &mut owned.state.groups {
+            let settings = entry.group.settings();
+            let state = entry.group.state();
+            let members = entry.group.members();
+            let reasons = members.iter().map(|member| member.slot.reasons());
+            let panic = health::panics(reasons, settings.panic_threshold);
+            if state.set_panicking(panic) {
+                let group = entry.group.name();
+                match panic {
+                    true => warn!(
+                        %group,
+                        "panic: too many members are down or ejected; all are routed to"
+                    ),
+                    false => info!(%group, "panic is over"),
+                }
+            }
+            if trace {
+                state.want_trace();
+            }
+            for endpoint in &mut entry.endpoints {
+                let slot = &endpoint.member.slot;
+                if health::end_slow_start(slot, settings.slow_start, now) {
+                    info!(group = %entry.group.name(), member = %endpoint.member.name, "slow start is over");
+                }
+                if note || endpoint.history.is_empty() {
+                    endpoint.history.note(slot, now);
+                }
+            }
+        }
+    }
+}
+
+/// What is not done in every round.
+#[derive(Default)]
+struct Due {
+    trace: Timer,
+    history: Timer,
+}
+
+#[derive(Default)]
+struct Timer(Option<Instant>);
+
+impl Timer {
+    fn is_due(&mut self, now: Instant, interval: Duration) -> bool {
+        let due = self.0.is_none_or(|last| now.since(last) >= interval);
+        if due {
+            self.0 = Some(now);
+        }
+        due
+    }
+}
+
+/// Tasks that go on for as long as something is wanted of them: one per key, started
+/// again when what is wanted of it changes. They end with this.
+pub(crate) struct Tasks<K, S> {
+    running: HashMap<K, (S, AbortHandle)>,
+    set: JoinSet<()>,
+}
+
+impl<K: Clone + Eq + Hash, S: Clone + PartialEq> Tasks<K, S> {
+    pub fn new() -> Self {
+        Tasks {
+            running: HashMap::new(),
+            set: JoinSet::new(),
+        }
+    }
+
+    /// Stops what is not in `wanted`, and starts what is new there.
+    pub fn reconcile<F>(&mut self, wanted: HashMap<K, S>, start: impl Fn(K, S) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.running.retain(|key, (spec, task)| {
+            let keep = wanted.get(key) == Some(spec);
+            if !keep {
+                task.abort();
+            }
+            keep
+        });
+        for (key, spec) in wanted {
+            if !self.running.contains_key(&key) {
+                let task = self.set.spawn(start(key.clone(), spec.clone()));
+                self.running.insert(key, (spec, task));
+            }
+        }
+        while self.set.try_join_next().is_some() {}
+    }
+}

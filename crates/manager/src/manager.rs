@@ -1,0 +1,398 @@
+//! The one entry point: everything that changes a group, a rule or a load comes here.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use evenkeel_core::load::{InvalidLoad, LOADS_PER_LOCATION, LoadId, LoadValue, TooManyLoads};
+use evenkeel_core::member::{InvalidWeight, Weight};
+use evenkeel_core::strategy::{self, ParamError, Values};
+use evenkeel_core::time::Clock;
+use tokio::sync::watch;
+use tracing::{error, info, warn};
+
+use crate::config::Config;
+use crate::dns::{Lookup, Resolver};
+use crate::snapshot::{DataPlane, Snapshot};
+use crate::state::{AdminState, GroupEntry, Inputs, State};
+
+/// The load manager. Share it in an `Arc`; all methods may be called from any thread.
+///
+/// What changes the configuration, a reload as much as a command from the admin API,
+/// goes the same way: new state beside the old one, data plane prepares, commit. It
+/// happens as a whole or not at all.
+///
+/// A live change (`set_…`) lasts until the process ends, or until a reload in which
+/// the file says something new about that very thing: then the file wins. So a
+/// reload that changes the weight of one member leaves another one drained.
+pub struct Manager {
+    clock: Clock,
+    data_plane: Arc<dyn DataPlane>,
+    pub(crate) resolver: Arc<Resolver>,
+    snapshots: watch::Sender<Arc<Snapshot>>,
+    /// Told when there may be other members to check or names to resolve.
+    changes: watch::Sender<()>,
+    owned: Mutex<Owned>,
+    /// One reload at a time: it waits for DNS while others may go on.
+    reloading: tokio::sync::Mutex<()>,
+}
+
+/// What the lock protects.
+pub(crate) struct Owned {
+    pub state: State,
+    pub last_reload: Option<Reload>,
+}
+
+/// How the last start or reload went.
+#[derive(Clone, Debug)]
+pub(crate) struct Reload {
+    pub at: SystemTime,
+    pub error: Option<String>,
+}
+
+impl fmt::Debug for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Manager").finish_non_exhaustive()
+    }
+}
+
+impl Manager {
+    /// A manager without a configuration. `clock` is the one that the data plane uses.
+    pub fn new(clock: Clock, data_plane: Arc<dyn DataPlane>) -> Arc<Self> {
+        Self::with_lookup(clock, data_plane, crate::dns::system())
+    }
+
+    /// [`Manager::new`] with another way to look names up.
+    pub(crate) fn with_lookup(
+        clock: Clock,
+        data_plane: Arc<dyn DataPlane>,
+        lookup: Lookup,
+    ) -> Arc<Self> {
+        Arc::new(Manager {
+            clock,
+            data_plane,
+            resolver: Arc::new(Resolver::new(lookup)),
+            snapshots: watch::Sender::new(Arc::default()),
+            changes: watch::Sender::new(()),
+            owned: Mutex::new(Owned {
+                state: State::empty(),
+                last_reload: None,
+            }),
+            reloading: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    /// The clock of all instants here.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// The rules as they are, and each new version of them. A new version is sent after
+    /// the data plane's commit.
+    pub fn snapshots(&self) -> watch::Receiver<Arc<Snapshot>> {
+        self.snapshots.subscribe()
+    }
+
+    /// The configuration file as it was last applied, without live changes.
+    pub fn config(&self) -> Config {
+        self.lock().state.inputs.config.clone()
+    }
+
+    /// Makes `config` the configuration: at the start, and at each reload.
+    ///
+    /// Names of members that are new are resolved first, for a few seconds at most.
+    /// One that does not resolve is no error: its member waits until it does.
+    pub async fn apply(&self, config: Config) -> Result<Applied, ApplyError> {
+        let result = self.apply_noting_nothing(config).await;
+        self.note(&result);
+        result
+    }
+
+    async fn apply_noting_nothing(&self, config: Config) -> Result<Applied, ApplyError> {
+        let _one_at_a_time = self.reloading.lock().await;
+        let known = self.lock().state.inputs.addresses.clone();
+        let hosts = config.dns_hosts().map(|(host, _)| host);
+        let new: HashSet<String> = hosts
+            .filter(|host| !known.contains_key(*host))
+            .map(str::to_owned)
+            .collect();
+        let found = self.resolver.lookup_all(new).await;
+
+        let mut owned = self.lock();
+        let old = &owned.state.inputs;
+        let mut inputs = old.with_config(config);
+        inputs.addresses.extend(found);
+        let generation = owned.state.snapshot.generation + 1;
+        let notes = match owned.state.snapshot.generation {
+            0 => Vec::new(),
+            _ => needs_restart(&old.config, &inputs.config),
+        };
+        self.install(&mut owned.state, inputs, generation)?;
+        Ok(Applied { generation, notes })
+    }
+
+    fn note<E: fmt::Display>(&self, result: &Result<Applied, E>) {
+        match result {
+            Ok(applied) => {
+                info!(generation = applied.generation, "configuration applied");
+                for note in &applied.notes {
+                    warn!("{note}");
+                }
+            }
+            Err(error) => error!("the configuration stays as it was: {error}"),
+        }
+        self.lock().last_reload = Some(Reload {
+            at: SystemTime::now(),
+            error: result.as_ref().err().map(ToString::to_string),
+        });
+    }
+
+    /// Enables or disables a rule.
+    pub fn set_rule_enabled(&self, rule: &str, enabled: bool) -> Result<(), ManageError> {
+        let mut owned = self.lock();
+        let config = &owned.state.inputs.config;
+        if !config.rules.iter().any(|known| known.name == rule) {
+            return Err(ManageError::NoRule(rule.into()));
+        }
+        let mut inputs = owned.state.inputs.clone();
+        inputs.live.enabled.insert(rule.into(), enabled);
+        self.change(&mut owned.state, inputs)?;
+        info!(rule, enabled, "rule changed");
+        Ok(())
+    }
+
+    /// Gives a group another strategy, or other parameters. Parameters that are not
+    /// given have their defaults.
+    pub fn set_strategy(
+        &self,
+        group: &str,
+        strategy: &str,
+        params: &[(String, f64)],
+    ) -> Result<(), ManageError> {
+        let kind = strategy::find(strategy).ok_or_else(|| ManageError::NoStrategy {
+            name: strategy.into(),
+        })?;
+        let mut values = Values::defaults(kind);
+        for (name, value) in params {
+            values.set(name, *value)?;
+        }
+        let mut owned = self.lock();
+        let _ = entry(&owned.state, group)?;
+        let mut inputs = owned.state.inputs.clone();
+        inputs.live.strategies.insert(group.into(), values);
+        self.change(&mut owned.state, inputs)?;
+        info!(group, strategy, "strategy changed");
+        Ok(())
+    }
+
+    /// Drains a member, takes it out, or brings it back. `member` is a name in the file,
+    /// which stands for all its addresses, or that of one of them.
+    pub fn set_admin_state(
+        &self,
+        group: &str,
+        member: &str,
+        to: AdminState,
+    ) -> Result<(), ManageError> {
+        let mut owned = self.lock();
+        find_member(&owned.state, group, member)?;
+        let mut inputs = owned.state.inputs.clone();
+        set_live(&mut inputs.live.admin, group, member, to);
+        self.change(&mut owned.state, inputs)?;
+        info!(group, member, state = ?to, "admin state changed");
+        Ok(())
+    }
+
+    /// Changes the weight of a member; `member` is as in [`Manager::set_admin_state`].
+    pub fn set_weight(&self, group: &str, member: &str, weight: f64) -> Result<(), ManageError> {
+        let weight = Weight::new(weight)?;
+        let mut owned = self.lock();
+        find_member(&owned.state, group, member)?;
+        let mut inputs = owned.state.inputs.clone();
+        set_live(&mut inputs.live.weights, group, member, weight);
+        self.change(&mut owned.state, inputs)?;
+        info!(group, member, weight = weight.get(), "weight changed");
+        Ok(())
+    }
+
+    /// Takes in a load report of a location: all of it, or nothing if a part is wrong.
+    pub fn report(&self, location: &str, loads: &[(LoadId, f64)]) -> Result<(), ManageError> {
+        let mut values = Vec::with_capacity(loads.len());
+        for &(id, value) in loads {
+            values.push((id, LoadValue::new(value)?));
+        }
+        let owned = self.lock();
+        let Some(at) = owned.state.locations.get(location) else {
+            return Err(ManageError::NoLocation(location.into()));
+        };
+        let now = self.clock.now();
+        let kept = at.loads(now).map(|load| load.id);
+        let ids: HashSet<LoadId> = kept.chain(values.iter().map(|(id, _)| *id)).collect();
+        if ids.len() > LOADS_PER_LOCATION {
+            return Err(TooManyLoads.into());
+        }
+        for (id, value) in values {
+            at.report(id, value, now)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Owned> {
+        // A panic with the lock held cannot leave a state half changed: a state is
+        // replaced as a whole.
+        self.owned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Installs what a live change, or DNS, has made of the inputs.
+    pub(crate) fn change(&self, state: &mut State, inputs: Inputs) -> Result<(), ApplyError> {
+        let generation = state.snapshot.generation;
+        self.install(state, inputs, generation)
+    }
+
+    /// Everything that changes the configuration comes through here.
+    fn install(
+        &self,
+        state: &mut State,
+        inputs: Inputs,
+        generation: u64,
+    ) -> Result<(), ApplyError> {
+        let next = state.next(inputs, generation);
+        let news = !Arc::ptr_eq(&next.snapshot, &state.snapshot);
+        let commit = match news {
+            true => Some(self.data_plane.prepare(&next.snapshot)?),
+            false => None,
+        };
+        next.commit(self.clock.now());
+        if let Some(commit) = commit {
+            commit();
+            self.snapshots.send_replace(Arc::clone(&next.snapshot));
+        }
+        *state = next;
+        self.changes.send_replace(());
+        Ok(())
+    }
+}
+
+/// What of a reload has no effect on the running process.
+fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
+    let parts = [
+        ("the number of workers", old.workers != new.workers),
+        ("the admin API's settings", old.admin != new.admin),
+        ("the access log", old.access_log != new.access_log),
+    ];
+    let changed = parts.into_iter().filter(|(_, changed)| *changed);
+    changed
+        .map(|(what, _)| format!("{what} changed in the file: restart to have it take effect"))
+        .collect()
+}
+
+pub(crate) fn entry<'a>(state: &'a State, group: &str) -> Result<&'a GroupEntry, ManageError> {
+    let entry = state.group(group);
+    entry.ok_or_else(|| ManageError::NoGroup(group.into()))
+}
+
+/// Whether the group has a member, or an endpoint of one, called `name`.
+fn find_member(state: &State, group: &str, name: &str) -> Result<(), ManageError> {
+    let entry = entry(state, group)?;
+    let in_file = entry.config.members.iter().any(|m| m.name() == name);
+    let mut endpoints = entry.endpoints.iter();
+    if in_file || endpoints.any(|endpoint| &*endpoint.member.name == name) {
+        return Ok(());
+    }
+    Err(ManageError::NoMember {
+        group: group.into(),
+        member: name.into(),
+    })
+}
+
+/// Sets a live change of a member, which overrides those of its endpoints.
+fn set_live<T>(live: &mut HashMap<(String, String), T>, group: &str, member: &str, value: T) {
+    let endpoints = format!("{member}/");
+    live.retain(|(of, name), _| of != group || !name.starts_with(&endpoints));
+    live.insert((group.into(), member.into()), value);
+}
+
+/// A configuration that is in effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// Which configuration of this process it is, from 1.
+    pub generation: u64,
+    /// What the user should know: changes that need a restart.
+    pub notes: Vec<String>,
+}
+
+/// A configuration that could not be put into effect. The old one goes on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.join("; "))]
+pub struct ApplyError(pub Vec<String>);
+
+impl From<Vec<String>> for ApplyError {
+    fn from(errors: Vec<String>) -> Self {
+        ApplyError(errors)
+    }
+}
+
+/// A command that could not be carried out. Nothing has changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ManageError {
+    /// No such rule.
+    #[error("there is no rule {0:?}")]
+    NoRule(String),
+    /// No such group.
+    #[error("there is no group {0:?}")]
+    NoGroup(String),
+    /// No such member.
+    #[error("group {group:?} has no member {member:?}")]
+    NoMember {
+        /// The group.
+        group: String,
+        /// What was asked for.
+        member: String,
+    },
+    /// No such location.
+    #[error("no member is at a location {0:?}")]
+    NoLocation(String),
+    /// No such strategy.
+    #[error("there is no strategy {name:?}; there are {}", strategy_names())]
+    NoStrategy {
+        /// What was asked for.
+        name: String,
+    },
+    /// The strategy does not take that.
+    #[error(transparent)]
+    Param(#[from] ParamError),
+    /// Not a weight.
+    #[error(transparent)]
+    Weight(#[from] InvalidWeight),
+    /// Not a load.
+    #[error(transparent)]
+    Load(#[from] InvalidLoad),
+    /// The location keeps enough loads.
+    #[error(transparent)]
+    TooManyLoads(#[from] TooManyLoads),
+    /// The data plane cannot do it.
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+}
+
+impl ManageError {
+    /// Whether the command named something that is not there.
+    pub fn is_not_found(&self) -> bool {
+        matches!(
+            self,
+            ManageError::NoRule(_)
+                | ManageError::NoGroup(_)
+                | ManageError::NoMember { .. }
+                | ManageError::NoLocation(_)
+        )
+    }
+}
+
+fn strategy_names() -> String {
+    let names: Vec<_> = strategy::REGISTRY.iter().map(|kind| kind.name).collect();
+    names.join(", ")
+}

@@ -1,0 +1,428 @@
+//! What the manager owns: a function of the configuration file, the live changes, and
+//! the addresses that DNS gave.
+//!
+//! [`State::next`] builds a whole new state beside the old one and touches nothing that
+//! the data plane sees; [`State::commit`] then makes it count. Between the two a change
+//! can still be refused.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_core::group::Group;
+use evenkeel_core::health::Health;
+use evenkeel_core::load::Location;
+use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
+use evenkeel_core::strategy::Values;
+use evenkeel_core::time::Instant;
+
+use crate::config::{Config, GroupConfig, MemberConfig};
+use crate::snapshot::{GroupHandle, RuleSnapshot, Snapshot};
+use crate::status::History;
+
+/// What an administrator says about a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AdminState {
+    /// It takes traffic.
+    #[default]
+    Ready,
+    /// It gets no new traffic; what is bound may stay.
+    Drain,
+    /// It gets no traffic; what is bound is moved.
+    Maintenance,
+}
+
+/// Everything from which a state is made.
+#[derive(Clone, Debug)]
+pub(crate) struct Inputs {
+    /// As in the file.
+    pub config: Config,
+    /// Changes since the file was read.
+    pub live: Live,
+    /// The last addresses of each DNS name; names that never resolved are not there.
+    pub addresses: HashMap<String, Vec<IpAddr>>,
+}
+
+/// Live changes. They last until the process ends, or until the file changes the very
+/// thing that they change.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Live {
+    /// By rule.
+    pub enabled: HashMap<String, bool>,
+    /// By group.
+    pub strategies: HashMap<String, Values>,
+    /// By group and member. A member is named as in the file, or by one endpoint's
+    /// full name, which is stronger.
+    pub admin: HashMap<(String, String), AdminState>,
+    /// By group and member, as in `admin`.
+    pub weights: HashMap<(String, String), Weight>,
+}
+
+impl Inputs {
+    pub fn new() -> Self {
+        let config = Config {
+            workers: None,
+            shutdown_grace: Duration::ZERO,
+            admin: None,
+            access_log: None,
+            rules: Vec::new(),
+            groups: Vec::new(),
+        };
+        Inputs {
+            config,
+            live: Live::default(),
+            addresses: HashMap::new(),
+        }
+    }
+
+    /// The inputs after the file has become `config`. A live change stays where the
+    /// file says the same as before; where it says something new, the file wins.
+    pub fn with_config(&self, config: Config) -> Inputs {
+        let mut next = Inputs {
+            config,
+            ..self.clone()
+        };
+        let (old, new) = (&self.config, &next.config);
+        let live = &mut next.live;
+        let enabled = |config: &Config, name: &str| {
+            let rule = config.rules.iter().find(|rule| rule.name == name);
+            rule.map(|rule| rule.enabled)
+        };
+        let same = |before: Option<bool>, after: Option<bool>| after.is_some() && before == after;
+        live.enabled
+            .retain(|name, _| same(enabled(old, name), enabled(new, name)));
+        live.strategies.retain(|name, _| {
+            let strategy = |config| group(config, name).map(|group| &group.strategy);
+            strategy(new).is_some() && strategy(old) == strategy(new)
+        });
+        live.admin.retain(|(group, name), _| {
+            let drain = |config| member(config, group, name).map(|member| member.drain);
+            same(drain(old), drain(new))
+        });
+        live.weights.retain(|(group, name), _| {
+            let weight = |config| member(config, group, name).map(|member| member.weight);
+            weight(new).is_some() && weight(old) == weight(new)
+        });
+        let hosts: HashSet<&str> = new.dns_hosts().map(|(host, _)| host).collect();
+        next.addresses
+            .retain(|host, _| hosts.contains(host.as_str()));
+        next
+    }
+}
+
+impl Config {
+    /// The DNS names of members, with how often each is to be resolved. A name in
+    /// several groups comes several times.
+    pub(crate) fn dns_hosts(&self) -> impl Iterator<Item = (&str, Duration)> {
+        self.groups.iter().flat_map(|group| {
+            let names = group.members.iter().filter(|m| ip(&m.host).is_none());
+            names.map(|member| (member.host.as_str(), group.dns_interval))
+        })
+    }
+}
+
+fn group<'a>(config: &'a Config, name: &str) -> Option<&'a GroupConfig> {
+    config.groups.iter().find(|group| group.name == name)
+}
+
+/// The member of the file that `name`, its own or an endpoint's, belongs to.
+fn member<'a>(config: &'a Config, group_name: &str, name: &str) -> Option<&'a MemberConfig> {
+    let in_file = name.split_once('/').map_or(name, |(name, _)| name);
+    let members = &group(config, group_name)?.members;
+    members.iter().find(|member| member.name() == in_file)
+}
+
+impl MemberConfig {
+    /// `host:port`: the name of the member.
+    pub fn name(&self) -> String {
+        match ip(&self.host) {
+            Some(ip) => SocketAddr::new(ip, self.port).to_string(),
+            None => format!("{}:{}", self.host, self.port),
+        }
+    }
+}
+
+/// The address that `host` is, if it is not a name.
+fn ip(host: &str) -> Option<IpAddr> {
+    let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+    bare.unwrap_or(host).parse().ok()
+}
+
+type Locations = HashMap<Arc<str>, Arc<Location>>;
+
+/// Everything that is made from [`Inputs`], and what outlives them.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub inputs: Inputs,
+    /// In the order of the file.
+    pub groups: Vec<GroupEntry>,
+    /// By name, those that a member is at.
+    pub locations: Locations,
+    pub snapshot: Arc<Snapshot>,
+    next_id: u64,
+}
+
+/// A group and what it keeps over reloads.
+#[derive(Debug)]
+pub(crate) struct GroupEntry {
+    /// As in the file, with the strategy of now.
+    pub config: GroupConfig,
+    pub handle: Arc<GroupHandle>,
+    pub group: Arc<Group>,
+    /// One for each member of `group`, in the same order.
+    pub endpoints: Vec<Endpoint>,
+    fresh: bool,
+}
+
+/// One member as the data plane knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Endpoint {
+    pub member: Member,
+    /// The name in the file, which a health check also uses as the `Host`.
+    pub host: String,
+    pub port: u16,
+    pub weight: Weight,
+    pub admin: AdminState,
+    pub resolved: bool,
+    pub health: Health,
+    pub history: History,
+    fresh: bool,
+}
+
+impl State {
+    /// The state of a process without a configuration.
+    pub fn empty() -> Self {
+        State {
+            inputs: Inputs::new(),
+            groups: Vec::new(),
+            locations: HashMap::new(),
+            snapshot: Arc::default(),
+            next_id: 1,
+        }
+    }
+
+    /// The state that `inputs` make, with everything of `self` that goes on: slots,
+    /// ids, locations, health.
+    pub fn next(&self, inputs: Inputs, generation: u64) -> State {
+        let mut next = State {
+            inputs,
+            groups: Vec::new(),
+            locations: HashMap::new(),
+            snapshot: Arc::default(),
+            next_id: self.next_id,
+        };
+        for config in next.inputs.config.groups.clone() {
+            let old = self.group(&config.name);
+            let entry = next.next_group(config, old, &self.locations);
+            next.groups.push(entry);
+        }
+        next.snapshot = next.next_snapshot(&self.snapshot, generation);
+        next
+    }
+
+    pub fn group(&self, name: &str) -> Option<&GroupEntry> {
+        self.groups.iter().find(|entry| entry.config.name == name)
+    }
+
+    /// Makes this state the one that the data plane sees, as far as groups go.
+    pub fn commit(&self, now: Instant) {
+        for entry in &self.groups {
+            for endpoint in &entry.endpoints {
+                let slot = &endpoint.member.slot;
+                slot.set_weight(endpoint.weight);
+                slot.set(Reason::Draining, endpoint.admin == AdminState::Drain);
+                let maintenance = endpoint.admin == AdminState::Maintenance;
+                let left = slot.set(Reason::Maintenance, maintenance) && !maintenance;
+                slot.set(Reason::Unresolved, !endpoint.resolved);
+                // A new group starts at full speed: nobody else is there to take its
+                // traffic. A new member of an old group does not.
+                if left || (endpoint.fresh && !entry.fresh) {
+                    slot.set_ramp_from(Some(now));
+                }
+            }
+            entry.handle.set_max_queue(entry.config.max_queue);
+            if !Arc::ptr_eq(&entry.handle.current.load(), &entry.group) {
+                entry.handle.current.store(Arc::clone(&entry.group));
+            }
+            // Whoever waits may have new members to wait for, or none any more.
+            entry.handle.room.notify_waiters();
+        }
+    }
+
+    fn next_group(
+        &mut self,
+        mut config: GroupConfig,
+        old: Option<&GroupEntry>,
+        old_locations: &Locations,
+    ) -> GroupEntry {
+        if let Some(strategy) = self.inputs.live.strategies.get(&config.name) {
+            config.strategy = strategy.clone();
+        }
+        let mut endpoints = Vec::new();
+        for member in &config.members {
+            self.next_endpoints(&config, member, old, old_locations, &mut endpoints);
+        }
+        let members: Vec<Member> = endpoints.iter().map(|e| e.member.clone()).collect();
+        let unchanged = old.filter(|old| {
+            old.config.strategy == config.strategy
+                && old.config.settings == config.settings
+                && old.group.members().len() == members.len()
+                && old.group.members().iter().zip(&members).all(same_member)
+        });
+        let group = match unchanged {
+            Some(old) => Arc::clone(&old.group),
+            None => {
+                let strategy = (config.strategy.kind().build)(&config.strategy, &members);
+                let (name, settings) = (config.name.as_str(), config.settings.clone());
+                let state = old.map(|old| Arc::clone(old.group.state()));
+                let state = state.unwrap_or_default();
+                Arc::new(Group::new(name, settings, strategy, members, state))
+            }
+        };
+        let handle = match old {
+            Some(old) => Arc::clone(&old.handle),
+            None => Arc::new(GroupHandle::new(Arc::clone(&group), config.max_queue)),
+        };
+        GroupEntry {
+            config,
+            handle,
+            group,
+            endpoints,
+            fresh: old.is_none(),
+        }
+    }
+
+    /// Appends the endpoints that a member of the file stands for: one per address, or
+    /// a placeholder if it has none yet.
+    fn next_endpoints(
+        &mut self,
+        config: &GroupConfig,
+        member: &MemberConfig,
+        old: Option<&GroupEntry>,
+        old_locations: &Locations,
+        endpoints: &mut Vec<Endpoint>,
+    ) {
+        let literal = ip(&member.host).map(|ip| vec![ip]);
+        let ips = literal
+            .or_else(|| self.inputs.addresses.get(&member.host).cloned())
+            .unwrap_or_default();
+        let in_file = member.name();
+        let addresses: Vec<(SocketAddr, bool)> = match ips.is_empty() {
+            true => vec![(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), false)],
+            false => ips
+                .iter()
+                .map(|&ip| (SocketAddr::new(ip, member.port), true))
+                .collect(),
+        };
+        let alone = addresses.len() == 1;
+        for (address, resolved) in addresses {
+            let (name, place) = if alone {
+                (in_file.clone(), member.host.clone())
+            } else {
+                (
+                    format!("{in_file}/{}", address.ip()),
+                    address.ip().to_string(),
+                )
+            };
+            let place = member.location.clone().unwrap_or(place);
+            let before = old.and_then(|old| {
+                old.endpoints.iter().find(|e| {
+                    e.host == member.host && e.port == member.port && e.member.address == address
+                })
+            });
+            let key = |name: &str| (config.name.clone(), name.to_owned());
+            let live = &self.inputs.live;
+            let admin = live.admin.get(&key(&name));
+            let admin = admin.or_else(|| live.admin.get(&key(&in_file))).copied();
+            let admin = admin.unwrap_or(match member.drain {
+                true => AdminState::Drain,
+                false => AdminState::Ready,
+            });
+            let weight = live.weights.get(&key(&name));
+            let weight = weight.or_else(|| live.weights.get(&key(&in_file)));
+            let weight = weight.copied().unwrap_or(member.weight);
+            let (id, slot) = match before {
+                Some(before) => (before.member.id, Arc::clone(&before.member.slot)),
+                None => {
+                    let id = MemberId(self.next_id);
+                    self.next_id += 1;
+                    (id, Arc::new(Slot::new(weight)))
+                }
+            };
+            let location = self.location(&place, old_locations);
+            endpoints.push(Endpoint {
+                member: Member {
+                    id,
+                    name: name.into(),
+                    address,
+                    max_connections: member.max_connections,
+                    location,
+                    slot,
+                },
+                host: member.host.clone(),
+                port: member.port,
+                weight,
+                admin,
+                resolved,
+                health: before.map(|e| e.health.clone()).unwrap_or_default(),
+                history: before.map(|e| e.history.clone()).unwrap_or_default(),
+                fresh: before.is_none(),
+            });
+        }
+    }
+
+    fn location(&mut self, name: &str, old: &Locations) -> Arc<Location> {
+        let before = self.locations.get(name).or_else(|| old.get(name));
+        let location = match before {
+            Some(before) => Arc::clone(before),
+            None => Arc::new(Location::new(name)),
+        };
+        let name = Arc::clone(location.name());
+        self.locations.insert(name, Arc::clone(&location));
+        location
+    }
+
+    /// The snapshot of this state's rules: the old one if they are the same.
+    fn next_snapshot(&self, old: &Arc<Snapshot>, generation: u64) -> Arc<Snapshot> {
+        let rules: Vec<Arc<RuleSnapshot>> = self
+            .inputs
+            .config
+            .rules
+            .iter()
+            .filter_map(|rule| {
+                let mut rule = rule.clone();
+                if let Some(&enabled) = self.inputs.live.enabled.get(&rule.name) {
+                    rule.enabled = enabled;
+                }
+                let group = self.group(&rule.group)?;
+                let group = Arc::clone(&group.handle);
+                // An unchanged rule stays the same object, which makes the data plane's
+                // comparison cheap.
+                let same = old
+                    .rules
+                    .iter()
+                    .find(|old| old.rule == rule && Arc::ptr_eq(&old.group, &group));
+                Some(match same {
+                    Some(same) => Arc::clone(same),
+                    None => Arc::new(RuleSnapshot { rule, group }),
+                })
+            })
+            .collect();
+        let same = old.rules.len() == rules.len()
+            && old.rules.iter().zip(&rules).all(|(a, b)| Arc::ptr_eq(a, b));
+        if same && old.generation == generation {
+            return Arc::clone(old);
+        }
+        Arc::new(Snapshot { generation, rules })
+    }
+}
+
+fn same_member((a, b): (&Member, &Member)) -> bool {
+    a.id == b.id
+        && a.name == b.name
+        && a.address == b.address
+        && a.max_connections == b.max_connections
+        && Arc::ptr_eq(&a.location, &b.location)
+}

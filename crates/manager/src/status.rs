@@ -1,0 +1,502 @@
+//! What administrators see: rules, groups, members and loads as plain data.
+//!
+//! Field names are those of the admin API's JSON. Seconds and milliseconds are in the
+//! names; what is not known is `null`.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use evenkeel_core::group::{Decision, Granularity, Group, Request};
+use evenkeel_core::member::{Reason, Slot};
+use evenkeel_core::observe::{Latencies, Totals};
+use evenkeel_core::time::Instant;
+use serde::Serialize;
+
+use crate::config::Protocol;
+use crate::manager::{ManageError, Manager, Owned, entry};
+use crate::state::{AdminState, Endpoint, GroupEntry};
+
+/// Everything at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Status {
+    /// Which configuration of this process is running, from 1; 0 is none yet.
+    pub generation: u64,
+    /// How the last start or reload went.
+    pub last_reload: Option<Reload>,
+    /// In the order of the file.
+    pub rules: Vec<RuleStatus>,
+    /// In the order of the file.
+    pub groups: Vec<GroupStatus>,
+    /// By name.
+    pub locations: Vec<LocationStatus>,
+}
+
+/// A start or reload.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Reload {
+    /// When, in seconds since 1970-01-01 UTC.
+    pub unix_seconds: u64,
+    /// What was wrong; `null` if it was applied.
+    pub error: Option<String>,
+}
+
+/// A rule.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RuleStatus {
+    /// Service name.
+    pub name: String,
+    /// Whether it accepts clients now.
+    pub enabled: bool,
+    /// `tcp` or `http`.
+    pub protocol: &'static str,
+    /// Where it listens.
+    pub listen: Vec<SocketAddr>,
+    /// Name of its group.
+    pub group: String,
+}
+
+/// A group.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GroupStatus {
+    /// Name.
+    pub name: String,
+    /// Strategy of now.
+    pub strategy: &'static str,
+    /// Its parameters.
+    pub params: Vec<ParamStatus>,
+    /// `per_session`, `per_request` or `on_demand`.
+    pub granularity: &'static str,
+    /// Whether load reports take part in decisions.
+    pub adaptive: bool,
+    /// Too many members are down or ejected, so all are routed to.
+    pub panic: bool,
+    /// Latencies and rate over all members.
+    pub recent: Recent,
+    /// In the order of the file.
+    pub members: Vec<MemberStatus>,
+}
+
+/// A parameter of a strategy.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ParamStatus {
+    /// Name.
+    pub name: &'static str,
+    /// Value.
+    pub value: f64,
+    /// Unit, if it has one.
+    pub unit: &'static str,
+}
+
+/// A member.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MemberStatus {
+    /// Name, unique in the group.
+    pub name: String,
+    /// Where it listens; `null` until its name resolves.
+    pub address: Option<SocketAddr>,
+    /// Name of its location.
+    pub location: String,
+    /// `up`, `warming` (slow start), or the first of `reasons`.
+    pub state: &'static str,
+    /// All reasons why it gets no new traffic.
+    pub reasons: Vec<&'static str>,
+    /// What the administrator says.
+    pub admin: AdminState,
+    /// As configured or changed live.
+    pub weight: f32,
+    /// With slow start applied; 0 if it gets no new traffic now.
+    pub effective_weight: f32,
+    /// Most requests or connections at once; `null` is no limit.
+    pub max_connections: Option<u32>,
+    /// Requests (HTTP) or connections (TCP) at the member now.
+    pub in_flight: u32,
+    /// Smoothed latency that latency-aware strategies see.
+    pub latency_ms: Option<f64>,
+    /// The last 10 seconds.
+    pub recent: Recent,
+    /// Share of all picks of the group in the last 10 seconds, 0 to 1.
+    pub share: f64,
+    /// Since the member was added.
+    pub totals: TotalsStatus,
+    /// The location's load that the group looks at, while it is not too old.
+    pub load: Option<f32>,
+    /// The location should shed load.
+    pub alert: bool,
+}
+
+/// Requests that are over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct TotalsStatus {
+    /// All.
+    pub requests: u64,
+    /// Failures of the member.
+    pub failures: u64,
+    /// Refused by the member because it had too much to do.
+    pub overloads: u64,
+    /// Ended without a verdict about the member.
+    pub cancelled: u64,
+}
+
+/// The last 10 seconds or a little less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Recent {
+    /// Length of the time that is looked at.
+    pub seconds: f64,
+    /// Requests (HTTP) or connections (TCP) that were bound.
+    pub picks: u64,
+    /// Those that ended in a failure of the member, overload included.
+    pub failures: u64,
+    /// Median latency.
+    pub p50_ms: Option<f64>,
+    /// 99th percentile of the latency.
+    pub p99_ms: Option<f64>,
+}
+
+/// A location and its loads.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LocationStatus {
+    /// Name.
+    pub name: String,
+    /// It should shed load.
+    pub alert: bool,
+    /// What it reported.
+    pub loads: Vec<LoadStatus>,
+}
+
+/// A reported load.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LoadStatus {
+    /// Name or number.
+    pub id: String,
+    /// Value.
+    pub value: f32,
+    /// How long ago it was reported.
+    pub age_seconds: f64,
+}
+
+/// A decision with its reasons.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Explained {
+    /// The group.
+    pub group: String,
+    /// The strategy that decides there now.
+    pub strategy: &'static str,
+    /// How long ago it was taken.
+    pub age_seconds: f64,
+    /// The chosen member.
+    pub chosen: Option<String>,
+    /// Why there was none.
+    pub error: Option<String>,
+    /// Sentences about the decision as a whole.
+    pub notes: Vec<String>,
+    /// What was looked at, in that order.
+    pub candidates: Vec<CandidateStatus>,
+}
+
+/// A candidate of a decision.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CandidateStatus {
+    /// The member.
+    pub member: String,
+    /// What it scored; the lowest wins.
+    pub score: Option<f64>,
+    /// What became of it and why.
+    pub verdict: String,
+}
+
+impl Manager {
+    /// Everything, as it is now.
+    pub fn status(&self) -> Status {
+        let now = self.clock().now();
+        let owned = self.lock();
+        let state = &owned.state;
+        let rules = state.snapshot.rules.iter().map(|rule| RuleStatus {
+            name: rule.rule.name.clone(),
+            enabled: rule.rule.enabled,
+            protocol: match rule.rule.protocol {
+                Protocol::Tcp => "tcp",
+                Protocol::Http => "http",
+            },
+            listen: rule.rule.listen.clone(),
+            group: rule.rule.group.clone(),
+        });
+        let mut locations: Vec<_> = state
+            .locations
+            .values()
+            .map(|location| LocationStatus {
+                name: location.name().to_string(),
+                alert: location.is_alerted(),
+                loads: location
+                    .loads(now)
+                    .map(|load| LoadStatus {
+                        id: load.id.to_string(),
+                        value: load.value.get(),
+                        age_seconds: now.since(load.at).as_secs_f64(),
+                    })
+                    .collect(),
+            })
+            .collect();
+        locations.sort_by(|a, b| a.name.cmp(&b.name));
+        Status {
+            generation: state.snapshot.generation,
+            last_reload: last_reload(&owned),
+            rules: rules.collect(),
+            groups: state.groups.iter().map(|g| group_status(g, now)).collect(),
+            locations,
+        }
+    }
+
+    /// The last decision of the group that was traced: one per second is. `None` if
+    /// there was none yet.
+    pub fn explain_last(&self, group: &str) -> Result<Option<Explained>, ManageError> {
+        let group = self.current(group)?;
+        let last = group.state().last_decision();
+        Ok(last.map(|decision| self.explained(&group, &decision)))
+    }
+
+    /// What the group would decide now for a request of `client`. Binds nothing.
+    pub fn explain_next(
+        &self,
+        group: &str,
+        client: Option<IpAddr>,
+    ) -> Result<Explained, ManageError> {
+        let group = self.current(group)?;
+        let request = Request {
+            client,
+            ..Request::at(self.clock().now())
+        };
+        let decision = group.explain_next(&request, &mut fastrand::Rng::new());
+        Ok(self.explained(&group, &decision))
+    }
+
+    fn current(&self, group: &str) -> Result<Arc<Group>, ManageError> {
+        let owned = self.lock();
+        Ok(Arc::clone(&entry(&owned.state, group)?.group))
+    }
+
+    fn explained(&self, group: &Group, decision: &Decision) -> Explained {
+        let name = |index: usize| decision.members.get(index).map(ToString::to_string);
+        let explanation = &decision.explanation;
+        Explained {
+            group: group.name().to_string(),
+            strategy: group.strategy().name(),
+            age_seconds: self.clock().now().since(decision.at).as_secs_f64(),
+            chosen: decision.chosen.as_ref().ok().map(ToString::to_string),
+            error: decision.chosen.as_ref().err().map(ToString::to_string),
+            notes: explanation.notes.clone(),
+            candidates: explanation
+                .candidates
+                .iter()
+                .map(|candidate| CandidateStatus {
+                    member: name(candidate.index).unwrap_or_default(),
+                    score: candidate.score,
+                    verdict: candidate.verdict.clone(),
+                })
+                .collect(),
+        }
+    }
+}
+
+fn last_reload(owned: &Owned) -> Option<Reload> {
+    let last = owned.last_reload.as_ref()?;
+    let since_1970 = last.at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Some(Reload {
+        unix_seconds: since_1970.as_secs(),
+        error: last.error.clone(),
+    })
+}
+
+fn group_status(entry: &GroupEntry, now: Instant) -> GroupStatus {
+    let settings = &entry.config.settings;
+    let values = &entry.config.strategy;
+    let windows: Vec<Past> = entry
+        .endpoints
+        .iter()
+        .map(|e| e.history.past(&e.member.slot, now))
+        .collect();
+    let mut all = Past::default();
+    for window in &windows {
+        all.merge(window);
+    }
+    GroupStatus {
+        name: entry.config.name.clone(),
+        strategy: entry.group.strategy().name(),
+        params: values
+            .kind()
+            .params
+            .iter()
+            .map(|param| ParamStatus {
+                name: param.name,
+                value: values.get(param.name),
+                unit: param.unit,
+            })
+            .collect(),
+        granularity: match settings.granularity {
+            Granularity::PerSession => "per_session",
+            Granularity::PerRequest => "per_request",
+            Granularity::OnDemand => "on_demand",
+        },
+        adaptive: settings.adaptive,
+        panic: entry.group.state().is_panicking(),
+        recent: all.status(),
+        members: entry
+            .endpoints
+            .iter()
+            .zip(&windows)
+            .enumerate()
+            .map(|(index, (endpoint, past))| {
+                member_status(entry, index, endpoint, past, all.picks, now)
+            })
+            .collect(),
+    }
+}
+
+fn member_status(
+    entry: &GroupEntry,
+    index: usize,
+    endpoint: &Endpoint,
+    past: &Past,
+    all_picks: u64,
+    now: Instant,
+) -> MemberStatus {
+    let member = &endpoint.member;
+    let (slot, settings) = (&member.slot, &entry.config.settings);
+    let request = Request::at(now);
+    let view = entry.group.view(&request);
+    let reasons: Vec<_> = Reason::ALL
+        .into_iter()
+        .filter(|&reason| slot.has(reason))
+        .map(Reason::name)
+        .collect();
+    let warming = slot.ramp_from().is_some();
+    let totals = slot.record().totals();
+    MemberStatus {
+        name: member.name.to_string(),
+        address: endpoint.resolved.then_some(member.address),
+        location: member.location.name().to_string(),
+        state: match reasons.first() {
+            Some(reason) => reason,
+            None if warming => "warming",
+            None => "up",
+        },
+        reasons,
+        admin: endpoint.admin,
+        weight: slot.weight(),
+        effective_weight: match view.is_eligible(index) {
+            true => view.weight(index),
+            false => 0.0,
+        },
+        max_connections: member.max_connections,
+        in_flight: slot.in_flight(),
+        latency_ms: slot
+            .latency(now, settings.latency_decay)
+            .map(|seconds| f64::from(seconds) * 1e3),
+        recent: past.status(),
+        share: match all_picks {
+            0 => 0.0,
+            all => past.picks as f64 / all as f64,
+        },
+        totals: TotalsStatus {
+            requests: totals.total(),
+            failures: totals.failures,
+            overloads: totals.overloads,
+            cancelled: totals.cancelled,
+        },
+        load: member
+            .location
+            .fresh(settings.load_id, now, settings.load_max_age),
+        alert: member.location.is_alerted(),
+    }
+}
+
+/// The last few moments of a member, for what happened between them and now.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct History(VecDeque<Arc<Moment>>);
+
+#[derive(Debug)]
+struct Moment {
+    at: Instant,
+    bound: u64,
+    totals: Totals,
+    latencies: Latencies,
+}
+
+/// What happened since a moment.
+#[derive(Debug, Default)]
+struct Past {
+    span: Duration,
+    picks: u64,
+    failures: u64,
+    latencies: Latencies,
+}
+
+impl History {
+    /// How often [`History::note`] wants to be called.
+    pub const INTERVAL: Duration = Duration::from_millis(2_500);
+
+    /// Moments that are kept: with the one under way, 10 seconds.
+    const KEPT: usize = 4;
+
+    /// Whether nothing is known of the past yet.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Keeps this moment.
+    pub fn note(&mut self, slot: &Slot, now: Instant) {
+        if self.0.len() >= Self::KEPT {
+            self.0.pop_front();
+        }
+        self.0.push_back(Arc::new(Moment::of(slot, now)));
+    }
+
+    /// What happened since the oldest moment that is kept.
+    fn past(&self, slot: &Slot, now: Instant) -> Past {
+        let Some(then) = self.0.front() else {
+            return Past::default();
+        };
+        let now = Moment::of(slot, now);
+        let failed = |totals: &Totals| totals.failures + totals.overloads;
+        Past {
+            span: now.at.since(then.at),
+            picks: now.bound.saturating_sub(then.bound),
+            failures: failed(&now.totals).saturating_sub(failed(&then.totals)),
+            latencies: now.latencies.since(&then.latencies),
+        }
+    }
+}
+
+impl Moment {
+    fn of(slot: &Slot, now: Instant) -> Self {
+        let totals = slot.record().totals();
+        Moment {
+            at: now,
+            // What was ever bound is over or in flight.
+            bound: totals.total() + u64::from(slot.in_flight()),
+            totals,
+            latencies: slot.record().latencies(),
+        }
+    }
+}
+
+impl Past {
+    fn merge(&mut self, other: &Past) {
+        self.span = self.span.max(other.span);
+        self.picks += other.picks;
+        self.failures += other.failures;
+        self.latencies.merge(&other.latencies);
+    }
+
+    fn status(&self) -> Recent {
+        let ms = |q| Some(self.latencies.quantile(q)?.as_secs_f64() * 1e3);
+        Recent {
+            seconds: self.span.as_secs_f64(),
+            picks: self.picks,
+            failures: self.failures,
+            p50_ms: ms(0.5),
+            p99_ms: ms(0.99),
+        }
+    }
+}
