@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
+use crate::effective::{Shaping, effective};
 use crate::load::{LoadId, Location};
 use crate::member::{Digest, Member, MemberId, Reason, Slot};
 use crate::strategy::Strategy;
@@ -452,6 +453,17 @@ impl<'a> View<'a> {
         }
         self.location(index)
             .projected(settings.load_id, self.now(), settings.load_max_age)
+    }
+
+    /// Effective load of the member at `index`, with what our own requests have added
+    /// since the report; `None` is unknown, as with [`View::load`].
+    #[inline]
+    pub fn effective_load(&self, index: usize, shaping: &Shaping) -> Option<f32> {
+        if !self.settings().adaptive {
+            return None;
+        }
+        let member = &self.group.members[index];
+        Some(effective(member, shaping, self.settings(), self.now())?.expected)
     }
 
     /// The location of the member at `index`.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::effective::Damped;
 use crate::group::Outcome;
 use crate::load::Location;
 use crate::observe::{Decaying, Record};
@@ -103,6 +104,10 @@ pub struct Slot {
     /// What failures cost, in seconds.
     penalty: Decaying,
 
+    // Here the first cache line ends, or may end. What follows is read by few strategies.
+    /// The history of effective loads.
+    damped: Damped,
+
     // From here on: written once per request, read by control loops and the admin API.
     record: Record,
 }
@@ -127,6 +132,7 @@ impl Slot {
             ramp_from: AtomicU64::new(0),
             latency: Decaying::default(),
             penalty: Decaying::default(),
+            damped: Damped::default(),
             record: Record::default(),
         }
     }
@@ -209,6 +215,12 @@ impl Slot {
     /// Forgets the failures in a row, for instance when an ejection ends.
     pub fn forgive(&self) {
         self.consecutive_failures.store(0, Ordering::Relaxed);
+    }
+
+    /// The history of this member's effective loads. It is kept here, per group and
+    /// member, because each group shapes the load of a shared location in its own way.
+    pub fn damped(&self) -> &Damped {
+        &self.damped
     }
 
     /// What was observed so far, beyond what `pick` reads.

@@ -88,6 +88,16 @@ impl Values {
         index.map_or(0.0, |index| self.values[index])
     }
 
+    /// The value of `name`, if the kind has such a parameter.
+    pub fn try_get(&self, name: &str) -> Option<f64> {
+        let index = self
+            .kind
+            .params
+            .iter()
+            .position(|param| param.name == name)?;
+        Some(self.values[index])
+    }
+
     /// The strategy that the values belong to.
     pub fn kind(&self) -> &'static Kind {
         self.kind

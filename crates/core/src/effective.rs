@@ -1,0 +1,282 @@
+//! Effective load: reported load, damped against oscillation and corrected for the
+//! clients that were bound since the report.
+//!
+//! Source: Othman, O'Ryan and Schmidt, "Strategies for CORBA Middleware-Based Load
+//! Balancing" (IEEE Distributed Systems Online, 2001), and the strategies `LeastLoaded`,
+//! `LoadMinimum` and `LoadAverage` of the OMG's `CosLoadBalancing`. Strategies pick by
+//! it, the analyzer raises and lifts alerts by it.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::group::GroupSettings;
+use crate::load::Report;
+use crate::member::Member;
+use crate::strategy::{Param, Values};
+use crate::time::Instant;
+
+/// How a group's reported loads become effective ones.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shaping {
+    /// Share of the previous effective load in the next one: from 0 (reports count at
+    /// once) up to, but not including, 1.
+    pub dampening: f32,
+    /// Divides the load; at least 1. Above 1 a member bears more before thresholds apply.
+    pub tolerance: f32,
+    /// What a client that is bound to a member adds to its load, in the load's unit,
+    /// from the moment of the binding. At 0 strategies estimate it
+    /// ([`Location::projected`](crate::load::Location::projected)).
+    pub per_balance_load: f32,
+}
+
+impl Shaping {
+    /// Loads as they are reported.
+    pub const NONE: Shaping = Shaping {
+        dampening: 0.0,
+        tolerance: 1.0,
+        per_balance_load: 0.0,
+    };
+
+    /// The shaping that a strategy's parameters ask for. A strategy that has no such
+    /// parameters takes loads as they are reported.
+    pub fn of(values: &Values) -> Shaping {
+        let get = |param: &Param| values.try_get(param.name).unwrap_or(param.default) as f32;
+        Shaping {
+            dampening: get(&DAMPENING),
+            tolerance: get(&TOLERANCE),
+            per_balance_load: get(&PER_BALANCE_LOAD),
+        }
+    }
+}
+
+/// Parameter of strategies that pick by effective load.
+pub const DAMPENING: Param = Param {
+    name: "dampening",
+    doc: "Share of the previous effective load in the next one: more is calmer and slower.",
+    unit: "",
+    default: 0.0,
+    min: 0.0,
+    max: 0.99,
+    integer: false,
+};
+
+/// Parameter of strategies that pick by effective load.
+pub const TOLERANCE: Param = Param {
+    name: "tolerance",
+    doc: "Divides the load before it is compared with anything.",
+    unit: "",
+    default: 1.0,
+    min: 1.0,
+    max: 1e6,
+    integer: false,
+};
+
+/// Parameter of strategies that pick by effective load.
+pub const PER_BALANCE_LOAD: Param = Param {
+    name: "per_balance_load",
+    doc: "What a newly bound client adds to a member's load until the next report; 0 estimates it from the last interval.",
+    unit: "load",
+    default: 0.0,
+    min: 0.0,
+    max: 1e12,
+    integer: false,
+};
+
+/// An effective load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Effective {
+    /// From reports and, if it is set, the per-balance load: what alerts go by.
+    pub load: f32,
+    /// With an estimate of what our own requests have added since the report where the
+    /// per-balance load is not set: what strategies go by.
+    pub expected: f32,
+}
+
+/// The effective load of `member` now; `None` is unknown: never reported or too old.
+///
+/// For each report it is `(dampening * (previous + per_balance_load * bound) + (1 -
+/// dampening) * reported) / tolerance`, where `previous` is the one of the report
+/// before, without the tolerance, and `bound` counts the clients bound to the location
+/// between the two. The first report, which has no predecessor, counts in full. Between
+/// reports each client that is bound adds the per-balance load.
+///
+/// Whoever asks first after a report takes the step; it is taken once.
+#[inline]
+pub fn effective(
+    member: &Member,
+    shaping: &Shaping,
+    settings: &GroupSettings,
+    now: Instant,
+) -> Option<Effective> {
+    let location = &*member.location;
+    let max_age = settings.load_max_age;
+    let report = location.last_report(settings.load_id, now, max_age)?;
+    let damped = match shaping.dampening {
+        0.0 => report.value,
+        _ => member.slot.damped().step(&report, shaping),
+    };
+    let bound = location.bound().wrapping_sub(report.bound_at);
+    // A report that arrives right now may have been counted already.
+    let bound = if bound > u32::MAX / 2 { 0 } else { bound };
+    let load = damped + shaping.per_balance_load * bound as f32;
+    let expected = if shaping.per_balance_load > 0.0 {
+        load
+    } else {
+        let projected = location.projected(settings.load_id, now, max_age);
+        (load + projected.unwrap_or(report.value) - report.value).max(0.0)
+    };
+    Some(Effective {
+        load: load / shaping.tolerance,
+        expected: expected / shaping.tolerance,
+    })
+}
+
+/// The last step of a member's effective load.
+#[derive(Debug, Default)]
+pub struct Damped {
+    /// The load before tolerance (f32 bits, high half) and the time of the report that
+    /// it stands for (low half); 0 is none yet.
+    word: AtomicU64,
+    /// Clients ever bound to the location when that report arrived.
+    bound_at: AtomicU32,
+}
+
+impl Damped {
+    /// The damped load for `report`: the held one, or the next step.
+    #[inline]
+    fn step(&self, report: &Report, shaping: &Shaping) -> f32 {
+        let word = self.word.load(Ordering::Acquire);
+        let held = f32::from_bits((word >> 32) as u32);
+        if word as u32 == report.at {
+            return held;
+        }
+        let next = if word == 0 {
+            report.value
+        } else {
+            let before = self.bound_at.load(Ordering::Relaxed);
+            let bound = report.bound_at.wrapping_sub(before);
+            let bound = if bound > u32::MAX / 2 { 0 } else { bound };
+            let previous = held + shaping.per_balance_load * bound as f32;
+            shaping.dampening * previous + (1.0 - shaping.dampening) * report.value
+        };
+        let stepped = (u64::from(next.to_bits()) << 32) | u64::from(report.at);
+        match self
+            .word
+            .compare_exchange(word, stepped, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => {
+                self.bound_at.store(report.bound_at, Ordering::Relaxed);
+                next
+            }
+            // Somebody else took the step.
+            Err(other) => f32::from_bits((other >> 32) as u32),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::load::{LoadId, LoadValue, Location};
+    use crate::member::{MemberId, Slot, Weight};
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn member() -> Member {
+        Member {
+            id: MemberId(1),
+            name: "m".into(),
+            address: "192.0.2.1:80".parse().unwrap(),
+            max_connections: None,
+            location: Arc::new(Location::new("l")),
+            slot: Arc::new(Slot::new(Weight::ONE)),
+        }
+    }
+
+    fn report(member: &Member, value: f64, ms: u64) {
+        let value = LoadValue::new(value).unwrap();
+        member.location.report(LoadId::CPU, value, at(ms)).unwrap();
+    }
+
+    fn load(member: &Member, shaping: &Shaping, ms: u64) -> Option<f32> {
+        let settings = GroupSettings::default();
+        effective(member, shaping, &settings, at(ms)).map(|e| e.load)
+    }
+
+    #[test]
+    fn dampening_keeps_a_history() {
+        let shaping = Shaping {
+            dampening: 0.5,
+            ..Shaping::NONE
+        };
+        let member = member();
+        assert_eq!(load(&member, &shaping, 0), None);
+        report(&member, 8.0, 1000);
+        assert_eq!(load(&member, &shaping, 1000), Some(8.0));
+        report(&member, 0.0, 2000);
+        assert_eq!(load(&member, &shaping, 2000), Some(4.0));
+        // Asking again is no further step.
+        assert_eq!(load(&member, &shaping, 2500), Some(4.0));
+        report(&member, 0.0, 3000);
+        assert_eq!(load(&member, &shaping, 3000), Some(2.0));
+    }
+
+    #[test]
+    fn tolerance_divides_after_the_history() {
+        let shaping = Shaping {
+            dampening: 0.5,
+            tolerance: 2.0,
+            ..Shaping::NONE
+        };
+        let member = member();
+        report(&member, 8.0, 1000);
+        assert_eq!(load(&member, &shaping, 1000), Some(4.0));
+        report(&member, 8.0, 2000);
+        assert_eq!(load(&member, &shaping, 2000), Some(4.0));
+    }
+
+    #[test]
+    fn a_bound_client_counts_at_once_even_without_dampening() {
+        let shaping = Shaping {
+            per_balance_load: 0.25,
+            ..Shaping::NONE
+        };
+        let member = member();
+        report(&member, 1.0, 1000);
+        member.location.begin();
+        member.location.begin();
+        assert_eq!(load(&member, &shaping, 1500), Some(1.5));
+        report(&member, 1.0, 2000);
+        assert_eq!(load(&member, &shaping, 2000), Some(1.0));
+    }
+
+    #[test]
+    fn clients_bound_between_two_reports_are_part_of_the_history() {
+        let shaping = Shaping {
+            dampening: 0.5,
+            per_balance_load: 1.0,
+            ..Shaping::NONE
+        };
+        let member = member();
+        report(&member, 2.0, 1000);
+        assert_eq!(load(&member, &shaping, 1000), Some(2.0));
+        (0..4).for_each(|_| member.location.begin());
+        report(&member, 2.0, 2000);
+        // (0.5 * (2 + 4 * 1) + 0.5 * 2)
+        assert_eq!(load(&member, &shaping, 2000), Some(4.0));
+    }
+
+    #[test]
+    fn the_expected_load_estimates_what_is_not_configured() {
+        let member = member();
+        report(&member, 0.5, 1000);
+        member.location.begin();
+        let settings = GroupSettings::default();
+        let got = effective(&member, &Shaping::NONE, &settings, at(1001)).unwrap();
+        assert_eq!(got.load, 0.5);
+        assert!(got.expected > 0.5);
+    }
+}
