@@ -1,1 +1,3 @@
 //! Evenkeel proxy.
+
+pub mod http1;

@@ -1,0 +1,545 @@
+//! What the fields of a head mean for this hop: how long the body is, whether the
+//! connection goes on, and which fields end here.
+
+use httparse::Header;
+
+use super::head::{Asked, HeadError};
+
+/// How the end of a body is found (RFC 9112, section 6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// There is none.
+    None,
+    /// Exactly so many bytes, perhaps zero.
+    Length(u64),
+    /// Chunked; see [`super::chunked`].
+    Chunked,
+    /// All bytes until the member closes. Responses only.
+    UntilClose,
+}
+
+/// Version of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// HTTP/1.0.
+    Http10,
+    /// HTTP/1.1.
+    Http11,
+}
+
+impl Version {
+    pub(super) fn from_minor(minor: u8) -> Self {
+        match minor {
+            0 => Self::Http10,
+            _ => Self::Http11,
+        }
+    }
+}
+
+/// Names other than the usual ones that a `Connection` field may list. Each is looked
+/// up among all fields, so the number is bounded.
+const MAX_CONNECTION_NAMES: usize = 16;
+
+/// What the fields of a head mean together.
+#[derive(Debug, Default)]
+pub(super) struct Meaning<'a> {
+    pub host: Option<&'a str>,
+    pub content_length: Option<u64>,
+    pub chunked: bool,
+    /// The head offers (request) or does (response) a switch of protocols.
+    pub upgrades: bool,
+    /// The client waits for 100 (Continue).
+    pub expects_continue: bool,
+    /// The client takes trailers.
+    pub takes_trailers: bool,
+    /// The framing field is not spelt the usual way and is written anew.
+    pub respell_framing: bool,
+    /// Fields that this codec knows.
+    known: FieldSet,
+    /// Fields that are not passed on as they came.
+    pub dropped: FieldSet,
+    connection: Connection,
+    has_upgrade: bool,
+    has_transfer_encoding: bool,
+}
+
+/// Options of the `Connection` fields.
+#[derive(Clone, Copy, Debug, Default)]
+struct Connection {
+    close: bool,
+    keep_alive: bool,
+    upgrade: bool,
+    te: bool,
+    /// How many other names are listed.
+    names: usize,
+}
+
+impl<'a> Meaning<'a> {
+    /// Collects what the fields of a request say, and refuses contradictions.
+    pub fn of_request(
+        raw: &[u8],
+        fields: &'a [Header<'a>],
+        version: Version,
+    ) -> Result<Self, HeadError> {
+        let mut meaning = Self::default();
+        for (index, field) in fields.iter().enumerate() {
+            match Kind::of(field.name) {
+                Kind::Other => continue,
+                Kind::AliasedFraming => return Err(HeadError::AliasedFraming),
+                Kind::Host if meaning.host.is_some() => return Err(HeadError::RepeatedHost),
+                Kind::Host => {
+                    let host = std::str::from_utf8(field.value).ok();
+                    let host = host.filter(|host| is_authority(host.as_bytes()));
+                    meaning.host = Some(host.ok_or(HeadError::InvalidHost)?);
+                }
+                Kind::Expect if version == Version::Http11 => {
+                    if !field.value.eq_ignore_ascii_case(b"100-continue") {
+                        return Err(HeadError::Expectation);
+                    }
+                    meaning.expects_continue = true;
+                }
+                Kind::Te => meaning.takes_trailers |= lists(field.value, b"trailers"),
+                kind => meaning.collect_shared(raw, kind, field)?,
+            }
+            meaning.known.insert(index);
+        }
+        if version == Version::Http11 && meaning.host.is_none() {
+            return Err(HeadError::MissingHost);
+        }
+        meaning.check_framing(version)?;
+        Ok(meaning)
+    }
+
+    /// Collects what the fields of a response say, and refuses contradictions.
+    pub fn of_response(
+        raw: &[u8],
+        fields: &'a [Header<'a>],
+        version: Version,
+    ) -> Result<Self, HeadError> {
+        let mut meaning = Self::default();
+        for (index, field) in fields.iter().enumerate() {
+            match Kind::of(field.name) {
+                Kind::Other | Kind::AliasedFraming | Kind::Host | Kind::Expect | Kind::Te => {
+                    continue;
+                }
+                kind => meaning.collect_shared(raw, kind, field)?,
+            }
+            meaning.known.insert(index);
+        }
+        meaning.check_framing(version)?;
+        Ok(meaning)
+    }
+
+    fn collect_shared(
+        &mut self,
+        raw: &[u8],
+        kind: Kind,
+        field: &Header<'_>,
+    ) -> Result<(), HeadError> {
+        match kind {
+            Kind::ContentLength => {
+                if self.content_length.is_some() {
+                    return Err(HeadError::RepeatedContentLength);
+                }
+                self.content_length = Some(content_length(field.value)?);
+                self.respell_framing |=
+                    matches!(field.value, [b'0', _, ..]) || !is_plain_line(raw, field);
+            }
+            Kind::TransferEncoding => {
+                if self.has_transfer_encoding {
+                    return Err(HeadError::InvalidTransferEncoding);
+                }
+                self.has_transfer_encoding = true;
+                check_chunked(field.value)?;
+                self.chunked = true;
+                self.respell_framing |= field.value != b"chunked" || !is_plain_line(raw, field);
+            }
+            Kind::Connection => self.connection.add(field.value)?,
+            Kind::Upgrade => self.has_upgrade = true,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn check_framing(&self, version: Version) -> Result<(), HeadError> {
+        match (self.has_transfer_encoding, self.content_length) {
+            (true, Some(_)) => Err(HeadError::LengthAndTransferEncoding),
+            (true, None) if version == Version::Http10 => Err(HeadError::TransferEncodingInHttp10),
+            _ => Ok(()),
+        }
+    }
+
+    /// Framing of a request's body.
+    pub fn request_body(&self) -> Body {
+        match self.content_length {
+            _ if self.chunked => Body::Chunked,
+            Some(length) => Body::Length(length),
+            None => Body::None,
+        }
+    }
+
+    /// Framing of a response's body.
+    pub fn response_body(&self, status: u16, asked: Asked) -> Result<Body, HeadError> {
+        let switches = asked.upgrade && self.has_upgrade && self.connection.upgrade;
+        match status {
+            101 if !switches => Err(HeadError::UnexpectedUpgrade),
+            100..=199 | 204 if self.chunked || self.content_length.is_some_and(|n| n > 0) => {
+                Err(HeadError::BodyNotAllowed)
+            }
+            100..=199 | 204 | 304 => Ok(Body::None),
+            _ if asked.head => Ok(Body::None),
+            _ if self.chunked => Ok(Body::Chunked),
+            _ => Ok(self.content_length.map_or(Body::UntilClose, Body::Length)),
+        }
+    }
+
+    /// Whether the sender lets the connection go on.
+    pub fn keep_alive(&self, version: Version) -> bool {
+        !self.connection.close && (version == Version::Http11 || self.connection.keep_alive)
+    }
+
+    /// Decides which fields of a request end here.
+    pub fn settle_request(
+        &mut self,
+        fields: &[Header<'_>],
+        is_get: bool,
+        body: Body,
+        version: Version,
+    ) {
+        let has_content = !matches!(body, Body::None | Body::Length(0));
+        self.expects_continue &= has_content;
+        self.takes_trailers &= self.connection.te;
+        self.upgrades = is_get
+            && body == Body::None
+            && version == Version::Http11
+            && self.connection.upgrade
+            && self.has_upgrade
+            && fields
+                .iter()
+                .filter(|field| Kind::of(field.name) == Kind::Upgrade)
+                .all(|field| may_upgrade_to(field.value));
+        let mut dropped = FieldSet::default();
+        for (index, field) in self.known_fields(fields) {
+            let ends_here = match Kind::of(field.name) {
+                Kind::Connection | Kind::Te | Kind::HopByHop => true,
+                Kind::Upgrade => !self.upgrades,
+                Kind::Expect => !self.expects_continue,
+                Kind::ContentLength | Kind::TransferEncoding => self.respell_framing,
+                _ => false,
+            };
+            if ends_here {
+                dropped.insert(index);
+            }
+        }
+        self.dropped = dropped;
+        self.drop_named(fields);
+    }
+
+    /// Decides which fields of a response end here.
+    pub fn settle_response(&mut self, fields: &[Header<'_>], status: u16) {
+        let bodyless = matches!(status, 100..=199 | 204);
+        self.upgrades = status == 101;
+        if bodyless {
+            self.content_length = None;
+        }
+        let mut dropped = FieldSet::default();
+        for (index, field) in self.known_fields(fields) {
+            let ends_here = match Kind::of(field.name) {
+                Kind::Connection | Kind::HopByHop => true,
+                Kind::Upgrade => !self.upgrades,
+                Kind::ContentLength => bodyless || self.respell_framing,
+                Kind::TransferEncoding => self.respell_framing,
+                _ => false,
+            };
+            if ends_here {
+                dropped.insert(index);
+            }
+        }
+        self.dropped = dropped;
+        self.drop_named(fields);
+    }
+
+    /// The fields of the head that this codec knows, with their indices.
+    pub fn known_fields<'f>(
+        &self,
+        fields: &'f [Header<'f>],
+    ) -> impl Iterator<Item = (usize, &'f Header<'f>)> + use<'f> {
+        let known = self.known.iter();
+        known.filter_map(move |index| fields.get(index).map(|field| (index, field)))
+    }
+
+    /// Drops the fields that a `Connection` field names.
+    fn drop_named(&mut self, fields: &[Header<'_>]) {
+        if self.connection.names == 0 {
+            return;
+        }
+        for connection in fields {
+            if Kind::of(connection.name) != Kind::Connection {
+                continue;
+            }
+            for name in elements(connection.value) {
+                for (index, field) in fields.iter().enumerate() {
+                    // The Upgrade field is named whenever it is offered, and decided on above.
+                    let decided = Kind::of(field.name) == Kind::Upgrade;
+                    if field.name.as_bytes().eq_ignore_ascii_case(name) && !decided {
+                        self.dropped.insert(index);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Connection {
+    fn add(&mut self, value: &[u8]) -> Result<(), HeadError> {
+        for option in elements(value) {
+            if option.eq_ignore_ascii_case(b"close") {
+                self.close = true;
+            } else if option.eq_ignore_ascii_case(b"keep-alive") {
+                self.keep_alive = true;
+            } else if option.eq_ignore_ascii_case(b"upgrade") {
+                self.upgrade = true;
+            } else if option.eq_ignore_ascii_case(b"te") {
+                self.te = true;
+            } else {
+                self.add_name(option)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A name that is protected is refused: a client could otherwise take away what a
+    /// proxy in front of this one has added, or how the body is framed.
+    fn add_name(&mut self, option: &[u8]) -> Result<(), HeadError> {
+        self.names += 1;
+        let name = std::str::from_utf8(option).unwrap_or_default();
+        if self.names > MAX_CONNECTION_NAMES || !is_token(name.as_bytes()) {
+            return Err(HeadError::InvalidConnection);
+        }
+        match Kind::of(name) {
+            Kind::Host
+            | Kind::ContentLength
+            | Kind::TransferEncoding
+            | Kind::AliasedFraming
+            | Kind::Expect
+            | Kind::Forwarded => Err(HeadError::ProtectedByConnection),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The fields that this codec knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Passed on unread.
+    Other,
+    Host,
+    Connection,
+    ContentLength,
+    TransferEncoding,
+    /// `Content_Length` and the like: another field to some, the same one to those that
+    /// map names to variables.
+    AliasedFraming,
+    Expect,
+    Upgrade,
+    Te,
+    /// Never passed on.
+    HopByHop,
+    /// `Forwarded` and `X-Forwarded-…`.
+    Forwarded,
+}
+
+impl Kind {
+    /// Looks at the length first: most names are told apart by it alone.
+    #[inline]
+    pub fn of(name: &str) -> Self {
+        let name = name.as_bytes();
+        let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
+        match name.len() {
+            2 if is(b"te") => Self::Te,
+            4 if is(b"host") => Self::Host,
+            6 if is(b"expect") => Self::Expect,
+            7 if is(b"upgrade") => Self::Upgrade,
+            9 if is(b"forwarded") => Self::Forwarded,
+            10 if is(b"connection") => Self::Connection,
+            10 if is(b"keep-alive") => Self::HopByHop,
+            14 if is(b"content-length") => Self::ContentLength,
+            14 if is(b"content_length") => Self::AliasedFraming,
+            16 if is(b"proxy-connection") => Self::HopByHop,
+            17 if is(b"transfer-encoding") => Self::TransferEncoding,
+            17 if is(b"transfer_encoding") => Self::AliasedFraming,
+            18 if is(b"proxy-authenticate") => Self::HopByHop,
+            19 if is(b"proxy-authorization") => Self::HopByHop,
+            25 if is(b"proxy-authentication-info") => Self::HopByHop,
+            13.. if is_x_forwarded(name) => Self::Forwarded,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Whether a name begins with `x-forwarded-`, `_` taken for `-`: servers that map names
+/// to variables do not see the difference.
+#[inline]
+fn is_x_forwarded(name: &[u8]) -> bool {
+    const PREFIX: &[u8] = b"x-forwarded-";
+    matches!(name, [b'x' | b'X', b'-' | b'_', ..])
+        && name.len() > PREFIX.len()
+        && PREFIX.iter().zip(name).all(|(&known, &byte)| {
+            byte.to_ascii_lowercase() == known || (byte == b'_' && known == b'-')
+        })
+}
+
+/// Byte at which a field's line starts in its head.
+pub(super) fn offset(raw: &[u8], field: &Header<'_>) -> usize {
+    (field.name.as_ptr().addr()).wrapping_sub(raw.as_ptr().addr())
+}
+
+/// Whether a line is `name: value` with one space and nothing else. Whitespace around a
+/// value is allowed and means nothing, but not every server has taken it for nothing.
+fn is_plain_line(raw: &[u8], field: &Header<'_>) -> bool {
+    let after_name = offset(raw, field).saturating_add(field.name.len());
+    let rest = raw.get(after_name..).unwrap_or_default();
+    let end = field.value.len() + 2;
+    rest.starts_with(b": ") && rest.get(end..end + 2) == Some(b"\r\n")
+}
+
+fn content_length(value: &[u8]) -> Result<u64, HeadError> {
+    // 63 bits: a server that counts in signed numbers must agree.
+    const MAX: u64 = i64::MAX as u64;
+    let mut length: u64 = 0;
+    if value.is_empty() || value.len() > 19 {
+        return Err(HeadError::InvalidContentLength);
+    }
+    for &byte in value {
+        if !byte.is_ascii_digit() {
+            return Err(HeadError::InvalidContentLength);
+        }
+        // Nineteen digits fit into 64 bits.
+        length = length * 10 + u64::from(byte - b'0');
+    }
+    if length > MAX {
+        return Err(HeadError::InvalidContentLength);
+    }
+    Ok(length)
+}
+
+/// Accepts `chunked` alone; says whether anything else is unknown or malformed.
+fn check_chunked(value: &[u8]) -> Result<(), HeadError> {
+    if value.eq_ignore_ascii_case(b"chunked") {
+        return Ok(());
+    }
+    let mut codings = value.rsplit(|&byte| byte == b',').map(<[u8]>::trim_ascii);
+    let ends_in_chunked = codings
+        .next()
+        .is_some_and(|last| last.eq_ignore_ascii_case(b"chunked"));
+    if ends_in_chunked && codings.all(|c| is_token(c) && !c.eq_ignore_ascii_case(b"chunked")) {
+        Err(HeadError::UnknownTransferCoding)
+    } else {
+        Err(HeadError::InvalidTransferEncoding)
+    }
+}
+
+/// Whether an offer to upgrade is passed on. Not to HTTP/2: requests in that connection
+/// would pass unseen. Nor to TLS, which ends at the balancer.
+fn may_upgrade_to(value: &[u8]) -> bool {
+    let mut offered = elements(value).peekable();
+    offered.peek().is_some()
+        && offered.all(|protocol| {
+            let begins = |with: &[u8]| {
+                let start = protocol.get(..with.len());
+                start.is_some_and(|start| start.eq_ignore_ascii_case(with))
+            };
+            !begins(b"h2") && !begins(b"http/") && !begins(b"tls/")
+        })
+}
+
+fn lists(value: &[u8], wanted: &[u8]) -> bool {
+    elements(value).any(|element| element.eq_ignore_ascii_case(wanted))
+}
+
+/// Elements of a comma-separated list, empty ones left out (RFC 9110, section 5.6.1).
+fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value
+        .split(|&byte| byte == b',')
+        .map(<[u8]>::trim_ascii)
+        .filter(|element| !element.is_empty())
+}
+
+/// Whether the bytes are a `token` (RFC 9110, section 5.6.2).
+pub(super) fn is_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().all(|&byte| is_token_byte(byte))
+}
+
+pub(super) fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// Whether the bytes are `host[:port]` (RFC 3986, section 3.2), with a host and without
+/// user information.
+pub(super) fn is_authority(bytes: &[u8]) -> bool {
+    let (host, port) = match bytes {
+        [b'[', rest @ ..] => {
+            let Some(end) = rest.iter().position(|&byte| byte == b']') else {
+                return false;
+            };
+            let (address, port) = rest.split_at(end);
+            let valid = |&byte: &u8| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.');
+            if address.is_empty() || !address.iter().all(valid) {
+                return false;
+            }
+            (address, port.get(1..).unwrap_or_default())
+        }
+        _ => {
+            let end = bytes.iter().position(|&byte| byte == b':');
+            let (host, port) = bytes.split_at(end.unwrap_or(bytes.len()));
+            if !host.iter().all(|&byte| is_host_byte(byte)) {
+                return false;
+            }
+            (host, port)
+        }
+    };
+    let port_valid = match port {
+        [] => true,
+        [b':', digits @ ..] => digits.len() <= 5 && digits.iter().all(u8::is_ascii_digit),
+        _ => false,
+    };
+    !host.is_empty() && port_valid
+}
+
+/// Unreserved bytes, delimiters of a component, and the percent sign.
+fn is_host_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%".contains(&byte)
+}
+
+/// A set of fields of one head, by index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct FieldSet([u64; FieldSet::WORDS]);
+
+impl FieldSet {
+    const WORDS: usize = 4;
+    /// Fields that a set can tell apart.
+    pub const CAPACITY: usize = Self::WORDS * 64;
+
+    /// Adds a field; `index` is below [`Self::CAPACITY`].
+    #[inline]
+    pub fn insert(&mut self, index: usize) {
+        if let Some(word) = self.0.get_mut(index / 64) {
+            *word |= 1 << (index % 64);
+        }
+    }
+
+    /// Indices in ascending order.
+    #[inline]
+    pub fn iter(self) -> impl Iterator<Item = usize> + use<> {
+        self.0.into_iter().enumerate().flat_map(|(word, bits)| {
+            let mut rest = bits;
+            std::iter::from_fn(move || {
+                let bit = rest.trailing_zeros() as usize;
+                (rest != 0).then(|| {
+                    rest &= rest - 1;
+                    word * 64 + bit
+                })
+            })
+        })
+    }
+}
