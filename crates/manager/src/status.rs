@@ -3,6 +3,7 @@
 //! Field names are those of the admin API's JSON. Seconds and milliseconds are in the
 //! names; what is not known is `null`.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -12,14 +13,17 @@ use evenkeel_core::group::{Decision, Granularity, Group, Request};
 use evenkeel_core::member::{Reason, Slot};
 use evenkeel_core::observe::{Latencies, Totals};
 use evenkeel_core::time::Instant;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::config::Protocol;
 use crate::manager::{ManageError, Manager, Owned, entry};
 use crate::state::{AdminState, Endpoint, GroupEntry};
 
+/// A word from a fixed set; owned only in clients, which read it from JSON.
+pub type Word = Cow<'static, str>;
+
 /// Everything at one moment.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// Which configuration of this process is running, from 1; 0 is none yet.
     pub generation: u64,
@@ -34,7 +38,7 @@ pub struct Status {
 }
 
 /// A start or reload.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reload {
     /// When, in seconds since 1970-01-01 UTC.
     pub unix_seconds: u64,
@@ -43,14 +47,14 @@ pub struct Reload {
 }
 
 /// A rule.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RuleStatus {
     /// Service name.
     pub name: String,
     /// Whether it accepts clients now.
     pub enabled: bool,
     /// `tcp` or `http`.
-    pub protocol: &'static str,
+    pub protocol: Word,
     /// Where it listens.
     pub listen: Vec<SocketAddr>,
     /// Name of its group.
@@ -58,16 +62,16 @@ pub struct RuleStatus {
 }
 
 /// A group.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupStatus {
     /// Name.
     pub name: String,
     /// Strategy of now.
-    pub strategy: &'static str,
+    pub strategy: Word,
     /// Its parameters.
     pub params: Vec<ParamStatus>,
     /// `per_session`, `per_request` or `on_demand`.
-    pub granularity: &'static str,
+    pub granularity: Word,
     /// Whether load reports take part in decisions.
     pub adaptive: bool,
     /// Too many members are down or ejected, so all are routed to.
@@ -79,18 +83,18 @@ pub struct GroupStatus {
 }
 
 /// A parameter of a strategy.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ParamStatus {
     /// Name.
-    pub name: &'static str,
+    pub name: Word,
     /// Value.
     pub value: f64,
     /// Unit, if it has one.
-    pub unit: &'static str,
+    pub unit: Word,
 }
 
 /// A member.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemberStatus {
     /// Name, unique in the group.
     pub name: String,
@@ -99,9 +103,9 @@ pub struct MemberStatus {
     /// Name of its location.
     pub location: String,
     /// `up`, `warming` (slow start), or the first of `reasons`.
-    pub state: &'static str,
+    pub state: Word,
     /// All reasons why it gets no new traffic.
-    pub reasons: Vec<&'static str>,
+    pub reasons: Vec<Word>,
     /// What the administrator says.
     pub admin: AdminState,
     /// As configured or changed live.
@@ -127,7 +131,7 @@ pub struct MemberStatus {
 }
 
 /// Requests that are over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TotalsStatus {
     /// All.
     pub requests: u64,
@@ -140,7 +144,7 @@ pub struct TotalsStatus {
 }
 
 /// The last 10 seconds or a little less.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Recent {
     /// Length of the time that is looked at.
     pub seconds: f64,
@@ -155,7 +159,7 @@ pub struct Recent {
 }
 
 /// A location and its loads.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LocationStatus {
     /// Name.
     pub name: String,
@@ -166,7 +170,7 @@ pub struct LocationStatus {
 }
 
 /// A reported load.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadStatus {
     /// Name or number.
     pub id: String,
@@ -177,12 +181,12 @@ pub struct LoadStatus {
 }
 
 /// A decision with its reasons.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Explained {
     /// The group.
     pub group: String,
     /// The strategy that decides there now.
-    pub strategy: &'static str,
+    pub strategy: Word,
     /// How long ago it was taken.
     pub age_seconds: f64,
     /// The chosen member.
@@ -196,7 +200,7 @@ pub struct Explained {
 }
 
 /// A candidate of a decision.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CandidateStatus {
     /// The member.
     pub member: String,
@@ -216,8 +220,8 @@ impl Manager {
             name: rule.rule.name.clone(),
             enabled: rule.rule.enabled,
             protocol: match rule.rule.protocol {
-                Protocol::Tcp => "tcp",
-                Protocol::Http => "http",
+                Protocol::Tcp => "tcp".into(),
+                Protocol::Http => "http".into(),
             },
             listen: rule.rule.listen.clone(),
             group: rule.rule.group.clone(),
@@ -246,6 +250,13 @@ impl Manager {
             groups: state.groups.iter().map(|g| group_status(g, now)).collect(),
             locations,
         }
+    }
+
+    /// All groups as the data plane has them, in the order of the file.
+    pub fn groups(&self) -> Vec<Arc<Group>> {
+        let owned = self.lock();
+        let groups = owned.state.groups.iter();
+        groups.map(|entry| Arc::clone(&entry.group)).collect()
     }
 
     /// The last decision of the group that was traced: one per second is. `None` if
@@ -281,7 +292,7 @@ impl Manager {
         let explanation = &decision.explanation;
         Explained {
             group: group.name().to_string(),
-            strategy: group.strategy().name(),
+            strategy: group.strategy().name().into(),
             age_seconds: self.clock().now().since(decision.at).as_secs_f64(),
             chosen: decision.chosen.as_ref().ok().map(ToString::to_string),
             error: decision.chosen.as_ref().err().map(ToString::to_string),
@@ -322,21 +333,21 @@ fn group_status(entry: &GroupEntry, now: Instant) -> GroupStatus {
     }
     GroupStatus {
         name: entry.config.name.clone(),
-        strategy: entry.group.strategy().name(),
+        strategy: entry.group.strategy().name().into(),
         params: values
             .kind()
             .params
             .iter()
             .map(|param| ParamStatus {
-                name: param.name,
+                name: param.name.into(),
                 value: values.get(param.name),
-                unit: param.unit,
+                unit: param.unit.into(),
             })
             .collect(),
         granularity: match settings.granularity {
-            Granularity::PerSession => "per_session",
-            Granularity::PerRequest => "per_request",
-            Granularity::OnDemand => "on_demand",
+            Granularity::PerSession => "per_session".into(),
+            Granularity::PerRequest => "per_request".into(),
+            Granularity::OnDemand => "on_demand".into(),
         },
         adaptive: settings.adaptive,
         panic: entry.group.state().is_panicking(),
@@ -365,10 +376,10 @@ fn member_status(
     let (slot, settings) = (&member.slot, &entry.config.settings);
     let request = Request::at(now);
     let view = entry.group.view(&request);
-    let reasons: Vec<_> = Reason::ALL
+    let reasons: Vec<Word> = Reason::ALL
         .into_iter()
         .filter(|&reason| slot.has(reason))
-        .map(Reason::name)
+        .map(|reason| reason.name().into())
         .collect();
     let warming = slot.ramp_from().is_some();
     let totals = slot.record().totals();
@@ -377,9 +388,9 @@ fn member_status(
         address: endpoint.resolved.then_some(member.address),
         location: member.location.name().to_string(),
         state: match reasons.first() {
-            Some(reason) => reason,
-            None if warming => "warming",
-            None => "up",
+            Some(reason) => reason.clone(),
+            None if warming => "warming".into(),
+            None => "up".into(),
         },
         reasons,
         admin: endpoint.admin,
