@@ -1,15 +1,74 @@
 //! Configuration: what `evenkeel.toml` means.
 //!
 //! Everything here is plain data that is valid because it exists: names refer to
-//! something, numbers are in their ranges, durations have units.
+//! something, numbers are in their ranges, durations have units. [`load`] and
+//! [`parse`] are the only ways from a file to a [`Config`]; they report everything
+//! that is wrong with it at once.
+//!
+//! The keys of the file are declared once, in `keys.rs`: their names, types, ranges,
+//! defaults, documentation and examples. The parser and the reference in
+//! `docs/configuration.md` both come from there.
 
+use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use evenkeel_core::group::GroupSettings;
 use evenkeel_core::member::Weight;
-use evenkeel_core::strategy::Values;
+use evenkeel_core::strategy::{Values, default_kind};
+
+mod document;
+mod errors;
+mod fields;
+mod keys;
+mod parse;
+mod reference;
+#[cfg(test)]
+mod tests;
+
+pub use errors::{Errors, Problem};
+pub use parse::parse;
+pub use reference::reference;
+
+/// The largest configuration file that is read, in bytes.
+pub const MAX_FILE_SIZE: u64 = 16 * 1024 * 1024;
+
+/// Reads and checks the configuration in the file at `path`.
+///
+/// # Errors
+///
+/// Everything that is wrong, with its place in the file. A file that is missing,
+/// unreadable, too large or not UTF-8 is an error of the same type.
+pub fn load(path: &Path) -> Result<Config, Errors> {
+    let name = path.display().to_string();
+    match read_bounded(path, MAX_FILE_SIZE) {
+        Ok(text) => parse(&name, &text),
+        Err(reason) => Err(Errors::of_file(name, reason)),
+    }
+}
+
+/// The text of a regular file of at most `limit` bytes, or why there is none.
+fn read_bounded(path: &Path, limit: u64) -> Result<String, String> {
+    use std::io::Read;
+    // A FIFO or a device would block for ever or never end.
+    let meta = std::fs::metadata(path).map_err(|error| format!("cannot be read: {error}"))?;
+    if !meta.is_file() {
+        return Err("cannot be read: it is not a regular file".into());
+    }
+    let file = std::fs::File::open(path).map_err(|error| format!("cannot be read: {error}"))?;
+    let mut bytes = Vec::new();
+    file.take(limit + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| format!("cannot be read: {error}"))?;
+    if bytes.len() as u64 > limit {
+        return Err(format!("is too large: more than {limit} bytes"));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        format!("is not UTF-8 text: the byte at offset {valid} does not belong there")
+    })
+}
 
 /// A whole, valid configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +85,22 @@ pub struct Config {
     pub rules: Vec<Rule>,
     /// Groups, in the order of the file. Names are unique.
     pub groups: Vec<GroupConfig>,
+    /// What is allowed but probably not meant (a group that no rule uses).
+    pub warnings: Vec<Problem>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            workers: None,
+            shutdown_grace: Duration::from_secs(30),
+            admin: Some(Admin::default()),
+            access_log: None,
+            rules: Vec::new(),
+            groups: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
 }
 
 /// Where the admin API listens.
@@ -35,6 +110,15 @@ pub struct Admin {
     pub listen: SocketAddr,
     /// Bearer token; required where `listen` is not loopback.
     pub token: Option<String>,
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Admin {
+            listen: SocketAddr::from(([127, 0, 0, 1], 9900)),
+            token: None,
+        }
+    }
 }
 
 /// Where the access log goes.
@@ -74,6 +158,24 @@ pub struct Rule {
     pub http: HttpOptions,
 }
 
+impl Rule {
+    /// A rule with all defaults: HTTP, enabled.
+    pub fn new(name: &str, listen: Vec<SocketAddr>, group: &str) -> Self {
+        Rule {
+            name: name.into(),
+            enabled: true,
+            listen,
+            protocol: Protocol::Http,
+            group: group.into(),
+            terminate_on_disable: false,
+            half_close: true,
+            max_connections: 100_000,
+            timeouts: Timeouts::default(),
+            http: HttpOptions::default(),
+        }
+    }
+}
+
 /// What a rule speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
@@ -103,6 +205,21 @@ pub struct Timeouts {
     pub queue: Duration,
 }
 
+impl Default for Timeouts {
+    fn default() -> Self {
+        Timeouts {
+            // Long enough for one lost SYN (sent again after 1 s, RFC 6298).
+            connect: Duration::from_secs(2),
+            idle: Duration::from_secs(600),
+            header: Duration::from_secs(10),
+            keep_alive: Duration::from_secs(60),
+            body: Duration::from_secs(30),
+            response: Duration::from_secs(60),
+            queue: Duration::from_secs(2),
+        }
+    }
+}
+
 /// What only HTTP rules have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HttpOptions {
@@ -130,6 +247,23 @@ pub struct HttpOptions {
     pub pool_idle_timeout: Duration,
 }
 
+impl Default for HttpOptions {
+    fn default() -> Self {
+        HttpOptions {
+            max_header_bytes: 32 * 1024,
+            max_header_count: 128,
+            x_forwarded: true,
+            forwarded: false,
+            via: Some("evenkeel".into()),
+            trust_forwarded: false,
+            retries: 2,
+            retry_budget: 0.2,
+            pool_idle_connections: 64,
+            pool_idle_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
 /// An object group and what keeps it healthy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupConfig {
@@ -152,14 +286,28 @@ pub struct GroupConfig {
     pub dns_interval: Duration,
 }
 
+impl GroupConfig {
+    /// A group with all defaults.
+    pub fn new(name: &str, members: Vec<MemberConfig>) -> Self {
+        GroupConfig {
+            name: name.into(),
+            strategy: Values::defaults(default_kind()),
+            settings: GroupSettings::default(),
+            members,
+            health_check: None,
+            connection_failure_limit: 5,
+            max_queue: 1024,
+            dns_interval: Duration::from_secs(10),
+        }
+    }
+}
+
 /// A member as the file names it. A DNS name with several addresses becomes one
 /// member per address.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemberConfig {
-    /// Host name or IP address.
-    pub host: String,
-    /// Port.
-    pub port: u16,
+    /// Where it listens.
+    pub address: HostPort,
     /// Share relative to the other members.
     pub weight: Weight,
     /// Location; by default the member's host.
@@ -168,6 +316,39 @@ pub struct MemberConfig {
     pub max_connections: Option<u32>,
     /// Gets no new traffic.
     pub drain: bool,
+}
+
+impl MemberConfig {
+    /// A member with all defaults.
+    pub fn new(address: HostPort) -> Self {
+        MemberConfig {
+            address,
+            weight: Weight::ONE,
+            location: None,
+            max_connections: None,
+            drain: false,
+        }
+    }
+}
+
+/// A host, by name or IP address, and a port. Displayed as `host:port`, with brackets
+/// around an IPv6 address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HostPort {
+    /// Host name or IP address, without brackets.
+    pub host: String,
+    /// Port, never 0.
+    pub port: u16,
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
 }
 
 /// Active health check (keep-alive).
@@ -187,6 +368,20 @@ pub struct HealthCheck {
     pub port: Option<u16>,
 }
 
+impl HealthCheck {
+    /// A check of `kind` with all defaults.
+    pub fn new(kind: HealthCheckKind) -> Self {
+        HealthCheck {
+            kind,
+            frequency: Duration::from_secs(2),
+            timeout: Duration::from_secs(1),
+            fall: 3,
+            rise: 2,
+            port: None,
+        }
+    }
+}
+
 /// What an active health check looks at.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HealthCheckKind {
@@ -200,7 +395,7 @@ pub enum HealthCheckKind {
         host: Option<String>,
         /// Response codes that pass.
         codes: Vec<u16>,
-        /// Doc text: a text that the body must hold.
+        /// Doc text: a text that the body must hold (looked for in its beginning only).
         text: Option<String>,
     },
 }

@@ -1,0 +1,94 @@
+//! What can be wrong with a configuration, and where.
+
+use std::fmt;
+
+/// Everything that is wrong with a configuration file: at least one [`Problem`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Errors {
+    /// The file as it was named by the caller.
+    pub file: String,
+    /// The problems, in the order of the file.
+    pub problems: Vec<Problem>,
+    /// How many further problems were found but not kept.
+    pub omitted: usize,
+}
+
+impl Errors {
+    /// How many problems are kept. More than that do not help anybody.
+    pub const MAX_PROBLEMS: usize = 100;
+
+    /// A problem with the file as a whole.
+    pub(super) fn of_file(file: String, message: String) -> Self {
+        Errors {
+            file: file.clone(),
+            problems: vec![Problem {
+                file,
+                line: 0,
+                column: 0,
+                key: String::new(),
+                message,
+                found: None,
+                allowed: None,
+            }],
+            omitted: 0,
+        }
+    }
+}
+
+impl std::error::Error for Errors {}
+
+/// One line per problem.
+impl fmt::Display for Errors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.problems.iter().enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            problem.fmt(f)?;
+        }
+        if self.omitted > 0 {
+            write!(f, "\n{}: and {} more problems", self.file, self.omitted)?;
+        }
+        Ok(())
+    }
+}
+
+/// One thing that is wrong with a configuration file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The file as it was named by the caller.
+    pub file: String,
+    /// Line, from 1; 0 if it is about the file as a whole.
+    pub line: usize,
+    /// Column in characters, from 1; 0 if it is about the file as a whole.
+    pub column: usize,
+    /// Path of the key ("rule.web.members[1].weight"); empty for a syntax error.
+    pub key: String,
+    /// What is wrong.
+    pub message: String,
+    /// What was found, as it stands in the file; shortened.
+    pub found: Option<String>,
+    /// What would be allowed.
+    pub allowed: Option<String>,
+}
+
+/// `file:line:column: key: message; found …; allowed: …`
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file)?;
+        if self.line > 0 {
+            write!(f, ":{}:{}", self.line, self.column)?;
+        }
+        if !self.key.is_empty() {
+            write!(f, ": {}", self.key)?;
+        }
+        write!(f, ": {}", self.message)?;
+        if let Some(found) = &self.found {
+            write!(f, "; found {found}")?;
+        }
+        if let Some(allowed) = &self.allowed {
+            write!(f, "; allowed: {allowed}")?;
+        }
+        Ok(())
+    }
+}

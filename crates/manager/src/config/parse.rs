@@ -1,0 +1,475 @@
+//! From a text to a [`Config`].
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use toml::de::{DeTable, DeValue};
+
+use super::document::{Entry, Item, Report, Span, entries, similar};
+use super::errors::Errors;
+use super::fields::{WRONG_TYPE, unknown};
+use super::keys::{self, AdminDraft, Key};
+use super::{Config, GroupConfig, MAX_FILE_SIZE, Protocol, Rule, read_bounded};
+
+/// Checks the configuration in `text`. `file` names it in messages, and is where a
+/// relative `token_file` starts.
+///
+/// # Errors
+///
+/// Everything that is wrong, with its place in the text.
+pub fn parse(file: &str, text: &str) -> Result<Config, Errors> {
+    if text.len() as u64 > MAX_FILE_SIZE {
+        let message = format!("is too large: more than {MAX_FILE_SIZE} bytes");
+        return Err(Errors::of_file(file.into(), message));
+    }
+    let mut report = Report::new(file, text);
+    let (document, syntax) = DeTable::parse_recoverable(text);
+    for error in &syntax {
+        report.syntax(error);
+    }
+    let folder = Path::new(file).parent().unwrap_or(Path::new(""));
+    let mut config = document_to_config(document.get_ref(), folder, &mut report);
+    config.warnings = report.finish()?;
+    Ok(config)
+}
+
+fn document_to_config(document: &DeTable<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
+    let mut config = Config::default();
+    let mut top = Table::of("", 0..0, entries("", document));
+    top.read(keys::TOP, &mut config, report);
+
+    let mut listening = HashMap::new();
+    let mut admin = AdminDraft::default();
+    let mut admin_span = 0..0;
+    if let Some(mut table) = top.table("admin", report) {
+        table.read(keys::ADMIN, &mut admin, report);
+        admin_span = table.span.clone();
+        resolve_token(&mut admin, &table, folder, report);
+        table.finish(report);
+    }
+    config.admin = admin.enabled.then_some(admin.admin);
+    if let Some(admin) = &config.admin {
+        listens(
+            &mut listening,
+            admin.listen,
+            "the admin API",
+            &admin_span,
+            "admin",
+            report,
+        );
+    }
+
+    if let Some(mut table) = top.table("access_log", report) {
+        table.read(keys::ACCESS_LOG, &mut config, report);
+        table.finish(report);
+    }
+
+    let mut defaults = Defaults {
+        rule: Rule::new("", Vec::new(), ""),
+        group: GroupConfig::new("", Vec::new()),
+    };
+    if let Some(mut table) = top.table("defaults", report) {
+        table.read(keys::RULE, &mut defaults.rule, report);
+        table.read(keys::GROUP, &mut defaults.group, report);
+        table.finish(report);
+    }
+
+    // With where each stands: rules refer to groups, and own ones keep their order.
+    let mut groups: Vec<(Span, GroupConfig)> = Vec::new();
+    for mut table in top.named_tables("group", report) {
+        let mut group = GroupConfig {
+            name: table.name(),
+            ..defaults.group.clone()
+        };
+        table.read(keys::GROUP_OWN, &mut group, report);
+        table.read(keys::GROUP, &mut group, report);
+        table.require("members", report);
+        groups.push((table.name_span.clone(), group));
+        table.finish(report);
+    }
+    let shared: HashMap<String, Span> = groups
+        .iter()
+        .map(|(span, group)| (group.name.clone(), span.clone()))
+        .collect();
+
+    let mut used = std::collections::HashSet::new();
+    for mut table in top.named_tables("rule", report) {
+        let (rule, own) = read_rule(&mut table, &defaults, &shared, report);
+        for address in &rule.listen {
+            let span = table.span_of("listen");
+            let who = format!("rule {:?}", rule.name);
+            listens(
+                &mut listening,
+                *address,
+                &who,
+                &span,
+                &table.path_of("listen"),
+                report,
+            );
+        }
+        if let Some(group) = own {
+            groups.push((table.name_span.clone(), group));
+        }
+        used.insert(rule.group.clone());
+        config.rules.push(rule);
+        table.finish(report);
+    }
+    for (span, group) in &groups {
+        if !used.contains(&group.name) {
+            let path = super::document::join("group", &group.name);
+            report.warning(span, &path, "no rule uses this group".into());
+        }
+    }
+    groups.sort_by_key(|(span, _)| span.start);
+    config.groups = groups.into_iter().map(|(_, group)| group).collect();
+    top.finish(report);
+    config
+}
+
+/// What `[defaults]` says.
+struct Defaults {
+    rule: Rule,
+    group: GroupConfig,
+}
+
+/// Keys that only a rule with `protocol = "http"` may have.
+const HTTP_ONLY: [&str; 5] = [
+    "header_timeout",
+    "keep_alive_timeout",
+    "body_timeout",
+    "response_timeout",
+    "http",
+];
+
+/// A rule, and the group of its own if it names none.
+fn read_rule(
+    table: &mut Table<'_>,
+    defaults: &Defaults,
+    shared: &HashMap<String, Span>,
+    report: &mut Report<'_>,
+) -> (Rule, Option<GroupConfig>) {
+    let mut rule = Rule {
+        name: table.name(),
+        group: table.name(),
+        ..defaults.rule.clone()
+    };
+    table.read(keys::RULE_OWN, &mut rule, report);
+    table.read(keys::RULE, &mut rule, report);
+    table.require("listen", report);
+    if rule.protocol == Protocol::Tcp {
+        for key in HTTP_ONLY.into_iter().filter(|key| table.given(key)) {
+            let message = "only a rule with `protocol = \"http\"` has this key".to_owned();
+            report.problem(&table.span_of(key), &table.path_of(key), message, None);
+        }
+    }
+
+    let group_keys = || {
+        keys::GROUP_OWN
+            .iter()
+            .chain(keys::GROUP)
+            .map(|key| key.name)
+    };
+    if table.given("group") {
+        if !shared.contains_key(&rule.group) {
+            let similar = similar(&rule.group, shared.keys().map(String::as_str));
+            let message = unknown("group", similar);
+            let mut names: Vec<_> = shared.keys().map(|name| format!("{name:?}")).collect();
+            names.sort();
+            let allowed = if names.is_empty() {
+                format!(
+                    "no group is defined: write [group.{}] with `members`",
+                    rule.group
+                )
+            } else {
+                names.into_iter().take(20).collect::<Vec<_>>().join(", ")
+            };
+            report.misplaced(
+                &table.span_of("group"),
+                &table.path_of("group"),
+                message,
+                Some(allowed),
+            );
+        }
+        for key in group_keys()
+            .filter(|key| table.given(key))
+            .collect::<Vec<_>>()
+        {
+            table.know(key);
+            let message = format!(
+                "belongs in [group.{}], because the rule names a group",
+                rule.group
+            );
+            report.problem(&table.span_of(key), &table.path_of(key), message, None);
+        }
+        return (rule, None);
+    }
+
+    let mut group = GroupConfig {
+        name: rule.name.clone(),
+        ..defaults.group.clone()
+    };
+    table.read(keys::GROUP_OWN, &mut group, report);
+    table.read(keys::GROUP, &mut group, report);
+    match shared.get(&rule.name) {
+        Some(_) if !table.given("members") => {
+            let message = format!(
+                "names neither `members` nor a `group`; to use [group.{0}], write group = {0:?}",
+                rule.name
+            );
+            report.misplaced(&table.name_span, &table.path, message, None);
+        }
+        Some(span) => {
+            let message = format!(
+                "a rule with members has a group of its own name, so [group.{}] is a second one: \
+                 give one of them another name",
+                rule.name
+            );
+            report.problem(
+                span,
+                &super::document::join("group", &rule.name),
+                message,
+                None,
+            );
+        }
+        None if !table.given("members") => {
+            let message = "names neither `members` nor a `group`".into();
+            let allowed = r#"members = ["10.0.0.1:80", …], or group = "NAME" with [group.NAME]"#;
+            report.misplaced(&table.name_span, &table.path, message, Some(allowed.into()));
+        }
+        None => {}
+    }
+    (rule, Some(group))
+}
+
+/// Notes that `who` listens on `address`; nobody else may.
+fn listens(
+    listening: &mut HashMap<SocketAddr, String>,
+    address: SocketAddr,
+    who: &str,
+    span: &Span,
+    path: &str,
+    report: &mut Report<'_>,
+) {
+    // Port 0 is a different port each time.
+    if address.port() == 0 {
+        return;
+    }
+    match listening.get(&address) {
+        Some(other) => {
+            let message = format!("{other} listens on {address} already");
+            report.problem(span, path, message, None);
+        }
+        None => {
+            listening.insert(address, who.into());
+        }
+    }
+}
+
+/// Reads the token's file, and refuses to be open to the network without a token.
+fn resolve_token(
+    draft: &mut AdminDraft,
+    table: &Table<'_>,
+    folder: &Path,
+    report: &mut Report<'_>,
+) {
+    if let Some(path) = &draft.token_file {
+        let (span, key) = (table.span_of("token_file"), table.path_of("token_file"));
+        let path = folder.join(path);
+        if draft.admin.token.is_some() {
+            let message = "there is a `token`, too: only one of them can be".into();
+            report.problem(&span, &key, message, None);
+        }
+        match read_token(path) {
+            Ok(token) => draft.admin.token = Some(token),
+            Err(message) => return report.problem(&span, &key, message, None),
+        }
+    }
+    let exposed = draft.enabled && !draft.admin.listen.ip().is_loopback();
+    if exposed && draft.admin.token.is_none() && !table.given("token") {
+        let message = format!(
+            "{} is not a loopback address, so `token` or `token_file` is required",
+            draft.admin.listen
+        );
+        report.misplaced(
+            &table.span_of("listen"),
+            &table.path_of("listen"),
+            message,
+            None,
+        );
+    }
+}
+
+fn read_token(path: PathBuf) -> Result<String, String> {
+    let text =
+        read_bounded(&path, 4096).map_err(|reason| format!("{} {reason}", path.display()))?;
+    let token = text.trim();
+    if keys::is_token(token) {
+        Ok(token.into())
+    } else {
+        Err(format!(
+            "{} does not hold a token: 8 to 512 visible ASCII characters without spaces",
+            path.display()
+        ))
+    }
+}
+
+/// A table of the file while it is read.
+pub(super) struct Table<'d> {
+    path: String,
+    /// Where the table is.
+    span: Span,
+    /// Where its name is.
+    name_span: Span,
+    name: &'d str,
+    entries: Vec<Entry<'d>>,
+    /// The keys that may stand here.
+    known: Vec<&'static str>,
+}
+
+impl<'d> Table<'d> {
+    /// The table `item`, if it is one.
+    pub fn open(item: &Item<'d>) -> Option<Self> {
+        match item.value {
+            DeValue::Table(table) => {
+                let entries = entries(&item.path, table);
+                Some(Table::of(&item.path, item.span.clone(), entries))
+            }
+            _ => None,
+        }
+    }
+
+    fn of(path: &str, span: Span, entries: Vec<Entry<'d>>) -> Self {
+        Table {
+            path: path.into(),
+            name_span: span.clone(),
+            span,
+            name: "",
+            entries,
+            known: Vec::new(),
+        }
+    }
+
+    /// Reads what the table says of `target`.
+    pub fn read<T>(&mut self, keys: &'static [Key<T>], target: &mut T, report: &mut Report<'_>) {
+        for key in keys {
+            self.know(key.name);
+            if let Some(entry) = self.entry(key.name) {
+                (key.field)(target).read(&entry.item, &key.limits, report);
+            }
+        }
+    }
+
+    /// Whether `key` stands in the table.
+    pub fn given(&self, key: &str) -> bool {
+        self.entry(key).is_some()
+    }
+
+    /// Reports every key that nobody has asked for.
+    pub fn finish(self, report: &mut Report<'_>) {
+        for entry in &self.entries {
+            if self.known.contains(&entry.name) {
+                continue;
+            }
+            if report.is_full() {
+                report.omit();
+                continue;
+            }
+            let message = match similar(entry.name, self.known.iter().copied()) {
+                Some(similar) => unknown("key", Some(similar)),
+                None => match home_of(entry.name) {
+                    Some(home) => format!("does not belong here, but {home}"),
+                    None => unknown("key", None),
+                },
+            };
+            let allowed = Some(self.known.join(", "));
+            report.misplaced(&entry.key_span, &entry.item.path, message, allowed);
+        }
+    }
+
+    fn know(&mut self, key: &'static str) {
+        self.known.push(key);
+    }
+
+    fn entry(&self, key: &str) -> Option<&Entry<'d>> {
+        self.entries.iter().find(|entry| entry.name == key)
+    }
+
+    fn name(&self) -> String {
+        self.name.to_owned()
+    }
+
+    /// Where the value of `key` is, or else the table.
+    fn span_of(&self, key: &str) -> Span {
+        let entry = self.entry(key);
+        entry.map_or_else(|| self.span.clone(), |entry| entry.item.span.clone())
+    }
+
+    fn path_of(&self, key: &str) -> String {
+        super::document::join(&self.path, key)
+    }
+
+    fn require(&self, key: &str, report: &mut Report<'_>) {
+        if !self.given(key) {
+            let message = format!("`{key}` is missing");
+            report.misplaced(&self.name_span, &self.path, message, None);
+        }
+    }
+
+    /// The table called `key` within this one, if it is there.
+    fn table(&mut self, key: &'static str, report: &mut Report<'_>) -> Option<Table<'d>> {
+        self.know(key);
+        let entry = self.entry(key)?;
+        let table = Table::open(&entry.item);
+        if table.is_none() {
+            report.wrong(&entry.item, WRONG_TYPE, format!("a table: [{key}]"));
+        }
+        table
+    }
+
+    /// The tables within the table called `key`, which have names of the user's choice.
+    fn named_tables(&mut self, key: &'static str, report: &mut Report<'_>) -> Vec<Table<'d>> {
+        let Some(outer) = self.table(key, report) else {
+            return Vec::new();
+        };
+        let mut tables = Vec::new();
+        for entry in outer.entries {
+            if !is_name(entry.name) {
+                let message = "not a name".to_owned();
+                let allowed = "1 to 64 letters, digits, \"-\", \"_\" or \".\"".to_owned();
+                report.problem(&entry.key_span, &entry.item.path, message, Some(allowed));
+                continue;
+            }
+            match Table::open(&entry.item) {
+                Some(table) => tables.push(Table {
+                    name_span: entry.key_span,
+                    name: entry.name,
+                    ..table
+                }),
+                None => report.wrong(&entry.item, WRONG_TYPE, format!("a table: [{key}.NAME]")),
+            }
+        }
+        tables
+    }
+}
+
+/// Names end up in metrics, addresses of the admin API and logs.
+fn is_name(name: &str) -> bool {
+    (1..=64).contains(&name.len())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+}
+
+/// Where in the file a key would belong.
+fn home_of(key: &str) -> Option<String> {
+    let tables = keys::tables();
+    let mut homes = tables
+        .iter()
+        .filter(|table| table.keys.iter().any(|known| known.name == key))
+        .map(|table| match table.header {
+            "" => "at the top of the file, before the first [table]".to_owned(),
+            header => format!("in {header}"),
+        });
+    homes.next()
+}

@@ -1,0 +1,66 @@
+//! The reference of all keys and strategies, written from their declarations.
+
+use evenkeel_core::strategy::{Kind, REGISTRY};
+
+use super::fields::param_allowed;
+use super::keys::{KeyDoc, TableDoc, tables};
+
+/// The reference of all keys and strategies, in Markdown; the end of
+/// `docs/configuration.md`.
+pub fn reference() -> String {
+    let tables = tables().iter().map(table).collect::<String>();
+    let strategies = REGISTRY.iter().map(strategy).collect::<String>();
+    format!(
+        "{tables}### Strategies\n\n\
+         The first is the default. A parameter with a unit of time may also be given as a \
+         time, as in `\"250ms\"`.\n\n{strategies}"
+    )
+}
+
+fn table(table: &TableDoc) -> String {
+    let title = match table.header {
+        "" => "Top".into(),
+        header => format!("`{header}`"),
+    };
+    let keys = table.keys.iter().map(key).collect::<String>();
+    format!("### {title}\n\n{}\n\n{keys}", table.doc)
+}
+
+fn key(key: &KeyDoc) -> String {
+    let default = match &key.default {
+        Some(default) => format!("- default: `{default}`\n"),
+        None => String::new(),
+    };
+    format!(
+        "#### `{name}`\n\n{doc}\n\n- allowed: {allowed}\n{default}- example: `{name} = {example}`\n\n",
+        name = key.name,
+        doc = key.doc,
+        allowed = key.allowed,
+        example = key.example,
+    )
+}
+
+fn strategy(kind: &Kind) -> String {
+    let mut text = format!("#### `{}`\n\n{}\n\n", kind.name, kind.doc);
+    for param in kind.params {
+        text += &format!(
+            "- `{}`: {} Allowed: {}; default {}.\n",
+            param.name,
+            sentence(param.doc),
+            param_allowed(param),
+            param.default
+        );
+    }
+    if !kind.params.is_empty() {
+        text.push('\n');
+    }
+    text
+}
+
+fn sentence(text: &str) -> String {
+    if text.ends_with('.') {
+        text.into()
+    } else {
+        format!("{text}.")
+    }
+}

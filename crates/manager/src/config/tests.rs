@@ -1,0 +1,557 @@
+//! Tests of the configuration as its users see it: a text goes in, a [`Config`] or a
+//! list of errors comes out.
+
+use proptest::prelude::*;
+
+use super::keys::tables;
+use super::*;
+
+const GOOD: &str = r#"
+workers = 2
+
+[admin]
+listen = "127.0.0.1:9901"
+
+[defaults]
+connection_timeout = "1s"
+slow_start = "3s"
+health_check = { frequency = "5s", doc_path = "/up" }
+
+[rule.web]
+listen = ["127.0.0.1:8080", "[::1]:8080"]
+members = ["127.0.0.1:8001", { address = "app.internal:8002", weight = 2, max_connections = 10 }]
+strategy = { name = "random" }
+
+[rule.web.http]
+max_header_bytes = "16KiB"
+via = false
+
+[rule.mail]
+listen = "127.0.0.1:2525"
+protocol = "tcp"
+group = "mail"
+half_close = false
+
+[group.mail]
+members = ["[::1]:25"]
+health_check = false
+"#;
+
+fn errors(text: &str) -> Vec<String> {
+    match parse("test.toml", text) {
+        Ok(config) => panic!("accepted: {config:?}"),
+        Err(errors) => errors.to_string().lines().map(str::to_owned).collect(),
+    }
+}
+
+/// Asserts that `text` has one error, which starts and goes on like this.
+#[track_caller]
+fn one_error(text: &str, start: &str, parts: &[&str]) {
+    let errors = errors(text);
+    assert_eq!(errors.len(), 1, "{errors:#?}");
+    assert!(errors[0].starts_with(start), "{}", errors[0]);
+    for part in parts {
+        assert!(errors[0].contains(part), "no {part:?} in {}", errors[0]);
+    }
+}
+
+/// A rule with `line` as its third line.
+fn with(line: &str) -> String {
+    format!("[rule.web]\nlisten = \"127.0.0.1:80\"\n{line}\nmembers = [\"a:1\"]\n")
+}
+
+#[test]
+fn a_configuration_means_what_it_says() {
+    let config = parse("test.toml", GOOD).unwrap();
+    assert_eq!(config.workers, Some(2));
+    assert_eq!(config.admin.unwrap().listen.port(), 9901);
+    assert_eq!(config.rules.len(), 2);
+
+    let web = &config.rules[0];
+    assert_eq!((web.name.as_str(), web.group.as_str()), ("web", "web"));
+    assert_eq!(web.protocol, Protocol::Http);
+    assert_eq!(web.listen.len(), 2);
+    assert_eq!(web.timeouts.connect, Duration::from_secs(1));
+    assert_eq!(web.timeouts.header, Timeouts::default().header);
+    assert_eq!(web.http.max_header_bytes, 16 * 1024);
+    assert_eq!(web.http.via, None);
+
+    let mail = &config.rules[1];
+    assert_eq!(mail.protocol, Protocol::Tcp);
+    assert!(!mail.half_close);
+
+    let group = &config.groups[0];
+    assert_eq!(group.name, "web");
+    assert_eq!(group.settings.slow_start, Duration::from_secs(3));
+    assert_eq!(group.members.len(), 2);
+    assert_eq!(group.members[0].address.to_string(), "127.0.0.1:8001");
+    assert_eq!(group.members[1].weight.get(), 2.0);
+    assert_eq!(group.members[1].max_connections, Some(10));
+    let check = group.health_check.as_ref().unwrap();
+    assert_eq!(check.frequency, Duration::from_secs(5));
+    match &check.kind {
+        HealthCheckKind::Http { path, codes, .. } => {
+            assert_eq!(path, "/up");
+            assert_eq!((codes[0], codes.len()), (200, 200));
+        }
+        HealthCheckKind::Tcp => panic!("a doc path makes it an HTTP check"),
+    }
+
+    let mail = &config.groups[1];
+    assert_eq!(mail.name, "mail");
+    assert_eq!(mail.health_check, None, "false takes the default back");
+    assert_eq!(mail.members[0].address.host, "::1");
+    assert!(config.warnings.is_empty());
+}
+
+#[test]
+fn an_empty_file_is_a_configuration_without_rules() {
+    let config = parse("test.toml", "").unwrap();
+    assert_eq!(config, Config::default());
+}
+
+#[test]
+fn all_errors_are_reported_at_once_in_the_order_of_the_file() {
+    let text = r#"
+worker = 2
+[rule.web]
+listen = "127.0.0.1"
+connection_timeout = 5
+members = ["127.0.0.1:8001", "127.0.0.1:8001", { address = "a:80", weight = -1 }]
+strategy = "randon"
+[rule.api]
+listen = "127.0.0.1:81"
+group = "apo"
+[group.api]
+members = []
+"#;
+    let errors = errors(text);
+    let starts = [
+        "test.toml:2:1: worker: unknown key, did you mean \"workers\"?",
+        "test.toml:4:10: rule.web.listen: not an address; found \"127.0.0.1\"; allowed: an IP",
+        "test.toml:5:22: rule.web.connection_timeout: a time needs a unit; found 5; \
+         allowed: a time from \"1ms\" to \"10m\"",
+        "test.toml:6:30: rule.web.members[1]: 127.0.0.1:8001 is a member already",
+        "test.toml:6:77: rule.web.members[2].weight: out of range; found -1; allowed: a number \
+         from 0 to 1000",
+        "test.toml:7:12: rule.web.strategy: unknown strategy, did you mean \"random\"?; found \
+         \"randon\"; allowed: one of",
+        "test.toml:10:9: rule.api.group: unknown group, did you mean \"api\"?; allowed: \"api\"",
+        "test.toml:12:11: group.api.members: no members; found an empty list; allowed: a list",
+    ];
+    assert_eq!(errors.len(), starts.len(), "{errors:#?}");
+    for (error, start) in errors.iter().zip(starts) {
+        assert!(error.starts_with(start), "{error}\nexpected {start}");
+    }
+}
+
+#[test]
+fn syntax_errors_do_not_hide_the_others_nor_make_new_ones() {
+    let errors = errors(
+        "[rule.web]\nlisten =\nconnection_timeout = 5s\nhalf_close = 1\n\
+         members = [\"a:1\" \"b:2\"]\nmax_connections \n",
+    );
+    let lines: Vec<_> = errors.iter().map(|error| &error[..12]).collect();
+    let expected = [
+        "test.toml:2:",
+        "test.toml:3:",
+        "test.toml:4:",
+        "test.toml:5:",
+        "test.toml:6:",
+    ];
+    assert_eq!(lines, expected, "{errors:#?}");
+    assert!(
+        errors[1].contains("must stand in quotes; found `5s`"),
+        "{}",
+        errors[1]
+    );
+}
+
+#[test]
+fn a_key_or_table_that_stands_twice_is_refused() {
+    let text = with("half_close = true\nhalf_close = false");
+    one_error(
+        &text,
+        "test.toml:4:1: duplicate key; found `half_close`",
+        &[],
+    );
+    let text = with("") + "[rule.web]\n";
+    one_error(&text, "test.toml:5:7: duplicate key", &[]);
+}
+
+#[test]
+fn a_key_in_the_wrong_table_is_sent_home() {
+    one_error(
+        &with("workers = 2"),
+        "test.toml:3:1: rule.web.workers: does not belong here, but at the top of the file",
+        &[],
+    );
+    one_error(
+        &with("retry_budget = 0.2"),
+        "test.toml:3:1: rule.web.retry_budget: does not belong here, but in [rule.NAME.http]",
+        &[],
+    );
+}
+
+#[test]
+fn wrong_values_are_refused_with_what_is_allowed() {
+    let cases = [
+        ("half_close = \"yes\"", "wrong type", "true or false"),
+        (
+            "protocol = \"htp\"",
+            "did you mean \"http\"",
+            "\"http\", \"tcp\"",
+        ),
+        ("max_connections = 0", "out of range", "from 1 to 10000000"),
+        ("max_connections = 1.5", "wrong type", "a whole number"),
+        (
+            "max_connections = 99999999999999999999",
+            "out of range",
+            "a whole",
+        ),
+        ("idle_timeout = \"5 parsecs\"", "not a time", "a time from"),
+        (
+            "idle_timeout = \"99999999999999999999h\"",
+            "not a time",
+            "a time",
+        ),
+        ("idle_timeout = \"2d\"", "out of range", "\"1d\""),
+        ("panic_threshold = nan", "wrong type", "from 0 to 1"),
+        ("panic_threshold = 1.01", "out of range", "from 0 to 1"),
+        ("granularity = 3", "wrong type", "\"per_session\""),
+        ("load = \"heat\"", "unknown load", "cpu"),
+        (
+            "strategy = { choices = 2 }",
+            "name of the strategy is missing",
+            "\"random\"",
+        ),
+        (
+            "strategy = { name = \"random\", x = 2 }",
+            "unknown parameter",
+            "no parameters",
+        ),
+        (
+            "http = { max_header_bytes = \"1TB\" }",
+            "not a size",
+            "\"1KiB\" to \"1MiB\"",
+        ),
+        ("http = { via = \"a b\" }", "not valid", "token"),
+        ("http = 1", "wrong type", "a table"),
+        (
+            "health_check = { doc_path = \"x\" }",
+            "not valid",
+            "begins with",
+        ),
+        (
+            "health_check = { response_code = 99 }",
+            "not a response code",
+            "100 to 599",
+        ),
+        (
+            "health_check = { response_code = \"300-200\" }",
+            "not a response",
+            "100",
+        ),
+        (
+            "health_check = { type = \"tcp\", doc_text = \"x\" }",
+            "needs `type",
+            "",
+        ),
+    ];
+    for (line, message, allowed) in cases {
+        one_error(&with(line), "test.toml:3:", &[message, allowed]);
+    }
+}
+
+#[test]
+fn wrong_member_addresses_are_refused() {
+    for (address, message) in [
+        ("a", "the port is missing"),
+        ("a:0", "not a port"),
+        ("a:65536", "not a port"),
+        ("a:+80", "not a port"),
+        ("a:080", "not a port"),
+        (":80", "not a host name"),
+        ("http://a:80", "a URL"),
+        ("::1:80", "needs brackets"),
+        ("[::1:80", "not a host name"),
+        ("[a]:80", "not an IPv6 address"),
+        ("300.1.1.1:80", "not a host name"),
+        ("a b:80", "not a host name"),
+        ("-a:80", "not a host name"),
+    ] {
+        let text = format!("[group.a]\nmembers = [{address:?}]");
+        one_error(&text, "test.toml:2:12: group.a.members[0]", &[message]);
+    }
+}
+
+#[test]
+fn rules_need_an_address_and_a_group() {
+    one_error(
+        "[rule.web]\nmembers = [\"a:1\"]",
+        "test.toml:1:7: rule.web: `listen` is missing",
+        &[],
+    );
+    one_error(
+        "[rule.web]\nlisten = \"127.0.0.1:80\"",
+        "test.toml:1:7: rule.web: names neither `members` nor a `group`",
+        &["[group.NAME]"],
+    );
+    one_error(
+        "[rule.web]\nlisten = \"127.0.0.1:80\"\n[group.web]\nmembers = [\"a:1\"]",
+        "test.toml:1:7: rule.web: names neither",
+        &["write group = \"web\""],
+    );
+    one_error(
+        &(with("") + "[group.web]\nmembers = [\"a:1\"]"),
+        "test.toml:5:8: group.web: a rule with members has a group of its own",
+        &[],
+    );
+    let text = "[rule.web]\nlisten = \"127.0.0.1:80\"\ngroup = \"a\"\nslow_start = \"1s\"\n\
+                [group.a]\nmembers = [\"a:1\"]";
+    one_error(
+        text,
+        "test.toml:4:14: rule.web.slow_start: belongs in [group.a]",
+        &[],
+    );
+}
+
+#[test]
+fn nobody_listens_on_the_address_of_another() {
+    let text = with("") + "[rule.b]\nlisten = [\"127.0.0.1:80\"]\nmembers = [\"a:1\"]";
+    one_error(
+        &text,
+        "test.toml:6:10: rule.b.listen",
+        &["rule \"web\" listens on"],
+    );
+    let text = with("") + "[rule.b]\nlisten = \"127.0.0.1:9900\"\nmembers = [\"a:1\"]";
+    one_error(
+        &text,
+        "test.toml:6:10: rule.b.listen",
+        &["the admin API listens"],
+    );
+    let free = text.replace("9900", "0").replace(":80", ":0");
+    assert_eq!(parse("test.toml", &free).unwrap().rules.len(), 2);
+}
+
+#[test]
+fn http_keys_are_for_http_rules() {
+    let text = with("protocol = \"tcp\"\nheader_timeout = \"1s\"\n[rule.web.http]\nretries = 1");
+    let errors = errors(&text.replace("members = [\"a:1\"]\n", ""));
+    assert!(
+        errors
+            .iter()
+            .any(|e| e.contains("rule.web.header_timeout: only a rule with"))
+    );
+    assert!(
+        errors
+            .iter()
+            .any(|e| e.contains("rule.web.http: only a rule with"))
+    );
+}
+
+#[test]
+fn the_admin_api_is_not_open_to_the_network_without_a_token() {
+    one_error(
+        "[admin]\nlisten = \"0.0.0.0:9900\"",
+        "test.toml:2:10: admin.listen: 0.0.0.0:9900 is not a loopback address",
+        &["`token_file`"],
+    );
+    let text = "[admin]\nlisten = \"0.0.0.0:9900\"\n";
+    assert!(parse("t", &format!("{text}token = \"0123456789\"")).is_ok());
+    let off = parse("t", &format!("{text}enabled = false")).unwrap();
+    assert_eq!(off.admin, None);
+    one_error(
+        "[admin]\ntoken = \"short\"",
+        "test.toml:2:9: admin.token: not valid",
+        &[],
+    );
+}
+
+#[test]
+fn a_token_can_come_from_a_file_beside_the_configuration() {
+    let folder = scratch("token");
+    std::fs::write(folder.join("token"), "  secret-secret\n").unwrap();
+    let file = folder.join("evenkeel.toml");
+    std::fs::write(
+        &file,
+        "[admin]\nlisten = \"0.0.0.0:1\"\ntoken_file = \"token\"",
+    )
+    .unwrap();
+    let config = load(&file).unwrap();
+    assert_eq!(
+        config.admin.unwrap().token.as_deref(),
+        Some("secret-secret")
+    );
+
+    std::fs::write(folder.join("token"), "no good\n").unwrap();
+    let errors = load(&file).unwrap_err();
+    assert_eq!(
+        (errors.problems[0].line, errors.problems.len()),
+        (3, 1),
+        "{errors}"
+    );
+    std::fs::remove_file(folder.join("token")).unwrap();
+    let errors = load(&file).unwrap_err();
+    assert!(
+        errors
+            .to_string()
+            .contains("token cannot be read: No such file"),
+        "{errors}"
+    );
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// A new folder of this test.
+fn scratch(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("evenkeel-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_an_error() {
+    let folder = scratch("unreadable");
+    let missing = load(&folder.join("none.toml")).unwrap_err().to_string();
+    assert!(
+        missing.contains("none.toml: cannot be read: No such file"),
+        "{missing}"
+    );
+    let a_folder = load(&folder).unwrap_err().to_string();
+    assert!(a_folder.contains("not a regular file"), "{a_folder}");
+    let file = folder.join("binary.toml");
+    std::fs::write(&file, b"a = \xff").unwrap();
+    let binary = load(&file).unwrap_err().to_string();
+    assert!(
+        binary.contains("is not UTF-8 text: the byte at offset 4"),
+        "{binary}"
+    );
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_group_that_no_rule_uses_is_a_warning() {
+    let config = parse("test.toml", "[group.spare]\nmembers = [\"a:1\"]").unwrap();
+    let warnings: Vec<_> = config.warnings.iter().map(Problem::to_string).collect();
+    assert_eq!(
+        warnings,
+        ["test.toml:1:8: group.spare: no rule uses this group"]
+    );
+}
+
+#[test]
+fn a_flood_of_errors_is_cut() {
+    let text: String = (0..5000).map(|n| format!("k{n} = 1\n")).collect();
+    let errors = parse("test.toml", &text).unwrap_err();
+    assert_eq!(errors.problems.len(), Errors::MAX_PROBLEMS);
+    assert!(errors.to_string().ends_with("and 4900 more problems"));
+}
+
+#[test]
+fn deep_nesting_is_refused_and_not_followed() {
+    for deep in [
+        "a.".repeat(100_000) + "b = 1",
+        "a = ".to_owned() + &"[".repeat(100_000),
+    ] {
+        assert!(parse("test.toml", &deep).is_err());
+    }
+}
+
+/// The table `header` with `line` in it, in a document where nothing else is wrong.
+fn document_with(header: &str, line: &str) -> String {
+    let rule = "listen = \"127.0.0.1:80\"\nmembers = [\"a:1\"]\n";
+    let header = header.replace("NAME", "x");
+    match header.as_str() {
+        "" => line.into(),
+        "[rule.x]" => {
+            let rest: String = rule
+                .lines()
+                .filter(|l| l.split(' ').next() != line.split(' ').next())
+                .map(|l| format!("{l}\n"))
+                .collect();
+            if line.starts_with("group = ") {
+                let rest = rest.replace("members = [\"a:1\"]", "");
+                format!("{header}\n{rest}\n{line}\n[group.backends]\nmembers = [\"a:1\"]")
+            } else {
+                format!("{header}\n{rest}\n{line}")
+            }
+        }
+        "[rule.x.http]" => format!("[rule.x]\n{rule}{header}\n{line}"),
+        "[group.x]" if line.starts_with("members") => format!("{header}\n{line}"),
+        "[group.x]" => format!("{header}\nmembers = [\"a:1\"]\n{line}"),
+        "[group.x.health_check]" => format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{line}"),
+        "[[group.x.members]]" if line.starts_with("address") => format!("{header}\n{line}"),
+        "[[group.x.members]]" => format!("{header}\naddress = \"a:1\"\n{line}"),
+        _ => format!("{header}\n{line}"),
+    }
+}
+
+#[test]
+fn every_example_and_default_in_the_reference_is_valid_and_examples_change_something() {
+    let mut keys = 0;
+    for table in tables() {
+        for key in &table.keys {
+            let name = key.name;
+            keys += 1;
+            let defaulted = key.default.as_ref().map(|default| {
+                let text = document_with(table.header, &format!("{name} = {default}"));
+                parse("t", &text).unwrap_or_else(|errors| panic!("{text}\n{errors}"))
+            });
+            // A file that the example of `token_file` names is not there in a test.
+            if name == "token_file" {
+                continue;
+            }
+            let text = document_with(table.header, &format!("{name} = {}", key.example));
+            let config = parse("t", &text).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
+            let without = document_with(table.header, "").replace("[rule.x]\n\n", "");
+            if let (Some(defaulted), Ok(without)) = (defaulted, parse("t", &without)) {
+                assert_eq!(defaulted, without, "the default of {} {name}", table.header);
+                let same = ["[admin]listen"].contains(&format!("{}{name}", table.header).as_str())
+                    || name == "type";
+                assert!(
+                    same || config != without,
+                    "{} {name} does nothing",
+                    table.header
+                );
+            }
+        }
+    }
+    assert!(keys > 50);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// Cut, swapped and overwritten: whatever comes of it, the answer is a result, and
+    /// every problem lies in the text.
+    #[test]
+    fn any_mutation_of_a_document_is_answered(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), 0usize..40, "[ -~\\n\"é]{0,12}"), 1..8),
+    ) {
+        let mut text: Vec<char> = GOOD.chars().collect();
+        for (at, length, new) in edits {
+            let at = at.index(text.len() + 1);
+            let end = (at + length).min(text.len());
+            text.splice(at..end, new.chars());
+        }
+        let text: String = text.into_iter().collect();
+        check_answer(&text)?;
+    }
+
+    #[test]
+    fn any_text_is_answered(text in any::<String>()) {
+        check_answer(&text)?;
+    }
+}
+
+fn check_answer(text: &str) -> Result<(), TestCaseError> {
+    if let Err(errors) = parse("t", text) {
+        prop_assert!(!errors.problems.is_empty());
+        for problem in &errors.problems {
+            prop_assert!(problem.line >= 1 && problem.column >= 1);
+            prop_assert!(problem.line <= text.split('\n').count(), "{problem}");
+            prop_assert!(!problem.to_string().contains('\n'), "{problem:?}");
+        }
+    }
+    Ok(())
+}
