@@ -62,16 +62,8 @@ pub(crate) struct Live {
 
 impl Inputs {
     pub fn new() -> Self {
-        let config = Config {
-            workers: None,
-            shutdown_grace: Duration::ZERO,
-            admin: None,
-            access_log: None,
-            rules: Vec::new(),
-            groups: Vec::new(),
-        };
         Inputs {
-            config,
+            config: Config::default(),
             live: Live::default(),
             addresses: HashMap::new(),
         }

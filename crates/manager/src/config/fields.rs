@@ -12,7 +12,7 @@ use evenkeel_core::strategy::{self, Param, Values};
 use toml::de::DeValue;
 
 use super::document::{Entry, Item, Report, entries, quote, similar};
-use super::{AccessLog, HostPort, Protocol};
+use super::{AccessLog, MemberConfig, Protocol};
 
 /// A place in the configuration that one key fills.
 ///
@@ -510,19 +510,20 @@ fn socket_address(item: &Item<'_>, report: &mut Report<'_>) -> Option<SocketAddr
     None
 }
 
-impl Field for HostPort {
+/// The address of a member.
+impl Field for MemberConfig {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
         let DeValue::String(text) = item.value else {
             return report.wrong(item, WRONG_TYPE, self.allowed(limits));
         };
         match host_port(text.trim()) {
-            Ok(address) => *self = address,
+            Ok((host, port)) => (self.host, self.port) = (host, port),
             Err(message) => report.wrong(item, message, self.allowed(limits)),
         }
     }
 
     fn show(&self, _: &Limits) -> Option<String> {
-        (self.port > 0).then(|| quote(&self.to_string()))
+        None
     }
 
     fn allowed(&self, _: &Limits) -> String {
@@ -530,7 +531,7 @@ impl Field for HostPort {
     }
 }
 
-fn host_port(text: &str) -> Result<HostPort, &'static str> {
+fn host_port(text: &str) -> Result<(String, u16), &'static str> {
     if text.contains("://") {
         return Err("a URL, not an address: only host and port are wanted");
     }
@@ -551,10 +552,7 @@ fn host_port(text: &str) -> Result<HostPort, &'static str> {
         None if is_host_name(host) => host,
         None => return Err("not a host name"),
     };
-    Ok(HostPort {
-        host: host.to_ascii_lowercase(),
-        port,
-    })
+    Ok((host.to_ascii_lowercase(), port))
 }
 
 /// Whether `host` is an IPv4 address or a DNS name (RFC 1123, section 2.1; with the

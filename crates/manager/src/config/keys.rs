@@ -10,7 +10,7 @@ use toml::de::DeValue;
 use super::document::{Item, Report};
 use super::fields::{Blank, Field, Limits, WRONG_TYPE, is_host_name};
 use super::parse::Table;
-use super::{Config, GroupConfig, HealthCheck, HealthCheckKind, HostPort, HttpOptions};
+use super::{Config, GroupConfig, HealthCheck, HealthCheckKind, HttpOptions};
 use super::{MemberConfig, Rule};
 
 /// A key of a table that describes a `T`.
@@ -83,7 +83,7 @@ pub(super) static ADMIN: &[Key<AdminDraft>] = &[
         field: |draft| &mut draft.admin.listen,
         limits: Limits::None,
         doc: "Where it listens. An address that is not loopback needs a token.",
-        example: r#""127.0.0.1:9900""#,
+        example: r#""127.0.0.1:9001""#,
     },
     Key {
         name: "token",
@@ -360,7 +360,7 @@ pub(super) static GROUP: &[Key<GroupConfig>] = &[
         limits: Limits::None,
         doc: "How the next member is chosen: a name, or a table of a name and parameters. \
               All strategies are listed below.",
-        example: r#""least_connection""#,
+        example: r#""random""#,
     },
     Key {
         name: "granularity",
@@ -399,6 +399,22 @@ pub(super) static GROUP: &[Key<GroupConfig>] = &[
         limits: Limits::Time(MILLISECOND, secs(3600)),
         doc: "A load report older than this counts as unknown.",
         example: r#""3s""#,
+    },
+    Key {
+        name: "latency_decay",
+        field: |group| &mut group.settings.latency_decay,
+        limits: Limits::Time(MILLISECOND, secs(3600)),
+        doc: "How fast observed latencies and failures are forgotten: after this time a third \
+              of their weight is left.",
+        example: r#""3s""#,
+    },
+    Key {
+        name: "failure_penalty",
+        field: |group| &mut group.settings.failure_penalty,
+        limits: Limits::Time(Duration::ZERO, secs(300)),
+        doc: "What a failure costs a member at least, as if it were a latency, so that one \
+              that fails fast does not look fast.",
+        example: r#""2s""#,
     },
     Key {
         name: "slow_start",
@@ -452,7 +468,7 @@ pub(super) static GROUP: &[Key<GroupConfig>] = &[
 pub(super) static MEMBER: &[Key<MemberConfig>] = &[
     Key {
         name: "address",
-        field: |member| &mut member.address,
+        field: |member| member,
         limits: Limits::None,
         doc: "Host name or IP address, and port. **Required.**",
         example: r#""app-1.internal:8080""#,
@@ -502,10 +518,7 @@ impl Field for Vec<MemberConfig> {
         let mut seen = std::collections::HashSet::new();
         self.clear();
         for element in item.elements(list) {
-            let mut member = MemberConfig::new(HostPort {
-                host: String::new(),
-                port: 0,
-            });
+            let mut member = MemberConfig::new("", 0);
             let before = report.problems();
             match Table::open(&element) {
                 Some(mut table) => {
@@ -516,15 +529,15 @@ impl Field for Vec<MemberConfig> {
                     }
                     table.finish(report);
                 }
-                None => member.address.read(&element, limits, report),
+                None => member.read(&element, limits, report),
             }
             if report.problems() > before {
                 continue;
             }
-            if seen.insert(member.address.clone()) {
+            if seen.insert(member.name()) {
                 self.push(member);
             } else {
-                let message = format!("{} is a member already", member.address);
+                let message = format!("{} is a member already", member.name());
                 report.problem(&element.span, &element.path, message, None);
             }
         }
@@ -786,10 +799,7 @@ fn docs<T>(keys: &'static [Key<T>], mut default: T) -> Vec<KeyDoc> {
 pub(super) fn tables() -> Vec<TableDoc> {
     let rule = || Rule::new("", Vec::new(), "");
     let group = || GroupConfig::new("", Vec::new());
-    let member = MemberConfig::new(HostPort {
-        host: String::new(),
-        port: 0,
-    });
+    let member = MemberConfig::new("", 0);
     let mut rule_keys = docs(RULE_OWN, rule());
     rule_keys.extend(docs(RULE, rule()));
     let mut group_keys = docs(GROUP_OWN, group());

@@ -9,7 +9,6 @@
 //! defaults, documentation and examples. The parser and the reference in
 //! `docs/configuration.md` both come from there.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -306,8 +305,10 @@ impl GroupConfig {
 /// member per address.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemberConfig {
-    /// Where it listens.
-    pub address: HostPort,
+    /// Host name or IP address (an IPv6 address without brackets).
+    pub host: String,
+    /// Port.
+    pub port: u16,
     /// Share relative to the other members.
     pub weight: Weight,
     /// Location; by default the member's host.
@@ -320,33 +321,14 @@ pub struct MemberConfig {
 
 impl MemberConfig {
     /// A member with all defaults.
-    pub fn new(address: HostPort) -> Self {
+    pub fn new(host: &str, port: u16) -> Self {
         MemberConfig {
-            address,
+            host: host.into(),
+            port,
             weight: Weight::ONE,
             location: None,
             max_connections: None,
             drain: false,
-        }
-    }
-}
-
-/// A host, by name or IP address, and a port. Displayed as `host:port`, with brackets
-/// around an IPv6 address.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct HostPort {
-    /// Host name or IP address, without brackets.
-    pub host: String,
-    /// Port, never 0.
-    pub port: u16,
-}
-
-impl fmt::Display for HostPort {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
         }
     }
 }
