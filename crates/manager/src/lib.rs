@@ -9,5 +9,5 @@ pub mod snapshot;
 mod state;
 pub mod status;
 
-pub use manager::{Applied, ApplyError, ManageError, Manager};
+pub use manager::{Applied, ApplyError, ManageError, Manager, ReloadError};
 pub use state::AdminState;

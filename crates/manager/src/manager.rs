@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -12,7 +13,7 @@ use evenkeel_core::time::Clock;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::dns::{Lookup, Resolver};
 use crate::snapshot::{DataPlane, Snapshot};
 use crate::state::{AdminState, GroupEntry, Inputs, State};
@@ -97,6 +98,16 @@ impl Manager {
     /// The configuration file as it was last applied, without live changes.
     pub fn config(&self) -> Config {
         self.lock().state.inputs.config.clone()
+    }
+
+    /// Reads the file at `path` and applies it. A file with errors changes nothing.
+    pub async fn reload(&self, path: &Path) -> Result<Applied, ReloadError> {
+        let result = match config::load(path) {
+            Ok(config) => self.apply_noting_nothing(config).await.map_err(Into::into),
+            Err(errors) => Err(ReloadError::Config(errors)),
+        };
+        self.note(&result);
+        result
     }
 
     /// Makes `config` the configuration: at the start, and at each reload.
@@ -282,7 +293,6 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
     let parts = [
         ("the number of workers", old.workers != new.workers),
         ("the admin API's settings", old.admin != new.admin),
-        ("the access log", old.access_log != new.access_log),
     ];
     let changed = parts.into_iter().filter(|(_, changed)| *changed);
     changed
@@ -334,6 +344,17 @@ impl From<Vec<String>> for ApplyError {
     fn from(errors: Vec<String>) -> Self {
         ApplyError(errors)
     }
+}
+
+/// A file that could not be put into effect. The old configuration goes on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReloadError {
+    /// The file is wrong.
+    #[error(transparent)]
+    Config(#[from] config::Errors),
+    /// The file is right, but it cannot be done.
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
 }
 
 /// A command that could not be carried out. Nothing has changed.
