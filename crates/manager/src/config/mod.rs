@@ -25,6 +25,7 @@ mod parse;
 mod reference;
 #[cfg(test)]
 mod tests;
+pub mod watch;
 
 pub use errors::{Errors, Problem};
 pub use parse::parse;

@@ -404,7 +404,7 @@ fn a_token_can_come_from_a_file_beside_the_configuration() {
 }
 
 /// A new folder of this test.
-fn scratch(name: &str) -> PathBuf {
+pub(super) fn scratch(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("evenkeel-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     folder
