@@ -1,7 +1,7 @@
 //! What the data plane sees of the manager: rules and groups, replaced as a whole.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use arc_swap::ArcSwap;
 use evenkeel_core::group::Group;
@@ -36,6 +36,8 @@ pub struct GroupHandle {
     /// Told when a member got below its connection limit.
     pub room: Notify,
     max_queue: AtomicUsize,
+    /// Requests that wait for `room`.
+    waiting: AtomicUsize,
 }
 
 impl GroupHandle {
@@ -45,6 +47,7 @@ impl GroupHandle {
             current: ArcSwap::new(group),
             room: Notify::new(),
             max_queue: AtomicUsize::new(max_queue),
+            waiting: AtomicUsize::new(0),
         }
     }
 
@@ -55,6 +58,44 @@ impl GroupHandle {
 
     pub(crate) fn set_max_queue(&self, max_queue: usize) {
         self.max_queue.store(max_queue, Ordering::Relaxed);
+    }
+
+    /// Requests that wait for `room` now.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Takes a place among those who wait for `room`, for as long as the answer lives;
+    /// `None` if the queue is full.
+    pub fn enter_queue(&self) -> Option<QueuePlace<'_>> {
+        let place = QueuePlace(self);
+        if self.waiting.fetch_add(1, Ordering::SeqCst) < self.max_queue() {
+            // Pairs with the fence in `vacated`: either who waits sees the member's
+            // place that became free, or who freed it sees somebody waiting.
+            fence(Ordering::SeqCst);
+            Some(place)
+        } else {
+            None
+        }
+    }
+
+    /// A request has left its member: somebody who waits may have its place.
+    #[inline]
+    pub fn vacated(&self) {
+        fence(Ordering::SeqCst);
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.room.notify_one();
+        }
+    }
+}
+
+/// A place in the queue of a group.
+#[derive(Debug)]
+pub struct QueuePlace<'a>(&'a GroupHandle);
+
+impl Drop for QueuePlace<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

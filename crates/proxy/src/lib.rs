@@ -1,3 +1,27 @@
-//! Evenkeel proxy.
+//! The data plane: listeners, TCP and HTTP/1.1 forwarding.
+//!
+//! A [`Proxy`] runs one single-threaded runtime per worker. Every worker has its own
+//! listeners (`SO_REUSEPORT`), connections, pools, buffers and counters; what workers
+//! share, the groups of the manager, is lock-free. A request walks through four rooms:
+//! `listen` accepts, `http` (or `tcp`) understands it, `service` binds it to a member,
+//! and the flows of `tcp` and `http` carry the bytes.
 
+// Until HTTP forwarding uses all of it.
+#![allow(dead_code)]
+
+pub mod access;
+mod budget;
+mod buffer;
+mod http;
 pub mod http1;
+mod listen;
+pub mod metrics;
+mod pipe;
+mod plane;
+mod pool;
+mod service;
+mod tcp;
+mod watch;
+mod worker;
+
+pub use plane::{Proxy, StartError};

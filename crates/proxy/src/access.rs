@@ -1,0 +1,94 @@
+//! The access log, as far as the data plane takes part in it: it fills in a record and
+//! hands it to a bounded channel. Whoever reads the other end may format and write at
+//! leisure; when it is behind, records are dropped and counted, never waited for.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, SystemTime};
+
+/// Records that may wait to be written.
+const QUEUE: usize = 8192;
+
+/// Longest request target that is kept; the rest is cut off.
+pub(crate) const MAX_TARGET_BYTES: usize = 1024;
+
+/// One line of the log: an HTTP request, or a TCP connection.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// When the request's head was complete, or the connection accepted.
+    pub at: SystemTime,
+    /// The client.
+    pub client: SocketAddr,
+    /// The rule's name.
+    pub rule: Arc<str>,
+    /// The member that answered, or was tried last.
+    pub member: Option<Arc<str>>,
+    /// HTTP: method and target (at most 1,024 bytes of it).
+    pub request: Option<(Box<str>, Box<str>)>,
+    /// HTTP: the status that the client got; `None` if it got none.
+    pub status: Option<u16>,
+    /// Bytes from the client: HTTP the request's body, TCP all.
+    pub bytes_received: u64,
+    /// Bytes to the client: HTTP the response with its head, TCP all.
+    pub bytes_sent: u64,
+    /// Until the member began to answer.
+    pub response_time: Option<Duration>,
+    /// Until everything was over.
+    pub total_time: Duration,
+    /// Further tries on other members or connections.
+    pub retries: u32,
+    /// How it ended.
+    pub end: End,
+}
+
+/// How a request or connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// As it should.
+    Complete,
+    /// The client went away, or broke the protocol.
+    Client,
+    /// The client was silent, or took no data, for too long.
+    ClientTimeout,
+    /// The member failed, or broke the protocol.
+    Member,
+    /// The member did not connect or answer in time.
+    MemberTimeout,
+    /// No member could be used, or the queue for one was full.
+    Refused,
+    /// Cut because the rule was disabled, or the grace period was over.
+    Terminated,
+}
+
+impl End {
+    /// The name in the log.
+    pub fn name(self) -> &'static str {
+        match self {
+            End::Complete => "complete",
+            End::Client => "client",
+            End::ClientTimeout => "client_timeout",
+            End::Member => "member",
+            End::MemberTimeout => "member_timeout",
+            End::Refused => "refused",
+            End::Terminated => "terminated",
+        }
+    }
+}
+
+/// The data plane's end of the log.
+#[derive(Clone, Debug)]
+pub struct AccessLog(SyncSender<Record>);
+
+impl AccessLog {
+    /// A log, and the end from which records are to be written.
+    pub fn channel() -> (AccessLog, Receiver<Record>) {
+        let (sender, receiver) = sync_channel(QUEUE);
+        (AccessLog(sender), receiver)
+    }
+
+    /// Hands a record over; answers whether there was room.
+    pub(crate) fn record(&self, record: Record) -> bool {
+        self.0.try_send(record).is_ok()
+    }
+}

@@ -1,0 +1,288 @@
+//! Listeners: every worker has its own socket on every address, and the kernel spreads
+//! the connections over them.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::service::Service;
+use crate::watch::{ServiceId, Stop};
+use crate::worker::Worker;
+use crate::{http, tcp};
+
+/// Connections that may wait to be accepted, per worker. The kernel's `somaxconn`
+/// limits it further.
+const BACKLOG: i32 = 4096;
+
+/// How long no connection is accepted after accepting failed for want of files or
+/// memory.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What makes two listeners the same over a change of configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ListenKey {
+    pub(crate) address: SocketAddr,
+    /// Port 0 is another port for each rule; every other address has one listener.
+    pub(crate) rule: Option<Box<str>>,
+}
+
+impl ListenKey {
+    pub(crate) fn new(address: SocketAddr, rule: &str) -> Self {
+        ListenKey {
+            address,
+            rule: (address.port() == 0).then(|| rule.into()),
+        }
+    }
+}
+
+/// Binds one socket per worker. The answer's sockets listen already.
+pub(crate) fn bind(address: SocketAddr, workers: usize) -> io::Result<Vec<StdListener>> {
+    let mut sockets: Vec<StdListener> = Vec::with_capacity(workers);
+    for _ in 0..workers {
+        // Port 0: the first socket finds the port, the others follow it.
+        let address = match sockets.first() {
+            Some(first) => first.local_addr()?,
+            None => address,
+        };
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::STREAM.nonblocking().cloexec(),
+            Some(Protocol::TCP),
+        )?;
+        if address.is_ipv6() {
+            // [::] and 0.0.0.0 may be two listeners, or only one of them.
+            socket.set_only_v6(true)?;
+        }
+        socket.set_reuse_address(true)?;
+        socket.set_reuse_port(true)?;
+        // Accepted sockets inherit it: a system call less per connection.
+        socket.set_tcp_nodelay(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        sockets.push(socket.into());
+    }
+    Ok(sockets)
+}
+
+/// A listener of this worker.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    service: RefCell<Rc<Service>>,
+    stopped: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+enum Next {
+    Client(TcpStream, SocketAddr),
+    Failed(io::Error),
+    Stopped,
+}
+
+impl Listening {
+    /// Begins to accept clients for `service`.
+    pub(crate) fn start(
+        worker: &Rc<Worker>,
+        socket: StdListener,
+        service: &Rc<Service>,
+    ) -> io::Result<Rc<Self>> {
+        let socket = TcpListener::from_std(socket)?;
+        let listening = Rc::new(Listening {
+            service: RefCell::new(Rc::clone(service)),
+            stopped: Cell::new(false),
+            waker: RefCell::new(None),
+        });
+        let (this, worker) = (Rc::clone(&listening), Rc::clone(worker));
+        tokio::task::spawn_local(async move { this.accept(worker, socket).await });
+        Ok(listening)
+    }
+
+    /// Clients accepted from now on belong to `service`.
+    pub(crate) fn serve(&self, service: Rc<Service>) {
+        self.service.replace(service);
+        // It may wait for room under the old rule's limit.
+        self.wake();
+    }
+
+    /// Accepts what has connected already, then closes.
+    pub(crate) fn stop(&self) {
+        self.stopped.set(true);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    async fn accept(&self, worker: Rc<Worker>, socket: TcpListener) {
+        loop {
+            match std::future::poll_fn(|cx| self.poll_next(cx, &socket)).await {
+                Next::Client(client, peer) => {
+                    self.room().await;
+                    self.spawn(&worker, client, peer);
+                }
+                Next::Failed(error) => {
+                    tracing::warn!(%error, "cannot accept a client; trying again shortly");
+                    let watch = worker.watchers.watch(ServiceId::WORKER);
+                    let _: Stop = watch.sleep(PAUSE).await;
+                }
+                Next::Stopped => break,
+            }
+        }
+        // Closing a listener resets what is in its queue, though the client believes to
+        // be connected. The queue is read directly: the runtime may not know yet of
+        // those who came a moment ago.
+        let Ok(socket) = socket.into_std() else {
+            return;
+        };
+        while let Ok((client, peer)) = socket.accept() {
+            let client = client
+                .set_nonblocking(true)
+                .and_then(|()| TcpStream::from_std(client));
+            if let Ok(client) = client {
+                self.spawn(&worker, client, peer);
+            }
+        }
+    }
+
+    fn poll_next(&self, cx: &mut Context<'_>, socket: &TcpListener) -> Poll<Next> {
+        loop {
+            if self.stopped.get() {
+                return Poll::Ready(Next::Stopped);
+            }
+            match socket.poll_accept(cx) {
+                Poll::Ready(Ok((client, peer))) => {
+                    return Poll::Ready(Next::Client(client, peer));
+                }
+                Poll::Ready(Err(error)) if is_the_clients(&error) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Next::Failed(error)),
+                Poll::Pending => {
+                    self.remember(cx);
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    /// Waits until the rule may have another client (or until it does not matter).
+    async fn room(&self) {
+        loop {
+            let service = Rc::clone(&self.service.borrow());
+            let notified = service.shared.room.notified();
+            tokio::pin!(notified);
+            notified.as_mut().enable();
+            if service.has_room() || self.stopped.get() {
+                return;
+            }
+            std::future::poll_fn(|cx| {
+                self.remember(cx);
+                let other_service = !Rc::ptr_eq(&service, &self.service.borrow());
+                if self.stopped.get() || other_service {
+                    return Poll::Ready(());
+                }
+                ready!(notified.as_mut().poll(cx));
+                Poll::Ready(())
+            })
+            .await;
+        }
+    }
+
+    fn remember(&self, cx: &Context<'_>) {
+        let mut waker = self.waker.borrow_mut();
+        if !waker
+            .as_ref()
+            .is_some_and(|waker| waker.will_wake(cx.waker()))
+        {
+            *waker = Some(cx.waker().clone());
+        }
+    }
+
+    fn spawn(&self, worker: &Rc<Worker>, client: TcpStream, peer: SocketAddr) {
+        let session = Session::open(worker, &self.service.borrow(), peer);
+        match session.service.rule().rule.protocol {
+            evenkeel_manager::config::Protocol::Tcp => {
+                tokio::task::spawn_local(tcp::serve(session, client));
+            }
+            evenkeel_manager::config::Protocol::Http => {
+                tokio::task::spawn_local(http::serve(session, client));
+            }
+        }
+    }
+}
+
+/// A client connection: whom it belongs to. Counts as open until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) worker: Rc<Worker>,
+    pub(crate) service: Rc<Service>,
+    pub(crate) peer: SocketAddr,
+    pub(crate) watch: crate::watch::Watch,
+}
+
+impl Session {
+    fn open(worker: &Rc<Worker>, service: &Rc<Service>, peer: SocketAddr) -> Self {
+        service.metrics.connections.add(1);
+        service.shared.enter();
+        worker.open.set(worker.open.get() + 1);
+        Session {
+            worker: Rc::clone(worker),
+            service: Rc::clone(service),
+            peer,
+            watch: worker.watchers.watch(service.id),
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.service.metrics.connections_closed.add(1);
+        self.service.leave();
+        self.worker.open.set(self.worker.open.get() - 1);
+    }
+}
+
+/// Errors that accept(2) passes on from a connection that failed before it was
+/// accepted: the next one may be fine.
+fn is_the_clients(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::Interrupted
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::NetworkDown
+            | io::ErrorKind::TimedOut
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_share_a_port_and_clients_get_no_delay() {
+        let sockets = bind("127.0.0.1:0".parse().unwrap(), 3).unwrap();
+        let address = sockets[0].local_addr().unwrap();
+        assert!(address.port() != 0);
+        assert!(
+            sockets
+                .iter()
+                .all(|socket| socket.local_addr().unwrap() == address)
+        );
+
+        let one = bind("127.0.0.1:0".parse().unwrap(), 1).unwrap();
+        let _client = std::net::TcpStream::connect(one[0].local_addr().unwrap()).unwrap();
+        one[0].set_nonblocking(false).unwrap();
+        let (accepted, _) = one[0].accept().unwrap();
+        assert!(accepted.nodelay().unwrap());
+    }
+}

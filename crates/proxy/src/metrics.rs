@@ -1,0 +1,164 @@
+//! Counters of the data plane.
+//!
+//! Every worker has its own cells for every rule and is the only one that writes them,
+//! so counting is a plain load and store: no locked instruction, no cache line that
+//! two cores fight for. A scrape adds the cells up.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A number that one thread writes and any thread reads.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// The current value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Only the worker that owns the cell may call this: two writers would lose counts.
+    #[inline]
+    pub(crate) fn add(&self, n: u64) {
+        self.0
+            .store(self.0.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What one worker has counted for one rule.
+        #[derive(Debug, Default)]
+        pub struct RuleMetrics {
+            $($(#[$doc])* pub $name: Counter,)*
+        }
+
+        /// The sum over all workers for one rule, as of one moment.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct RuleTotals {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl RuleTotals {
+            fn add(&mut self, cell: &RuleMetrics) {
+                $(self.$name += cell.$name.get();)*
+            }
+
+            /// All counters with their names, in a fixed order.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Client connections accepted.
+    connections,
+    /// Client connections ended; accepted minus ended are open.
+    connections_closed,
+    /// Requests whose head was read whole and understood (TCP rules: none).
+    requests,
+    /// Final responses sent with a status of 200 to 299, or 101.
+    responses_2xx,
+    /// Final responses sent with a status of 300 to 399.
+    responses_3xx,
+    /// Final responses sent with a status of 400 to 499, the proxy's own included.
+    responses_4xx,
+    /// Final responses sent with a status of 500 to 599, the proxy's own included.
+    responses_5xx,
+    /// Bytes received from clients.
+    bytes_from_clients,
+    /// Bytes sent to clients.
+    bytes_to_clients,
+    /// Connections opened to members.
+    member_connects,
+    /// Connections to members that failed or took too long to open.
+    member_connect_failures,
+    /// Requests that used a connection to a member that was open already.
+    member_connections_reused,
+    /// Further tries for the same request or connection.
+    retries,
+    /// Further tries that the retry budget forbade.
+    retries_over_budget,
+    /// Client connections cut because the client was silent or took no data.
+    client_timeouts,
+    /// Requests or connections ended because a member did not answer in time.
+    member_timeouts,
+    /// Requests that were malformed or ambiguous (status 400, 413, 414, 431, 501, 505).
+    refused_malformed,
+    /// Requests or connections refused because no member may be used.
+    refused_no_member,
+    /// Requests or connections refused because the queue for a member was full.
+    refused_queue_full,
+    /// Requests or connections refused because they waited too long in that queue.
+    refused_queue_timeout,
+    /// Responses cut in the middle, or requests failed, by a member.
+    member_failures,
+    /// Requests or connections that the client gave up.
+    client_aborts,
+    /// Connections cut because their rule was disabled or the grace period was over.
+    terminated,
+    /// Access log records lost because the writer was behind.
+    access_log_dropped,
+}
+
+/// The counters of all rules of all workers. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    cells: Arc<Mutex<BTreeMap<Arc<str>, Cells>>>,
+}
+
+/// The cells of a rule, one per worker.
+type Cells = Vec<Arc<RuleMetrics>>;
+
+impl Metrics {
+    /// The sums per rule, by the rule's name. Rules that are gone keep their counts,
+    /// so that counters never go back.
+    pub fn totals(&self) -> BTreeMap<Arc<str>, RuleTotals> {
+        let cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
+        cells
+            .iter()
+            .map(|(rule, cells)| {
+                let mut totals = RuleTotals::default();
+                cells.iter().for_each(|cell| totals.add(cell));
+                (Arc::clone(rule), totals)
+            })
+            .collect()
+    }
+
+    /// The cells of `rule`, one per worker; made when the rule is seen first.
+    pub(crate) fn cells(&self, rule: &str, workers: usize) -> (Arc<str>, Cells) {
+        let mut cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((name, cells)) = cells.get_key_value(rule) {
+            return (Arc::clone(name), cells.clone());
+        }
+        let name: Arc<str> = rule.into();
+        let fresh: Vec<_> = (0..workers).map(|_| Arc::default()).collect();
+        cells.insert(Arc::clone(&name), fresh.clone());
+        (name, fresh)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_add_up_the_workers_and_survive_a_rule_that_comes_back() {
+        let metrics = Metrics::default();
+        let (_, cells) = metrics.cells("web", 2);
+        cells[0].requests.add(3);
+        cells[1].requests.add(4);
+        let (_, again) = metrics.cells("web", 2);
+        again[1].requests.add(1);
+        let totals = metrics.totals();
+        assert_eq!(totals["web"].requests, 8);
+        let listed: u64 = totals["web"]
+            .iter()
+            .find_map(|(name, value)| (name == "requests").then_some(value))
+            .unwrap();
+        assert_eq!(listed, 8);
+    }
+}

@@ -1,0 +1,230 @@
+//! The proxy from outside: the data plane of the manager.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use evenkeel_core::time::Clock;
+use evenkeel_manager::snapshot::{Commit, DataPlane, Snapshot};
+
+use crate::access::AccessLog;
+use crate::listen::{self, ListenKey};
+use crate::metrics::{Metrics, RuleMetrics};
+use crate::service::RuleShared;
+use crate::worker::{self, Command, Plan, ServicePlan, WorkerHandle};
+
+/// Workers that carry the traffic of all rules. Cheap to clone; all clones are the same
+/// proxy.
+#[derive(Clone, Debug)]
+pub struct Proxy {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    clock: Clock,
+    workers: usize,
+    metrics: Metrics,
+    state: Mutex<PlaneState>,
+}
+
+#[derive(Debug)]
+struct PlaneState {
+    workers: Vec<WorkerHandle>,
+    /// Listeners in use, with the addresses that they really have.
+    listeners: HashMap<ListenKey, SocketAddr>,
+    shared: HashMap<Box<str>, Arc<RuleShared>>,
+}
+
+/// The workers could not be started.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot start worker {worker}: {source}; check the limits on threads and open files")]
+pub struct StartError {
+    worker: usize,
+    source: io::Error,
+}
+
+impl Proxy {
+    /// Starts `workers` threads (at least one) that serve nothing yet. `clock` is the
+    /// clock of the whole process.
+    ///
+    /// The soft limit on open files is raised to the hard one: every client takes a
+    /// file or two.
+    pub fn start(clock: Clock, workers: usize) -> Result<Self, StartError> {
+        raise_file_limit();
+        let workers = workers.max(1);
+        let handles = (0..workers)
+            .map(|index| {
+                worker::start(clock, index).map_err(|source| StartError {
+                    worker: index,
+                    source,
+                })
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Proxy {
+            inner: Arc::new(Inner {
+                clock,
+                workers,
+                metrics: Metrics::default(),
+                state: Mutex::new(PlaneState {
+                    workers: handles,
+                    listeners: HashMap::new(),
+                    shared: HashMap::new(),
+                }),
+            }),
+        })
+    }
+
+    /// The counters of all rules.
+    pub fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+
+    /// Where access records go from now on; `None` is nowhere.
+    pub fn set_access_log(&self, log: Option<&AccessLog>) {
+        for worker in &self.state().workers {
+            let _ = worker.commands.send(Command::Log(log.cloned()));
+        }
+    }
+
+    /// The address on which the listener of `rule` configured as `address` really
+    /// listens: another one where the configuration asks for port 0.
+    pub fn local_address(&self, rule: &str, address: SocketAddr) -> Option<SocketAddr> {
+        let key = ListenKey::new(address, rule);
+        self.state().listeners.get(&key).copied()
+    }
+
+    /// Stops accepting clients and closes idle HTTP connections; what is in progress
+    /// may go on for `grace`, then it is cut. May be called again with less grace.
+    pub fn drain(&self, grace: Duration) {
+        let at = self.inner.clock.now().after(grace);
+        let mut state = self.state();
+        state.listeners.clear();
+        for worker in &state.workers {
+            let _ = worker.commands.send(Command::Drain(at));
+        }
+    }
+
+    /// Waits until a drain is over. Blocks the calling thread.
+    pub fn join(&self) {
+        let workers = std::mem::take(&mut self.state().workers);
+        for worker in workers {
+            if worker.thread.join().is_err() {
+                tracing::error!("a worker has panicked");
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, PlaneState> {
+        self.inner.state()
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, PlaneState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn commit(&self, next: &Snapshot, mut sockets: HashMap<ListenKey, Vec<StdListener>>) {
+        let mut state = self.state();
+        let mut plans: Vec<Plan> = (0..self.workers)
+            .map(|_| Plan {
+                services: Vec::with_capacity(next.rules.len()),
+            })
+            .collect();
+        let mut listeners = HashMap::new();
+        let mut shared = HashMap::new();
+        for snapshot in &next.rules {
+            let rule = &snapshot.rule;
+            let (name, cells): (_, Vec<Arc<RuleMetrics>>) =
+                self.metrics.cells(&rule.name, self.workers);
+            let common = state.shared.remove(rule.name.as_str()).unwrap_or_default();
+            let mut listens: Vec<Vec<(ListenKey, Option<StdListener>)>> =
+                (0..self.workers).map(|_| Vec::new()).collect();
+            for key in keys(snapshot) {
+                let mut fresh = sockets.remove(&key).unwrap_or_default().into_iter();
+                let address = match fresh.as_slice().first() {
+                    Some(socket) => socket.local_addr().unwrap_or(key.address),
+                    None => state.listeners.get(&key).copied().unwrap_or(key.address),
+                };
+                for listen in &mut listens {
+                    listen.push((key.clone(), fresh.next()));
+                }
+                listeners.insert(key, address);
+            }
+            for ((plan, listen), metrics) in plans.iter_mut().zip(listens).zip(cells) {
+                plan.services.push(ServicePlan {
+                    name: Arc::clone(&name),
+                    snapshot: Arc::clone(snapshot),
+                    shared: Arc::clone(&common),
+                    metrics,
+                    listen,
+                });
+            }
+            shared.insert(rule.name.as_str().into(), common);
+        }
+        state.listeners = listeners;
+        state.shared = shared;
+        for (worker, plan) in state.workers.iter().zip(plans) {
+            let _ = worker.commands.send(Command::Apply(plan));
+        }
+    }
+}
+
+impl DataPlane for Proxy {
+    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, Vec<String>> {
+        let state = self.state();
+        let mut sockets = HashMap::new();
+        let mut seen = HashSet::new();
+        let mut errors = Vec::new();
+        for snapshot in &next.rules {
+            for key in keys(snapshot) {
+                if !seen.insert(key.clone()) {
+                    errors.push(format!(
+                        "rule {:?}: {} is the address of another rule, too",
+                        snapshot.rule.name, key.address
+                    ));
+                } else if !state.listeners.contains_key(&key) {
+                    match listen::bind(key.address, self.inner.workers) {
+                        Ok(bound) => {
+                            sockets.insert(key, bound);
+                        }
+                        Err(error) => errors.push(format!(
+                            "rule {:?}: cannot listen on {}: {error}",
+                            snapshot.rule.name, key.address
+                        )),
+                    }
+                }
+            }
+        }
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let (inner, next) = (Arc::clone(&self.inner), Arc::clone(next));
+        Ok(Box::new(move || inner.commit(&next, sockets)))
+    }
+}
+
+/// Where a rule listens: nowhere, if it is disabled.
+fn keys(
+    snapshot: &evenkeel_manager::snapshot::RuleSnapshot,
+) -> impl Iterator<Item = ListenKey> + '_ {
+    let rule = &snapshot.rule;
+    let addresses = if rule.enabled { &rule.listen[..] } else { &[] };
+    addresses
+        .iter()
+        .map(|address| ListenKey::new(*address, &rule.name))
+}
+
+fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        limit.current = limit.maximum;
+        if let Err(error) = setrlimit(Resource::Nofile, limit) {
+            tracing::warn!(%error, "cannot raise the limit on open files");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! A rule as a worker serves it: what it is configured to do now, and how a client's
+//! request is bound to a member.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use evenkeel_core::group::{PickError, Request, Ticket};
+use evenkeel_core::member::{Member, MemberId};
+use evenkeel_core::time::Instant;
+use evenkeel_manager::snapshot::RuleSnapshot;
+use tokio::sync::Notify;
+
+use crate::budget::RetryBudget;
+use crate::listen::Session;
+use crate::metrics::RuleMetrics;
+use crate::watch::{ServiceId, Stop};
+
+/// What the workers share about a rule.
+#[derive(Debug, Default)]
+pub(crate) struct RuleShared {
+    /// Open client connections.
+    open: AtomicU32,
+    /// Told when there is room for another one.
+    pub(crate) room: Notify,
+}
+
+impl RuleShared {
+    pub(crate) fn enter(&self) {
+        self.open.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What a service does with its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Serves them.
+    Running,
+    /// The rule is disabled or gone: what is open goes on, an HTTP connection to the
+    /// end of its next response.
+    Draining,
+    /// The process ends: as `Draining`, and idle HTTP connections are closed.
+    ShuttingDown,
+}
+
+/// A rule, in one worker.
+#[derive(Debug)]
+pub(crate) struct Service {
+    pub(crate) id: ServiceId,
+    pub(crate) name: Arc<str>,
+    current: RefCell<Arc<RuleSnapshot>>,
+    pub(crate) shared: Arc<RuleShared>,
+    pub(crate) metrics: Arc<RuleMetrics>,
+    pub(crate) state: Cell<State>,
+    /// Of this worker: together the workers keep the share, too.
+    pub(crate) budget: RefCell<RetryBudget>,
+}
+
+impl Service {
+    pub(crate) fn new(
+        id: ServiceId,
+        name: Arc<str>,
+        snapshot: Arc<RuleSnapshot>,
+        shared: Arc<RuleShared>,
+        metrics: Arc<RuleMetrics>,
+        now: Instant,
+    ) -> Self {
+        Service {
+            id,
+            name,
+            current: RefCell::new(snapshot),
+            shared,
+            metrics,
+            state: Cell::new(State::Running),
+            budget: RefCell::new(RetryBudget::new(now)),
+        }
+    }
+
+    /// The rule as it is configured now.
+    #[inline]
+    pub(crate) fn rule(&self) -> Arc<RuleSnapshot> {
+        Arc::clone(&self.current.borrow())
+    }
+
+    pub(crate) fn update(&self, snapshot: Arc<RuleSnapshot>) {
+        self.current.replace(snapshot);
+        // The new limit may be higher.
+        self.shared.room.notify_waiters();
+    }
+
+    /// Whether another client connection is allowed.
+    pub(crate) fn has_room(&self) -> bool {
+        let most = self.current.borrow().rule.max_connections;
+        self.shared.open.load(Ordering::Relaxed) < most
+    }
+
+    /// A client connection has ended.
+    pub(crate) fn leave(&self) {
+        let most = self.current.borrow().rule.max_connections;
+        if self.shared.open.fetch_sub(1, Ordering::AcqRel) >= most {
+            self.shared.room.notify_waiters();
+        }
+    }
+}
+
+/// A request or connection bound to a member.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    pub(crate) ticket: Ticket,
+    pub(crate) member: MemberId,
+    pub(crate) address: SocketAddr,
+    /// Kept for the access log only.
+    pub(crate) name: Option<Arc<str>>,
+}
+
+/// Why no member can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// None is eligible.
+    NoMember,
+    /// All are at their limits, and so is the queue for them.
+    QueueFull,
+    /// All were at their limits for too long.
+    QueueTimeout,
+    /// The connection is to be cut.
+    Cut,
+    /// The client went away while it waited.
+    ClientGone,
+}
+
+impl Session {
+    /// Binds to a member that is not among `tried`, waiting for one in the group's
+    /// queue if all are full. `gone` tells when the client has gone meanwhile.
+    pub(crate) async fn bind(
+        &self,
+        rule: &RuleSnapshot,
+        tried: &[MemberId],
+        now: Instant,
+        mut gone: impl FnMut(&mut std::task::Context<'_>) -> bool,
+    ) -> Result<Bound, Refusal> {
+        match self.try_bind(rule, tried, now) {
+            Ok(bound) => return Ok(bound),
+            Err(PickError::NoneEligible) => return Err(Refusal::NoMember),
+            Err(PickError::AllFull) => {}
+        }
+        let group = &rule.group;
+        let Some(_place) = group.enter_queue() else {
+            return Err(Refusal::QueueFull);
+        };
+        self.watch.arm(rule.rule.timeouts.queue);
+        loop {
+            // Registered before the attempt, so that room made after it is not missed.
+            let notified = group.room.notified();
+            tokio::pin!(notified);
+            notified.as_mut().enable();
+            match self.try_bind(rule, tried, self.worker.now()) {
+                Ok(bound) => {
+                    self.watch.disarm();
+                    return Ok(bound);
+                }
+                Err(PickError::NoneEligible) => return Err(Refusal::NoMember),
+                Err(PickError::AllFull) => {}
+            }
+            let waited = self.watch.until(|cx| {
+                if gone(cx) {
+                    return std::task::Poll::Ready(Err(Refusal::ClientGone));
+                }
+                notified.as_mut().poll(cx).map(Ok)
+            });
+            match waited.await {
+                Ok(result) => result?,
+                Err(Stop::Expired) => return Err(Refusal::QueueTimeout),
+                Err(Stop::Cut) => return Err(Refusal::Cut),
+            }
+        }
+    }
+
+    fn try_bind(
+        &self,
+        rule: &RuleSnapshot,
+        tried: &[MemberId],
+        now: Instant,
+    ) -> Result<Bound, PickError> {
+        let group = rule.group.current.load();
+        let request = Request {
+            now,
+            client: Some(self.peer.ip()),
+            tried,
+        };
+        let ticket = group.pick(&request, &mut self.worker.rng.borrow_mut())?;
+        let member: &Member = &group.members()[ticket.index()];
+        Ok(Bound {
+            member: member.id,
+            address: member.address,
+            name: self
+                .worker
+                .log
+                .borrow()
+                .is_some()
+                .then(|| Arc::clone(&member.name)),
+            ticket,
+        })
+    }
+}

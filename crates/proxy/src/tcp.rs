@@ -1,0 +1,485 @@
+//! TCP rules: bytes, unread.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, SystemTime};
+
+use evenkeel_core::group::Outcome;
+use evenkeel_core::member::MemberId;
+use evenkeel_manager::snapshot::RuleSnapshot;
+use socket2::SockRef;
+use tokio::io::AsyncWrite;
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::access::{End, Record};
+use crate::buffer::Buffer;
+use crate::listen::Session;
+use crate::pipe::Pipe;
+use crate::service::{Bound, Refusal};
+use crate::watch::{Stop, Watch};
+use crate::worker::Worker;
+
+/// Members that are tried for one client before it is given up.
+const TRIES: usize = 3;
+
+/// Serves one client.
+pub(crate) async fn serve(session: Session, mut client: TcpStream) {
+    let at = SystemTime::now();
+    let started = session.worker.now();
+    let rule = session.service.rule();
+    let mut traffic = Traffic::default();
+    let mut member = None;
+    let mut retries = 0;
+    let mut response_time = None;
+    let end = match connect_member(&session, &rule, &client, &mut retries).await {
+        Err(end) => {
+            reset(&client);
+            end
+        }
+        Ok((mut bound, mut upstream)) => {
+            member = bound.name.take();
+            let tunnel = Tunnel {
+                session: &session,
+                rule: &rule,
+                half_close: rule.rule.half_close,
+            };
+            let end = tunnel
+                .run(&mut client, &mut upstream, &mut traffic, || {
+                    let now = session.worker.now();
+                    response_time = Some(now.since(bound.ticket.started()));
+                    bound.ticket.responded(Outcome::Success, now);
+                })
+                .await;
+            let outcome = match end {
+                End::Member => Outcome::Failure,
+                _ if response_time.is_some() => Outcome::Success,
+                _ => Outcome::Cancelled,
+            };
+            bound.ticket.finish(outcome, session.worker.now());
+            rule.group.vacated();
+            end
+        }
+    };
+    session.count_end(end);
+    session.log(|| Record {
+        at,
+        client: session.peer,
+        rule: session.service.name.clone(),
+        member,
+        request: None,
+        status: None,
+        bytes_received: traffic.up.moved,
+        bytes_sent: traffic.down.moved,
+        response_time,
+        total_time: session.worker.now().since(started),
+        retries,
+        end,
+    });
+}
+
+/// Finds a member that can be connected to.
+async fn connect_member(
+    session: &Session,
+    rule: &RuleSnapshot,
+    client: &TcpStream,
+    retries: &mut u32,
+) -> Result<(Bound, TcpStream), End> {
+    let mut tried: Vec<MemberId> = Vec::new();
+    loop {
+        let now = session.worker.now();
+        // A client that has only ended its side may still wait for an answer; one that
+        // was reset does not.
+        let gone = |cx: &mut Context<'_>| {
+            let mut byte = [0];
+            let mut byte = tokio::io::ReadBuf::new(&mut byte);
+            matches!(client.poll_peek(cx, &mut byte), Poll::Ready(Err(_)))
+        };
+        let bound = match session.bind(rule, &tried, now, gone).await {
+            Ok(bound) => bound,
+            Err(refusal) => {
+                // What failed before counts for more than that nobody is left.
+                if refusal == Refusal::NoMember && !tried.is_empty() {
+                    return Err(End::Member);
+                }
+                return Err(session.count_refusal(refusal));
+            }
+        };
+        match connect(session, bound.address, rule.rule.timeouts.connect).await {
+            Ok(stream) => return Ok((bound, stream)),
+            Err(failure) => {
+                let cut = matches!(failure, ConnectFailure::Cut);
+                let outcome = if cut {
+                    Outcome::Cancelled
+                } else {
+                    Outcome::Failure
+                };
+                bound.ticket.finish(outcome, session.worker.now());
+                rule.group.vacated();
+                match failure {
+                    ConnectFailure::Cut => return Err(End::Terminated),
+                    _ if tried.len() + 1 < TRIES => {
+                        tried.push(bound.member);
+                        *retries += 1;
+                        session.service.metrics.retries.add(1);
+                    }
+                    ConnectFailure::Refused => return Err(End::Member),
+                    ConnectFailure::TimedOut => return Err(End::MemberTimeout),
+                }
+            }
+        }
+    }
+}
+
+/// Why a member could not be connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConnectFailure {
+    /// It refused, or there is no way to it.
+    Refused,
+    /// It did not answer in time.
+    TimedOut,
+    /// The client's connection is to be cut.
+    Cut,
+}
+
+/// Opens a connection to a member.
+pub(crate) async fn connect(
+    session: &Session,
+    address: SocketAddr,
+    limit: Duration,
+) -> Result<TcpStream, ConnectFailure> {
+    let metrics = &session.service.metrics;
+    let result = open(&session.watch, address, limit).await;
+    match &result {
+        Ok(_) => metrics.member_connects.add(1),
+        Err(ConnectFailure::Cut) => {}
+        Err(failure) => {
+            metrics.member_connect_failures.add(1);
+            tracing::debug!(rule = %session.service.name, %address, ?failure, "cannot connect to a member");
+        }
+    }
+    result
+}
+
+async fn open(
+    watch: &Watch,
+    address: SocketAddr,
+    limit: Duration,
+) -> Result<TcpStream, ConnectFailure> {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()
+    } else {
+        TcpSocket::new_v6()
+    };
+    let socket = socket
+        .and_then(|socket| socket.set_nodelay(true).map(|()| socket))
+        .map_err(|error| {
+            tracing::warn!(%error, "cannot make a socket");
+            ConnectFailure::Refused
+        })?;
+    let connecting = socket.connect(address);
+    tokio::pin!(connecting);
+    watch.arm(limit);
+    let result = watch.until(|cx| connecting.as_mut().poll(cx)).await;
+    watch.disarm();
+    match result {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(_)) => Err(ConnectFailure::Refused),
+        Err(Stop::Expired) => Err(ConnectFailure::TimedOut),
+        Err(Stop::Cut) => Err(ConnectFailure::Cut),
+    }
+}
+
+/// Makes the peer see a reset instead of an orderly end when `stream` is dropped: what
+/// was cut must never look complete.
+pub(crate) fn reset(stream: &TcpStream) {
+    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+}
+
+/// Two connections that carry each other's bytes.
+pub(crate) struct Tunnel<'a> {
+    pub(crate) session: &'a Session,
+    pub(crate) rule: &'a RuleSnapshot,
+    /// Whether one side may end while the other goes on.
+    pub(crate) half_close: bool,
+}
+
+/// Both directions of a tunnel.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    /// From the client to the member.
+    pub(crate) up: Flow,
+    /// From the member to the client.
+    pub(crate) down: Flow,
+}
+
+impl Tunnel<'_> {
+    /// Carries bytes until both sides have ended, or something is wrong. `answered` is
+    /// called with the member's first byte.
+    pub(crate) async fn run(
+        &self,
+        client: &mut TcpStream,
+        member: &mut TcpStream,
+        traffic: &mut Traffic,
+        mut answered: impl FnMut(),
+    ) -> End {
+        let watch = &self.session.watch;
+        let worker = &*self.session.worker;
+        let metrics = &self.session.service.metrics;
+        let idle = self.rule.rule.timeouts.idle;
+        watch.arm(idle);
+        let mut deaf = false;
+        let end = std::future::poll_fn(|cx| {
+            let (up, down) = (traffic.up.moved, traffic.down.moved);
+            let step_up = traffic.up.poll(cx, client, member, worker);
+            let step_down = traffic.down.poll(cx, member, client, worker);
+            let (up, down) = (traffic.up.moved - up, traffic.down.moved - down);
+            metrics.bytes_from_clients.add(up);
+            metrics.bytes_to_clients.add(down);
+            if down > 0 && traffic.down.moved == down {
+                answered();
+            }
+            let (up_ended, down_ended) = match (step_up, step_down) {
+                (Poll::Ready(Err(Broken::From)), _) | (_, Poll::Ready(Err(Broken::To))) => {
+                    return Poll::Ready(End::Client);
+                }
+                (_, Poll::Ready(Err(Broken::From))) => return Poll::Ready(End::Member),
+                // The member takes no more, but what it has sent before is still good.
+                (Poll::Ready(Err(Broken::To)), down) => {
+                    deaf = true;
+                    (true, down.is_ready())
+                }
+                (up, down) => (up.is_ready(), down.is_ready()),
+            };
+            let one_suffices = !self.half_close && !deaf;
+            if up_ended && down_ended || (up_ended || down_ended) && one_suffices {
+                return Poll::Ready(End::Complete);
+            }
+            if up + down > 0 {
+                watch.arm(idle);
+            }
+            watch.poll_stop(cx).map(|stop| match stop {
+                Stop::Cut => End::Terminated,
+                // Whoever should have taken or sent the next byte cannot be told from
+                // outside, unless bytes wait for one of them.
+                Stop::Expired if traffic.up.is_blocked() => End::MemberTimeout,
+                Stop::Expired => End::ClientTimeout,
+            })
+        })
+        .await;
+        traffic.up.release(worker);
+        traffic.down.release(worker);
+        if end != End::Complete {
+            reset(client);
+            reset(member);
+        }
+        end
+    }
+}
+
+/// Which end of a flow has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    From,
+    To,
+}
+
+/// Reads in a row that fill the buffer before a flow is spliced: a bulk transfer, for
+/// which a pipe pays. Small messages never need one.
+const FULL_READS: u8 = 2;
+
+/// A spliced flow whose calls move less than this goes back to reads and writes...
+const SMALL_SPLICE: usize = 4096;
+
+/// ...after so many of them in a row.
+const SMALL_SPLICES: u8 = 16;
+
+/// Bytes that a flow moves before others get their turn.
+const TURN_BYTES: u64 = 2 << 20;
+
+/// One direction of a tunnel.
+#[derive(Debug, Default)]
+pub(crate) struct Flow {
+    stage: Stage,
+    /// Bytes that have reached the receiver's socket.
+    pub(crate) moved: u64,
+    streak: u8,
+}
+
+#[derive(Debug, Default)]
+enum Stage {
+    /// Nothing waits to be written; no buffer is held.
+    #[default]
+    Empty,
+    Copying(Buffer),
+    Splicing(Pipe),
+    /// The end was passed on, or nothing more can be written.
+    Ended,
+}
+
+impl Flow {
+    /// A flow that begins with bytes that were read already.
+    pub(crate) fn with(buffer: Buffer) -> Self {
+        Flow {
+            stage: Stage::Copying(buffer),
+            ..Flow::default()
+        }
+    }
+
+    /// Whether the receiver does not take what it should.
+    fn is_blocked(&self) -> bool {
+        match &self.stage {
+            Stage::Copying(buffer) => !buffer.is_empty(),
+            Stage::Splicing(pipe) => pipe.held() > 0,
+            Stage::Empty | Stage::Ended => false,
+        }
+    }
+
+    fn release(&mut self, worker: &Worker) {
+        match std::mem::replace(&mut self.stage, Stage::Ended) {
+            Stage::Copying(buffer) => worker.buffers.give(buffer),
+            Stage::Splicing(pipe) => worker.pipes.give(pipe),
+            Stage::Empty | Stage::Ended => {}
+        }
+    }
+
+    /// Moves what can be moved; ready when the flow has ended.
+    #[inline]
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut TcpStream,
+        to: &mut TcpStream,
+        worker: &Worker,
+    ) -> Poll<Result<(), Broken>> {
+        let turn = self.moved + TURN_BYTES;
+        loop {
+            if self.moved >= turn {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            match &mut self.stage {
+                Stage::Ended => return Poll::Ready(Ok(())),
+                Stage::Empty => {
+                    let mut buffer = worker.buffers.take();
+                    match buffer.poll_fill(cx, from) {
+                        Poll::Pending => {
+                            worker.buffers.give(buffer);
+                            return Poll::Pending;
+                        }
+                        Poll::Ready(Err(_)) => {
+                            worker.buffers.give(buffer);
+                            return Poll::Ready(Err(Broken::From));
+                        }
+                        Poll::Ready(Ok(0)) => {
+                            worker.buffers.give(buffer);
+                            return self.end(cx, to);
+                        }
+                        Poll::Ready(Ok(_)) => {
+                            self.streak = if buffer.is_full() { self.streak + 1 } else { 0 };
+                            self.stage = Stage::Copying(buffer);
+                        }
+                    }
+                }
+                Stage::Copying(buffer) => {
+                    while !buffer.is_empty() {
+                        match ready!(Pin::new(&mut *to).poll_write(cx, buffer.bytes())) {
+                            Ok(n) if n > 0 => {
+                                buffer.consume(n);
+                                self.moved += n as u64;
+                            }
+                            _ => return self.broken_to(worker),
+                        }
+                    }
+                    self.release(worker);
+                    self.stage = match (self.streak >= FULL_READS)
+                        .then(|| worker.pipes.take())
+                        .flatten()
+                    {
+                        Some(pipe) => {
+                            self.streak = 0;
+                            Stage::Splicing(pipe)
+                        }
+                        None => {
+                            self.streak = self.streak.min(FULL_READS);
+                            Stage::Empty
+                        }
+                    };
+                }
+                Stage::Splicing(pipe) => {
+                    if pipe.held() == 0 {
+                        match ready!(pipe.poll_fill(cx, from, usize::MAX)) {
+                            Err(_) => return Poll::Ready(Err(Broken::From)),
+                            Ok(0) => {
+                                self.release(worker);
+                                return self.end(cx, to);
+                            }
+                            Ok(n) if n < SMALL_SPLICE => self.streak += 1,
+                            Ok(_) => self.streak = 0,
+                        }
+                    }
+                    while pipe.held() > 0 {
+                        match ready!(pipe.poll_drain(cx, to)) {
+                            Ok(n) => self.moved += n as u64,
+                            Err(_) => return self.broken_to(worker),
+                        }
+                    }
+                    if self.streak >= SMALL_SPLICES {
+                        self.release(worker);
+                        self.streak = 0;
+                        self.stage = Stage::Empty;
+                    }
+                }
+            }
+        }
+    }
+
+    fn broken_to(&mut self, worker: &Worker) -> Poll<Result<(), Broken>> {
+        self.release(worker);
+        Poll::Ready(Err(Broken::To))
+    }
+
+    /// Passes the end on. `shutdown` of a socket never waits.
+    fn end(&mut self, cx: &mut Context<'_>, to: &mut TcpStream) -> Poll<Result<(), Broken>> {
+        self.stage = Stage::Ended;
+        let _ = Pin::new(to).poll_shutdown(cx);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Session {
+    /// Counts a refusal and says how it ends the request.
+    pub(crate) fn count_refusal(&self, refusal: Refusal) -> End {
+        let metrics = &self.service.metrics;
+        match refusal {
+            Refusal::NoMember => metrics.refused_no_member.add(1),
+            Refusal::QueueFull => metrics.refused_queue_full.add(1),
+            Refusal::QueueTimeout => metrics.refused_queue_timeout.add(1),
+            Refusal::Cut => return End::Terminated,
+            Refusal::ClientGone => return End::Client,
+        }
+        End::Refused
+    }
+
+    /// Counts how a request or connection ended.
+    pub(crate) fn count_end(&self, end: End) {
+        let metrics = &self.service.metrics;
+        match end {
+            End::Complete | End::Refused => {}
+            End::Client => metrics.client_aborts.add(1),
+            End::ClientTimeout => metrics.client_timeouts.add(1),
+            End::Member => metrics.member_failures.add(1),
+            End::MemberTimeout => metrics.member_timeouts.add(1),
+            End::Terminated => metrics.terminated.add(1),
+        }
+    }
+
+    /// Logs what `record` answers, if anybody wants to know.
+    pub(crate) fn log(&self, record: impl FnOnce() -> Record) {
+        if let Some(log) = &*self.worker.log.borrow()
+            && !log.record(record())
+        {
+            self.service.metrics.access_log_dropped.add(1);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! A worker: one thread, one single-threaded runtime, its own listeners (by
+//! `SO_REUSEPORT`), connections, pools and counters. Workers share groups, which are
+//! lock-free, and nothing else on the hot path.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use evenkeel_core::time::{Clock, Instant};
+use evenkeel_manager::snapshot::RuleSnapshot;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::access::AccessLog;
+use crate::buffer::BufferPool;
+use crate::listen::{ListenKey, Listening};
+use crate::metrics::RuleMetrics;
+use crate::pipe::PipePool;
+use crate::pool::UpstreamPool;
+use crate::service::{RuleShared, Service, State};
+use crate::watch::{ServiceId, TICK, Watchers};
+
+/// What the main thread tells a worker.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// A new configuration.
+    Apply(Plan),
+    /// Where access records go from now on.
+    Log(Option<AccessLog>),
+    /// Accept nothing more, end what is idle, cut what is left at the given time,
+    /// and return.
+    Drain(Instant),
+}
+
+/// A configuration as one worker gets it.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) services: Vec<ServicePlan>,
+}
+
+/// A rule as one worker gets it.
+#[derive(Debug)]
+pub(crate) struct ServicePlan {
+    pub(crate) name: Arc<str>,
+    pub(crate) snapshot: Arc<RuleSnapshot>,
+    pub(crate) shared: Arc<RuleShared>,
+    pub(crate) metrics: Arc<RuleMetrics>,
+    /// Where it listens, with this worker's socket if that is new.
+    pub(crate) listen: Vec<(ListenKey, Option<std::net::TcpListener>)>,
+}
+
+/// What all tasks of a worker share.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    clock: Clock,
+    pub(crate) rng: RefCell<fastrand::Rng>,
+    pub(crate) buffers: BufferPool,
+    pub(crate) pipes: PipePool,
+    pub(crate) upstreams: UpstreamPool,
+    pub(crate) watchers: Rc<Watchers>,
+    pub(crate) log: RefCell<Option<AccessLog>>,
+    services: RefCell<HashMap<Arc<str>, Rc<Service>>>,
+    listeners: RefCell<HashMap<ListenKey, Rc<Listening>>>,
+    next_service: Cell<u32>,
+    /// Client connections being served.
+    pub(crate) open: Cell<usize>,
+}
+
+/// A worker's thread, from outside.
+#[derive(Debug)]
+pub(crate) struct WorkerHandle {
+    pub(crate) commands: UnboundedSender<Command>,
+    pub(crate) thread: std::thread::JoinHandle<()>,
+}
+
+/// Starts worker number `index`.
+pub(crate) fn start(clock: Clock, index: usize) -> io::Result<WorkerHandle> {
+    let (commands, inbox) = unbounded_channel();
+    let (ready, started) = std::sync::mpsc::sync_channel(1);
+    let thread = std::thread::Builder::new()
+        .name(format!("worker-{index}"))
+        .spawn(move || {
+            // The runtime must be built on its own thread; what fails here must be
+            // told to the caller, who waits.
+            let built = build(clock);
+            match built {
+                Ok((runtime, worker, timer)) => {
+                    let _ = ready.send(Ok(()));
+                    runtime.block_on(run(worker, timer, inbox));
+                }
+                Err(error) => drop(ready.send(Err(error))),
+            }
+        })?;
+    match started.recv() {
+        Ok(result) => result?,
+        Err(_) => return Err(io::Error::other("the worker thread ended at once")),
+    }
+    Ok(WorkerHandle { commands, thread })
+}
+
+fn build(clock: Clock) -> io::Result<(LocalRuntime, Rc<Worker>, OwnedFd)> {
+    // No time driver: it would read the clock and look at its wheel in every turn of
+    // the event loop. A timer file ticks for the sweep instead.
+    let runtime = Builder::new_current_thread()
+        .enable_io()
+        .event_interval(128)
+        .global_queue_interval(1024)
+        .build_local(LocalOptions::default())?;
+    let timer = timerfd_create(
+        TimerfdClockId::Monotonic,
+        TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
+    )?;
+    let tick = Timespec {
+        tv_sec: 0,
+        tv_nsec: i64::from(TICK.subsec_nanos()),
+    };
+    let every = Itimerspec {
+        it_interval: tick,
+        it_value: tick,
+    };
+    timerfd_settime(&timer, TimerfdTimerFlags::empty(), &every)?;
+    let worker = Rc::new(Worker {
+        clock,
+        rng: RefCell::new(fastrand::Rng::new()),
+        buffers: BufferPool::default(),
+        pipes: PipePool::default(),
+        upstreams: UpstreamPool::default(),
+        watchers: Watchers::new(clock.now()),
+        log: RefCell::new(None),
+        services: RefCell::default(),
+        listeners: RefCell::default(),
+        next_service: Cell::new(0),
+        open: Cell::new(0),
+    });
+    Ok((runtime, worker, timer))
+}
+
+async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Command>) {
+    // SAFETY: the file is owned, so it stays open and the same until it is dropped.
+    let timer = unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) };
+    let timer = match timer {
+        Ok(timer) => timer,
+        Err(error) => {
+            tracing::error!(%error, "a worker cannot watch its timer; it ends");
+            return;
+        }
+    };
+    let mut cut_at = None;
+    loop {
+        tokio::select! {
+            command = inbox.recv() => match command {
+                Some(Command::Apply(plan)) => worker.apply(plan),
+                Some(Command::Log(log)) => *worker.log.borrow_mut() = log,
+                Some(Command::Drain(at)) => {
+                    worker.drain();
+                    cut_at = Some(at);
+                }
+                // The proxy was dropped without a shutdown.
+                None => return,
+            },
+            _ = tick(&timer) => {
+                let now = worker.now();
+                worker.watchers.sweep(now);
+                worker.upstreams.sweep(now);
+                if cut_at.is_some_and(|at| at <= now) {
+                    worker.watchers.cut(None);
+                }
+                // Not earlier than a tick after the order to drain: the accept queues
+                // are served by then.
+                if cut_at.is_some() && worker.open.get() == 0 {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+async fn tick(timer: &AsyncFd<OwnedFd>) -> io::Result<()> {
+    loop {
+        let mut guard = timer.readable().await?;
+        let mut count = [0; 8];
+        match guard.try_io(|timer| Ok(rustix::io::read(timer.get_ref(), &mut count)?)) {
+            Ok(result) => return result.map(drop),
+            Err(_would_block) => {}
+        }
+    }
+}
+
+impl Worker {
+    /// The current instant.
+    #[inline]
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    fn apply(self: &Rc<Self>, plan: Plan) {
+        let mut old_services = self.services.take();
+        let mut old_listeners = self.listeners.take();
+        for plan in plan.services {
+            let service = match old_services.remove(&plan.name) {
+                Some(service) => {
+                    service.update(plan.snapshot);
+                    service
+                }
+                None => {
+                    let id = ServiceId(self.next_service.get());
+                    self.next_service.set(id.0.wrapping_add(1));
+                    Rc::new(Service::new(
+                        id,
+                        Arc::clone(&plan.name),
+                        plan.snapshot,
+                        plan.shared,
+                        plan.metrics,
+                        self.now(),
+                    ))
+                }
+            };
+            for (key, socket) in plan.listen {
+                match (old_listeners.remove(&key), socket) {
+                    (Some(listening), _) => {
+                        listening.serve(Rc::clone(&service));
+                        self.listeners.borrow_mut().insert(key, listening);
+                    }
+                    (None, Some(socket)) => match Listening::start(self, socket, &service) {
+                        Ok(listening) => {
+                            self.listeners.borrow_mut().insert(key, listening);
+                        }
+                        Err(error) => {
+                            tracing::error!(rule = %plan.name, %error, "cannot accept clients");
+                        }
+                    },
+                    (None, None) => {
+                        tracing::error!(rule = %plan.name, ?key, "a listener is missing");
+                    }
+                }
+            }
+            if service.rule().rule.enabled {
+                service.state.set(State::Running);
+            } else {
+                self.end_service(&service);
+            }
+            self.services.borrow_mut().insert(plan.name, service);
+        }
+        // After the new listeners are served: on an address that passes from one rule
+        // to another nothing is refused.
+        old_listeners
+            .values()
+            .for_each(|listening| listening.stop());
+        old_services
+            .values()
+            .for_each(|service| self.end_service(service));
+    }
+
+    fn end_service(&self, service: &Service) {
+        service.state.set(State::Draining);
+        if service.rule().rule.terminate_on_disable {
+            self.watchers.cut(Some(service.id));
+        } else {
+            self.watchers.rouse(Some(service.id));
+        }
+    }
+
+    fn drain(&self) {
+        for listening in self.listeners.take().values() {
+            listening.stop();
+        }
+        for service in self.services.borrow().values() {
+            service.state.set(State::ShuttingDown);
+        }
+        self.watchers.rouse(None);
+    }
+}

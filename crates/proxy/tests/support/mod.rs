@@ -1,0 +1,259 @@
+//! A proxy with scripted members. Everything is on loopback and port 0, and sockets
+//! have a read limit that only a hang can meet.
+
+#![allow(dead_code, missing_docs, clippy::unwrap_used)]
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use evenkeel_core::group::{Group, GroupSettings, GroupState};
+use evenkeel_core::load::Location;
+use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
+use evenkeel_core::strategy::{self, Values};
+use evenkeel_core::time::Clock;
+use evenkeel_manager::config::{HttpOptions, Protocol, Rule, Timeouts};
+use evenkeel_manager::snapshot::{DataPlane, GroupHandle, RuleSnapshot, Snapshot};
+use evenkeel_proxy::Proxy;
+use evenkeel_proxy::access::{AccessLog, Record};
+use evenkeel_proxy::metrics::RuleTotals;
+
+/// What only a hang takes.
+pub const HANG: Duration = Duration::from_secs(20);
+
+pub const RULE: &str = "test";
+
+/// A proxy with one rule.
+pub struct Bed {
+    pub proxy: Proxy,
+    pub rule: Rule,
+    pub group: Arc<GroupHandle>,
+    log: Receiver<Record>,
+}
+
+impl Bed {
+    /// One worker; one rule, changed by `change`; members at `addresses`.
+    pub fn new(
+        protocol: Protocol,
+        addresses: &[SocketAddr],
+        change: impl FnOnce(&mut Rule),
+    ) -> Bed {
+        Bed::with_members(protocol, members(addresses), 16, change)
+    }
+
+    pub fn with_members(
+        protocol: Protocol,
+        members: Vec<Member>,
+        max_queue: usize,
+        change: impl FnOnce(&mut Rule),
+    ) -> Bed {
+        let proxy = Proxy::start(Clock::start(), 1).unwrap();
+        let (log, records) = AccessLog::channel();
+        proxy.set_access_log(Some(&log));
+        let mut rule = rule(protocol);
+        change(&mut rule);
+        let group = GroupHandle::new(Arc::new(group(members)), max_queue);
+        let mut bed = Bed {
+            proxy,
+            rule,
+            group: Arc::new(group),
+            log: records,
+        };
+        bed.apply(|_| {});
+        bed
+    }
+
+    /// Changes the rule and takes it into use.
+    pub fn apply(&mut self, change: impl FnOnce(&mut Rule)) {
+        change(&mut self.rule);
+        let snapshot = Snapshot {
+            generation: 1,
+            rules: vec![Arc::new(RuleSnapshot {
+                rule: self.rule.clone(),
+                group: Arc::clone(&self.group),
+            })],
+        };
+        self.proxy.prepare(&Arc::new(snapshot)).unwrap()();
+    }
+
+    /// Takes the rule away.
+    pub fn remove_rule(&mut self) {
+        self.proxy.prepare(&Arc::new(Snapshot::default())).unwrap()();
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.proxy.local_address(RULE, self.rule.listen[0]).unwrap()
+    }
+
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address()).unwrap();
+        limit(&stream);
+        stream
+    }
+
+    pub fn totals(&self) -> RuleTotals {
+        self.proxy.metrics().totals()[RULE]
+    }
+
+    /// The next access record.
+    pub fn record(&self) -> Record {
+        self.log.recv_timeout(HANG).unwrap()
+    }
+
+    pub fn in_flight(&self) -> u32 {
+        let group = self.group.current.load();
+        group.members().iter().map(|m| m.slot.in_flight()).sum()
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        self.proxy.drain(Duration::ZERO);
+        self.proxy.join();
+    }
+}
+
+pub fn limit(stream: &TcpStream) {
+    stream.set_read_timeout(Some(HANG)).unwrap();
+    stream.set_write_timeout(Some(HANG)).unwrap();
+}
+
+pub fn members(addresses: &[SocketAddr]) -> Vec<Member> {
+    let member = |(index, address): (usize, &SocketAddr)| Member {
+        id: MemberId(index as u64 + 1),
+        name: format!("m{}", index + 1).into(),
+        address: *address,
+        max_connections: None,
+        location: Arc::new(Location::new(address.to_string())),
+        slot: Arc::new(Slot::new(Weight::ONE)),
+    };
+    addresses.iter().enumerate().map(member).collect()
+}
+
+pub fn group(members: Vec<Member>) -> Group {
+    let kind = strategy::find("random").unwrap();
+    let strategy = (kind.build)(&Values::defaults(kind), &members);
+    let settings = GroupSettings::default();
+    Group::new(
+        "members",
+        settings,
+        strategy,
+        members,
+        Arc::new(GroupState::default()),
+    )
+}
+
+/// Takes the member at `index` out, or back in.
+pub fn set_down(bed: &Bed, index: usize, down: bool) {
+    bed.group.current.load().members()[index]
+        .slot
+        .set(Reason::Maintenance, down);
+}
+
+pub fn rule(protocol: Protocol) -> Rule {
+    let long = Duration::from_secs(60);
+    Rule {
+        name: RULE.into(),
+        enabled: true,
+        listen: vec!["127.0.0.1:0".parse().unwrap()],
+        protocol,
+        group: "members".into(),
+        terminate_on_disable: false,
+        half_close: true,
+        max_connections: 1000,
+        timeouts: Timeouts {
+            connect: long,
+            idle: long,
+            header: long,
+            keep_alive: long,
+            body: long,
+            response: long,
+            queue: long,
+        },
+        http: HttpOptions {
+            max_header_bytes: 16 * 1024,
+            max_header_count: 100,
+            x_forwarded: true,
+            forwarded: false,
+            via: None,
+            trust_forwarded: false,
+            retries: 2,
+            retry_budget: 0.2,
+            pool_idle_connections: 16,
+            pool_idle_timeout: long,
+        },
+    }
+}
+
+/// A member that gives each connection, with its number from 0, to `script`.
+pub fn member(script: impl Fn(usize, TcpStream) + Send + Sync + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let script = Arc::new(script);
+    std::thread::spawn(move || {
+        for (number, stream) in listener.incoming().enumerate() {
+            let (stream, script) = (stream.unwrap(), Arc::clone(&script));
+            limit(&stream);
+            std::thread::spawn(move || script(number, stream));
+        }
+    });
+    address
+}
+
+/// An address at which nobody listens.
+pub fn nobody() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
+
+/// Sends back what it gets, and ends when the other side has.
+pub fn echo(mut stream: TcpStream) {
+    let mut buffer = vec![0; 64 * 1024];
+    while let Ok(n @ 1..) = stream.read(&mut buffer) {
+        if stream.write_all(&buffer[..n]).is_err() {
+            return;
+        }
+    }
+    let _ = stream.shutdown(Shutdown::Write);
+}
+
+/// All bytes until the end.
+pub fn read_all(stream: &mut TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all).unwrap();
+    all
+}
+
+/// Whether the stream was cut, rather than ended.
+pub fn is_cut(stream: &mut TcpStream) -> bool {
+    let mut rest = Vec::new();
+    matches!(
+        stream.read_to_end(&mut rest),
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset
+    )
+}
+
+/// Reads exactly what is expected.
+pub fn expect(stream: &mut TcpStream, expected: &[u8]) {
+    let mut found = vec![0; expected.len()];
+    stream.read_exact(&mut found).unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&found),
+        String::from_utf8_lossy(expected)
+    );
+}
+
+/// Makes the peer see a reset.
+pub fn reset(stream: TcpStream) {
+    socket2::SockRef::from(&stream)
+        .set_linger(Some(Duration::ZERO))
+        .unwrap();
+}
+
+/// Bytes that no offset error leaves unnoticed.
+pub fn pattern(len: usize) -> Vec<u8> {
+    let mut rng = fastrand::Rng::with_seed(len as u64);
+    (0..len).map(|_| rng.u8(..)).collect()
+}
