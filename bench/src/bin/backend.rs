@@ -1,0 +1,266 @@
+//! The back-end of all measurements: answers with as little work as it can.
+//!
+//! `backend` binds two loopback ports, prints `HTTP_ADDRESS TCP_ADDRESS` on a line, and
+//! serves until it is ended.
+//!
+//! HTTP: a path that starts with `/64k` is answered with 64 KiB, any other with
+//! [`SMALL_BODY`]; a request with `Connection: close` also closes. TCP: the first byte of
+//! a connection says what it is for, see [`evenkeel_bench::load`].
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+
+use evenkeel_bench::epoll::{EDGE, Epoll, READ, WRITE};
+use evenkeel_bench::load::{BULK_DOWN, BULK_UP};
+
+const SMALL_BODY: &[u8] = b"Hello from a back-end that has little to say.\n";
+const LARGE_BODY_BYTES: usize = 64 * 1024;
+/// Longest request head; a longer one closes the connection.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
+
+const HTTP_LISTENER: u64 = 0;
+const TCP_LISTENER: u64 = 1;
+const FIRST_CONNECTION: u64 = 2;
+
+fn main() -> io::Result<()> {
+    let http = TcpListener::bind("127.0.0.1:0")?;
+    let tcp = TcpListener::bind("127.0.0.1:0")?;
+    let mut stdout = io::stdout();
+    writeln!(stdout, "{} {}", http.local_addr()?, tcp.local_addr()?)?;
+    stdout.flush()?;
+
+    let mut epoll = Epoll::new()?;
+    for (listener, token) in [(&http, HTTP_LISTENER), (&tcp, TCP_LISTENER)] {
+        listener.set_nonblocking(true)?;
+        epoll.add(listener, READ, token)?;
+    }
+    let answers = Answers::new();
+    let mut connections: Vec<Option<Connection>> = Vec::new();
+    let mut free = Vec::new();
+    let mut ended = Vec::new();
+    let mut buffer = vec![0; 256 * 1024];
+    loop {
+        let count = epoll.wait(None)?;
+        for index in 0..count {
+            let (token, events) = epoll.event(index);
+            if token < FIRST_CONNECTION {
+                let (listener, service) = if token == HTTP_LISTENER {
+                    (&http, Service::Http)
+                } else {
+                    (&tcp, Service::Unknown)
+                };
+                let Ok((stream, _)) = listener.accept() else {
+                    continue;
+                };
+                let slot = free.pop().unwrap_or_else(|| {
+                    connections.push(None);
+                    connections.len() - 1
+                });
+                stream.set_nonblocking(true)?;
+                stream.set_nodelay(true)?;
+                epoll.add(&stream, READ | WRITE | EDGE, FIRST_CONNECTION + slot as u64)?;
+                connections[slot] = Some(Connection::new(stream, service));
+                continue;
+            }
+            let slot = (token - FIRST_CONNECTION) as usize;
+            let Some(connection) = &mut connections[slot] else {
+                continue;
+            };
+            let was_source = connection.service == Service::Source;
+            if !matches!(connection.advance(events, &answers, &mut buffer), Ok(true)) {
+                connections[slot] = None;
+                ended.push(slot);
+            } else if connection.service == Service::Source && !was_source {
+                // Level triggered: one write per turn, so that all sources get theirs.
+                epoll.modify(&connection.stream, READ | WRITE, token)?;
+            }
+        }
+        free.append(&mut ended);
+    }
+}
+
+struct Answers {
+    small: Vec<u8>,
+    small_close: Vec<u8>,
+    large: Vec<u8>,
+    large_close: Vec<u8>,
+}
+
+impl Answers {
+    fn new() -> Self {
+        let large_body = vec![b'x'; LARGE_BODY_BYTES];
+        let answer = |body: &[u8], connection: &str| {
+            let mut bytes = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n{connection}\r\n",
+                body.len()
+            )
+            .into_bytes();
+            bytes.extend_from_slice(body);
+            bytes
+        };
+        Self {
+            small: answer(SMALL_BODY, ""),
+            small_close: answer(SMALL_BODY, "Connection: close\r\n"),
+            large: answer(&large_body, ""),
+            large_close: answer(&large_body, "Connection: close\r\n"),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Service {
+    Http,
+    /// TCP, before its first byte.
+    Unknown,
+    Echo,
+    Source,
+    Sink,
+}
+
+struct Connection {
+    stream: TcpStream,
+    service: Service,
+    /// The start of a request head whose end has not come yet.
+    head: Vec<u8>,
+    unsent: Vec<u8>,
+    close_when_sent: bool,
+}
+
+impl Connection {
+    fn new(stream: TcpStream, service: Service) -> Self {
+        Self {
+            stream,
+            service,
+            head: Vec::new(),
+            unsent: Vec::new(),
+            close_when_sent: false,
+        }
+    }
+
+    /// Goes on as far as the socket allows; `false` when the connection is done with.
+    fn advance(&mut self, events: u32, answers: &Answers, buffer: &mut [u8]) -> io::Result<bool> {
+        if events & WRITE != 0 && !self.unsent.is_empty() {
+            let unsent = std::mem::take(&mut self.unsent);
+            self.send(&unsent)?;
+        }
+        if events & READ != 0 {
+            loop {
+                match self.stream.read(buffer) {
+                    Ok(0) => return Ok(false),
+                    Ok(count) => {
+                        if !self.receive(&buffer[..count], answers)? {
+                            return Ok(false);
+                        }
+                        if count < buffer.len() && events & (READ & !libc::EPOLLIN as u32) == 0 {
+                            break;
+                        }
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        if self.service == Service::Source && events & WRITE != 0 {
+            match self.stream.write(buffer) {
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+                _ => return Ok(true),
+            }
+        }
+        if self.close_when_sent && self.unsent.is_empty() {
+            self.stream.shutdown(Shutdown::Write)?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    fn receive(&mut self, bytes: &[u8], answers: &Answers) -> io::Result<bool> {
+        if self.service == Service::Unknown {
+            self.service = match bytes[0] {
+                BULK_DOWN => Service::Source,
+                BULK_UP => Service::Sink,
+                _ => Service::Echo,
+            };
+        }
+        match self.service {
+            Service::Echo => self.send(bytes)?,
+            Service::Http => return self.answer(bytes, answers),
+            Service::Source | Service::Sink | Service::Unknown => {}
+        }
+        Ok(true)
+    }
+
+    fn answer(&mut self, bytes: &[u8], answers: &Answers) -> io::Result<bool> {
+        let kept;
+        let mut rest = if self.head.is_empty() {
+            bytes
+        } else {
+            self.head.extend_from_slice(bytes);
+            kept = std::mem::take(&mut self.head);
+            &kept
+        };
+        while let Some(end) = find_head_end(rest) {
+            let head = &rest[..end];
+            rest = &rest[end..];
+            let close = asks_to_close(head);
+            let answer = match (head.starts_with(b"GET /64k"), close) {
+                (false, false) => &answers.small,
+                (false, true) => &answers.small_close,
+                (true, false) => &answers.large,
+                (true, true) => &answers.large_close,
+            };
+            self.send(answer)?;
+            self.close_when_sent |= close;
+        }
+        self.head.extend_from_slice(rest);
+        Ok(self.head.len() <= MAX_HEAD_BYTES)
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() && self.unsent.is_empty() {
+            match self.stream.write(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        self.unsent.extend_from_slice(rest);
+        Ok(())
+    }
+}
+
+/// Where the first head in `bytes` ends, its empty line included.
+fn find_head_end(bytes: &[u8]) -> Option<usize> {
+    let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
+    Some(end + 4)
+}
+
+fn asks_to_close(head: &[u8]) -> bool {
+    head.split(|byte| *byte == b'\n')
+        .any(|line| line.len() >= 17 && line[..17].eq_ignore_ascii_case(b"connection: close"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_end_at_their_empty_line() {
+        assert_eq!(find_head_end(b"GET / HTTP/1.1\r\n\r\n"), Some(18));
+        assert_eq!(find_head_end(b"a\r\n\r\nb\r\n\r\n"), Some(5));
+        assert_eq!(find_head_end(b"a\r\nb\r\n"), None);
+    }
+
+    #[test]
+    fn connection_close_in_any_case() {
+        assert!(asks_to_close(
+            b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n"
+        ));
+        assert!(asks_to_close(
+            b"GET / HTTP/1.1\r\nconnection: Close\r\n\r\n"
+        ));
+        assert!(!asks_to_close(
+            b"GET / HTTP/1.1\r\nConnection: keep-alive\r\n\r\n"
+        ));
+    }
+}

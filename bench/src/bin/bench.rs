@@ -1,0 +1,397 @@
+//! Side by side: Evenkeel, HAProxy, nginx, Envoy and the floor, in one run.
+//!
+//! `README.md` says what is measured and how; `results/README.md` how to read it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use evenkeel_bench::arms::{Arm, Ground, Places, Result, Running, build};
+use evenkeel_bench::load::{self, ECHO, Plan, Traffic};
+use evenkeel_bench::report::{self, Sample};
+use evenkeel_bench::server::{
+    Server, pin_to, processors, raise_file_limit, raise_priority, sharpen_timers,
+};
+
+/// Measures Evenkeel beside other proxies on this machine.
+///
+/// With `BENCH_QUICK=1` in the environment less exactly, in under three minutes.
+#[derive(Parser)]
+struct Arguments {
+    /// Rounds over all arms and rows.
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Only these rows, separated by commas.
+    #[arg(long, value_delimiter = ',')]
+    rows: Vec<String>,
+    /// Only these arms, separated by commas.
+    #[arg(long, value_delimiter = ',')]
+    arms: Vec<String>,
+}
+
+/// What is sent in a row.
+struct Row {
+    name: &'static str,
+    traffic: Traffic,
+    connections: usize,
+    rate: Option<f64>,
+}
+
+const SMALL: &str = "/";
+const LARGE: &str = "/64k";
+
+const ROWS: &[Row] = &[
+    row("http-small", Traffic::Http { path: SMALL }, 32, None),
+    row("http-64k", Traffic::Http { path: LARGE }, 32, None),
+    row("http-close", Traffic::HttpClose { path: SMALL }, 32, None),
+    row("tcp-rr", Traffic::TcpEcho { bytes: 64 }, 32, None),
+    row("tcp-bulk", Traffic::TcpBulk, 4, None),
+    // Latency of proxies that are not saturated, at the same load for all.
+    row("http-rate", Traffic::Http { path: SMALL }, 32, Some(8000.0)),
+];
+
+const IDLE: [(&str, Traffic); 2] = [
+    ("idle-http", Traffic::Http { path: SMALL }),
+    ("idle-tcp", Traffic::TcpEcho { bytes: 64 }),
+];
+/// Idle connections, if the limit of open files allows that many.
+const IDLE_CONNECTIONS: usize = 10_000;
+/// Opened before the first look at the memory: what a proxy allocates once, and the pages
+/// of its program, are not counted to the connections.
+const IDLE_BASE: usize = 64;
+
+const fn row(name: &'static str, traffic: Traffic, connections: usize, rate: Option<f64>) -> Row {
+    Row {
+        name,
+        traffic,
+        connections,
+        rate,
+    }
+}
+
+struct Pace {
+    /// Rounds start cold: every program anew.
+    rounds: usize,
+    /// Turns of every arm, for each row in each round.
+    turns: usize,
+    idle_rounds: usize,
+    warm_up: Duration,
+    measure: Duration,
+}
+
+const QUICK: Pace = Pace {
+    rounds: 2,
+    turns: 3,
+    idle_rounds: 1,
+    warm_up: Duration::from_millis(100),
+    measure: Duration::from_millis(300),
+};
+const FULL: Pace = Pace {
+    rounds: 4,
+    turns: 7,
+    idle_rounds: 3,
+    warm_up: Duration::from_millis(100),
+    measure: Duration::from_millis(400),
+};
+
+fn main() -> ExitCode {
+    match measure(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(arguments: &Arguments) -> Result<()> {
+    let quick = std::env::var("BENCH_QUICK").is_ok_and(|value| value == "1");
+    let pace = if quick { QUICK } else { FULL };
+    let rounds = arguments.rounds.unwrap_or(pace.rounds);
+    let wanted = |names: &[String], name: &str| {
+        names.is_empty() || names.iter().any(|wanted| wanted == name)
+    };
+    let bench = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let target = std::env::current_exe()?
+        .ancestors()
+        .nth(2)
+        .ok_or("the program is in no target folder")?
+        .to_owned();
+    let places = Places {
+        cache: bench.join(".cache"),
+        bench,
+        target,
+    };
+    fs::create_dir_all(&places.cache)?;
+
+    println!("Building and installing what is measured.");
+    build("release", &["-p", "evenkeel-bench", "--bins"])?;
+    let mut arms = Vec::new();
+    for arm in Arm::ALL {
+        if !wanted(&arguments.arms, arm.name()) {
+            continue;
+        }
+        match arm.install(&places) {
+            Ok(program) => arms.push((arm, program)),
+            Err(error) => println!("{} is skipped: {error}", arm.name()),
+        }
+    }
+
+    let cpus = processors()?;
+    let (own_cpu, proxy_cpu) = match cpus.as_slice() {
+        [] => return Err("no processor to run on".into()),
+        [only] => {
+            println!("One processor only: proxy, load and back-end share it.");
+            (*only, *only)
+        }
+        [first, .., last] => (*first, *last),
+    };
+    pin_to(own_cpu)?;
+    raise_priority();
+    sharpen_timers();
+    let max_descriptors = raise_file_limit()?;
+    let mut rng = fastrand::Rng::new();
+    let mut samples = Vec::new();
+
+    let started = Instant::now();
+    for round in 0..rounds {
+        let (_backend, ground) = start_backend(&places, own_cpu, proxy_cpu, max_descriptors)?;
+        // Cold in every round; who goes first changes.
+        if round > 0 && !arms.is_empty() {
+            arms.rotate_left(1);
+        }
+        let mut running: Vec<Running> = Vec::new();
+        arms.retain(|(arm, program)| {
+            let ready = arm.start(program, &places, &ground, &mut rng);
+            match ready.and_then(|proxy| answers(&proxy).map(|()| proxy)) {
+                Ok(proxy) => running.push(proxy),
+                Err(error) => {
+                    println!("{} is skipped: {error}", arm.name());
+                    return false;
+                }
+            }
+            true
+        });
+        for row in ROWS.iter().filter(|row| wanted(&arguments.rows, row.name)) {
+            let mut failed = Vec::new();
+            for turn in 0..pace.turns {
+                for proxy in &running {
+                    if failed.contains(&proxy.arm) {
+                        continue;
+                    }
+                    match measure_row(row, proxy, &pace) {
+                        Ok(Some(metrics)) => samples.push(Sample {
+                            round: round * pace.turns + turn,
+                            row: row.name,
+                            arm: proxy.arm.name(),
+                            metrics,
+                        }),
+                        Ok(None) => {}
+                        Err(error) => {
+                            println!("{} fails {}: {error}", proxy.arm.name(), row.name);
+                            failed.push(proxy.arm);
+                        }
+                    }
+                }
+            }
+        }
+        println!(
+            "Round {} of {rounds} done after {:.0} s.",
+            round + 1,
+            started.elapsed().as_secs_f64()
+        );
+    }
+
+    let idle = IDLE_CONNECTIONS.min((max_descriptors.saturating_sub(1000) / 2) as usize);
+    for round in 0..pace.idle_rounds.min(rounds) {
+        for (name, traffic) in IDLE
+            .iter()
+            .filter(|(name, _)| wanted(&arguments.rows, name))
+        {
+            for (arm, program) in &arms {
+                let (_backend, ground) =
+                    start_backend(&places, own_cpu, proxy_cpu, max_descriptors)?;
+                let measured = arm
+                    .start(program, &places, &ground, &mut rng)
+                    .and_then(|proxy| measure_idle(traffic, &proxy, idle));
+                match measured {
+                    Ok(Some(bytes)) => samples.push(Sample {
+                        round,
+                        row: name,
+                        arm: arm.name(),
+                        metrics: BTreeMap::from([(report::MEMORY, bytes)]),
+                    }),
+                    Ok(None) => {}
+                    Err(error) => println!("{} fails {name}: {error}", arm.name()),
+                }
+            }
+        }
+    }
+    if idle < IDLE_CONNECTIONS {
+        println!("Idle connections: {idle}, by the limit of {max_descriptors} open files.");
+    }
+
+    let results = places.bench.join("results");
+    fs::create_dir_all(&results)?;
+    let raw = serde_json::to_string(&samples)?;
+    fs::write(results.join("raw-latest.json"), raw)?;
+    let comparisons = report::compare(&samples);
+    println!("\n{}", report::table(&samples));
+    println!("In brackets: Evenkeel's ratio to it, the median over rounds.\n");
+    println!("Must reach:\n{}", report::verdicts(&samples));
+    let latest = results.join("latest.json");
+    fs::write(&latest, serde_json::to_string_pretty(&comparisons)? + "\n")?;
+    println!(
+        "{} comparisons written to {} after {:.0} s.",
+        comparisons.len(),
+        latest.display(),
+        started.elapsed().as_secs_f64()
+    );
+    Ok(())
+}
+
+fn start_backend(
+    places: &Places,
+    own_cpu: usize,
+    proxy_cpu: usize,
+    max_descriptors: u64,
+) -> Result<(Server, Ground)> {
+    let mut command = Command::new(places.target.join("release/backend"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut backend = Server::start(command, own_cpu, libc::SIGKILL)?;
+    let stdout = backend.take_stdout().ok_or("the back-end has no output")?;
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line)?;
+    let addresses = line
+        .split_whitespace()
+        .map(str::parse)
+        .collect::<std::result::Result<Vec<SocketAddr>, _>>()?;
+    let [http, tcp] = addresses[..] else {
+        return Err(format!("the back-end said {line:?}, not two addresses").into());
+    };
+    let ground = Ground {
+        http,
+        tcp,
+        proxy_cpu,
+        max_descriptors,
+    };
+    Ok((backend, ground))
+}
+
+/// Makes sure that what is measured is the real thing: bodies come through whole.
+fn answers(proxy: &Running) -> Result<()> {
+    for (path, length) in [(SMALL, 46), (LARGE, 65_536)] {
+        let mut stream = TcpStream::connect(proxy.http)?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        )?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        let head = answer.windows(4).position(|window| window == b"\r\n\r\n");
+        let body = head.map_or(0, |end| answer.len() - end - 4);
+        if !answer.starts_with(b"HTTP/1.1 200 ") || body != length {
+            return Err(format!(
+                "GET {path} gave a body of {body} bytes instead of {length} after {:?}",
+                String::from_utf8_lossy(&answer[..answer.len().min(40)])
+            )
+            .into());
+        }
+    }
+    if let Some(tcp) = proxy.tcp {
+        let mut stream = TcpStream::connect(tcp)?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let sent = [&[ECHO][..], b" is what comes back"].concat();
+        stream.write_all(&sent)?;
+        let mut back = vec![0; sent.len()];
+        stream.read_exact(&mut back)?;
+        if back != sent {
+            return Err("TCP bytes came back changed".into());
+        }
+    }
+    Ok(())
+}
+
+/// `None` where the arm does not have what the row needs.
+fn measure_row(
+    row: &Row,
+    proxy: &Running,
+    pace: &Pace,
+) -> Result<Option<BTreeMap<&'static str, f64>>> {
+    let target = match row.traffic {
+        Traffic::Http { .. } | Traffic::HttpClose { .. } => Some(proxy.http),
+        Traffic::TcpEcho { .. } | Traffic::TcpBulk => proxy.tcp,
+    };
+    let Some(target) = target else {
+        return Ok(None);
+    };
+    let plan = Plan {
+        target,
+        traffic: row.traffic.clone(),
+        connections: row.connections,
+        rate: row.rate,
+        warm_up: pace.warm_up,
+        measure: pace.measure,
+    };
+    let outcome = load::run(&plan, &mut || proxy.server.cpu_time())?;
+    if outcome.failures > 0 {
+        return Err(format!("{} requests failed", outcome.failures).into());
+    }
+    let cpu_us = outcome.cpu.as_secs_f64() * 1e6;
+    let seconds = outcome.elapsed.as_secs_f64();
+    if matches!(row.traffic, Traffic::TcpBulk) {
+        let mebibytes = outcome.bytes as f64 / (1024.0 * 1024.0);
+        return Ok(Some(BTreeMap::from([
+            (report::CPU_PER_MIB, cpu_us / mebibytes),
+            (report::MEBIBYTES, mebibytes / seconds),
+        ])));
+    }
+    let requests = outcome.requests as f64;
+    let mut metrics = BTreeMap::from([
+        (report::CPU_PER_REQUEST, cpu_us / requests),
+        (report::P50, outcome.latency.quantile(0.5) as f64 / 1e3),
+        (report::P99, outcome.latency.quantile(0.99) as f64 / 1e3),
+    ]);
+    // At a fixed rate it is the rate.
+    if row.rate.is_none() {
+        metrics.insert(report::REQUESTS, requests / seconds);
+    }
+    Ok(Some(metrics))
+}
+
+/// Resident memory per idle client connection, in bytes.
+fn measure_idle(traffic: &Traffic, proxy: &Running, count: usize) -> Result<Option<f64>> {
+    let target = match traffic {
+        Traffic::Http { .. } => Some(proxy.http),
+        _ => proxy.tcp,
+    };
+    let Some(target) = target else {
+        return Ok(None);
+    };
+    let _base = load::open_idle(target, traffic, IDLE_BASE)?;
+    let before = settled_memory(proxy)?;
+    let more = count - IDLE_BASE;
+    let _idle = load::open_idle(target, traffic, more)?;
+    let after = settled_memory(proxy)?;
+    Ok(Some(after.saturating_sub(before) as f64 / more as f64))
+}
+
+/// Resident memory once it has stopped changing, or after three seconds.
+fn settled_memory(proxy: &Running) -> Result<u64> {
+    let mut last = proxy.server.resident_bytes()?;
+    for _ in 0..15 {
+        std::thread::sleep(Duration::from_millis(200));
+        let now = proxy.server.resident_bytes()?;
+        if now == last {
+            break;
+        }
+        last = now;
+    }
+    Ok(last)
+}

@@ -1,0 +1,12 @@
+//! What the measuring programs share.
+//!
+//! `bin/bench.rs` is the way in: it starts every proxy in front of `bin/backend.rs`,
+//! drives each in turn with [`load`], and compares. `bin/floor.rs` is the least that any
+//! proxy could do.
+
+pub mod arms;
+pub mod epoll;
+pub mod histogram;
+pub mod load;
+pub mod report;
+pub mod server;

@@ -1,0 +1,548 @@
+//! The load generator: single-threaded, one event loop over all its connections.
+//!
+//! Closed loop: each connection sends its next request when it has the answer to the last.
+//! Open loop: requests are due at a fixed rate, whatever the answers do, and a latency
+//! counts from the moment its request was *due*; otherwise a stalled proxy would hold back
+//! the very requests that would have shown the stall (coordinated omission).
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use crate::epoll::{Epoll, READ, WRITE};
+use crate::histogram::Histogram;
+
+/// First byte of a TCP connection whose back-end sends as fast as it can.
+pub const BULK_DOWN: u8 = b'D';
+/// First byte of a TCP connection whose back-end takes all and answers nothing.
+pub const BULK_UP: u8 = b'U';
+/// First byte of a TCP connection whose back-end sends back what it gets.
+pub const ECHO: u8 = b'E';
+
+/// Nothing may stall longer than this: a run ends with an error instead of hanging.
+const STALL: Duration = Duration::from_secs(10);
+/// A run with more failures than this ends.
+const MAX_FAILURES: u64 = 1000;
+
+/// What the connections carry.
+#[derive(Clone, Debug)]
+pub enum Traffic {
+    /// GET requests on connections that stay.
+    Http {
+        /// Path asked for.
+        path: &'static str,
+    },
+    /// A connection for every request; it ends when the other side has closed.
+    HttpClose {
+        /// Path asked for.
+        path: &'static str,
+    },
+    /// So many bytes there and back again.
+    TcpEcho {
+        /// Bytes of a request, and of its answer.
+        bytes: usize,
+    },
+    /// As many bytes as go through: every other connection down, the others up.
+    TcpBulk,
+}
+
+/// A run to be made.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where the proxy listens.
+    pub target: SocketAddr,
+    /// What to send.
+    pub traffic: Traffic,
+    /// Connections at once.
+    pub connections: usize,
+    /// Open loop: requests per second.
+    pub rate: Option<f64>,
+    /// Not counted.
+    pub warm_up: Duration,
+    /// Counted.
+    pub measure: Duration,
+}
+
+/// What a run has shown, its warm-up left out.
+pub struct Outcome {
+    /// Requests that were answered in full.
+    pub requests: u64,
+    /// Bytes of bulk in both directions.
+    pub bytes: u64,
+    /// Requests that were not, or not with 200.
+    pub failures: u64,
+    /// Length of the run.
+    pub elapsed: Duration,
+    /// CPU time that the meter has seen pass.
+    pub cpu: Duration,
+    /// Of requests.
+    pub latency: Histogram,
+}
+
+/// Makes a run. `cpu_meter` reads the CPU time that the measured processes have used so
+/// far; it is read where the warm-up and the run end.
+///
+/// # Errors
+///
+/// When the target cannot be connected to, answers nothing for ten seconds, or fails a
+/// thousand requests.
+pub fn run(
+    plan: &Plan,
+    cpu_meter: &mut dyn FnMut() -> io::Result<Duration>,
+) -> io::Result<Outcome> {
+    let mut run = Run {
+        plan,
+        request: request_bytes(&plan.traffic),
+        epoll: Epoll::new()?,
+        connections: Vec::with_capacity(plan.connections),
+        idle: VecDeque::with_capacity(plan.connections),
+        known_head: Vec::new(),
+        known_body: 0,
+        buffer: vec![0; 256 * 1024],
+        outcome: Outcome {
+            requests: 0,
+            bytes: 0,
+            failures: 0,
+            elapsed: Duration::ZERO,
+            cpu: Duration::ZERO,
+            latency: Histogram::default(),
+        },
+    };
+    for index in 0..plan.connections {
+        run.connections.push(Connection {
+            stream: None,
+            due: Instant::now(),
+            busy: false,
+            head: Vec::new(),
+            missing: None,
+        });
+        run.idle.push_back(index);
+    }
+
+    let start = Instant::now();
+    let counted_from = start + plan.warm_up;
+    let end = counted_from + plan.measure;
+    let mut counting: Option<(Instant, Duration)> = None;
+    let mut schedule = plan.rate.map(|rate| Schedule {
+        next: start,
+        gap: Duration::from_secs_f64(1.0 / rate),
+    });
+    let mut last_progress = (start, 0);
+    loop {
+        let now = Instant::now();
+        match counting {
+            None if now >= counted_from => {
+                run.outcome.latency.clear();
+                run.outcome.requests = 0;
+                run.outcome.bytes = 0;
+                last_progress = (now, 0);
+                counting = Some((Instant::now(), cpu_meter()?));
+            }
+            Some((from, cpu)) if now >= end => {
+                run.outcome.elapsed = from.elapsed();
+                run.outcome.cpu = cpu_meter()?.saturating_sub(cpu);
+                return Ok(run.outcome);
+            }
+            _ => {}
+        }
+        let progress = run.outcome.requests + run.outcome.bytes;
+        if progress != last_progress.1 {
+            last_progress = (now, progress);
+        } else if now - last_progress.0 > STALL {
+            return Err(io::Error::other(format!(
+                "{} answered nothing for {STALL:?}",
+                plan.target
+            )));
+        }
+        if run.outcome.failures > MAX_FAILURES {
+            return Err(io::Error::other(format!(
+                "{} failed more than {MAX_FAILURES} requests",
+                plan.target
+            )));
+        }
+
+        let wake = run.start_what_is_due(&mut schedule, now)?;
+        let limit = wake.map_or(Duration::from_millis(20), |wake| {
+            wake.saturating_duration_since(Instant::now())
+                .min(Duration::from_millis(20))
+        });
+        for event in 0..run.epoll.wait(Some(limit))? {
+            let (token, events) = run.epoll.event(event);
+            run.advance(token as usize, events)?;
+        }
+    }
+}
+
+/// Opens `count` connections, has one request answered on each, and leaves them idle.
+///
+/// # Errors
+///
+/// When a connection cannot be made or its request is not answered.
+pub fn open_idle(
+    target: SocketAddr,
+    traffic: &Traffic,
+    count: usize,
+) -> io::Result<Vec<TcpStream>> {
+    let request = request_bytes(traffic);
+    let mut open = Vec::with_capacity(count);
+    let mut buffer = vec![0; 4096];
+    for index in 0..count {
+        let at = |error: io::Error| {
+            io::Error::new(error.kind(), format!("idle connection {index}: {error}"))
+        };
+        let mut stream = TcpStream::connect(target).map_err(at)?;
+        stream.set_read_timeout(Some(STALL)).map_err(at)?;
+        stream.write_all(&request).map_err(at)?;
+        let mut answer = Vec::new();
+        loop {
+            let count = stream.read(&mut buffer).map_err(at)?;
+            if count == 0 {
+                return Err(at(io::ErrorKind::UnexpectedEof.into()));
+            }
+            answer.extend_from_slice(&buffer[..count]);
+            let complete = match traffic {
+                Traffic::TcpEcho { bytes } => answer.len() >= *bytes,
+                _ => match parse_head(&answer) {
+                    Some(Ok((head, body))) => answer.len() >= head + body,
+                    Some(Err(reason)) => return Err(at(io::Error::other(reason))),
+                    None => false,
+                },
+            };
+            if complete {
+                break;
+            }
+        }
+        open.push(stream);
+    }
+    Ok(open)
+}
+
+struct Schedule {
+    next: Instant,
+    gap: Duration,
+}
+
+struct Run<'a> {
+    plan: &'a Plan,
+    request: Vec<u8>,
+    epoll: Epoll,
+    connections: Vec<Connection>,
+    /// Connections with no request on them, longest idle first.
+    idle: VecDeque<usize>,
+    /// The last response head and its body's length: the next is most often the same, and
+    /// comparing is cheaper than parsing.
+    known_head: Vec<u8>,
+    known_body: usize,
+    buffer: Vec<u8>,
+    outcome: Outcome,
+}
+
+struct Connection {
+    /// `None` until a request needs it.
+    stream: Option<TcpStream>,
+    due: Instant,
+    busy: bool,
+    /// Start of a response head that has not all come.
+    head: Vec<u8>,
+    /// Bytes of the response still to come; `None` before its head is known.
+    missing: Option<usize>,
+}
+
+impl Run<'_> {
+    fn connect(&self, index: usize) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect(self.plan.target)?;
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        let bulk = matches!(self.plan.traffic, Traffic::TcpBulk);
+        let interest = if bulk && is_upload(index) {
+            READ | WRITE
+        } else {
+            READ
+        };
+        self.epoll.add(&stream, interest, index as u64)?;
+        Ok(stream)
+    }
+
+    /// Sends what is due and can be sent; returns when to come back at the latest.
+    fn start_what_is_due(
+        &mut self,
+        schedule: &mut Option<Schedule>,
+        now: Instant,
+    ) -> io::Result<Option<Instant>> {
+        while let Some(&index) = self.idle.front() {
+            let due = match schedule {
+                None => Instant::now(),
+                Some(schedule) if schedule.next <= now => {
+                    let due = schedule.next;
+                    schedule.next += schedule.gap;
+                    due
+                }
+                Some(schedule) => return Ok(Some(schedule.next)),
+            };
+            self.idle.pop_front();
+            self.start(index, due)?;
+        }
+        Ok(None)
+    }
+
+    fn start(&mut self, index: usize, due: Instant) -> io::Result<()> {
+        let mut stream = match self.connections[index].stream.take() {
+            Some(stream) => stream,
+            None => self.connect(index)?,
+        };
+        let connection = &mut self.connections[index];
+        connection.due = due;
+        connection.busy = true;
+        connection.missing = match self.plan.traffic {
+            Traffic::TcpEcho { bytes } => Some(bytes),
+            _ => None,
+        };
+        let bulk = [if is_upload(index) { BULK_UP } else { BULK_DOWN }];
+        let bytes = match self.plan.traffic {
+            Traffic::TcpBulk => &bulk[..],
+            _ => &self.request,
+        };
+        // A request fits into an empty socket buffer, or something is wrong.
+        let sent = stream.write(bytes);
+        connection.stream = Some(stream);
+        if !matches!(sent, Ok(count) if count == bytes.len()) {
+            self.fail(index);
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, index: usize, events: u32) -> io::Result<()> {
+        if matches!(self.plan.traffic, Traffic::TcpBulk) {
+            return self.advance_bulk(index, events);
+        }
+        if !self.receive(index) {
+            self.fail(index);
+        }
+        Ok(())
+    }
+
+    /// Takes what has come; `false` if it is not what it should be.
+    fn receive(&mut self, index: usize) -> bool {
+        let connection = &mut self.connections[index];
+        let Some(stream) = &mut connection.stream else {
+            return true;
+        };
+        let count = match stream.read(&mut self.buffer) {
+            Ok(count) => count,
+            Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+        };
+        if !connection.busy {
+            return false;
+        }
+        let closing = matches!(self.plan.traffic, Traffic::HttpClose { .. });
+        if count == 0 {
+            let complete = closing && connection.missing == Some(0);
+            if complete {
+                connection.stream = None;
+                self.finish(index);
+            }
+            return complete;
+        }
+        let bytes = &self.buffer[..count];
+        let left = match connection.missing {
+            Some(missing) => missing.checked_sub(count),
+            None if connection.head.is_empty()
+                && !self.known_head.is_empty()
+                && bytes.starts_with(&self.known_head) =>
+            {
+                (self.known_head.len() + self.known_body).checked_sub(count)
+            }
+            None => {
+                connection.head.extend_from_slice(bytes);
+                match parse_head(&connection.head) {
+                    None => return true,
+                    Some(Err(_)) => return false,
+                    Some(Ok((head, body))) => {
+                        self.known_head.clear();
+                        self.known_head.extend_from_slice(&connection.head[..head]);
+                        self.known_body = body;
+                        let received = connection.head.len();
+                        connection.head.clear();
+                        (head + body).checked_sub(received)
+                    }
+                }
+            }
+        };
+        let Some(left) = left else {
+            // More than was asked for.
+            return false;
+        };
+        connection.missing = Some(left);
+        if left == 0 && !closing {
+            self.finish(index);
+        }
+        true
+    }
+
+    fn advance_bulk(&mut self, index: usize, events: u32) -> io::Result<()> {
+        let Some(stream) = &mut self.connections[index].stream else {
+            return Ok(());
+        };
+        let moved = if is_upload(index) && events & WRITE != 0 {
+            stream.write(&self.buffer)
+        } else {
+            stream.read(&mut self.buffer)
+        };
+        match moved {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => {
+                self.outcome.bytes += count as u64;
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn finish(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        connection.busy = false;
+        let latency = connection.due.elapsed();
+        self.outcome
+            .latency
+            .record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+        self.outcome.requests += 1;
+        self.idle.push_back(index);
+    }
+
+    /// Counts a failure and gives the connection up.
+    fn fail(&mut self, index: usize) {
+        self.outcome.failures += 1;
+        let connection = &mut self.connections[index];
+        connection.stream = None;
+        connection.head.clear();
+        if std::mem::take(&mut connection.busy) {
+            self.idle.push_back(index);
+        }
+    }
+}
+
+fn is_upload(index: usize) -> bool {
+    index % 2 == 1
+}
+
+fn request_bytes(traffic: &Traffic) -> Vec<u8> {
+    match traffic {
+        Traffic::Http { path } => {
+            format!("GET {path} HTTP/1.1\r\nHost: bench.local\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n")
+                .into_bytes()
+        }
+        Traffic::HttpClose { path } => {
+            format!("GET {path} HTTP/1.1\r\nHost: bench.local\r\nUser-Agent: bench\r\nAccept: */*\r\nConnection: close\r\n\r\n")
+                .into_bytes()
+        }
+        Traffic::TcpEcho { bytes } => vec![ECHO; *bytes],
+        Traffic::TcpBulk => Vec::new(),
+    }
+}
+
+/// Lengths of the head (its empty line included) and of the body of a response; `None`
+/// when the head has not all come.
+fn parse_head(bytes: &[u8]) -> Option<Result<(usize, usize), String>> {
+    let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
+    let head = String::from_utf8_lossy(&bytes[..end]);
+    let mut lines = head.split("\r\n");
+    let status = lines.next().unwrap_or_default();
+    if status.split(' ').nth(1) != Some("200") {
+        return Some(Err(format!("expected status 200, found {status:?}")));
+    }
+    let length = lines.find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        if !name.eq_ignore_ascii_case("content-length") {
+            return None;
+        }
+        value.trim().parse().ok()
+    });
+    Some(match length {
+        Some(length) => Ok((end + 4, length)),
+        None => Err("expected a Content-Length field, found none".into()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn heads_give_both_lengths_or_a_reason() {
+        let ok = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
+        assert_eq!(parse_head(ok), Some(Ok((38, 5))));
+        assert_eq!(parse_head(&ok[..30]), None);
+        assert!(matches!(
+            parse_head(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"),
+            Some(Err(_))
+        ));
+        assert!(matches!(
+            parse_head(b"HTTP/1.1 200 OK\r\n\r\n"),
+            Some(Err(_))
+        ));
+    }
+
+    /// A server that answers `answers` requests on each connection, then closes it.
+    fn serve(answers: usize) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                std::thread::spawn(move || {
+                    let mut buffer = [0; 1024];
+                    for _ in 0..answers {
+                        match stream.read(&mut buffer) {
+                            Ok(count) if count > 0 => {}
+                            _ => return,
+                        }
+                        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+                        if stream.write_all(answer).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        address
+    }
+
+    fn plan(target: SocketAddr, traffic: Traffic, rate: Option<f64>) -> Plan {
+        Plan {
+            target,
+            traffic,
+            connections: 3,
+            rate,
+            warm_up: Duration::from_millis(20),
+            measure: Duration::from_millis(100),
+        }
+    }
+
+    #[test]
+    fn both_loops_count_answers() {
+        let target = serve(usize::MAX);
+        for rate in [None, Some(500.0)] {
+            let plan = plan(target, Traffic::Http { path: "/" }, rate);
+            let outcome = run(&plan, &mut || Ok(Duration::ZERO)).unwrap();
+            assert!(outcome.requests > 0);
+            assert_eq!(outcome.failures, 0);
+            assert!(outcome.latency.quantile(0.5) > 0);
+        }
+    }
+
+    #[test]
+    fn closed_connections_are_answers_only_where_asked_for() {
+        let closing = plan(serve(1), Traffic::HttpClose { path: "/" }, None);
+        let outcome = run(&closing, &mut || Ok(Duration::ZERO)).unwrap();
+        assert!(outcome.requests > 0);
+        assert_eq!(outcome.failures, 0);
+
+        let keeping = plan(serve(1), Traffic::Http { path: "/" }, Some(300.0));
+        let outcome = run(&keeping, &mut || Ok(Duration::ZERO)).unwrap();
+        assert!(outcome.failures > 0);
+    }
+}

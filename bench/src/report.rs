@@ -1,0 +1,319 @@
+//! From samples to ratios, the table, and what must be reached.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use crate::arms::Arm;
+
+/// What one run of one arm gave.
+#[derive(Clone, Debug, Serialize)]
+pub struct Sample {
+    /// Samples of one round are compared with each other.
+    pub round: usize,
+    /// What was done.
+    pub row: &'static str,
+    /// Who did it.
+    pub arm: &'static str,
+    /// Figures by name; the name says the unit.
+    pub metrics: BTreeMap<&'static str, f64>,
+}
+
+/// A comparison, as in `results/latest.json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// What was done.
+    pub row: String,
+    /// What was measured; the name says the unit.
+    pub metric: String,
+    /// With whom, or `limit` for a fixed bound.
+    pub peer: String,
+    /// Evenkeel's figure: the median of all rounds.
+    pub ours: f64,
+    /// The peer's.
+    pub theirs: f64,
+    /// The median of the rounds' ratios, ours to theirs.
+    pub ratio: f64,
+}
+
+/// CPU time of the proxy per request.
+pub const CPU_PER_REQUEST: &str = "cpu_us_per_request";
+/// CPU time of the proxy per MiB.
+pub const CPU_PER_MIB: &str = "cpu_us_per_mib";
+/// Requests per second.
+pub const REQUESTS: &str = "requests_per_s";
+/// MiB per second.
+pub const MEBIBYTES: &str = "mib_per_s";
+/// Median latency.
+pub const P50: &str = "p50_us";
+/// 99th percentile of latency.
+pub const P99: &str = "p99_us";
+/// Resident memory per idle client connection.
+pub const MEMORY: &str = "bytes_per_connection";
+
+/// Something that must be reached.
+pub struct Limit {
+    row: &'static str,
+    metric: &'static str,
+    bound: Bound,
+}
+
+/// In a metric where less is better: at most so much. Where more is better: at least.
+enum Bound {
+    /// Ratio to one peer.
+    To(Arm, f64),
+    /// Ratio to whichever peer is best.
+    ToBestPeer(f64),
+    /// An absolute figure.
+    Absolute(f64),
+}
+
+const PEERS: [Arm; 3] = [Arm::Haproxy, Arm::Nginx, Arm::Envoy];
+
+/// What must be reached.
+pub const LIMITS: &[Limit] = &[
+    limit("http-small", CPU_PER_REQUEST, Bound::To(Arm::Haproxy, 0.85)),
+    limit("http-small", CPU_PER_REQUEST, Bound::To(Arm::Nginx, 1.0)),
+    limit("http-small", CPU_PER_REQUEST, Bound::To(Arm::Envoy, 0.3)),
+    limit("http-small", CPU_PER_REQUEST, Bound::To(Arm::Floor, 1.4)),
+    limit("http-64k", CPU_PER_REQUEST, Bound::ToBestPeer(1.0)),
+    limit("http-64k", REQUESTS, Bound::ToBestPeer(1.0)),
+    limit("http-64k", P99, Bound::ToBestPeer(1.0)),
+    limit("http-close", CPU_PER_REQUEST, Bound::ToBestPeer(1.0)),
+    limit("http-close", REQUESTS, Bound::ToBestPeer(1.0)),
+    limit("http-close", P99, Bound::ToBestPeer(1.0)),
+    limit("tcp-rr", CPU_PER_REQUEST, Bound::ToBestPeer(1.0)),
+    limit("tcp-rr", REQUESTS, Bound::ToBestPeer(1.0)),
+    limit("tcp-rr", P99, Bound::ToBestPeer(1.0)),
+    limit("tcp-bulk", CPU_PER_MIB, Bound::ToBestPeer(1.0)),
+    limit("tcp-bulk", MEBIBYTES, Bound::ToBestPeer(1.0)),
+    limit("idle-http", MEMORY, Bound::Absolute(8192.0)),
+    limit("idle-tcp", MEMORY, Bound::Absolute(8192.0)),
+];
+
+const fn limit(row: &'static str, metric: &'static str, bound: Bound) -> Limit {
+    Limit { row, metric, bound }
+}
+
+/// Compares Evenkeel with every other arm, in every row and metric.
+pub fn compare(samples: &[Sample]) -> Vec<Comparison> {
+    let mut comparisons = Vec::new();
+    for (row, metric) in rows_and_metrics(samples) {
+        for peer in &Arm::ALL[1..] {
+            let peer = peer.name();
+            let ratios = ratios(samples, row, metric, Arm::Evenkeel.name(), peer);
+            let ours = values(samples, row, metric, Arm::Evenkeel.name());
+            let theirs = values(samples, row, metric, peer);
+            if let (Some(ratio), Some(ours), Some(theirs)) =
+                (median(ratios), median(ours), median(theirs))
+            {
+                comparisons.push(Comparison {
+                    row: row.into(),
+                    metric: metric.into(),
+                    peer: peer.into(),
+                    ours,
+                    theirs,
+                    ratio,
+                });
+            }
+        }
+    }
+    comparisons
+}
+
+/// The table: for each row and metric every arm's median and, in brackets, Evenkeel's
+/// ratio to it.
+pub fn table(samples: &[Sample]) -> String {
+    let mut text = format!("{:<11} {:<20}", "row", "metric");
+    for arm in Arm::ALL {
+        let _ = write!(text, " {:>16}", arm.name());
+    }
+    text.push('\n');
+    for (row, metric) in rows_and_metrics(samples) {
+        let _ = write!(text, "{row:<11} {metric:<20}");
+        for arm in Arm::ALL {
+            let cell = match median(values(samples, row, metric, arm.name())) {
+                None => "-".into(),
+                Some(value) => {
+                    let ratios = ratios(samples, row, metric, Arm::Evenkeel.name(), arm.name());
+                    match median(ratios).filter(|_| arm != Arm::Evenkeel) {
+                        None => short(value),
+                        Some(ratio) => format!("{} ({ratio:.2})", short(value)),
+                    }
+                }
+            };
+            let _ = write!(text, " {cell:>16}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// A line per limit: what is asked, what was measured, whether it is reached.
+pub fn verdicts(samples: &[Sample]) -> String {
+    let mut text = String::new();
+    for limit in LIMITS {
+        let more_is_better = matches!(limit.metric, REQUESTS | MEBIBYTES);
+        let ratio_to = |peer: Arm| {
+            let (ours, peer) = (Arm::Evenkeel.name(), peer.name());
+            median(ratios(samples, limit.row, limit.metric, ours, peer))
+        };
+        let (measured, bound, against) = match limit.bound {
+            Bound::To(peer, bound) => (ratio_to(peer), bound, format!("of {}'s", peer.name())),
+            Bound::Absolute(bound) => {
+                let ours = values(samples, limit.row, limit.metric, Arm::Evenkeel.name());
+                (median(ours), bound, "in all".into())
+            }
+            Bound::ToBestPeer(bound) => {
+                let worst = PEERS
+                    .iter()
+                    .filter_map(|peer| Some((ratio_to(*peer)?, peer.name())))
+                    .max_by(|one, other| {
+                        let order = one.0.total_cmp(&other.0);
+                        if more_is_better {
+                            order.reverse()
+                        } else {
+                            order
+                        }
+                    });
+                match worst {
+                    Some((ratio, peer)) => {
+                        (Some(ratio), bound, format!("of the best peer's ({peer})"))
+                    }
+                    None => (None, bound, "of the best peer's".into()),
+                }
+            }
+        };
+        let verdict = match measured {
+            None => "not measured",
+            Some(value) if more_is_better && value >= bound => "pass",
+            Some(value) if !more_is_better && value <= bound => "pass",
+            Some(_) => "MISS",
+        };
+        let measured = measured.map_or_else(|| "-".into(), short);
+        let side = if more_is_better {
+            "at least"
+        } else {
+            "at most"
+        };
+        let _ = writeln!(
+            text,
+            "{verdict:<12} {:<11} {:<20} {measured:>7}, {side} {} {against}",
+            limit.row,
+            limit.metric,
+            short(bound)
+        );
+    }
+    text
+}
+
+/// The middle value, or the mean of the two in the middle.
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let count = values.len();
+    let upper = *values.get(count / 2)?;
+    if count % 2 == 1 {
+        return Some(upper);
+    }
+    Some((values[count / 2 - 1] + upper) / 2.0)
+}
+
+/// Every row and metric once, in the order of measurement.
+fn rows_and_metrics(samples: &[Sample]) -> Vec<(&'static str, &'static str)> {
+    let mut found = Vec::new();
+    for sample in samples {
+        for metric in sample.metrics.keys() {
+            if !found.contains(&(sample.row, *metric)) {
+                found.push((sample.row, *metric));
+            }
+        }
+    }
+    // Rows may have been cut into rounds; keep each together.
+    let rows: Vec<&str> = found.iter().map(|(row, _)| *row).collect();
+    found.sort_by_key(|(row, _)| rows.iter().position(|known| known == row));
+    found
+}
+
+fn values(samples: &[Sample], row: &str, metric: &str, arm: &str) -> Vec<f64> {
+    samples
+        .iter()
+        .filter(|sample| sample.row == row && sample.arm == arm)
+        .filter_map(|sample| sample.metrics.get(metric).copied())
+        .collect()
+}
+
+/// Per round, the ratio of one arm's figure to the other's.
+fn ratios(samples: &[Sample], row: &str, metric: &str, ours: &str, theirs: &str) -> Vec<f64> {
+    let figure = |round: usize, arm: &str| {
+        samples
+            .iter()
+            .find(|sample| sample.round == round && sample.row == row && sample.arm == arm)
+            .and_then(|sample| sample.metrics.get(metric).copied())
+    };
+    let rounds = samples.iter().map(|sample| sample.round).max().unwrap_or(0);
+    (0..=rounds)
+        .filter_map(|round| Some(figure(round, ours)? / figure(round, theirs)?))
+        .filter(|ratio| ratio.is_finite())
+        .collect()
+}
+
+/// Three digits that count.
+fn short(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(round: usize, arm: Arm, cpu: f64) -> Sample {
+        Sample {
+            round,
+            row: "http-small",
+            arm: arm.name(),
+            metrics: BTreeMap::from([(CPU_PER_REQUEST, cpu)]),
+        }
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_round() {
+        // The second round ran on a machine half as fast: the ratio does not move.
+        let samples = [
+            sample(0, Arm::Evenkeel, 8.0),
+            sample(0, Arm::Haproxy, 10.0),
+            sample(1, Arm::Evenkeel, 16.0),
+            sample(1, Arm::Haproxy, 20.0),
+        ];
+        let comparisons = compare(&samples);
+        assert_eq!(comparisons.len(), 1);
+        assert_eq!(comparisons[0].ratio, 0.8);
+        assert_eq!(comparisons[0].ours, 12.0);
+        assert_eq!(comparisons[0].theirs, 15.0);
+    }
+
+    #[test]
+    fn limits_are_judged_one_by_one() {
+        let samples = [
+            sample(0, Arm::Evenkeel, 8.0),
+            sample(0, Arm::Haproxy, 10.0),
+            sample(0, Arm::Nginx, 7.0),
+        ];
+        let verdicts = verdicts(&samples);
+        let lines: Vec<&str> = verdicts.lines().collect();
+        assert!(lines[0].starts_with("pass"), "{}", lines[0]);
+        assert!(lines[1].starts_with("MISS"), "{}", lines[1]);
+        assert!(lines[2].starts_with("not measured"), "{}", lines[2]);
+    }
+
+    #[test]
+    fn median_of_none_one_and_two() {
+        assert_eq!(median(vec![]), None);
+        assert_eq!(median(vec![3.0]), Some(3.0));
+        assert_eq!(median(vec![3.0, 1.0]), Some(2.0));
+    }
+}
