@@ -98,8 +98,7 @@ pub(super) static ADMIN: &[Key<AdminDraft>] = &[
         field: |draft| &mut draft.token_file,
         limits: Limits::None,
         doc: "A file that holds the token, instead of `token`; white space around it is \
-              ignored. A relative path starts at the folder of the configuration file. \
-              It is read again with every reload.",
+              ignored. A relative path starts at the folder of the configuration file.",
         example: r#""/run/secrets/evenkeel-token""#,
     },
 ];
@@ -812,7 +811,8 @@ pub(super) fn tables() -> Vec<TableDoc> {
         },
         TableDoc {
             header: "[admin]",
-            doc: "The admin API, with metrics; on a loopback address unless told otherwise.",
+            doc: "The admin API, with metrics; on a loopback address unless told otherwise. \
+                  Changes need a restart.",
             keys: docs(ADMIN, AdminDraft::default()),
         },
         TableDoc {

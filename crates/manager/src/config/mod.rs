@@ -22,14 +22,13 @@ mod errors;
 mod fields;
 mod keys;
 mod parse;
-mod reference;
+pub mod reference;
 #[cfg(test)]
 mod tests;
 pub mod watch;
 
 pub use errors::{Errors, Problem};
 pub use parse::parse;
-pub use reference::reference;
 
 /// The largest configuration file that is read, in bytes.
 pub const MAX_FILE_SIZE: u64 = 16 * 1024 * 1024;

@@ -1,20 +1,18 @@
-//! The reference of all keys and strategies, written from their declarations.
+//! The manual's references, written from the declarations of what they describe.
 
 use evenkeel_core::strategy::{Kind, REGISTRY};
 
 use super::fields::param_allowed;
 use super::keys::{KeyDoc, TableDoc, tables};
 
-/// The reference of all keys and strategies, in Markdown; the end of
-/// `docs/configuration.md`.
-pub fn reference() -> String {
-    let tables = tables().iter().map(table).collect::<String>();
-    let strategies = REGISTRY.iter().map(strategy).collect::<String>();
-    format!(
-        "{tables}### Strategies\n\n\
-         The first is the default. A parameter with a unit of time may also be given as a \
-         time, as in `\"250ms\"`.\n\n{strategies}"
-    )
+/// All keys, in Markdown: the end of `docs/configuration.md`.
+pub fn keys() -> String {
+    tables().iter().map(table).collect()
+}
+
+/// All strategies, in Markdown: the end of `docs/strategies.md`.
+pub fn strategies() -> String {
+    REGISTRY.iter().map(strategy).collect()
 }
 
 fn table(table: &TableDoc) -> String {

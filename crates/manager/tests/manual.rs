@@ -1,0 +1,123 @@
+//! The manual and the examples are about this program.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests
+
+use std::path::{Path, PathBuf};
+
+use evenkeel_manager::config::{self, reference};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Asserts that the manual's page ends with `expected`, or with `UPDATE_DOCS` set makes
+/// it so.
+fn ends_with_reference(page: &str, expected: &str) {
+    const HEADING: &str = "\n## Reference\n\n";
+    let path = root().join(page);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (written_by_hand, _) = text.split_once(HEADING).expect("a chapter `Reference`");
+    let right = format!("{written_by_hand}{HEADING}{}\n", expected.trim_end());
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, right).unwrap();
+    } else if text != right {
+        panic!(
+            "the reference in {page} is out of date; write it anew with\n\n    \
+             UPDATE_DOCS=1 cargo test -p evenkeel-manager --test manual\n"
+        );
+    }
+}
+
+#[test]
+fn the_reference_of_keys_is_up_to_date() {
+    ends_with_reference("docs/configuration.md", &reference::keys());
+}
+
+fn examples() -> Vec<PathBuf> {
+    let folder = std::fs::read_dir(root().join("examples")).unwrap();
+    let paths = folder.map(|entry| entry.unwrap().path());
+    let examples: Vec<_> = paths
+        .filter(|path| path.extension().is_some_and(|e| e == "toml"))
+        .collect();
+    assert!(!examples.is_empty());
+    examples
+}
+
+#[test]
+fn every_example_is_good() {
+    for path in examples() {
+        let config = config::load(&path).unwrap_or_else(|errors| panic!("{errors}"));
+        assert!(!config.rules.is_empty(), "{}", path.display());
+        assert_eq!(config.warnings, [], "{}", path.display());
+        let mut addresses = config.rules.iter().flat_map(|rule| &rule.listen);
+        assert!(
+            addresses.all(|address| address.ip().is_loopback() && address.port() >= 1024),
+            "{} cannot be tried on a laptop without rights",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn the_full_example_has_every_key() {
+    let text = std::fs::read_to_string(root().join("examples/full.toml")).unwrap();
+    let keys = reference::keys();
+    let names = keys
+        .lines()
+        .filter_map(|line| line.strip_prefix("#### `")?.strip_suffix('`'));
+    let mut count = 0;
+    for name in names {
+        count += 1;
+        let key = format!("{name} = ");
+        let is_key = |line: &str| line.trim_start_matches(['#', ' ']).starts_with(&key);
+        let is_table = |line: &str| {
+            let header = line.trim_matches(['[', ']']);
+            line.starts_with('[') && header.rsplit('.').next() == Some(name)
+        };
+        assert!(
+            text.lines().any(|line| is_key(line) || is_table(line)),
+            "{name} is missing"
+        );
+    }
+    assert!(count > 50);
+}
+
+/// What the manual shows is valid: each block of TOML, with what it leaves out.
+#[test]
+fn every_piece_of_toml_in_the_manual_is_good() {
+    let text = std::fs::read_to_string(root().join("docs/configuration.md")).unwrap();
+    let mut blocks = 0;
+    for block in text.split("```toml\n").skip(1) {
+        let (block, _) = block.split_once("```").unwrap();
+        blocks += 1;
+        let whole = match block {
+            _ if block.starts_with("[rule") || block.starts_with("[defaults]") => block.to_owned(),
+            _ => format!("[rule.x]\nlisten = \"127.0.0.1:1\"\nmembers = [\"a:1\"]\n{block}"),
+        };
+        config::parse("docs/configuration.md", &whole)
+            .unwrap_or_else(|errors| panic!("{whole}\n{errors}"));
+    }
+    assert!(blocks > 5);
+}
+
+#[test]
+fn the_errors_in_the_manual_are_those_of_its_file() {
+    let text = std::fs::read_to_string(root().join("docs/configuration.md")).unwrap();
+    let between = |start: &str| {
+        text.split_once(start)
+            .unwrap()
+            .1
+            .split_once("```")
+            .unwrap()
+            .0
+    };
+    let file = between("```text\n");
+    let shown = between("in the configuration\n");
+    let errors = config::parse("evenkeel.toml", file)
+        .unwrap_err()
+        .to_string();
+    assert_eq!(errors.lines().count(), shown.lines().count());
+    for (error, shown) in errors.lines().zip(shown.lines()) {
+        let start = shown.trim_end_matches('…');
+        assert!(error.starts_with(start), "{error}\nshown as\n{shown}");
+    }
+}
