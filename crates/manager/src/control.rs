@@ -24,11 +24,11 @@ const ROUND: Duration = Duration::from_millis(100);
 const TRACE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Manager {
-    /// Follows names and runs the control loop, as long as it is polled.
+    /// Follows names, checks members and runs the control loop, as long as it is polled.
     ///
     /// Needs a tokio runtime with I/O and time; a single-threaded one is enough.
     pub async fn run(self: Arc<Self>) {
-        tokio::join!(self.control(), self.follow_names());
+        tokio::join!(self.control(), self.follow_names(), self.check_members());
     }
 
     async fn control(&self) {

@@ -271,7 +271,7 @@ impl Manager {
         inputs: Inputs,
         generation: u64,
     ) -> Result<(), ApplyError> {
-        let next = state.next(inputs, generation);
+        let mut next = state.next(inputs, generation);
         let news = !Arc::ptr_eq(&next.snapshot, &state.snapshot);
         let commit = match news {
             true => Some(self.data_plane.prepare(&next.snapshot)?),

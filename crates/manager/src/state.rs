@@ -17,6 +17,7 @@ use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
 use evenkeel_core::strategy::Values;
 use evenkeel_core::time::Instant;
 
+use crate::check::Checked;
 use crate::config::{Config, GroupConfig, MemberConfig};
 use crate::snapshot::{GroupHandle, RuleSnapshot, Snapshot};
 use crate::status::History;
@@ -153,6 +154,8 @@ pub(crate) struct State {
     /// By name, those that a member is at.
     pub locations: Locations,
     pub snapshot: Arc<Snapshot>,
+    /// Where each member is in `groups` and its `endpoints`.
+    index: HashMap<MemberId, (usize, usize)>,
     next_id: u64,
 }
 
@@ -179,6 +182,8 @@ pub(crate) struct Endpoint {
     pub admin: AdminState,
     pub resolved: bool,
     pub health: Health,
+    /// The last active check.
+    pub checked: Option<Checked>,
     pub history: History,
     fresh: bool,
 }
@@ -191,6 +196,7 @@ impl State {
             groups: Vec::new(),
             locations: HashMap::new(),
             snapshot: Arc::default(),
+            index: HashMap::new(),
             next_id: 1,
         }
     }
@@ -203,11 +209,16 @@ impl State {
             groups: Vec::new(),
             locations: HashMap::new(),
             snapshot: Arc::default(),
+            index: HashMap::new(),
             next_id: self.next_id,
         };
         for config in next.inputs.config.groups.clone() {
             let old = self.group(&config.name);
             let entry = next.next_group(config, old, &self.locations);
+            for (index, endpoint) in entry.endpoints.iter().enumerate() {
+                let place = (next.groups.len(), index);
+                next.index.insert(endpoint.member.id, place);
+            }
             next.groups.push(entry);
         }
         next.snapshot = next.next_snapshot(&self.snapshot, generation);
@@ -218,16 +229,27 @@ impl State {
         self.groups.iter().find(|entry| entry.config.name == name)
     }
 
+    /// The member `id`, with the name of its group.
+    pub fn endpoint_mut(&mut self, id: MemberId) -> Option<(&str, &mut Endpoint)> {
+        let &(group, endpoint) = self.index.get(&id)?;
+        let entry = self.groups.get_mut(group)?;
+        Some((&entry.config.name, entry.endpoints.get_mut(endpoint)?))
+    }
+
     /// Makes this state the one that the data plane sees, as far as groups go.
-    pub fn commit(&self, now: Instant) {
-        for entry in &self.groups {
-            for endpoint in &entry.endpoints {
+    pub fn commit(&mut self, now: Instant) {
+        for entry in &mut self.groups {
+            for endpoint in &mut entry.endpoints {
                 let slot = &endpoint.member.slot;
                 slot.set_weight(endpoint.weight);
                 slot.set(Reason::Draining, endpoint.admin == AdminState::Drain);
                 let maintenance = endpoint.admin == AdminState::Maintenance;
                 let left = slot.set(Reason::Maintenance, maintenance) && !maintenance;
                 slot.set(Reason::Unresolved, !endpoint.resolved);
+                if entry.config.health_check.is_none() {
+                    endpoint.health.reset(slot, now);
+                    endpoint.checked = None;
+                }
                 // A new group starts at full speed: nobody else is there to take its
                 // traffic. A new member of an old group does not.
                 if left || (endpoint.fresh && !entry.fresh) {
@@ -359,6 +381,7 @@ impl State {
                 admin,
                 resolved,
                 health: before.map(|e| e.health.clone()).unwrap_or_default(),
+                checked: before.and_then(|e| e.checked.clone()),
                 history: before.map(|e| e.history.clone()).unwrap_or_default(),
                 fresh: before.is_none(),
             });

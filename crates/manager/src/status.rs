@@ -124,10 +124,21 @@ pub struct MemberStatus {
     pub share: f64,
     /// Since the member was added.
     pub totals: TotalsStatus,
+    /// The last active health check.
+    pub check: Option<CheckStatus>,
     /// The location's load that the group looks at, while it is not too old.
     pub load: Option<f32>,
     /// The location should shed load.
     pub alert: bool,
+}
+
+/// An active health check that is over.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CheckStatus {
+    /// How long ago.
+    pub age_seconds: f64,
+    /// Why it failed; `null` if it passed.
+    pub error: Option<String>,
 }
 
 /// Requests that are over.
@@ -415,6 +426,10 @@ fn member_status(
             overloads: totals.overloads,
             cancelled: totals.cancelled,
         },
+        check: endpoint.checked.as_ref().map(|checked| CheckStatus {
+            age_seconds: now.since(checked.at).as_secs_f64(),
+            error: checked.error.as_deref().map(str::to_owned),
+        }),
         load: member
             .location
             .fresh(settings.load_id, now, settings.load_max_age),
