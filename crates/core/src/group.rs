@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
+use crate::analyzer::AlertSettings;
 use crate::effective::{Shaping, effective};
 use crate::load::{LoadId, Location};
 use crate::member::{Digest, Member, MemberId, Reason, Slot};
@@ -52,6 +53,8 @@ pub struct GroupSettings {
     /// What a failure costs at least, as if it were a latency. A failure is often
     /// fast; it must never look like a fast answer.
     pub failure_penalty: Duration,
+    /// Load alerts.
+    pub alert: AlertSettings,
 }
 
 impl Default for GroupSettings {
@@ -66,6 +69,7 @@ impl Default for GroupSettings {
             panic_threshold: 0.5,
             latency_decay: Duration::from_secs(10),
             failure_penalty: Duration::from_secs(5),
+            alert: AlertSettings::default(),
         }
     }
 }

@@ -4,6 +4,8 @@
 //! plain data and functions here. Time and randomness come in as arguments, so the
 //! proxy, and the virtual-time harness that tests the strategies, run the same code.
 
+pub mod analyzer;
+pub mod binding;
 pub mod effective;
 pub mod group;
 pub mod harness;

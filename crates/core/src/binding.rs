@@ -1,0 +1,335 @@
+//! Bindings: how long a client stays with the member that it was given.
+//!
+//! The three granularities are those of Balasubramanian, Schmidt, Dowdy and Othman,
+//! "Evaluating the Performance of Middleware Load Balancing Strategies" (2004), each
+//! adaptive or not. Whoever carries a client's requests holds a [`Binding`] and asks it
+//! before each request.
+
+use crate::group::{Granularity, Group};
+use crate::member::{MemberId, Reason};
+use crate::time::Instant;
+
+/// A client's tie to a member.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Binding {
+    member: MemberId,
+    /// Where the member was when last looked for: mostly it still is there.
+    index: usize,
+    since: Instant,
+    /// When the location's load alert was first noticed.
+    alerted_since: Option<Instant>,
+    /// 0 to 1: which part of a time span this binding waits.
+    jitter: f32,
+}
+
+/// What becomes of a binding for the next request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The member at this index of the group's snapshot serves it.
+    Keep(usize),
+    /// The strategy is asked for another one, which may be the same.
+    Rebind(Why),
+}
+
+/// Why a binding ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The strategy is asked for every request.
+    PerRequest,
+    /// The member is no longer part of the group.
+    Gone,
+    /// The member is down, ejected, in maintenance, or has no address.
+    Unusable,
+    /// The member's location is under a load alert.
+    Alert,
+    /// The rebind interval is over.
+    Interval,
+}
+
+impl Why {
+    /// The name that logs and metrics use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Why::PerRequest => "per_request",
+            Why::Gone => "gone",
+            Why::Unusable => "unusable",
+            Why::Alert => "alert",
+            Why::Interval => "interval",
+        }
+    }
+}
+
+impl Binding {
+    /// A binding to the member at `index` of `group`, from `now` on.
+    pub fn new(group: &Group, index: usize, now: Instant, rng: &mut fastrand::Rng) -> Option<Self> {
+        Some(Binding {
+            member: group.members().get(index)?.id,
+            index,
+            since: now,
+            alerted_since: None,
+            jitter: rng.f32(),
+        })
+    }
+
+    /// The member.
+    pub fn member(&self) -> MemberId {
+        self.member
+    }
+
+    /// What becomes of the binding for a request at `now`, given the group's current
+    /// snapshot.
+    ///
+    /// Whatever the granularity, a binding ends with its member: when it has left the
+    /// group, is in maintenance or unresolved, or is down or ejected (as long as the
+    /// group is not in panic). A draining member keeps the bindings it has. Beyond
+    /// that:
+    ///
+    /// - per request: it always ends;
+    /// - per session: it never ends;
+    /// - on demand, adaptive: it ends when the member's location has been under a load
+    ///   alert for a random part of [`AlertSettings::shed_time`];
+    /// - on demand, not adaptive: it ends after [`GroupSettings::rebind_interval`], give
+    ///   or take a fifth.
+    ///
+    /// [`AlertSettings::shed_time`]: crate::analyzer::AlertSettings::shed_time
+    /// [`GroupSettings::rebind_interval`]: crate::group::GroupSettings::rebind_interval
+    pub fn check(&mut self, group: &Group, now: Instant) -> Verdict {
+        let settings = group.settings();
+        if settings.granularity == Granularity::PerRequest {
+            return Verdict::Rebind(Why::PerRequest);
+        }
+        let Some(index) = self.find(group) else {
+            return Verdict::Rebind(Why::Gone);
+        };
+        self.index = index;
+        let member = &group.members()[index];
+        let mut ending = !(Reason::Draining as u32);
+        if group.state().is_panicking() {
+            ending &= !Reason::OVERRIDDEN_BY_PANIC;
+        }
+        if member.slot.reasons() & ending != 0 {
+            return Verdict::Rebind(Why::Unusable);
+        }
+        if settings.granularity == Granularity::PerSession {
+            return Verdict::Keep(index);
+        }
+        if !settings.adaptive {
+            let interval = settings.rebind_interval.mul_f32(0.8 + 0.4 * self.jitter);
+            return match now.since(self.since) >= interval {
+                true => Verdict::Rebind(Why::Interval),
+                false => Verdict::Keep(index),
+            };
+        }
+        if !member.location.is_alerted() {
+            self.alerted_since = None;
+            return Verdict::Keep(index);
+        }
+        let alerted_since = *self.alerted_since.get_or_insert(now);
+        let wait = settings.alert.shed_time.mul_f32(self.jitter);
+        match now.since(alerted_since) >= wait {
+            true => Verdict::Rebind(Why::Alert),
+            false => Verdict::Keep(index),
+        }
+    }
+
+    fn find(&self, group: &Group) -> Option<usize> {
+        let is_it = |index: usize| {
+            group
+                .members()
+                .get(index)
+                .is_some_and(|m| m.id == self.member)
+        };
+        match is_it(self.index) {
+            true => Some(self.index),
+            false => (0..group.members().len()).find(|&index| is_it(index)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::analyzer::AlertSettings;
+    use crate::group::{GroupSettings, GroupState};
+    use crate::load::Location;
+    use crate::member::{Member, Slot, Weight};
+    use crate::strategy::{Values, default_kind};
+
+    fn settings(granularity: Granularity, adaptive: bool) -> GroupSettings {
+        GroupSettings {
+            granularity,
+            adaptive,
+            rebind_interval: Duration::from_secs(60),
+            alert: AlertSettings {
+                shed_time: Duration::from_secs(5),
+                ..AlertSettings::default()
+            },
+            ..GroupSettings::default()
+        }
+    }
+
+    fn members(ids: std::ops::Range<u64>) -> Vec<Member> {
+        let member = |id: u64| Member {
+            id: MemberId(id),
+            name: format!("m{id}").into(),
+            address: "192.0.2.1:80".parse().unwrap(),
+            max_connections: None,
+            location: Arc::new(Location::new(format!("l{id}"))),
+            slot: Arc::new(Slot::new(Weight::ONE)),
+        };
+        ids.map(member).collect()
+    }
+
+    fn group(settings: GroupSettings, members: Vec<Member>) -> Group {
+        let kind = default_kind();
+        let strategy = (kind.build)(&Values::defaults(kind), &members);
+        Group::new(
+            "g",
+            settings,
+            strategy,
+            members,
+            Arc::<GroupState>::default(),
+        )
+    }
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn bind(group: &Group, seed: u64) -> Binding {
+        Binding::new(group, 1, at(1), &mut fastrand::Rng::with_seed(seed)).unwrap()
+    }
+
+    #[test]
+    fn per_request_never_keeps() {
+        let group = group(settings(Granularity::PerRequest, true), members(0..3));
+        let verdict = bind(&group, 1).check(&group, at(1));
+        assert_eq!(verdict, Verdict::Rebind(Why::PerRequest));
+    }
+
+    #[test]
+    fn per_session_keeps_through_alerts_and_time() {
+        for adaptive in [true, false] {
+            let group = group(settings(Granularity::PerSession, adaptive), members(0..3));
+            let mut binding = bind(&group, 1);
+            group.members()[1].location.set_alerted(true);
+            for ms in [2, 10_000, 100_000_000] {
+                assert_eq!(binding.check(&group, at(ms)), Verdict::Keep(1));
+            }
+        }
+    }
+
+    #[test]
+    fn a_session_ends_with_its_member() {
+        let group = group(settings(Granularity::PerSession, true), members(0..3));
+        let slot = &group.members()[1].slot;
+        for reason in Reason::ALL {
+            slot.set(reason, true);
+            let verdict = bind(&group, 1).check(&group, at(2));
+            match reason {
+                Reason::Draining => assert_eq!(verdict, Verdict::Keep(1)),
+                _ => assert_eq!(verdict, Verdict::Rebind(Why::Unusable), "{reason:?}"),
+            }
+            slot.set(reason, false);
+        }
+        // In panic the opinions about health do not count.
+        group.state().set_panicking(true);
+        slot.set(Reason::Down, true);
+        assert_eq!(bind(&group, 1).check(&group, at(2)), Verdict::Keep(1));
+        slot.set(Reason::Maintenance, true);
+        let verdict = bind(&group, 1).check(&group, at(2));
+        assert_eq!(verdict, Verdict::Rebind(Why::Unusable));
+    }
+
+    #[test]
+    fn a_binding_follows_its_member_into_the_next_snapshot() {
+        let before = group(settings(Granularity::PerSession, true), members(0..3));
+        let mut binding = bind(&before, 1);
+        let after = group(settings(Granularity::PerSession, true), members(1..3));
+        assert_eq!(binding.check(&after, at(2)), Verdict::Keep(0));
+        let gone = group(settings(Granularity::PerSession, true), members(2..4));
+        assert_eq!(binding.check(&gone, at(3)), Verdict::Rebind(Why::Gone));
+    }
+
+    #[test]
+    fn on_demand_without_feedback_rebinds_at_the_interval() {
+        let group = group(settings(Granularity::OnDemand, false), members(0..3));
+        group.members()[1].location.set_alerted(true);
+        let mut ends = Vec::new();
+        for seed in 0..50 {
+            let mut binding = bind(&group, seed);
+            let end = (1..100u64)
+                .find(|&s| binding.check(&group, at(s * 1000)) == Verdict::Rebind(Why::Interval));
+            ends.push(end.unwrap());
+        }
+        assert!(ends.iter().all(|end| (48..=73).contains(end)), "{ends:?}");
+        ends.sort_unstable();
+        ends.dedup();
+        assert!(ends.len() > 5, "they do not all leave at once");
+    }
+
+    #[test]
+    fn an_alert_is_followed_step_by_step_and_forgotten_when_lifted() {
+        let group = group(settings(Granularity::OnDemand, true), members(0..3));
+        let location = &group.members()[1].location;
+        let mut bindings: Vec<_> = (0..100).map(|seed| bind(&group, seed)).collect();
+        let mut leaving = |ms| {
+            let left = |b: &mut Binding| b.check(&group, at(ms)) == Verdict::Rebind(Why::Alert);
+            bindings.iter_mut().map(left).filter(|&left| left).count()
+        };
+        assert_eq!(leaving(1_000), 0);
+        location.set_alerted(true);
+        let first = leaving(2_000);
+        let half = leaving(4_500);
+        assert!(first < 10 && (30..70).contains(&half), "{first} {half}");
+        location.set_alerted(false);
+        assert_eq!(leaving(5_000), 0);
+        // A new alert gives them all the time again.
+        location.set_alerted(true);
+        assert!(leaving(6_000) < 10);
+        assert_eq!(leaving(11_000), 100);
+    }
+
+    proptest! {
+        /// A binding that is kept is always one to the very member it was made with,
+        /// and that member may be used.
+        #[test]
+        fn keeps_only_what_may_be_kept(
+            granularity in prop_oneof![
+                Just(Granularity::PerSession),
+                Just(Granularity::PerRequest),
+                Just(Granularity::OnDemand),
+            ],
+            adaptive: bool,
+            panicking: bool,
+            alerted: bool,
+            bits in 0u32..32,
+            first in 0u64..4,
+            seed: u64,
+            ms in 1u64..200_000,
+        ) {
+            let before = group(settings(granularity, adaptive), members(0..3));
+            let mut binding = bind(&before, seed);
+            let after = group(settings(granularity, adaptive), members(first..first + 3));
+            after.state().set_panicking(panicking);
+            for member in after.members() {
+                for reason in Reason::ALL {
+                    member.slot.set(reason, bits & reason as u32 != 0);
+                }
+                member.location.set_alerted(alerted);
+            }
+            if let Verdict::Keep(index) = binding.check(&after, at(ms)) {
+                let member = &after.members()[index];
+                prop_assert_eq!(member.id, binding.member());
+                prop_assert!(granularity != Granularity::PerRequest);
+                prop_assert!(!member.slot.has(Reason::Maintenance));
+                prop_assert!(panicking || !member.slot.has(Reason::Down));
+            }
+        }
+    }
+}
