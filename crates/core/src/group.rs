@@ -407,8 +407,9 @@ impl<'a> View<'a> {
         seat.slot.in_flight() < seat.max_connections && self.is_eligible_unless_full(index)
     }
 
+    /// [`View::is_eligible`], but a member at its connection limit counts, too.
     #[inline]
-    fn is_eligible_unless_full(&self, index: usize) -> bool {
+    pub fn is_eligible_unless_full(&self, index: usize) -> bool {
         let slot = self.slot(index);
         slot.reasons() & self.mask == 0
             && slot.weight() > 0.0

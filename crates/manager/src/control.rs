@@ -1,11 +1,14 @@
 //! The control loop, and the tasks beside it: what happens without anybody asking.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_core::analyzer::{self, Site, Threshold};
+use evenkeel_core::effective::{Shaping, effective};
+use evenkeel_core::group::Request;
 use evenkeel_core::health;
 use evenkeel_core::time::Instant;
 use tokio::task::{AbortHandle, JoinSet};
@@ -13,6 +16,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tracing::{info, warn};
 
 use crate::manager::Manager;
+use crate::state::GroupEntry;
 use crate::status::History;
 
 /// Time between two rounds of the control loop. Short against what people notice, and
@@ -46,7 +50,10 @@ impl Manager {
         let trace = due.trace.is_due(now, TRACE_INTERVAL);
         let note = due.history.is_due(now, History::INTERVAL);
         let mut owned = self.lock();
+        let mut alerted = HashSet::new();
         for entry in &mut owned.state.groups {
+            analyze(entry, now);
+            alerted.extend(entry.alerts.iter().cloned());
             let settings = entry.group.settings();
             let state = entry.group.state();
             let members = entry.group.members();
@@ -75,7 +82,56 @@ impl Manager {
                 }
             }
         }
+        // Groups share locations: one that must shed for any of them must shed.
+        for (name, location) in &owned.state.locations {
+            location.set_alerted(alerted.contains(name));
+        }
     }
+}
+
+/// Brings the load alerts of a group up to date.
+fn analyze(entry: &mut GroupEntry, now: Instant) {
+    let settings = entry.group.settings();
+    let values = &entry.config.strategy;
+    let threshold = settings.alert.threshold.or_else(|| Threshold::of(values));
+    let Some(threshold) = threshold.filter(|_| settings.adaptive) else {
+        entry.alerts.clear();
+        return;
+    };
+    let shaping = Shaping::of(values);
+    let request = Request::at(now);
+    let view = entry.group.view(&request);
+    let mut places: HashMap<&Arc<str>, usize> = HashMap::new();
+    let mut sites: Vec<(&Arc<str>, Site)> = Vec::new();
+    for (index, member) in entry.group.members().iter().enumerate() {
+        let name = member.location.name();
+        let place = *places.entry(name).or_insert_with(|| {
+            let load = effective(member, &shaping, settings, now);
+            let site = Site {
+                load: load.map(|effective| effective.load),
+                takes_traffic: false,
+                alerted: entry.alerts.contains(name),
+            };
+            sites.push((name, site));
+            sites.len() - 1
+        });
+        sites[place].1.takes_traffic |= view.is_eligible_unless_full(index);
+    }
+    let (names, sites): (Vec<_>, Vec<_>) = sites.into_iter().unzip();
+    let wanted = analyzer::analyze(threshold, &settings.alert, &sites);
+    let mut alerts = HashSet::new();
+    for ((name, site), wanted) in names.into_iter().zip(&sites).zip(wanted) {
+        if wanted {
+            alerts.insert(Arc::clone(name));
+        }
+        let group = entry.group.name();
+        match (site.alerted, wanted) {
+            (false, true) => info!(%group, location = %name, load = site.load, "load alert raised"),
+            (true, false) => info!(%group, location = %name, load = site.load, "load alert lifted"),
+            _ => {}
+        }
+    }
+    entry.alerts = alerts;
 }
 
 /// What is not done in every round.

@@ -168,6 +168,8 @@ pub(crate) struct GroupEntry {
     pub group: Arc<Group>,
     /// One for each member of `group`, in the same order.
     pub endpoints: Vec<Endpoint>,
+    /// Locations that the group has under alert.
+    pub alerts: HashSet<Arc<str>>,
     fresh: bool,
 }
 
@@ -304,6 +306,7 @@ impl State {
             handle,
             group,
             endpoints,
+            alerts: old.map(|old| old.alerts.clone()).unwrap_or_default(),
             fresh: old.is_none(),
         }
     }

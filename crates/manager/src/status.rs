@@ -110,7 +110,7 @@ pub struct MemberStatus {
     pub admin: AdminState,
     /// As configured or changed live.
     pub weight: f32,
-    /// With slow start applied; 0 if it gets no new traffic now.
+    /// With slow start applied; 0 if it gets no new traffic.
     pub effective_weight: f32,
     /// Most requests or connections at once; `null` is no limit.
     pub max_connections: Option<u32>,
@@ -406,7 +406,7 @@ fn member_status(
         reasons,
         admin: endpoint.admin,
         weight: slot.weight(),
-        effective_weight: match view.is_eligible(index) {
+        effective_weight: match view.is_eligible_unless_full(index) {
             true => view.weight(index),
             false => 0.0,
         },
