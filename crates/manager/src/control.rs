@@ -45,6 +45,12 @@ impl Manager {
         }
     }
 
+    /// A round in which everything is due.
+    #[cfg(test)]
+    pub(crate) fn round_now(&self) {
+        self.round(&mut Due::default(), self.clock().now());
+    }
+
     /// One round: panic, slow start, and what is due.
     fn round(&self, due: &mut Due, now: Instant) {
         let trace = due.trace.is_due(now, TRACE_INTERVAL);

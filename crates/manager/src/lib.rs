@@ -9,6 +9,8 @@ mod manager;
 pub mod snapshot;
 mod state;
 pub mod status;
+#[cfg(test)]
+mod tests;
 
 pub use manager::{Applied, ApplyError, ManageError, Manager, ReloadError};
 pub use state::AdminState;

@@ -100,10 +100,11 @@ impl Manager {
         self.lock().state.inputs.config.clone()
     }
 
-    /// Reads the file at `path` and applies it. A file with errors changes nothing.
+    /// Reads the file at `path` and applies it: at the start, and at each reload. A file
+    /// with errors changes nothing.
     pub async fn reload(&self, path: &Path) -> Result<Applied, ReloadError> {
         let result = match config::load(path) {
-            Ok(config) => self.apply_noting_nothing(config).await.map_err(Into::into),
+            Ok(config) => self.replace(config).await.map_err(ReloadError::from),
             Err(errors) => Err(ReloadError::Config(errors)),
         };
         self.note(&result);
@@ -115,12 +116,12 @@ impl Manager {
     /// Names of members that are new are resolved first, for a few seconds at most.
     /// One that does not resolve is no error: its member waits until it does.
     pub async fn apply(&self, config: Config) -> Result<Applied, ApplyError> {
-        let result = self.apply_noting_nothing(config).await;
+        let result = self.replace(config).await;
         self.note(&result);
         result
     }
 
-    async fn apply_noting_nothing(&self, config: Config) -> Result<Applied, ApplyError> {
+    async fn replace(&self, config: Config) -> Result<Applied, ApplyError> {
         let _one_at_a_time = self.reloading.lock().await;
         let known = self.lock().state.inputs.addresses.clone();
         let hosts = config.dns_hosts().map(|(host, _)| host);
@@ -135,10 +136,11 @@ impl Manager {
         let mut inputs = old.with_config(config);
         inputs.addresses.extend(found);
         let generation = owned.state.snapshot.generation + 1;
-        let notes = match owned.state.snapshot.generation {
-            0 => Vec::new(),
-            _ => needs_restart(&old.config, &inputs.config),
-        };
+        let warnings = inputs.config.warnings.iter();
+        let mut notes: Vec<String> = warnings.map(ToString::to_string).collect();
+        if generation > 1 {
+            notes.extend(needs_restart(&old.config, &inputs.config));
+        }
         self.install(&mut owned.state, inputs, generation)?;
         Ok(Applied { generation, notes })
     }
@@ -289,15 +291,13 @@ impl Manager {
 }
 
 /// What of a reload has no effect on the running process.
-fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
+fn needs_restart(old: &Config, new: &Config) -> impl Iterator<Item = String> {
     let parts = [
         ("the number of workers", old.workers != new.workers),
         ("the admin API's settings", old.admin != new.admin),
     ];
     let changed = parts.into_iter().filter(|(_, changed)| *changed);
-    changed
-        .map(|(what, _)| format!("{what} changed in the file: restart to have it take effect"))
-        .collect()
+    changed.map(|(what, _)| format!("{what} changed in the file: restart to have it take effect"))
 }
 
 pub(crate) fn entry<'a>(state: &'a State, group: &str) -> Result<&'a GroupEntry, ManageError> {
@@ -331,7 +331,8 @@ fn set_live<T>(live: &mut HashMap<(String, String), T>, group: &str, member: &st
 pub struct Applied {
     /// Which configuration of this process it is, from 1.
     pub generation: u64,
-    /// What the user should know: changes that need a restart.
+    /// What the user should know: what is probably not meant, and changes that need a
+    /// restart.
     pub notes: Vec<String>,
 }
 

@@ -139,8 +139,7 @@ impl MemberConfig {
 
 /// The address that `host` is, if it is not a name.
 fn ip(host: &str) -> Option<IpAddr> {
-    let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
-    bare.unwrap_or(host).parse().ok()
+    host.parse().ok()
 }
 
 type Locations = HashMap<Arc<str>, Arc<Location>>;

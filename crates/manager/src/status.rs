@@ -133,7 +133,7 @@ pub struct MemberStatus {
 }
 
 /// An active health check that is over.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckStatus {
     /// How long ago.
     pub age_seconds: f64,

@@ -1,0 +1,430 @@
+//! The manager as a whole, with a fake data plane and a fake resolver.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use evenkeel_core::group::{Outcome, Request};
+use evenkeel_core::load::LoadId;
+use evenkeel_core::member::{MemberId, Weight};
+use evenkeel_core::time::Clock;
+
+use crate::config::{Config, GroupConfig, MemberConfig, Rule};
+use crate::dns::Lookup;
+use crate::snapshot::{Commit, DataPlane, Snapshot};
+use crate::status::{GroupStatus, MemberStatus};
+use crate::{AdminState, ManageError, Manager};
+
+/// A data plane that refuses rules called "refused", and counts what it is asked.
+#[derive(Default)]
+struct Plane {
+    prepared: AtomicUsize,
+    committed: Arc<AtomicUsize>,
+}
+
+impl DataPlane for Plane {
+    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, Vec<String>> {
+        self.prepared.fetch_add(1, Ordering::Relaxed);
+        if next.rules.iter().any(|rule| rule.rule.name == "refused") {
+            return Err(vec!["cannot listen on it".into()]);
+        }
+        let committed = Arc::clone(&self.committed);
+        Ok(Box::new(move || {
+            committed.fetch_add(1, Ordering::Relaxed);
+        }))
+    }
+}
+
+/// Names that can be changed while a test runs.
+#[derive(Clone, Default)]
+struct Names(Arc<Mutex<HashMap<String, Vec<IpAddr>>>>);
+
+impl Names {
+    fn set(&self, host: &str, ips: &[&str]) {
+        let ips = ips.iter().map(|ip| ip.parse().unwrap()).collect();
+        self.0.lock().unwrap().insert(host.into(), ips);
+    }
+
+    fn lookup(&self) -> Lookup {
+        let names = self.clone();
+        Arc::new(move |host| {
+            let found = names.0.lock().unwrap().get(&host).cloned();
+            Box::pin(async move { found.ok_or_else(|| io::Error::other("no such host")) })
+        })
+    }
+}
+
+fn manager() -> (Arc<Manager>, Arc<Plane>, Names) {
+    let (plane, names) = (Arc::new(Plane::default()), Names::default());
+    let data_plane: Arc<dyn DataPlane> = Arc::clone(&plane) as _;
+    let manager = Manager::with_lookup(Clock::start(), data_plane, names.lookup());
+    (manager, plane, names)
+}
+
+fn config(members: &[&str]) -> Config {
+    let member = |address: &&str| {
+        let (host, port) = address.rsplit_once(':').unwrap();
+        MemberConfig::new(host, port.parse().unwrap())
+    };
+    let listen = vec!["127.0.0.1:0".parse().unwrap()];
+    Config {
+        rules: vec![Rule::new("web", listen, "app")],
+        groups: vec![GroupConfig::new(
+            "app",
+            members.iter().map(member).collect(),
+        )],
+        ..Config::default()
+    }
+}
+
+fn app(manager: &Manager) -> GroupStatus {
+    manager.status().groups.remove(0)
+}
+
+fn member(manager: &Manager, name: &str) -> MemberStatus {
+    let mut members = app(manager).members.into_iter();
+    members.find(|member| member.name == name).unwrap()
+}
+
+fn names(manager: &Manager) -> Vec<String> {
+    app(manager).members.into_iter().map(|m| m.name).collect()
+}
+
+fn ids(manager: &Manager) -> HashMap<String, MemberId> {
+    let group = manager.groups().remove(0);
+    let members = group.members().iter();
+    members.map(|m| (m.name.to_string(), m.id)).collect()
+}
+
+#[tokio::test]
+async fn a_reload_keeps_slots_and_what_is_in_flight() {
+    let (manager, _, _) = manager();
+    manager
+        .apply(config(&["10.0.0.1:80", "10.0.0.2:80"]))
+        .await
+        .unwrap();
+    let handle = Arc::clone(&manager.snapshots().borrow().rules[0].group);
+    let before = ids(&manager);
+    let now = manager.clock().now();
+    let ticket = handle.current.load().bind(1, now).unwrap();
+
+    let mut next = config(&["10.0.0.3:80", "10.0.0.2:80"]);
+    next.groups[0].members[1].weight = Weight::new(3.0).unwrap();
+    next.groups[0].max_queue = 7;
+    let applied = manager.apply(next).await.unwrap();
+    assert_eq!(applied.generation, 2);
+
+    let snapshot = Arc::clone(&manager.snapshots().borrow());
+    assert!(Arc::ptr_eq(&snapshot.rules[0].group, &handle), "same group");
+    assert_eq!(handle.max_queue(), 7);
+    let after = ids(&manager);
+    assert_eq!(after["10.0.0.2:80"], before["10.0.0.2:80"]);
+    assert!(!before.values().any(|id| *id == after["10.0.0.3:80"]));
+    let kept = member(&manager, "10.0.0.2:80");
+    assert_eq!((kept.in_flight, kept.weight), (1, 3.0));
+    assert_eq!(kept.state, "up");
+    let new = member(&manager, "10.0.0.3:80");
+    assert_eq!(new.state, "warming", "a new member of a running group");
+    assert!(new.effective_weight < new.weight);
+
+    // The request ends after its member's snapshot is gone, and is counted.
+    ticket.finish(Outcome::Success, manager.clock().now());
+    let kept = member(&manager, "10.0.0.2:80");
+    assert_eq!((kept.in_flight, kept.totals.requests), (0, 1));
+}
+
+#[tokio::test]
+async fn a_reload_that_the_data_plane_refuses_changes_nothing() {
+    let (manager, plane, _) = manager();
+    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    let before = (manager.status().rules, app(&manager), ids(&manager));
+    let group = manager.groups().remove(0);
+
+    let mut next = config(&["10.0.0.2:80"]);
+    next.groups[0].members[0].drain = true;
+    next.rules[0].name = "refused".into();
+    let error = manager.apply(next).await.unwrap_err();
+    assert_eq!(error.to_string(), "cannot listen on it");
+
+    let after = (manager.status().rules, app(&manager), ids(&manager));
+    assert_eq!(after, before);
+    assert!(Arc::ptr_eq(&manager.groups()[0], &group));
+    assert_eq!(manager.status().generation, 1);
+    let last = manager.status().last_reload.unwrap();
+    assert_eq!(last.error.as_deref(), Some("cannot listen on it"));
+    assert_eq!(plane.committed.load(Ordering::Relaxed), 1);
+    // And the next good one goes.
+    manager.apply(config(&["10.0.0.2:80"])).await.unwrap();
+    assert_eq!(names(&manager), ["10.0.0.2:80"]);
+    assert_eq!(manager.status().last_reload.unwrap().error, None);
+}
+
+#[tokio::test]
+async fn a_broken_file_changes_nothing() {
+    let (manager, _, _) = manager();
+    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    let missing = std::path::Path::new("/nonexistent/evenkeel.toml");
+    let error = manager.reload(missing).await.unwrap_err();
+    assert!(error.to_string().contains("/nonexistent/evenkeel.toml"));
+    assert_eq!(names(&manager), ["10.0.0.1:80"]);
+    let last = manager.status().last_reload.unwrap();
+    assert_eq!(last.error, Some(error.to_string()));
+}
+
+#[tokio::test]
+async fn an_unchanged_group_keeps_its_snapshot() {
+    let (manager, plane, _) = manager();
+    let config = config(&["10.0.0.1:80", "10.0.0.2:80"]);
+    manager.apply(config.clone()).await.unwrap();
+    let group = manager.groups().remove(0);
+    manager.apply(config).await.unwrap();
+    assert!(Arc::ptr_eq(&manager.groups()[0], &group));
+    // A weight is a slot, not a rebuild, and no business of the listeners.
+    let prepared = plane.prepared.load(Ordering::Relaxed);
+    manager.set_weight("app", "10.0.0.1:80", 5.0).unwrap();
+    assert!(Arc::ptr_eq(&manager.groups()[0], &group));
+    assert_eq!(plane.prepared.load(Ordering::Relaxed), prepared);
+    assert_eq!(member(&manager, "10.0.0.1:80").weight, 5.0);
+}
+
+#[tokio::test]
+async fn a_reload_keeps_live_changes_of_what_it_does_not_change() {
+    let (manager, _, _) = manager();
+    let first = config(&["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]);
+    manager.apply(first.clone()).await.unwrap();
+    let drain = AdminState::Drain;
+    manager
+        .set_admin_state("app", "10.0.0.1:80", drain)
+        .unwrap();
+    manager
+        .set_admin_state("app", "10.0.0.2:80", AdminState::Maintenance)
+        .unwrap();
+    manager.set_weight("app", "10.0.0.2:80", 9.0).unwrap();
+    manager
+        .set_admin_state("app", "10.0.0.3:80", drain)
+        .unwrap();
+    manager.set_rule_enabled("web", false).unwrap();
+    manager.set_strategy("app", "random", &[]).unwrap();
+    assert_eq!(member(&manager, "10.0.0.1:80").reasons, ["draining"]);
+    assert_eq!(member(&manager, "10.0.0.2:80").reasons, ["maintenance"]);
+
+    // The file says something new about the weight of the second member only, and no
+    // longer knows the third.
+    let mut second = first.clone();
+    second.groups[0].members.pop();
+    second.groups[0].members[1].weight = Weight::new(2.0).unwrap();
+    manager.apply(second.clone()).await.unwrap();
+    assert_eq!(member(&manager, "10.0.0.1:80").admin, drain);
+    let other = member(&manager, "10.0.0.2:80");
+    assert_eq!((other.admin, other.weight), (AdminState::Maintenance, 2.0));
+    assert!(!manager.status().rules[0].enabled);
+    assert_eq!(app(&manager).strategy, "random");
+
+    // Now it says something new about the drain of the first, and the rule.
+    let mut third = second.clone();
+    third.groups[0].members[0].drain = true;
+    manager.apply(third.clone()).await.unwrap();
+    third.groups[0].members[0].drain = false;
+    third.rules[0].enabled = false;
+    manager.apply(third.clone()).await.unwrap();
+    assert_eq!(
+        member(&manager, "10.0.0.1:80").admin,
+        AdminState::Ready,
+        "the file has the last word about what it changes"
+    );
+    third.rules[0].enabled = true;
+    manager.apply(third).await.unwrap();
+    assert!(manager.status().rules[0].enabled);
+
+    // A member that went and came is new: no live change waits for it.
+    manager.apply(first).await.unwrap();
+    assert_eq!(member(&manager, "10.0.0.3:80").admin, AdminState::Ready);
+}
+
+#[tokio::test]
+async fn a_rule_is_disabled_through_the_data_plane() {
+    let (manager, plane, _) = manager();
+    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    let mut snapshots = manager.snapshots();
+    snapshots.mark_unchanged();
+    manager.set_rule_enabled("web", false).unwrap();
+    assert!(snapshots.has_changed().unwrap());
+    assert!(!snapshots.borrow().rules[0].rule.enabled);
+    assert_eq!(plane.committed.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn commands_about_what_is_not_there_are_refused() {
+    let (manager, _, _) = manager();
+    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    let ready = AdminState::Ready;
+    let not_found = [
+        manager.set_rule_enabled("x", true),
+        manager.set_strategy("x", "random", &[]),
+        manager.set_admin_state("x", "10.0.0.1:80", ready),
+        manager.set_admin_state("app", "x", ready),
+        manager.set_weight("app", "x", 1.0),
+        manager.report("x", &[(LoadId::CPU, 0.5)]),
+        manager.explain_next("x", None).map(drop),
+    ];
+    for result in not_found {
+        assert!(result.as_ref().unwrap_err().is_not_found(), "{result:?}");
+    }
+    let wrong = [
+        manager.set_strategy("app", "x", &[]),
+        manager.set_strategy("app", "random", &[("x".into(), 1.0)]),
+        manager.set_weight("app", "10.0.0.1:80", -1.0),
+        manager.report("10.0.0.1", &[(LoadId::CPU, f64::NAN)]),
+    ];
+    for result in wrong {
+        assert!(!result.as_ref().unwrap_err().is_not_found(), "{result:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_report_counts_as_a_whole_or_not_at_all() {
+    let (manager, _, _) = manager();
+    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    let bad = [(LoadId::CPU, 0.5), (LoadId::MEMORY, -1.0)];
+    assert!(matches!(
+        manager.report("10.0.0.1", &bad),
+        Err(ManageError::Load(_))
+    ));
+    let nine: Vec<_> = (0..9).map(|id| (LoadId(id), 1.0)).collect();
+    assert!(matches!(
+        manager.report("10.0.0.1", &nine),
+        Err(ManageError::TooManyLoads(_))
+    ));
+    assert!(manager.status().locations[0].loads.is_empty());
+    manager.report("10.0.0.1", &[(LoadId::CPU, 0.5)]).unwrap();
+    assert_eq!(member(&manager, "10.0.0.1:80").load, Some(0.5));
+    // The location survives a reload, with its loads.
+    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    assert_eq!(member(&manager, "10.0.0.1:80").load, Some(0.5));
+}
+
+#[tokio::test]
+async fn a_name_becomes_one_member_per_address() {
+    let (manager, _, names_of) = manager();
+    names_of.set("many", &["10.0.0.2", "10.0.0.1", "fd00::1"]);
+    names_of.set("one", &["fd00::2"]);
+    let config = config(&["many:80", "one:80", "none:80"]);
+    manager.apply(config.clone()).await.unwrap();
+    assert_eq!(
+        names(&manager),
+        ["many:80/10.0.0.1", "many:80/10.0.0.2", "one:80", "none:80"],
+    );
+    assert_eq!(member(&manager, "many:80/10.0.0.2").location, "10.0.0.2");
+    let one = member(&manager, "one:80");
+    assert_eq!(one.location, "one");
+    assert_eq!(one.address, Some("[fd00::2]:80".parse().unwrap()));
+    let none = member(&manager, "none:80");
+    assert_eq!((none.state.as_ref(), none.address), ("unresolved", None));
+
+    // A command for the name is one for all its addresses, and a later one for an
+    // address is one for that.
+    let set = |name, to| manager.set_admin_state("app", name, to).unwrap();
+    let admin = |name| member(&manager, name).admin;
+    set("many:80/10.0.0.1", AdminState::Maintenance);
+    set("many:80", AdminState::Drain);
+    assert_eq!(admin("many:80/10.0.0.1"), AdminState::Drain);
+    assert_eq!(admin("many:80/10.0.0.2"), AdminState::Drain);
+    set("many:80/10.0.0.2", AdminState::Ready);
+    assert_eq!(admin("many:80/10.0.0.1"), AdminState::Drain);
+    assert_eq!(admin("many:80/10.0.0.2"), AdminState::Ready);
+    manager.apply(config).await.unwrap();
+    assert_eq!(admin("many:80/10.0.0.2"), AdminState::Ready);
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_are_followed() {
+    let (manager, plane, names_of) = manager();
+    names_of.set("many", &["10.0.0.1", "10.0.0.2"]);
+    manager
+        .apply(config(&["many:80", "late:80"]))
+        .await
+        .unwrap();
+    let before = ids(&manager);
+    let running = tokio::spawn(Arc::clone(&manager).run());
+    let mut changes = manager.changes();
+
+    names_of.set("late", &["10.0.0.9"]);
+    changes.changed().await.unwrap();
+    assert_eq!(member(&manager, "late:80").state, "warming");
+
+    names_of.set("many", &["10.0.0.2"]);
+    changes.changed().await.unwrap();
+    assert_eq!(names(&manager), ["many:80", "late:80"]);
+    let kept = ids(&manager)["many:80"];
+    assert_eq!(kept, before["many:80/10.0.0.2"], "the same member");
+
+    // A name that no longer resolves keeps the addresses it had.
+    names_of.0.lock().unwrap().remove("many");
+    names_of.set("late", &["10.0.0.8"]);
+    changes.changed().await.unwrap();
+    tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+    assert_eq!(ids(&manager)["many:80"], kept);
+    assert_eq!(plane.prepared.load(Ordering::Relaxed), 1);
+    running.abort();
+}
+
+#[tokio::test]
+async fn a_decision_is_explained() {
+    let (manager, _, _) = manager();
+    manager
+        .apply(config(&["10.0.0.1:80", "10.0.0.2:80"]))
+        .await
+        .unwrap();
+    manager
+        .set_admin_state("app", "10.0.0.1:80", AdminState::Drain)
+        .unwrap();
+    let next = manager.explain_next("app", None).unwrap();
+    assert_eq!(next.chosen.as_deref(), Some("10.0.0.2:80"));
+    let drained = next.candidates.iter().find(|c| c.member == "10.0.0.1:80");
+    assert!(drained.unwrap().verdict.contains("draining"), "{next:?}");
+
+    assert_eq!(manager.explain_last("app").unwrap(), None);
+    manager.round_now();
+    let group = manager.groups().remove(0);
+    let request = Request::at(manager.clock().now());
+    let picked = group.pick(&request, &mut fastrand::Rng::with_seed(1));
+    assert_eq!(picked.unwrap().index(), 1);
+    let last = manager.explain_last("app").unwrap().unwrap();
+    assert_eq!(last.chosen.as_deref(), Some("10.0.0.2:80"));
+}
+
+#[tokio::test]
+async fn panic_and_alerts_follow_members_and_loads() {
+    let (manager, _, _) = manager();
+    let mut config = config(&["10.0.0.1:80", "10.0.0.2:80"]);
+    let alert = &mut config.groups[0].settings.alert;
+    alert.threshold = Some(evenkeel_core::analyzer::Threshold::Critical(0.8));
+    manager.apply(config.clone()).await.unwrap();
+    manager.report("10.0.0.1", &[(LoadId::CPU, 0.9)]).unwrap();
+    manager.report("10.0.0.2", &[(LoadId::CPU, 0.2)]).unwrap();
+    manager.round_now();
+    assert!(member(&manager, "10.0.0.1:80").alert);
+    assert!(!member(&manager, "10.0.0.2:80").alert);
+    // Over a reload, too.
+    manager.apply(config).await.unwrap();
+    manager.report("10.0.0.1", &[(LoadId::CPU, 0.75)]).unwrap();
+    manager.round_now();
+    assert!(member(&manager, "10.0.0.1:80").alert, "hysteresis");
+    manager.report("10.0.0.1", &[(LoadId::CPU, 0.5)]).unwrap();
+    manager.round_now();
+    assert!(!member(&manager, "10.0.0.1:80").alert);
+
+    let group = manager.groups().remove(0);
+    let down = |holds| {
+        for member in group.members() {
+            let reason = evenkeel_core::member::Reason::Down;
+            member.slot.set(reason, holds);
+        }
+        manager.round_now();
+        app(&manager).panic
+    };
+    assert!(down(true));
+    assert!(!down(false));
+}
