@@ -338,3 +338,286 @@ impl Decoder {
 fn is_text(byte: u8) -> bool {
     byte == b'\t' || (byte >= b' ' && byte != 0x7f)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::ChunkError as E;
+    use super::*;
+
+    /// Scans the input cut into pieces of `size` bytes.
+    fn scan(input: &[u8], size: usize) -> Result<Scanned, ChunkError> {
+        let mut decoder = Decoder::new();
+        let mut len = 0;
+        for piece in input.chunks(size) {
+            let scanned = decoder.scan(piece)?;
+            len += scanned.len;
+            if scanned.end {
+                return Ok(Scanned { len, end: true });
+            }
+            assert_eq!(scanned.len, piece.len(), "all of it belongs to the body");
+        }
+        Ok(Scanned { len, end: false })
+    }
+
+    /// Content of the input cut into pieces of `size` bytes, and whether it ended.
+    fn content(input: &[u8], size: usize) -> Result<(Vec<u8>, bool), ChunkError> {
+        let mut decoder = Decoder::new();
+        let mut content = Vec::new();
+        for piece in input.chunks(size) {
+            let mut piece = piece.to_vec();
+            let (len, scanned) = decoder.strip(&mut piece)?;
+            content.extend_from_slice(&piece[..len]);
+            if scanned.end {
+                return Ok((content, true));
+            }
+        }
+        Ok((content, false))
+    }
+
+    #[test]
+    fn bodies_end_where_they_end() {
+        for (input, expected) in [
+            ("0\r\n\r\n", ""),
+            ("5\r\nhello\r\n0\r\n\r\n", "hello"),
+            (
+                "5\r\nhello\r\n01\r\n,\r\nA\r\n0123456789\r\n000\r\n\r\n",
+                "hello,0123456789",
+            ),
+            ("a;name\r\n0123456789\r\n0;x=\"y;z\"\r\n\r\n", "0123456789"),
+            ("2\r\n\r\n\r\n0\r\n\r\n", "\r\n"),
+            ("0\r\nServer-Timing: a\r\nX:\r\n\r\n", ""),
+            ("1\r\nx\r\n0\r\nContent-Lengths: none of them\r\n\r\n", "x"),
+            ("0000000000000001\r\nx\r\n0\r\n\r\n", "x"),
+        ] {
+            let followed = format!("{input}GET / HTTP/1.1\r\n");
+            let end = Scanned {
+                len: input.len(),
+                end: true,
+            };
+            for size in 1..followed.len() {
+                assert_eq!(scan(followed.as_bytes(), size), Ok(end), "{input:?} {size}");
+                let stripped = content(followed.as_bytes(), size);
+                assert_eq!(stripped, Ok((expected.into(), true)), "{input:?} {size}");
+            }
+            for cut in 0..input.len() {
+                let open = Scanned {
+                    len: cut,
+                    end: false,
+                };
+                assert_eq!(
+                    scan(&input.as_bytes()[..cut], 64),
+                    Ok(open),
+                    "{input:?} {cut}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn ambiguous_bodies_are_refused() {
+        let long_extension = format!("1;{}\r\nx\r\n", "e".repeat(MAX_EXTENSION_BYTES + 1));
+        let long_trailers = format!("0\r\n{}", "X: y\r\n".repeat(MAX_TRAILER_BYTES / 5 + 1));
+        for (name, input, error) in [
+            ("no size", "\r\n", E::Size),
+            ("no size, extension", ";x\r\n", E::Size),
+            ("plus", "+5\r\nhello\r\n", E::Size),
+            ("minus", "-5\r\nhello\r\n", E::Size),
+            ("prefix 0x", "0x5\r\nhello\r\n", E::Size),
+            ("underscore", "1_0\r\n", E::Size),
+            ("no hexadecimal digit", "g\r\n", E::Size),
+            ("space before size", " 5\r\nhello\r\n", E::Size),
+            ("space after size", "5 \r\nhello\r\n", E::Size),
+            ("space before extension", "5 ;x\r\nhello\r\n", E::Size),
+            ("tab after size", "5\t\r\nhello\r\n", E::Size),
+            (
+                "seventeen digits",
+                "00000000000000005\r\nhello\r\n",
+                E::Size,
+            ),
+            ("2^63", "8000000000000000\r\n", E::Size),
+            ("2^64", "10000000000000000\r\n", E::Size),
+            ("LF after size", "5\nhello\r\n", E::Size),
+            ("CR after size", "5\rhello\r\n", E::LineEnd),
+            ("LF in extension", "5;x\nhello\r\n", E::Extension),
+            ("CR in extension", "5;x\ry\r\nhello\r\n", E::LineEnd),
+            ("NUL in extension", "5;\0\r\nhello\r\n", E::Extension),
+            ("long extension", &long_extension, E::ExtensionTooLong),
+            ("data too long", "5\r\nhello!\r\n", E::LineEnd),
+            ("data too short", "5\r\nhell\r\n0\r\n\r\n", E::LineEnd),
+            ("LF after data", "5\r\nhello\n0\r\n\r\n", E::LineEnd),
+            ("CR after data", "5\r\nhello\r0\r\n\r\n", E::LineEnd),
+            ("LF at the end", "0\r\n\n", E::Trailer),
+            ("LF after the last size", "0\n\r\n", E::Size),
+            ("CR CR LF at the end", "0\r\n\r\r\n", E::LineEnd),
+            ("trailer with LF", "0\r\nX: y\n\r\n", E::Trailer),
+            ("trailer with CR", "0\r\nX: y\rz\r\n\r\n", E::LineEnd),
+            ("trailer without name", "0\r\n: y\r\n\r\n", E::Trailer),
+            ("trailer without colon", "0\r\nX\r\n\r\n", E::Trailer),
+            ("trailer with space", "0\r\nX : y\r\n\r\n", E::Trailer),
+            ("trailer folded", "0\r\nX: y\r\n z\r\n\r\n", E::Trailer),
+            ("trailer with NUL", "0\r\nX: \0\r\n\r\n", E::Trailer),
+            (
+                "trailer frames",
+                "0\r\nContent-Length: 5\r\n\r\n",
+                E::ForbiddenTrailer,
+            ),
+            (
+                "trailer frames, 2",
+                "0\r\ntransfer-encoding: x\r\n\r\n",
+                E::ForbiddenTrailer,
+            ),
+            (
+                "trailer frames, 3",
+                "0\r\nCONTENT_LENGTH: 5\r\n\r\n",
+                E::ForbiddenTrailer,
+            ),
+            (
+                "trailer routes",
+                "0\r\nX: y\r\nHost: x\r\n\r\n",
+                E::ForbiddenTrailer,
+            ),
+            (
+                "trailer for this hop",
+                "0\r\nConnection: x\r\n\r\n",
+                E::ForbiddenTrailer,
+            ),
+            ("long trailers", &long_trailers, E::TrailersTooLong),
+        ] {
+            for size in [1, 2, 3, 7, input.len()] {
+                assert_eq!(scan(input.as_bytes(), size), Err(error), "{name}, {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_follows_the_end() {
+        let mut decoder = Decoder::new();
+        let body = b"0\r\n\r\n";
+        assert_eq!(decoder.scan(body), Ok(Scanned { len: 5, end: true }));
+        assert!(decoder.is_done());
+        assert_eq!(decoder.scan(body), Ok(Scanned { len: 0, end: true }));
+    }
+
+    /// Another way to read a chunked body: whole, by lines, without a state machine.
+    /// Returns the content and the length of the body; `None` if it is not valid or whole.
+    fn read_whole(input: &[u8]) -> Option<(Vec<u8>, usize)> {
+        let mut content = Vec::new();
+        let mut rest = input;
+        loop {
+            let line = take_line(&mut rest)?;
+            let digits = line.split(|&byte| byte == b';').next()?;
+            let digits = std::str::from_utf8(digits).ok()?;
+            if digits.len() > 16 || !digits.chars().all(|c| c.is_ascii_hexdigit()) {
+                return None;
+            }
+            if line.len() - digits.len() > MAX_EXTENSION_BYTES + 1 {
+                return None;
+            }
+            let size = i64::from_str_radix(digits, 16).ok()?.try_into().ok()?;
+            if size == 0 {
+                break;
+            }
+            content.extend_from_slice(rest.get(..size)?);
+            rest = rest.get(size..)?.strip_prefix(b"\r\n")?;
+        }
+        let mut trailers = 0;
+        loop {
+            let line = take_line(&mut rest)?;
+            if line.is_empty() {
+                return Some((content, input.len() - rest.len()));
+            }
+            trailers += line.len() + 1;
+            let colon = line.iter().position(|&byte| byte == b':')?;
+            let name = String::from_utf8(line[..colon].to_ascii_lowercase()).ok()?;
+            let name = name.replace('_', "-");
+            let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+            if name.is_empty() || !name.chars().all(token) || trailers > MAX_TRAILER_BYTES {
+                return None;
+            }
+            if FORBIDDEN_TRAILERS.contains(&name.as_bytes()) {
+                return None;
+            }
+        }
+    }
+
+    fn take_line<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+        let end = rest.windows(2).position(|two| two == b"\r\n")?;
+        let (line, after) = rest.split_at(end);
+        *rest = &after[2..];
+        let text = |&byte: &u8| byte == b'\t' || !byte.is_ascii_control();
+        line.iter().all(text).then_some(line)
+    }
+
+    /// Pieces that make valid bodies often, and nearly valid ones most of the time.
+    fn piece() -> impl Strategy<Value = Vec<u8>> {
+        let fixed = prop::sample::select(vec![
+            "\r\n",
+            "0\r\n",
+            "0\r\n\r\n",
+            "5\r\n",
+            "5\r\nhello\r\n",
+            "a\r\n",
+            "0123456789",
+            "\r",
+            "\n",
+            ";",
+            ";x=y",
+            " ",
+            "X: y\r\n",
+            "te: y\r\n",
+            "content-length: 1\r\n",
+            "\r\n\r\n",
+            "7fffffffffffffff\r\n",
+            "8000000000000000\r\n",
+            "\0",
+            "0",
+            "00",
+        ]);
+        prop_oneof![
+            8 => fixed.prop_map(|text| text.as_bytes().to_vec()),
+            4 => prop::collection::vec(any::<u8>(), 1..40).prop_map(|data| {
+                let mut chunk = format!("{:x}\r\n", data.len()).into_bytes();
+                chunk.extend_from_slice(&data);
+                chunk.extend_from_slice(b"\r\n");
+                chunk
+            }),
+            1 => prop::collection::vec(any::<u8>(), 1..4),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_reader_of_whole_bodies(
+            pieces in prop::collection::vec(piece(), 0..12),
+            ends in any::<bool>(),
+            size in 1usize..50,
+        ) {
+            let mut input = pieces.concat();
+            if ends {
+                input.extend_from_slice(b"0\r\n\r\n");
+            }
+            match read_whole(&input) {
+                Some((expected, len)) => {
+                    prop_assert_eq!(scan(&input, size), Ok(Scanned { len, end: true }));
+                    prop_assert_eq!(content(&input, size), Ok((expected, true)));
+                }
+                None => {
+                    let ended = scan(&input, size).is_ok_and(|scanned| scanned.end);
+                    prop_assert!(!ended);
+                }
+            }
+        }
+
+        #[test]
+        fn the_cut_does_not_matter(
+            pieces in prop::collection::vec(piece(), 0..12),
+            size in 1usize..50,
+        ) {
+            let input = pieces.concat();
+            prop_assert_eq!(scan(&input, size), scan(&input, input.len().max(1)));
+            prop_assert_eq!(content(&input, size), content(&input, input.len().max(1)));
+        }
+    }
+}

@@ -77,3 +77,63 @@ fn reason(status: u16) -> &'static str {
         _ => "",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http1::{Asked, Body, Fields, Limits, Parsed, ResponseHead};
+
+    #[test]
+    fn an_answer_has_its_length_and_closes() {
+        let answer = Answer {
+            date: Some("Sun, 06 Nov 1994 08:49:37 GMT"),
+            retry_after: Some(120),
+            ..Answer::closing(503, "no member can take the request")
+        };
+        let mut out = Vec::new();
+        answer.write(false, &mut out);
+        let expected = "HTTP/1.1 503 Service Unavailable\r\n\
+            Content-Type: text/plain; charset=utf-8\r\n\
+            Content-Length: 31\r\n\
+            Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
+            Retry-After: 120\r\n\
+            Connection: close\r\n\r\n\
+            no member can take the request\n";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn answers_can_be_read_back() {
+        for status in [
+            400, 404, 408, 413, 414, 417, 429, 431, 499, 501, 502, 503, 504, 505,
+        ] {
+            for (to_head, keep_alive) in [(false, false), (true, false), (false, true)] {
+                let answer = Answer {
+                    keep_alive,
+                    ..Answer::closing(status, "why")
+                };
+                let mut out = Vec::new();
+                answer.write(to_head, &mut out);
+                let limits = Limits {
+                    max_bytes: 1024,
+                    max_fields: 8,
+                };
+                let asked = Asked {
+                    head: to_head,
+                    upgrade: false,
+                };
+                let mut fields = Fields::new();
+                let parsed = ResponseHead::parse(&out, limits, asked, &mut fields);
+                let Ok(Parsed::Head(head)) = parsed else {
+                    panic!("{status}: {parsed:?}");
+                };
+                assert_eq!((head.status, head.keep_alive), (status, keep_alive));
+                let (body, rest) = match to_head {
+                    true => (Body::None, b"".as_slice()),
+                    false => (Body::Length(4), b"why\n".as_slice()),
+                };
+                assert_eq!((head.body, &out[head.len..]), (body, rest));
+            }
+        }
+    }
+}
