@@ -307,8 +307,6 @@ pub(super) fn put_number(mut number: u64, out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -321,16 +319,11 @@ mod tests {
 
     fn options() -> HttpOptions {
         HttpOptions {
-            max_header_bytes: LIMITS.max_bytes,
-            max_header_count: LIMITS.max_fields,
             x_forwarded: false,
             forwarded: false,
             via: None,
             trust_forwarded: false,
-            retries: 0,
-            retry_budget: 0.0,
-            pool_idle_connections: 0,
-            pool_idle_timeout: Duration::ZERO,
+            ..HttpOptions::default()
         }
     }
 
