@@ -351,3 +351,271 @@ fn dechunk(mut bytes: &[u8]) -> (Vec<u8>, bool) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_core::time::Clock;
+    use proptest::prelude::*;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::config::{Config, GroupConfig, MemberConfig};
+
+    fn http(codes: &[u16], text: Option<&str>) -> HealthCheckKind {
+        HealthCheckKind::Http {
+            path: "/healthz?full=1".into(),
+            host: None,
+            codes: codes.to_vec(),
+            text: text.map(Into::into),
+        }
+    }
+
+    /// A listener on loopback, and a target that checks it.
+    async fn target(kind: HealthCheckKind) -> (TcpListener, Target) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = Target {
+            address: listener.local_addr().unwrap(),
+            host: "app.example:8080".into(),
+            check: HealthCheck::new(kind),
+        };
+        (listener, target)
+    }
+
+    /// Answers one connection and closes it; returns what was asked.
+    async fn answer(listener: &TcpListener, response: &[u8]) -> String {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            assert!(stream.read_buf(&mut request).await.unwrap() > 0);
+        }
+        // The checker may have seen enough and be gone.
+        let _ = stream.write_all(response).await;
+        String::from_utf8(request).unwrap()
+    }
+
+    async fn check(kind: HealthCheckKind, response: &[u8]) -> Result<(), CheckError> {
+        let (listener, target) = target(kind).await;
+        tokio::join!(check_once(&target), answer(&listener, response)).0
+    }
+
+    #[tokio::test]
+    async fn asks_as_configured() {
+        let (listener, mut target) = target(http(&[200], None)).await;
+        let ok = b"HTTP/1.1 200 OK\r\n\r\n";
+        let (result, asked) = tokio::join!(check_once(&target), answer(&listener, ok));
+        result.unwrap();
+        assert!(
+            asked.starts_with("GET /healthz?full=1 HTTP/1.1\r\nHost: app.example:8080\r\n"),
+            "{asked}"
+        );
+        let HealthCheckKind::Http { host, .. } = &mut target.check.kind else {
+            unreachable!()
+        };
+        *host = Some("other".into());
+        let (_, asked) = tokio::join!(check_once(&target), answer(&listener, ok));
+        assert!(asked.contains("\r\nHost: other\r\n"), "{asked}");
+    }
+
+    #[tokio::test]
+    async fn code_and_text_must_match() {
+        let ok = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nready";
+        check(http(&[200], None), ok).await.unwrap();
+        check(http(&[200], Some("ready")), ok).await.unwrap();
+        let wrong = check(http(&[200], Some("Ready")), ok).await;
+        assert!(matches!(wrong, Err(CheckError::Text)), "{wrong:?}");
+        let wrong = check(http(&[204, 301], None), ok).await;
+        assert!(matches!(wrong, Err(CheckError::Code(200))), "{wrong:?}");
+        // The text must be in the body.
+        let head = b"HTTP/1.1 200 OK\r\nX-State: ready\r\n\r\nbooting";
+        let wrong = check(http(&[200], Some("ready")), head).await;
+        assert!(matches!(wrong, Err(CheckError::Text)), "{wrong:?}");
+        // Behind the end of the body is nothing.
+        let more = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nnotready";
+        let wrong = check(http(&[200], Some("ready")), more).await;
+        assert!(matches!(wrong, Err(CheckError::Text)), "{wrong:?}");
+    }
+
+    #[tokio::test]
+    async fn text_over_several_chunks_is_found() {
+        let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
+            3\r\nall\r\n5;x=y\r\n is w\r\n3\r\nell\r\n0\r\n\r\n";
+        check(http(&[200], Some("all is well")), chunked)
+            .await
+            .unwrap();
+        let wrong = check(http(&[200], Some("5;x")), chunked).await;
+        assert!(matches!(wrong, Err(CheckError::Text)), "{wrong:?}");
+    }
+
+    #[tokio::test]
+    async fn an_interim_response_is_not_the_answer() {
+        let early = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 500 Oops\r\n\r\n";
+        let wrong = check(http(&[103, 200], None), early).await;
+        assert!(matches!(wrong, Err(CheckError::Code(500))), "{wrong:?}");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_http_fails() {
+        for garbage in [
+            &b"SSH-2.0-OpenSSH_9.2\r\n"[..],
+            b"HTTP/1.1 20 OK\r\n\r\n",
+            b"HTTP/1.1 2000 OK\r\n\r\n",
+            b"HTTP/2.0 200 OK\r\n\r\n",
+            b"HTTP/1.1 200 OK\n\n",
+            b"HTTP/1.1 999 OK\r\n\r\n",
+            b"\x16\x03\x01\x02\x00",
+        ] {
+            let shown = String::from_utf8_lossy(garbage);
+            let result = check(http(&[200, 999], None), garbage).await;
+            assert!(
+                matches!(result, Err(CheckError::Garbage)),
+                "{shown} {result:?}"
+            );
+        }
+        let short = check(http(&[200], None), b"HTTP/1.1 200 OK\r\nServ").await;
+        assert!(matches!(short, Err(CheckError::Closed)), "{short:?}");
+    }
+
+    #[tokio::test]
+    async fn a_response_is_read_to_a_limit() {
+        let mut endless = b"HTTP/1.1 200 OK\r\nX: ".to_vec();
+        endless.resize(MAX_RESPONSE + 10, b'x');
+        let result = check(http(&[200], None), &endless).await;
+        assert!(matches!(result, Err(CheckError::LongHead)), "{result:?}");
+
+        let mut late = b"HTTP/1.1 200 OK\r\n\r\n".to_vec();
+        late.resize(MAX_RESPONSE, b' ');
+        late.extend_from_slice(b"ready");
+        let result = check(http(&[200], Some("ready")), &late).await;
+        assert!(matches!(result, Err(CheckError::Text)), "{result:?}");
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_enough_for_tcp() {
+        let (listener, target) = target(HealthCheckKind::Tcp).await;
+        check_once(&target).await.unwrap();
+        drop(listener);
+        let refused = check_once(&target).await;
+        assert!(
+            matches!(refused, Err(CheckError::Connect(_))),
+            "{refused:?}"
+        );
+    }
+
+    /// A manager with one checked member, which listens at `listener`.
+    async fn manager(listener: &TcpListener, kind: HealthCheckKind) -> Arc<Manager> {
+        let address = listener.local_addr().unwrap();
+        let member = MemberConfig::new(&address.ip().to_string(), address.port());
+        let mut group = GroupConfig::new("app", vec![member]);
+        group.health_check = Some(HealthCheck {
+            fall: 2,
+            rise: 1,
+            ..HealthCheck::new(kind)
+        });
+        let manager = Manager::new(Clock::start(), Arc::new(()));
+        let config = Config {
+            groups: vec![group],
+            ..Config::default()
+        };
+        manager.apply(config).await.unwrap();
+        manager
+    }
+
+    fn member(manager: &Manager) -> crate::status::MemberStatus {
+        manager.status().groups.remove(0).members.remove(0)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_member_that_accepts_and_never_answers_goes_down() {
+        let (listener, _) = target(HealthCheckKind::Tcp).await;
+        let manager = manager(&listener, http(&[200], None)).await;
+        let running = tokio::spawn(Arc::clone(&manager).run());
+        // The kernel accepts; nobody answers, so that only the timeout is left.
+        while member(&manager).state != "down" {
+            sleep(Duration::from_millis(100)).await;
+        }
+        let error = member(&manager).check.unwrap().error.unwrap();
+        assert_eq!(error, "not done within 1s");
+
+        // Without the check nobody says that it is down.
+        let mut config = manager.config();
+        config.groups[0].health_check = None;
+        manager.apply(config).await.unwrap();
+        assert_eq!(member(&manager).check, None);
+        assert!(member(&manager).reasons.is_empty());
+        running.abort();
+    }
+
+    #[tokio::test]
+    async fn a_member_goes_down_and_comes_back() {
+        let (listener, _) = target(HealthCheckKind::Tcp).await;
+        let kind = http(&[200], None);
+        let manager = manager(&listener, kind.clone()).await;
+        let group = manager.groups().remove(0);
+        let id = group.members()[0].id;
+        let check = HealthCheck {
+            fall: 2,
+            rise: 1,
+            ..HealthCheck::new(kind)
+        };
+        let checked = |result| {
+            manager.checked(id, &check, result);
+            member(&manager).state
+        };
+        assert_eq!(checked(Ok(())), "up");
+        assert_eq!(checked(Err(CheckError::Code(503))), "up");
+        assert_eq!(checked(Err(CheckError::Code(503))), "down");
+        let error = member(&manager).check.unwrap().error;
+        assert_eq!(error.as_deref(), Some("response code 503"));
+        // A reload keeps what is known.
+        manager.apply(manager.config()).await.unwrap();
+        assert_eq!(member(&manager).state, "down");
+        assert_eq!(checked(Ok(())), "warming");
+        // A late result of a member that is gone is nobody's.
+        manager.apply(Config::default()).await.unwrap();
+        manager.checked(id, &check, Ok(()));
+    }
+
+    #[test]
+    fn host_field_has_the_port_unless_it_is_80() {
+        let host = |name: &str, port| {
+            let mut state = crate::state::State::empty();
+            let mut inputs = state.inputs.clone();
+            let member = MemberConfig::new(name, port);
+            inputs.config.groups = vec![GroupConfig::new("app", vec![member])];
+            state = state.next(inputs, 1);
+            let check = HealthCheck::new(HealthCheckKind::Tcp);
+            Target::of(&state.groups[0].endpoints[0], &check).host
+        };
+        assert_eq!(host("app.example", 80), "app.example");
+        assert_eq!(host("app.example", 8080), "app.example:8080");
+        assert_eq!(host("fd00::1", 80), "[fd00::1]");
+        assert_eq!(host("fd00::1", 81), "[fd00::1]:81");
+    }
+
+    proptest! {
+        /// Whatever arrives, and in whatever pieces, there is a verdict at the end and
+        /// no panic; an earlier verdict stays.
+        #[test]
+        fn any_bytes_are_judged(
+            head in prop_oneof![
+                Just(&b""[..]),
+                Just(&b"HTTP/1.1 200 OK\r\n\r\n"[..]),
+                Just(&b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"[..]),
+                Just(&b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"[..]),
+                Just(&b"HTTP/1.1 100 Go on\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"[..]),
+            ],
+            rest in proptest::collection::vec(
+                prop_oneof![any::<u8>(), Just(b'\r'), Just(b'\n'), Just(b'1'), Just(b'f')], 0..60
+            ),
+        ) {
+            let expected = Expected { codes: &[200], text: b"1\n" };
+            let all = [head, &rest].concat();
+            let end = expected.judge(&all, More::Closed);
+            prop_assert!(end.is_some());
+            let mut early = (0..=all.len()).filter_map(|n| expected.judge(&all[..n], More::Open));
+            if let Some(first) = early.next() {
+                prop_assert_eq!(first.is_ok(), end.is_some_and(|end| end.is_ok()));
+            }
+        }
+    }
+}
