@@ -11,8 +11,6 @@
 
 use std::time::Duration;
 
-use crate::strategy::{Param, Values};
-
 /// Above which effective load a location gets an alert.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Threshold {
@@ -25,17 +23,6 @@ pub enum Threshold {
 }
 
 impl Threshold {
-    /// The threshold that a strategy's parameters ask for, if it has any.
-    pub fn of(values: &Values) -> Option<Threshold> {
-        let get = |param: &Param| values.try_get(param.name).filter(|&value| value > 0.0);
-        let critical = get(&CRITICAL_THRESHOLD).map(|load| Threshold::Critical(load as f32));
-        let minimum =
-            || get(&ALERT_ABOVE_MINIMUM).map(|share| Threshold::AboveMinimum(share as f32));
-        let average =
-            || get(&ALERT_ABOVE_AVERAGE).map(|share| Threshold::AboveAverage(share as f32));
-        critical.or_else(minimum).or_else(average)
-    }
-
     /// The load above which an alert is raised, and the one above which it stays.
     fn levels(self, release: f32, loads: impl Iterator<Item = f32> + Clone) -> (f32, f32) {
         // Of a relative threshold only the excess shrinks: below the minimum, or the
@@ -58,43 +45,12 @@ impl Threshold {
     }
 }
 
-/// Parameter of strategies with a critical threshold.
-pub const CRITICAL_THRESHOLD: Param = Param {
-    name: "critical_threshold",
-    doc: "Effective load above which a location is told to shed what it has; 0 is never.",
-    unit: "load",
-    default: 0.0,
-    min: 0.0,
-    max: 1e12,
-    integer: false,
-};
-
-/// Parameter of strategies that compare with the least loaded location.
-pub const ALERT_ABOVE_MINIMUM: Param = Param {
-    name: "alert_above_minimum",
-    doc: "A location whose effective load exceeds the smallest one that is not 0 by more than this share is told to shed; 0 is never.",
-    unit: "",
-    default: 0.4,
-    min: 0.0,
-    max: 1000.0,
-    integer: false,
-};
-
-/// Parameter of strategies that compare with the average location.
-pub const ALERT_ABOVE_AVERAGE: Param = Param {
-    name: "alert_above_average",
-    doc: "A location whose effective load exceeds the average by more than this share is told to shed; 0 is never.",
-    unit: "",
-    default: 0.8,
-    min: 0.0,
-    max: 1000.0,
-    integer: false,
-};
-
 /// How a group raises and lifts load alerts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AlertSettings {
-    /// For any strategy; stronger than a threshold among the strategy's parameters.
+    /// For any strategy; stronger than the strategy's own ([`Strategy::alert_threshold`]).
+    ///
+    /// [`Strategy::alert_threshold`]: crate::strategy::Strategy::alert_threshold
     pub threshold: Option<Threshold>,
     /// Hysteresis: an alert is lifted when the load is not above this share (greater
     /// than 0, at most 1) of a critical threshold, or of the excess that a relative one

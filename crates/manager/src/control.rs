@@ -6,7 +6,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_core::analyzer::{self, Site, Threshold};
+use evenkeel_core::analyzer::{self, Site};
 use evenkeel_core::effective::{Shaping, effective};
 use evenkeel_core::group::Request;
 use evenkeel_core::health;
@@ -99,7 +99,8 @@ impl Manager {
 fn analyze(entry: &mut GroupEntry, now: Instant) {
     let settings = entry.group.settings();
     let values = &entry.config.strategy;
-    let threshold = settings.alert.threshold.or_else(|| Threshold::of(values));
+    let own = entry.group.strategy().alert_threshold();
+    let threshold = settings.alert.threshold.or(own);
     let Some(threshold) = threshold.filter(|_| settings.adaptive) else {
         entry.alerts.clear();
         return;

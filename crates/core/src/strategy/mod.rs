@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use crate::analyzer::Threshold;
 use crate::group::View;
 use crate::member::Member;
 use crate::trace::Trace;
@@ -22,6 +23,12 @@ pub trait Strategy: fmt::Debug + Send + Sync {
     /// Picks only members for which [`View::is_eligible`] holds, finds one whenever
     /// there is one, and notes in `trace` what it looked at.
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize>;
+
+    /// Above which effective load a location is told to shed what it has, if the
+    /// strategy has an opinion about that.
+    fn alert_threshold(&self) -> Option<Threshold> {
+        None
+    }
 }
 
 /// A numeric parameter of a strategy, as configuration and documentation see it.
