@@ -7,12 +7,13 @@
 //! it, the analyzer raises and lifts alerts by it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::group::GroupSettings;
 use crate::load::Report;
 use crate::member::Member;
 use crate::strategy::{Param, Values};
-use crate::time::Instant;
+use crate::time::{Instant, millis_since};
 
 /// How a group's reported loads become effective ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -170,6 +171,41 @@ impl Damped {
             // Somebody else took the step.
             Err(other) => f32::from_bits((other >> 32) as u32),
         }
+    }
+}
+
+/// A factor on a member's weight that follows its load: `1` until it is set.
+///
+/// Factor (f32 bits, high half) and the time of the report behind it in milliseconds
+/// (low half); 0 is not set.
+#[derive(Debug, Default)]
+pub(crate) struct LoadFactor(AtomicU64);
+
+impl LoadFactor {
+    pub(crate) fn value(&self) -> f32 {
+        match self.0.load(Ordering::Relaxed) {
+            0 => 1.0,
+            word => f32::from_bits((word >> 32) as u32),
+        }
+    }
+
+    /// The factor, if the report behind it is at most `max_age` old.
+    #[inline]
+    pub(crate) fn fresh(&self, now: Instant, max_age: Duration) -> Option<f32> {
+        let word = self.0.load(Ordering::Relaxed);
+        let age = millis_since(word as u32, now);
+        let fresh = word != 0 && u128::from(age) <= max_age.as_millis();
+        fresh.then(|| f32::from_bits((word >> 32) as u32))
+    }
+
+    /// Whether the report of time `at` is in it already.
+    pub(crate) fn is_for(&self, at: u32) -> bool {
+        self.0.load(Ordering::Relaxed) as u32 == at
+    }
+
+    pub(crate) fn set(&self, factor: f32, at: u32) {
+        let word = (u64::from(factor.to_bits()) << 32) | u64::from(at);
+        self.0.store(word, Ordering::Relaxed);
     }
 }
 

@@ -471,6 +471,26 @@ impl<'a> View<'a> {
         Some(effective(member, shaping, self.settings(), self.now())?.expected)
     }
 
+    /// Whether the location of the member at `index` ever reported the group's load.
+    pub fn was_reported(&self, index: usize) -> bool {
+        let id = self.settings().load_id;
+        self.location(index).load(id, self.now()).is_some()
+    }
+
+    /// Reported load of the location of the member at `index` as it was reported, and
+    /// a number that tells the report from the next one; `None` is unknown.
+    pub(crate) fn last_report(&self, index: usize) -> Option<(f32, u32)> {
+        let settings = self.settings();
+        if !settings.adaptive {
+            return None;
+        }
+        let (now, max_age) = (self.now(), settings.load_max_age);
+        let report = self
+            .location(index)
+            .last_report(settings.load_id, now, max_age)?;
+        Some((report.value, report.at))
+    }
+
     /// The location of the member at `index`.
     #[inline]
     pub fn location(&self, index: usize) -> &'a Location {
@@ -491,11 +511,22 @@ impl<'a> View<'a> {
             .penalty(self.now(), self.settings().latency_decay)
     }
 
-    /// What the member at `index` has in flight, with the request to come, per unit of
-    /// weight: what least-loaded policies compare.
+    /// Share of the recent requests at the member at `index` that failed, 0 to 1.
     #[inline]
-    pub fn in_flight_per_weight(&self, index: usize) -> f32 {
-        (self.slot(index).in_flight() as f32 + 1.0) / self.weight(index)
+    pub fn failure_share(&self, index: usize) -> f32 {
+        self.slot(index)
+            .failure_share(self.now(), self.settings().latency_decay)
+    }
+
+    /// Requests in flight at the location of the member at `index` from everybody, if
+    /// that is what is reported: other balancers' requests, too, which the slot cannot
+    /// know. `None` is unknown.
+    #[inline]
+    pub fn reported_in_flight(&self, index: usize) -> Option<f32> {
+        match self.settings().load_id {
+            LoadId::IN_FLIGHT => self.load(index),
+            _ => None,
+        }
     }
 
     /// Why the member at `index` may not be picked, in words; `None` if it may.

@@ -102,8 +102,8 @@ impl LoadValue {
 
     /// Parses a reported number.
     pub fn new(value: f64) -> Result<Self, InvalidLoad> {
-        // The comparison is false for NaN, too.
-        if value >= 0.0 && value <= f64::from(Self::MAX) {
+        // Not f64::from(MAX), which is a little less than the documented limit.
+        if (0.0..=1e12).contains(&value) {
             Ok(LoadValue(value as f32))
         } else {
             Err(InvalidLoad(value))

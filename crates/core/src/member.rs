@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::effective::Damped;
+use crate::effective::{Damped, LoadFactor};
 use crate::group::Outcome;
 use crate::load::Location;
-use crate::observe::{Decaying, Record};
+use crate::observe::{Decaying, FailureShare, Record};
 use crate::time::Instant;
 
 /// How much of the traffic a member should get relative to the others.
@@ -103,10 +103,14 @@ pub struct Slot {
     latency: Decaying,
     /// What failures cost, in seconds.
     penalty: Decaying,
+    /// Share of recent requests that failed.
+    failure_share: FailureShare,
 
     // Here the first cache line ends, or may end. What follows is read by few strategies.
     /// The history of effective loads.
     damped: Damped,
+    /// What reports make of the weight.
+    load_factor: LoadFactor,
 
     // From here on: written once per request, read by control loops and the admin API.
     record: Record,
@@ -132,7 +136,9 @@ impl Slot {
             ramp_from: AtomicU64::new(0),
             latency: Decaying::default(),
             penalty: Decaying::default(),
+            failure_share: FailureShare::default(),
             damped: Damped::default(),
+            load_factor: LoadFactor::default(),
             record: Record::default(),
         }
     }
@@ -206,6 +212,13 @@ impl Slot {
         self.penalty.get(now, decay).unwrap_or(0.0)
     }
 
+    /// Share of recent requests that failed (0 to 1), over about the last sixteen; it
+    /// decays without requests.
+    #[inline]
+    pub fn failure_share(&self, now: Instant, decay: Duration) -> f32 {
+        self.failure_share.get(now, decay)
+    }
+
     /// Failures since the last success.
     #[inline]
     pub fn consecutive_failures(&self) -> u32 {
@@ -221,6 +234,11 @@ impl Slot {
     /// member, because each group shapes the load of a shared location in its own way.
     pub fn damped(&self) -> &Damped {
         &self.damped
+    }
+
+    /// What load reports make of the weight, where a strategy adjusts weights.
+    pub(crate) fn load_factor(&self) -> &LoadFactor {
+        &self.load_factor
     }
 
     /// What was observed so far, beyond what `pick` reads.
@@ -253,6 +271,7 @@ impl Slot {
                     .sample(latency.as_secs_f32(), now, digest.decay);
                 self.record.histogram.add(latency);
                 self.record.window.count(now, true);
+                self.failure_share.add(false, now, digest.decay);
                 // Mostly it is 0 already: reading keeps the cache line shared.
                 return match self.consecutive_failures() {
                     0 => 0,
@@ -268,6 +287,7 @@ impl Slot {
         self.penalty.sample(cost, now, digest.decay);
         self.record.histogram.add(latency);
         self.record.window.count(now, false);
+        self.failure_share.add(true, now, digest.decay);
         self.consecutive_failures.fetch_add(1, Ordering::Relaxed);
         0
     }
@@ -279,6 +299,7 @@ impl Slot {
         let cost = digest.penalty.as_secs_f32();
         self.penalty.sample(cost, now, digest.decay);
         self.record.window.turn_into_failure(now);
+        self.failure_share.add(true, now, digest.decay);
         // As if the success had never been: a member that breaks off every answer
         // must reach any limit of failures in a row.
         self.consecutive_failures

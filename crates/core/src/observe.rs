@@ -54,6 +54,49 @@ impl Decaying {
     }
 }
 
+/// The share of requests that fail, over about the last sixteen: one failure makes 6 %,
+/// so that a single one at low traffic is no verdict. It decays without requests, so
+/// that a member that failed is tried again.
+///
+/// Share (f32 bits, high half) and time in milliseconds (low half); 0 is "none failed".
+#[derive(Debug, Default)]
+pub(crate) struct FailureShare(AtomicU64);
+
+impl FailureShare {
+    const STEP: f32 = 1.0 / 16.0;
+    /// Below this a share is forgotten, and with it the writes for every success.
+    const NEGLIGIBLE: f32 = 1e-3;
+
+    #[inline]
+    pub(crate) fn get(&self, now: Instant, decay: Duration) -> f32 {
+        match self.0.load(Ordering::Relaxed) {
+            0 => 0.0,
+            word => {
+                let age = millis_since(word as u32, now);
+                f32::from_bits((word >> 32) as u32) * remaining(age, decay)
+            }
+        }
+    }
+
+    pub(crate) fn add(&self, failed: bool, now: Instant, decay: Duration) {
+        let update = |word: u64| {
+            if word == 0 && !failed {
+                return None;
+            }
+            let age = millis_since(word as u32, now);
+            let held = f32::from_bits((word >> 32) as u32) * remaining(age, decay);
+            let share = held + (f32::from(u8::from(failed)) - held) * Self::STEP;
+            if share < Self::NEGLIGIBLE {
+                return Some(0);
+            }
+            Some((u64::from(share.to_bits()) << 32) | u64::from(millis(now)))
+        };
+        let _ = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, update);
+    }
+}
+
 /// How much of a value is left after `age_ms`.
 #[inline]
 fn remaining(age_ms: u32, decay: Duration) -> f32 {
@@ -391,6 +434,23 @@ mod tests {
         average.sample(1.0, at(5000), DECAY);
         average.sample(0.5, at(4000), DECAY);
         assert_eq!(average.get(at(5000), DECAY), Some(1.0));
+    }
+
+    #[test]
+    fn the_failure_share_follows_failures_and_is_forgotten() {
+        let share = FailureShare::default();
+        share.add(true, at(0), DECAY);
+        assert!((share.get(at(0), DECAY) - 0.0625).abs() < 1e-6);
+        for i in 0..1000 {
+            share.add(i % 2 == 0, at(i), DECAY);
+        }
+        let half = share.get(at(1000), DECAY);
+        assert!((half - 0.5).abs() < 0.06, "{half}");
+        assert!(share.get(at(31_000), DECAY) < 0.03);
+        for i in 0..1000 {
+            share.add(false, at(1000 + i), DECAY);
+        }
+        assert_eq!(share.get(at(2000), DECAY), 0.0);
     }
 
     #[test]

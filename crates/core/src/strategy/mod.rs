@@ -10,7 +10,23 @@ use crate::group::View;
 use crate::member::Member;
 use crate::trace::Trace;
 
+mod by_load;
+mod choose;
+mod k_least_loaded;
+mod least_active_sessions;
+mod least_connection;
+pub mod least_loaded;
+mod least_request;
+mod least_utilization;
+pub mod load_average;
+pub mod load_minimum;
+mod peak_ewma;
+mod prequal;
 mod random;
+mod round_robin;
+mod source_ip_hash;
+mod stride;
+mod weighted_by_load;
 
 /// Picks the next member of a group. Called by all workers at once, on the hot path:
 /// implementations take no lock and allocate nothing (unless the trace is on).
@@ -160,7 +176,22 @@ impl PartialEq for Kind {
 }
 
 /// All strategies, the default first.
-pub static REGISTRY: &[Kind] = &[random::KIND];
+pub static REGISTRY: &[Kind] = &[
+    least_request::KIND,
+    round_robin::KIND,
+    random::KIND,
+    least_connection::KIND,
+    source_ip_hash::KIND,
+    peak_ewma::KIND,
+    prequal::KIND,
+    least_loaded::KIND,
+    load_minimum::KIND,
+    load_average::KIND,
+    least_active_sessions::KIND,
+    least_utilization::KIND,
+    k_least_loaded::KIND,
+    weighted_by_load::KIND,
+];
 
 /// The strategy called `name`.
 pub fn find(name: &str) -> Option<&'static Kind> {

@@ -1,5 +1,6 @@
 //! `random`: every eligible member with a chance in proportion to its weight.
 
+use super::choose::Urn;
 use super::{Kind, Strategy};
 use crate::group::View;
 use crate::trace::Trace;
@@ -8,11 +9,17 @@ pub(super) const KIND: Kind = Kind {
     name: "random",
     doc: "A random member, in proportion to the weights.",
     params: &[],
-    build: |_, _| Box::new(Random),
+    build: |_, members| {
+        Box::new(Random {
+            urn: Urn::new(members),
+        })
+    },
 };
 
 #[derive(Debug)]
-struct Random;
+struct Random {
+    urn: Urn,
+}
 
 impl Strategy for Random {
     fn name(&self) -> &'static str {
@@ -20,23 +27,10 @@ impl Strategy for Random {
     }
 
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
-        let eligible = |index: &usize| view.is_eligible(*index);
-        let total: f32 = (0..view.members().len())
-            .filter(eligible)
-            .map(|index| view.weight(index))
-            .sum();
-        let mut rest = rng.f32() * total;
-        let mut last = None;
-        for index in (0..view.members().len()).filter(eligible) {
-            last = Some(index);
-            rest -= view.weight(index);
-            if rest < 0.0 {
-                break;
-            }
-        }
-        if let Some(index) = last {
-            trace.candidate(index, None, || "drawn".into());
-        }
-        last
+        let index = self.urn.draw(view, rng)?;
+        trace.candidate(index, None, || {
+            format!("drawn with weight {}", view.weight(index))
+        });
+        Some(index)
     }
 }

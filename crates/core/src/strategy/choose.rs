@@ -1,0 +1,389 @@
+//! What strategies share: drawing members by weight, and keeping the best of many.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::{Param, Values};
+use crate::group::View;
+use crate::member::Member;
+
+/// The highest number seen so far: no lock, may be lowered.
+#[derive(Debug, Default)]
+pub(super) struct Highest(AtomicU32);
+
+impl Highest {
+    #[inline]
+    pub(super) fn get(&self) -> f32 {
+        f32::from_bits(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Bits of positive floats are ordered like the floats.
+    pub(super) fn raise(&self, value: f32) {
+        self.0
+            .fetch_max(value.max(0.0).to_bits(), Ordering::Relaxed);
+    }
+
+    pub(super) fn set(&self, value: f32) {
+        self.0.store(value.max(0.0).to_bits(), Ordering::Relaxed);
+    }
+}
+
+/// Draws eligible members by chance, in proportion to their current weights.
+///
+/// An alias table (Vose, "A Linear Algorithm for Generating Random Numbers with a Given
+/// Distribution", 1991) draws by the weights that the members had when it was made, in
+/// constant time. What a weight has become since (a live change, slow start) is honoured
+/// by accepting the draw with a chance in proportion to the change. Where that takes too
+/// many tries, because few members are eligible, one walk over all of them decides.
+#[derive(Debug)]
+pub(super) struct Urn {
+    /// `None` if all weights were equal.
+    table: Option<Box<[Entry]>>,
+    /// The weight of all members, if they were equal.
+    equal: f32,
+    /// Largest ratio of a current weight to the one in the table.
+    highest_ratio: Highest,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// Chance, in 2^-32, to stay with this entry rather than take the alias.
+    keep: u32,
+    alias: u32,
+    weight: f32,
+}
+
+/// Draws before an urn gives up and walks.
+const TRIES: usize = 24;
+
+impl Urn {
+    pub(super) fn new(members: &[Member]) -> Self {
+        let weights: Vec<f32> = members.iter().map(|m| m.slot.weight()).collect();
+        let positive = weights.iter().filter(|&&weight| weight > 0.0);
+        let count = positive.clone().count().max(1);
+        let mean = positive.sum::<f32>() / count as f32;
+        let mean = if mean > 0.0 { mean } else { 1.0 };
+        // A member with weight 0 may get another one live: it is in the table, too.
+        let weights: Vec<f32> = weights
+            .iter()
+            .map(|&weight| if weight > 0.0 { weight } else { mean })
+            .collect();
+        let highest_ratio = Highest::default();
+        highest_ratio.set(1.0);
+        let equal = weights.windows(2).all(|pair| pair[0] == pair[1]);
+        Urn {
+            equal: weights.first().copied().unwrap_or(1.0),
+            table: (!equal).then(|| alias_table(&weights)),
+            highest_ratio,
+        }
+    }
+
+    /// One draw, eligible or not; `None` if it is not accepted.
+    #[inline]
+    fn try_once(&self, view: &View<'_>, rng: &mut fastrand::Rng) -> Option<usize> {
+        // The high half of index * len / 2^32 is uniform; the low half is not needed.
+        let len = view.len() as u64;
+        let random = rng.u64(..);
+        let mut index = (((random >> 32) * len) >> 32) as usize;
+        let mut weight = self.equal;
+        if let Some(table) = &self.table {
+            let entry = &table[index];
+            weight = entry.weight;
+            if random as u32 > entry.keep {
+                index = entry.alias as usize;
+                weight = table[index].weight;
+            }
+        }
+        if !view.is_eligible(index) {
+            return None;
+        }
+        let ratio = view.weight(index) / weight;
+        let highest = self.highest_ratio.get();
+        if ratio >= highest {
+            if ratio > highest {
+                self.highest_ratio.raise(ratio);
+            }
+            return Some(index);
+        }
+        (rng.f32() * highest < ratio).then_some(index)
+    }
+
+    /// Draws one eligible member, if there is one.
+    #[inline]
+    pub(super) fn draw(&self, view: &View<'_>, rng: &mut fastrand::Rng) -> Option<usize> {
+        if view.is_empty() {
+            return None;
+        }
+        for _ in 0..TRIES {
+            if let Some(index) = self.try_once(view, rng) {
+                return Some(index);
+            }
+        }
+        self.walk(view, rng)
+    }
+
+    /// Draws one eligible member by looking at all.
+    #[cold]
+    fn walk(&self, view: &View<'_>, rng: &mut fastrand::Rng) -> Option<usize> {
+        let mut best = Best::new(0.0);
+        let mut highest = 0.0f32;
+        for index in view.eligible() {
+            let weight = view.weight(index);
+            let held = self.table.as_ref().map_or(self.equal, |t| t[index].weight);
+            highest = highest.max(weight / held);
+            best.offer(index, 0.0, weight, rng);
+        }
+        if highest > 0.0 {
+            self.highest_ratio.set(highest);
+        }
+        best.index()
+    }
+}
+
+fn alias_table(weights: &[f32]) -> Box<[Entry]> {
+    let total: f64 = weights.iter().map(|&weight| f64::from(weight)).sum();
+    let scale = weights.len() as f64 / total;
+    let mut scaled: Vec<f64> = weights.iter().map(|&w| f64::from(w) * scale).collect();
+    let (mut small, mut large): (Vec<usize>, Vec<usize>) =
+        (0..weights.len()).partition(|&index| scaled[index] < 1.0);
+    let mut table: Box<[Entry]> = weights
+        .iter()
+        .enumerate()
+        .map(|(index, &weight)| Entry {
+            keep: u32::MAX,
+            alias: index as u32,
+            weight,
+        })
+        .collect();
+    while let (Some(low), Some(&high)) = (small.pop(), large.last()) {
+        table[low].keep = (scaled[low] * f64::from(u32::MAX)) as u32;
+        table[low].alias = high as u32;
+        scaled[high] -= 1.0 - scaled[low];
+        if scaled[high] < 1.0 {
+            large.pop();
+            small.push(high);
+        }
+    }
+    table
+}
+
+/// Keeps the member with the lowest score. Among equal ones each has a chance in
+/// proportion to its weight, so that idle members share by weight and no member is
+/// preferred for its place in the list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Best {
+    /// Scores that differ by less than this share count as equal.
+    spread: f32,
+    held: Option<(usize, f32)>,
+    /// Weight of all members that are equal to the held one.
+    weight: f32,
+}
+
+impl Best {
+    pub(super) fn new(spread: f32) -> Self {
+        Best {
+            spread,
+            held: None,
+            weight: 0.0,
+        }
+    }
+
+    #[inline]
+    pub(super) fn offer(&mut self, index: usize, score: f32, weight: f32, rng: &mut fastrand::Rng) {
+        let Some((_, best)) = self.held else {
+            self.held = Some((index, score));
+            self.weight = weight;
+            return;
+        };
+        if score < best * (1.0 - self.spread) {
+            self.held = Some((index, score));
+            self.weight = weight;
+        } else if score <= best * (1.0 + self.spread) {
+            self.weight += weight;
+            if rng.f32() * self.weight < weight {
+                // The score stays, or it would creep.
+                self.held = Some((index, best));
+            }
+        }
+    }
+
+    /// Takes over what another one kept.
+    pub(super) fn merge(&mut self, other: &Best, rng: &mut fastrand::Rng) {
+        if let Some((index, score)) = other.held {
+            self.offer(index, score, other.weight, rng);
+        }
+    }
+
+    pub(super) fn index(&self) -> Option<usize> {
+        self.held.map(|(index, _)| index)
+    }
+}
+
+/// Parameter of strategies that draw.
+pub(super) const CHOICES: Param = Param {
+    name: "choices",
+    doc: "Distinct members that are drawn and compared. More find an idle member more surely where many are slow; fewer herd less.",
+    unit: "members",
+    default: 2.0,
+    min: 1.0,
+    max: MAX_CHOICES as f64,
+    integer: true,
+};
+
+/// Parameter of strategies that draw.
+pub(super) const SCAN_UP_TO: Param = Param {
+    name: "scan_up_to",
+    doc: "In groups of up to so many members all are compared, instead of some that are drawn.",
+    unit: "members",
+    default: 10.0,
+    min: 0.0,
+    max: 1000.0,
+    integer: true,
+};
+
+pub(super) const MAX_CHOICES: usize = 16;
+
+/// Chooses the members that are compared: a few that are drawn by weight, or all.
+#[derive(Debug)]
+pub(super) struct Choices {
+    urn: Urn,
+    choices: usize,
+    scan_up_to: usize,
+}
+
+/// The members to compare.
+#[derive(Debug)]
+pub(super) enum Candidates {
+    All,
+    /// So many distinct ones.
+    Drawn([u32; MAX_CHOICES], usize),
+}
+
+impl Choices {
+    /// `values` are those of a strategy with [`CHOICES`] and perhaps [`SCAN_UP_TO`].
+    pub(super) fn new(values: &Values, members: &[Member]) -> Self {
+        let get = |param: &Param| values.try_get(param.name).unwrap_or(0.0) as usize;
+        Choices {
+            urn: Urn::new(members),
+            choices: get(&CHOICES).clamp(1, MAX_CHOICES),
+            scan_up_to: get(&SCAN_UP_TO),
+        }
+    }
+
+    #[inline]
+    pub(super) fn candidates(&self, view: &View<'_>, rng: &mut fastrand::Rng) -> Candidates {
+        if view.len() <= self.scan_up_to.max(self.choices) {
+            return Candidates::All;
+        }
+        let mut drawn = [0; MAX_CHOICES];
+        let mut count = 0;
+        let mut repeated = 0;
+        let tries = TRIES + 4 * self.choices;
+        for _ in 0..tries {
+            let Some(index) = self.urn.try_once(view, rng) else {
+                continue;
+            };
+            if drawn[..count].contains(&(index as u32)) {
+                repeated += 1;
+                continue;
+            }
+            drawn[count] = index as u32;
+            count += 1;
+            if count == self.choices {
+                return Candidates::Drawn(drawn, count);
+            }
+        }
+        // A member with nearly all the weight is drawn again and again: then the few
+        // distinct ones are a fair sample. Otherwise few members are eligible.
+        match count > 0 && repeated > tries / 2 {
+            true => Candidates::Drawn(drawn, count),
+            false => Candidates::All,
+        }
+    }
+}
+
+impl Candidates {
+    #[inline]
+    pub(super) fn for_each(&self, view: &View<'_>, mut f: impl FnMut(usize)) {
+        match self {
+            Candidates::All => view.eligible().for_each(f),
+            Candidates::Drawn(drawn, count) => {
+                drawn[..*count].iter().for_each(|&index| f(index as usize));
+            }
+        }
+    }
+
+    /// The candidate with the lowest score. Among equal ones chance decides, by weight:
+    /// of drawn ones, the first was drawn by just that.
+    #[inline]
+    pub(super) fn lowest(
+        &self,
+        view: &View<'_>,
+        rng: &mut fastrand::Rng,
+        mut score: impl FnMut(usize) -> f32,
+    ) -> Option<usize> {
+        let all = matches!(self, Candidates::All);
+        let mut best = Best::new(0.0);
+        self.for_each(view, |index| {
+            let weight = if all { view.weight(index) } else { 0.0 };
+            best.offer(index, score(index), weight, rng);
+        });
+        best.index()
+    }
+
+    /// The mean of what is known about the candidates; `None` if nothing is.
+    #[inline]
+    pub(super) fn mean(
+        &self,
+        view: &View<'_>,
+        mut value: impl FnMut(usize) -> Option<f32>,
+    ) -> Option<f32> {
+        let (mut sum, mut count) = (0.0, 0);
+        self.for_each(view, |index| {
+            if let Some(value) = value(index) {
+                sum += value;
+                count += 1;
+            }
+        });
+        (count > 0).then(|| sum / count as f32)
+    }
+
+    /// Requests in flight at the candidates: as reported, if that is known of all of
+    /// them, because only then the numbers compare; else our own.
+    #[inline]
+    pub(super) fn in_flight<'a>(&self, view: &View<'a>) -> InFlight<'a> {
+        let mut reported = view.settings().load_id == crate::load::LoadId::IN_FLIGHT;
+        if reported {
+            self.for_each(view, |index| {
+                reported &= view.reported_in_flight(index).is_some();
+            });
+        }
+        InFlight {
+            view: *view,
+            reported,
+        }
+    }
+}
+
+/// Requests in flight, from one source for all members of a decision.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InFlight<'a> {
+    view: View<'a>,
+    reported: bool,
+}
+
+impl InFlight<'_> {
+    #[inline]
+    pub(super) fn at(&self, index: usize) -> f32 {
+        let own = || self.view.slot(index).in_flight() as f32;
+        match self.reported {
+            true => self.view.reported_in_flight(index).unwrap_or_else(own),
+            false => own(),
+        }
+    }
+
+    /// Per unit of weight.
+    #[inline]
+    pub(super) fn per_weight(&self, index: usize) -> f32 {
+        self.at(index) / self.view.weight(index)
+    }
+}

@@ -1,0 +1,80 @@
+//! `least_active_sessions`: the smallest share of the sessions that a member can carry.
+//!
+//! Source: policy LAS of Mohamed-Salem, Chen, Bochmann and Wong, "An Experimental
+//! Prototype for Scalable Server Selection" (IPCCC 2003), section 4: the smallest
+//! `NS / NSmax` with `NS = lambda * (r + h)` active sessions (Little's law) and
+//! `NSmax = 1 / s`, for the arrival rate lambda (load `requests_per_second`), the mean
+//! response time r (`response_time`), the clients' mean think time h (`think_time`) and
+//! the mean service time s (`service_time`), all as reported.
+//!
+//! What is not reported is filled in: r is observed, h is 0, s is a setting. A member
+//! without a reported rate has an unknown load. If none has one, requests in flight
+//! decide, which by Little's law are the sessions in service that this process knows.
+
+use super::by_load::{self, Standing};
+use super::choose::Best;
+use super::{Kind, Param, Strategy};
+use crate::group::View;
+use crate::load::LoadId;
+use crate::trace::Trace;
+
+const SERVICE_TIME: Param = Param {
+    name: "service_time",
+    doc: "Mean service time of members that do not report theirs.",
+    unit: "ms",
+    default: 10.0,
+    min: 0.001,
+    max: 1e6,
+    integer: false,
+};
+
+pub(super) const KIND: Kind = Kind {
+    name: "least_active_sessions",
+    doc: "The member with the smallest share of the sessions that it can carry, from reported rates and times.",
+    params: &[SERVICE_TIME],
+    build: |values, _| {
+        Box::new(LeastActiveSessions {
+            service_time: values.get(SERVICE_TIME.name) as f32 / 1e3,
+        })
+    },
+};
+
+#[derive(Debug)]
+struct LeastActiveSessions {
+    /// In seconds.
+    service_time: f32,
+}
+
+impl LeastActiveSessions {
+    fn standing(&self, view: &View<'_>, index: usize) -> Standing {
+        let settings = view.settings();
+        if !settings.adaptive {
+            return Standing::Unknown;
+        }
+        let location = view.location(index);
+        let (now, max_age) = (view.now(), settings.load_max_age);
+        let rate = location.projected(LoadId::REQUESTS_PER_SECOND, now, max_age);
+        let Some(rate) = rate else {
+            return Standing::Unknown;
+        };
+        let reported = |id| location.fresh(id, now, max_age);
+        let service = reported(LoadId::SERVICE_TIME).unwrap_or(self.service_time);
+        let response = reported(LoadId::RESPONSE_TIME)
+            .or_else(|| view.latency(index))
+            .unwrap_or(service);
+        let think = reported(LoadId::THINK_TIME).unwrap_or(0.0);
+        Standing::Known(rate * (response + think) * service)
+    }
+}
+
+impl Strategy for LeastActiveSessions {
+    fn name(&self) -> &'static str {
+        KIND.name
+    }
+
+    fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
+        by_load::least(view, rng, trace, Best::new(0.005), |index| {
+            self.standing(view, index)
+        })
+    }
+}

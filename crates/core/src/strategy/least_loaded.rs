@@ -1,0 +1,86 @@
+//! `least_loaded`: the smallest effective load below the reject threshold.
+//!
+//! Source: the `LeastLoaded` strategy of the OMG's `CosLoadBalancing` service as
+//! described by Balasubramanian, Schmidt, Dowdy and Othman, "Evaluating the Performance
+//! of Middleware Load Balancing Strategies" (EDOC 2004). Effective loads:
+//! [`crate::effective`]; near ties (about 1 %) are decided by chance. A member at or
+//! above the reject threshold is picked only if all are: turning a request away helps
+//! only while somebody else can take it. A member that never reported is picked only
+//! if none has. What happens above the critical threshold is the analyzer's business.
+
+use super::by_load::{self, Standing};
+use super::choose::Best;
+use super::{Kind, Param, Strategy};
+use crate::effective::{DAMPENING, PER_BALANCE_LOAD, Shaping, TOLERANCE};
+use crate::group::View;
+use crate::trace::Trace;
+
+/// Parameter: see its `doc`.
+pub const REJECT_THRESHOLD: Param = Param {
+    name: "reject_threshold",
+    doc: "Effective load at which a member gets no new requests while others are below; 0 is off.",
+    unit: "load",
+    default: 0.0,
+    min: 0.0,
+    max: 1e12,
+    integer: false,
+};
+
+/// Parameter: see its `doc`.
+pub const CRITICAL_THRESHOLD: Param = Param {
+    name: "critical_threshold",
+    doc: "Effective load above which the location is alerted and sheds what it has; 0 is off. Must be above reject_threshold.",
+    unit: "load",
+    default: 0.0,
+    min: 0.0,
+    max: 1e12,
+    integer: false,
+};
+
+pub(super) const KIND: Kind = Kind {
+    name: "least_loaded",
+    doc: "The member with the smallest effective reported load below the reject threshold.",
+    params: &[
+        REJECT_THRESHOLD,
+        CRITICAL_THRESHOLD,
+        DAMPENING,
+        TOLERANCE,
+        PER_BALANCE_LOAD,
+    ],
+    build: |values, _| {
+        let reject = values.get(REJECT_THRESHOLD.name) as f32;
+        Box::new(LeastLoaded {
+            shaping: Shaping::of(values),
+            reject: if reject > 0.0 { reject } else { f32::INFINITY },
+        })
+    },
+};
+
+#[derive(Debug)]
+struct LeastLoaded {
+    shaping: Shaping,
+    reject: f32,
+}
+
+impl LeastLoaded {
+    fn standing(&self, view: &View<'_>, index: usize) -> Standing {
+        match view.effective_load(index, &self.shaping) {
+            Some(load) if load < self.reject => Standing::Known(load),
+            Some(load) => Standing::Rejects(load),
+            None if view.was_reported(index) => Standing::Unknown,
+            None => Standing::Silent,
+        }
+    }
+}
+
+impl Strategy for LeastLoaded {
+    fn name(&self) -> &'static str {
+        KIND.name
+    }
+
+    fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
+        by_load::least(view, rng, trace, Best::new(0.005), |index| {
+            self.standing(view, index)
+        })
+    }
+}

@@ -1,0 +1,34 @@
+//! `least_utilization`: the member with the smallest reported utilisation.
+//!
+//! Source: policy LU of Mohamed-Salem, Chen, Bochmann and Wong, "An Experimental
+//! Prototype for Scalable Server Selection" (IPCCC 2003), section 4. The utilisation is
+//! the group's load id, with what our own requests have added since the report; members
+//! that differ by about 1 % count as equal.
+
+use super::by_load::{self, Standing};
+use super::choose::Best;
+use super::{Kind, Strategy};
+use crate::group::View;
+use crate::trace::Trace;
+
+pub(super) const KIND: Kind = Kind {
+    name: "least_utilization",
+    doc: "The member with the smallest reported utilisation; without reports, with the fewest requests in flight.",
+    params: &[],
+    build: |_, _| Box::new(LeastUtilization),
+};
+
+#[derive(Debug)]
+struct LeastUtilization;
+
+impl Strategy for LeastUtilization {
+    fn name(&self) -> &'static str {
+        KIND.name
+    }
+
+    fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
+        by_load::least(view, rng, trace, Best::new(0.005), |index| {
+            Standing::of(view.load(index))
+        })
+    }
+}

@@ -1,0 +1,66 @@
+//! `load_average`: a random member; the analyzer alerts those far above the average.
+//!
+//! Source: the `LoadAverage` strategy of the OMG's `CosLoadBalancing` service. Binding
+//! by chance cannot herd, and moving load away from overloaded locations does the rest.
+//! Chances are in proportion to the weights; members that fail are drawn less often.
+
+use super::by_load::sits_out;
+use super::choose::Urn;
+use super::{Kind, Param, Strategy};
+use crate::effective::{DAMPENING, PER_BALANCE_LOAD, Shaping, TOLERANCE};
+use crate::group::View;
+use crate::trace::Trace;
+
+/// Parameter: see its `doc`.
+pub const CRITICAL_EXCESS: Param = Param {
+    name: "critical_excess",
+    doc: "A location is alerted when its effective load exceeds the average by more than this share.",
+    unit: "",
+    default: 0.8,
+    min: 0.0,
+    max: 1e6,
+    integer: false,
+};
+
+pub(super) const KIND: Kind = Kind {
+    name: "load_average",
+    doc: "A random member; locations whose effective reported load is far above the average shed.",
+    params: &[CRITICAL_EXCESS, DAMPENING, TOLERANCE, PER_BALANCE_LOAD],
+    build: |values, members| {
+        Box::new(LoadAverage {
+            urn: Urn::new(members),
+            shaping: Shaping::of(values),
+        })
+    },
+};
+
+#[derive(Debug)]
+struct LoadAverage {
+    urn: Urn,
+    shaping: Shaping,
+}
+
+impl Strategy for LoadAverage {
+    fn name(&self) -> &'static str {
+        KIND.name
+    }
+
+    fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
+        let mut index = self.urn.draw(view, rng)?;
+        // Twice: where all members fail, one is picked all the same.
+        for _ in 0..2 {
+            if !sits_out(view, index, rng) {
+                break;
+            }
+            trace.candidate(index, None, || "drawn, left out because it fails".into());
+            index = self.urn.draw(view, rng)?;
+        }
+        trace.candidate(index, None, || {
+            match view.effective_load(index, &self.shaping) {
+                Some(load) => format!("drawn, load {load:.3}"),
+                None => "drawn, load unknown".into(),
+            }
+        });
+        Some(index)
+    }
+}

@@ -1,0 +1,54 @@
+//! `load_minimum`: minimum dispersion, which keeps the differences between loads small.
+//!
+//! Source: the `LoadMinimum` strategy of the OMG's `CosLoadBalancing` service, and the
+//! minimum dispersion strategy of Othman, O'Ryan and Schmidt, "Strategies for CORBA
+//! Middleware-Based Load Balancing" (IEEE Distributed Systems Online, 2001): new
+//! requests go to the smallest effective load ([`crate::effective`]; ties within about
+//! 5 % by chance), and the analyzer alerts locations far above it. Dampening keeps
+//! loads from oscillating.
+
+use super::by_load::{self, Standing};
+use super::choose::Best;
+use super::{Kind, Param, Strategy};
+use crate::effective::{DAMPENING, PER_BALANCE_LOAD, Shaping, TOLERANCE};
+use crate::group::View;
+use crate::trace::Trace;
+
+/// Parameter: see its `doc`.
+pub const CRITICAL_EXCESS: Param = Param {
+    name: "critical_excess",
+    doc: "A location is alerted when its effective load exceeds the smallest one that is not 0 by more than this share.",
+    unit: "",
+    default: 0.4,
+    min: 0.0,
+    max: 1e6,
+    integer: false,
+};
+
+pub(super) const KIND: Kind = Kind {
+    name: "load_minimum",
+    doc: "The member with the smallest effective reported load; locations far above it shed (minimum dispersion).",
+    params: &[CRITICAL_EXCESS, DAMPENING, TOLERANCE, PER_BALANCE_LOAD],
+    build: |values, _| {
+        Box::new(LoadMinimum {
+            shaping: Shaping::of(values),
+        })
+    },
+};
+
+#[derive(Debug)]
+struct LoadMinimum {
+    shaping: Shaping,
+}
+
+impl Strategy for LoadMinimum {
+    fn name(&self) -> &'static str {
+        KIND.name
+    }
+
+    fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
+        by_load::least(view, rng, trace, Best::new(0.025), |index| {
+            Standing::of(view.effective_load(index, &self.shaping))
+        })
+    }
+}

@@ -1,0 +1,67 @@
+//! `peak_ewma`: the better of a few distinct draws, by latency times queue.
+//!
+//! Source: the peak EWMA balancer of Twitter's Finagle and of linkerd. The cost of a
+//! member is its latency, as a moving average that jumps to peaks and decays slowly,
+//! times the requests in flight there with the one to come. Failures cost as if they
+//! were very slow answers, never as the fast ones that they often are. Because the
+//! average decays without samples, a member that was slow is tried again. A member
+//! whose latency is not known yet counts as average among those compared with it.
+
+use super::choose::{CHOICES, Choices};
+use super::{Kind, Strategy};
+use crate::group::View;
+use crate::trace::Trace;
+
+pub(super) const KIND: Kind = Kind {
+    name: "peak_ewma",
+    doc: "The one of a few distinct random members with the lowest latency times requests in flight; failures count as very slow.",
+    params: &[CHOICES],
+    build: |values, members| {
+        Box::new(PeakEwma {
+            choices: Choices::new(values, members),
+        })
+    },
+};
+
+/// The latency in seconds of members of which none is known yet. Any number will do: it
+/// only weighs penalties against requests in flight.
+const PRIOR: f32 = 0.05;
+
+#[derive(Debug)]
+struct PeakEwma {
+    choices: Choices,
+}
+
+impl Strategy for PeakEwma {
+    fn name(&self) -> &'static str {
+        KIND.name
+    }
+
+    fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
+        let candidates = self.choices.candidates(view, rng);
+        let in_flight = candidates.in_flight(view);
+        let neutral = candidates.mean(view, |index| view.latency(index));
+        let neutral = neutral.unwrap_or(PRIOR);
+        candidates.lowest(view, rng, |index| {
+            let latency = view.latency(index).unwrap_or(neutral);
+            let penalty = view.penalty(index);
+            let queue = in_flight.per_weight(index) + 1.0;
+            let score = (latency + penalty) * queue;
+            trace.candidate(index, Some(score.into()), || {
+                format!(
+                    "latency {:.1} ms{}, penalty {:.0} ms, in flight {}, weight {}",
+                    latency * 1e3,
+                    if view.latency(index).is_none() {
+                        " (assumed)"
+                    } else {
+                        ""
+                    },
+                    penalty * 1e3,
+                    in_flight.at(index),
+                    view.weight(index),
+                )
+            });
+            score
+        })
+    }
+}

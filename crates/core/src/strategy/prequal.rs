@@ -1,0 +1,384 @@
+//! `prequal`: least latency among the members that are not hot by requests in flight.
+//!
+//! Source: Wydrowski, Kleinberg, Rumble and Archer, "Load is not what you should
+//! balance: Introducing Prequal" (NSDI 2024). A probe of a member is its requests in
+//! flight (RIF) and a latency. A probe is *hot* if its RIF is above a quantile of recent
+//! RIFs. Among the cold ones the lowest latency wins; if all are hot, the lowest RIF. A
+//! pool of 16 probes is filled with a few random ones per decision; a probe is dropped
+//! when it is older than a second, when it has been used so often that the pool would
+//! not be renewed (the paper's reuse budget), and once per decision the worst or the
+//! oldest one goes. With fewer than two probes a random member is taken.
+//!
+//! Here a probe costs nothing but a look at the member's slot (or at its reported
+//! requests in flight), and the latency is the peak-sensitive average of what this
+//! process observed, with the penalty for failures. In a group of up to `scan_up_to`
+//! members, where the reuse budget of the paper is not defined, all are looked at
+//! instead of a pool.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::choose::{Best, Candidates, SCAN_UP_TO, Urn};
+use super::{Kind, Param, Strategy, Values};
+use crate::group::View;
+use crate::member::Member;
+use crate::time::{millis, millis_since};
+use crate::trace::Trace;
+
+const QUANTILE: Param = Param {
+    name: "quantile",
+    doc: "Members with more requests in flight than this quantile of recent probes are hot. 0 goes by requests in flight only, 1 by latency only.",
+    unit: "",
+    default: 0.84,
+    min: 0.0,
+    max: 1.0,
+    integer: false,
+};
+
+const PROBES: Param = Param {
+    name: "probes",
+    doc: "Members that are looked at anew for each decision.",
+    unit: "members",
+    default: 3.0,
+    min: 1.0,
+    max: 8.0,
+    integer: true,
+};
+
+const MAX_AGE: Param = Param {
+    name: "probe_max_age",
+    doc: "A probe older than this is dropped.",
+    unit: "ms",
+    default: 1000.0,
+    min: 1.0,
+    max: 60_000.0,
+    integer: true,
+};
+
+pub(super) const KIND: Kind = Kind {
+    name: "prequal",
+    doc: "The lowest latency among members that do not have unusually many requests in flight, from a pool of recent probes.",
+    params: &[
+        QUANTILE,
+        PROBES,
+        MAX_AGE,
+        // One and a half times the pool, below which the reuse budget is not defined.
+        Param {
+            default: 1.5 * POOL as f64,
+            ..SCAN_UP_TO
+        },
+    ],
+    build: |values, members| Box::new(Prequal::new(values, members)),
+};
+
+/// Probes in the pool.
+const POOL: usize = 16;
+
+/// The latency in seconds that is assumed where none is known.
+const PRIOR: f32 = 0.05;
+
+/// In the pool: no latency is known. The penalty is subtracted.
+const UNKNOWN: f32 = -1.0;
+
+#[derive(Debug)]
+struct Prequal {
+    quantile: f32,
+    probes: usize,
+    max_age: u32,
+    scan_up_to: usize,
+    /// How often a probe may be used.
+    budget: f32,
+    urn: Urn,
+    pool: [Place; POOL],
+    /// Estimate of the quantile of RIFs (f32 bits).
+    hot_above: AtomicU32,
+}
+
+/// A place in the pool. Its two words are not written at once: a reader may take one
+/// probe's member for another's latency, once, and decide a little worse.
+#[derive(Debug, Default)]
+struct Place {
+    /// Time in milliseconds (high half), uses left (8 bits), member (24 bits); 0 is
+    /// empty.
+    who: AtomicU64,
+    /// RIF per unit of weight (f32 bits, high half) and latency in seconds (f32 bits).
+    seen: AtomicU64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    index: usize,
+    at: u32,
+    uses: u32,
+    rif: f32,
+    latency: f32,
+}
+
+const INDEX_BITS: u32 = 24;
+
+impl Place {
+    fn get(&self) -> Option<Probe> {
+        let who = self.who.load(Ordering::Relaxed);
+        if who == 0 {
+            return None;
+        }
+        let seen = self.seen.load(Ordering::Relaxed);
+        Some(Probe {
+            index: (who & ((1 << INDEX_BITS) - 1)) as usize,
+            at: (who >> 32) as u32,
+            uses: (who >> INDEX_BITS) as u8 as u32,
+            rif: f32::from_bits((seen >> 32) as u32),
+            latency: f32::from_bits(seen as u32),
+        })
+    }
+
+    fn set(&self, probe: &Probe) {
+        let seen = (u64::from(probe.rif.to_bits()) << 32) | u64::from(probe.latency.to_bits());
+        let who = (u64::from(probe.at) << 32)
+            | (u64::from(probe.uses.min(255)) << INDEX_BITS)
+            | probe.index as u64;
+        self.seen.store(seen, Ordering::Relaxed);
+        self.who.store(who, Ordering::Relaxed);
+    }
+
+    fn clear(&self) {
+        self.who.store(0, Ordering::Relaxed);
+    }
+}
+
+/// What a decision goes by: lower is better, compared in this order.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+struct Rank {
+    hot: bool,
+    /// Latency of a cold member, RIF of a hot one.
+    value: f32,
+}
+
+impl Prequal {
+    fn new(values: &Values, members: &[Member]) -> Self {
+        let probes = values.get(PROBES.name) as usize;
+        let (pool, group) = (POOL as f32, members.len().max(1) as f32);
+        // The paper's formula with delta = 1 and one removal per decision.
+        let renewal = (1.0 - pool / group) * probes as f32 - 1.0;
+        let budget = if renewal > 0.0 {
+            (2.0 / renewal).clamp(1.0, 200.0)
+        } else {
+            200.0
+        };
+        Prequal {
+            quantile: values.get(QUANTILE.name) as f32,
+            probes,
+            max_age: values.get(MAX_AGE.name) as u32,
+            scan_up_to: values.get(SCAN_UP_TO.name) as usize,
+            budget,
+            urn: Urn::new(members),
+            pool: Default::default(),
+            hot_above: AtomicU32::new(0),
+        }
+    }
+
+    fn hot_above(&self) -> f32 {
+        match self.quantile {
+            1.0.. => f32::INFINITY,
+            q if q <= 0.0 => -1.0,
+            _ => f32::from_bits(self.hot_above.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Moves the estimate of the quantile (Robbins and Monro, "A Stochastic
+    /// Approximation Method", 1951): balanced when a share `quantile` is below it.
+    #[inline]
+    fn learn(&self, rif: f32) {
+        let held = f32::from_bits(self.hot_above.load(Ordering::Relaxed));
+        let step = 0.1 * held.max(1.0);
+        let moved = match rif > held {
+            true => held + step * self.quantile,
+            false => held - step * (1.0 - self.quantile),
+        };
+        self.hot_above
+            .store(moved.max(0.0).to_bits(), Ordering::Relaxed);
+    }
+
+    fn rank(&self, rif: f32, latency: f32) -> Rank {
+        let hot = rif > self.hot_above();
+        let value = if hot { rif } else { latency };
+        Rank { hot, value }
+    }
+
+    /// Small groups: everybody is looked at.
+    fn pick_of_all(
+        &self,
+        view: &View<'_>,
+        rng: &mut fastrand::Rng,
+        trace: &mut Trace,
+    ) -> Option<usize> {
+        let in_flight = Candidates::All.in_flight(view);
+        let neutral = Candidates::All.mean(view, |index| view.latency(index));
+        let neutral = neutral.unwrap_or(PRIOR);
+        let (mut cold, mut hot) = (Best::new(0.01), Best::new(0.0));
+        let hot_above = self.hot_above();
+        for index in view.eligible() {
+            let rif = in_flight.per_weight(index);
+            let latency = view.latency(index).unwrap_or(neutral) + view.penalty(index);
+            if !view.is_rehearsal() {
+                self.learn(rif);
+            }
+            let rank = self.rank(rif, latency);
+            note(trace, index, rank, rif, latency, hot_above);
+            let best = if rank.hot { &mut hot } else { &mut cold };
+            best.offer(index, rank.value, view.weight(index), rng);
+        }
+        cold.index().or(hot.index())
+    }
+
+    /// Looks at a few random members and keeps what is seen in the pool.
+    fn probe(&self, view: &View<'_>, rng: &mut fastrand::Rng) {
+        let now = millis(view.now());
+        for _ in 0..self.probes {
+            let Some(index) = self.urn.draw(view, rng) else {
+                return;
+            };
+            let rif = view
+                .reported_in_flight(index)
+                .unwrap_or(view.slot(index).in_flight() as f32)
+                / view.weight(index);
+            self.learn(rif);
+            let fraction = rng.f32() < self.budget.fract();
+            let probe = Probe {
+                index,
+                at: now,
+                uses: self.budget as u32 + u32::from(fraction),
+                rif,
+                latency: match view.latency(index) {
+                    Some(latency) => latency + view.penalty(index),
+                    None => UNKNOWN - view.penalty(index),
+                },
+            };
+            // A newer probe of the same member replaces the older one; else an empty or
+            // the oldest place is taken.
+            let age = |place: &Place| match place.get() {
+                None => u32::MAX,
+                Some(old) if old.index == index => u32::MAX,
+                Some(old) => millis_since(old.at, view.now()),
+            };
+            if let Some(place) = self.pool.iter().max_by_key(|place| age(place)) {
+                place.set(&probe);
+            }
+        }
+    }
+
+    /// The best probe of the pool, if there are two.
+    fn best_probe(
+        &self,
+        view: &View<'_>,
+        rng: &mut fastrand::Rng,
+        trace: &mut Trace,
+    ) -> Option<usize> {
+        let mut best: Option<(Rank, &Place, Probe)> = None;
+        let mut worst: Option<(Rank, &Place)> = None;
+        let mut oldest: Option<(u32, &Place)> = None;
+        let mut count = 0;
+        let hot_above = self.hot_above();
+        let neutral = self.known_latency().unwrap_or(PRIOR);
+        for place in &self.pool {
+            let Some(mut probe) = place.get() else {
+                continue;
+            };
+            let age = millis_since(probe.at, view.now());
+            // A new snapshot has a new pool, but a writer of the old one may be late.
+            if age > self.max_age || probe.index >= view.len() {
+                place.clear();
+                continue;
+            }
+            count += 1;
+            if probe.latency < 0.0 {
+                probe.latency = neutral + UNKNOWN - probe.latency;
+            }
+            let rank = self.rank(probe.rif, probe.latency);
+            note(
+                trace,
+                probe.index,
+                rank,
+                probe.rif,
+                probe.latency,
+                hot_above,
+            );
+            if best.is_none_or(|(lowest, ..)| rank < lowest) {
+                best = Some((rank, place, probe));
+            }
+            if worst.is_none_or(|(highest, _)| rank > highest) {
+                worst = Some((rank, place));
+            }
+            if oldest.is_none_or(|(highest, _)| age > highest) {
+                oldest = Some((age, place));
+            }
+        }
+        let (_, place, probe) = best?;
+        if count < 2 {
+            return None;
+        }
+        if !view.is_rehearsal() {
+            let removed = if rng.bool() {
+                worst.map(|w| w.1)
+            } else {
+                oldest.map(|o| o.1)
+            };
+            if probe.uses <= 1 {
+                place.clear();
+            } else {
+                // The request to come is in flight when the probe is used next.
+                place.set(&Probe {
+                    uses: probe.uses - 1,
+                    rif: probe.rif + 1.0 / view.weight(probe.index).max(1e-3),
+                    ..probe
+                });
+            }
+            if let Some(removed) = removed {
+                removed.clear();
+            }
+        }
+        // It may have gone away, or be tried already, since it was looked at.
+        view.is_eligible(probe.index).then_some(probe.index)
+    }
+
+    /// Mean of the latencies in the pool that are known.
+    fn known_latency(&self) -> Option<f32> {
+        let (mut sum, mut count) = (0.0, 0.0);
+        for probe in self.pool.iter().filter_map(Place::get) {
+            if probe.latency >= 0.0 {
+                sum += probe.latency;
+                count += 1.0;
+            }
+        }
+        (count > 0.0).then(|| sum / count)
+    }
+}
+
+fn note(trace: &mut Trace, index: usize, rank: Rank, rif: f32, latency: f32, hot_above: f32) {
+    trace.candidate(index, Some(rank.value.into()), || {
+        let ms = latency * 1e3;
+        match rank.hot {
+            true => format!("hot: {rif:.2} in flight per weight, above {hot_above:.2}"),
+            false => format!("cold: {rif:.2} in flight per weight, latency {ms:.1} ms"),
+        }
+    });
+}
+
+impl Strategy for Prequal {
+    fn name(&self) -> &'static str {
+        KIND.name
+    }
+
+    fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
+        if view.len() <= self.scan_up_to {
+            return self.pick_of_all(view, rng, trace);
+        }
+        if !view.is_rehearsal() {
+            self.probe(view, rng);
+        }
+        self.best_probe(view, rng, trace).or_else(|| {
+            let index = self.urn.draw(view, rng)?;
+            trace.candidate(index, None, || "no usable probe: drawn".into());
+            Some(index)
+        })
+    }
+}

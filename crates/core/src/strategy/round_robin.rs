@@ -1,0 +1,36 @@
+//! `round_robin`: smooth weighted round robin.
+//!
+//! Members take turns; one with twice the weight has twice the turns, evenly spaced as
+//! in nginx's smooth weighted round robin, not in bursts. Members that may not be
+//! picked are passed over, and their turns fall to all others alike.
+
+use super::stride::Stride;
+use super::{Kind, Strategy};
+use crate::group::View;
+use crate::trace::Trace;
+
+pub(super) const KIND: Kind = Kind {
+    name: "round_robin",
+    doc: "Members take turns, evenly spaced, in proportion to the weights.",
+    params: &[],
+    build: |_, _| Box::new(RoundRobin::default()),
+};
+
+#[derive(Debug, Default)]
+struct RoundRobin {
+    stride: Stride,
+}
+
+impl Strategy for RoundRobin {
+    fn name(&self) -> &'static str {
+        KIND.name
+    }
+
+    fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
+        let index = self.stride.next(view, rng, |index| view.weight(index))?;
+        trace.candidate(index, None, || {
+            format!("next in turn with weight {}", view.weight(index))
+        });
+        Some(index)
+    }
+}

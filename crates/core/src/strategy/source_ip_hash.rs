@@ -1,0 +1,215 @@
+//! `source_ip_hash`: a client's requests go to the same member, as far as its load
+//! allows.
+//!
+//! Sources: Karger et al., "Consistent Hashing and Random Trees", 1997 (the ring), and
+//! Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2018:
+//! no member has more than `ceil(bound * average)` requests in flight; what is above
+//! goes on to the next member on the ring. Members that may not be picked are walked
+//! past in the same way, so that only their clients move.
+//!
+//! Every member has the same number of points. A lower weight makes a member turn a
+//! fixed share of the clients away, which one depends on client and member alone: so
+//! weights and slow start apply at once, and a change of one weight moves only the
+//! clients that it must. Nothing depends on a seed: all balancers, and the same one
+//! after a restart, agree.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::choose::{Best, Urn};
+use super::{Kind, Param, Strategy};
+use crate::group::View;
+use crate::member::Member;
+use crate::time::{millis, millis_since};
+use crate::trace::Trace;
+
+const BOUND: Param = Param {
+    name: "bound",
+    doc: "A member takes at most so many times the average of requests in flight; clients above that go to the next one.",
+    unit: "",
+    default: 1.25,
+    min: 1.0,
+    max: 1e6,
+    integer: false,
+};
+
+pub(super) const KIND: Kind = Kind {
+    name: "source_ip_hash",
+    doc: "The same member for the same client address, with bounded loads; a random one where no address is known.",
+    params: &[BOUND],
+    build: |values, members| Box::new(SourceIpHash::new(values.get(BOUND.name) as f32, members)),
+};
+
+/// Points per member: shares of the ring are within about 10 % of each other.
+const POINTS: u64 = 128;
+
+/// Groups up to this size are summed up for each decision, larger ones every
+/// [`AVERAGE_MAX_AGE`] milliseconds.
+const SUM_UP_TO: usize = 128;
+const AVERAGE_MAX_AGE: u32 = 10;
+
+#[derive(Debug)]
+struct SourceIpHash {
+    bound: f32,
+    /// Hash (high 40 bits) and index of its member (low 24), in ascending order.
+    ring: Box<[u64]>,
+    /// Hash of each member's name.
+    hashes: Box<[u64]>,
+    /// Weight that takes every client.
+    full_weight: f32,
+    /// Average requests in flight per unit of weight (f32 bits) and its time.
+    average: AtomicU64,
+    urn: Urn,
+}
+
+const INDEX_BITS: u32 = 24;
+
+impl SourceIpHash {
+    fn new(bound: f32, members: &[Member]) -> Self {
+        let hashes: Box<[u64]> = members.iter().map(|m| hash(m.name.as_bytes())).collect();
+        let mut ring: Box<[u64]> = hashes
+            .iter()
+            .enumerate()
+            .flat_map(|(index, &hash)| {
+                (0..POINTS).map(move |point| {
+                    (mix(hash ^ mix(point)) >> INDEX_BITS << INDEX_BITS) | index as u64
+                })
+            })
+            .collect();
+        ring.sort_unstable();
+        let highest = members.iter().map(|m| m.slot.weight()).fold(0.0, f32::max);
+        SourceIpHash {
+            bound,
+            ring,
+            hashes,
+            // Rounded up to a power of two, so that a new highest weight rarely changes
+            // what all others turn away.
+            full_weight: if highest > 0.0 {
+                highest.log2().ceil().exp2()
+            } else {
+                1.0
+            },
+            average: AtomicU64::new(0),
+            urn: Urn::new(members),
+        }
+    }
+
+    /// Most requests that a member may have in flight per unit of weight, the one to
+    /// come included.
+    fn cap_per_weight(&self, view: &View<'_>) -> f32 {
+        let word = self.average.load(Ordering::Relaxed);
+        let large = view.len() > SUM_UP_TO;
+        if large && word != 0 && millis_since(word as u32, view.now()) <= AVERAGE_MAX_AGE {
+            return f32::from_bits((word >> 32) as u32);
+        }
+        let (mut in_flight, mut weight) = (1.0, 0.0);
+        for index in view.eligible() {
+            in_flight += view.slot(index).in_flight() as f32;
+            weight += view.weight(index);
+        }
+        let cap = self.bound * in_flight / weight;
+        if large {
+            let word = (u64::from(cap.to_bits()) << 32) | u64::from(millis(view.now()));
+            self.average.store(word, Ordering::Relaxed);
+        }
+        cap
+    }
+
+    /// Whether the member turns this client away because of its weight.
+    #[inline]
+    fn declines(&self, view: &View<'_>, index: usize, client: u64) -> bool {
+        let share = view.weight(index) / self.full_weight;
+        share < 1.0 && unit(mix(client ^ self.hashes[index])) >= share
+    }
+}
+
+impl Strategy for SourceIpHash {
+    fn name(&self) -> &'static str {
+        KIND.name
+    }
+
+    fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
+        let Some(address) = view.request().client else {
+            let index = self.urn.draw(view, rng)?;
+            trace.candidate(index, None, || "drawn: no client address is known".into());
+            return Some(index);
+        };
+        let client = hash_address(address);
+        let start = self
+            .ring
+            .partition_point(|point| point >> INDEX_BITS < client >> INDEX_BITS);
+        let (before, after) = self.ring.split_at(start);
+        let walk = after.iter().chain(before);
+        // A walk this long has met almost everybody.
+        let longest = view.len().max(8) * 8;
+        let mut cap = None;
+        for point in walk.take(longest) {
+            let index = (point & ((1 << INDEX_BITS) - 1)) as usize;
+            if !view.is_eligible(index) {
+                trace.candidate(index, None, || "next on the ring, not eligible".into());
+                continue;
+            }
+            if self.declines(view, index, client) {
+                let weight = view.weight(index);
+                trace.candidate(index, None, || {
+                    format!("next on the ring, weight {weight} is too low for this client")
+                });
+                continue;
+            }
+            let in_flight = view.slot(index).in_flight() as f32;
+            // An idle member is below any bound: no need to sum up.
+            if in_flight > 0.0 {
+                let cap = *cap.get_or_insert_with(|| self.cap_per_weight(view));
+                let cap = (cap * view.weight(index)).ceil();
+                if in_flight + 1.0 > cap {
+                    trace.candidate(index, Some(in_flight.into()), || {
+                        format!("next on the ring, but in flight {in_flight} of at most {cap}")
+                    });
+                    continue;
+                }
+            }
+            trace.candidate(index, Some(in_flight.into()), || {
+                format!("next on the ring, in flight {in_flight}")
+            });
+            return Some(index);
+        }
+        // Few are left: by rendezvous hashing (Thaler and Ravishankar, 1996), which
+        // gives each client a fixed order of all members.
+        let mut best = Best::new(0.0);
+        for index in view.eligible() {
+            let chance = unit(mix(client ^ self.hashes[index])).max(f32::MIN_POSITIVE);
+            let score = -chance.ln() / view.weight(index);
+            trace.candidate(index, Some(score.into()), || "rendezvous".into());
+            best.offer(index, score, 0.0, rng);
+        }
+        best.index()
+    }
+}
+
+/// A number from 0 up to, not including, 1.
+fn unit(hash: u64) -> f32 {
+    (hash >> 40) as f32 / (1u64 << 24) as f32
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom
+/// Number Generators", 2014).
+fn mix(mut x: u64) -> u64 {
+    x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+/// FNV-1a, mixed. It must never change: balancers of two versions would disagree.
+fn hash(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3);
+    mix(bytes.iter().fold(0xCBF2_9CE4_8422_2325, step))
+}
+
+/// An IPv4 address and its IPv6-mapped form are the same client.
+fn hash_address(address: IpAddr) -> u64 {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => hash(&v4.octets()),
+        IpAddr::V6(v6) => hash(&v6.octets()),
+    }
+}

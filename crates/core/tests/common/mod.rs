@@ -1,0 +1,76 @@
+//! Groups for the tests of strategies.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_core::group::{Group, GroupSettings, Outcome, Request};
+use evenkeel_core::load::{LoadId, LoadValue, Location};
+use evenkeel_core::member::{Member, MemberId, Slot, Weight};
+use evenkeel_core::strategy::{self, Values};
+use evenkeel_core::time::Instant;
+
+/// Milliseconds after the origin.
+pub fn at(ms: u64) -> Instant {
+    Instant::from_nanos(ms * 1_000_000)
+}
+
+pub fn members(weights: &[f64]) -> Vec<Member> {
+    let member = |(i, &weight): (usize, &f64)| Member {
+        id: MemberId(i as u64),
+        name: format!("m{i}").into(),
+        address: "192.0.2.1:80".parse().unwrap(),
+        max_connections: None,
+        location: Arc::new(Location::new(format!("l{i}"))),
+        slot: Arc::new(Slot::new(Weight::new(weight).unwrap())),
+    };
+    weights.iter().enumerate().map(member).collect()
+}
+
+pub fn values(strategy: &str, params: &[(&str, f64)]) -> Values {
+    let mut values = Values::defaults(strategy::find(strategy).unwrap());
+    for (name, value) in params {
+        values.set(name, *value).unwrap();
+    }
+    values
+}
+
+pub fn build(values: &Values, settings: GroupSettings, members: Vec<Member>) -> Group {
+    let strategy = (values.kind().build)(values, &members);
+    Group::new("g", settings, strategy, members, Arc::default())
+}
+
+pub fn group(strategy: &str, weights: &[f64]) -> Group {
+    let values = values(strategy, &[]);
+    build(&values, GroupSettings::default(), members(weights))
+}
+
+pub fn report(group: &Group, index: usize, id: LoadId, load: f64, ms: u64) {
+    let value = LoadValue::new(load).unwrap();
+    let location = &group.members()[index].location;
+    location.report(id, value, at(ms)).unwrap();
+}
+
+/// One request that the member answers after `took_ms`.
+pub fn answer(group: &Group, index: usize, outcome: Outcome, from_ms: u64, took_ms: u64) {
+    let ticket = group.bind(index, at(from_ms)).unwrap();
+    ticket.finish(outcome, at(from_ms + took_ms));
+}
+
+/// Requests that are answered before the next one comes: how many each member got.
+pub fn shares(group: &Group, picks: usize, ms: u64, seed: u64) -> Vec<usize> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut counts = vec![0; group.members().len()];
+    for _ in 0..picks {
+        let ticket = group.pick(&Request::at(at(ms)), &mut rng).unwrap();
+        counts[ticket.index()] += 1;
+    }
+    counts
+}
+
+/// Every strategy, with its default parameters.
+pub fn all() -> impl Iterator<Item = &'static str> {
+    strategy::REGISTRY.iter().map(|kind| kind.name)
+}
+
+pub const SECOND: Duration = Duration::from_secs(1);
