@@ -142,7 +142,7 @@ pub(super) struct Report<'s> {
     warnings: Vec<Found>,
     omitted: usize,
     /// Lines with a syntax error: what else is wrong there follows from it.
-    broken_lines: Vec<usize>,
+    broken_lines: Vec<Range<usize>>,
     /// Whether parts of the document could not be read at all.
     incomplete: bool,
 }
@@ -163,9 +163,31 @@ impl<'s> Report<'s> {
         }
     }
 
-    /// A syntax error, as the TOML parser words it.
-    pub fn syntax(&mut self, error: &toml::de::Error) {
-        let span = error.span().unwrap_or(self.text.len()..self.text.len());
+    /// The syntax errors of the TOML parser, which has recovered `document` from them.
+    pub fn syntax(&mut self, errors: &[toml::de::Error], document: &DeTable<'_>) {
+        // Up to its end the file is one list, so the rest is no news.
+        let unclosed = errors.iter().find(|error| is_unclosed(error));
+        let end = unclosed.and_then(|error| error.span());
+        let open = end.and_then(|end| {
+            let open = open_at_the_end(document)?;
+            let between = self.text.get(open.end..end.start).unwrap_or_default();
+            between.trim().is_empty().then_some(open)
+        });
+        for error in errors {
+            let span = error.span().unwrap_or(self.text.len()..self.text.len());
+            if open.as_ref().is_none_or(|open| span.start < open.start) {
+                self.syntax_error(error, &span);
+            }
+        }
+        if let Some(open) = open {
+            self.incomplete = true;
+            self.broken_lines.push(self.line(open.start)..usize::MAX);
+            let message = "the list or table that begins here is not closed";
+            self.push(Trust::Sure, &open, "", message.into(), None, None);
+        }
+    }
+
+    fn syntax_error(&mut self, error: &toml::de::Error, span: &Span) {
         let found = self.text.get(span.clone()).filter(|text| !text.is_empty());
         let unquoted = error.message().starts_with("string values must be quoted");
         // The parser recovers from these without losing anything.
@@ -176,11 +198,9 @@ impl<'s> Report<'s> {
             None => "the value is missing",
         };
         let line = self.line(span.start);
-        if self.broken_lines.last() != Some(&line) {
-            self.broken_lines.push(line);
-        }
+        self.broken_lines.push(line..line + 1);
         let found = found.map(|text| format!("`{}`", shorten(text).escape_debug()));
-        self.push(Trust::Sure, &span, "", message.into(), found, None);
+        self.push(Trust::Sure, span, "", message.into(), found, None);
     }
 
     /// A value that its key does not take.
@@ -242,7 +262,8 @@ impl<'s> Report<'s> {
         let (incomplete, broken) = (self.incomplete, &self.broken_lines);
         self.found.retain(|found| {
             let problem = &found.problem;
-            let follows = !problem.key.is_empty() && broken.contains(&problem.line);
+            let on_broken_line = || broken.iter().any(|lines| lines.contains(&problem.line));
+            let follows = !problem.key.is_empty() && on_broken_line();
             !follows && (found.trust == Trust::Sure || !incomplete)
         });
         self.found.sort_by_key(|found| found.span.start);
@@ -304,14 +325,50 @@ impl<'s> Report<'s> {
     }
 }
 
-/// The known name that `name` was probably meant to be.
-pub(super) fn similar<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
-    let name: Vec<char> = name.chars().take(64).collect();
-    known
-        .map(|candidate| (distance(&name, candidate), candidate))
+fn is_unclosed(error: &toml::de::Error) -> bool {
+    let message = error.message();
+    message.starts_with("unclosed array,") || message.starts_with("unclosed inline table")
+}
+
+/// The list or inline table that goes on to the end of the file, if it was never closed:
+/// the outermost value that ends last.
+fn open_at_the_end(document: &DeTable<'_>) -> Option<Span> {
+    let values = document.iter().map(|(_, value)| last_value(value));
+    values.max_by_key(|span| span.end)
+}
+
+/// The span of the list or inline table within `value` that ends last.
+fn last_value(value: &Spanned<DeValue<'_>>) -> Span {
+    match value.get_ref() {
+        DeValue::Table(table) => {
+            let inner = table.iter().map(|(_, value)| last_value(value));
+            let last = inner.max_by_key(|span| span.end);
+            last.filter(|last| last.end > value.span().end)
+                .unwrap_or(value.span())
+        }
+        _ => value.span(),
+    }
+}
+
+/// The known names that `name` was probably meant to be: `"a"`, or `"a" or "b"`.
+pub(super) fn similar<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<String> {
+    let letters: Vec<char> = name.chars().take(64).collect();
+    let known: Vec<_> = known.collect();
+    let nearest = known
+        .iter()
+        .map(|candidate| (distance(&letters, candidate), *candidate))
         .filter(|(distance, candidate)| *distance <= 1 + candidate.chars().count() / 4)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate)
+        .min_by_key(|(distance, _)| *distance);
+    let names = match nearest {
+        Some((_, candidate)) => vec![candidate],
+        // "timeout" may be any of several.
+        None => {
+            let has_part = |candidate: &&str| candidate.split('_').any(|part| part == name);
+            known.into_iter().filter(has_part).collect()
+        }
+    };
+    let names: Vec<_> = names.iter().map(|name| format!("{name:?}")).collect();
+    (!names.is_empty()).then(|| names.join(" or "))
 }
 
 /// Letters to insert, delete, replace or swap with the next to get from `a` to `b`

@@ -418,10 +418,10 @@ choice_field!(Granularity,
     "per_request" => Granularity::PerRequest = Granularity::PerRequest,
     "on_demand" => Granularity::OnDemand = Granularity::OnDemand);
 
-/// "unknown key; did you mean …?"
-pub(super) fn unknown(what: &str, similar: Option<&str>) -> String {
+/// "unknown key, did you mean …?"
+pub(super) fn unknown(what: &str, similar: Option<String>) -> String {
     match similar {
-        Some(similar) => format!("unknown {what}, did you mean {similar:?}?"),
+        Some(similar) => format!("unknown {what}, did you mean {similar}?"),
         None => format!("unknown {what}"),
     }
 }

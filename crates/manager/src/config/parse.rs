@@ -25,9 +25,7 @@ pub fn parse(file: &str, text: &str) -> Result<Config, Errors> {
     }
     let mut report = Report::new(file, text);
     let (document, syntax) = DeTable::parse_recoverable(text);
-    for error in &syntax {
-        report.syntax(error);
-    }
+    report.syntax(&syntax, document.get_ref());
     let folder = Path::new(file).parent().unwrap_or(Path::new(""));
     let mut config = document_to_config(document.get_ref(), folder, &mut report);
     config.warnings = report.finish()?;
@@ -172,24 +170,7 @@ fn read_rule(
     };
     if table.given("group") {
         if !shared.contains_key(&rule.group) {
-            let similar = similar(&rule.group, shared.keys().map(String::as_str));
-            let message = unknown("group", similar);
-            let mut names: Vec<_> = shared.keys().map(|name| format!("{name:?}")).collect();
-            names.sort();
-            let allowed = if names.is_empty() {
-                format!(
-                    "no group is defined: write [group.{}] with `members`",
-                    rule.group
-                )
-            } else {
-                names.into_iter().take(20).collect::<Vec<_>>().join(", ")
-            };
-            report.misplaced(
-                &table.span_of("group"),
-                &table.path_of("group"),
-                message,
-                Some(allowed),
-            );
+            unknown_group(table, &rule.group, shared, report);
         }
         for key in group_keys()
             .filter(|key| table.given(key))
@@ -240,6 +221,34 @@ fn read_rule(
         None => {}
     }
     (rule, Some(group))
+}
+
+fn unknown_group(
+    table: &Table<'_>,
+    name: &str,
+    shared: &HashMap<String, Span>,
+    report: &mut Report<'_>,
+) {
+    // A thousand rules that name a missing group need no thousand suggestions.
+    if report.is_full() {
+        return report.omit();
+    }
+    let mut names: Vec<&str> = shared.keys().map(String::as_str).collect();
+    names.sort_unstable();
+    let message = unknown("group", similar(name, names.iter().copied()));
+    let allowed = match names[..] {
+        [] => format!("none, as no group is defined: write [group.{name}] with `members`"),
+        _ => {
+            let some: Vec<_> = names
+                .iter()
+                .take(20)
+                .map(|name| format!("{name:?}"))
+                .collect();
+            some.join(", ")
+        }
+    };
+    let (span, path) = (table.span_of("group"), table.path_of("group"));
+    report.misplaced(&span, &path, message, Some(allowed));
 }
 
 /// Notes that `who` listens on `address`; nobody else may.
@@ -375,14 +384,13 @@ impl<'d> Table<'d> {
                 report.omit();
                 continue;
             }
-            let message = match similar(entry.name, self.known.iter().copied()) {
-                Some(similar) => unknown("key", Some(similar)),
+            let (message, allowed) = match similar(entry.name, self.known.iter().copied()) {
+                Some(similar) => (unknown("key", Some(similar)), None),
                 None => match home_of(entry.name) {
-                    Some(home) => format!("does not belong here, but {home}"),
-                    None => unknown("key", None),
+                    Some(home) => (format!("does not belong here, but {home}"), None),
+                    None => (unknown("key", None), Some(self.known.join(", "))),
                 },
             };
-            let allowed = Some(self.known.join(", "));
             report.misplaced(&entry.key_span, &entry.item.path, message, allowed);
         }
     }
@@ -422,7 +430,11 @@ impl<'d> Table<'d> {
         let entry = self.entry(key)?;
         let table = Table::open(&entry.item);
         if table.is_none() {
-            report.wrong(&entry.item, WRONG_TYPE, format!("a table: [{key}]"));
+            let allowed = match key {
+                "rule" | "group" => format!("tables with a name each: [{key}.NAME]"),
+                _ => format!("a table: [{key}]"),
+            };
+            report.wrong(&entry.item, WRONG_TYPE, allowed);
         }
         table
     }
@@ -463,13 +475,11 @@ fn is_name(name: &str) -> bool {
 
 /// Where in the file a key would belong.
 fn home_of(key: &str) -> Option<String> {
-    let tables = keys::tables();
-    let mut homes = tables
-        .iter()
-        .filter(|table| table.keys.iter().any(|known| known.name == key))
-        .map(|table| match table.header {
-            "" => "at the top of the file, before the first [table]".to_owned(),
-            header => format!("in {header}"),
-        });
-    homes.next()
+    let table = format!("[{key}]");
+    keys::tables().iter().find_map(|home| match home.header {
+        header if header == table => Some(format!("is a table of its own: {table}")),
+        _ if !home.keys.iter().any(|known| known.name == key) => None,
+        "" => Some("at the top of the file, before the first [table]".into()),
+        header => Some(format!("in {header}")),
+    })
 }

@@ -195,6 +195,40 @@ fn a_key_in_the_wrong_table_is_sent_home() {
 }
 
 #[test]
+fn a_list_that_is_not_closed_is_one_error() {
+    let text = "[rule.web]\nlisten = \"127.0.0.1\"\nmembers = [\"a:1\",\n\"b:2\"\n\n\
+                [rule.b]\nlisten = \"127.0.0.1:2\"\nmembers = [\"a:1\"]\n";
+    let errors = errors(text);
+    assert_eq!(errors.len(), 2, "{errors:#?}");
+    assert!(errors[0].starts_with("test.toml:2:10: rule.web.listen: not an address"));
+    assert!(errors[1].starts_with("test.toml:3:11: the list or table that begins here is not"));
+    one_error(
+        "a = { b = 1,\nc = 2\n[d]\n",
+        "test.toml:1:5: the list or table",
+        &[],
+    );
+}
+
+#[test]
+fn habits_from_elsewhere_get_a_hint() {
+    one_error(
+        &with("timeout = \"1s\""),
+        "test.toml:3:1: rule.web.timeout: unknown key, did you mean \"connection_timeout\" or",
+        &["\"response_timeout\"?"],
+    );
+    one_error(
+        &with("access_log = \"stdout\""),
+        "test.toml:3:1: rule.web.access_log: does not belong here, but is a table of its own",
+        &[],
+    );
+    one_error(
+        "[[rule]]\nname = \"web\"",
+        "test.toml:1:1: rule: wrong type; found a list",
+        &["tables with a name each: [rule.NAME]"],
+    );
+}
+
+#[test]
 fn wrong_values_are_refused_with_what_is_allowed() {
     let cases = [
         ("half_close = \"yes\"", "wrong type", "true or false"),
