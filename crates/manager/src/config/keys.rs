@@ -5,10 +5,12 @@
 
 use std::time::Duration;
 
+use evenkeel_core::analyzer::{AlertSettings, Threshold};
+use evenkeel_core::load::LoadValue;
 use toml::de::DeValue;
 
-use super::document::{Item, Report};
-use super::fields::{Blank, Field, Limits, WRONG_TYPE, is_host_name};
+use super::document::{Item, Report, entries};
+use super::fields::{Blank, Field, Limits, OUT_OF_RANGE, WRONG_TYPE, is_host_name};
 use super::parse::Table;
 use super::{Config, GroupConfig, HealthCheck, HealthCheckKind, HttpOptions};
 use super::{MemberConfig, Rule};
@@ -320,25 +322,32 @@ pub(super) static HTTP: &[Key<HttpOptions>] = &[
     },
 ];
 
-impl Field for HttpOptions {
-    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
-        match Table::open(item) {
-            Some(mut table) => {
-                table.read(HTTP, self, report);
-                table.finish(report);
+/// Tables that are nothing but their keys.
+macro_rules! table_field {
+    ($type:ty, $keys:ident, $what:literal) => {
+        impl Field for $type {
+            fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+                match Table::open(item) {
+                    Some(mut table) => {
+                        table.read($keys, self, report);
+                        table.finish(report);
+                    }
+                    None => report.wrong(item, WRONG_TYPE, self.allowed(limits)),
+                }
             }
-            None => report.wrong(item, WRONG_TYPE, self.allowed(limits)),
+
+            fn show(&self, _: &Limits) -> Option<String> {
+                None
+            }
+
+            fn allowed(&self, _: &Limits) -> String {
+                $what.into()
+            }
         }
-    }
-
-    fn show(&self, _: &Limits) -> Option<String> {
-        None
-    }
-
-    fn allowed(&self, _: &Limits) -> String {
-        "a table of HTTP options".into()
-    }
+    };
 }
+table_field!(HttpOptions, HTTP, "a table of HTTP options");
+table_field!(AlertSettings, ALERT, "a table of alert settings");
 
 /// Keys that only a group can have, not `[defaults]`.
 pub(super) static GROUP_OWN: &[Key<GroupConfig>] = &[Key {
@@ -432,6 +441,13 @@ pub(super) static GROUP: &[Key<GroupConfig>] = &[
         example: "0.3",
     },
     Key {
+        name: "alert",
+        field: |group| &mut group.settings.alert,
+        limits: Limits::None,
+        doc: "When locations are told to shed the load that they have; see there.",
+        example: "{ threshold = 0.9 }",
+    },
+    Key {
         name: "connection_failure_limit",
         field: |group| &mut group.connection_failure_limit,
         limits: Limits::Number(1.0, 1000.0, "failures"),
@@ -462,6 +478,89 @@ pub(super) static GROUP: &[Key<GroupConfig>] = &[
         example: r#"{ doc_path = "/healthz" }"#,
     },
 ];
+
+/// Keys of `[group.NAME.alert]`.
+pub(super) static ALERT: &[Key<AlertSettings>] = &[
+    Key {
+        name: "threshold",
+        field: |alert| &mut alert.threshold,
+        limits: Limits::None,
+        doc: "Above which effective load a location is told to shed: a number is that load \
+              itself; `above_minimum` is a share above the smallest load that is not 0, \
+              `above_average` one above the average (0.4 is 40 %). Without it the \
+              strategy's parameters decide, if it has any for that.",
+        example: "{ above_average = 0.5 }",
+    },
+    Key {
+        name: "release",
+        field: |alert| &mut alert.release,
+        limits: Limits::Number(0.01, 1.0, ""),
+        doc: "An alert is lifted when the load is not above this share of the threshold (or \
+              of what a relative one allows on top), so that it does not flap.",
+        example: "0.7",
+    },
+    Key {
+        name: "max_share",
+        field: |alert| &mut alert.max_share,
+        limits: Limits::Number(0.0, 1.0, ""),
+        doc: "Most locations under alert at the same time, as a share of those that take \
+              traffic: below 1 there is always one left to go to.",
+        example: "0.25",
+    },
+    Key {
+        name: "shed_time",
+        field: |alert| &mut alert.shed_time,
+        limits: Limits::Time(Duration::ZERO, secs(3600)),
+        doc: "Time over which the clients of an alerted location leave it, so that they do \
+              not all arrive elsewhere at once.",
+        example: r#""30s""#,
+    },
+];
+
+/// A threshold: a number, or a table that says what the number is relative to.
+impl Field for Threshold {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        let found = match item.value {
+            DeValue::Table(table) => match &entries(&item.path, table)[..] {
+                [one] => match (one.name, one.item.number()) {
+                    ("critical", Some(load)) => Some(Threshold::Critical(load as f32)),
+                    ("above_minimum", Some(share)) => Some(Threshold::AboveMinimum(share as f32)),
+                    ("above_average", Some(share)) => Some(Threshold::AboveAverage(share as f32)),
+                    _ => None,
+                },
+                _ => None,
+            },
+            _ => item.number().map(|load| Threshold::Critical(load as f32)),
+        };
+        let Some(found) = found else {
+            return report.wrong(item, "not a threshold", self.allowed(limits));
+        };
+        let (Threshold::Critical(number)
+        | Threshold::AboveMinimum(number)
+        | Threshold::AboveAverage(number)) = found;
+        if number > 0.0 && number <= LoadValue::MAX {
+            *self = found;
+        } else {
+            report.wrong(item, OUT_OF_RANGE, self.allowed(limits));
+        }
+    }
+
+    fn show(&self, _: &Limits) -> Option<String> {
+        None
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        "a number greater than 0, or a table with one such number as `critical`, \
+         `above_minimum` or `above_average`"
+            .into()
+    }
+}
+
+impl Blank for Threshold {
+    fn blank() -> Self {
+        Threshold::Critical(LoadValue::MAX)
+    }
+}
 
 /// Keys of a member.
 pub(super) static MEMBER: &[Key<MemberConfig>] = &[
@@ -841,6 +940,13 @@ pub(super) fn tables() -> Vec<TableDoc> {
             header: "[group.NAME.health_check]",
             doc: "Active health check of a group; off unless the table is there.",
             keys: docs(HEALTH_CHECK, HealthDraft::of(HealthCheck::blank())),
+        },
+        TableDoc {
+            header: "[group.NAME.alert]",
+            doc: "Load alerts of a group: when its locations shed the load that is already \
+                  there. They need load reports, and move clients that are bound with \
+                  granularity `on_demand`.",
+            keys: docs(ALERT, AlertSettings::default()),
         },
         TableDoc {
             header: "[[group.NAME.members]]",

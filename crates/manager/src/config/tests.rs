@@ -273,6 +273,21 @@ fn wrong_values_are_refused_with_what_is_allowed() {
         ("http = { via = \"a b\" }", "not valid", "token"),
         ("http = 1", "wrong type", "a table"),
         (
+            "alert = { threshold = 0 }",
+            "out of range",
+            "greater than 0",
+        ),
+        (
+            "alert = { threshold = { above = 1 } }",
+            "not a threshold",
+            "`above_average`",
+        ),
+        (
+            "alert = { threshold = {} }",
+            "not a threshold",
+            "one such number",
+        ),
+        (
             "health_check = { doc_path = \"x\" }",
             "not valid",
             "begins with",
@@ -523,6 +538,7 @@ fn document_with(header: &str, line: &str) -> String {
             };
             format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{kind}\n{line}")
         }
+        "[group.x.alert]" => format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{line}"),
         "[[group.x.members]]" if line.starts_with("address") => format!("{header}\n{line}"),
         "[[group.x.members]]" => format!("{header}\naddress = \"a:1\"\n{line}"),
         _ => format!("{header}\n{line}"),
