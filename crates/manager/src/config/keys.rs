@@ -367,8 +367,8 @@ pub(super) static GROUP: &[Key<GroupConfig>] = &[
         field: |group| &mut group.strategy,
         limits: Limits::None,
         doc: "How the next member is chosen: a name, or a table of a name and parameters. \
-              All strategies are listed below.",
-        example: r#""random""#,
+              `evenkeel strategies` and [strategies.md](strategies.md) say more about each.",
+        example: r#"{ name = "least_request", choices = 3 }"#,
     },
     Key {
         name: "granularity",
