@@ -1,1 +1,85 @@
-//! Evenkeel admin.
+//! What administrators use: the HTTP API with metrics and health, its client, the
+//! terminal view, and the writer of the access log.
+//!
+//! The [`Manager`] does everything and knows everything; this crate gives it a form
+//! that programs (JSON, Prometheus) and people (tables) can read.
+
+pub mod access_log;
+mod api;
+pub mod client;
+mod conn;
+mod error;
+mod exposition;
+mod guard;
+mod metrics;
+#[cfg(test)]
+mod tests;
+pub mod text;
+pub mod top;
+pub mod view;
+pub mod wire;
+
+use std::future::Future;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use evenkeel_manager::Manager;
+use evenkeel_manager::config::Admin;
+use evenkeel_manager::status::Status;
+use evenkeel_proxy::Proxy;
+use tokio::net::TcpListener;
+
+pub use error::ErrorBody;
+
+/// Where the API's answers come from.
+#[derive(Debug)]
+pub struct Sources {
+    /// Knows and does everything.
+    pub manager: Arc<Manager>,
+    /// What `POST /v1/reload` reads.
+    pub config_file: PathBuf,
+    /// The data plane: its counters, and where it really listens.
+    pub proxy: Proxy,
+    /// Counters of the access log's writer.
+    pub access_log: access_log::Counts,
+    /// Set when the process begins to shut down: `/readyz` then says no.
+    pub draining: AtomicBool,
+}
+
+impl Sources {
+    /// The manager's status, with the addresses that the rules really listen on: the
+    /// configuration may leave the port to the system.
+    fn status(&self) -> Status {
+        let mut status = self.manager.status();
+        for rule in &mut status.rules {
+            for address in &mut rule.listen {
+                let real = self.proxy.local_address(&rule.name, *address);
+                *address = real.unwrap_or(*address);
+            }
+        }
+        status
+    }
+
+    fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+}
+
+/// Answers on `listener` until `shutdown` is over. `settings` say who may ask.
+///
+/// # Errors
+///
+/// The listener is no longer usable.
+pub async fn serve(
+    listener: TcpListener,
+    settings: &Admin,
+    sources: Arc<Sources>,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let guard = guard::Guard::new(settings.listen, settings.token.as_deref());
+    axum::serve(conn::Bounded::new(listener), api::router(sources, guard))
+        .with_graceful_shutdown(shutdown)
+        .await
+}

@@ -1,2 +1,71 @@
-//! The evenkeel binary.
-fn main() {}
+//! The `evenkeel` binary: the command line, and the wiring of everything else.
+
+mod check;
+mod cli;
+mod ctl;
+mod process;
+mod run;
+mod strategies;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::Check { file } => check::check(&file).and_then(print),
+        Command::Ctl(args) => ctl::run(&args).and_then(print),
+        Command::Top(args) => top(&args),
+        Command::Strategies => print(strategies::list(evenkeel_core::strategy::REGISTRY)),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("evenkeel: {}", failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Why a command failed: what its user reads, and what their script sees.
+#[derive(Debug)]
+struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    fn new(message: impl Into<String>) -> Self {
+        Failure {
+            code: 1,
+            message: message.into(),
+        }
+    }
+}
+
+fn top(args: &cli::Top) -> Result<(), Failure> {
+    let client = ctl::client(&args.api)?;
+    if args.once {
+        return print(evenkeel_admin::top::once(&client)?);
+    }
+    evenkeel_admin::top::run(client, Duration::from_secs_f64(args.interval)).map_err(|error| {
+        Failure::new(format!(
+            "no terminal to draw on: {error}; --once prints plain text"
+        ))
+    })
+}
+
+/// Prints a result. Whoever reads it may have had enough before its end.
+fn print(text: String) -> Result<(), Failure> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(format!(
+            "cannot write to standard output: {error}"
+        ))),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,419 @@
+//! The access log: a JSON object a line for each request or TCP connection.
+//!
+//! The data plane hands records to a bounded channel and never waits. A thread of its
+//! own writes them, in batches; a slow disk costs records (which are counted), never a
+//! request.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use evenkeel_manager::config::AccessLog as Target;
+use evenkeel_proxy::access::Record;
+use serde::Serialize;
+
+/// Bytes after which a batch is written even if more records wait.
+const BATCH: usize = 64 * 1024;
+
+/// How long the thread sleeps at most before it looks whether to reopen the file.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How often errors are told at most.
+const COMPLAIN: Duration = Duration::from_secs(10);
+
+/// The writing end of the access log.
+#[derive(Debug)]
+pub struct Writer {
+    /// Where the log goes from now on, if that has changed or must be opened again.
+    next: Arc<Mutex<Option<Target>>>,
+    thread: JoinHandle<()>,
+}
+
+/// What became of records, over all writers of the process. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    written: Arc<AtomicU64>,
+    lost: Arc<AtomicU64>,
+}
+
+impl Counts {
+    /// Records written.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// Records lost because they could not be written. Those that the data plane
+    /// dropped because the queue was full are counted there.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+}
+
+impl Writer {
+    /// Opens `target`, and writes there what comes through `records` until all its
+    /// senders are gone.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be opened, or no thread be started.
+    pub fn start(target: &Target, records: Receiver<Record>, counts: Counts) -> io::Result<Writer> {
+        let mut sink = Sink::open(target)?;
+        let next = Arc::new(Mutex::new(None));
+        let of_thread = Arc::clone(&next);
+        let thread = std::thread::Builder::new()
+            .name("access-log".into())
+            .spawn(move || write_all(&records, &mut sink, &of_thread, &counts))?;
+        Ok(Writer { next, thread })
+    }
+
+    /// Opens `target` anew: after the file was moved away, or when the configuration
+    /// names another one. If that fails, the log stays where it is.
+    pub fn reopen(&self, target: &Target) {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        *next = Some(target.clone());
+    }
+
+    /// Waits until everything is written. All senders must be gone.
+    pub fn finish(self) {
+        if self.thread.join().is_err() {
+            tracing::error!("the access log's thread has panicked; its last records are lost");
+        }
+    }
+}
+
+/// Where bytes go.
+#[derive(Debug)]
+enum Sink {
+    Stdout,
+    File(File),
+}
+
+impl Sink {
+    fn open(target: &Target) -> io::Result<Sink> {
+        match target {
+            Target::Stdout => Ok(Sink::Stdout),
+            Target::File(path) => {
+                let file = OpenOptions::new().append(true).create(true).open(path);
+                file.map(Sink::File).map_err(|error| {
+                    let path = path.display();
+                    let what = format!(
+                        "cannot open the access log {path} for appending: {error}; check that its directory exists and may be written to"
+                    );
+                    io::Error::new(error.kind(), what)
+                })
+            }
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Sink::Stdout => {
+                let mut stdout = io::stdout().lock();
+                stdout.write_all(bytes)?;
+                stdout.flush()
+            }
+            Sink::File(file) => file.write_all(bytes),
+        }
+    }
+}
+
+fn write_all(
+    records: &Receiver<Record>,
+    sink: &mut Sink,
+    next: &Mutex<Option<Target>>,
+    counts: &Counts,
+) {
+    let mut batch = Vec::with_capacity(BATCH + 4096);
+    let mut complaints = Complaints::default();
+    loop {
+        let first = records.recv_timeout(LOOK);
+        let reopened = next.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(target) = reopened {
+            match Sink::open(&target) {
+                Ok(opened) => *sink = opened,
+                Err(error) => tracing::error!("{error}; the access log stays where it is"),
+            }
+        }
+        let mut count = 0;
+        let mut ended = match first {
+            Ok(record) => {
+                count += u64::from(push(&record, &mut batch));
+                false
+            }
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => true,
+        };
+        while !ended && batch.len() < BATCH {
+            match records.try_recv() {
+                Ok(record) => count += u64::from(push(&record, &mut batch)),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => ended = true,
+            }
+        }
+        match sink.write(&batch) {
+            Ok(()) => counts.written.fetch_add(count, Ordering::Relaxed),
+            Err(error) => {
+                complaints.about(&error, count);
+                counts.lost.fetch_add(count, Ordering::Relaxed)
+            }
+        };
+        batch.clear();
+        if ended {
+            return;
+        }
+    }
+}
+
+/// A full disk must not fill the log of the process, too.
+#[derive(Debug, Default)]
+struct Complaints {
+    last: Option<std::time::Instant>,
+}
+
+impl Complaints {
+    fn about(&mut self, error: &io::Error, records: u64) {
+        if self.last.is_none_or(|last| last.elapsed() >= COMPLAIN) {
+            self.last = Some(std::time::Instant::now());
+            tracing::error!(%error, records, "cannot write the access log; records are lost");
+        }
+    }
+}
+
+/// A record as it is written. The names are part of the documented format.
+#[derive(Serialize)]
+struct Line<'a> {
+    time: String,
+    rule: &'a str,
+    client: SocketAddr,
+    member: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    method: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    bytes_received: u64,
+    bytes_sent: u64,
+    response_ms: Option<f64>,
+    total_ms: f64,
+    retries: u32,
+    end: &'static str,
+}
+
+/// Appends a record as a line; answers whether it did.
+fn push(record: &Record, batch: &mut Vec<u8>) -> bool {
+    let start = batch.len();
+    let line = Line {
+        time: rfc3339(record.at),
+        rule: &record.rule,
+        client: record.client,
+        member: record.member.as_deref(),
+        method: record.request.as_ref().map(|(method, _)| &**method),
+        target: record.request.as_ref().map(|(_, target)| &**target),
+        status: record.status,
+        bytes_received: record.bytes_received,
+        bytes_sent: record.bytes_sent,
+        response_ms: record.response_time.map(millis),
+        total_ms: millis(record.total_time),
+        retries: record.retries,
+        end: record.end.name(),
+    };
+    match serde_json::to_writer(&mut *batch, &line) {
+        Ok(()) => batch.push(b'\n'),
+        // Cannot happen: the keys are strings, and a vector takes every byte.
+        Err(_) => batch.truncate(start),
+    }
+    batch.len() > start
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_micros() as f64 / 1e3
+}
+
+/// A time in UTC with milliseconds, as RFC 3339 has it.
+fn rfc3339(at: SystemTime) -> String {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    let (year, month, day) = civil(days);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:03}Z",
+        second / 3600,
+        second / 60 % 60,
+        second % 60,
+        since.subsec_millis()
+    )
+}
+
+/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar.
+fn civil(days: u64) -> (u64, u64, u64) {
+    // The calendar repeats itself after 400 years.
+    let mut year = 1970 + days / 146_097 * 400;
+    let mut day = days % 146_097;
+    let is_leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
+    while day >= 365 + u64::from(is_leap(year)) {
+        day -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(is_leap(year));
+    let mut month = 1;
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if day < length {
+            break;
+        }
+        day -= length;
+        month += 1;
+    }
+    (year, month, day + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::mpsc::sync_channel;
+
+    use evenkeel_proxy::access::End;
+
+    use super::*;
+
+    fn record(target: &str) -> Record {
+        Record {
+            at: UNIX_EPOCH + Duration::from_millis(1_709_210_096_789),
+            client: "[::1]:4711".parse().unwrap(),
+            rule: "web".into(),
+            member: Some("a:80".into()),
+            request: Some(("GET".into(), target.into())),
+            status: Some(200),
+            bytes_received: 0,
+            bytes_sent: 1234,
+            response_time: Some(Duration::from_micros(1_250)),
+            total_time: Duration::from_micros(2_500),
+            retries: 1,
+            end: End::Complete,
+        }
+    }
+
+    #[test]
+    fn a_request_is_a_line() {
+        let mut batch = Vec::new();
+        assert!(push(&record("/a?b=c"), &mut batch));
+        let wanted = "{\"time\":\"2024-02-29T12:34:56.789Z\",\"rule\":\"web\",\
+            \"client\":\"[::1]:4711\",\"member\":\"a:80\",\"method\":\"GET\",\
+            \"target\":\"/a?b=c\",\"status\":200,\"bytes_received\":0,\"bytes_sent\":1234,\
+            \"response_ms\":1.25,\"total_ms\":2.5,\"retries\":1,\"end\":\"complete\"}\n";
+        assert_eq!(String::from_utf8(batch).unwrap(), wanted);
+    }
+
+    #[test]
+    fn hostile_targets_stay_within_their_string() {
+        let all: String = (0..=0x2100u32).filter_map(char::from_u32).collect();
+        let mut batch = Vec::new();
+        push(&record(&all), &mut batch);
+        assert_eq!(batch.iter().filter(|&&byte| byte == b'\n').count(), 1);
+        let line: serde_json::Value = serde_json::from_slice(&batch).unwrap();
+        assert_eq!(line["target"], all.as_str());
+        assert_eq!(line["end"], "complete");
+    }
+
+    #[test]
+    fn a_tcp_connection_has_no_request() {
+        let record = Record {
+            request: None,
+            status: None,
+            member: None,
+            ..record("")
+        };
+        let mut batch = Vec::new();
+        push(&record, &mut batch);
+        let line: serde_json::Value = serde_json::from_slice(&batch).unwrap();
+        assert!(line.get("target").is_none() && line.get("status").is_none());
+        assert!(line["member"].is_null());
+    }
+
+    #[test]
+    fn days_have_dates() {
+        assert_eq!(civil(0), (1970, 1, 1));
+        assert_eq!(civil(59), (1970, 3, 1));
+        assert_eq!(civil(11_016), (2000, 2, 29));
+        assert_eq!(civil(19_782), (2024, 2, 29));
+        assert_eq!(civil(20_453), (2025, 12, 31));
+        assert_eq!(civil(47_541), (2100, 3, 1));
+    }
+
+    /// A directory of its own, gone at the end.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("evenkeel-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&path).unwrap();
+            Directory(path)
+        }
+
+        fn targets(&self, file: &str) -> Vec<String> {
+            let text = std::fs::read_to_string(self.0.join(file)).unwrap();
+            let line = |line| serde_json::from_str::<serde_json::Value>(line).unwrap();
+            let lines = text.lines().map(line);
+            lines
+                .map(|line| line["target"].as_str().unwrap().to_owned())
+                .collect()
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_rotated_file_is_opened_again_and_nothing_is_lost() {
+        let directory = Directory::new("rotated");
+        let target = Target::File(directory.0.join("log"));
+        std::fs::write(directory.0.join("log"), "{\"target\":\"/old\"}\n").unwrap();
+        let (sender, records) = sync_channel(16);
+        let counts = Counts::default();
+        let writer = Writer::start(&target, records, counts.clone()).unwrap();
+        sender.send(record("/first")).unwrap();
+        while counts.written() == 0 {
+            std::thread::yield_now();
+        }
+        std::fs::rename(directory.0.join("log"), directory.0.join("log.1")).unwrap();
+        writer.reopen(&target);
+        sender.send(record("/second")).unwrap();
+        drop(sender);
+        writer.finish();
+        assert_eq!(directory.targets("log.1"), ["/old", "/first"]);
+        assert_eq!(directory.targets("log"), ["/second"]);
+        assert_eq!((counts.written(), counts.lost()), (2, 0));
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_counted() {
+        let (sender, records) = sync_channel(16);
+        let counts = Counts::default();
+        // The device that is always full.
+        let target = Target::File("/dev/full".into());
+        let writer = Writer::start(&target, records, counts.clone()).unwrap();
+        for _ in 0..3 {
+            sender.send(record("/")).unwrap();
+        }
+        drop(sender);
+        writer.finish();
+        assert_eq!((counts.written(), counts.lost()), (0, 3));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_is_named() {
+        let (_sender, records) = sync_channel(1);
+        let target = Target::File("/proc/no/such/log".into());
+        let error = Writer::start(&target, records, Counts::default()).unwrap_err();
+        assert!(error.to_string().contains("/proc/no/such/log"), "{error}");
+    }
+}

@@ -1,0 +1,370 @@
+//! The HTTP API: what each path answers.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{DefaultBodyLimit, FromRequest, Path, Query, Request, State};
+use axum::http::header::{ALLOW, CONTENT_TYPE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
+use axum::{Json, Router, middleware};
+use evenkeel_core::load::LoadId;
+use evenkeel_core::strategy;
+use evenkeel_manager::status::{GroupStatus, LocationStatus, MemberStatus, RuleStatus, Status};
+use evenkeel_manager::{ManageError, ReloadError};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::ApiError;
+use crate::guard::{Guard, guard};
+use crate::wire::{Done, Explain, Reloaded, Report, SetEnabled, SetState, SetStrategy, SetWeight};
+use crate::{Sources, exposition, metrics};
+
+/// The longest request body, in bytes. A load report has a few hundred.
+const MAX_BODY: usize = 64 * 1024;
+
+type Answer<T> = Result<Json<T>, ApiError>;
+
+const DONE: Json<Done> = Json(Done { ok: true });
+
+pub(crate) fn router(sources: Arc<Sources>, guarded_by: Guard) -> Router {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/rules", get(rules))
+        .route("/v1/groups", get(groups))
+        .route("/v1/groups/{group}", get(group))
+        .route("/v1/groups/{group}/members/{member}", get(member))
+        .route("/v1/locations", get(locations))
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/v1/groups/{group}/explain", get(explain))
+        .route("/v1/groups/{group}/strategy", put(set_strategy))
+        .route("/v1/groups/{group}/members/{member}/state", put(set_state))
+        .route(
+            "/v1/groups/{group}/members/{member}/weight",
+            put(set_weight),
+        )
+        .route("/v1/rules/{rule}/enabled", put(set_enabled))
+        .route("/v1/locations/{location}/loads", post(report))
+        .route("/v1/reload", post(reload))
+        .with_state(sources)
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(middleware::from_fn_with_state(guarded_by, guard))
+        .layer(middleware::map_response(errors_are_json))
+}
+
+/// An answer that is not JSON comes from the router itself: no such path, method, or
+/// field. Clients get it in the form of all other errors.
+async fn errors_are_json(response: Response) -> Response {
+    let status = response.status();
+    let is_json = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|value| value.as_bytes().starts_with(b"application/json"));
+    if is_json || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let allow = response.headers().get(ALLOW).cloned();
+    let detail = match status {
+        StatusCode::NOT_FOUND => "there is no such path; the paths are in docs/admin-api.md",
+        StatusCode::METHOD_NOT_ALLOWED => "this path does not take that method",
+        StatusCode::PAYLOAD_TOO_LARGE => "the body is larger than 65536 bytes",
+        _ => "the request cannot be understood",
+    };
+    let error = match status {
+        StatusCode::NOT_FOUND => "no_such_path",
+        StatusCode::METHOD_NOT_ALLOWED => "wrong_method",
+        StatusCode::PAYLOAD_TOO_LARGE => "too_large",
+        _ => "bad_request",
+    };
+    let methods = allow.as_ref().and_then(|value| value.to_str().ok());
+    let error = ApiError::new(status, error, detail)
+        .allowed(methods.into_iter().flat_map(|methods| methods.split(',')));
+    let mut response = error.into_response();
+    if let Some(allow) = allow {
+        response.headers_mut().insert(ALLOW, allow);
+    }
+    response
+}
+
+/// A JSON body that is exactly what the path takes.
+struct Body<T>(T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
+        let bytes = Bytes::from_request(request, state)
+            .await
+            .map_err(IntoResponse::into_response)?;
+        serde_json::from_slice(&bytes).map(Body).map_err(|error| {
+            ApiError::invalid(
+                "bad_body",
+                format!("the body is not what this path takes: {error}"),
+            )
+            .into_response()
+        })
+    }
+}
+
+/// At most so many names are offered instead of one that does not exist.
+const MAX_ALLOWED: usize = 32;
+
+impl Sources {
+    /// The manager's refusal, with what it would have accepted.
+    fn refused(&self, error: ManageError) -> ApiError {
+        let detail = error.to_string();
+        let allowed = self.alternatives(&error);
+        let error = match error {
+            ManageError::NoRule(_) => ApiError::unknown("unknown_rule", detail),
+            ManageError::NoGroup(_) => ApiError::unknown("unknown_group", detail),
+            ManageError::NoMember { .. } => ApiError::unknown("unknown_member", detail),
+            ManageError::NoLocation(_) => ApiError::unknown("unknown_location", detail),
+            ManageError::NoStrategy { .. } => ApiError::invalid("unknown_strategy", detail),
+            ManageError::Param(_) => ApiError::invalid("bad_parameter", detail),
+            ManageError::Weight(_) => ApiError::invalid("bad_weight", detail),
+            ManageError::Load(_) => ApiError::invalid("bad_load", detail),
+            ManageError::TooManyLoads(_) => ApiError::invalid("too_many_loads", detail),
+            ManageError::Apply(_) => ApiError::new(StatusCode::CONFLICT, "not_applied", detail),
+        };
+        error.allowed(allowed)
+    }
+
+    fn done(&self, result: Result<(), ManageError>) -> Answer<Done> {
+        result.map(|()| DONE).map_err(|error| self.refused(error))
+    }
+
+    fn alternatives(&self, error: &ManageError) -> Vec<String> {
+        let names: Vec<String> = match error {
+            ManageError::NoStrategy { .. } => {
+                return strategy::REGISTRY
+                    .iter()
+                    .map(|kind| kind.name.into())
+                    .collect();
+            }
+            ManageError::NoRule(_) => {
+                let rules = self.manager.status().rules.into_iter();
+                rules.map(|rule| rule.name).collect()
+            }
+            ManageError::NoGroup(_) => {
+                let groups = self.manager.groups();
+                groups
+                    .iter()
+                    .map(|group| group.name().to_string())
+                    .collect()
+            }
+            ManageError::NoMember { group, .. } => {
+                let groups = self.manager.groups();
+                let group = groups.iter().find(|known| **known.name() == **group);
+                let members = group.iter().flat_map(|group| group.members());
+                members.map(|member| member.name.to_string()).collect()
+            }
+            ManageError::NoLocation(_) => {
+                let locations = self.manager.status().locations.into_iter();
+                locations.map(|location| location.name).collect()
+            }
+            _ => Vec::new(),
+        };
+        // A long list helps nobody.
+        if names.len() > MAX_ALLOWED {
+            Vec::new()
+        } else {
+            names
+        }
+    }
+}
+
+async fn set_state(
+    State(sources): State<Arc<Sources>>,
+    Path((group, member)): Path<(String, String)>,
+    Body(body): Body<SetState>,
+) -> Answer<Done> {
+    let done = sources.manager.set_admin_state(&group, &member, body.state);
+    sources.done(done)
+}
+
+async fn set_weight(
+    State(sources): State<Arc<Sources>>,
+    Path((group, member)): Path<(String, String)>,
+    Body(body): Body<SetWeight>,
+) -> Answer<Done> {
+    let done = sources.manager.set_weight(&group, &member, body.weight);
+    sources.done(done)
+}
+
+async fn set_enabled(
+    State(sources): State<Arc<Sources>>,
+    Path(rule): Path<String>,
+    Body(body): Body<SetEnabled>,
+) -> Answer<Done> {
+    let done = sources.manager.set_rule_enabled(&rule, body.enabled);
+    sources.done(done)
+}
+
+async fn set_strategy(
+    State(sources): State<Arc<Sources>>,
+    Path(group): Path<String>,
+    Body(body): Body<SetStrategy>,
+) -> Answer<Done> {
+    let params: Vec<(String, f64)> = body.params.into_iter().collect();
+    let done = sources.manager.set_strategy(&group, &body.name, &params);
+    sources.done(done)
+}
+
+async fn report(
+    State(sources): State<Arc<Sources>>,
+    Path(location): Path<String>,
+    Body(body): Body<Report>,
+) -> Answer<Done> {
+    let mut loads: Vec<(LoadId, f64)> = Vec::with_capacity(body.loads.len());
+    for (name, value) in body.loads {
+        let id: LoadId = name.parse().map_err(|error| {
+            ApiError::invalid(
+                "bad_load_id",
+                format!("no load is called {name:?}: {error}"),
+            )
+        })?;
+        if loads.iter().any(|(known, _)| *known == id) {
+            let detail = format!("the load {id} comes twice, by its name and by its number");
+            return Err(ApiError::invalid("bad_load_id", detail));
+        }
+        loads.push((id, value));
+    }
+    let done = sources.manager.report(&location, &loads);
+    sources.done(done)
+}
+
+async fn reload(State(sources): State<Arc<Sources>>) -> Answer<Reloaded> {
+    match sources.manager.reload(&sources.config_file).await {
+        Ok(applied) => Ok(Json(Reloaded {
+            generation: applied.generation,
+            notes: applied.notes,
+        })),
+        Err(ReloadError::Config(errors)) => {
+            Err(ApiError::invalid("bad_configuration", errors.to_string()))
+        }
+        Err(ReloadError::Apply(error)) => Err(sources.refused(error.into())),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExplainQuery {
+    client: Option<IpAddr>,
+}
+
+async fn explain(
+    State(sources): State<Arc<Sources>>,
+    Path(group): Path<String>,
+    query: Result<Query<ExplainQuery>, QueryRejection>,
+) -> Answer<Explain> {
+    let Query(query) = query.map_err(|error| {
+        let detail = format!("{}; client must be an IP address", error.body_text());
+        ApiError::invalid("bad_query", detail)
+    })?;
+    let manager = &sources.manager;
+    let refused = |error| sources.refused(error);
+    Ok(Json(Explain {
+        last: manager.explain_last(&group).map_err(refused)?,
+        next: manager
+            .explain_next(&group, query.client)
+            .map_err(refused)?,
+    }))
+}
+
+async fn status(State(sources): State<Arc<Sources>>) -> Json<Status> {
+    Json(sources.status())
+}
+
+async fn rules(State(sources): State<Arc<Sources>>) -> Json<Vec<RuleStatus>> {
+    Json(sources.status().rules)
+}
+
+async fn groups(State(sources): State<Arc<Sources>>) -> Json<Vec<GroupStatus>> {
+    Json(sources.manager.status().groups)
+}
+
+async fn locations(State(sources): State<Arc<Sources>>) -> Json<Vec<LocationStatus>> {
+    Json(sources.manager.status().locations)
+}
+
+async fn group(
+    State(sources): State<Arc<Sources>>,
+    Path(group): Path<String>,
+) -> Answer<GroupStatus> {
+    Ok(Json(find_group(&sources, &group)?))
+}
+
+async fn member(
+    State(sources): State<Arc<Sources>>,
+    Path((group, member)): Path<(String, String)>,
+) -> Answer<MemberStatus> {
+    let mut members = find_group(&sources, &group)?.members;
+    match members.iter().position(|known| known.name == member) {
+        Some(index) => Ok(Json(members.swap_remove(index))),
+        None => Err(sources.refused(ManageError::NoMember { group, member })),
+    }
+}
+
+fn find_group(sources: &Sources, name: &str) -> Result<GroupStatus, ApiError> {
+    let mut groups = sources.manager.status().groups;
+    match groups.iter().position(|group| group.name == name) {
+        Some(index) => Ok(groups.swap_remove(index)),
+        None => Err(sources.refused(ManageError::NoGroup(name.into()))),
+    }
+}
+
+async fn metrics(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
+    let content_type = (
+        CONTENT_TYPE,
+        HeaderValue::from_static(exposition::CONTENT_TYPE),
+    );
+    ([content_type], metrics::render(&sources))
+}
+
+/// The process is alive: it answers.
+async fn healthz() -> Json<Done> {
+    DONE
+}
+
+/// Whether clients should be sent here.
+async fn readyz(State(sources): State<Arc<Sources>>) -> Answer<Done> {
+    let why = if sources.is_draining() {
+        "shutting down"
+    } else {
+        let status = sources.manager.status();
+        if status.generation == 0 {
+            "no configuration is in effect yet"
+        } else if !status
+            .rules
+            .iter()
+            .all(|rule| !rule.enabled || has_member(&status, rule))
+        {
+            "an enabled rule has no member that may be used; see /v1/status"
+        } else {
+            return Ok(DONE);
+        }
+    };
+    Err(ApiError::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "not_ready",
+        why,
+    ))
+}
+
+fn has_member(status: &Status, rule: &RuleStatus) -> bool {
+    let mut groups = status
+        .groups
+        .iter()
+        .filter(|group| group.name == rule.group);
+    groups.any(|group| {
+        group
+            .members
+            .iter()
+            .any(|member| member.effective_weight > 0.0)
+    })
+}

@@ -1,0 +1,243 @@
+//! The API from the other side: what `evenkeel ctl` and `evenkeel top` ask with.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::ErrorBody;
+
+/// Where the API is if nobody says otherwise.
+pub const DEFAULT_ADDRESS: &str = "127.0.0.1:9900";
+
+/// The longest time that a question may take. The API answers from memory; what takes
+/// longer hangs.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The longest answer that is read, in bytes: some 100,000 members.
+const MAX_ANSWER: u64 = 64 << 20;
+
+/// Why a question was not answered.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The address makes no URL.
+    #[error("{0:?} is no address of an admin API; expected HOST:PORT, such as {DEFAULT_ADDRESS}")]
+    Address(String),
+    /// The token cannot be sent.
+    #[error("the token holds characters that HTTP cannot carry; only visible ASCII can be used")]
+    Token,
+    /// Nobody answers, or not in time.
+    #[error(
+        "no answer from the admin API at {address}: {source}. Is evenkeel running, with [admin] in its configuration? --admin names another address"
+    )]
+    Unreachable {
+        /// Where.
+        address: String,
+        /// Why.
+        source: Box<ureq::Error>,
+    },
+    /// Something answers, but it is no admin API of this version.
+    #[error("what answers at {address} is not an admin API of this version: {detail}")]
+    NotTheApi {
+        /// Where.
+        address: String,
+        /// What was wrong with the answer.
+        detail: String,
+    },
+    /// The API refuses.
+    #[error("{}{}", .body.detail, allowed(.body))]
+    Refused {
+        /// HTTP status.
+        status: u16,
+        /// What the API says.
+        body: ErrorBody,
+    },
+}
+
+fn allowed(body: &ErrorBody) -> String {
+    if body.allowed.is_empty() {
+        return String::new();
+    }
+    format!("\nallowed: {}", body.allowed.join(", "))
+}
+
+/// A client of one admin API.
+#[derive(Debug)]
+pub struct Client {
+    agent: ureq::Agent,
+    address: String,
+    authorization: Option<String>,
+}
+
+impl Client {
+    /// A client of the API at `address` (`host:port`, or a URL without path).
+    pub fn new(address: &str, token: Option<&str>) -> Result<Self, ClientError> {
+        let authority = address.strip_prefix("http://").unwrap_or(address);
+        let authority = authority.trim_end_matches('/');
+        let is_authority = authority.parse::<SocketAddr>().is_ok()
+            || authority.rsplit_once(':').is_some_and(|(host, port)| {
+                let name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+                !host.is_empty() && host.chars().all(name) && port.parse::<u16>().is_ok()
+            });
+        if !is_authority {
+            return Err(ClientError::Address(address.into()));
+        }
+        if token.is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
+            return Err(ClientError::Token);
+        }
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(TIMEOUT))
+            .http_status_as_error(false)
+            .max_redirects(0)
+            // A proxy from the environment has no business between two local processes.
+            .proxy(None)
+            .build();
+        Ok(Client {
+            agent: config.new_agent(),
+            address: authority.into(),
+            authorization: token.map(|token| format!("Bearer {token}")),
+        })
+    }
+
+    /// Where this client asks.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Reads the resource at `path`, whose segments need no escaping.
+    pub fn get<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+    ) -> Result<T, ClientError> {
+        let mut request = self.agent.get(self.url(path));
+        for (name, value) in query {
+            request = request.query(name, value);
+        }
+        if let Some(authorization) = &self.authorization {
+            request = request.header("Authorization", authorization);
+        }
+        self.answer(request.call())
+    }
+
+    /// Replaces the resource at `path`.
+    pub fn put<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        self.send(self.agent.put(self.url(path)), body)
+    }
+
+    /// Has the resource at `path` do something.
+    pub fn post<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        self.send(self.agent.post(self.url(path)), body)
+    }
+
+    fn send<T: DeserializeOwned>(
+        &self,
+        mut request: ureq::RequestBuilder<ureq::typestate::WithBody>,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        if let Some(authorization) = &self.authorization {
+            request = request.header("Authorization", authorization);
+        }
+        self.answer(request.send_json(body))
+    }
+
+    fn url(&self, path: &[&str]) -> String {
+        let mut url = format!("http://{}", self.address);
+        for segment in path {
+            url.push('/');
+            escape(segment, &mut url);
+        }
+        url
+    }
+
+    fn answer<T: DeserializeOwned>(
+        &self,
+        answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+    ) -> Result<T, ClientError> {
+        let unreachable = |source| ClientError::Unreachable {
+            address: self.address.clone(),
+            source: Box::new(source),
+        };
+        let mut answer = answer.map_err(unreachable)?;
+        let status = answer.status();
+        let body = answer.body_mut().with_config().limit(MAX_ANSWER);
+        let body = body.read_to_vec().map_err(unreachable)?;
+        let not_the_api = |detail| ClientError::NotTheApi {
+            address: self.address.clone(),
+            detail,
+        };
+        if status.is_success() {
+            return serde_json::from_slice(&body).map_err(|error| not_the_api(error.to_string()));
+        }
+        match serde_json::from_slice::<ErrorBody>(&body) {
+            Ok(body) => Err(ClientError::Refused {
+                status: status.as_u16(),
+                body,
+            }),
+            Err(_) => Err(not_the_api(format!("it says {status}"))),
+        }
+    }
+}
+
+/// Percent-encodes everything but RFC 3986's unreserved characters.
+fn escape(segment: &str, url: &mut String) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for byte in segment.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            url.push(char::from(byte));
+        } else {
+            url.push('%');
+            url.push(char::from(HEX[usize::from(byte >> 4)]));
+            url.push(char::from(HEX[usize::from(byte & 15)]));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_hosts_with_ports() {
+        for good in [
+            "127.0.0.1:1",
+            "[::1]:9900",
+            "localhost:9900",
+            "http://lb-1.example:80/",
+        ] {
+            assert!(Client::new(good, None).is_ok(), "{good}");
+        }
+        for bad in [
+            "",
+            "localhost",
+            ":1",
+            "::1:99999",
+            "a b:1",
+            "h:1/x",
+            "u@h:1",
+            "https://h:1",
+        ] {
+            assert!(Client::new(bad, None).is_err(), "{bad}");
+        }
+        assert!(Client::new("h:1", Some("a\r\nb: c")).is_err());
+    }
+
+    #[test]
+    fn segments_of_a_path_are_escaped() {
+        let client = Client::new("h:1", None).unwrap();
+        let url = client.url(&["v1", "groups", "a/b ?é", "members", "10.0.0.1:80"]);
+        assert_eq!(
+            url,
+            "http://h:1/v1/groups/a%2Fb%20%3F%C3%A9/members/10.0.0.1%3A80"
+        );
+    }
+}

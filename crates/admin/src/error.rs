@@ -1,0 +1,60 @@
+//! Errors of the API: what, where, and what to do.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+
+/// The body of every answer that is not a success.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// What kind of error: a stable word for programs (`unknown_group`).
+    pub error: String,
+    /// What was found, where, and what to do: a sentence for people.
+    pub detail: String,
+    /// What would have been accepted, where that is a short list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed: Vec<String>,
+}
+
+/// An error on its way to the client.
+#[derive(Clone, Debug)]
+pub(crate) struct ApiError {
+    status: StatusCode,
+    body: ErrorBody,
+}
+
+impl ApiError {
+    pub(crate) fn new(status: StatusCode, error: &str, detail: impl Into<String>) -> Self {
+        ApiError {
+            status,
+            body: ErrorBody {
+                error: error.into(),
+                detail: detail.into(),
+                allowed: Vec::new(),
+            },
+        }
+    }
+
+    /// 404: the path names something that does not exist.
+    pub(crate) fn unknown(error: &str, detail: impl Into<String>) -> Self {
+        ApiError::new(StatusCode::NOT_FOUND, error, detail)
+    }
+
+    /// 422: the request is well formed, but what it asks for is not possible.
+    pub(crate) fn invalid(error: &str, detail: impl Into<String>) -> Self {
+        ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, error, detail)
+    }
+
+    /// Says what would have been accepted.
+    pub(crate) fn allowed<S: Into<String>>(mut self, allowed: impl IntoIterator<Item = S>) -> Self {
+        self.body.allowed = allowed.into_iter().map(Into::into).collect();
+        self
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        (self.status, Json(self.body)).into_response()
+    }
+}

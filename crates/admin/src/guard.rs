@@ -1,0 +1,277 @@
+//! Who may ask.
+//!
+//! Without a token the API is bound to loopback, and everybody on the machine may use
+//! it, but no web page that a browser on the machine happens to show. A page cannot
+//! read an answer of another origin; it can make the browser *send* requests, and by
+//! DNS rebinding it can become the same origin under a name of its own. Hence:
+//!
+//! - without a token, `Host` must name loopback (a rebound name does not);
+//! - what changes anything must be JSON, which a page cannot send to another origin
+//!   without a preflight that nobody here answers, and must not come with the `Origin`
+//!   of another host.
+//!
+//! With a token, the token is the proof: a page does not know it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use crate::error::ApiError;
+
+/// What a request must bring along.
+#[derive(Clone, Debug)]
+pub(crate) struct Guard {
+    listen: IpAddr,
+    token: Option<Arc<str>>,
+}
+
+impl Guard {
+    pub(crate) fn new(listen: SocketAddr, token: Option<&str>) -> Self {
+        Guard {
+            listen: listen.ip(),
+            token: token.map(Arc::from),
+        }
+    }
+
+    fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+        // Probes know no token, and learn nothing but yes or no.
+        let is_probe = matches!(uri.path(), "/healthz" | "/readyz");
+        match &self.token {
+            Some(token) if !is_probe => check_token(token, headers)?,
+            Some(_) => {}
+            None => self.check_host(headers)?,
+        }
+        if !matches!(*method, Method::GET | Method::HEAD) {
+            check_origin(headers)?;
+            check_content_type(headers)?;
+        }
+        Ok(())
+    }
+
+    fn check_host(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+        let host = single(headers, &HOST)?.unwrap_or_default();
+        let name = host_of(host);
+        let by_address = name
+            .parse::<IpAddr>()
+            .is_ok_and(|ip| ip.is_loopback() || ip == self.listen);
+        if by_address || name.eq_ignore_ascii_case("localhost") {
+            return Ok(());
+        }
+        Err(ApiError::new(
+            StatusCode::FORBIDDEN,
+            "wrong_host",
+            format!(
+                "the Host field says {host:?}; without a token the API answers to loopback only"
+            ),
+        )
+        .allowed(["localhost", "127.0.0.1", "[::1]"]))
+    }
+}
+
+/// The middleware.
+pub(crate) async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+    match guard.check(request.method(), request.uri(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(error) => {
+            let mut response = error.into_response();
+            if response.status() == StatusCode::UNAUTHORIZED {
+                let challenge = HeaderValue::from_static("Bearer realm=\"evenkeel\"");
+                response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+            }
+            response
+        }
+    }
+}
+
+fn check_token(token: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+    let given = single(headers, &AUTHORIZATION)?
+        .and_then(|value| value.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, given)| given.trim());
+    match given {
+        Some(given) if same(given.as_bytes(), token.as_bytes()) => Ok(()),
+        Some(_) => Err(unauthorized("the token is not the configured one")),
+        None => Err(unauthorized(
+            "a token is needed: send Authorization: Bearer TOKEN, with the token of [admin] in the configuration",
+        )),
+    }
+}
+
+fn unauthorized(detail: &str) -> ApiError {
+    ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
+}
+
+fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
+    let Some(origin) = single(headers, &ORIGIN)? else {
+        return Ok(());
+    };
+    let host = single(headers, &HOST)?.unwrap_or_default();
+    let of_origin = origin.split_once("://").map(|(_, authority)| authority);
+    if of_origin.is_some_and(|authority| authority.eq_ignore_ascii_case(host)) {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        StatusCode::FORBIDDEN,
+        "wrong_origin",
+        format!("a page of {origin:?} may not change anything here"),
+    ))
+}
+
+fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    let value = single(headers, &CONTENT_TYPE)?.unwrap_or_default();
+    let media_type = value.split(';').next().unwrap_or_default().trim();
+    if media_type.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "wrong_content_type",
+        format!(
+            "what changes anything must be JSON, even without a body; Content-Type says {value:?}"
+        ),
+    )
+    .allowed(["application/json"]))
+}
+
+/// The value of a field that may come at most once.
+fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ApiError> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next().map(HeaderValue::to_str).transpose();
+    match value {
+        Ok(value) if values.next().is_none() => Ok(value),
+        _ => Err(ApiError::new(
+            StatusCode::BAD_REQUEST,
+            "bad_field",
+            format!("the field {name} must be ASCII and come once"),
+        )),
+    }
+}
+
+/// The host of `host[:port]`, without the brackets of an IPv6 address.
+fn host_of(authority: &str) -> &str {
+    if let Some(rest) = authority.strip_prefix('[') {
+        return rest.split_once(']').map_or("", |(host, _)| host);
+    }
+    authority
+        .split_once(':')
+        .map_or(authority, |(host, _)| host)
+}
+
+/// Compares without telling by the time it takes where the first difference is.
+fn same(given: &[u8], wanted: &[u8]) -> bool {
+    let mut differences = u8::from(given.len() != wanted.len());
+    for (index, byte) in given.iter().enumerate() {
+        // A token is never empty; the fallback only keeps this total.
+        let other = wanted
+            .get(index % wanted.len().max(1))
+            .copied()
+            .unwrap_or(0);
+        differences |= byte ^ other;
+    }
+    std::hint::black_box(differences) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(fields: &[(&'static str, &str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in fields {
+            map.append(*name, value.parse().unwrap());
+        }
+        map
+    }
+
+    fn get(guard: &Guard, path: &str, fields: &[(&'static str, &str)]) -> u16 {
+        status(guard, Method::GET, path, fields)
+    }
+
+    fn status(guard: &Guard, method: Method, path: &str, fields: &[(&'static str, &str)]) -> u16 {
+        match guard.check(&method, &path.parse().unwrap(), &headers(fields)) {
+            Ok(()) => 200,
+            Err(error) => error.into_response().status().as_u16(),
+        }
+    }
+
+    #[test]
+    fn without_a_token_only_loopback_names_are_answered() {
+        let guard = Guard::new("127.0.0.1:9000".parse().unwrap(), None);
+        for good in [
+            "localhost",
+            "LOCALHOST:9",
+            "127.0.0.1:9000",
+            "127.8.8.8",
+            "[::1]:9000",
+        ] {
+            assert_eq!(get(&guard, "/v1/status", &[("host", good)]), 200, "{good}");
+        }
+        for bad in [
+            "",
+            "evil.example:9000",
+            "localhost.evil.example",
+            "[::1",
+            "10.0.0.1",
+            "127.0.0.1.evil",
+        ] {
+            assert_eq!(get(&guard, "/v1/status", &[("host", bad)]), 403, "{bad}");
+        }
+        assert_eq!(get(&guard, "/v1/status", &[]), 403);
+        assert_eq!(get(&guard, "/healthz", &[("host", "evil.example")]), 403);
+        let twice = [("host", "localhost"), ("host", "evil.example")];
+        assert_eq!(get(&guard, "/v1/status", &twice), 400);
+    }
+
+    #[test]
+    fn with_a_token_the_token_is_the_proof() {
+        let guard = Guard::new("10.0.0.1:9000".parse().unwrap(), Some("s3cret"));
+        let with = |value: &str| {
+            get(
+                &guard,
+                "/v1/status",
+                &[("host", "lb"), ("authorization", value)],
+            )
+        };
+        assert_eq!(with("Bearer s3cret"), 200);
+        assert_eq!(with("bearer s3cret"), 200);
+        for bad in [
+            "Bearer",
+            "Bearer ",
+            "Bearer s3cre",
+            "Bearer s3crets",
+            "Bearer s3crets3cret",
+            "Basic s3cret",
+            "s3cret",
+        ] {
+            assert_eq!(with(bad), 401, "{bad}");
+        }
+        assert_eq!(get(&guard, "/v1/status", &[("host", "lb")]), 401);
+        assert_eq!(get(&guard, "/metrics", &[("host", "lb")]), 401);
+        assert_eq!(get(&guard, "/readyz", &[("host", "lb")]), 200);
+    }
+
+    #[test]
+    fn a_page_cannot_change_anything() {
+        let guard = Guard::new("127.0.0.1:9000".parse().unwrap(), None);
+        let post = |fields: &[(&'static str, &str)]| {
+            let mut all = vec![("host", "127.0.0.1:9000")];
+            all.extend_from_slice(fields);
+            status(&guard, Method::POST, "/v1/reload", &all)
+        };
+        assert_eq!(
+            post(&[("content-type", "application/json; charset=utf-8")]),
+            200
+        );
+        assert_eq!(post(&[]), 415);
+        assert_eq!(post(&[("content-type", "text/plain")]), 415);
+        let json = ("content-type", "application/json");
+        assert_eq!(post(&[json, ("origin", "http://127.0.0.1:9000")]), 200);
+        assert_eq!(post(&[json, ("origin", "http://evil.example")]), 403);
+        assert_eq!(post(&[json, ("origin", "null")]), 403);
+    }
+}

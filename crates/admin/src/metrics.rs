@@ -1,0 +1,419 @@
+//! What `/metrics` says.
+//!
+//! Names and labels are an interface: dashboards depend on them. They are listed in
+//! `docs/admin-api.md`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_core::group::Group;
+use evenkeel_core::member::Reason;
+use evenkeel_manager::snapshot::{GroupHandle, Snapshot};
+use evenkeel_manager::status::{GroupStatus, LocationStatus, MemberStatus, Status};
+use evenkeel_proxy::metrics::RuleTotals;
+
+use crate::Sources;
+use crate::exposition::{Exposition, Type};
+
+/// Limits of the latency histogram: from what a local service takes to the longest that
+/// people wait, at most a factor of three apart.
+const LATENCY_LIMITS: [Duration; 16] = [
+    Duration::from_micros(250),
+    Duration::from_micros(500),
+    Duration::from_millis(1),
+    Duration::from_micros(2_500),
+    Duration::from_millis(5),
+    Duration::from_millis(10),
+    Duration::from_millis(25),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(250),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_millis(2_500),
+    Duration::from_secs(5),
+    Duration::from_secs(10),
+    Duration::from_secs(30),
+];
+
+/// A family of counters of a rule.
+struct RuleFamily {
+    name: &'static str,
+    help: &'static str,
+    /// Label beside `rule`; empty if there is none.
+    label: &'static str,
+    /// Its value there, and where the count comes from.
+    samples: &'static [(&'static str, Read)],
+}
+
+type Read = fn(&RuleTotals) -> u64;
+
+const RULE_FAMILIES: &[RuleFamily] = &[
+    RuleFamily {
+        name: "evenkeel_rule_connections_total",
+        help: "Client connections accepted.",
+        label: "",
+        samples: &[("", |totals| totals.connections)],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_connections_closed_total",
+        help: "Client connections ended.",
+        label: "",
+        samples: &[("", |totals| totals.connections_closed)],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_requests_total",
+        help: "HTTP requests whose head was read and understood.",
+        label: "",
+        samples: &[("", |totals| totals.requests)],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_responses_total",
+        help: "Final HTTP responses sent to clients, by class of their status (101 counts as 2xx).",
+        label: "class",
+        samples: &[
+            ("2xx", |totals| totals.responses_2xx),
+            ("3xx", |totals| totals.responses_3xx),
+            ("4xx", |totals| totals.responses_4xx),
+            ("5xx", |totals| totals.responses_5xx),
+        ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_bytes_total",
+        help: "Bytes received from clients (in) and sent to them (out).",
+        label: "direction",
+        samples: &[
+            ("in", |totals| totals.bytes_from_clients),
+            ("out", |totals| totals.bytes_to_clients),
+        ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_member_connections_total",
+        help: "Connections to members: opened, failed to open, or reused from the pool.",
+        label: "result",
+        samples: &[
+            ("opened", |totals| totals.member_connects),
+            ("failed", |totals| totals.member_connect_failures),
+            ("reused", |totals| totals.member_connections_reused),
+        ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_retries_total",
+        help: "Further tries for the same request or connection, and those that the retry budget forbade.",
+        label: "result",
+        samples: &[
+            ("tried", |totals| totals.retries),
+            ("over_budget", |totals| totals.retries_over_budget),
+        ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_timeouts_total",
+        help: "Requests or connections ended because one side was silent for too long.",
+        label: "side",
+        samples: &[
+            ("client", |totals| totals.client_timeouts),
+            ("member", |totals| totals.member_timeouts),
+        ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_refused_total",
+        help: "Requests or connections that were refused.",
+        label: "reason",
+        samples: &[
+            ("malformed", |totals| totals.refused_malformed),
+            ("no_member", |totals| totals.refused_no_member),
+            ("queue_full", |totals| totals.refused_queue_full),
+            ("queue_timeout", |totals| totals.refused_queue_timeout),
+        ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_cut_total",
+        help: "Requests or connections that broke off: by a failing member, a client that went away, or the end of the rule or the process.",
+        label: "by",
+        samples: &[
+            ("member", |totals| totals.member_failures),
+            ("client", |totals| totals.client_aborts),
+            ("evenkeel", |totals| totals.terminated),
+        ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_access_log_dropped_total",
+        help: "Access log records dropped because the writer was behind.",
+        label: "",
+        samples: &[("", |totals| totals.access_log_dropped)],
+    },
+];
+
+/// All metrics as text.
+pub(crate) fn render(sources: &Sources) -> String {
+    let status = sources.manager.status();
+    let mut out = Exposition::default();
+    process(&mut out, sources, &status);
+    rules(&mut out, sources, &status);
+    groups(&mut out, &status.groups);
+    queues(&mut out, &sources.manager.snapshots().borrow());
+    members(&mut out, &status.groups);
+    latencies(&mut out, &sources.manager.groups());
+    locations(&mut out, &status.locations);
+    out.finish()
+}
+
+fn process(out: &mut Exposition, sources: &Sources, status: &Status) {
+    out.family(
+        "evenkeel_build_info",
+        Type::Gauge,
+        "Always 1; the version is in the label.",
+    );
+    out.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
+    out.family(
+        "evenkeel_config_generation",
+        Type::Gauge,
+        "Counts the configurations of this process, from 1.",
+    );
+    out.sample(&[], status.generation as f64);
+    if let Some(reload) = &status.last_reload {
+        out.family(
+            "evenkeel_config_last_reload_success",
+            Type::Gauge,
+            "1 if the last start or reload of the configuration was applied, 0 if it was refused.",
+        );
+        out.sample(&[], flag(reload.error.is_none()));
+        out.family(
+            "evenkeel_config_last_reload_timestamp_seconds",
+            Type::Gauge,
+            "When that was, in seconds since 1970.",
+        );
+        out.sample(&[], reload.unix_seconds as f64);
+    }
+    out.family(
+        "evenkeel_draining",
+        Type::Gauge,
+        "1 while the process shuts down.",
+    );
+    out.sample(&[], flag(sources.is_draining()));
+    out.family(
+        "evenkeel_access_log_records_total",
+        Type::Counter,
+        "Access log records that were written, or lost because writing failed.",
+    );
+    let log = &sources.access_log;
+    out.sample(&[("result", "written")], log.written() as f64);
+    out.sample(&[("result", "lost")], log.lost() as f64);
+}
+
+fn rules(out: &mut Exposition, sources: &Sources, status: &Status) {
+    out.family(
+        "evenkeel_rule_enabled",
+        Type::Gauge,
+        "1 if the rule accepts clients.",
+    );
+    for rule in &status.rules {
+        out.sample(&[("rule", &rule.name)], flag(rule.enabled));
+    }
+    let totals = sources.proxy.metrics().totals();
+    out.family(
+        "evenkeel_rule_connections_open",
+        Type::Gauge,
+        "Client connections that are open.",
+    );
+    for (rule, totals) in &totals {
+        // The two are not read at the same instant.
+        let open = totals.connections.saturating_sub(totals.connections_closed);
+        out.sample(&[("rule", rule)], open as f64);
+    }
+    for family in RULE_FAMILIES {
+        out.family(family.name, Type::Counter, family.help);
+        for (rule, totals) in &totals {
+            for (value, read) in family.samples {
+                let labels = [("rule", &**rule), (family.label, value)];
+                let labels = if family.label.is_empty() {
+                    &labels[..1]
+                } else {
+                    &labels
+                };
+                out.sample(labels, read(totals) as f64);
+            }
+        }
+    }
+}
+
+fn groups(out: &mut Exposition, groups: &[GroupStatus]) {
+    out.family(
+        "evenkeel_group_strategy_info",
+        Type::Gauge,
+        "Always 1; the strategy of the group is in the label.",
+    );
+    for group in groups {
+        out.sample(
+            &[("group", &group.name), ("strategy", &group.strategy)],
+            1.0,
+        );
+    }
+    out.family(
+        "evenkeel_group_panic",
+        Type::Gauge,
+        "1 while so many members are down or ejected that health is ignored.",
+    );
+    for group in groups {
+        out.sample(&[("group", &group.name)], flag(group.panic));
+    }
+}
+
+fn queues(out: &mut Exposition, snapshot: &Snapshot) {
+    out.family(
+        "evenkeel_group_queue",
+        Type::Gauge,
+        "Requests that wait for a member below its connection limit.",
+    );
+    // Several rules may share a group.
+    let handles: BTreeMap<&str, &GroupHandle> = snapshot
+        .rules
+        .iter()
+        .map(|rule| (rule.rule.group.as_str(), &*rule.group))
+        .collect();
+    for (group, handle) in handles {
+        out.sample(&[("group", group)], handle.waiting() as f64);
+    }
+}
+
+fn members(out: &mut Exposition, groups: &[GroupStatus]) {
+    let mut gauge = |name, help, read: fn(&MemberStatus) -> f64| {
+        out.family(name, Type::Gauge, help);
+        for (group, member) in each(groups) {
+            out.sample(&labels(group, member), read(member));
+        }
+    };
+    gauge(
+        "evenkeel_member_in_flight",
+        "Requests (HTTP) or connections (TCP) that this process has at the member.",
+        |member| f64::from(member.in_flight),
+    );
+    gauge(
+        "evenkeel_member_weight",
+        "Weight as configured or changed live.",
+        |member| f64::from(member.weight),
+    );
+    gauge(
+        "evenkeel_member_effective_weight",
+        "Weight with slow start applied; 0 if the member gets no new traffic.",
+        |member| f64::from(member.effective_weight),
+    );
+    out.family(
+        "evenkeel_member_out",
+        Type::Gauge,
+        "1 for each reason why the member gets no new traffic, else 0.",
+    );
+    for (group, member) in each(groups) {
+        for reason in Reason::ALL.map(Reason::name) {
+            let [group, name] = labels(group, member);
+            let holds = member.reasons.iter().any(|held| *held == reason);
+            out.sample(&[group, name, ("reason", reason)], flag(holds));
+        }
+    }
+    out.family(
+        "evenkeel_member_requests_total",
+        Type::Counter,
+        "Requests (HTTP) or connections (TCP) that are over, by how they ended for the member.",
+    );
+    for (group, member) in each(groups) {
+        let totals = &member.totals;
+        let (failures, overloads, cancelled) =
+            (totals.failures, totals.overloads, totals.cancelled);
+        let others = failures + overloads + cancelled;
+        for (outcome, count) in [
+            ("success", totals.requests.saturating_sub(others)),
+            ("failure", failures),
+            ("overload", overloads),
+            ("cancelled", cancelled),
+        ] {
+            let [group, name] = labels(group, member);
+            out.sample(&[group, name, ("outcome", outcome)], count as f64);
+        }
+    }
+}
+
+fn latencies(out: &mut Exposition, groups: &[Arc<Group>]) {
+    out.family(
+        "evenkeel_member_latency_seconds",
+        Type::Histogram,
+        "Time from binding a request to the member until it began to answer.",
+    );
+    for group in groups {
+        for member in group.members() {
+            let latencies = member.slot.record().latencies();
+            let labels = [("group", &**group.name()), ("member", &*member.name)];
+            for limit in LATENCY_LIMITS {
+                let text = limit.as_secs_f64().to_string();
+                let labels = [labels[0], labels[1], ("le", &text)];
+                out.sample_of("_bucket", &labels, latencies.at_most(limit) as f64);
+            }
+            let count = latencies.count() as f64;
+            out.sample_of("_bucket", &[labels[0], labels[1], ("le", "+Inf")], count);
+            out.sample_of("_sum", &labels, latencies.sum().as_secs_f64());
+            out.sample_of("_count", &labels, count);
+        }
+    }
+}
+
+fn locations(out: &mut Exposition, locations: &[LocationStatus]) {
+    out.family(
+        "evenkeel_location_alert",
+        Type::Gauge,
+        "1 while the location is under a load alert.",
+    );
+    for location in locations {
+        out.sample(&[("location", &location.name)], flag(location.alert));
+    }
+    let loads = || {
+        locations
+            .iter()
+            .flat_map(|location| location.loads.iter().map(move |load| (location, load)))
+    };
+    out.family(
+        "evenkeel_location_load",
+        Type::Gauge,
+        "A load as it was last reported.",
+    );
+    for (location, load) in loads() {
+        let labels = [("location", &*location.name), ("load", &*load.id)];
+        out.sample(&labels, f64::from(load.value));
+    }
+    out.family(
+        "evenkeel_location_load_age_seconds",
+        Type::Gauge,
+        "How long ago that was.",
+    );
+    for (location, load) in loads() {
+        let labels = [("location", &*location.name), ("load", &*load.id)];
+        out.sample(&labels, load.age_seconds);
+    }
+}
+
+fn each(groups: &[GroupStatus]) -> impl Iterator<Item = (&GroupStatus, &MemberStatus)> {
+    groups
+        .iter()
+        .flat_map(|group| group.members.iter().map(move |member| (group, member)))
+}
+
+fn labels<'a>(group: &'a GroupStatus, member: &'a MemberStatus) -> [(&'static str, &'a str); 2] {
+    [("group", &group.name), ("member", &member.name)]
+}
+
+fn flag(holds: bool) -> f64 {
+    f64::from(u8::from(holds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_of_the_data_plane_is_shown() {
+        let shown: usize = RULE_FAMILIES
+            .iter()
+            .map(|family| family.samples.len())
+            .sum();
+        assert_eq!(shown, RuleTotals::default().iter().count());
+    }
+}

@@ -1,0 +1,564 @@
+//! The API as its users meet it: over a socket, with a real manager and data plane
+//! behind it.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use evenkeel_core::time::Clock;
+use evenkeel_manager::config::{self, Admin};
+use evenkeel_manager::status::{GroupStatus, LocationStatus, MemberStatus, Status};
+use evenkeel_manager::{AdminState, Manager};
+use evenkeel_proxy::Proxy;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use crate::client::{Client, ClientError};
+use crate::exposition::strict;
+use crate::wire::{Done, Explain, Reloaded};
+use crate::{Sources, access_log, serve};
+
+/// A balancer with its API. The members of its only group are the addresses given.
+struct Balancer {
+    address: SocketAddr,
+    sources: Arc<Sources>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn configuration(members: &[SocketAddr]) -> String {
+    let members: Vec<_> = members
+        .iter()
+        .map(|member| format!("{:?}", member.to_string()))
+        .collect();
+    format!(
+        "[rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"tcp\"\nmembers = [{}]\n\
+         strategy = \"random\"\nslow_start = \"0s\"\nhealth_check = false\n",
+        members.join(", ")
+    )
+}
+
+impl Balancer {
+    fn start(members: &[SocketAddr], token: Option<&str>) -> Balancer {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let unique = COUNT.fetch_add(1, Ordering::Relaxed);
+        let config_file: PathBuf = std::env::temp_dir().join(format!(
+            "evenkeel-admin-{}-{unique}.toml",
+            std::process::id()
+        ));
+        std::fs::write(&config_file, configuration(members)).unwrap();
+
+        let clock = Clock::start();
+        let proxy = Proxy::start(clock, 1).unwrap();
+        let manager = Manager::new(clock, Arc::new(proxy.clone()));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let config = config::load(&config_file).unwrap();
+        runtime.block_on(manager.apply(config)).unwrap();
+
+        let sources = Arc::new(Sources {
+            manager,
+            config_file,
+            proxy,
+            access_log: access_log::Counts::default(),
+            draining: AtomicBool::new(false),
+        });
+        let listener = runtime
+            .block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))
+            .unwrap();
+        let address = listener.local_addr().unwrap();
+        let settings = Admin {
+            listen: address,
+            token: token.map(str::to_owned),
+        };
+        let (stop, stopped) = oneshot::channel::<()>();
+        let of_thread = Arc::clone(&sources);
+        let thread = std::thread::spawn(move || {
+            let stopped = async {
+                let _ = stopped.await;
+            };
+            runtime
+                .block_on(serve(listener, &settings, of_thread, stopped))
+                .unwrap();
+        });
+        Balancer {
+            address,
+            sources,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+
+    fn client(&self) -> Client {
+        Client::new(&self.address.to_string(), None).unwrap()
+    }
+
+    /// Sends a request as it is; answers status and body.
+    fn raw(&self, request: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
+        self.raw(&format!(
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        ))
+    }
+
+    fn metrics(&self) -> strict::Samples {
+        let (status, text) = self.get("/metrics");
+        assert_eq!(status, 200);
+        strict::parse(&text)
+    }
+}
+
+impl Drop for Balancer {
+    fn drop(&mut self) {
+        let _ = self.stop.take().map(|stop| stop.send(()));
+        let _ = self.thread.take().map(JoinHandle::join);
+        self.sources.proxy.drain(Duration::ZERO);
+        self.sources.proxy.join();
+        let _ = std::fs::remove_file(&self.sources.config_file);
+    }
+}
+
+fn address(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+/// Nothing listens there, and nothing is sent there by these tests.
+fn two_members() -> [SocketAddr; 2] {
+    [address(1), address(2)]
+}
+
+/// The kind of error with which the API refused, and its status.
+fn refusal<T: std::fmt::Debug>(result: Result<T, ClientError>) -> (u16, String) {
+    match result {
+        Err(ClientError::Refused { status, body }) => (status, body.error),
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[test]
+fn status_says_what_is_configured() {
+    let balancer = Balancer::start(&two_members(), None);
+    let client = balancer.client();
+    let status: Status = client.get(&["v1", "status"], &[]).unwrap();
+    assert_eq!(status.generation, 1);
+    assert_eq!(status.rules[0].protocol, "tcp");
+    assert_ne!(
+        status.rules[0].listen[0].port(),
+        0,
+        "the real port, not the configured one"
+    );
+    let groups: Vec<GroupStatus> = client.get(&["v1", "groups"], &[]).unwrap();
+    let group: GroupStatus = client.get(&["v1", "groups", "web"], &[]).unwrap();
+    assert_eq!(groups, [group]);
+    let path = ["v1", "groups", "web", "members", "127.0.0.1:2"];
+    let member: MemberStatus = client.get(&path, &[]).unwrap();
+    assert_eq!(
+        (member.name.as_str(), member.state.as_ref()),
+        ("127.0.0.1:2", "up")
+    );
+
+    let unknown = client.get::<GroupStatus>(&["v1", "groups", "wbe"], &[]);
+    let Err(ClientError::Refused { status: 404, body }) = unknown else {
+        panic!("{unknown:?}");
+    };
+    assert_eq!(
+        (body.error.as_str(), &body.allowed[..]),
+        ("unknown_group", &["web".to_owned()][..])
+    );
+    let unknown = client.get::<MemberStatus>(&["v1", "groups", "web", "members", "x"], &[]);
+    assert_eq!(refusal(unknown), (404, "unknown_member".into()));
+}
+
+#[test]
+fn members_are_drained_and_brought_back() {
+    let balancer = Balancer::start(&two_members(), None);
+    let client = balancer.client();
+    let path = ["v1", "groups", "web", "members", "127.0.0.1:1"];
+    let set = |state: AdminState| -> MemberStatus {
+        let mut path = path.to_vec();
+        path.push("state");
+        let _: Done = client.put(&path, &json!({ "state": state })).unwrap();
+        client.get(&path[..5], &[]).unwrap()
+    };
+    let drained = set(AdminState::Drain);
+    assert_eq!(
+        (drained.state.as_ref(), drained.effective_weight),
+        ("draining", 0.0)
+    );
+    assert_eq!(set(AdminState::Maintenance).state, "maintenance");
+    let ready = set(AdminState::Ready);
+    assert!(ready.reasons.is_empty() && ready.effective_weight > 0.0);
+
+    let bad = json!({ "state": "off" });
+    let refused = client.put::<Done>(
+        &["v1", "groups", "web", "members", "127.0.0.1:1", "state"],
+        &bad,
+    );
+    assert_eq!(refusal(refused), (422, "bad_body".into()));
+}
+
+#[test]
+fn weights_are_numbers_in_their_range() {
+    let balancer = Balancer::start(&two_members(), None);
+    let client = balancer.client();
+    let path = ["v1", "groups", "web", "members", "127.0.0.1:1", "weight"];
+    let _: Done = client.put(&path, &json!({ "weight": 2.5 })).unwrap();
+    for (body, kind) in [
+        (json!({ "weight": -1 }), "bad_weight"),
+        (json!({ "weight": 1e9 }), "bad_weight"),
+        (json!({ "weight": "2" }), "bad_body"),
+        (json!({ "weight": null }), "bad_body"),
+        (json!({ "weight": 1, "wieght": 2 }), "bad_body"),
+        (json!([]), "bad_body"),
+    ] {
+        assert_eq!(
+            refusal(client.put::<Done>(&path, &body)),
+            (422, kind.into()),
+            "{body}"
+        );
+    }
+    let member: MemberStatus = client.get(&path[..5], &[]).unwrap();
+    assert_eq!(member.weight, 2.5);
+}
+
+#[test]
+fn strategies_change_live() {
+    let balancer = Balancer::start(&two_members(), None);
+    let client = balancer.client();
+    let path = ["v1", "groups", "web", "strategy"];
+    for kind in evenkeel_core::strategy::REGISTRY {
+        let params: serde_json::Map<String, Value> = kind
+            .params
+            .iter()
+            .map(|param| (param.name.into(), param.max.into()))
+            .collect();
+        let _: Done = client
+            .put(&path, &json!({ "name": kind.name, "params": params }))
+            .unwrap();
+        let group: GroupStatus = client.get(&path[..3], &[]).unwrap();
+        assert_eq!(group.strategy, kind.name);
+        for param in group.params {
+            assert_eq!(Value::from(param.value), params[param.name.as_ref()]);
+        }
+    }
+    let unknown = client.put::<Done>(&path, &json!({ "name": "best" }));
+    assert_eq!(refusal(unknown), (422, "unknown_strategy".into()));
+    let unknown = client.put::<Done>(&path, &json!({ "name": "random", "params": { "x": 1 } }));
+    assert_eq!(refusal(unknown), (422, "bad_parameter".into()));
+}
+
+#[test]
+fn loads_are_taken_whole_or_not_at_all() {
+    let balancer = Balancer::start(&two_members(), None);
+    let client = balancer.client();
+    let path = ["v1", "locations", "127.0.0.1", "loads"];
+    let report = |body: Value| client.post::<Done>(&path, &body);
+    report(json!({ "loads": { "cpu": 0.5, "77": 3 } })).unwrap();
+    for (loads, kind) in [
+        (json!({ "cpu": 0.9, "disk": -0.1 }), "bad_load"),
+        (json!({ "cpu": 0.9, "disk": 1e13 }), "bad_load"),
+        (json!({ "cpu": 0.9, "disk": "NaN" }), "bad_body"),
+        (json!({ "cpu": 0.9, "0": 0.8 }), "bad_load_id"),
+        (json!({ "cpu": 0.9, "cpus": 0.8 }), "bad_load_id"),
+        (
+            json!({ "cpu": 0.9, "1": 1, "2": 1, "3": 1, "4": 1, "5": 1, "6": 1, "7": 1 }),
+            "too_many_loads",
+        ),
+    ] {
+        let refused = report(json!({ "loads": loads }));
+        assert_eq!(refusal(refused), (422, kind.into()), "{loads}");
+    }
+    // What JSON does not know at all, too.
+    for number in ["NaN", "Infinity", "1e999"] {
+        let body = format!("{{\"loads\":{{\"cpu\":{number}}}}}");
+        let (status, text) = balancer.raw(&format!(
+            "POST /v1/locations/127.0.0.1/loads HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        ));
+        assert_eq!(status, 422, "{number}: {text}");
+    }
+    let elsewhere =
+        client.post::<Done>(&["v1", "locations", "x", "loads"], &json!({ "loads": {} }));
+    assert_eq!(refusal(elsewhere), (404, "unknown_location".into()));
+
+    let locations: Vec<LocationStatus> = client.get(&["v1", "locations"], &[]).unwrap();
+    let loads = locations[0].loads.iter();
+    let loads: Vec<_> = loads.map(|load| (load.id.as_str(), load.value)).collect();
+    assert_eq!(loads, [("77", 3.0), ("cpu", 0.5)]);
+}
+
+#[test]
+fn decisions_are_explained() {
+    let backend = Backend::start();
+    let balancer = Balancer::start(&[backend.address], None);
+    let client = balancer.client();
+    let explain = || -> Explain {
+        client
+            .get(
+                &["v1", "groups", "web", "explain"],
+                &[("client", "192.0.2.1")],
+            )
+            .unwrap()
+    };
+    assert_eq!(explain().last, None);
+    let member = backend.address.to_string();
+    assert_eq!(explain().next.chosen.as_ref(), Some(&member));
+
+    // In the product the manager's control loop wants a trace every second.
+    balancer.sources.manager.groups()[0].state().want_trace();
+    visit(&balancer);
+    let last = explain().last.unwrap();
+    assert_eq!(last.chosen.as_ref(), Some(&member));
+    assert_eq!(last.candidates[0].member, member);
+
+    let path = ["v1", "groups", "web", "members", &member, "state"];
+    let _: Done = client.put(&path, &json!({ "state": "drain" })).unwrap();
+    let next = explain().next;
+    assert_eq!(next.chosen, None);
+    assert!(next.error.is_some());
+    assert!(
+        next.candidates[0].verdict.contains("not eligible"),
+        "{next:?}"
+    );
+
+    let bad = client.get::<Explain>(&["v1", "groups", "web", "explain"], &[("client", "me")]);
+    assert_eq!(refusal(bad), (422, "bad_query".into()));
+}
+
+#[test]
+fn a_broken_file_changes_nothing_and_says_so() {
+    let balancer = Balancer::start(&two_members(), None);
+    let client = balancer.client();
+    let reload = || client.post::<Reloaded>(&["v1", "reload"], &json!({}));
+    std::fs::write(
+        &balancer.sources.config_file,
+        "[rule.web]\nlisten = 1\nbogus = 2\n",
+    )
+    .unwrap();
+    let refused = reload();
+    let Err(ClientError::Refused { status: 422, body }) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(
+        body.detail.contains(":2:") && body.detail.contains("bogus"),
+        "{}",
+        body.detail
+    );
+    let metrics = balancer.metrics();
+    assert_eq!(metrics["evenkeel_config_last_reload_success"], 0.0);
+    assert_eq!(metrics["evenkeel_config_generation"], 1.0);
+    let status: Status = client.get(&["v1", "status"], &[]).unwrap();
+    assert!(status.last_reload.unwrap().error.is_some());
+    assert_eq!(status.groups[0].members.len(), 2);
+
+    let good = configuration(&[address(1), address(2), address(3)]);
+    std::fs::write(&balancer.sources.config_file, good).unwrap();
+    assert_eq!(reload().unwrap().generation, 2);
+    let group: GroupStatus = client.get(&["v1", "groups", "web"], &[]).unwrap();
+    assert_eq!(group.members.len(), 3);
+    assert_eq!(
+        balancer.metrics()["evenkeel_config_last_reload_success"],
+        1.0
+    );
+}
+
+#[test]
+fn metrics_count_what_happened() {
+    let backend = Backend::start();
+    let balancer = Balancer::start(&[backend.address], None);
+    for _ in 0..3 {
+        visit(&balancer);
+    }
+    let member = backend.address;
+    let metrics = balancer.metrics();
+    let of_member = |name: &str, rest: &str| {
+        let key = format!("{name}{{group=\"web\",member=\"{member}\"{rest}}}");
+        *metrics
+            .get(&key)
+            .unwrap_or_else(|| panic!("no {key} in {metrics:#?}"))
+    };
+    assert_eq!(
+        of_member("evenkeel_member_requests_total", ",outcome=\"success\""),
+        3.0
+    );
+    assert_eq!(
+        of_member("evenkeel_member_requests_total", ",outcome=\"failure\""),
+        0.0
+    );
+    assert_eq!(of_member("evenkeel_member_in_flight", ""), 0.0);
+    assert_eq!(
+        of_member("evenkeel_member_out", ",reason=\"draining\""),
+        0.0
+    );
+    assert_eq!(
+        of_member("evenkeel_member_latency_seconds_bucket", ",le=\"+Inf\""),
+        3.0
+    );
+    assert_eq!(of_member("evenkeel_member_latency_seconds_count", ""), 3.0);
+    assert_eq!(
+        metrics["evenkeel_rule_connections_total{rule=\"web\"}"],
+        3.0
+    );
+    assert_eq!(
+        metrics["evenkeel_rule_bytes_total{rule=\"web\",direction=\"out\"}"],
+        15.0
+    );
+    assert_eq!(metrics["evenkeel_group_queue{group=\"web\"}"], 0.0);
+}
+
+#[test]
+fn readiness_needs_a_member_and_ends_with_the_process() {
+    let balancer = Balancer::start(&two_members(), None);
+    let client = balancer.client();
+    assert_eq!(balancer.get("/readyz").0, 200);
+    for member in ["127.0.0.1:1", "127.0.0.1:2"] {
+        let path = ["v1", "groups", "web", "members", member, "state"];
+        let _: Done = client.put(&path, &json!({ "state": "drain" })).unwrap();
+    }
+    assert_eq!(balancer.get("/readyz").0, 503);
+    // A rule that accepts nobody needs no member.
+    let _: Done = client
+        .put(
+            &["v1", "rules", "web", "enabled"],
+            &json!({ "enabled": false }),
+        )
+        .unwrap();
+    assert_eq!(
+        balancer.metrics()["evenkeel_rule_enabled{rule=\"web\"}"],
+        0.0
+    );
+    assert_eq!(balancer.get("/readyz").0, 200);
+    balancer.sources.draining.store(true, Ordering::Relaxed);
+    assert_eq!(balancer.get("/readyz").0, 503);
+    assert_eq!(balancer.get("/healthz").0, 200);
+    let unknown = client.put::<Done>(
+        &["v1", "rules", "x", "enabled"],
+        &json!({ "enabled": true }),
+    );
+    assert_eq!(refusal(unknown), (404, "unknown_rule".into()));
+}
+
+#[test]
+fn a_token_is_asked_for() {
+    let balancer = Balancer::start(&two_members(), Some("s3cret"));
+    let with = |token| Client::new(&balancer.address.to_string(), token).unwrap();
+    let ask = |token| with(token).get::<Status>(&["v1", "status"], &[]);
+    assert!(ask(Some("s3cret")).is_ok());
+    assert_eq!(refusal(ask(None)), (401, "unauthorized".into()));
+    assert_eq!(refusal(ask(Some("guess"))), (401, "unauthorized".into()));
+    assert_eq!(balancer.get("/healthz").0, 200);
+    assert_eq!(balancer.get("/metrics").0, 401);
+}
+
+#[test]
+fn what_is_not_the_api_is_refused_as_json() {
+    let balancer = Balancer::start(&two_members(), None);
+    let kind = |answer: (u16, String)| {
+        let body: Value = serde_json::from_str(&answer.1).expect(&answer.1);
+        (answer.0, body["error"].as_str().unwrap().to_owned())
+    };
+    let long = "x".repeat(100_000);
+    for (head, body, status, error) in [
+        (
+            "GET /v2/status HTTP/1.1\r\nHost: localhost",
+            "",
+            404,
+            "no_such_path",
+        ),
+        (
+            "GET /v1/groups/%ff HTTP/1.1\r\nHost: localhost",
+            "",
+            400,
+            "bad_request",
+        ),
+        (
+            "GET /v1/status HTTP/1.1\r\nHost: evil.example",
+            "",
+            403,
+            "wrong_host",
+        ),
+        (
+            "PUT /v1/reload HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json",
+            "",
+            405,
+            "wrong_method",
+        ),
+        (
+            "POST /v1/reload HTTP/1.1\r\nHost: localhost",
+            "",
+            415,
+            "wrong_content_type",
+        ),
+        (
+            "PUT /v1/rules/web/enabled HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json",
+            &long,
+            413,
+            "too_large",
+        ),
+    ] {
+        let length = body.len();
+        let answer = balancer.raw(&format!(
+            "{head}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        ));
+        assert_eq!(kind(answer), (status, error.to_owned()), "{head}");
+    }
+}
+
+/// A server that says hello to everybody and closes.
+struct Backend {
+    address: SocketAddr,
+}
+
+impl Backend {
+    fn start() -> Backend {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        // Ends with the process.
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let _ = stream.and_then(|mut stream| stream.write_all(b"hello"));
+            }
+        });
+        Backend { address }
+    }
+}
+
+/// A connection through the balancer, until its end is counted.
+fn visit(balancer: &Balancer) {
+    let closed = || {
+        let totals = balancer.sources.proxy.metrics().totals();
+        totals
+            .get("web")
+            .map_or(0, |totals| totals.connections_closed)
+    };
+    let before = closed();
+    let status = balancer.sources.status();
+    let mut stream = TcpStream::connect(status.rules[0].listen[0]).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "hello");
+    drop(stream);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while closed() == before {
+        assert!(
+            Instant::now() < deadline,
+            "the connection's end was never counted"
+        );
+        std::thread::yield_now();
+    }
+}

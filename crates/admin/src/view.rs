@@ -1,0 +1,417 @@
+//! The view of a group and of a decision: what `evenkeel top` shows, as a pure function
+//! of the status.
+
+use std::time::Duration;
+
+use evenkeel_core::strategy;
+use evenkeel_manager::status::{Explained, GroupStatus, LocationStatus, MemberStatus, Status};
+use ratatui::layout::Constraint;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Cell, Row, Table};
+
+use crate::text::{self, Head, digits, percent, widths};
+use crate::wire::Explain;
+
+/// A load that is older than this is shown with its age.
+const OLD: f64 = 5.0;
+
+/// A group as it is shown.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GroupView {
+    /// Name of the group.
+    pub name: String,
+    /// Its strategy, with parameters that are not the default's.
+    pub strategy: String,
+    /// So many members are out that health is ignored.
+    pub panic: bool,
+    /// Requests per second.
+    pub rate: f64,
+    /// The members, in the order of the group.
+    pub members: Vec<MemberView>,
+}
+
+/// A member as it is shown.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MemberView {
+    /// Name of the member.
+    pub name: String,
+    /// `ready`, or why it gets no new traffic.
+    pub state: String,
+    /// How much the state is worth worrying about.
+    pub mood: Mood,
+    /// Current weight.
+    pub weight: f64,
+    /// Share of the group's requests, 0 to 1.
+    pub share: f64,
+    /// Requests per second.
+    pub rate: f64,
+    /// Requests or connections that the member has now.
+    pub in_flight: u64,
+    /// Median of the latency.
+    pub p50: Option<Duration>,
+    /// 99th percentile of the latency.
+    pub p99: Option<Duration>,
+    /// Share of the requests that failed, 0 to 1.
+    pub failures: f64,
+    /// The loads that its location reports.
+    pub loads: String,
+    /// Its location is under a load alert.
+    pub alert: bool,
+}
+
+/// How a member is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mood {
+    /// It takes traffic.
+    #[default]
+    Good,
+    /// It takes none, or less, because somebody wants it so, or it has just come back.
+    Meant,
+    /// It takes none because it does not work.
+    Bad,
+}
+
+const HEADS: [Head; 11] = [
+    Head::words("MEMBER"),
+    Head::words("STATE"),
+    Head::numbers("WEIGHT"),
+    Head::words("SHARE"),
+    Head::numbers("REQ/S"),
+    Head::numbers("IN FLIGHT"),
+    Head::numbers("P50"),
+    Head::numbers("P99"),
+    Head::numbers("FAILED"),
+    Head::words("LOAD"),
+    Head::words("ALERT"),
+];
+
+/// Width of the bar that shows a share.
+const BAR: usize = 10;
+
+impl GroupView {
+    /// All groups of a status.
+    pub fn all(status: &Status) -> Vec<GroupView> {
+        let view = |group| GroupView::of(group, &status.locations);
+        status.groups.iter().map(view).collect()
+    }
+
+    /// A group whose members are at some of `locations`.
+    pub fn of(group: &GroupStatus, locations: &[LocationStatus]) -> GroupView {
+        let view = |member| MemberView::of(member, locations);
+        GroupView {
+            name: group.name.clone(),
+            strategy: strategy_line(group),
+            panic: group.panic,
+            rate: rate(group.recent.picks, group.recent.seconds),
+            members: group.members.iter().map(view).collect(),
+        }
+    }
+
+    /// The line above the table.
+    pub fn title(&self) -> Line<'static> {
+        let mut spans = vec![
+            Span::styled(clean(&self.name), Style::new().add_modifier(Modifier::BOLD)),
+            Span::raw(format!(
+                "  {}  {} req/s",
+                clean(&self.strategy),
+                digits(self.rate)
+            )),
+        ];
+        if self.panic {
+            let loud = Style::new().fg(Color::White).bg(Color::Red);
+            spans.push(Span::raw("  "));
+            spans.push(Span::styled(" PANIC: health is ignored ", loud));
+        }
+        Line::from(spans)
+    }
+
+    /// The members, a row each.
+    pub fn table(&self) -> Table<'static> {
+        let rows = self.rows();
+        let widths = widths(&HEADS, &rows);
+        let line = |cells: &[String]| {
+            let cells = cells.iter().zip(&HEADS).zip(&widths);
+            Row::new(cells.map(|((cell, head), width)| Cell::new(head.pad(cell, *width))))
+        };
+        let body = rows.iter().zip(&self.members);
+        let body: Vec<Row> = body
+            .map(|(row, member)| line(row).style(member.style()))
+            .collect();
+        let names: Vec<String> = HEADS.iter().map(|head| head.name().into()).collect();
+        let constraints = widths
+            .iter()
+            .map(|&width| Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX)));
+        Table::new(body, constraints)
+            .column_spacing(2)
+            .header(line(&names).style(Style::new().add_modifier(Modifier::DIM)))
+    }
+
+    /// The whole as plain text.
+    pub fn plain(&self) -> String {
+        format!("{}\n{}", self.title(), text::table(&HEADS, &self.rows()))
+    }
+
+    fn rows(&self) -> Vec<Vec<String>> {
+        self.members.iter().map(MemberView::cells).collect()
+    }
+}
+
+impl MemberView {
+    fn of(member: &MemberStatus, locations: &[LocationStatus]) -> MemberView {
+        let recent = &member.recent;
+        let millis = |ms: f64| Duration::try_from_secs_f64(ms / 1e3).ok();
+        let location = locations
+            .iter()
+            .find(|location| location.name == member.location);
+        let is_bad = ["down", "ejected", "unresolved"];
+        MemberView {
+            name: member.name.clone(),
+            state: match member.reasons.as_slice() {
+                [] => member.state.to_string(),
+                reasons => reasons.join(", "),
+            },
+            mood: match member.reasons.first() {
+                _ if member
+                    .reasons
+                    .iter()
+                    .any(|reason| is_bad.contains(&&**reason)) =>
+                {
+                    Mood::Bad
+                }
+                None if member.state == "up" => Mood::Good,
+                _ => Mood::Meant,
+            },
+            weight: f64::from(member.weight),
+            share: member.share,
+            rate: rate(recent.picks, recent.seconds),
+            in_flight: u64::from(member.in_flight),
+            p50: recent.p50_ms.and_then(millis),
+            p99: recent.p99_ms.and_then(millis),
+            failures: match recent.picks.max(recent.failures) {
+                0 => 0.0,
+                all => recent.failures as f64 / all as f64,
+            },
+            loads: location.map(loads_line).unwrap_or_default(),
+            alert: member.alert,
+        }
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let latency = |latency: Option<Duration>| latency.map_or("-".into(), text::duration);
+        vec![
+            self.name.clone(),
+            self.state.clone(),
+            digits(self.weight),
+            format!("{} {:>5}", bar(self.share), percent(self.share)),
+            digits(self.rate),
+            self.in_flight.to_string(),
+            latency(self.p50),
+            latency(self.p99),
+            percent(self.failures),
+            self.loads.clone(),
+            if self.alert { "ALERT" } else { "" }.into(),
+        ]
+    }
+
+    fn style(&self) -> Style {
+        match self.mood {
+            Mood::Bad => Style::new().fg(Color::Red),
+            Mood::Meant => Style::new().fg(Color::Yellow),
+            Mood::Good if self.alert => Style::new().fg(Color::Magenta),
+            Mood::Good => Style::new(),
+        }
+    }
+}
+
+/// The strategy, with those of its parameters that are not as usual.
+fn strategy_line(group: &GroupStatus) -> String {
+    let usual = strategy::find(&group.strategy);
+    let params = group.params.iter().filter(|param| {
+        let mut known = usual.iter().flat_map(|kind| kind.params);
+        !known.any(|known| known.name == param.name && known.default == param.value)
+    });
+    let mut line = group.strategy.to_string();
+    for param in params {
+        line.push_str(&format!(" {}={}", param.name, param.value));
+    }
+    line
+}
+
+/// The loads of a location in one line.
+pub fn loads_line(location: &LocationStatus) -> String {
+    let loads = location.loads.iter().map(|load| {
+        let value = format!("{}={}", load.id, digits(f64::from(load.value)));
+        match Duration::try_from_secs_f64(load.age_seconds) {
+            Ok(age) if load.age_seconds > OLD => format!("{value} ({} old)", text::duration(age)),
+            _ => value,
+        }
+    });
+    loads.collect::<Vec<_>>().join(" ")
+}
+
+/// The next and the last decision of a group with their reasons, as plain text.
+pub fn explain(explain: &Explain) -> String {
+    let mut text = decision("The next request would go to", &explain.next);
+    match &explain.last {
+        Some(last) => {
+            let age = Duration::try_from_secs_f64(last.age_seconds).unwrap_or_default();
+            let intro = format!("\n{} ago a request went to", text::duration(age));
+            text.push_str(&decision(&intro, last));
+        }
+        None => text.push_str("\nThere was no request yet.\n"),
+    }
+    text
+}
+
+fn decision(intro: &str, explained: &Explained) -> String {
+    let heads = [
+        Head::words("  MEMBER"),
+        Head::numbers("SCORE"),
+        Head::words("VERDICT"),
+    ];
+    let chosen = match (&explained.chosen, &explained.error) {
+        (Some(member), _) => clean(member),
+        (None, error) => format!("nobody: {}", clean(error.as_deref().unwrap_or("unknown"))),
+    };
+    let mut text = format!("{intro} {chosen} ({})\n", clean(&explained.strategy));
+    for note in &explained.notes {
+        text.push_str(&format!("  {}\n", clean(note)));
+    }
+    let rows: Vec<_> = explained
+        .candidates
+        .iter()
+        .map(|candidate| {
+            vec![
+                format!("  {}", candidate.member),
+                candidate.score.map_or("-".into(), score),
+                candidate.verdict.clone(),
+            ]
+        })
+        .collect();
+    if !rows.is_empty() {
+        text.push_str(&text::table(&heads, &rows));
+    }
+    text
+}
+
+/// A score as it is, if it can be read; scores differ by orders of magnitude.
+fn score(score: f64) -> String {
+    match score.abs() {
+        0.0 => "0".into(),
+        magnitude if (1e-3..1e6).contains(&magnitude) => digits_of(score),
+        _ => format!("{score:.3e}"),
+    }
+}
+
+fn digits_of(score: f64) -> String {
+    let decimals = (3 - score.abs().log10().floor() as i32).clamp(0, 6) as usize;
+    let text = format!("{score:.decimals$}");
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').into(),
+        false => text,
+    }
+}
+
+fn rate(count: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 {
+        count as f64 / seconds
+    } else {
+        0.0
+    }
+}
+
+fn bar(share: f64) -> String {
+    let eighths = (share.clamp(0.0, 1.0) * (BAR * 8) as f64).round() as usize;
+    let mut bar = "█".repeat(eighths / 8);
+    if let Some(part) = ["▏", "▎", "▍", "▌", "▋", "▊", "▉"].get((eighths % 8).wrapping_sub(1))
+    {
+        bar.push_str(part);
+    }
+    format!("{bar:·<BAR$}")
+}
+
+fn clean(text: &str) -> String {
+    text.chars().filter(|char| !char.is_control()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::*;
+
+    fn view() -> GroupView {
+        let member = |name: &str, share| MemberView {
+            name: name.into(),
+            state: "ready".into(),
+            weight: 1.0,
+            share,
+            rate: 100.0 * share,
+            in_flight: 3,
+            p50: Some(Duration::from_micros(900)),
+            p99: Some(Duration::from_millis(12)),
+            ..MemberView::default()
+        };
+        GroupView {
+            name: "web".into(),
+            strategy: "adaptive".into(),
+            panic: true,
+            rate: 100.0,
+            members: vec![
+                MemberView {
+                    loads: "cpu 0.4".into(),
+                    alert: true,
+                    ..member("a:80", 0.75)
+                },
+                MemberView {
+                    state: "down".into(),
+                    mood: Mood::Bad,
+                    p50: None,
+                    p99: None,
+                    failures: 1.0,
+                    ..member("b:80", 0.25)
+                },
+            ],
+        }
+    }
+
+    #[test]
+    fn plain_text_lines_up() {
+        let wanted = "\
+web  adaptive  100 req/s   PANIC: health is ignored \n\
+MEMBER  STATE  WEIGHT  SHARE             REQ/S  IN FLIGHT    P50   P99  FAILED  LOAD     ALERT\n\
+a:80    ready       1  ███████▌··   75%     75          3  900us  12ms      0%  cpu 0.4  ALERT\n\
+b:80    down        1  ██▌·······   25%     25          3      -     -    100%\n";
+        assert_eq!(view().plain(), wanted);
+    }
+
+    #[test]
+    fn a_terminal_shows_the_same_table_with_colours() {
+        let mut terminal = Terminal::new(TestBackend::new(100, 3)).unwrap();
+        terminal
+            .draw(|frame| frame.render_widget(view().table(), frame.area()))
+            .unwrap();
+        let buffer = terminal.backend().buffer();
+        let line = |y: u16| -> String {
+            (0..100)
+                .map(|x| buffer[(x, y)].symbol())
+                .collect::<String>()
+                .trim_end()
+                .into()
+        };
+        let plain = view().plain();
+        let wanted: Vec<&str> = plain.lines().skip(1).collect();
+        assert_eq!([line(0), line(1), line(2)], wanted[..]);
+        assert_eq!(buffer[(0, 1)].fg, Color::Magenta);
+        assert_eq!(buffer[(0, 2)].fg, Color::Red);
+    }
+
+    #[test]
+    fn bars_are_always_as_wide() {
+        for share in [-1.0, 0.0, 0.01, 0.5, 0.99, 1.0, 7.0, f64::NAN] {
+            assert_eq!(bar(share).chars().count(), BAR, "{share}");
+        }
+    }
+}

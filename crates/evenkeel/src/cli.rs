@@ -1,0 +1,294 @@
+//! The command line, as data.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// An adaptive TCP and HTTP load balancer.
+#[derive(Debug, Parser)]
+#[command(name = "evenkeel", version, arg_required_else_help = true)]
+#[command(
+    after_help = "Exit codes: 0 success; 1 it failed (and why is on stderr); \
+2 the command line is wrong; 3 the admin API cannot be reached."
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What `evenkeel` can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the balancer in the foreground
+    ///
+    /// SIGHUP, and a change of FILE, reload the configuration. SIGTERM and SIGINT let open
+    /// connections end, at most for `shutdown_grace`; a second one ends them at once.
+    Run(Run),
+    /// Check a configuration and report all its errors
+    Check {
+        /// Configuration, usually evenkeel.toml
+        file: PathBuf,
+    },
+    /// Ask or command a running balancer through its admin API
+    Ctl(Ctl),
+    /// Watch a running balancer: groups, members, loads, and why a member was chosen
+    Top(Top),
+    /// List the strategies and their parameters
+    Strategies,
+}
+
+/// `evenkeel run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Configuration, usually evenkeel.toml
+    pub file: PathBuf,
+    /// What to log to stderr: error, warn, info, debug, trace, or directives such as
+    /// info,evenkeel_proxy=debug [default: $RUST_LOG, or info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log: Option<String>,
+    /// How to log
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+/// Where the admin API is, and how to be let in.
+#[derive(Clone, Debug, Args)]
+pub struct Api {
+    /// Address of the admin API [default: $EVENKEEL_ADMIN, or 127.0.0.1:9900]
+    #[arg(long, value_name = "HOST:PORT", global = true)]
+    pub admin: Option<String>,
+    /// Bearer token; others on the machine may see it in the list of processes, so prefer
+    /// --token-file or $EVENKEEL_TOKEN
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        global = true,
+        conflicts_with = "token_file"
+    )]
+    pub token: Option<String>,
+    /// File whose first line is the bearer token
+    #[arg(long, value_name = "FILE", global = true)]
+    pub token_file: Option<PathBuf>,
+}
+
+/// `evenkeel ctl`.
+#[derive(Debug, Args)]
+pub struct Ctl {
+    /// The API.
+    #[command(flatten)]
+    pub api: Api,
+    /// Print the API's JSON answer instead of text
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to ask or command.
+    #[command(subcommand)]
+    pub command: CtlCommand,
+}
+
+/// What `evenkeel ctl` can ask or command.
+#[derive(Debug, Subcommand)]
+pub enum CtlCommand {
+    /// The whole: rules, groups and members
+    Status,
+    /// The groups
+    Groups,
+    /// The members of a group, or of all groups
+    Members {
+        /// Name of the group
+        group: Option<String>,
+    },
+    /// Why a group's last request went where it went, and where the next one would go
+    Explain {
+        /// Name of the group
+        group: String,
+        /// Explain it for a client with this address
+        #[arg(long, value_name = "IP")]
+        client: Option<IpAddr>,
+    },
+    /// Give a member no new traffic; what it has may end
+    Drain(MemberArgs),
+    /// Let a member take traffic again after drain or maintenance
+    Ready(MemberArgs),
+    /// Take a member out; what it has is moved
+    Maintenance(MemberArgs),
+    /// Change a member's weight until the next start
+    Weight {
+        /// Which member.
+        #[command(flatten)]
+        member: MemberArgs,
+        /// 0 (no new traffic) to 1000
+        weight: f64,
+    },
+    /// Let a rule accept clients
+    Enable {
+        /// Name of the rule
+        rule: String,
+    },
+    /// Let a rule accept clients no more
+    Disable {
+        /// Name of the rule
+        rule: String,
+    },
+    /// Change a group's strategy without a restart
+    Strategy {
+        /// Name of the group
+        group: String,
+        /// Name of the strategy (see `evenkeel strategies`)
+        strategy: String,
+        /// Parameters
+        #[arg(value_name = "NAME=VALUE", value_parser = assignment)]
+        params: Vec<(String, f64)>,
+    },
+    /// Show or report the loads of locations
+    Loads {
+        /// Which of the two.
+        #[command(subcommand)]
+        command: Option<LoadsCommand>,
+    },
+    /// Read the configuration file again
+    Reload,
+}
+
+/// Names a member.
+#[derive(Clone, Debug, Args)]
+pub struct MemberArgs {
+    /// Name of the group
+    pub group: String,
+    /// Name of the member
+    pub member: String,
+}
+
+/// `evenkeel ctl loads`.
+#[derive(Debug, Subcommand)]
+pub enum LoadsCommand {
+    /// Show all locations and what they reported (the default)
+    List,
+    /// Report loads of a location
+    Push {
+        /// Name of the location
+        location: String,
+        /// What is measured and how much of it: cpu=0.4 in_flight=12
+        #[arg(value_name = "ID=VALUE", required = true, value_parser = assignment)]
+        loads: Vec<(String, f64)>,
+    },
+}
+
+/// `evenkeel top`.
+#[derive(Debug, Args)]
+pub struct Top {
+    /// The API.
+    #[command(flatten)]
+    pub api: Api,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    pub interval: f64,
+    /// Print all groups once as plain text, and end
+    #[arg(long)]
+    pub once: bool,
+}
+
+fn assignment(text: &str) -> Result<(String, f64), String> {
+    let (name, value) = text
+        .split_once('=')
+        .ok_or("expected NAME=VALUE, such as choices=3")?;
+    let value: f64 = value
+        .parse()
+        .map_err(|_| format!("expected a number after {name}=, found {value:?}"))?;
+    Ok((name.to_owned(), value))
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().unwrap_or(f64::NAN);
+    if (0.1..=60.0).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err("expected a number of seconds from 0.1 to 60".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn ctl(words: &str) -> Ctl {
+        let words = "evenkeel ctl ".to_owned() + words;
+        match Cli::try_parse_from(words.split(' ')).map(|cli| cli.command) {
+            Ok(Command::Ctl(ctl)) => ctl,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn refused(words: &str) -> String {
+        Cli::try_parse_from(words.split(' '))
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_of_the_api_may_stand_before_and_after_the_command() {
+        for words in [
+            "--admin 10.0.0.1:1 --token t status",
+            "status --token t --admin 10.0.0.1:1",
+        ] {
+            let ctl = ctl(words);
+            assert_eq!(ctl.api.admin.as_deref(), Some("10.0.0.1:1"));
+            assert_eq!(ctl.api.token.as_deref(), Some("t"));
+        }
+        refused("evenkeel ctl --token t --token-file f status");
+    }
+
+    #[test]
+    fn parameters_are_numbers_with_names() {
+        let CtlCommand::Strategy { params, .. } =
+            ctl("strategy web least_request choices=3 x=0.5").command
+        else {
+            panic!("not a strategy");
+        };
+        assert_eq!(params, [("choices".into(), 3.0), ("x".into(), 0.5)]);
+        assert!(refused("evenkeel ctl strategy web a b").contains("NAME=VALUE"));
+        assert!(refused("evenkeel ctl strategy web a b=c").contains("a number after b="));
+    }
+
+    #[test]
+    fn loads_need_values_to_push() {
+        let CtlCommand::Loads { command: None } = ctl("loads").command else {
+            panic!("not a list");
+        };
+        let CtlCommand::Loads {
+            command: Some(LoadsCommand::Push { location, loads }),
+        } = ctl("loads push node-1 cpu=0.4").command
+        else {
+            panic!("not a push");
+        };
+        assert_eq!(
+            (location.as_str(), loads),
+            ("node-1", vec![("cpu".into(), 0.4)])
+        );
+        refused("evenkeel ctl loads push node-1");
+    }
+
+    #[test]
+    fn an_interval_that_makes_no_sense_is_refused() {
+        for bad in ["0", "-1", "nan", "x", "1e9"] {
+            refused(&format!("evenkeel top --interval={bad}"));
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! `evenkeel run`: starts everything, reacts to signals, and ends in good order.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use evenkeel_admin::access_log::{Counts, Writer};
+use evenkeel_admin::{Sources, serve};
+use evenkeel_core::time::Clock;
+use evenkeel_manager::Manager;
+use evenkeel_manager::config::watch::{Cause, Reloads};
+use evenkeel_manager::config::{self, AccessLog as Target, Admin, Config};
+use evenkeel_proxy::Proxy;
+use evenkeel_proxy::access::AccessLog;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+use tracing::{error, info, warn};
+
+use crate::cli::{self, LogFormat};
+use crate::{Failure, process};
+
+/// Runs the balancer until it is told to end.
+pub fn run(args: &cli::Run) -> Result<(), Failure> {
+    start_log(args.log.as_deref(), args.log_format)?;
+    process::warn_of_few_open_files();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(format!("cannot start the control loop: {error}")))?;
+    runtime.block_on(live(&args.file))
+}
+
+fn start_log(directives: Option<&str>, format: LogFormat) -> Result<(), Failure> {
+    process::start_log(directives, format).map_err(|error| Failure {
+        code: 2,
+        message: format!("--log (or $RUST_LOG) is not understood: {error}"),
+    })
+}
+
+async fn live(file: &Path) -> Result<(), Failure> {
+    // Before anything else, so that no signal and no change of the file is lost.
+    let cannot_listen = |error| Failure::new(format!("cannot listen to signals: {error}"));
+    let signals = Signals::listen().map_err(cannot_listen)?;
+    let reloads = Reloads::new(file).map_err(cannot_listen)?;
+    let config = config::load(file)
+        .map_err(|errors| Failure::new(format!("the configuration has errors\n{errors}")))?;
+    let clock = Clock::start();
+    let cores = available_parallelism().map_or(1, usize::from);
+    let workers = config.workers.unwrap_or(cores);
+    let proxy = Proxy::start(clock, workers).map_err(|error| Failure::new(error.to_string()))?;
+    let manager = Manager::new(clock, Arc::new(proxy.clone()));
+    let process = Process { manager, proxy };
+    process.live(file, config, signals, reloads).await
+}
+
+struct Process {
+    manager: Arc<Manager>,
+    proxy: Proxy,
+}
+
+impl Process {
+    async fn live(
+        self,
+        file: &Path,
+        config: Config,
+        mut signals: Signals,
+        mut reloads: Reloads,
+    ) -> Result<(), Failure> {
+        let mut access_log = Logging::new(self.proxy.clone());
+        access_log
+            .follow(config.access_log.as_ref())
+            .map_err(|error| Failure::new(error.to_string()))?;
+        let admin = match &config.admin {
+            Some(settings) => Some((settings.clone(), bind(settings).await?)),
+            None => None,
+        };
+        self.manager
+            .apply(config)
+            .await
+            .map_err(|error| Failure::new(format!("cannot start: {error}")))?;
+        // Whoever reads the access log from standard output gets nothing else there.
+        let to_stdout = access_log.target != Some(Target::Stdout);
+        self.announce(admin.as_ref().map(|(_, listener)| listener), to_stdout);
+
+        let control = tokio::spawn(Arc::clone(&self.manager).run());
+        let sources = Arc::new(Sources {
+            manager: Arc::clone(&self.manager),
+            config_file: file.to_owned(),
+            proxy: self.proxy.clone(),
+            access_log: access_log.counts.clone(),
+            draining: AtomicBool::new(false),
+        });
+        let (stop_admin, admin_stopped) = oneshot::channel::<()>();
+        let admin = admin.map(|(settings, listener)| {
+            let sources = Arc::clone(&sources);
+            tokio::spawn(async move {
+                let stopped = async move {
+                    let _ = admin_stopped.await;
+                };
+                if let Err(error) = serve(listener, &settings, sources, stopped).await {
+                    error!(%error, "the admin API has ended");
+                }
+            })
+        });
+        process::notify("READY=1");
+
+        tokio::select! {
+            name = signals.end() => info!("{name}: shutting down"),
+            () = self.follow(file, &mut reloads, &mut access_log) => {}
+        }
+
+        process::notify("STOPPING=1");
+        sources.draining.store(true, Ordering::Relaxed);
+        self.drain(&mut signals).await;
+        control.abort();
+        // Without a receiver there is nobody to stop.
+        let _ = stop_admin.send(());
+        if let Some(admin) = admin {
+            // A client that keeps its connection open must not keep the process.
+            let _ = tokio::time::timeout(Duration::from_secs(1), admin).await;
+        }
+        access_log.finish();
+        Ok(())
+    }
+
+    /// Says on standard output what listens where: a line each, for people and scripts.
+    fn announce(&self, admin: Option<&TcpListener>, to_stdout: bool) {
+        let mut text = String::new();
+        for rule in &self.manager.snapshots().borrow().rules {
+            let rule = &rule.rule;
+            for address in &rule.listen {
+                if let Some(real) = self.proxy.local_address(&rule.name, *address) {
+                    text.push_str(&format!("listening: rule {} on {real}\n", rule.name));
+                }
+            }
+        }
+        if let Some(Ok(address)) = admin.map(TcpListener::local_addr) {
+            text.push_str(&format!("listening: admin API on {address}\n"));
+        }
+        text.push_str("ready\n");
+        // If nobody reads it, the balancer works all the same.
+        let _ = match to_stdout {
+            true => io::stdout().lock().write_all(text.as_bytes()),
+            false => io::stderr().lock().write_all(text.as_bytes()),
+        };
+    }
+
+    /// Follows the configuration, for ever.
+    async fn follow(&self, file: &Path, reloads: &mut Reloads, access_log: &mut Logging) {
+        let mut snapshots = self.manager.snapshots();
+        loop {
+            tokio::select! {
+                cause = reloads.next() => {
+                    // The manager tells how it went.
+                    let _ = self.manager.reload(file).await;
+                    if cause == Cause::Signal {
+                        access_log.reopen();
+                    }
+                }
+                // The manager outlives this loop, so the channel does not end.
+                _ = snapshots.changed() => {
+                    let target = self.manager.config().access_log;
+                    if let Err(error) = access_log.follow(target.as_ref()) {
+                        error!("{error}; the access log stays as it is");
+                    }
+                }
+            }
+        }
+    }
+
+    async fn drain(&self, signals: &mut Signals) {
+        self.proxy.drain(self.manager.config().shutdown_grace);
+        let proxy = self.proxy.clone();
+        let mut drained = tokio::task::spawn_blocking(move || proxy.join());
+        tokio::select! {
+            _ = &mut drained => return,
+            name = signals.end() => {
+                warn!("{name} again: open connections are cut");
+                self.proxy.drain(Duration::ZERO);
+            }
+        }
+        // A panic there is told by the proxy.
+        let _ = drained.await;
+    }
+}
+
+async fn bind(settings: &Admin) -> Result<TcpListener, Failure> {
+    let address: SocketAddr = settings.listen;
+    TcpListener::bind(address).await.map_err(|error| {
+        Failure::new(format!(
+            "cannot listen on {address} for the admin API: {error}; choose another address with listen in [admin]"
+        ))
+    })
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Waits for a signal to end; answers its name.
+    async fn end(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+/// The access log as the configuration wants it at the moment.
+struct Logging {
+    proxy: Proxy,
+    target: Option<Target>,
+    writer: Option<Writer>,
+    counts: Counts,
+}
+
+impl Logging {
+    fn new(proxy: Proxy) -> Self {
+        Logging {
+            proxy,
+            target: None,
+            writer: None,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Starts, moves or ends the log.
+    fn follow(&mut self, target: Option<&Target>) -> io::Result<()> {
+        if self.target.as_ref() == target {
+            return Ok(());
+        }
+        match (target, &self.writer) {
+            (Some(target), Some(writer)) => writer.reopen(target),
+            (Some(target), None) => {
+                let (log, records) = AccessLog::channel();
+                self.writer = Some(Writer::start(target, records, self.counts.clone())?);
+                self.proxy.set_access_log(Some(&log));
+            }
+            (None, _) => {
+                // The writer ends by itself when the last worker has let go of the log.
+                self.proxy.set_access_log(None);
+                self.writer = None;
+            }
+        }
+        self.target = target.cloned();
+        Ok(())
+    }
+
+    /// Opens the file again: a program that rotates logs may have moved it away.
+    fn reopen(&self) {
+        if let (Some(target), Some(writer)) = (&self.target, &self.writer) {
+            writer.reopen(target);
+        }
+    }
+
+    /// Writes what is left. The workers must have ended.
+    fn finish(self) {
+        if let Some(writer) = self.writer {
+            writer.finish();
+        }
+    }
+}

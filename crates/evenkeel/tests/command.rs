@@ -1,0 +1,367 @@
+//! The binary as its users meet it: files, signals, standard output, exit codes.
+
+#![allow(clippy::unwrap_used)] // allowed in tests only, but these helpers are not marked as such
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Far longer than anything here takes, even on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn evenkeel(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    command
+        .args(arguments)
+        .env_remove("RUST_LOG")
+        .env_remove("EVENKEEL_ADMIN");
+    command
+        .env_remove("EVENKEEL_TOKEN")
+        .env_remove("NOTIFY_SOCKET");
+    command
+}
+
+fn outcome(arguments: &[&str]) -> (i32, String, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = evenkeel(arguments).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+/// A directory of its own, gone at the end.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let unique = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("evenkeel-command-{}-{unique}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Directory(path)
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.path(name);
+        // Replaced as a whole, as editors do.
+        let fresh = self.path("fresh");
+        std::fs::write(&fresh, text).unwrap();
+        std::fs::rename(fresh, &path).unwrap();
+        path
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().into()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server that says its name to everybody and closes.
+fn backend(name: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // Ends with the process.
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let _ = stream.and_then(|mut stream| stream.write_all(name.as_bytes()));
+        }
+    });
+    address
+}
+
+fn configuration(member: SocketAddr, more: &str) -> String {
+    format!(
+        "shutdown_grace = \"60s\"\n[admin]\nlisten = \"127.0.0.1:0\"\n{more}\n\
+         [rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"tcp\"\n\
+         members = [\"{member}\"]\nhealth_check = false\n"
+    )
+}
+
+/// A running balancer. Killed when a test fails.
+struct Running {
+    child: Child,
+    log: Option<JoinHandle<String>>,
+    rule: String,
+    admin: String,
+}
+
+impl Running {
+    fn start(file: &str) -> Running {
+        let mut child = evenkeel(&["run", file, "--log-format", "json"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stderr = child.stderr.take().unwrap();
+        let log = std::thread::spawn(move || {
+            let mut text = String::new();
+            stderr.read_to_string(&mut text).unwrap();
+            text
+        });
+        let mut running = Running {
+            log: Some(log),
+            rule: String::new(),
+            admin: String::new(),
+            child,
+        };
+        let stdout = running.child.stdout.take().unwrap();
+        for line in BufReader::new(stdout).lines() {
+            let line = line.unwrap();
+            if let Some(address) = line.strip_prefix("listening: rule web on ") {
+                running.rule = address.into();
+            } else if let Some(address) = line.strip_prefix("listening: admin API on ") {
+                running.admin = address.into();
+            } else if line == "ready" {
+                return running;
+            }
+        }
+        let log = running.log.take().unwrap().join().unwrap();
+        panic!("not ready:\n{log}");
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// What a client gets.
+    fn visit(&self) -> String {
+        let mut text = String::new();
+        let mut stream = TcpStream::connect(&self.rule).unwrap();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    fn is_ready(&self) -> bool {
+        let mut stream = TcpStream::connect(&self.admin).unwrap();
+        let request = "GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        match &answer[..12] {
+            "HTTP/1.1 200" => true,
+            "HTTP/1.1 503" => false,
+            other => panic!("{other}"),
+        }
+    }
+
+    fn ctl(&self, words: &str) -> (i32, String, String) {
+        let mut arguments = vec!["ctl", "--admin", &self.admin];
+        arguments.extend(words.split(' '));
+        outcome(&arguments)
+    }
+
+    fn status(&self) -> Value {
+        let (code, json, error) = self.ctl("status --json");
+        assert_eq!(code, 0, "{error}");
+        serde_json::from_str(&json).unwrap()
+    }
+
+    /// Waits until the status is as wanted.
+    fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !wanted(&self.status()) {
+            assert!(
+                Instant::now() < deadline,
+                "never: {what}; status {:#}",
+                self.status()
+            );
+        }
+    }
+
+    /// Waits for the end; answers the exit code and the log's lines.
+    fn end(mut self) -> (i32, Vec<Value>) {
+        let code = self.child.wait().unwrap().code().unwrap();
+        let log = self.log.take().unwrap().join().unwrap();
+        let parse = |line| serde_json::from_str(line).unwrap();
+        (code, log.lines().map(parse).collect())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn check_reports_all_errors_at_once() {
+    let directory = Directory::new();
+    let broken = "[rule.web]\nlisten = 80\nmembers = [\"a:0\"]\nbogus = 1\n";
+    let file = directory.write("broken.toml", broken);
+    let (code, stdout, stderr) = outcome(&["check", &file]);
+    assert_eq!((code, stdout.as_str()), (1, ""));
+    for line in [2, 3, 4] {
+        assert!(
+            stderr.contains(&format!("{file}:{line}:")),
+            "no error in line {line}: {stderr}"
+        );
+    }
+    assert!(stderr.contains("3 errors"), "{stderr}");
+
+    let (run_code, _, run_stderr) = outcome(&["run", &file]);
+    assert_eq!(run_code, 1);
+    assert!(run_stderr.contains(&format!("{file}:4:")), "{run_stderr}");
+
+    let file = directory.write("good.toml", &configuration(backend("a"), ""));
+    let (code, stdout, _) = outcome(&["check", &file]);
+    assert_eq!(code, 0);
+    assert!(stdout.contains("1 rule, 1 group, 1 member"), "{stdout}");
+}
+
+#[test]
+fn exit_codes_tell_what_went_wrong() {
+    assert_eq!(outcome(&["bogus"]).0, 2);
+    assert_eq!(outcome(&["ctl", "--admin", "nowhere", "status"]).0, 2);
+    // Bound and closed again: nobody listens there.
+    let free = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string();
+    let (code, _, stderr) = outcome(&["ctl", "--admin", &free, "status"]);
+    assert_eq!(code, 3);
+    assert!(
+        stderr.contains(&free) && stderr.contains("Is evenkeel running"),
+        "{stderr}"
+    );
+    let (code, stdout, _) = outcome(&["strategies"]);
+    assert_eq!(code, 0);
+    assert!(stdout.contains("(the default)"));
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let directory = Directory::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let text = configuration(backend("a"), "").replacen("127.0.0.1:0", &address, 1);
+    let (code, _, stderr) = outcome(&["run", &directory.write("admin.toml", &text)]);
+    assert_eq!(code, 1);
+    assert!(
+        stderr.contains(&address) && stderr.contains("admin API"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_balancer_lives_from_start_to_end() {
+    let directory = Directory::new();
+    let log = directory.path("access.log");
+    let more = format!("[access_log]\noutput = \"{log}\"");
+    let file = directory.write("evenkeel.toml", &configuration(backend("first"), &more));
+    let running = Running::start(&file);
+    assert_eq!(running.visit(), "first");
+
+    // A file that changes is read again, and so is one after SIGHUP.
+    let second = backend("second");
+    directory.write("evenkeel.toml", &configuration(second, &more));
+    running.until("the second member", |status| {
+        status["groups"][0]["members"][0]["name"] == second.to_string()
+    });
+    assert_eq!(running.visit(), "second");
+    let before = running.status()["generation"].as_u64();
+    running.signal(Signal::HUP);
+    running.until("another generation", |status| {
+        status["generation"].as_u64() > before
+    });
+
+    // A broken one changes nothing.
+    directory.write("evenkeel.toml", "[rule.web]\nbogus = 1\n");
+    running.until("an error", |status| {
+        status["last_reload"]["error"].is_string()
+    });
+    assert_eq!(running.visit(), "second");
+    let (code, _, stderr) = running.ctl("reload");
+    assert_eq!(code, 1);
+    assert!(stderr.contains("bogus"), "{stderr}");
+
+    // Commands show their effect.
+    let member = second.to_string();
+    assert_eq!(running.ctl(&format!("drain web {member}")).0, 0);
+    let (_, members, _) = running.ctl("members web");
+    assert!(members.contains("draining"), "{members}");
+    let (_, explain, _) = running.ctl("explain web");
+    assert!(explain.contains("nobody"), "{explain}");
+    assert_eq!(running.ctl(&format!("ready web {member}")).0, 0);
+    assert_eq!(running.ctl("loads push 127.0.0.1 cpu=0.25").0, 0);
+    let (code, top, _) = outcome(&["top", "--once", "--admin", &running.admin]);
+    assert_eq!(code, 0);
+    assert!(top.contains("cpu=0.25") && top.contains(&member), "{top}");
+    let (code, _, stderr) = running.ctl("drain web nobody");
+    assert_eq!(code, 1);
+    assert!(
+        stderr.contains("allowed") && stderr.contains(&member),
+        "{stderr}"
+    );
+
+    running.signal(Signal::TERM);
+    let (code, lines) = running.end();
+    assert_eq!(code, 0);
+    assert!(!lines.is_empty());
+    let log = std::fs::read_to_string(Path::new(&log)).unwrap();
+    let records: Vec<Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(records.len(), 3, "{log}");
+    assert_eq!(records[0]["bytes_sent"], 5);
+    assert_eq!(records[2]["member"], member);
+}
+
+#[test]
+fn open_connections_end_before_the_process_does() {
+    let directory = Directory::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let file = directory.write(
+        "evenkeel.toml",
+        &configuration(listener.local_addr().unwrap(), ""),
+    );
+    let open = |running: &Running| {
+        let mut client = TcpStream::connect(&running.rule).unwrap();
+        client.write_all(b"?").unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        server.read_exact(&mut [0]).unwrap();
+        (client, server)
+    };
+
+    // What is open may go on to its end.
+    let running = Running::start(&file);
+    let (mut client, mut server) = open(&running);
+    running.signal(Signal::TERM);
+    let deadline = Instant::now() + PATIENCE;
+    while running.is_ready() {
+        assert!(Instant::now() < deadline, "still wants clients");
+    }
+    server.write_all(b"done").unwrap();
+    drop(server);
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "done");
+    drop(client);
+    assert_eq!(running.end().0, 0);
+
+    // A second signal ends it at once, long before `shutdown_grace`.
+    let running = Running::start(&file);
+    let (mut client, _server) = open(&running);
+    running.signal(Signal::INT);
+    running.signal(Signal::TERM);
+    let _ = client.read_to_string(&mut String::new());
+    assert_eq!(running.end().0, 0);
+}
