@@ -88,9 +88,11 @@ impl Manager {
     fn checked(&self, member: MemberId, check: &HealthCheck, result: Result<(), CheckError>) {
         let now = self.clock().now();
         let mut owned = self.lock();
-        let Some((group, endpoint)) = owned.state.endpoint_mut(member) else {
+        let Some((handle, endpoint)) = owned.state.endpoint_mut(member) else {
             return;
         };
+        let group = handle.current.load();
+        let group = group.name();
         let limits = Limits {
             fall: check.fall,
             rise: check.rise,
@@ -98,7 +100,10 @@ impl Manager {
         let slot = &endpoint.member.slot;
         let member = &endpoint.member.name;
         match endpoint.health.observe(result.is_ok(), limits, slot, now) {
-            Some(Change::Up) => info!(%group, %member, "member is up"),
+            Some(Change::Up) => {
+                info!(%group, %member, "member is up");
+                handle.room.notify_waiters();
+            }
             Some(Change::Down) => {
                 let error = result.as_ref().err().map(tracing::field::display);
                 warn!(%group, %member, error, "member is down");

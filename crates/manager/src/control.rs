@@ -68,10 +68,13 @@ impl Manager {
             if state.set_panicking(panic) {
                 let group = entry.group.name();
                 match panic {
-                    true => warn!(
-                        %group,
-                        "panic: too many members are down or ejected; all are routed to"
-                    ),
+                    true => {
+                        warn!(
+                            %group,
+                            "panic: too many members are down or ejected; all are routed to"
+                        );
+                        entry.handle.room.notify_waiters();
+                    }
                     false => info!(%group, "panic is over"),
                 }
             }
@@ -195,5 +198,52 @@ impl<K: Clone + Eq + Hash, S: Clone + PartialEq> Tasks<K, S> {
             }
         }
         while self.set.try_join_next().is_some() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Counts those who live.
+    struct Alive(Arc<AtomicUsize>);
+
+    impl Drop for Alive {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test]
+    async fn tasks_follow_what_is_wanted() {
+        let (alive, started) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
+        let mut tasks = Tasks::new();
+        let mut want = async |wanted: &[(u32, u32)]| {
+            tasks.reconcile(wanted.iter().copied().collect(), |_, _| {
+                started.fetch_add(1, Ordering::Relaxed);
+                alive.fetch_add(1, Ordering::Relaxed);
+                let alive = Alive(Arc::clone(&alive));
+                async move {
+                    let _alive = alive;
+                    std::future::pending().await
+                }
+            });
+            // Aborted tasks end when the runtime gets to them.
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            let (alive, started) = (&alive, &started);
+            (
+                alive.load(Ordering::Relaxed),
+                started.load(Ordering::Relaxed),
+            )
+        };
+        assert_eq!(want(&[(1, 10), (2, 20)]).await, (2, 2));
+        assert_eq!(want(&[(1, 10), (2, 20)]).await, (2, 2), "nothing new");
+        assert_eq!(want(&[(1, 10), (2, 21)]).await, (2, 3), "one has changed");
+        assert_eq!(want(&[(2, 21)]).await, (1, 3));
+        assert_eq!(want(&[]).await, (0, 3));
     }
 }

@@ -33,7 +33,8 @@ pub struct RuleSnapshot {
 pub struct GroupHandle {
     /// What `pick` works on now.
     pub current: ArcSwap<Group>,
-    /// Told when a member got below its connection limit.
+    /// Told when waiting may be over: a member got below its connection limit, is back,
+    /// or is new.
     pub room: Notify,
     max_queue: AtomicUsize,
     /// Requests that wait for `room`.

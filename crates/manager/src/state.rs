@@ -172,6 +172,13 @@ pub(crate) struct GroupEntry {
     fresh: bool,
 }
 
+/// What makes an endpoint of a group the same one in the next state: host and port as
+/// in the file, and the address.
+type Identity<'a> = (&'a str, u16, SocketAddr);
+
+/// The endpoints of the state before.
+type Before<'a> = HashMap<Identity<'a>, &'a Endpoint>;
+
 /// One member as the data plane knows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
@@ -187,6 +194,12 @@ pub(crate) struct Endpoint {
     pub checked: Option<Checked>,
     pub history: History,
     fresh: bool,
+}
+
+impl Endpoint {
+    fn identity(&self) -> Identity<'_> {
+        (&self.host, self.port, self.member.address)
+    }
 }
 
 impl State {
@@ -230,11 +243,11 @@ impl State {
         self.groups.iter().find(|entry| entry.config.name == name)
     }
 
-    /// The member `id`, with the name of its group.
-    pub fn endpoint_mut(&mut self, id: MemberId) -> Option<(&str, &mut Endpoint)> {
+    /// The member `id`, with the handle of its group.
+    pub fn endpoint_mut(&mut self, id: MemberId) -> Option<(&GroupHandle, &mut Endpoint)> {
         let &(group, endpoint) = self.index.get(&id)?;
         let entry = self.groups.get_mut(group)?;
-        Some((&entry.config.name, entry.endpoints.get_mut(endpoint)?))
+        Some((&entry.handle, entry.endpoints.get_mut(endpoint)?))
     }
 
     /// Makes this state the one that the data plane sees, as far as groups go.
@@ -275,9 +288,11 @@ impl State {
         if let Some(strategy) = self.inputs.live.strategies.get(&config.name) {
             config.strategy = strategy.clone();
         }
+        let before = old.map(|old| &old.endpoints[..]).unwrap_or_default();
+        let before: Before = before.iter().map(|e| (e.identity(), e)).collect();
         let mut endpoints = Vec::new();
         for member in &config.members {
-            self.next_endpoints(&config, member, old, old_locations, &mut endpoints);
+            self.next_endpoints(&config, member, &before, old_locations, &mut endpoints);
         }
         let members: Vec<Member> = endpoints.iter().map(|e| e.member.clone()).collect();
         let unchanged = old.filter(|old| {
@@ -316,7 +331,7 @@ impl State {
         &mut self,
         config: &GroupConfig,
         member: &MemberConfig,
-        old: Option<&GroupEntry>,
+        before: &Before<'_>,
         old_locations: &Locations,
         endpoints: &mut Vec<Endpoint>,
     ) {
@@ -343,11 +358,7 @@ impl State {
                 )
             };
             let place = member.location.clone().unwrap_or(place);
-            let before = old.and_then(|old| {
-                old.endpoints.iter().find(|e| {
-                    e.host == member.host && e.port == member.port && e.member.address == address
-                })
-            });
+            let before = before.get(&(member.host.as_str(), member.port, address));
             let key = |name: &str| (config.name.clone(), name.to_owned());
             let live = &self.inputs.live;
             let admin = live.admin.get(&key(&name));
@@ -442,4 +453,186 @@ fn same_member((a, b): (&Member, &Member)) -> bool {
         && a.address == b.address
         && a.max_connections == b.max_connections
         && Arc::ptr_eq(&a.location, &b.location)
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_core::load::{LoadId, LoadValue};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::Rule;
+
+    /// What happens to the inputs.
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// The file has these members (host, drained) in two groups.
+        Reload(Vec<(usize, bool)>, Vec<(usize, bool)>),
+        /// A host has so many addresses, from a first one on.
+        Resolve(usize, u8, u8),
+        /// An administrator speaks.
+        Admin(usize, AdminState),
+    }
+
+    const HOSTS: [&str; 5] = [
+        "10.0.0.1",
+        "10.0.0.2",
+        "a.example",
+        "b.example",
+        "c.example",
+    ];
+
+    fn any_step() -> impl Strategy<Value = Step> {
+        let members = || {
+            let all = proptest::sample::subsequence((0..HOSTS.len()).collect::<Vec<_>>(), 0..=5);
+            (all, any::<u8>()).prop_map(|(hosts, drained)| {
+                let member = |host: usize| (host, drained & 1 << host != 0);
+                hosts.into_iter().map(member).collect::<Vec<_>>()
+            })
+        };
+        let state = prop_oneof![
+            Just(AdminState::Ready),
+            Just(AdminState::Drain),
+            Just(AdminState::Maintenance)
+        ];
+        prop_oneof![
+            (members(), members()).prop_map(|(a, b)| Step::Reload(a, b)),
+            (2..HOSTS.len(), 0u8..4, 1u8..4).prop_map(|(h, first, n)| Step::Resolve(h, first, n)),
+            (0..HOSTS.len(), state).prop_map(|(host, state)| Step::Admin(host, state)),
+        ]
+    }
+
+    fn config(groups: [&[(usize, bool)]; 2]) -> Config {
+        let member = |&(host, drain): &(usize, bool)| MemberConfig {
+            drain,
+            ..MemberConfig::new(HOSTS[host], 80)
+        };
+        let names = ["a", "b"];
+        let group = |(name, members): (&str, &[(usize, bool)])| {
+            GroupConfig::new(name, members.iter().map(member).collect())
+        };
+        Config {
+            rules: names
+                .iter()
+                .map(|name| Rule::new(name, vec![], name))
+                .collect(),
+            groups: names.into_iter().zip(groups).map(group).collect(),
+            ..Config::default()
+        }
+    }
+
+    type Seen = HashMap<(String, String, SocketAddr), (MemberId, Arc<Slot>)>;
+
+    fn seen(state: &State) -> Seen {
+        let of_group = |entry: &GroupEntry| {
+            let group = entry.config.name.clone();
+            let endpoint = move |e: &Endpoint| {
+                let key = (group.clone(), e.host.clone(), e.member.address);
+                (key, (e.member.id, Arc::clone(&e.member.slot)))
+            };
+            entry.endpoints.iter().map(endpoint).collect::<Vec<_>>()
+        };
+        state.groups.iter().flat_map(of_group).collect()
+    }
+
+    proptest! {
+        /// Whatever happens, in whatever order: who stays keeps id and slot, ids are
+        /// unique, names are unique, and the slots say what file, administrator and DNS
+        /// say.
+        #[test]
+        fn identity_and_state_follow_the_inputs(steps in proptest::collection::vec(any_step(), 1..20)) {
+            let now = Instant::from_nanos(1);
+            let mut state = State::empty();
+            state = state.next(Inputs { config: config([&[], &[]]), ..state.inputs.clone() }, 1);
+            state.commit(now);
+            for step in steps {
+                let inputs = match step {
+                    Step::Reload(a, b) => state.inputs.with_config(config([&a, &b])),
+                    Step::Resolve(host, first, count) => {
+                        let mut inputs = state.inputs.clone();
+                        let ips = (first..first + count).map(|n| IpAddr::from([10, 1, 0, n]));
+                        inputs.addresses.insert(HOSTS[host].into(), ips.collect());
+                        inputs
+                    }
+                    Step::Admin(host, to) => {
+                        let mut inputs = state.inputs.clone();
+                        let name = format!("{}:80", HOSTS[host]);
+                        if member(&inputs.config, "a", &name).is_some() {
+                            inputs.live.admin.insert(("a".into(), name), to);
+                        }
+                        inputs
+                    }
+                };
+                let before = seen(&state);
+                let handles: Vec<_> = state.groups.iter().map(|e| Arc::clone(&e.handle)).collect();
+                let mut next = state.next(inputs, state.snapshot.generation);
+                // Nothing is visible yet.
+                for (handle, entry) in handles.iter().zip(&state.groups) {
+                    prop_assert!(Arc::ptr_eq(&handle.current.load(), &entry.group));
+                }
+                next.commit(now);
+                state = next;
+
+                let after = seen(&state);
+                for (key, (id, slot)) in &after {
+                    if let Some((old_id, old_slot)) = before.get(key) {
+                        prop_assert_eq!(id, old_id);
+                        prop_assert!(Arc::ptr_eq(slot, old_slot));
+                    }
+                }
+                let ids: HashSet<_> = after.values().map(|(id, _)| *id).collect();
+                prop_assert_eq!(ids.len(), after.len());
+                for (entry, handle) in state.groups.iter().zip(&handles) {
+                    prop_assert!(Arc::ptr_eq(&entry.handle, handle));
+                    let current = handle.current.load();
+                    prop_assert!(Arc::ptr_eq(&current, &entry.group));
+                    prop_assert_eq!(current.members().len(), entry.endpoints.len());
+                    let names: HashSet<_> = current.members().iter().map(|m| &m.name).collect();
+                    prop_assert_eq!(names.len(), entry.endpoints.len());
+                    for (seen, endpoint) in current.members().iter().zip(&entry.endpoints) {
+                        prop_assert_eq!(seen.id, endpoint.member.id);
+                        prop_assert!(Arc::ptr_eq(&seen.slot, &endpoint.member.slot));
+                        let name = format!("{}:{}", endpoint.host, endpoint.port);
+                        let in_file = member(&state.inputs.config, &entry.config.name, &name);
+                        let in_file = in_file.map_or(AdminState::Ready, |m| match m.drain {
+                            true => AdminState::Drain,
+                            false => AdminState::Ready,
+                        });
+                        let live = &state.inputs.live.admin;
+                        let live = live.get(&(entry.config.name.clone(), name));
+                        prop_assert_eq!(endpoint.admin, live.copied().unwrap_or(in_file));
+                        let has = |reason| seen.slot.has(reason);
+                        prop_assert_eq!(has(Reason::Draining), endpoint.admin == AdminState::Drain);
+                        let maintenance = endpoint.admin == AdminState::Maintenance;
+                        prop_assert_eq!(has(Reason::Maintenance), maintenance);
+                        let known = ip(&endpoint.host).is_some()
+                            || state.inputs.addresses.contains_key(&endpoint.host);
+                        prop_assert_eq!(has(Reason::Unresolved), !known);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_location_is_shared_by_the_groups_that_name_it() {
+        let mut state = State::empty();
+        let config = config([&[(0, false)], &[(0, false), (1, false)]]);
+        state = state.next(
+            Inputs {
+                config,
+                ..state.inputs.clone()
+            },
+            1,
+        );
+        let location = |group: usize, member: usize| {
+            Arc::clone(&state.groups[group].group.members()[member].location)
+        };
+        assert!(Arc::ptr_eq(&location(0, 0), &location(1, 0)));
+        assert!(!Arc::ptr_eq(&location(0, 0), &location(1, 1)));
+        let now = Instant::from_nanos(1);
+        let half = LoadValue::new(0.5).unwrap();
+        location(0, 0).report(LoadId::CPU, half, now).unwrap();
+        assert!(location(1, 0).load(LoadId::CPU, now).is_some());
+    }
 }
