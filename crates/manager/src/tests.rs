@@ -428,3 +428,38 @@ async fn panic_and_alerts_follow_members_and_loads() {
     assert!(down(true));
     assert!(!down(false));
 }
+
+#[tokio::test]
+async fn a_strategy_says_when_its_locations_must_shed() {
+    let (manager, _, _) = manager();
+    manager
+        .apply(config(&["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]))
+        .await
+        .unwrap();
+    let alerts = |strategy: &str, params: &[(&str, f64)], loads: [f64; 3]| {
+        let params: Vec<_> = params.iter().map(|(n, v)| (n.to_string(), *v)).collect();
+        manager.set_strategy("app", strategy, &params).unwrap();
+        for (index, load) in loads.into_iter().enumerate() {
+            let location = format!("10.0.0.{}", index + 1);
+            manager.report(&location, &[(LoadId::CPU, load)]).unwrap();
+        }
+        manager.round_now();
+        let members = app(&manager).members.into_iter();
+        members.map(|member| member.alert).collect::<Vec<_>>()
+    };
+    let none = [false; 3];
+    assert_eq!(alerts("round_robin", &[], [0.1, 5.0, 0.1]), none);
+    assert_eq!(alerts("least_loaded", &[], [0.1, 5.0, 0.1]), none);
+    let critical = [("critical_threshold", 0.8)];
+    let second = [false, true, false];
+    assert_eq!(alerts("least_loaded", &critical, [0.1, 0.9, 0.7]), second);
+    assert_eq!(alerts("load_minimum", &[], [0.5, 0.5, 0.5]), none);
+    assert_eq!(alerts("load_minimum", &[], [0.5, 0.71, 0.5]), second);
+    assert_eq!(alerts("load_minimum", &[], [0.5, 5.0, 0.5]), second);
+    assert_eq!(alerts("load_average", &[], [0.5, 0.5, 0.5]), none);
+    assert_eq!(alerts("load_average", &[], [0.1, 1.0, 0.1]), second);
+    // The load is the effective one: half of what was reported, here.
+    let tolerant = [("critical_threshold", 0.8), ("tolerance", 2.0)];
+    assert_eq!(alerts("least_loaded", &tolerant, [0.1, 1.4, 0.1]), none);
+    assert_eq!(alerts("least_loaded", &tolerant, [0.1, 1.7, 0.1]), second);
+}

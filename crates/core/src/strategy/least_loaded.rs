@@ -11,6 +11,7 @@
 use super::by_load::{self, Standing};
 use super::choose::Best;
 use super::{Kind, Param, Strategy};
+use crate::analyzer::Threshold;
 use crate::effective::{DAMPENING, PER_BALANCE_LOAD, Shaping, TOLERANCE};
 use crate::group::View;
 use crate::trace::Trace;
@@ -48,10 +49,11 @@ pub(super) const KIND: Kind = Kind {
         PER_BALANCE_LOAD,
     ],
     build: |values, _| {
-        let reject = values.get(REJECT_THRESHOLD.name) as f32;
+        let threshold = |param: &Param| Some(values.get(param.name) as f32).filter(|&t| t > 0.0);
         Box::new(LeastLoaded {
             shaping: Shaping::of(values),
-            reject: if reject > 0.0 { reject } else { f32::INFINITY },
+            reject: threshold(&REJECT_THRESHOLD).unwrap_or(f32::INFINITY),
+            critical: threshold(&CRITICAL_THRESHOLD).map(Threshold::Critical),
         })
     },
 };
@@ -60,6 +62,7 @@ pub(super) const KIND: Kind = Kind {
 struct LeastLoaded {
     shaping: Shaping,
     reject: f32,
+    critical: Option<Threshold>,
 }
 
 impl LeastLoaded {
@@ -82,5 +85,9 @@ impl Strategy for LeastLoaded {
         by_load::least(view, rng, trace, Best::new(0.005), |index| {
             self.standing(view, index)
         })
+    }
+
+    fn alert_threshold(&self) -> Option<Threshold> {
+        self.critical
     }
 }

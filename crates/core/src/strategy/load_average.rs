@@ -7,6 +7,7 @@
 use super::by_load::sits_out;
 use super::choose::Urn;
 use super::{Kind, Param, Strategy};
+use crate::analyzer::Threshold;
 use crate::effective::{DAMPENING, PER_BALANCE_LOAD, Shaping, TOLERANCE};
 use crate::group::View;
 use crate::trace::Trace;
@@ -30,6 +31,7 @@ pub(super) const KIND: Kind = Kind {
         Box::new(LoadAverage {
             urn: Urn::new(members),
             shaping: Shaping::of(values),
+            excess: values.get(CRITICAL_EXCESS.name) as f32,
         })
     },
 };
@@ -38,6 +40,7 @@ pub(super) const KIND: Kind = Kind {
 struct LoadAverage {
     urn: Urn,
     shaping: Shaping,
+    excess: f32,
 }
 
 impl Strategy for LoadAverage {
@@ -62,5 +65,9 @@ impl Strategy for LoadAverage {
             }
         });
         Some(index)
+    }
+
+    fn alert_threshold(&self) -> Option<Threshold> {
+        Some(Threshold::AboveAverage(self.excess))
     }
 }

@@ -10,6 +10,7 @@
 use super::by_load::{self, Standing};
 use super::choose::Best;
 use super::{Kind, Param, Strategy};
+use crate::analyzer::Threshold;
 use crate::effective::{DAMPENING, PER_BALANCE_LOAD, Shaping, TOLERANCE};
 use crate::group::View;
 use crate::trace::Trace;
@@ -32,6 +33,7 @@ pub(super) const KIND: Kind = Kind {
     build: |values, _| {
         Box::new(LoadMinimum {
             shaping: Shaping::of(values),
+            excess: values.get(CRITICAL_EXCESS.name) as f32,
         })
     },
 };
@@ -39,6 +41,7 @@ pub(super) const KIND: Kind = Kind {
 #[derive(Debug)]
 struct LoadMinimum {
     shaping: Shaping,
+    excess: f32,
 }
 
 impl Strategy for LoadMinimum {
@@ -50,5 +53,9 @@ impl Strategy for LoadMinimum {
         by_load::least(view, rng, trace, Best::new(0.025), |index| {
             Standing::of(view.effective_load(index, &self.shaping))
         })
+    }
+
+    fn alert_threshold(&self) -> Option<Threshold> {
+        Some(Threshold::AboveMinimum(self.excess))
     }
 }
