@@ -32,6 +32,11 @@ fn the_reference_of_keys_is_up_to_date() {
     ends_with_reference("docs/configuration.md", &reference::keys());
 }
 
+#[test]
+fn the_reference_of_strategies_is_up_to_date() {
+    ends_with_reference("docs/strategies.md", &reference::strategies());
+}
+
 fn examples() -> Vec<PathBuf> {
     let folder = std::fs::read_dir(root().join("examples")).unwrap();
     let paths = folder.map(|entry| entry.unwrap().path());

@@ -39,7 +39,7 @@ fn key(key: &KeyDoc) -> String {
 }
 
 fn strategy(kind: &Kind) -> String {
-    let mut text = format!("#### `{}`\n\n{}\n\n", kind.name, kind.doc);
+    let mut text = format!("### `{}`\n\n{}\n\n", kind.name, kind.doc);
     for param in kind.params {
         text += &format!(
             "- `{}`: {} Allowed: {}; default {}.\n",
