@@ -2,10 +2,11 @@
 //! answers keep up (open loop). Latency counts from the moment a request was due, so a
 //! stalled balancer or back-end cannot hide behind a waiting client.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -69,6 +70,12 @@ impl Seen {
     }
 }
 
+/// What the clients of an arm have seen, to read or to add to.
+pub fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+    // Counters cannot be left half written.
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn quantiles(mut latencies: Vec<Duration>) -> Quantiles {
     latencies.sort_unstable();
     let at = |share: f64| {
@@ -87,23 +94,23 @@ fn quantiles(mut latencies: Vec<Duration>) -> Quantiles {
 
 /// Sends `rate` requests per second to `target` until the task is dropped. `seed` gives
 /// the moments: two arms with one seed get the same ones.
-pub async fn run(target: SocketAddr, rate: f64, seed: u64, seen: Rc<RefCell<Seen>>) {
+pub async fn run(target: SocketAddr, rate: f64, seed: u64, seen: Arc<Mutex<Seen>>) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let idle: Rc<RefCell<Vec<TcpStream>>> = Rc::default();
     let mut due = Instant::now();
     loop {
         due += Duration::from_secs_f64(-(1.0 - rng.f64()).ln() / rate);
         tokio::time::sleep_until(due.into()).await;
-        if seen.borrow().under_way >= MAX_UNDER_WAY {
-            seen.borrow_mut().failed += 1;
+        if lock(&seen).under_way >= MAX_UNDER_WAY {
+            lock(&seen).failed += 1;
             continue;
         }
-        seen.borrow_mut().under_way += 1;
-        let (idle, seen) = (Rc::clone(&idle), Rc::clone(&seen));
+        lock(&seen).under_way += 1;
+        let (idle, seen) = (Rc::clone(&idle), Arc::clone(&seen));
         tokio::task::spawn_local(async move {
             let reused = idle.borrow_mut().pop();
             let result = request(target, reused).await;
-            let mut seen = seen.borrow_mut();
+            let mut seen = lock(&seen);
             seen.under_way -= 1;
             match result {
                 Ok(stream) => {

@@ -1,0 +1,290 @@
+//! The stage: back-ends and load in a thread of their own, and the balancer in a process
+//! of its own, just as a user would run it.
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::DemoError;
+use crate::backend::Backend;
+use crate::load::{self, Seen};
+
+/// Requests that each back-end serves at once, and the mean time of one. Four back-ends
+/// of different speed: the slowest has half the capacity of the fastest.
+pub const BACKENDS: [(usize, Duration); 4] = [
+    (2, Duration::from_millis(8)),
+    (2, Duration::from_millis(10)),
+    (2, Duration::from_millis(12)),
+    (2, Duration::from_millis(16)),
+];
+
+/// The back-end that turns slow.
+pub const TURNS_SLOW: usize = 1;
+
+/// How many times slower it then is.
+pub const SLOWDOWN: f32 = 5.0;
+
+/// Share of the four back-ends' capacity that the load asks for.
+const UTILISATION: f64 = 0.6;
+
+/// The two arms, by the names of their rules and groups.
+pub const ARMS: [&str; 2] = ["adaptive", "round_robin"];
+
+/// One arm of the comparison: a rule with four back-ends of its own.
+#[derive(Debug)]
+pub struct Arm {
+    /// Name of its rule and group, which is that of its strategy.
+    pub name: &'static str,
+    /// Where the balancer listens for it.
+    pub listen: SocketAddr,
+    /// Its back-ends.
+    pub backends: Vec<Backend>,
+    /// What its clients have seen.
+    pub seen: Arc<Mutex<Seen>>,
+}
+
+/// Everything that runs. Dropping it stops the balancer and removes what was written.
+#[derive(Debug)]
+pub struct Stage {
+    /// The arms, in the order of [`ARMS`].
+    pub arms: Vec<Arm>,
+    /// Requests per second that each arm gets.
+    pub rate: f64,
+    /// Where the balancer's admin API is.
+    pub admin: SocketAddr,
+    /// The balancer's configuration.
+    pub config: PathBuf,
+    /// Where the balancer logs.
+    pub log: PathBuf,
+    balancer: Child,
+    start_load: mpsc::Sender<()>,
+}
+
+impl Stage {
+    /// Starts the back-ends, and the balancer in front of them. `evenkeel` is the
+    /// product's binary.
+    pub fn set_up(evenkeel: &std::path::Path) -> Result<Stage, DemoError> {
+        let ports = free_addresses(3).map_err(DemoError::Backends)?;
+        let (tell_backends, backends) = mpsc::channel();
+        let (start_load, load_may_start) = mpsc::channel();
+        let rate = UTILISATION
+            * BACKENDS
+                .iter()
+                .map(|(workers, mean)| *workers as f64 / mean.as_secs_f64())
+                .sum::<f64>();
+        let mut arms: Vec<Arm> = ARMS
+            .iter()
+            .zip(&ports)
+            .map(|(name, listen)| Arm {
+                name,
+                listen: *listen,
+                backends: Vec::new(),
+                seen: Arc::default(),
+            })
+            .collect();
+        let targets: Vec<_> = arms
+            .iter()
+            .map(|arm| (arm.listen, Arc::clone(&arm.seen)))
+            .collect();
+        std::thread::Builder::new()
+            .name("demo-world".into())
+            .spawn(move || world(&tell_backends, &load_may_start, rate, targets))
+            .map_err(DemoError::Backends)?;
+        for arm in &mut arms {
+            let started = backends.recv().map_err(|_| lost_world())?;
+            arm.backends = started.map_err(DemoError::Backends)?;
+        }
+
+        let base = std::env::temp_dir().join(format!("evenkeel-demo-{}", std::process::id()));
+        let (config, log) = (base.with_extension("toml"), base.with_extension("log"));
+        let written = |path: &PathBuf| {
+            let path = path.clone();
+            move |source| DemoError::Write { path, source }
+        };
+        fs::write(&config, configuration(&arms, ports[2])).map_err(written(&config))?;
+        let log_file = fs::File::create(&log).map_err(written(&log))?;
+        let log_too = log_file.try_clone().map_err(written(&log))?;
+        let mut command = Command::new(evenkeel);
+        command
+            .arg("run")
+            .arg(&config)
+            .stdin(Stdio::null())
+            .stdout(log_file)
+            .stderr(log_too)
+            // Ctrl-C goes to the whole foreground group: the balancer stays until it is
+            // told, so that the last figures can still be read.
+            .process_group(0);
+        let balancer = command.spawn().map_err(|source| DemoError::Balancer {
+            log: log.clone(),
+            reason: source.to_string(),
+        })?;
+        Ok(Stage {
+            arms,
+            rate,
+            admin: ports[2],
+            config,
+            log,
+            balancer,
+            start_load,
+        })
+    }
+
+    /// Starts the load, once the balancer is ready.
+    pub fn start_load(&self) -> Result<(), DemoError> {
+        self.start_load.send(()).map_err(|_| lost_world())
+    }
+
+    /// Whether the balancer has ended, and how.
+    pub fn balancer_ended(&mut self) -> Option<DemoError> {
+        let status = self.balancer.try_wait().ok()??;
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        let last = log.lines().rev().take(5).collect::<Vec<_>>();
+        let last: Vec<_> = last.into_iter().rev().collect();
+        Some(DemoError::Balancer {
+            log: self.log.clone(),
+            reason: format!("it ended with {status}:\n{}", last.join("\n")),
+        })
+    }
+
+    /// Makes the chosen back-end of each arm slow, or normal again.
+    pub fn set_slow(&self, slow: bool) {
+        for arm in &self.arms {
+            if let Some(backend) = arm.backends.get(TURNS_SLOW) {
+                backend.set_slowdown(if slow { SLOWDOWN } else { 1.0 });
+            }
+        }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if let Some(pid) = rustix::process::Pid::from_raw(self.balancer.id().cast_signed()) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let deadline = Instant::now() + Duration::from_secs(3);
+        while matches!(self.balancer.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = self.balancer.kill();
+        let _ = self.balancer.wait();
+        let _ = fs::remove_file(&self.config);
+        let _ = fs::remove_file(&self.log);
+    }
+}
+
+fn lost_world() -> DemoError {
+    DemoError::Backends(io::Error::other("their thread has ended"))
+}
+
+/// Back-ends and load, on a runtime of their own, until the process ends.
+fn world(
+    tell_backends: &mpsc::Sender<io::Result<Vec<Backend>>>,
+    load_may_start: &mpsc::Receiver<()>,
+    rate: f64,
+    targets: Vec<(SocketAddr, Arc<Mutex<Seen>>)>,
+) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let _ = tell_backends.send(Err(error));
+            return;
+        }
+    };
+    let local = tokio::task::LocalSet::new();
+    for _ in &targets {
+        let started = local.block_on(&runtime, async {
+            let mut started = Vec::new();
+            for (workers, mean) in BACKENDS {
+                started.push(Backend::start(workers, mean).await?);
+            }
+            Ok(started)
+        });
+        if tell_backends.send(started).is_err() {
+            return;
+        }
+    }
+    // The back-ends must answer health checks while the balancer starts.
+    local.block_on(&runtime, async {
+        while let Err(mpsc::TryRecvError::Empty) = load_may_start.try_recv() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        for (target, seen) in targets {
+            // One seed: both arms get the same requests at the same moments.
+            tokio::task::spawn_local(load::run(target, rate, 1, seen));
+        }
+        std::future::pending::<()>().await;
+    });
+}
+
+/// Addresses that nobody listens on. Another process could take one in between; then the
+/// balancer says so.
+fn free_addresses(count: usize) -> io::Result<Vec<SocketAddr>> {
+    let held: Vec<_> = (0..count)
+        .map(|_| TcpListener::bind("127.0.0.1:0"))
+        .collect::<io::Result<_>>()?;
+    held.iter().map(TcpListener::local_addr).collect()
+}
+
+/// The name of a location: what a back-end's load is reported for.
+pub fn location(arm: &str, index: usize) -> String {
+    format!("{arm}-{}", index + 1)
+}
+
+fn configuration(arms: &[Arm], admin: SocketAddr) -> String {
+    let mut text =
+        format!("# What `evenkeel demo` runs.\nworkers = 1\n\n[admin]\nlisten = \"{admin}\"\n");
+    for Arm {
+        name,
+        listen,
+        backends,
+        ..
+    } in arms
+    {
+        text.push_str(&format!(
+            "\n[rule.{name}]\nlisten = \"{listen}\"\nprotocol = \"http\"\ngroup = \"{name}\"\n\n\
+             [group.{name}]\nstrategy = \"{name}\"\nmembers = [\n"
+        ));
+        for (index, backend) in backends.iter().enumerate() {
+            text.push_str(&format!(
+                "  {{ address = \"{}\", location = \"{}\" }},\n",
+                backend.address(),
+                location(name, index)
+            ));
+        }
+        text.push_str("]\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_is_valid() {
+        let arms: Vec<Arm> = ARMS
+            .iter()
+            .zip(["127.0.0.1:7001", "127.0.0.1:7002"])
+            .map(|(name, listen)| Arm {
+                name,
+                listen: listen.parse().unwrap(),
+                backends: Vec::new(),
+                seen: Arc::default(),
+            })
+            .collect();
+        let text = configuration(&arms, "127.0.0.1:7003".parse().unwrap());
+        let text = text.replace("members = [\n]", "members = [\"127.0.0.1:1\"]");
+        let config = evenkeel_manager::config::parse("demo.toml", &text).unwrap();
+        assert_eq!(config.rules.len(), 2);
+        assert_eq!(config.groups[1].strategy.kind().name, "round_robin");
+    }
+}
