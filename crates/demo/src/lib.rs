@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use evenkeel_admin::client::{Client, ClientError};
+use evenkeel_admin::wire::{Done, Report};
 use evenkeel_manager::status::Status;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 
@@ -62,6 +63,9 @@ pub enum DemoError {
     /// Its admin API does not answer.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// Nothing came back through an arm.
+    #[error("no request of the arm {0} was answered")]
+    NoAnswer(&'static str),
     /// The terminal does not work.
     #[error("the terminal cannot be used: {0}; with output to a pipe the demo needs none")]
     Terminal(io::Error),
@@ -97,7 +101,10 @@ pub fn run(evenkeel: &Path, seconds: u64) -> Result<(), DemoError> {
         show.in_lines(&interrupted)?;
     }
     print!("{}", summary::summary(&show));
-    Ok(())
+    match show.stage.silent_arm() {
+        Some(arm) => Err(DemoError::NoAnswer(arm)),
+        None => Ok(()),
+    }
 }
 
 /// Set when somebody wants the demo to end.
@@ -177,8 +184,8 @@ impl Show {
                 let Event::Key(key) = event::read().map_err(DemoError::Terminal)? else {
                     continue;
                 };
-                let control_c = key.code == KeyCode::Char('c')
-                    && key.modifiers.contains(KeyModifiers::CONTROL);
+                let control_c =
+                    key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
                 if control_c || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) {
                     break;
                 }
@@ -244,9 +251,11 @@ impl Show {
                 let possible = elapsed.as_secs_f64() * backend.workers() as f64;
                 let used = now.saturating_sub(before).as_secs_f64() / possible.max(1e-3);
                 let location = stage::location(arm.name, index);
-                let loads = evenkeel_admin::wire::Loads::from([("cpu".to_owned(), used)]);
+                let report = Report {
+                    loads: [("cpu".to_owned(), used)].into(),
+                };
                 let path = ["v1", "locations", &location, "loads"];
-                let _: serde_json::Value = self.client.post(&path, &loads)?;
+                let _: Done = self.client.post(&path, &report)?;
             }
         }
         self.busy = busy;

@@ -2,9 +2,9 @@
 //! answers keep up (open loop). Latency counts from the moment a request was due, so a
 //! stalled balancer or back-end cannot hide behind a waiting client.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

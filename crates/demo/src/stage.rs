@@ -33,7 +33,8 @@ pub const SLOWDOWN: f32 = 5.0;
 /// Share of the four back-ends' capacity that the load asks for.
 const UTILISATION: f64 = 0.6;
 
-/// The two arms, by the names of their rules and groups.
+/// The two arms, by the names of their rules, groups and strategies. The first is the
+/// default strategy.
 pub const ARMS: [&str; 2] = ["adaptive", "round_robin"];
 
 /// One arm of the comparison: a rule with four back-ends of its own.
@@ -152,6 +153,12 @@ impl Stage {
         })
     }
 
+    /// An arm through which no request was answered.
+    pub fn silent_arm(&self) -> Option<&'static str> {
+        let silent = |arm: &&Arm| load::lock(&arm.seen).answered == 0;
+        self.arms.iter().find(silent).map(|arm| arm.name)
+    }
+
     /// Makes the chosen back-end of each arm slow, or normal again.
     pub fn set_slow(&self, slow: bool) {
         for arm in &self.arms {
@@ -251,8 +258,13 @@ fn configuration(arms: &[Arm], admin: SocketAddr) -> String {
     {
         text.push_str(&format!(
             "\n[rule.{name}]\nlisten = \"{listen}\"\nprotocol = \"http\"\ngroup = \"{name}\"\n\n\
-             [group.{name}]\nstrategy = \"{name}\"\nmembers = [\n"
+             [group.{name}]\n"
         ));
+        // The other arm names no strategy: what runs there is the default.
+        if *name != ARMS[0] {
+            text.push_str(&format!("strategy = \"{name}\"\n"));
+        }
+        text.push_str("members = [\n");
         for (index, backend) in backends.iter().enumerate() {
             text.push_str(&format!(
                 "  {{ address = \"{}\", location = \"{}\" }},\n",

@@ -40,7 +40,12 @@ pub fn summary(show: &Show) -> String {
         let _ = write!(text, "{label:<22}");
         for arm in &show.stage.arms {
             let seen = between(arm, show.started, phase.from, end);
-            let _ = write!(text, "  {:>10} {:>11}", duration(seen.p50), duration(seen.p99));
+            let _ = write!(
+                text,
+                "  {:>10} {:>11}",
+                duration(seen.p50),
+                duration(seen.p99)
+            );
         }
         text.push('\n');
     }

@@ -12,7 +12,7 @@ use ratatui::widgets::{Paragraph, Sparkline};
 
 use crate::Show;
 use crate::load::{self, Quantiles};
-use crate::stage::{Arm, BACKENDS, SLOWDOWN, Stage, TURNS_SLOW};
+use crate::stage::{Arm, SLOWDOWN, Stage, TURNS_SLOW};
 
 /// The clients' figures are those of the last five seconds.
 const WINDOW: Duration = Duration::from_secs(5);
@@ -89,9 +89,7 @@ fn head(show: &Show) -> Vec<Line<'static>> {
     ])];
     let loud = Style::new().fg(Color::Black).bg(Color::Yellow);
     lines.push(match show.phases.last() {
-        Some(phase) if phase.slow => {
-            Line::styled(format!(" {} ", situation(show)), loud)
-        }
+        Some(phase) if phase.slow => Line::styled(format!(" {} ", situation(show)), loud),
         _ => Line::from(situation(show)),
     });
     lines
@@ -133,7 +131,10 @@ fn draw_arm(
         Some(group) => frame.render_widget(Paragraph::new(group.title()), title),
         None => frame.render_widget(Paragraph::new(Line::styled(arm.name, bold)), title),
     }
-    frame.render_widget(Paragraph::new(Line::styled(clients_line(arm), bold)), clients);
+    frame.render_widget(
+        Paragraph::new(Line::styled(clients_line(arm), bold)),
+        clients,
+    );
     let width = usize::from(chart.width);
     let recent = &past[past.len().saturating_sub(width)..];
     let bars = recent
@@ -173,12 +174,14 @@ fn clients_line(arm: &Arm) -> String {
 fn groups(show: &Show) -> Vec<GroupView> {
     let mut groups = show.status.as_ref().map(GroupView::all).unwrap_or_default();
     for (group, arm) in groups.iter_mut().zip(&show.stage.arms) {
-        let backends = arm.backends.iter().zip(BACKENDS);
-        for (index, (member, (backend, (_, mean)))) in
-            group.members.iter_mut().zip(backends).enumerate()
-        {
+        let members = group.members.iter_mut().zip(&arm.backends);
+        for (index, (member, backend)) in members.enumerate() {
             let now = backend.mean().mul_f32(backend.slowdown());
-            let slow = if now > mean { " SLOW" } else { "" };
+            let slow = if backend.slowdown() > 1.0 {
+                " SLOW"
+            } else {
+                ""
+            };
             member.name = format!("{} ({}{slow})", index + 1, duration(now));
         }
     }
@@ -187,7 +190,11 @@ fn groups(show: &Show) -> Vec<GroupView> {
 
 /// The same for an output that is no terminal.
 pub fn plain(show: &Show) -> String {
-    let mut text = format!("{:>4} s  {}\n", show.started.elapsed().as_secs(), situation(show));
+    let mut text = format!(
+        "{:>4} s  {}\n",
+        show.started.elapsed().as_secs(),
+        situation(show)
+    );
     let groups = groups(show);
     for arm in &show.stage.arms {
         text.push_str(&format!("{:<12} {}\n", arm.name, clients_line(arm)));

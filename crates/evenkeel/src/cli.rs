@@ -37,6 +37,12 @@ pub enum Command {
     Top(Top),
     /// List the strategies and their parameters
     Strategies,
+    /// See what adaptive means: the default strategy beside round robin, live
+    Demo {
+        /// End by itself after so many seconds; 0 runs until Ctrl-C
+        #[arg(long, default_value_t = 0)]
+        seconds: u64,
+    },
 }
 
 /// `evenkeel run`.

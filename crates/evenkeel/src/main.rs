@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         Command::Check { file } => check::check(&file).and_then(print),
         Command::Ctl(args) => ctl::run(&args).and_then(print),
         Command::Top(args) => top(&args),
+        Command::Demo { seconds } => demo(seconds),
         Command::Strategies => print(strategies::list(evenkeel_core::strategy::REGISTRY)),
     };
     match result {
@@ -58,6 +59,12 @@ fn top(args: &cli::Top) -> Result<(), Failure> {
             "no terminal to draw on: {error}; --once prints plain text"
         ))
     })
+}
+
+fn demo(seconds: u64) -> Result<(), Failure> {
+    let evenkeel = std::env::current_exe()
+        .map_err(|error| Failure::new(format!("cannot find this program's own file: {error}")))?;
+    evenkeel_demo::run(&evenkeel, seconds).map_err(|error| Failure::new(error.to_string()))
 }
 
 /// Prints a result. Whoever reads it may have had enough before its end.
