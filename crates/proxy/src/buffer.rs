@@ -5,7 +5,6 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -61,21 +60,31 @@ impl Buffer {
         }
     }
 
-    /// Makes room behind the bytes without moving more than needed: false if the buffer
-    /// holds `limit` bytes already.
+    /// The bytes that wait, to be changed in place.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.data[self.start..self.end]
+    }
+
+    /// Keeps only the first `n` bytes.
+    pub(crate) fn truncate(&mut self, n: usize) {
+        self.end = self.end.min(self.start + n);
+        self.consume(0);
+    }
+
+    /// Makes room to read into, by growing to at most `limit` bytes if need be; answers
+    /// whether there is any.
     pub(crate) fn make_room(&mut self, limit: usize) -> bool {
-        if self.end < self.data.len() {
-            return self.len() < limit;
-        }
-        if self.start > 0 {
-            self.data.copy_within(self.start..self.end, 0);
-            self.end -= self.start;
-            self.start = 0;
-        } else if self.data.len() < limit {
-            let size = (self.data.len() * 2).min(limit);
-            let mut data = vec![0; size].into_boxed_slice();
-            data[..self.end].copy_from_slice(&self.data);
-            self.data = data;
+        if self.end == self.data.len() {
+            if self.start > 0 {
+                self.data.copy_within(self.start..self.end, 0);
+                self.end -= self.start;
+                self.start = 0;
+            } else if self.data.len() < limit {
+                let size = (self.data.len() * 2).min(limit);
+                let mut data = vec![0; size].into_boxed_slice();
+                data[..self.end].copy_from_slice(&self.data);
+                self.data = data;
+            }
         }
         self.end < self.data.len()
     }
@@ -83,11 +92,6 @@ impl Buffer {
     /// Whether the last read filled the buffer, so that there is probably more to read.
     pub(crate) fn is_full(&self) -> bool {
         self.end == self.data.len()
-    }
-
-    /// The range of the bytes in the buffer, for parsers that answer with offsets.
-    pub(crate) fn range(&self) -> Range<usize> {
-        self.start..self.end
     }
 
     /// Appends what the stream has: the number of bytes, 0 at its end. The caller makes
@@ -110,6 +114,7 @@ impl Buffer {
 #[derive(Debug, Default)]
 pub(crate) struct BufferPool {
     spare: RefCell<Vec<Buffer>>,
+    heads: RefCell<Vec<Vec<u8>>>,
 }
 
 impl BufferPool {
@@ -130,5 +135,57 @@ impl BufferPool {
             buffer.end = 0;
             spare.push(buffer);
         }
+    }
+
+    /// An empty vector to write a head into.
+    #[inline]
+    pub(crate) fn take_head(&self) -> Vec<u8> {
+        self.heads.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Takes a vector back.
+    #[inline]
+    pub(crate) fn give_head(&self, mut head: Vec<u8>) {
+        let mut heads = self.heads.borrow_mut();
+        if heads.len() < KEPT && (1..=BUFFER_BYTES).contains(&head.capacity()) {
+            head.clear();
+            heads.push(head);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buffer(size: usize, bytes: &[u8]) -> Buffer {
+        let mut buffer = Buffer::new(size);
+        buffer.data[..bytes.len()].copy_from_slice(bytes);
+        buffer.end = bytes.len();
+        buffer
+    }
+
+    #[test]
+    fn room_is_made_by_moving_first_and_growing_last() {
+        let mut full = buffer(4, b"abcd");
+        assert!(!full.make_room(4));
+        full.consume(3);
+        assert!(full.make_room(4));
+        assert_eq!((full.bytes(), full.data.len()), (b"d".as_slice(), 4));
+
+        let mut full = buffer(4, b"abcd");
+        assert!(full.make_room(6));
+        assert_eq!((full.bytes(), full.data.len()), (b"abcd".as_slice(), 6));
+    }
+
+    #[test]
+    fn buffers_come_back_empty_unless_they_grew() {
+        let pool = BufferPool::default();
+        let mut one = pool.take();
+        one.end = 7;
+        pool.give(one);
+        assert!(pool.take().is_empty());
+        pool.give(buffer(2 * BUFFER_BYTES, b""));
+        assert!(pool.spare.borrow().is_empty());
     }
 }

@@ -6,9 +6,6 @@
 //! `listen` accepts, `http` (or `tcp`) understands it, `service` binds it to a member,
 //! and the flows of `tcp` and `http` carry the bytes.
 
-// Until HTTP forwarding uses all of it.
-#![allow(dead_code)]
-
 pub mod access;
 mod budget;
 mod buffer;

@@ -73,6 +73,7 @@ pub(crate) fn bind(address: SocketAddr, workers: usize) -> io::Result<Vec<StdLis
 /// A listener of this worker.
 #[derive(Debug)]
 pub(crate) struct Listening {
+    local: SocketAddr,
     service: RefCell<Rc<Service>>,
     stopped: Cell<bool>,
     waker: RefCell<Option<Waker>>,
@@ -93,6 +94,7 @@ impl Listening {
     ) -> io::Result<Rc<Self>> {
         let socket = TcpListener::from_std(socket)?;
         let listening = Rc::new(Listening {
+            local: socket.local_addr()?,
             service: RefCell::new(Rc::clone(service)),
             stopped: Cell::new(false),
             waker: RefCell::new(None),
@@ -205,7 +207,7 @@ impl Listening {
     }
 
     fn spawn(&self, worker: &Rc<Worker>, client: TcpStream, peer: SocketAddr) {
-        let session = Session::open(worker, &self.service.borrow(), peer);
+        let session = Session::open(worker, &self.service.borrow(), peer, self.local);
         match session.service.rule().rule.protocol {
             evenkeel_manager::config::Protocol::Tcp => {
                 tokio::task::spawn_local(tcp::serve(session, client));
@@ -223,11 +225,18 @@ pub(crate) struct Session {
     pub(crate) worker: Rc<Worker>,
     pub(crate) service: Rc<Service>,
     pub(crate) peer: SocketAddr,
+    /// The address of the listener.
+    pub(crate) local: SocketAddr,
     pub(crate) watch: crate::watch::Watch,
 }
 
 impl Session {
-    fn open(worker: &Rc<Worker>, service: &Rc<Service>, peer: SocketAddr) -> Self {
+    fn open(
+        worker: &Rc<Worker>,
+        service: &Rc<Service>,
+        peer: SocketAddr,
+        local: SocketAddr,
+    ) -> Self {
         service.metrics.connections.add(1);
         service.shared.enter();
         worker.open.set(worker.open.get() + 1);
@@ -235,6 +244,7 @@ impl Session {
             worker: Rc::clone(worker),
             service: Rc::clone(service),
             peer,
+            local,
             watch: worker.watchers.watch(service.id),
         }
     }

@@ -104,6 +104,19 @@ counters! {
     access_log_dropped,
 }
 
+impl RuleMetrics {
+    /// Counts a final response, or a switch of protocols, that was sent.
+    #[inline]
+    pub(crate) fn count_status(&self, status: u16) {
+        match status {
+            ..300 => self.responses_2xx.add(1),
+            300..400 => self.responses_3xx.add(1),
+            400..500 => self.responses_4xx.add(1),
+            _ => self.responses_5xx.add(1),
+        }
+    }
+}
+
 /// The counters of all rules of all workers. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {

@@ -3,6 +3,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
+use std::ops::Deref;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -44,12 +46,25 @@ pub(crate) enum State {
     ShuttingDown,
 }
 
+/// A rule as it is configured, counted by a worker for itself: all workers would fight
+/// for the counter of an `Arc`, with every request.
+#[derive(Debug)]
+pub(crate) struct LocalRule(Arc<RuleSnapshot>);
+
+impl Deref for LocalRule {
+    type Target = RuleSnapshot;
+
+    fn deref(&self) -> &RuleSnapshot {
+        &self.0
+    }
+}
+
 /// A rule, in one worker.
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) id: ServiceId,
     pub(crate) name: Arc<str>,
-    current: RefCell<Arc<RuleSnapshot>>,
+    current: RefCell<Rc<LocalRule>>,
     pub(crate) shared: Arc<RuleShared>,
     pub(crate) metrics: Arc<RuleMetrics>,
     pub(crate) state: Cell<State>,
@@ -69,7 +84,7 @@ impl Service {
         Service {
             id,
             name,
-            current: RefCell::new(snapshot),
+            current: RefCell::new(Rc::new(LocalRule(snapshot))),
             shared,
             metrics,
             state: Cell::new(State::Running),
@@ -79,12 +94,12 @@ impl Service {
 
     /// The rule as it is configured now.
     #[inline]
-    pub(crate) fn rule(&self) -> Arc<RuleSnapshot> {
-        Arc::clone(&self.current.borrow())
+    pub(crate) fn rule(&self) -> Rc<LocalRule> {
+        Rc::clone(&self.current.borrow())
     }
 
     pub(crate) fn update(&self, snapshot: Arc<RuleSnapshot>) {
-        self.current.replace(snapshot);
+        self.current.replace(Rc::new(LocalRule(snapshot)));
         // The new limit may be higher.
         self.shared.room.notify_waiters();
     }

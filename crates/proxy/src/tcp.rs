@@ -312,16 +312,17 @@ enum Stage {
     #[default]
     Empty,
     Copying(Buffer),
-    Splicing(Pipe),
+    /// Bulk. A pipe is held only while there are bytes in it.
+    Splicing(Option<Pipe>),
     /// The end was passed on, or nothing more can be written.
     Ended,
 }
 
 impl Flow {
     /// A flow that begins with bytes that were read already.
-    pub(crate) fn with(buffer: Buffer) -> Self {
+    pub(crate) fn with(read: Option<Buffer>) -> Self {
         Flow {
-            stage: Stage::Copying(buffer),
+            stage: read.map_or(Stage::Empty, Stage::Copying),
             ..Flow::default()
         }
     }
@@ -330,7 +331,7 @@ impl Flow {
     fn is_blocked(&self) -> bool {
         match &self.stage {
             Stage::Copying(buffer) => !buffer.is_empty(),
-            Stage::Splicing(pipe) => pipe.held() > 0,
+            Stage::Splicing(pipe) => pipe.is_some(),
             Stage::Empty | Stage::Ended => false,
         }
     }
@@ -338,8 +339,8 @@ impl Flow {
     fn release(&mut self, worker: &Worker) {
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Copying(buffer) => worker.buffers.give(buffer),
-            Stage::Splicing(pipe) => worker.pipes.give(pipe),
-            Stage::Empty | Stage::Ended => {}
+            Stage::Splicing(Some(pipe)) => worker.pipes.give(pipe),
+            Stage::Splicing(None) | Stage::Empty | Stage::Ended => {}
         }
     }
 
@@ -392,40 +393,42 @@ impl Flow {
                         }
                     }
                     self.release(worker);
-                    self.stage = match (self.streak >= FULL_READS)
-                        .then(|| worker.pipes.take())
-                        .flatten()
-                    {
-                        Some(pipe) => {
-                            self.streak = 0;
-                            Stage::Splicing(pipe)
-                        }
-                        None => {
-                            self.streak = self.streak.min(FULL_READS);
-                            Stage::Empty
-                        }
+                    self.stage = if self.streak >= FULL_READS {
+                        self.streak = 0;
+                        Stage::Splicing(None)
+                    } else {
+                        Stage::Empty
                     };
                 }
-                Stage::Splicing(pipe) => {
+                Stage::Splicing(held) => {
+                    let Some(mut pipe) = held.take().or_else(|| worker.pipes.take()) else {
+                        // No more files: copying does, too.
+                        self.stage = Stage::Empty;
+                        continue;
+                    };
                     if pipe.held() == 0 {
-                        match ready!(pipe.poll_fill(cx, from, usize::MAX)) {
-                            Err(_) => return Poll::Ready(Err(Broken::From)),
-                            Ok(0) => {
-                                self.release(worker);
-                                return self.end(cx, to);
-                            }
-                            Ok(n) if n < SMALL_SPLICE => self.streak += 1,
-                            Ok(_) => self.streak = 0,
-                        }
+                        let filled = pipe.poll_fill(cx, from, usize::MAX);
+                        let Poll::Ready(Ok(n @ 1..)) = filled else {
+                            worker.pipes.give(pipe);
+                            return match ready!(filled) {
+                                Ok(_) => self.end(cx, to),
+                                Err(_) => Poll::Ready(Err(Broken::From)),
+                            };
+                        };
+                        self.streak = if n < SMALL_SPLICE { self.streak + 1 } else { 0 };
                     }
                     while pipe.held() > 0 {
-                        match ready!(pipe.poll_drain(cx, to)) {
-                            Ok(n) => self.moved += n as u64,
-                            Err(_) => return self.broken_to(worker),
+                        match pipe.poll_drain(cx, to) {
+                            Poll::Ready(Ok(n)) => self.moved += n as u64,
+                            Poll::Ready(Err(_)) => return self.broken_to(worker),
+                            Poll::Pending => {
+                                *held = Some(pipe);
+                                return Poll::Pending;
+                            }
                         }
                     }
+                    worker.pipes.give(pipe);
                     if self.streak >= SMALL_SPLICES {
-                        self.release(worker);
                         self.streak = 0;
                         self.stage = Stage::Empty;
                     }

@@ -1,5 +1,7 @@
 //! TCP rules, with members that behave and members that do not.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::io::{Read, Write};
@@ -52,6 +54,7 @@ fn bulk_data_arrives_as_it_was_sent_both_ways_at_once() {
     let received = read_all(&mut client);
     sending.join().unwrap();
     assert!(received == data);
+    assert_eq!(bed.record().end, End::Complete);
     let totals = bed.totals();
     assert_eq!(totals.bytes_from_clients, data.len() as u64);
     assert_eq!(totals.bytes_to_clients, data.len() as u64);

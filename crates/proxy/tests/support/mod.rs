@@ -257,3 +257,58 @@ pub fn pattern(len: usize) -> Vec<u8> {
     let mut rng = fastrand::Rng::with_seed(len as u64);
     (0..len).map(|_| rng.u8(..)).collect()
 }
+
+/// A head, up to the empty line; empty at the end of the stream.
+pub fn read_head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte) {
+            Ok(1..) => head.push(byte[0]),
+            Ok(0) | Err(_) => break,
+        }
+    }
+    String::from_utf8(head).unwrap()
+}
+
+/// A member that answers every request (without a body) with `answer(head)`.
+pub fn http_member(answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> SocketAddr {
+    member(move |_, mut stream| {
+        loop {
+            let head = read_head(&mut stream);
+            if head.is_empty() || stream.write_all(&answer(&head)).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+/// A response with a length.
+pub fn ok(body: impl AsRef<[u8]>) -> Vec<u8> {
+    let body = body.as_ref();
+    let mut response = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+    let mut response = std::mem::take(&mut response).into_bytes();
+    response.extend_from_slice(body);
+    response
+}
+
+/// Sends `request` and reads one response head.
+pub fn ask(client: &mut TcpStream, request: &str) -> String {
+    client.write_all(request.as_bytes()).unwrap();
+    read_head(client)
+}
+
+pub fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n")
+}
+
+/// Sends a GET and expects `body`, with a length.
+pub fn expect_get(client: &mut TcpStream, path: &str, body: &str) {
+    let head = ask(client, &get(path));
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head:?}");
+    assert!(
+        head.contains(&format!("Content-Length: {}\r\n", body.len())),
+        "{head}"
+    );
+    expect(client, body.as_bytes());
+}

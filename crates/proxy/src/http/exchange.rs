@@ -1,0 +1,732 @@
+//! One request: bound to a member, sent, answered.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use evenkeel_core::group::Outcome;
+use evenkeel_core::member::MemberId;
+use evenkeel_core::time::Instant;
+use evenkeel_manager::config::Timeouts;
+use evenkeel_manager::snapshot::RuleSnapshot;
+use rustix::net::RecvFlags;
+use tokio::io::AsyncWrite;
+use tokio::net::TcpStream;
+
+use super::flow::{Broken, Flow, Waits};
+use super::{After, Client, Request, Summary};
+use crate::access::End;
+use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::http1::forward::{self, Delivery, write_response};
+use crate::http1::respond::Answer;
+use crate::http1::{Body, Fields, Limits, Parsed, ResponseHead, Version};
+use crate::service::{Bound, Refusal, State};
+use crate::tcp::{self, ConnectFailure, Traffic, Tunnel, connect, reset};
+use crate::watch::Stop;
+
+/// Why there is no response, though a member was found.
+enum Failure {
+    /// The connection could not be opened.
+    Connect(ConnectFailure),
+    /// The connection ended before the first byte of a response.
+    Silent,
+    /// What came was no response, or not the whole head of one.
+    Garbage,
+    /// No response in time.
+    TimedOut,
+    /// The request's body is not valid.
+    BadRequest(String),
+    /// The client did not send the rest of the request in time.
+    ClientTimedOut,
+    /// The client went away in the middle of the request.
+    ClientGone,
+    /// The connection is to be cut.
+    Cut,
+}
+
+/// The head of a response, ready to be sent on.
+struct Head {
+    /// What the client gets first, and how much of the body has arrived.
+    down: Flow,
+    status: u16,
+    /// When it had arrived.
+    at: Instant,
+    outcome: Outcome,
+    /// Whether the member's connection goes on.
+    keep_alive: bool,
+    until_close: bool,
+    delivery: Delivery,
+}
+
+impl Client {
+    /// Carries one request.
+    pub(super) async fn exchange(&mut self, mut request: Request) -> After {
+        let rule = Rc::clone(&request.rule);
+        let options = &rule.rule.http;
+        let mut summary = Summary::new(End::Complete);
+        self.session
+            .service
+            .budget
+            .borrow_mut()
+            .request(options.retry_budget);
+        let mut tried: Vec<MemberId> = Vec::new();
+        let mut now = request.at;
+        let after = loop {
+            let bound = self.session.bind(&rule, &tried, now, |_| false).await;
+            let mut bound = match bound {
+                Ok(bound) => bound,
+                Err(refusal) => break self.refused(&mut request, &mut summary, refusal).await,
+            };
+            summary.member = bound.name.take();
+            let failure = match self.attempt(&mut request, &rule, &mut bound).await {
+                Ok((head, upstream)) => {
+                    break self
+                        .deliver(&mut request, &rule, bound, head, upstream, &mut summary)
+                        .await;
+                }
+                Err(failure) => failure,
+            };
+            now = self.session.worker.now();
+            let outcome = match failure {
+                Failure::Connect(ConnectFailure::Cut)
+                | Failure::BadRequest(_)
+                | Failure::ClientTimedOut
+                | Failure::ClientGone
+                | Failure::Cut => Outcome::Cancelled,
+                _ => Outcome::Failure,
+            };
+            bound.ticket.finish(outcome, now);
+            rule.group.vacated();
+            if self.may_retry(&mut request, &rule, &failure, summary.retries) {
+                summary.retries += 1;
+                self.session.service.metrics.retries.add(1);
+                tried.push(bound.member);
+                continue;
+            }
+            break self.failed(&mut request, &mut summary, failure).await;
+        };
+        let received = request.up.body_sent();
+        summary.received += received;
+        self.session
+            .service
+            .metrics
+            .bytes_from_clients
+            .add(received);
+        if let Some(rest) = request.up.finish(&self.session.worker) {
+            self.input = Some(rest);
+        }
+        self.conclude(Some(&mut request), summary);
+        after
+    }
+
+    /// Whether the request may be sent to another member after this failure.
+    fn may_retry(
+        &self,
+        request: &mut Request,
+        rule: &RuleSnapshot,
+        failure: &Failure,
+        retries: u32,
+    ) -> bool {
+        // RFC 9110, section 9.2.2: a request that is not idempotent only if none of it
+        // was sent.
+        let allowed = match failure {
+            Failure::Connect(ConnectFailure::Refused | ConnectFailure::TimedOut) => true,
+            Failure::Silent | Failure::Garbage => request.idempotent || request.up.is_untouched(),
+            _ => false,
+        };
+        if !allowed || retries >= rule.rule.http.retries || !request.up.rewind() {
+            return false;
+        }
+        let now = self.session.worker.now();
+        let paid = self.session.service.budget.borrow_mut().try_retry(now);
+        if !paid {
+            self.session.service.metrics.retries_over_budget.add(1);
+        }
+        paid
+    }
+
+    /// Sends the request to a member, and reads the head of its response.
+    async fn attempt(
+        &mut self,
+        request: &mut Request,
+        rule: &RuleSnapshot,
+        bound: &mut Bound,
+    ) -> Result<(Head, TcpStream), Failure> {
+        let pool = &self.session.worker.upstreams;
+        if let Some(mut upstream) = pool.take(bound.member)
+            && (request.idempotent || is_open(&upstream))
+        {
+            self.session
+                .service
+                .metrics
+                .member_connections_reused
+                .add(1);
+            match self
+                .response_head(request, rule, bound, &mut upstream)
+                .await
+            {
+                Ok(head) => return Ok((head, upstream)),
+                // The member closed the idle connection just when it was to be used:
+                // that says nothing about the member, or the next connection to it.
+                Err(Failure::Silent)
+                    if (request.idempotent || request.up.is_untouched()) && request.up.rewind() => {
+                }
+                Err(failure) => {
+                    reset(&upstream);
+                    return Err(failure);
+                }
+            }
+        }
+        let limit = rule.rule.timeouts.connect;
+        let upstream = connect(&self.session, bound.address, limit).await;
+        let mut upstream = upstream.map_err(Failure::Connect)?;
+        match self
+            .response_head(request, rule, bound, &mut upstream)
+            .await
+        {
+            Ok(head) => Ok((head, upstream)),
+            Err(failure) => {
+                // The member must not take half a request for a whole one.
+                reset(&upstream);
+                Err(failure)
+            }
+        }
+    }
+
+    /// Sends the request, and reads until there is the head of the final response.
+    async fn response_head(
+        &mut self,
+        request: &mut Request,
+        rule: &RuleSnapshot,
+        bound: &mut Bound,
+        upstream: &mut TcpStream,
+    ) -> Result<Head, Failure> {
+        let timeouts = &rule.rule.timeouts;
+        let mut input: Option<Buffer> = None;
+        let mut progress = Progress::default();
+        loop {
+            let Client {
+                session, stream, ..
+            } = self;
+            let worker = &session.worker;
+            let up = &mut request.up;
+            let filled = session
+                .watch
+                .until(|cx| {
+                    progress.poll_up(cx, up, stream, upstream, worker)?;
+                    let mut buffer = input.take().unwrap_or_else(|| worker.buffers.take());
+                    let filled = buffer.poll_fill(cx, upstream);
+                    if buffer.is_empty() {
+                        worker.buffers.give(buffer);
+                    } else {
+                        input = Some(buffer);
+                    }
+                    if filled.is_pending() {
+                        progress.arm(&session.watch, up, None, timeouts);
+                    }
+                    filled.map(Ok)
+                })
+                .await;
+            match filled {
+                Ok(Ok(Ok(n))) if n > 0 => {}
+                Ok(Ok(_)) => {
+                    return Err(match input.take() {
+                        None => Failure::Silent,
+                        Some(input) => {
+                            worker.buffers.give(input);
+                            Failure::Garbage
+                        }
+                    });
+                }
+                Ok(Err(broken)) => return Err(client_failure(broken)),
+                Err(Stop::Cut) => return Err(Failure::Cut),
+                Err(Stop::Expired) => {
+                    return Err(match progress.whose_turn(up, None) {
+                        Side::Client => Failure::ClientTimedOut,
+                        Side::Member => Failure::TimedOut,
+                    });
+                }
+            }
+            loop {
+                match self.parse_response(request, rule, bound, &mut input) {
+                    Ok(Some(Response::Final(head))) => return Ok(head),
+                    Ok(Some(Response::Interim(head))) => {
+                        if request.version == Version::Http11 {
+                            self.send_interim(head, timeouts).await?;
+                        } else {
+                            self.session.worker.buffers.give_head(head);
+                        }
+                        progress = Progress::default();
+                        if input.is_none() {
+                            break;
+                        }
+                    }
+                    Ok(None) => {
+                        let limit = rule.rule.http.max_header_bytes.max(BUFFER_BYTES);
+                        let room = input.as_mut().is_none_or(|input| input.make_room(limit));
+                        if !room {
+                            return Err(Failure::Garbage);
+                        }
+                        break;
+                    }
+                    Err(Garbage) => {
+                        if let Some(input) = input.take() {
+                            self.session.worker.buffers.give(input);
+                        }
+                        return Err(Failure::Garbage);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Parses the head in `input`, and writes the one for the client.
+    fn parse_response(
+        &mut self,
+        request: &Request,
+        rule: &RuleSnapshot,
+        bound: &mut Bound,
+        input: &mut Option<Buffer>,
+    ) -> Result<Option<Response>, Garbage> {
+        let worker = &self.session.worker;
+        let Some(buffer) = input else {
+            return Ok(None);
+        };
+        let limits = Limits {
+            max_bytes: rule.rule.http.max_header_bytes,
+            max_fields: rule.rule.http.max_header_count,
+        };
+        let mut fields = Fields::new();
+        let head = match ResponseHead::parse(buffer.bytes(), limits, request.asked, &mut fields) {
+            Ok(Parsed::Head(head)) => head,
+            Ok(Parsed::Partial) => return Ok(None),
+            Err(error) => {
+                tracing::debug!(rule = %self.session.service.name, address = %bound.address, %error,
+                    "a member's response cannot be read");
+                return Err(Garbage);
+            }
+        };
+        let client = forward::Client {
+            version: request.version,
+            // A client that is still sending when the response begins may have to be
+            // cut off at the response's end.
+            keep_alive: request.keep_alive
+                && request.up.is_done()
+                && self.session.service.state.get() == State::Running,
+        };
+        let mut out = worker.buffers.take_head();
+        let delivery = write_response(&head, client, &mut out);
+        let interim = head.is_interim();
+        let (len, status, body) = (head.len, head.status, head.body);
+        let keep_alive = head.keep_alive;
+        let outcome = match status {
+            _ if interim => Outcome::Success,
+            429 | 503 => Outcome::Overloaded {
+                retry_after: head.values("retry-after").next().and_then(seconds),
+            },
+            500.. => Outcome::Failure,
+            _ => Outcome::Success,
+        };
+        buffer.consume(len);
+        if interim {
+            if buffer.is_empty()
+                && let Some(empty) = input.take()
+            {
+                worker.buffers.give(empty);
+            }
+            return Ok(Some(Response::Interim(out)));
+        }
+        let at = worker.now();
+        bound.ticket.responded(outcome, at);
+        // An upgraded connection's first bytes are no body.
+        let rest = input.take();
+        let down = Flow::new(out, body, delivery.strip_chunks, rest).map_err(|_| Garbage)?;
+        Ok(Some(Response::Final(Head {
+            down,
+            status,
+            at,
+            outcome,
+            keep_alive,
+            until_close: body == Body::UntilClose,
+            delivery,
+        })))
+    }
+
+    async fn send_interim(&mut self, head: Vec<u8>, timeouts: &Timeouts) -> Result<(), Failure> {
+        self.session.watch.arm(timeouts.body);
+        let mut written = 0;
+        let stream = &mut self.stream;
+        let sent = self
+            .session
+            .watch
+            .until(|cx| {
+                while written < head.len() {
+                    let write = Pin::new(&mut *stream).poll_write(cx, &head[written..]);
+                    match std::task::ready!(write) {
+                        Ok(n) if n > 0 => written += n,
+                        _ => return Poll::Ready(Err(Failure::ClientGone)),
+                    }
+                }
+                Poll::Ready(Ok(()))
+            })
+            .await;
+        self.session
+            .service
+            .metrics
+            .bytes_to_clients
+            .add(written as u64);
+        self.session.worker.buffers.give_head(head);
+        match sent {
+            Ok(result) => result,
+            Err(Stop::Expired) => Err(Failure::ClientTimedOut),
+            Err(Stop::Cut) => Err(Failure::Cut),
+        }
+    }
+
+    /// Sends the response to the client, and the rest of the request to the member.
+    async fn deliver(
+        &mut self,
+        request: &mut Request,
+        rule: &RuleSnapshot,
+        bound: Bound,
+        mut head: Head,
+        mut upstream: TcpStream,
+        summary: &mut Summary,
+    ) -> After {
+        summary.status = Some(head.status);
+        if self.session.worker.log.borrow().is_some() {
+            summary.response_time = Some(head.at.since(bound.ticket.started()));
+        }
+        let timeouts = &rule.rule.timeouts;
+        let mut progress = Progress::default();
+        let Client {
+            session, stream, ..
+        } = self;
+        let worker = &session.worker;
+        let up = &mut request.up;
+        let down = &mut head.down;
+        let delivered = session
+            .watch
+            .until(|cx| {
+                if progress
+                    .poll_up(cx, up, stream, &mut upstream, worker)
+                    .is_err()
+                {
+                    // It broke off, or its chunks are not valid: too late for a 400.
+                    return Poll::Ready(Err(Side::Client));
+                }
+                let step = down.poll(cx, &mut upstream, stream, worker);
+                if step.is_pending() {
+                    progress.arm(&session.watch, up, Some(down), timeouts);
+                }
+                step.map_err(|broken| match broken {
+                    Broken::From | Broken::Chunks(_) => Side::Member,
+                    Broken::To => Side::Client,
+                })
+            })
+            .await;
+        let end = match delivered {
+            Ok(Ok(())) => End::Complete,
+            Ok(Err(Side::Client)) => End::Client,
+            Ok(Err(Side::Member)) => End::Member,
+            Err(Stop::Cut) => End::Terminated,
+            Err(Stop::Expired) => match progress.whose_turn(up, Some(down)) {
+                Side::Client => End::ClientTimeout,
+                Side::Member => End::MemberTimeout,
+            },
+        };
+        let metrics = &session.service.metrics;
+        metrics.count_status(head.status);
+        metrics.bytes_to_clients.add(down.sent());
+        summary.sent = down.sent();
+        summary.end = end;
+        if end == End::Complete && head.status == 101 {
+            return self
+                .tunnel(request, rule, bound, head, upstream, summary)
+                .await;
+        }
+        let outcome = match end {
+            End::Complete => head.outcome,
+            End::Member | End::MemberTimeout => Outcome::Failure,
+            _ => Outcome::Cancelled,
+        };
+        // Mostly the head brings the body along.
+        let ended = match progress.has_waited() {
+            true => worker.now(),
+            false => head.at,
+        };
+        bound.ticket.finish(outcome, ended);
+        rule.group.vacated();
+        let clean = !head.down.has_excess();
+        if let Some(rest) = head.down.finish(worker) {
+            worker.buffers.give(rest);
+        }
+        if end != End::Complete {
+            // Neither side may take what it has for the whole.
+            reset(&upstream);
+            return After::Cut;
+        }
+        let sent_all = request.up.is_done();
+        if head.keep_alive && sent_all && clean && !head.until_close {
+            let http = &rule.rule.http;
+            let expires = worker.watchers.coarse_now().after(http.pool_idle_timeout);
+            worker
+                .upstreams
+                .give(bound.member, upstream, http.pool_idle_connections, expires);
+        } else if !sent_all {
+            reset(&upstream);
+        }
+        if head.delivery.keep_alive {
+            return After::NextRequest;
+        }
+        // A client that asked for the end sends nothing more.
+        match !request.keep_alive && sent_all && !request.up.has_excess() {
+            true => After::Close,
+            false => After::Linger,
+        }
+    }
+
+    /// Carries the bytes of another protocol.
+    async fn tunnel(
+        &mut self,
+        request: &mut Request,
+        rule: &RuleSnapshot,
+        bound: Bound,
+        mut head: Head,
+        mut upstream: TcpStream,
+        summary: &mut Summary,
+    ) -> After {
+        let worker = &self.session.worker;
+        let mut traffic = Traffic {
+            up: tcp::Flow::with(request.up.take_rest()),
+            down: tcp::Flow::with(head.down.take_rest()),
+        };
+        let tunnel = Tunnel {
+            session: &self.session,
+            rule,
+            half_close: true,
+        };
+        summary.end = tunnel
+            .run(&mut self.stream, &mut upstream, &mut traffic, || {})
+            .await;
+        summary.sent += traffic.down.moved;
+        summary.received += traffic.up.moved;
+        let outcome = match summary.end {
+            End::Member => Outcome::Failure,
+            _ => Outcome::Success,
+        };
+        bound.ticket.finish(outcome, worker.now());
+        rule.group.vacated();
+        head.down.finish(worker);
+        match summary.end {
+            End::Complete => After::Close,
+            _ => After::Cut,
+        }
+    }
+
+    /// Answers a request for which no member could be used.
+    async fn refused(
+        &mut self,
+        request: &mut Request,
+        summary: &mut Summary,
+        refusal: Refusal,
+    ) -> After {
+        if refusal == Refusal::NoMember && summary.retries > 0 {
+            // The members that were tried count for more than that none is left.
+            return self
+                .failed(request, summary, Failure::Connect(ConnectFailure::Refused))
+                .await;
+        }
+        summary.end = self.session.count_refusal(refusal);
+        let text = match refusal {
+            Refusal::NoMember => "No server is available. Try again later.",
+            Refusal::QueueFull => "All servers are busy, and so is the queue. Try again later.",
+            Refusal::QueueTimeout => "All servers were busy for too long. Try again later.",
+            Refusal::Cut | Refusal::ClientGone => return After::Cut,
+        };
+        self.answer_instead(request, summary, 503, text).await
+    }
+
+    /// Answers a request that failed.
+    async fn failed(
+        &mut self,
+        request: &mut Request,
+        summary: &mut Summary,
+        failure: Failure,
+    ) -> After {
+        let (end, status, text) = match failure {
+            Failure::Connect(ConnectFailure::Cut) | Failure::Cut => {
+                summary.end = End::Terminated;
+                return After::Cut;
+            }
+            Failure::ClientGone => {
+                summary.end = End::Client;
+                return After::Cut;
+            }
+            Failure::Connect(ConnectFailure::Refused) => {
+                (End::Member, 502, "The server could not be reached.".into())
+            }
+            Failure::Connect(ConnectFailure::TimedOut) => {
+                let text = "The server could not be reached in time.".into();
+                (End::MemberTimeout, 504, text)
+            }
+            Failure::Silent => {
+                let text = "The server ended the connection without an answer.".into();
+                (End::Member, 502, text)
+            }
+            Failure::Garbage => {
+                let text = "The server's answer could not be read.".into();
+                (End::Member, 502, text)
+            }
+            Failure::TimedOut => {
+                let text = "The server did not answer in time.".into();
+                (End::MemberTimeout, 504, text)
+            }
+            Failure::BadRequest(text) => {
+                self.session.service.metrics.refused_malformed.add(1);
+                (End::Client, 400, text)
+            }
+            Failure::ClientTimedOut => {
+                let text = "The request's body did not arrive in time.".into();
+                (End::ClientTimeout, 408, text)
+            }
+        };
+        summary.end = end;
+        self.answer_instead(request, summary, status, &text).await
+    }
+
+    async fn answer_instead(
+        &mut self,
+        request: &mut Request,
+        summary: &mut Summary,
+        status: u16,
+        text: &str,
+    ) -> After {
+        // The rest of a request that was not sent on is still in the way.
+        let body_is_read = request.up.skip_what_was_read();
+        let keep_alive = request.keep_alive
+            && body_is_read
+            && request.version == Version::Http11
+            && self.session.service.state.get() == State::Running;
+        let answer = Answer {
+            keep_alive,
+            retry_after: (status == 503).then_some(1),
+            ..Answer::closing(status, text)
+        };
+        let sent = self.answer(&answer, request.asked.head).await;
+        summary.status = sent.then_some(status);
+        match (sent, keep_alive) {
+            (false, _) => After::Cut,
+            (true, true) => After::NextRequest,
+            (true, false) => After::Linger,
+        }
+    }
+}
+
+/// What a member has sent.
+enum Response {
+    Interim(Vec<u8>),
+    Final(Head),
+}
+
+/// It cannot be read.
+struct Garbage;
+
+/// Whom a time limit concerns, or who broke off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Client,
+    Member,
+}
+
+/// How far an exchange is: what its deadline depends on.
+#[derive(Default)]
+struct Progress {
+    /// The member takes no more of the request. It may still answer.
+    deaf: bool,
+    sent: Option<(u64, u64)>,
+}
+
+impl Progress {
+    /// Sends more of the request. An error is the client's.
+    fn poll_up(
+        &mut self,
+        cx: &mut Context<'_>,
+        up: &mut Flow,
+        client: &mut TcpStream,
+        upstream: &mut TcpStream,
+        worker: &crate::worker::Worker,
+    ) -> Result<(), Broken> {
+        if self.deaf || up.is_done() {
+            return Ok(());
+        }
+        match up.poll(cx, client, upstream, worker) {
+            Poll::Ready(Err(Broken::To)) => {
+                self.deaf = true;
+                Ok(())
+            }
+            Poll::Ready(Err(broken)) => Err(broken),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether anything was ever waited for.
+    fn has_waited(&self) -> bool {
+        self.sent.is_some()
+    }
+
+    /// Who has to do something next.
+    fn whose_turn(&self, up: &Flow, down: Option<&Flow>) -> Side {
+        if down.is_some_and(|down| down.waits() == Waits::ForReceiver) {
+            return Side::Client;
+        }
+        if !self.deaf && !up.is_done() && up.waits() == Waits::ForSender {
+            return Side::Client;
+        }
+        Side::Member
+    }
+
+    /// Sets the deadline anew if anything has moved.
+    fn arm(
+        &mut self,
+        watch: &crate::watch::Watch,
+        up: &Flow,
+        down: Option<&Flow>,
+        timeouts: &Timeouts,
+    ) {
+        let sent = (up.sent(), down.map_or(0, Flow::sent));
+        if self.sent != Some(sent) {
+            self.sent = Some(sent);
+            watch.arm(match self.whose_turn(up, down) {
+                Side::Client => timeouts.body,
+                Side::Member => timeouts.response,
+            });
+        }
+    }
+}
+
+fn client_failure(broken: Broken) -> Failure {
+    match broken {
+        Broken::Chunks(error) => Failure::BadRequest(error.to_string()),
+        Broken::From | Broken::To => Failure::ClientGone,
+    }
+}
+
+/// Whether the member has not closed the connection, as far as the kernel knows now. A
+/// request that must not be sent twice is worth this system call.
+fn is_open(upstream: &TcpStream) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let mut byte = [0_u8; 1];
+    let nothing = rustix::net::recv(upstream, &mut byte, flags);
+    matches!(nothing, Err(rustix::io::Errno::WOULDBLOCK))
+}
+
+/// `Retry-After` in seconds. Its other form, a date, would need a clock that agrees
+/// with the member's.
+fn seconds(value: &[u8]) -> Option<Duration> {
+    let value = std::str::from_utf8(value).ok()?;
+    let digits = value.bytes().all(|byte| byte.is_ascii_digit());
+    let seconds = digits.then(|| value.parse().ok())??;
+    Some(Duration::from_secs(seconds))
+}

@@ -1,0 +1,359 @@
+//! One message on its way: a head that was written for the receiver, and a body that is
+//! passed on as it comes, exactly as far as its framing says.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::AsyncWrite;
+use tokio::net::TcpStream;
+
+use crate::buffer::Buffer;
+use crate::http1::Body;
+use crate::http1::chunked::{ChunkError, Decoder};
+use crate::pipe::Pipe;
+use crate::worker::Worker;
+
+/// A body that fits into so many bytes is joined to its head: one buffer for one system
+/// call, and the request can be sent again.
+const JOINED_BYTES: usize = 8 * 1024;
+
+/// A body of which so much is still to come is spliced.
+const SPLICE_BYTES: u64 = 64 * 1024;
+
+/// Bytes that a flow moves before others get their turn.
+const TURN_BYTES: u64 = 1 << 20;
+
+/// Why a message did not get through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// The sender ended or failed before the message did.
+    From,
+    /// The receiver takes no more.
+    To,
+    /// The sender's chunks are not valid.
+    Chunks(ChunkError),
+}
+
+/// What a flow waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waits {
+    ForSender,
+    ForReceiver,
+}
+
+#[derive(Debug)]
+enum Framing {
+    /// So many bytes are still to be read.
+    Length(u64),
+    Chunked {
+        decoder: Decoder,
+        strip: bool,
+    },
+    UntilClose,
+    /// All was read.
+    Done,
+}
+
+/// A message between two connections.
+#[derive(Debug)]
+pub(super) struct Flow {
+    /// The head, and perhaps a small body.
+    head: Vec<u8>,
+    /// Where in it the body begins.
+    body_at: usize,
+    written: usize,
+    framing: Framing,
+    /// What was read: first what may be sent, then what is not looked at yet.
+    buffer: Option<Buffer>,
+    /// How much of the buffer may be sent.
+    ready: usize,
+    pipe: Option<Pipe>,
+    /// Bytes of the body that were sent and are no longer held.
+    moved: u64,
+    /// The sender sent more than the message.
+    excess: bool,
+}
+
+impl Flow {
+    /// A message of `head` and a body of which `buffer` holds the beginning. If `strip`,
+    /// the framing of chunks is taken out.
+    pub(super) fn new(
+        head: Vec<u8>,
+        body: Body,
+        strip: bool,
+        buffer: Option<Buffer>,
+    ) -> Result<Self, Broken> {
+        let framing = match body {
+            Body::None | Body::Length(0) => Framing::Done,
+            Body::Length(length) => Framing::Length(length),
+            Body::Chunked => Framing::Chunked {
+                decoder: Decoder::new(),
+                strip,
+            },
+            Body::UntilClose => Framing::UntilClose,
+        };
+        let mut flow = Flow {
+            body_at: head.len(),
+            head,
+            written: 0,
+            framing,
+            buffer,
+            ready: 0,
+            pipe: None,
+            moved: 0,
+            excess: false,
+        };
+        if !matches!(flow.framing, Framing::Done) {
+            flow.admit()?;
+            flow.join();
+        }
+        Ok(flow)
+    }
+
+    /// Finds out how much of the buffer belongs to the message.
+    fn admit(&mut self) -> Result<(), Broken> {
+        debug_assert_eq!(self.ready, 0);
+        let Some(buffer) = &mut self.buffer else {
+            return Ok(());
+        };
+        match &mut self.framing {
+            Framing::Length(left) => {
+                let here = usize::try_from(*left)
+                    .unwrap_or(usize::MAX)
+                    .min(buffer.len());
+                self.ready = here;
+                *left -= here as u64;
+                if *left == 0 {
+                    self.framing = Framing::Done;
+                }
+            }
+            Framing::Chunked {
+                decoder,
+                strip: false,
+            } => {
+                let scanned = decoder.scan(buffer.bytes()).map_err(Broken::Chunks)?;
+                self.ready = scanned.len;
+                if scanned.end {
+                    self.framing = Framing::Done;
+                }
+            }
+            Framing::Chunked {
+                decoder,
+                strip: true,
+            } => {
+                let (content, scanned) =
+                    decoder.strip(buffer.bytes_mut()).map_err(Broken::Chunks)?;
+                self.excess |= scanned.len < buffer.len();
+                buffer.truncate(content);
+                self.ready = content;
+                if scanned.end {
+                    self.framing = Framing::Done;
+                }
+            }
+            Framing::UntilClose => self.ready = buffer.len(),
+            Framing::Done => {}
+        }
+        Ok(())
+    }
+
+    /// Joins a body that is small and complete to its head.
+    fn join(&mut self) {
+        if let (Framing::Done, Some(buffer)) = (&self.framing, &mut self.buffer)
+            && self.ready <= JOINED_BYTES
+            && let Some(body) = buffer.bytes().get(..self.ready)
+        {
+            self.head.extend_from_slice(body);
+            buffer.consume(self.ready);
+            self.ready = 0;
+        }
+    }
+
+    /// Whether the whole message was read and sent.
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self.framing, Framing::Done) && self.is_flushed()
+    }
+
+    fn is_flushed(&self) -> bool {
+        let held = self.pipe.as_ref().map_or(0, Pipe::held);
+        self.written == self.head.len() && self.ready == 0 && held == 0
+    }
+
+    /// What the flow waits for when it has not ended.
+    pub(super) fn waits(&self) -> Waits {
+        if self.is_flushed() {
+            Waits::ForSender
+        } else {
+            Waits::ForReceiver
+        }
+    }
+
+    /// Whether nothing at all was sent.
+    pub(super) fn is_untouched(&self) -> bool {
+        self.written == 0 && self.moved == 0
+    }
+
+    /// Begins again, if everything that was sent is still here.
+    pub(super) fn rewind(&mut self) -> bool {
+        let possible = self.moved == 0 && self.pipe.is_none();
+        if possible {
+            self.written = 0;
+        }
+        possible
+    }
+
+    /// Bytes sent so far.
+    pub(super) fn sent(&self) -> u64 {
+        self.written as u64 + self.moved
+    }
+
+    /// Bytes of the body sent so far.
+    pub(super) fn body_sent(&self) -> u64 {
+        self.written.saturating_sub(self.body_at) as u64 + self.moved
+    }
+
+    /// Ends the flow: what was read after the message.
+    pub(super) fn finish(&mut self, worker: &Worker) -> Option<Buffer> {
+        worker.buffers.give_head(std::mem::take(&mut self.head));
+        self.body_at = 0;
+        self.written = 0;
+        if let Some(pipe) = self.pipe.take() {
+            worker.pipes.give(pipe);
+        }
+        let mut buffer = self.buffer.take()?;
+        buffer.consume(std::mem::take(&mut self.ready));
+        if buffer.is_empty() {
+            worker.buffers.give(buffer);
+            return None;
+        }
+        Some(buffer)
+    }
+
+    /// Takes what was read after the message: the beginning of another protocol.
+    pub(super) fn take_rest(&mut self) -> Option<Buffer> {
+        debug_assert!(self.is_done());
+        self.buffer.take().filter(|buffer| !buffer.is_empty())
+    }
+
+    /// Gives the message up. Answers whether it was read to its end, so that what comes
+    /// after it can be told.
+    pub(super) fn skip_what_was_read(&mut self) -> bool {
+        if let Some(buffer) = &mut self.buffer {
+            buffer.consume(std::mem::take(&mut self.ready));
+        }
+        matches!(self.framing, Framing::Done) && self.pipe.as_ref().is_none_or(|p| p.held() == 0)
+    }
+
+    /// Whether the sender has sent more than the message.
+    pub(super) fn has_excess(&self) -> bool {
+        self.excess || self.buffer.as_ref().is_some_and(|b| b.len() > self.ready)
+    }
+
+    /// Moves what can be moved; ready when the whole message has been sent.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut TcpStream,
+        to: &mut TcpStream,
+        worker: &Worker,
+    ) -> Poll<Result<(), Broken>> {
+        let turn = self.moved + TURN_BYTES;
+        loop {
+            if ready!(self.poll_flush(cx, to)).is_err() {
+                return Poll::Ready(Err(Broken::To));
+            }
+            let left = match &self.framing {
+                Framing::Done => return Poll::Ready(Ok(())),
+                Framing::Length(left) => *left,
+                _ => 0,
+            };
+            if self.moved >= turn {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            if left >= SPLICE_BYTES {
+                self.pipe = self.pipe.take().or_else(|| worker.pipes.take());
+            }
+            if left > 0
+                && let Some(mut pipe) = self.pipe.take()
+            {
+                // Whoever waits holds neither buffer nor pipe.
+                if let Some(buffer) = self.buffer.take() {
+                    worker.buffers.give(buffer);
+                }
+                let limit = usize::try_from(left).unwrap_or(usize::MAX);
+                match pipe.poll_fill(cx, from, limit) {
+                    Poll::Pending => {
+                        worker.pipes.give(pipe);
+                        return Poll::Pending;
+                    }
+                    Poll::Ready(Err(_) | Ok(0)) => return Poll::Ready(Err(Broken::From)),
+                    Poll::Ready(Ok(n)) => {
+                        self.framing = match left.saturating_sub(n as u64) {
+                            0 => Framing::Done,
+                            left => Framing::Length(left),
+                        };
+                        self.pipe = Some(pipe);
+                    }
+                }
+                continue;
+            }
+            let mut buffer = self.buffer.take().unwrap_or_else(|| worker.buffers.take());
+            match buffer.poll_fill(cx, from) {
+                Poll::Pending => {
+                    worker.buffers.give(buffer);
+                    return Poll::Pending;
+                }
+                Poll::Ready(Ok(0)) if matches!(self.framing, Framing::UntilClose) => {
+                    worker.buffers.give(buffer);
+                    self.framing = Framing::Done;
+                }
+                Poll::Ready(Err(_) | Ok(0)) => {
+                    worker.buffers.give(buffer);
+                    return Poll::Ready(Err(Broken::From));
+                }
+                Poll::Ready(Ok(_)) => {
+                    self.buffer = Some(buffer);
+                    self.admit()?;
+                }
+            }
+        }
+    }
+
+    /// Writes what may be written.
+    fn poll_flush(&mut self, cx: &mut Context<'_>, to: &mut TcpStream) -> Poll<io::Result<()>> {
+        loop {
+            let head = &self.head[self.written..];
+            let body = match &self.buffer {
+                Some(buffer) => &buffer.bytes()[..self.ready],
+                None => &[],
+            };
+            let n = match (head, body) {
+                ([], []) => match &mut self.pipe {
+                    Some(pipe) if pipe.held() > 0 => {
+                        self.moved += ready!(pipe.poll_drain(cx, to))? as u64;
+                        continue;
+                    }
+                    _ => return Poll::Ready(Ok(())),
+                },
+                (head, []) => ready!(Pin::new(&mut *to).poll_write(cx, head))?,
+                ([], body) => ready!(Pin::new(&mut *to).poll_write(cx, body))?,
+                (head, body) => {
+                    let both = [IoSlice::new(head), IoSlice::new(body)];
+                    ready!(Pin::new(&mut *to).poll_write_vectored(cx, &both))?
+                }
+            };
+            if n == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            let of_head = n.min(head.len());
+            self.written += of_head;
+            let of_body = n - of_head;
+            if let Some(buffer) = &mut self.buffer {
+                buffer.consume(of_body);
+                self.ready -= of_body;
+                self.moved += of_body as u64;
+            }
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! HTTP rules: one task per client connection carries its requests, one after the
+//! other, each over a connection to the member that was chosen for it.
+
+mod exchange;
+mod flow;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, SystemTime};
+
+use evenkeel_core::time::Instant;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::access::{End, MAX_TARGET_BYTES, Record};
+use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::http1::forward::{Hop, write_request};
+use crate::http1::respond::Answer;
+use crate::http1::{Asked, Fields, HeadError, Limits, Parsed, RequestHead, Version};
+use crate::listen::Session;
+use crate::service::{LocalRule, State};
+use crate::tcp::reset;
+use crate::watch::Stop;
+use flow::Flow;
+
+/// How long a connection that was closed by the proxy may still send, so that the
+/// response is not lost with a reset.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Serves one client.
+pub(crate) async fn serve(session: Session, stream: TcpStream) {
+    let mut client = Client::new(session, stream);
+    let after = loop {
+        let request = match client.next_request().await {
+            Ok(request) => request,
+            Err(after) => break after,
+        };
+        match client.exchange(request).await {
+            After::NextRequest => client.served = true,
+            after => break after,
+        }
+    };
+    match after {
+        After::NextRequest | After::Close => {}
+        After::Linger => client.linger().await,
+        After::Cut => reset(&client.stream),
+    }
+    if let Some(input) = client.input.take() {
+        client.session.worker.buffers.give(input);
+    }
+}
+
+/// A client connection.
+struct Client {
+    session: Session,
+    stream: TcpStream,
+    /// Bytes that were read and belong to the next request.
+    input: Option<Buffer>,
+    /// Made for the rule that it was made for.
+    hop: Option<(Rc<LocalRule>, Hop)>,
+    /// Whether a request was answered.
+    served: bool,
+}
+
+/// What becomes of the client's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    /// It goes on.
+    NextRequest,
+    /// It ends in order.
+    Close,
+    /// It ends in order, though the client may still be sending.
+    Linger,
+    /// What the client got is not whole, and it must see that.
+    Cut,
+}
+
+/// What has to be known of a request when its head is gone.
+struct Request {
+    rule: Rc<LocalRule>,
+    /// When the head was complete.
+    at: Instant,
+    version: Version,
+    /// Whether the client wants its connection to go on.
+    keep_alive: bool,
+    asked: Asked,
+    /// Whether it may be sent twice (RFC 9110, section 9.2.2).
+    idempotent: bool,
+    /// The request on its way to a member.
+    up: Flow,
+    /// For the access log.
+    line: Option<Box<Line>>,
+}
+
+struct Line {
+    at: SystemTime,
+    method: Box<str>,
+    target: Box<str>,
+}
+
+/// Why there is no request (yet).
+enum NoRequest {
+    Partial,
+    Malformed(u16, String),
+}
+
+impl Client {
+    fn new(session: Session, stream: TcpStream) -> Self {
+        Client {
+            session,
+            stream,
+            input: None,
+            hop: None,
+            served: false,
+        }
+    }
+
+    /// Waits for a request and reads its head. Without one, the answer says how the
+    /// connection ends; what had to be answered was.
+    async fn next_request(&mut self) -> Result<Request, After> {
+        let rule = self.session.service.rule();
+        let timeouts = &rule.rule.timeouts;
+        let mut waiting_for_head = self.input.is_some();
+        if waiting_for_head {
+            self.session.watch.arm(timeouts.header);
+        } else {
+            self.session.watch.arm(timeouts.keep_alive);
+        }
+        loop {
+            if self.input.is_some() {
+                match self.parse(&rule) {
+                    Ok(request) => return Ok(request),
+                    Err(NoRequest::Partial) => {}
+                    Err(NoRequest::Malformed(status, text)) => {
+                        return Err(self.refuse(status, &text).await);
+                    }
+                }
+                if !waiting_for_head {
+                    waiting_for_head = true;
+                    self.session.watch.arm(timeouts.header);
+                }
+                let limit = rule.rule.http.max_header_bytes.saturating_add(2);
+                let room = self
+                    .input
+                    .as_mut()
+                    .is_some_and(|input| input.make_room(limit.max(BUFFER_BYTES)));
+                if !room {
+                    // The parser refuses heads of this size, so this cannot be.
+                    return Err(After::Cut);
+                }
+            }
+            match self.fill().await {
+                Ok(true) => {}
+                Ok(false) if waiting_for_head => {
+                    self.session.count_end(End::Client);
+                    return Err(After::Close);
+                }
+                Ok(false) => return Err(After::Close),
+                Err(Stop::Expired) if waiting_for_head => {
+                    let text = "The request head did not arrive in time.";
+                    return Err(self.refuse(408, text).await);
+                }
+                Err(Stop::Expired) => return Err(After::Close),
+                Err(Stop::Cut) => {
+                    self.session.count_end(End::Terminated);
+                    return Err(After::Cut);
+                }
+            }
+        }
+    }
+
+    /// Reads more; false at the end. No buffer is held while nothing comes.
+    async fn fill(&mut self) -> Result<bool, Stop> {
+        let Client {
+            session,
+            stream,
+            input,
+            served,
+            ..
+        } = self;
+        let worker = &session.worker;
+        session
+            .watch
+            .until(|cx| {
+                let closing = session.service.state.get() == State::ShuttingDown;
+                if closing && *served && input.is_none() {
+                    return Poll::Ready(false);
+                }
+                let mut buffer = input.take().unwrap_or_else(|| worker.buffers.take());
+                let filled = buffer.poll_fill(cx, stream);
+                if buffer.is_empty() {
+                    worker.buffers.give(buffer);
+                } else {
+                    *input = Some(buffer);
+                }
+                filled.map(|result| result.is_ok_and(|n| n > 0))
+            })
+            .await
+    }
+
+    /// Parses the head in the input, and writes the one for the member.
+    fn parse(&mut self, rule: &Rc<LocalRule>) -> Result<Request, NoRequest> {
+        let http = &rule.rule.http;
+        let known = matches!(&self.hop, Some((known, _)) if Rc::ptr_eq(known, rule));
+        if !known {
+            let mut local = self.session.local;
+            if local.ip().is_unspecified() {
+                local = self.stream.local_addr().unwrap_or(local);
+            }
+            let hop = Hop::new(http, self.session.peer.ip(), "http", local.to_string());
+            self.hop = Some((Rc::clone(rule), hop));
+        }
+        let (Some((_, hop)), Some(input)) = (&self.hop, &mut self.input) else {
+            return Err(NoRequest::Partial);
+        };
+        let limits = Limits {
+            max_bytes: http.max_header_bytes,
+            max_fields: http.max_header_count,
+        };
+        let worker = &self.session.worker;
+        let mut fields = Fields::new();
+        let head = match RequestHead::parse(input.bytes(), limits, &mut fields) {
+            Ok(Parsed::Head(head)) => head,
+            Ok(Parsed::Partial) => return Err(NoRequest::Partial),
+            Err(error) => return Err(malformed(error)),
+        };
+        let mut out = worker.buffers.take_head();
+        write_request(&head, hop, &mut out);
+        let line = worker.log.borrow().is_some().then(|| {
+            let mut target = head.target;
+            if target.len() > MAX_TARGET_BYTES {
+                // Checked to be ASCII by the parser or not: never cut in a character.
+                let end = (0..=MAX_TARGET_BYTES).rev();
+                let end = end.into_iter().find(|&end| target.is_char_boundary(end));
+                target = &target[..end.unwrap_or(0)];
+            }
+            Box::new(Line {
+                at: SystemTime::now(),
+                method: head.method.into(),
+                target: target.into(),
+            })
+        });
+        let (len, body, version, keep_alive, asked) = (
+            head.len,
+            head.body,
+            head.version,
+            head.keep_alive,
+            head.asked,
+        );
+        let idempotent = matches!(
+            head.method,
+            "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE"
+        );
+        input.consume(len);
+        let metrics = &self.session.service.metrics;
+        metrics.bytes_from_clients.add(len as u64);
+        let mut input = self.input.take();
+        if input.as_ref().is_some_and(Buffer::is_empty)
+            && let Some(empty) = input.take()
+        {
+            worker.buffers.give(empty);
+        }
+        let up = match Flow::new(out, body, false, input) {
+            Ok(up) => up,
+            Err(_) => {
+                return Err(NoRequest::Malformed(
+                    400,
+                    "invalid chunk in the request body".into(),
+                ));
+            }
+        };
+        metrics.requests.add(1);
+        Ok(Request {
+            rule: Rc::clone(rule),
+            at: worker.now(),
+            version,
+            keep_alive,
+            asked,
+            idempotent,
+            up,
+            line,
+        })
+    }
+
+    /// Answers a request that cannot be understood, after which nothing can be.
+    async fn refuse(&mut self, status: u16, text: &str) -> After {
+        let metrics = &self.session.service.metrics;
+        let end = if status == 408 {
+            metrics.client_timeouts.add(1);
+            End::ClientTimeout
+        } else {
+            metrics.refused_malformed.add(1);
+            End::Client
+        };
+        let sent = self.answer(&Answer::closing(status, text), false).await;
+        let mut summary = Summary::new(end);
+        summary.status = sent.then_some(status);
+        self.conclude(None, summary);
+        After::Linger
+    }
+
+    /// Sends an answer of the proxy's own; false if the client does not take it.
+    async fn answer(&mut self, answer: &Answer<'_>, to_head: bool) -> bool {
+        let worker = &self.session.worker;
+        let mut out = worker.buffers.take_head();
+        answer.write(to_head, &mut out);
+        let mut written = 0;
+        let limit = self.session.service.rule().rule.timeouts.body;
+        self.session.watch.arm(limit);
+        let stream = &mut self.stream;
+        let sent = self
+            .session
+            .watch
+            .until(|cx| {
+                while written < out.len() {
+                    let write = std::pin::Pin::new(&mut *stream);
+                    let write = tokio::io::AsyncWrite::poll_write(write, cx, &out[written..]);
+                    match std::task::ready!(write) {
+                        Ok(n) if n > 0 => written += n,
+                        _ => return Poll::Ready(false),
+                    }
+                }
+                Poll::Ready(true)
+            })
+            .await;
+        let metrics = &self.session.service.metrics;
+        metrics.bytes_to_clients.add(written as u64);
+        worker.buffers.give_head(out);
+        let sent = sent == Ok(true);
+        if sent {
+            metrics.count_status(answer.status);
+        }
+        sent
+    }
+
+    /// Ends the connection while the client may still be sending: closing it at once
+    /// would reset it, and the client could lose the response (RFC 9112, section 9.6).
+    async fn linger(&mut self) {
+        if self.stream.shutdown().await.is_err() {
+            return;
+        }
+        if let Some(input) = self.input.take() {
+            self.session.worker.buffers.give(input);
+        }
+        self.session.watch.arm(LINGER);
+        while let Ok(true) = self.fill().await {
+            if let Some(input) = self.input.take() {
+                self.session.worker.buffers.give(input);
+            }
+        }
+    }
+
+    /// Counts how a request ended, and logs it. `None` stands for one that was not
+    /// understood, which is counted where that is found.
+    fn conclude(&self, request: Option<&mut Request>, summary: Summary) {
+        if request.is_some() {
+            self.session.count_end(summary.end);
+        }
+        self.session.log(|| {
+            let began = request.as_ref().map(|request| request.at);
+            let line = request.and_then(|request| request.line.take());
+            let now = self.session.worker.now();
+            Record {
+                at: line.as_ref().map_or_else(SystemTime::now, |line| line.at),
+                client: self.session.peer,
+                rule: Arc::clone(&self.session.service.name),
+                member: summary.member,
+                request: line.map(|line| (line.method, line.target)),
+                status: summary.status,
+                bytes_received: summary.received,
+                bytes_sent: summary.sent,
+                response_time: summary.response_time,
+                total_time: began.map_or(Duration::ZERO, |began| now.since(began)),
+                retries: summary.retries,
+                end: summary.end,
+            }
+        });
+    }
+}
+
+/// How a request went.
+struct Summary {
+    end: End,
+    /// The status that the client got.
+    status: Option<u16>,
+    member: Option<Arc<str>>,
+    received: u64,
+    sent: u64,
+    response_time: Option<Duration>,
+    retries: u32,
+}
+
+impl Summary {
+    fn new(end: End) -> Self {
+        Summary {
+            end,
+            status: None,
+            member: None,
+            received: 0,
+            sent: 0,
+            response_time: None,
+            retries: 0,
+        }
+    }
+}
+
+fn malformed(error: HeadError) -> NoRequest {
+    NoRequest::Malformed(error.request_status(), error.to_string())
+}
