@@ -252,7 +252,7 @@ pub(super) static HTTP: &[Key<HttpOptions>] = &[
     Key {
         name: "max_header_count",
         field: |http| &mut http.max_header_count,
-        limits: Limits::Number(8.0, 1024.0, "fields"),
+        limits: Limits::Number(8.0, 256.0, "fields"),
         doc: "Most header fields in a head.",
         example: "200",
     },

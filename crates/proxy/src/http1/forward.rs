@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use evenkeel_manager::config::HttpOptions;
 use httparse::Header;
 
-use super::framing::{self, Body, FieldSet, Kind, Meaning, Version};
+use super::framing::{self, Body, FieldSet, Meaning, Version};
 use super::head::{Form, RequestHead, ResponseHead};
 
 /// What the balancer adds to the requests of one client connection.
@@ -108,13 +108,12 @@ pub fn write_request(head: &RequestHead<'_>, hop: &Hop, out: &mut Vec<u8>) {
     out.reserve(head.raw.len() + 256);
     let absolute = matches!(head.form, Form::Absolute { .. });
     let mut left_out = head.meaning.dropped;
-    for (index, field) in head.meaning.known_fields(head.fields) {
-        let replaced = match Kind::of(field.name) {
-            Kind::Forwarded => hop.takes_out(field.name),
-            Kind::Host => absolute,
-            _ => false,
-        };
-        if replaced {
+    if absolute {
+        left_out.add(head.meaning.host_fields);
+    }
+    for index in head.meaning.forwarded_fields.iter() {
+        let field = head.fields.get(index);
+        if field.is_some_and(|field| hop.takes_out(field.name)) {
             left_out.insert(index);
         }
     }
@@ -171,18 +170,15 @@ pub fn write_response(head: &ResponseHead<'_>, client: Client, out: &mut Vec<u8>
     let strip_chunks = old_client && head.body == Body::Chunked;
     let keep_alive =
         client.keep_alive && !strip_chunks && head.body != Body::UntilClose && head.status != 101;
+    let chunks_unknown = old_client && head.meaning.chunked;
     let mut left_out = head.meaning.dropped;
-    if old_client && head.meaning.chunked {
-        for (index, field) in head.meaning.known_fields(head.fields) {
-            if Kind::of(field.name) == Kind::TransferEncoding {
-                left_out.insert(index);
-            }
-        }
+    if chunks_unknown {
+        left_out.add(head.meaning.framing_fields);
     }
 
     let lines_from = put_status_line_start(head, out);
     put_lines(head.raw, head.fields, lines_from, left_out, out);
-    if !(old_client && head.meaning.chunked) {
+    if !chunks_unknown {
         put_framing(&head.meaning, out);
     }
     match head.status {

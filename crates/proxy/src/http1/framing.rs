@@ -54,13 +54,18 @@ pub(super) struct Meaning<'a> {
     pub takes_trailers: bool,
     /// The framing field is not spelt the usual way and is written anew.
     pub respell_framing: bool,
-    /// Fields that this codec knows.
-    known: FieldSet,
     /// Fields that are not passed on as they came.
     pub dropped: FieldSet,
+    /// The one that frames the body.
+    pub framing_fields: FieldSet,
+    /// Those that say who the client is.
+    pub forwarded_fields: FieldSet,
+    pub host_fields: FieldSet,
     connection: Connection,
-    has_upgrade: bool,
-    has_transfer_encoding: bool,
+    upgrade_fields: FieldSet,
+    /// Whether all protocols offered or switched to may pass.
+    may_upgrade: bool,
+    expect_fields: FieldSet,
 }
 
 /// Options of the `Connection` fields.
@@ -84,24 +89,32 @@ impl<'a> Meaning<'a> {
         let mut meaning = Self::default();
         for (index, field) in fields.iter().enumerate() {
             match Kind::of(field.name) {
-                Kind::Other => continue,
+                Kind::Other => {}
                 Kind::AliasedFraming => return Err(HeadError::AliasedFraming),
                 Kind::Host if meaning.host.is_some() => return Err(HeadError::RepeatedHost),
                 Kind::Host => {
                     let host = std::str::from_utf8(field.value).ok();
                     let host = host.filter(|host| is_authority(host.as_bytes()));
                     meaning.host = Some(host.ok_or(HeadError::InvalidHost)?);
+                    meaning.host_fields.insert(index);
                 }
-                Kind::Expect if version == Version::Http11 => {
-                    if !field.value.eq_ignore_ascii_case(b"100-continue") {
-                        return Err(HeadError::Expectation);
+                Kind::Expect => {
+                    // RFC 9110, section 10.1.1: HTTP/1.0 has no expectations.
+                    if version == Version::Http11 {
+                        if !field.value.eq_ignore_ascii_case(b"100-continue") {
+                            return Err(HeadError::Expectation);
+                        }
+                        meaning.expects_continue = true;
                     }
-                    meaning.expects_continue = true;
+                    meaning.expect_fields.insert(index);
                 }
-                Kind::Te => meaning.takes_trailers |= lists(field.value, b"trailers"),
-                kind => meaning.collect_shared(raw, kind, field)?,
+                Kind::Te => {
+                    meaning.takes_trailers |= lists(field.value, b"trailers");
+                    meaning.dropped.insert(index);
+                }
+                Kind::Forwarded => meaning.forwarded_fields.insert(index),
+                kind => meaning.collect_shared(raw, kind, index, field)?,
             }
-            meaning.known.insert(index);
         }
         if version == Version::Http11 && meaning.host.is_none() {
             return Err(HeadError::MissingHost);
@@ -118,22 +131,18 @@ impl<'a> Meaning<'a> {
     ) -> Result<Self, HeadError> {
         let mut meaning = Self::default();
         for (index, field) in fields.iter().enumerate() {
-            match Kind::of(field.name) {
-                Kind::Other | Kind::AliasedFraming | Kind::Host | Kind::Expect | Kind::Te => {
-                    continue;
-                }
-                kind => meaning.collect_shared(raw, kind, field)?,
-            }
-            meaning.known.insert(index);
+            meaning.collect_shared(raw, Kind::of(field.name), index, field)?;
         }
         meaning.check_framing(version)?;
         Ok(meaning)
     }
 
+    /// Collects what means the same in both directions.
     fn collect_shared(
         &mut self,
         raw: &[u8],
         kind: Kind,
+        index: usize,
         field: &Header<'_>,
     ) -> Result<(), HeadError> {
         match kind {
@@ -144,25 +153,34 @@ impl<'a> Meaning<'a> {
                 self.content_length = Some(content_length(field.value)?);
                 self.respell_framing |=
                     matches!(field.value, [b'0', _, ..]) || !is_plain_line(raw, field);
+                self.framing_fields.insert(index);
             }
             Kind::TransferEncoding => {
-                if self.has_transfer_encoding {
+                if self.chunked {
                     return Err(HeadError::InvalidTransferEncoding);
                 }
-                self.has_transfer_encoding = true;
                 check_chunked(field.value)?;
                 self.chunked = true;
                 self.respell_framing |= field.value != b"chunked" || !is_plain_line(raw, field);
+                self.framing_fields.insert(index);
             }
-            Kind::Connection => self.connection.add(field.value)?,
-            Kind::Upgrade => self.has_upgrade = true,
+            Kind::Connection => {
+                self.connection.add(field.value)?;
+                self.dropped.insert(index);
+            }
+            Kind::HopByHop => self.dropped.insert(index),
+            Kind::Upgrade => {
+                let first = self.upgrade_fields.is_empty();
+                self.may_upgrade = (first || self.may_upgrade) && may_upgrade_to(field.value);
+                self.upgrade_fields.insert(index);
+            }
             _ => {}
         }
         Ok(())
     }
 
     fn check_framing(&self, version: Version) -> Result<(), HeadError> {
-        match (self.has_transfer_encoding, self.content_length) {
+        match (self.chunked, self.content_length) {
             (true, Some(_)) => Err(HeadError::LengthAndTransferEncoding),
             (true, None) if version == Version::Http10 => Err(HeadError::TransferEncodingInHttp10),
             _ => Ok(()),
@@ -180,7 +198,7 @@ impl<'a> Meaning<'a> {
 
     /// Framing of a response's body.
     pub fn response_body(&self, status: u16, asked: Asked) -> Result<Body, HeadError> {
-        let switches = asked.upgrade && self.has_upgrade && self.connection.upgrade;
+        let switches = asked.upgrade && self.may_upgrade && self.connection.upgrade;
         match status {
             101 if !switches => Err(HeadError::UnexpectedUpgrade),
             100..=199 | 204 if self.chunked || self.content_length.is_some_and(|n| n > 0) => {
@@ -206,81 +224,53 @@ impl<'a> Meaning<'a> {
         body: Body,
         version: Version,
     ) {
-        let has_content = !matches!(body, Body::None | Body::Length(0));
-        self.expects_continue &= has_content;
         self.takes_trailers &= self.connection.te;
+        self.expects_continue &= !matches!(body, Body::None | Body::Length(0));
         self.upgrades = is_get
             && body == Body::None
             && version == Version::Http11
             && self.connection.upgrade
-            && self.has_upgrade
-            && fields
-                .iter()
-                .filter(|field| Kind::of(field.name) == Kind::Upgrade)
-                .all(|field| may_upgrade_to(field.value));
-        let mut dropped = FieldSet::default();
-        for (index, field) in self.known_fields(fields) {
-            let ends_here = match Kind::of(field.name) {
-                Kind::Connection | Kind::Te | Kind::HopByHop => true,
-                Kind::Upgrade => !self.upgrades,
-                Kind::Expect => !self.expects_continue,
-                Kind::ContentLength | Kind::TransferEncoding => self.respell_framing,
-                _ => false,
-            };
-            if ends_here {
-                dropped.insert(index);
-            }
+            && self.may_upgrade;
+        if !self.expects_continue {
+            self.dropped.add(self.expect_fields);
         }
-        self.dropped = dropped;
-        self.drop_named(fields);
+        self.settle_shared(fields);
     }
 
     /// Decides which fields of a response end here.
     pub fn settle_response(&mut self, fields: &[Header<'_>], status: u16) {
-        let bodyless = matches!(status, 100..=199 | 204);
         self.upgrades = status == 101;
-        if bodyless {
+        if matches!(status, 100..=199 | 204) {
+            // Only a length of zero comes this far, and even that must not (RFC 9110,
+            // section 8.6).
             self.content_length = None;
+            self.dropped.add(self.framing_fields);
         }
-        let mut dropped = FieldSet::default();
-        for (index, field) in self.known_fields(fields) {
-            let ends_here = match Kind::of(field.name) {
-                Kind::Connection | Kind::HopByHop => true,
-                Kind::Upgrade => !self.upgrades,
-                Kind::ContentLength => bodyless || self.respell_framing,
-                Kind::TransferEncoding => self.respell_framing,
-                _ => false,
-            };
-            if ends_here {
-                dropped.insert(index);
-            }
-        }
-        self.dropped = dropped;
-        self.drop_named(fields);
+        self.settle_shared(fields);
     }
 
-    /// The fields of the head that this codec knows, with their indices.
-    pub fn known_fields<'f>(
-        &self,
-        fields: &'f [Header<'f>],
-    ) -> impl Iterator<Item = (usize, &'f Header<'f>)> + use<'f> {
-        let known = self.known.iter();
-        known.filter_map(move |index| fields.get(index).map(|field| (index, field)))
+    fn settle_shared(&mut self, fields: &[Header<'_>]) {
+        if !self.upgrades {
+            self.dropped.add(self.upgrade_fields);
+        }
+        if self.respell_framing {
+            self.dropped.add(self.framing_fields);
+        }
+        if self.connection.names > 0 {
+            self.drop_named(fields);
+        }
     }
 
     /// Drops the fields that a `Connection` field names.
     fn drop_named(&mut self, fields: &[Header<'_>]) {
-        if self.connection.names == 0 {
-            return;
-        }
         for connection in fields {
             if Kind::of(connection.name) != Kind::Connection {
                 continue;
             }
             for name in elements(connection.value) {
                 for (index, field) in fields.iter().enumerate() {
-                    // The Upgrade field is named whenever it is offered, and decided on above.
-                    let decided = Kind::of(field.name) == Kind::Upgrade;
+                    // The Upgrade field is always named, and was decided on.
+                    let decided = self.upgrade_fields.contains(index);
                     if field.name.as_bytes().eq_ignore_ascii_case(name) && !decided {
                         self.dropped.insert(index);
                     }
@@ -526,6 +516,23 @@ impl FieldSet {
         if let Some(word) = self.0.get_mut(index / 64) {
             *word |= 1 << (index % 64);
         }
+    }
+
+    /// Adds the fields of another set.
+    #[inline]
+    pub fn add(&mut self, other: Self) {
+        for (word, other) in self.0.iter_mut().zip(other.0) {
+            *word |= other;
+        }
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == [0; Self::WORDS]
+    }
+
+    pub fn contains(self, index: usize) -> bool {
+        let word = self.0.get(index / 64).copied().unwrap_or_default();
+        word >> (index % 64) & 1 != 0
     }
 
     /// Indices in ascending order.
