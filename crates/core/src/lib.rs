@@ -13,6 +13,7 @@ pub mod health;
 pub mod load;
 pub mod member;
 pub mod observe;
+pub mod outlier;
 pub mod strategy;
 pub mod time;
 pub mod trace;

@@ -10,6 +10,7 @@ use evenkeel_core::analyzer::{self, Site};
 use evenkeel_core::effective::{Shaping, effective};
 use evenkeel_core::group::Request;
 use evenkeel_core::health;
+use evenkeel_core::outlier::Event;
 use evenkeel_core::time::Instant;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
@@ -58,6 +59,7 @@ impl Manager {
         let mut owned = self.lock();
         let mut alerted = HashSet::new();
         for entry in &mut owned.state.groups {
+            eject(entry, now);
             analyze(entry, now);
             alerted.extend(entry.alerts.iter().cloned());
             let settings = entry.group.settings();
@@ -94,6 +96,26 @@ impl Manager {
         // Groups share locations: one that must shed for any of them must shed.
         for (name, location) in &owned.state.locations {
             location.set_alerted(alerted.contains(name));
+        }
+    }
+}
+
+/// Ejects members that fail, and brings them back.
+fn eject(entry: &mut GroupEntry, now: Instant) {
+    let limit = entry.config.connection_failure_limit;
+    for change in entry.outliers.tick(&entry.group, limit, now) {
+        let (group, member) = (
+            entry.group.name(),
+            &entry.group.members()[change.index].name,
+        );
+        match change.event {
+            Event::Ejected { cause, time } => {
+                warn!(%group, %member, "member is ejected for {time:?}: {cause}");
+            }
+            Event::Returned => {
+                info!(%group, %member, "member is no longer ejected");
+                entry.handle.room.notify_waiters();
+            }
         }
     }
 }

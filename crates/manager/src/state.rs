@@ -14,6 +14,7 @@ use evenkeel_core::group::Group;
 use evenkeel_core::health::Health;
 use evenkeel_core::load::Location;
 use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
+use evenkeel_core::outlier::Outliers;
 use evenkeel_core::strategy::Values;
 use evenkeel_core::time::Instant;
 
@@ -169,6 +170,8 @@ pub(crate) struct GroupEntry {
     pub endpoints: Vec<Endpoint>,
     /// Locations that the group has under alert.
     pub alerts: HashSet<Arc<str>>,
+    /// Who was ejected.
+    pub outliers: Outliers,
     fresh: bool,
 }
 
@@ -321,6 +324,7 @@ impl State {
             group,
             endpoints,
             alerts: old.map(|old| old.alerts.clone()).unwrap_or_default(),
+            outliers: old.map(|old| old.outliers.clone()).unwrap_or_default(),
             fresh: old.is_none(),
         }
     }

@@ -463,3 +463,31 @@ async fn a_strategy_says_when_its_locations_must_shed() {
     assert_eq!(alerts("least_loaded", &tolerant, [0.1, 1.4, 0.1]), none);
     assert_eq!(alerts("least_loaded", &tolerant, [0.1, 1.7, 0.1]), second);
 }
+
+#[tokio::test]
+async fn a_member_that_fails_is_ejected() {
+    let (manager, _, _) = manager();
+    let mut config = config(&["10.0.0.1:80", "10.0.0.2:80"]);
+    config.groups[0].connection_failure_limit = 2;
+    manager.apply(config.clone()).await.unwrap();
+    let group = manager.groups().remove(0);
+    let now = manager.clock().now();
+    for _ in 0..2 {
+        group.bind(1, now).unwrap().finish(Outcome::Failure, now);
+    }
+    manager.round_now();
+    assert_eq!(member(&manager, "10.0.0.2:80").state, "ejected");
+    assert!(!app(&manager).panic);
+    // A reload does not bring it back, nor does it forget to.
+    manager.apply(config).await.unwrap();
+    manager.round_now();
+    assert_eq!(member(&manager, "10.0.0.2:80").state, "ejected");
+    let owned = manager.lock();
+    let mut outliers = owned.state.groups[0].outliers.clone();
+    let group = &owned.state.groups[0].group;
+    let later = manager
+        .clock()
+        .now()
+        .after(evenkeel_core::outlier::FIRST_TIME);
+    assert_eq!(outliers.tick(group, 2, later).len(), 1);
+}

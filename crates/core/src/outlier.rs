@@ -1,0 +1,465 @@
+//! Passive health: members that fail are ejected for a while.
+//!
+//! Requests themselves tell who fails, sooner than any health check. A member is ejected
+//! for one of two things:
+//!
+//! - so many failures in a row (the connection failure limit);
+//! - a share of failures among its recent requests that is far above that of the other
+//!   members: by [`EXCESS`], and by three standard errors of so few samples. It is
+//!   counted exactly over [`WINDOW`] and needs [`MIN_SAMPLES`]: an average with decay
+//!   says anything at low traffic. Failures that all members have in common are not the
+//!   fault of one of them, and eject nobody.
+//!
+//! What may be out at the same time is bounded by the group's panic threshold, the
+//! members that active checks took out included, so that ejections never bring about
+//! panic: the members that fail most are out, the others go on. An ejection ends by
+//! itself, and the member starts slowly. If it is ejected again soon, its time doubles.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::group::Group;
+use crate::member::{Member, MemberId, Reason};
+use crate::time::Instant;
+
+/// The time over which failures and requests are counted.
+pub const WINDOW: Duration = Duration::from_secs(10);
+
+/// Requests within [`WINDOW`] below which a share of failures says nothing.
+pub const MIN_SAMPLES: u64 = 20;
+
+/// How much the share of failures must exceed that of the other members.
+pub const EXCESS: f64 = 0.2;
+
+/// How long the first ejection lasts.
+pub const FIRST_TIME: Duration = Duration::from_secs(10);
+
+/// How long any ejection lasts at most.
+pub const MAX_TIME: Duration = Duration::from_secs(300);
+
+/// What is known about the ejections of a group's members.
+#[derive(Clone, Debug, Default)]
+pub struct Outliers {
+    histories: HashMap<MemberId, History>,
+}
+
+/// The last ejection of a member.
+#[derive(Clone, Copy, Debug)]
+struct History {
+    until: Instant,
+    time: Duration,
+    out: bool,
+}
+
+/// A change that [`Outliers::tick`] has made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Change {
+    /// Index of the member in the group's snapshot.
+    pub index: usize,
+    /// What happened.
+    pub event: Event,
+}
+
+/// What happened to a member.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event {
+    /// It is out.
+    Ejected {
+        /// Why.
+        cause: Cause,
+        /// For how long.
+        time: Duration,
+    },
+    /// It is in again.
+    Returned,
+}
+
+/// Why a member is ejected.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Cause {
+    /// So many failures in a row.
+    InARow(u32),
+    /// This share of its recent requests failed, against the other share of those of all
+    /// other members.
+    Share(f64, f64),
+}
+
+impl std::fmt::Display for Cause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Cause::InARow(failures) => write!(f, "{failures} failures in a row"),
+            Cause::Share(own, others) => write!(
+                f,
+                "{:.0} % of its requests failed, {:.0} % of those of the other members",
+                own * 100.0,
+                others * 100.0
+            ),
+        }
+    }
+}
+
+impl Outliers {
+    /// Ends ejections whose time is over and ejects who deserves it. Call it some ten
+    /// times a second. `failure_limit` is the connection failure limit.
+    pub fn tick(&mut self, group: &Group, failure_limit: u32, now: Instant) -> Vec<Change> {
+        let members = group.members();
+        let mut changes = self.end(members, now);
+
+        let candidates = self.candidates(members, failure_limit, now);
+        if !candidates.is_empty() {
+            let mut left = ejectable(group);
+            for (index, cause) in candidates {
+                if left == 0 {
+                    break;
+                }
+                left -= 1;
+                let time = self.eject(&members[index], now);
+                let event = Event::Ejected { cause, time };
+                changes.push(Change { index, event });
+            }
+        }
+        changes
+    }
+
+    fn end(&mut self, members: &[Member], now: Instant) -> Vec<Change> {
+        let mut changes = Vec::new();
+        if self.histories.is_empty() {
+            return changes;
+        }
+        for (index, member) in members.iter().enumerate() {
+            let Some(history) = self.histories.get_mut(&member.id) else {
+                continue;
+            };
+            if history.out && now >= history.until {
+                history.out = false;
+                member.slot.forgive();
+                member.slot.set(Reason::Ejected, false);
+                member.slot.set_ramp_from(Some(now));
+                let event = Event::Returned;
+                changes.push(Change { index, event });
+            }
+        }
+        // Whoever behaved for as long as the ejection was, is as good as new. Members that
+        // left the group are forgotten with them.
+        self.histories
+            .retain(|_, history| now < history.until.after(history.time.max(WINDOW)));
+        changes
+    }
+
+    /// Who should be ejected, the worst first.
+    fn candidates(
+        &self,
+        members: &[Member],
+        failure_limit: u32,
+        now: Instant,
+    ) -> Vec<(usize, Cause)> {
+        let recents: Vec<Counts> = members.iter().map(|m| self.recent(m, now)).collect();
+        let all = Counts {
+            total: recents.iter().map(|recent| recent.total).sum(),
+            failures: recents.iter().map(|recent| recent.failures).sum(),
+        };
+        let mut candidates: Vec<(usize, Cause)> = Vec::new();
+        for (index, (member, recent)) in members.iter().zip(&recents).enumerate() {
+            if member.slot.reasons() != 0 {
+                continue;
+            }
+            let in_a_row = member.slot.consecutive_failures();
+            if in_a_row >= failure_limit {
+                candidates.push((index, Cause::InARow(in_a_row)));
+            } else if let Some(cause) = exceeds(recent, &all) {
+                candidates.push((index, cause));
+            }
+        }
+        let share = |&(index, _): &(usize, Cause)| recents[index].share();
+        candidates.sort_by(|a, b| share(b).total_cmp(&share(a)));
+        candidates
+    }
+
+    /// What counts of the member's recent requests: what came before its last return
+    /// has been paid for.
+    fn recent(&self, member: &Member, now: Instant) -> Counts {
+        let span = match self.histories.get(&member.id) {
+            Some(history) => {
+                let second = |at: Instant| at.as_nanos() / 1_000_000_000;
+                let seconds = second(now).saturating_sub(second(history.until));
+                WINDOW.min(Duration::from_secs(seconds))
+            }
+            None => WINDOW,
+        };
+        if span.is_zero() {
+            return Counts::default();
+        }
+        let recent = member.slot.record().recent(now, span);
+        Counts {
+            total: u64::from(recent.total),
+            failures: u64::from(recent.failures),
+        }
+    }
+
+    fn eject(&mut self, member: &Member, now: Instant) -> Duration {
+        let time = match self.histories.get(&member.id) {
+            Some(history) => (history.time * 2).min(MAX_TIME),
+            None => FIRST_TIME,
+        };
+        let until = now.after(time);
+        let out = true;
+        self.histories
+            .insert(member.id, History { until, time, out });
+        member.slot.set(Reason::Ejected, true);
+        time
+    }
+}
+
+/// Requests within some time.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    total: u64,
+    failures: u64,
+}
+
+impl Counts {
+    fn share(&self) -> f64 {
+        self.failures as f64 / self.total.max(1) as f64
+    }
+}
+
+/// Whether a member fails much more than the others do.
+fn exceeds(own: &Counts, all: &Counts) -> Option<Cause> {
+    if own.total < MIN_SAMPLES {
+        return None;
+    }
+    let others = Counts {
+        total: all.total - own.total,
+        failures: all.failures - own.failures,
+    };
+    let (own_share, others) = (own.share(), others.share());
+    let error = (others * (1.0 - others) / own.total as f64).sqrt();
+    let exceeds = own_share - others > EXCESS.max(3.0 * error);
+    exceeds.then_some(Cause::Share(own_share, others))
+}
+
+/// How many more members may be ejected.
+fn ejectable(group: &Group) -> usize {
+    let (mut all, mut out) = (0usize, 0usize);
+    for member in group.members() {
+        let bits = member.slot.reasons();
+        if bits & !Reason::OVERRIDDEN_BY_PANIC == 0 {
+            all += 1;
+            out += usize::from(bits != 0);
+        }
+    }
+    let allowed = (group.settings().panic_threshold * all as f32) as usize;
+    // One is always left, whatever the threshold.
+    allowed.min(all.saturating_sub(1)).saturating_sub(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::group::{GroupSettings, GroupState, Outcome};
+    use crate::health::panics;
+    use crate::load::Location;
+    use crate::member::{Slot, Weight};
+    use crate::strategy::{Values, default_kind};
+
+    const LIMIT: u32 = 5;
+
+    fn group(count: u64, panic_threshold: f32) -> Group {
+        let member = |id: u64| Member {
+            id: MemberId(id),
+            name: format!("m{id}").into(),
+            address: "192.0.2.1:80".parse().unwrap(),
+            max_connections: None,
+            location: Arc::new(Location::new(format!("l{id}"))),
+            slot: Arc::new(Slot::new(Weight::ONE)),
+        };
+        let members: Vec<_> = (0..count).map(member).collect();
+        let settings = GroupSettings {
+            panic_threshold,
+            ..GroupSettings::default()
+        };
+        let kind = default_kind();
+        let strategy = (kind.build)(&Values::defaults(kind), &members);
+        let state = Arc::<GroupState>::default();
+        Group::new("g", settings, strategy, members, state)
+    }
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    /// Requests at a member: each letter is one, `.` a success, `x` a failure.
+    fn run(group: &Group, index: usize, outcomes: &str, now: Instant) {
+        for letter in outcomes.chars() {
+            let outcome = match letter {
+                'x' => Outcome::Failure,
+                _ => Outcome::Success,
+            };
+            group.bind(index, now).unwrap().finish(outcome, now);
+        }
+    }
+
+    fn ejected(group: &Group) -> Vec<bool> {
+        let is_ejected = |member: &Member| member.slot.has(Reason::Ejected);
+        group.members().iter().map(is_ejected).collect()
+    }
+
+    #[test]
+    fn failures_in_a_row_eject_for_a_while() {
+        let (group, mut outliers) = (group(2, 0.5), Outliers::default());
+        run(&group, 0, "xxxx", at(1000));
+        assert_eq!(outliers.tick(&group, LIMIT, at(1000)), []);
+        run(&group, 0, ".xxxx", at(1100));
+        assert_eq!(outliers.tick(&group, LIMIT, at(1100)), [], "not in a row");
+        run(&group, 0, "x", at(1200));
+        let changes = outliers.tick(&group, LIMIT, at(1200));
+        let event = Event::Ejected {
+            cause: Cause::InARow(5),
+            time: FIRST_TIME,
+        };
+        assert_eq!(changes, [Change { index: 0, event }]);
+        assert_eq!(ejected(&group), [true, false]);
+
+        // Its failures since do not count against it when it returns.
+        run(&group, 0, "xxxxxxxxxx", at(2000));
+        assert_eq!(outliers.tick(&group, LIMIT, at(11_100)), []);
+        let changes = outliers.tick(&group, LIMIT, at(11_200));
+        let event = Event::Returned;
+        assert_eq!(changes, [Change { index: 0, event }]);
+        assert_eq!(ejected(&group), [false, false]);
+        let slot = &group.members()[0].slot;
+        assert_eq!(slot.ramp_from(), Some(at(11_200)), "it starts slowly");
+        assert_eq!(outliers.tick(&group, LIMIT, at(11_300)), []);
+    }
+
+    #[test]
+    fn an_ejection_that_follows_another_is_longer() {
+        let (group, mut outliers) = (group(2, 0.5), Outliers::default());
+        let (mut now, mut times) = (1_000, Vec::new());
+        for _ in 0..8 {
+            run(&group, 0, "xxxxx", at(now));
+            let changes = outliers.tick(&group, LIMIT, at(now));
+            let Event::Ejected { time, .. } = changes[0].event else {
+                panic!("{changes:?}")
+            };
+            times.push(time.as_secs());
+            now += time.as_millis() as u64;
+            outliers.tick(&group, LIMIT, at(now));
+        }
+        assert_eq!(times, [10, 20, 40, 80, 160, 300, 300, 300]);
+        // Good for as long as it was out: the next one is a first one.
+        now += 300_000;
+        outliers.tick(&group, LIMIT, at(now));
+        run(&group, 0, "xxxxx", at(now));
+        let changes = outliers.tick(&group, LIMIT, at(now));
+        assert!(matches!(
+            changes[0].event,
+            Event::Ejected {
+                time: FIRST_TIME,
+                ..
+            }
+        ));
+    }
+
+    #[test]
+    fn a_share_of_failures_counts_only_against_that_of_the_others() {
+        let (first, mut outliers) = (group(3, 0.5), Outliers::default());
+        for index in 0..3 {
+            run(&first, index, &"x.".repeat(50), at(1000));
+        }
+        assert_eq!(
+            outliers.tick(&first, LIMIT, at(1000)),
+            [],
+            "all fail: nobody's fault"
+        );
+
+        let second = group(3, 0.5);
+        run(&second, 0, &"x.".repeat(9), at(1000));
+        run(&second, 1, &".".repeat(100), at(1000));
+        assert_eq!(
+            outliers.tick(&second, LIMIT, at(1000)),
+            [],
+            "18 requests say nothing"
+        );
+        run(&second, 0, "x.", at(1100));
+        let changes = outliers.tick(&second, LIMIT, at(1100));
+        let event = Event::Ejected {
+            cause: Cause::Share(0.5, 0.0),
+            time: FIRST_TIME,
+        };
+        assert_eq!(changes, [Change { index: 0, event }]);
+        // What failed before the ejection does not eject again after it.
+        outliers.tick(&second, LIMIT, at(11_100));
+        run(&second, 0, &".".repeat(30), at(11_150));
+        assert_eq!(outliers.tick(&second, LIMIT, at(11_200)), []);
+        assert_eq!(ejected(&second), [false; 3]);
+    }
+
+    #[test]
+    fn the_worst_are_out_and_never_all() {
+        for (count, threshold, expected) in [
+            (4, 0.5, vec![false, true, true, false]),
+            (4, 1.0, vec![false, true, true, true]),
+            (4, 0.2, vec![false; 4]),
+            (1, 0.5, vec![false]),
+        ] {
+            let (group, mut outliers) = (group(count, threshold), Outliers::default());
+            for (index, good) in [15, 0, 5, 10].into_iter().take(count as usize).enumerate() {
+                let outcomes = ".".repeat(good) + &"x".repeat(20 - good);
+                run(&group, index, &outcomes, at(1000));
+            }
+            outliers.tick(&group, LIMIT, at(1000));
+            assert_eq!(ejected(&group), expected, "{threshold}");
+        }
+    }
+
+    #[test]
+    fn members_that_are_out_for_another_reason_count() {
+        let (group, mut outliers) = (group(4, 0.5), Outliers::default());
+        group.members()[3].slot.set(Reason::Down, true);
+        group.members()[2].slot.set(Reason::Down, true);
+        run(&group, 0, "xxxxx", at(1000));
+        assert_eq!(outliers.tick(&group, LIMIT, at(1000)), []);
+        group.members()[2].slot.set(Reason::Down, false);
+        assert_eq!(outliers.tick(&group, LIMIT, at(1100)).len(), 1);
+    }
+
+    proptest! {
+        /// Whatever fails: ejections bring about no panic and leave somebody, a slot is
+        /// ejected exactly between its two events, and all ejections end.
+        #[test]
+        fn ejections_are_bounded_and_end(
+            count in 1u64..8,
+            threshold in 0.0f32..=1.0,
+            steps in proptest::collection::vec((0usize..8, 0u64..15, 0u64..40, 1u64..5000), 1..60),
+        ) {
+            let (group, mut outliers) = (group(count, threshold), Outliers::default());
+            let (mut now, mut out) = (1_000, vec![false; count as usize]);
+            for (index, good, bad, ms) in steps {
+                now += ms;
+                let index = index % count as usize;
+                let outcomes = ".".repeat(good as usize) + &"x".repeat(bad as usize);
+                run(&group, index, &outcomes, at(now));
+                for change in outliers.tick(&group, LIMIT, at(now)) {
+                    let before = out[change.index];
+                    out[change.index] = change.event != Event::Returned;
+                    prop_assert!(before != out[change.index]);
+                }
+                prop_assert_eq!(ejected(&group), out.clone());
+                prop_assert!(out.contains(&false));
+                let reasons = group.members().iter().map(|m| m.slot.reasons());
+                prop_assert!(!panics(reasons, threshold));
+            }
+            // Whoever was spared because others were out has its turn, too.
+            for _ in 0..=count {
+                now += MAX_TIME.as_millis() as u64;
+                outliers.tick(&group, LIMIT, at(now));
+            }
+            prop_assert_eq!(ejected(&group), vec![false; count as usize]);
+        }
+    }
+}
