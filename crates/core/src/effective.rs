@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::group::GroupSettings;
-use crate::load::Report;
-use crate::member::Member;
+use crate::load::{Location, Report};
+use crate::member::Slot;
 use crate::strategy::{Param, Values};
-use crate::time::{Instant, millis_since};
+use crate::time::{Instant, is_older};
 
 /// How a group's reported loads become effective ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,7 +25,7 @@ pub struct Shaping {
     pub tolerance: f32,
     /// What a client that is bound to a member adds to its load, in the load's unit,
     /// from the moment of the binding. At 0 strategies estimate it
-    /// ([`Location::projected`](crate::load::Location::projected)).
+    /// ([`Location::projected`]).
     pub per_balance_load: f32,
 }
 
@@ -92,7 +92,7 @@ pub struct Effective {
     pub expected: f32,
 }
 
-/// The effective load of `member` now; `None` is unknown: never reported or too old.
+/// The effective load of a member now; `None` is unknown: never reported or too old.
 ///
 /// For each report it is `(dampening * (previous + per_balance_load * bound) + (1 -
 /// dampening) * reported) / tolerance`, where `previous` is the one of the report
@@ -103,27 +103,22 @@ pub struct Effective {
 /// Whoever asks first after a report takes the step; it is taken once.
 #[inline]
 pub fn effective(
-    member: &Member,
+    slot: &Slot,
+    location: &Location,
     shaping: &Shaping,
     settings: &GroupSettings,
     now: Instant,
 ) -> Option<Effective> {
-    let location = &*member.location;
-    let max_age = settings.load_max_age;
-    let report = location.last_report(settings.load_id, now, max_age)?;
+    let report = location.last_report(settings.load_id, now, settings.load_max_age)?;
     let damped = match shaping.dampening {
         0.0 => report.value,
-        _ => member.slot.damped().step(&report, shaping),
+        _ => slot.damped().step(&report, shaping),
     };
-    let bound = location.bound().wrapping_sub(report.bound_at);
-    // A report that arrives right now may have been counted already.
-    let bound = if bound > u32::MAX / 2 { 0 } else { bound };
-    let load = damped + shaping.per_balance_load * bound as f32;
+    let load = damped + shaping.per_balance_load * report.bound as f32;
     let expected = if shaping.per_balance_load > 0.0 {
         load
     } else {
-        let projected = location.projected(settings.load_id, now, max_age);
-        (load + projected.unwrap_or(report.value) - report.value).max(0.0)
+        (load + report.added).max(0.0)
     };
     Some(Effective {
         load: load / shaping.tolerance,
@@ -193,8 +188,7 @@ impl LoadFactor {
     #[inline]
     pub(crate) fn fresh(&self, now: Instant, max_age: Duration) -> Option<f32> {
         let word = self.0.load(Ordering::Relaxed);
-        let age = millis_since(word as u32, now);
-        let fresh = word != 0 && u128::from(age) <= max_age.as_millis();
+        let fresh = word != 0 && !is_older(word as u32, now, max_age);
         fresh.then(|| f32::from_bits((word >> 32) as u32))
     }
 
@@ -214,8 +208,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::load::{LoadId, LoadValue, Location};
-    use crate::member::{MemberId, Slot, Weight};
+    use crate::load::{LoadId, LoadValue};
+    use crate::member::{Member, MemberId, Weight};
 
     fn at(ms: u64) -> Instant {
         Instant::from_nanos(ms * 1_000_000)
@@ -239,7 +233,7 @@ mod tests {
 
     fn load(member: &Member, shaping: &Shaping, ms: u64) -> Option<f32> {
         let settings = GroupSettings::default();
-        effective(member, shaping, &settings, at(ms)).map(|e| e.load)
+        effective(&member.slot, &member.location, shaping, &settings, at(ms)).map(|e| e.load)
     }
 
     #[test]
@@ -311,7 +305,14 @@ mod tests {
         report(&member, 0.5, 1000);
         member.location.begin();
         let settings = GroupSettings::default();
-        let got = effective(&member, &Shaping::NONE, &settings, at(1001)).unwrap();
+        let got = effective(
+            &member.slot,
+            &member.location,
+            &Shaping::NONE,
+            &settings,
+            at(1001),
+        )
+        .unwrap();
         assert_eq!(got.load, 0.5);
         assert!(got.expected > 0.5);
     }

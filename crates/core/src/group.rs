@@ -170,6 +170,7 @@ pub struct Group {
 #[derive(Debug)]
 struct Seat {
     slot: Arc<Slot>,
+    location: Arc<Location>,
     max_connections: u32,
 }
 
@@ -184,6 +185,7 @@ impl Group {
     ) -> Self {
         let seat = |member: &Member| Seat {
             slot: Arc::clone(&member.slot),
+            location: Arc::clone(&member.location),
             max_connections: member.max_connections.unwrap_or(u32::MAX),
         };
         Group {
@@ -240,7 +242,7 @@ impl Group {
         // Another worker may take a member's last place between the decision and the
         // binding. Losing several times in a row means that the group is as good as full.
         for _ in 0..4 {
-            let index = self.decide(request, rng)?;
+            let index = self.choose(request, rng)?;
             let seat = &self.seats[index];
             if seat.slot.begin() < seat.max_connections {
                 return Ok(self.ticket(index, request.now));
@@ -250,7 +252,12 @@ impl Group {
         Err(PickError::AllFull)
     }
 
-    fn decide(&self, request: &Request<'_>, rng: &mut fastrand::Rng) -> Result<usize, PickError> {
+    /// Chooses a member without binding to it, for clients that go there themselves.
+    pub fn choose(
+        &self,
+        request: &Request<'_>,
+        rng: &mut fastrand::Rng,
+    ) -> Result<usize, PickError> {
         let view = self.view(request);
         if self.state.want_trace.load(Ordering::Relaxed) {
             self.state.want_trace.store(false, Ordering::Relaxed);
@@ -258,7 +265,7 @@ impl Group {
             self.state.last.store(Some(Arc::new(decision)));
             chosen
         } else {
-            self.choose(&view, rng, &mut Trace::off())
+            self.ask(&view, rng, &mut Trace::off())
         }
     }
 
@@ -294,7 +301,7 @@ impl Group {
         }
     }
 
-    fn choose(
+    fn ask(
         &self,
         view: &View<'_>,
         rng: &mut fastrand::Rng,
@@ -315,7 +322,7 @@ impl Group {
         if self.state.is_panicking() {
             trace.note(|| "panic: too many members are down or ejected, so that is ignored".into());
         }
-        let chosen = self.choose(view, rng, &mut trace);
+        let chosen = self.ask(view, rng, &mut trace);
         for index in 0..self.members.len() {
             if let Some(obstacle) = view.obstacle(index) {
                 trace.candidate(index, None, || format!("not eligible: {obstacle}"));
@@ -467,8 +474,15 @@ impl<'a> View<'a> {
         if !self.settings().adaptive {
             return None;
         }
-        let member = &self.group.members[index];
-        Some(effective(member, shaping, self.settings(), self.now())?.expected)
+        let seat = &self.group.seats[index];
+        let load = effective(
+            &seat.slot,
+            &seat.location,
+            shaping,
+            self.settings(),
+            self.now(),
+        );
+        load.map(|load| load.expected)
     }
 
     /// Whether the location of the member at `index` ever reported the group's load.
@@ -494,7 +508,7 @@ impl<'a> View<'a> {
     /// The location of the member at `index`.
     #[inline]
     pub fn location(&self, index: usize) -> &'a Location {
-        &self.group.members[index].location
+        &self.group.seats[index].location
     }
 
     /// Observed latency of the member at `index` in seconds; `None` if there is none.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::time::{Instant, millis, millis_since};
+use crate::time::{Instant, is_older, millis, millis_since};
 
 /// Which quantity a load value measures.
 ///
@@ -134,6 +134,8 @@ pub const LOADS_PER_LOCATION: usize = 8;
 /// data plane reads it without a lock and never sees half a report.
 #[derive(Debug)]
 struct Cell {
+    /// Load id plus one; 0 is an empty cell. Written once.
+    id: AtomicU64,
     /// Value as f32 bits (high half), report time in milliseconds, wrapping (low half).
     value_at: AtomicU64,
     /// What a bind is expected to add (f32 bits).
@@ -158,9 +160,7 @@ pub struct Location {
     in_flight: AtomicU32,
     /// Whether the location is under a load alert (it should shed).
     alerted: AtomicU32,
-    /// Load id plus one for each cell; 0 is an empty cell. Written once, and apart from
-    /// the cells, so that a search stays within two cache lines.
-    ids: [AtomicU64; LOADS_PER_LOCATION],
+    /// The first cell shares the first cache line: most locations report one load.
     cells: [Cell; LOADS_PER_LOCATION],
     name: Arc<str>,
 }
@@ -178,9 +178,14 @@ fn floor(id: LoadId) -> f32 {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Report {
     pub(crate) value: f32,
+    /// What our own requests have probably added since.
+    pub(crate) added: f32,
     /// Milliseconds of [`millis`]: tells reports apart.
     pub(crate) at: u32,
+    /// Requests ever bound here, wrapping, when it arrived.
     pub(crate) bound_at: u32,
+    /// Requests bound here since.
+    pub(crate) bound: u32,
 }
 
 /// The location already keeps [`LOADS_PER_LOCATION`] other ids.
@@ -195,8 +200,8 @@ impl Location {
             bound: AtomicU32::new(0),
             in_flight: AtomicU32::new(0),
             alerted: AtomicU32::new(0),
-            ids: std::array::from_fn(|_| AtomicU64::new(0)),
             cells: std::array::from_fn(|_| Cell {
+                id: AtomicU64::new(0),
                 value_at: AtomicU64::new(0),
                 per_bind: AtomicU32::new(0),
                 bound_at: AtomicU32::new(0),
@@ -215,12 +220,11 @@ impl Location {
     /// Stores a report.
     pub fn report(&self, id: LoadId, value: LoadValue, now: Instant) -> Result<(), TooManyLoads> {
         let wanted = u64::from(id.0) + 1;
-        for (place, cell) in self.ids.iter().zip(&self.cells) {
-            let held = match place.compare_exchange(0, wanted, Ordering::AcqRel, Ordering::Acquire)
-            {
-                Ok(_) => wanted,
-                Err(held) => held,
-            };
+        for cell in &self.cells {
+            let taken = cell
+                .id
+                .compare_exchange(0, wanted, Ordering::AcqRel, Ordering::Acquire);
+            let held = taken.map_or_else(|held| held, |_| wanted);
             if held == wanted {
                 self.store(cell, id, value, now);
                 return Ok(());
@@ -261,24 +265,8 @@ impl Location {
     /// [`LoadId::IN_FLIGHT`] nothing needs to be estimated.
     #[inline]
     pub fn projected(&self, id: LoadId, now: Instant, max_age: Duration) -> Option<f32> {
-        let cell = self.cell(id)?;
-        let word = cell.value_at.load(Ordering::Acquire);
-        if word == 0 || u128::from(millis_since(word as u32, now)) > max_age.as_millis() {
-            return None;
-        }
-        let value = f32::from_bits((word >> 32) as u32);
-        Some(if id == LoadId::IN_FLIGHT {
-            let in_flight = self.in_flight() as f32;
-            let then = cell.in_flight_at.load(Ordering::Relaxed) as f32;
-            // Ours are among the reported ones: it has at least as many as we have there.
-            (value + in_flight - then).max(in_flight)
-        } else {
-            let bound = self.bound.load(Ordering::Relaxed);
-            let binds = bound.wrapping_sub(cell.bound_at.load(Ordering::Relaxed));
-            // A report that arrives right now may have been counted already.
-            let binds = if binds > u32::MAX / 2 { 0 } else { binds };
-            value + f32::from_bits(cell.per_bind.load(Ordering::Relaxed)) * binds as f32
-        })
+        self.last_report(id, now, max_age)
+            .map(|report| report.value + report.added)
     }
 
     /// Requests of this process that members here are working on, over all groups.
@@ -296,8 +284,7 @@ impl Location {
         }
     }
 
-    /// The report of load `id` as effective loads need it: one consistent value and
-    /// time, and the count of [`Location::bound`] when it arrived.
+    /// The report of load `id`, if it is fresh, with what has happened since.
     #[inline]
     pub(crate) fn last_report(
         &self,
@@ -307,19 +294,29 @@ impl Location {
     ) -> Option<Report> {
         let cell = self.cell(id)?;
         let word = cell.value_at.load(Ordering::Acquire);
-        if word == 0 || u128::from(millis_since(word as u32, now)) > max_age.as_millis() {
+        if word == 0 || is_older(word as u32, now, max_age) {
             return None;
         }
+        let value = f32::from_bits((word >> 32) as u32);
+        let bound_at = cell.bound_at.load(Ordering::Relaxed);
+        let bound = self.bound.load(Ordering::Relaxed).wrapping_sub(bound_at);
+        // A report that arrives right now may have counted further than we have.
+        let bound = if bound > u32::MAX / 2 { 0 } else { bound };
+        let added = if id == LoadId::IN_FLIGHT {
+            let in_flight = self.in_flight() as f32;
+            let then = cell.in_flight_at.load(Ordering::Relaxed) as f32;
+            // Ours are among the reported ones: it has at least as many as we have there.
+            (in_flight - then).max(in_flight - value)
+        } else {
+            f32::from_bits(cell.per_bind.load(Ordering::Relaxed)) * bound as f32
+        };
         Some(Report {
-            value: f32::from_bits((word >> 32) as u32),
+            value,
+            added,
             at: word as u32,
-            bound_at: cell.bound_at.load(Ordering::Relaxed),
+            bound_at,
+            bound,
         })
-    }
-
-    /// Requests ever bound to members here by this process, wrapping.
-    pub(crate) fn bound(&self) -> u32 {
-        self.bound.load(Ordering::Relaxed)
     }
 
     pub(crate) fn begin(&self) {
@@ -334,8 +331,9 @@ impl Location {
     #[inline]
     fn cell(&self, id: LoadId) -> Option<&Cell> {
         let wanted = u64::from(id.0) + 1;
-        let is_it = |place: &AtomicU64| place.load(Ordering::Acquire) == wanted;
-        self.ids.iter().position(is_it).map(|at| &self.cells[at])
+        self.cells
+            .iter()
+            .find(|cell| cell.id.load(Ordering::Acquire) == wanted)
     }
 
     /// The load `id` if it was reported at most `max_age` ago; `None` is *unknown*.
@@ -356,9 +354,8 @@ impl Location {
 
     /// All loads ever reported here, with their ages.
     pub fn loads(&self, now: Instant) -> impl Iterator<Item = Load> + '_ {
-        let cells = self.ids.iter().zip(&self.cells);
-        cells.filter_map(move |(id, cell)| {
-            let id = id.load(Ordering::Acquire);
+        self.cells.iter().filter_map(move |cell| {
+            let id = cell.id.load(Ordering::Acquire);
             let word = cell.value_at.load(Ordering::Acquire);
             (id != 0 && word != 0).then(|| decode(LoadId((id - 1) as u32), word, now))
         })

@@ -205,6 +205,12 @@ impl Slot {
         self.latency.get(now, decay)
     }
 
+    /// Whether there ever was a success, and so a latency.
+    #[inline]
+    pub fn has_latency(&self) -> bool {
+        !self.latency.is_empty()
+    }
+
     /// What failures add to the cost of the member now, in seconds: at least the
     /// group's penalty when it has just failed, less and less thereafter.
     #[inline]

@@ -32,6 +32,12 @@ impl Decaying {
         Some(f32::from_bits((word >> 32) as u32) * remaining(age, decay))
     }
 
+    /// Whether there was no sample yet.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+
     /// Takes a sample. Samples may come in any order; late ones do not turn time back.
     pub(crate) fn sample(&self, value: f32, now: Instant, decay: Duration) {
         let update = |word: u64| {

@@ -63,6 +63,13 @@ pub(crate) const fn millis_since(earlier: u32, now: Instant) -> u32 {
     if age > u32::MAX / 2 { 0 } else { age }
 }
 
+/// Whether more than `max_age` has passed since `earlier`, made by [`millis`].
+#[inline]
+pub(crate) const fn is_older(earlier: u32, now: Instant, max_age: Duration) -> bool {
+    let limit = max_age.as_secs().saturating_mul(1000);
+    millis_since(earlier, now) as u64 > limit.saturating_add(max_age.subsec_millis() as u64)
+}
+
 /// The machine's monotonic clock, for callers that do I/O. `core` itself never uses it.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {

@@ -258,9 +258,7 @@ fn shares_follow_weights_among_many() {
         let counts = shares(&group, 40_000, NOW, 5);
         let heavy: usize = counts[50..].iter().sum();
         let share = heavy as f64 / 40_000.0;
-        // The pool of prequal holds a heavy member once, however often it was drawn.
-        let slack = if strategy == "prequal" { 0.08 } else { 0.02 };
-        assert!((share - 0.75).abs() < slack, "{strategy}: {share}");
+        assert!((share - 0.75).abs() < 0.02, "{strategy}: {share}");
     }
 }
 

@@ -138,7 +138,7 @@ fn analyze(entry: &mut GroupEntry, now: Instant) {
     for (index, member) in entry.group.members().iter().enumerate() {
         let name = member.location.name();
         let place = *places.entry(name).or_insert_with(|| {
-            let load = effective(member, &shaping, settings, now);
+            let load = effective(&member.slot, &member.location, &shaping, settings, now);
             let site = Site {
                 load: load.map(|effective| effective.load),
                 takes_traffic: false,

@@ -330,17 +330,19 @@ impl Candidates {
         best.index()
     }
 
-    /// The mean of what is known about the candidates; `None` if nothing is.
+    /// What a candidate without a latency counts as: the mean of the known ones. `None`
+    /// if none is known, or if all are, when nobody needs it.
     #[inline]
-    pub(super) fn mean(
-        &self,
-        view: &View<'_>,
-        mut value: impl FnMut(usize) -> Option<f32>,
-    ) -> Option<f32> {
+    pub(super) fn neutral_latency(&self, view: &View<'_>) -> Option<f32> {
+        let mut unknown = false;
+        self.for_each(view, |index| unknown |= !view.slot(index).has_latency());
+        if !unknown {
+            return None;
+        }
         let (mut sum, mut count) = (0.0, 0);
         self.for_each(view, |index| {
-            if let Some(value) = value(index) {
-                sum += value;
+            if let Some(latency) = view.latency(index) {
+                sum += latency;
                 count += 1;
             }
         });

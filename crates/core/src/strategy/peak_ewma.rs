@@ -40,8 +40,7 @@ impl Strategy for PeakEwma {
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let candidates = self.choices.candidates(view, rng);
         let in_flight = candidates.in_flight(view);
-        let neutral = candidates.mean(view, |index| view.latency(index));
-        let neutral = neutral.unwrap_or(PRIOR);
+        let neutral = candidates.neutral_latency(view).unwrap_or(PRIOR);
         candidates.lowest(view, rng, |index| {
             let latency = view.latency(index).unwrap_or(neutral);
             let penalty = view.penalty(index);

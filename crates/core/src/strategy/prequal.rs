@@ -89,6 +89,8 @@ struct Prequal {
     budget: f32,
     urn: Urn,
     pool: [Place; POOL],
+    /// The place for the next probe, modulo the size of the pool.
+    next: AtomicU32,
     /// Estimate of the quantile of RIFs (f32 bits).
     hot_above: AtomicU32,
 }
@@ -153,6 +155,14 @@ struct Rank {
     value: f32,
 }
 
+impl Rank {
+    fn new(rif: f32, latency: f32, hot_above: f32) -> Self {
+        let hot = rif > hot_above;
+        let value = if hot { rif } else { latency };
+        Rank { hot, value }
+    }
+}
+
 impl Prequal {
     fn new(values: &Values, members: &[Member]) -> Self {
         let probes = values.get(PROBES.name) as usize;
@@ -172,6 +182,7 @@ impl Prequal {
             budget,
             urn: Urn::new(members),
             pool: Default::default(),
+            next: AtomicU32::new(0),
             hot_above: AtomicU32::new(0),
         }
     }
@@ -198,12 +209,6 @@ impl Prequal {
             .store(moved.max(0.0).to_bits(), Ordering::Relaxed);
     }
 
-    fn rank(&self, rif: f32, latency: f32) -> Rank {
-        let hot = rif > self.hot_above();
-        let value = if hot { rif } else { latency };
-        Rank { hot, value }
-    }
-
     /// Small groups: everybody is looked at.
     fn pick_of_all(
         &self,
@@ -212,8 +217,7 @@ impl Prequal {
         trace: &mut Trace,
     ) -> Option<usize> {
         let in_flight = Candidates::All.in_flight(view);
-        let neutral = Candidates::All.mean(view, |index| view.latency(index));
-        let neutral = neutral.unwrap_or(PRIOR);
+        let neutral = Candidates::All.neutral_latency(view).unwrap_or(PRIOR);
         let (mut cold, mut hot) = (Best::new(0.01), Best::new(0.0));
         let hot_above = self.hot_above();
         for index in view.eligible() {
@@ -222,7 +226,7 @@ impl Prequal {
             if !view.is_rehearsal() {
                 self.learn(rif);
             }
-            let rank = self.rank(rif, latency);
+            let rank = Rank::new(rif, latency, hot_above);
             note(trace, index, rank, rif, latency, hot_above);
             let best = if rank.hot { &mut hot } else { &mut cold };
             best.offer(index, rank.value, view.weight(index), rng);
@@ -253,16 +257,9 @@ impl Prequal {
                     None => UNKNOWN - view.penalty(index),
                 },
             };
-            // A newer probe of the same member replaces the older one; else an empty or
-            // the oldest place is taken.
-            let age = |place: &Place| match place.get() {
-                None => u32::MAX,
-                Some(old) if old.index == index => u32::MAX,
-                Some(old) => millis_since(old.at, view.now()),
-            };
-            if let Some(place) = self.pool.iter().max_by_key(|place| age(place)) {
-                place.set(&probe);
-            }
+            // Places are filled in turn: the one after the newest has the oldest.
+            let place = self.next.fetch_add(1, Ordering::Relaxed) as usize % POOL;
+            self.pool[place].set(&probe);
         }
     }
 
@@ -278,7 +275,7 @@ impl Prequal {
         let mut oldest: Option<(u32, &Place)> = None;
         let mut count = 0;
         let hot_above = self.hot_above();
-        let neutral = self.known_latency().unwrap_or(PRIOR);
+        let mut neutral = None;
         for place in &self.pool {
             let Some(mut probe) = place.get() else {
                 continue;
@@ -291,9 +288,10 @@ impl Prequal {
             }
             count += 1;
             if probe.latency < 0.0 {
-                probe.latency = neutral + UNKNOWN - probe.latency;
+                let neutral = neutral.get_or_insert_with(|| self.known_latency());
+                probe.latency = *neutral + UNKNOWN - probe.latency;
             }
-            let rank = self.rank(probe.rif, probe.latency);
+            let rank = Rank::new(probe.rif, probe.latency, hot_above);
             note(
                 trace,
                 probe.index,
@@ -341,7 +339,8 @@ impl Prequal {
     }
 
     /// Mean of the latencies in the pool that are known.
-    fn known_latency(&self) -> Option<f32> {
+    #[cold]
+    fn known_latency(&self) -> f32 {
         let (mut sum, mut count) = (0.0, 0.0);
         for probe in self.pool.iter().filter_map(Place::get) {
             if probe.latency >= 0.0 {
@@ -349,7 +348,7 @@ impl Prequal {
                 count += 1.0;
             }
         }
-        (count > 0.0).then(|| sum / count)
+        if count > 0.0 { sum / count } else { PRIOR }
     }
 }
 
