@@ -480,6 +480,10 @@ fn home_of(key: &str) -> Option<String> {
         header if header == table => Some(format!("is a table of its own: {table}")),
         _ if !home.keys.iter().any(|known| known.name == key) => None,
         "" => Some("at the top of the file, before the first [table]".into()),
+        header if header.contains("group.") => {
+            let own = header.replace("group.", "rule.");
+            Some(format!("in {own} or {header}"))
+        }
         header => Some(format!("in {header}")),
     })
 }

@@ -106,6 +106,35 @@ fn a_configuration_means_what_it_says() {
 }
 
 #[test]
+fn tables_of_defaults_are_merged_key_by_key() {
+    let text = r#"
+[defaults]
+http = { retries = 5, via = "a" }
+health_check = { frequency = "7s", doc_path = "/up" }
+[rule.web]
+listen = "127.0.0.1:80"
+members = ["a:1"]
+http = { via = "b" }
+health_check = { fall = 9 }
+[rule.raw]
+listen = "127.0.0.1:81"
+members = ["a:1"]
+health_check = { type = "tcp" }
+"#;
+    let config = parse("test.toml", text).unwrap();
+    let http = &config.rules[0].http;
+    assert_eq!((http.retries, http.via.as_deref()), (5, Some("b")));
+    let check = config.groups[0].health_check.as_ref().unwrap();
+    assert_eq!((check.frequency, check.fall), (Duration::from_secs(7), 9));
+    assert!(matches!(&check.kind, HealthCheckKind::Http { path, .. } if path == "/up"));
+    let check = config.groups[1].health_check.as_ref().unwrap();
+    assert_eq!(
+        (check.frequency, &check.kind),
+        (Duration::from_secs(7), &HealthCheckKind::Tcp)
+    );
+}
+
+#[test]
 fn an_empty_file_is_a_configuration_without_rules() {
     let config = parse("test.toml", "").unwrap();
     assert_eq!(config, Config::default());
@@ -190,6 +219,12 @@ fn a_key_in_the_wrong_table_is_sent_home() {
     one_error(
         &with("retry_budget = 0.2"),
         "test.toml:3:1: rule.web.retry_budget: does not belong here, but in [rule.NAME.http]",
+        &[],
+    );
+    one_error(
+        &with("doc_path = \"/\""),
+        "test.toml:3:1: rule.web.doc_path: does not belong here, but in \
+         [rule.NAME.health_check] or [group.NAME.health_check]",
         &[],
     );
 }
