@@ -89,19 +89,22 @@ fn the_full_example_has_every_key() {
 /// What the manual shows is valid: each block of TOML, with what it leaves out.
 #[test]
 fn every_piece_of_toml_in_the_manual_is_good() {
-    let text = std::fs::read_to_string(root().join("docs/configuration.md")).unwrap();
-    let mut blocks = 0;
-    for block in text.split("```toml\n").skip(1) {
-        let (block, _) = block.split_once("```").unwrap();
-        blocks += 1;
-        let whole = match block {
-            _ if block.starts_with("[rule") || block.starts_with("[defaults]") => block.to_owned(),
-            _ => format!("[rule.x]\nlisten = \"127.0.0.1:1\"\nmembers = [\"a:1\"]\n{block}"),
-        };
-        config::parse("docs/configuration.md", &whole)
-            .unwrap_or_else(|errors| panic!("{whole}\n{errors}"));
+    for (page, at_least) in [("README.md", 1), ("docs/configuration.md", 6)] {
+        let text = std::fs::read_to_string(root().join(page)).unwrap();
+        let mut blocks = 0;
+        for block in text.split("```toml\n").skip(1) {
+            let (block, _) = block.split_once("```").unwrap();
+            blocks += 1;
+            let is_whole = block.starts_with("[rule") || block.starts_with("[defaults]");
+            let rule = match is_whole {
+                true => "",
+                false => "[rule.x]\nlisten = \"127.0.0.1:1\"\nmembers = [\"a:1\"]\n",
+            };
+            let whole = format!("{rule}{block}");
+            config::parse(page, &whole).unwrap_or_else(|errors| panic!("{whole}\n{errors}"));
+        }
+        assert!(blocks >= at_least, "{page}");
     }
-    assert!(blocks > 5);
 }
 
 #[test]
