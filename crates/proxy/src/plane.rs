@@ -109,9 +109,13 @@ impl Proxy {
 
     /// Waits until a drain is over. Blocks the calling thread.
     pub fn join(&self) {
-        let workers = std::mem::take(&mut self.state().workers);
-        for worker in workers {
-            if worker.thread.join().is_err() {
+        let mut state = self.state();
+        let workers = state.workers.iter_mut();
+        let threads: Vec<_> = workers.filter_map(|worker| worker.thread.take()).collect();
+        // Not held while waiting: a second drain, with less grace, must get through.
+        drop(state);
+        for thread in threads {
+            if thread.join().is_err() {
                 tracing::error!("a worker has panicked");
             }
         }

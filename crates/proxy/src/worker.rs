@@ -79,7 +79,8 @@ pub(crate) struct Worker {
 #[derive(Debug)]
 pub(crate) struct WorkerHandle {
     pub(crate) commands: UnboundedSender<Command>,
-    pub(crate) thread: std::thread::JoinHandle<()>,
+    /// Gone once somebody waits for its end; commands still reach it then.
+    pub(crate) thread: Option<std::thread::JoinHandle<()>>,
 }
 
 /// Starts worker number `index`.
@@ -104,7 +105,10 @@ pub(crate) fn start(clock: Clock, index: usize) -> io::Result<WorkerHandle> {
         Ok(result) => result?,
         Err(_) => return Err(io::Error::other("the worker thread ended at once")),
     }
-    Ok(WorkerHandle { commands, thread })
+    Ok(WorkerHandle {
+        commands,
+        thread: Some(thread),
+    })
 }
 
 fn build(clock: Clock) -> io::Result<(LocalRuntime, Rc<Worker>, OwnedFd)> {
