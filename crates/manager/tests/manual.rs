@@ -37,6 +37,24 @@ fn the_reference_of_strategies_is_up_to_date() {
     ends_with_reference("docs/strategies.md", &reference::strategies());
 }
 
+/// A strategy that nobody can find by what it is for might as well not be there.
+#[test]
+fn every_strategy_is_recommended_for_something_and_explained() {
+    let text = std::fs::read_to_string(root().join("docs/strategies.md")).unwrap();
+    let (by_hand, _) = text.split_once("\n## Reference\n").unwrap();
+    for kind in evenkeel_core::strategy::REGISTRY {
+        let name = format!("`{}`", kind.name);
+        let is_row = |line: &str| line.starts_with('|') && line.contains(&name);
+        assert!(
+            by_hand.lines().any(is_row),
+            "{name} is in no row of the table"
+        );
+        let start = format!("**{name}**");
+        let explained = by_hand.lines().any(|line| line.starts_with(&start));
+        assert!(explained, "no paragraph begins with {start}");
+    }
+}
+
 fn examples() -> Vec<PathBuf> {
     let folder = std::fs::read_dir(root().join("examples")).unwrap();
     let paths = folder.map(|entry| entry.unwrap().path());

@@ -8,6 +8,7 @@ use std::time::Duration;
 use evenkeel_core::group::Granularity;
 use evenkeel_core::load::{LoadId, ParseLoadIdError};
 use evenkeel_core::member::Weight;
+use evenkeel_core::strategy::least_loaded::{CRITICAL_THRESHOLD, REJECT_THRESHOLD};
 use evenkeel_core::strategy::{self, Param, Values};
 use toml::de::DeValue;
 
@@ -694,6 +695,14 @@ impl Field for Values {
                 Some(Err(_)) => report.wrong(&entry.item, OUT_OF_RANGE, param_allowed(param)),
                 None => report.wrong(&entry.item, WRONG_TYPE, param_allowed(param)),
             }
+        }
+        let get = |param: &Param| values.try_get(param.name).unwrap_or(0.0);
+        let (reject, critical) = (get(&REJECT_THRESHOLD), get(&CRITICAL_THRESHOLD));
+        if critical > 0.0 && critical <= reject {
+            let message = format!(
+                "a critical_threshold of {critical} is not above the reject_threshold of {reject}"
+            );
+            report.problem(&item.span, &item.path, message, None);
         }
         *self = values;
     }

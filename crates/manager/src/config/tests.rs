@@ -301,6 +301,11 @@ fn wrong_values_are_refused_with_what_is_allowed() {
             "no parameters",
         ),
         (
+            "strategy = { name = \"least_loaded\", reject_threshold = 2, critical_threshold = 1 }",
+            "a critical_threshold of 1 is not above",
+            "2",
+        ),
+        (
             "http = { max_header_bytes = \"1TB\" }",
             "not a size",
             "\"1KiB\" to \"1MiB\"",
