@@ -422,6 +422,32 @@ fn metrics_count_what_happened() {
 }
 
 #[test]
+fn every_metric_is_documented() {
+    let manual = include_str!("../../../docs/admin-api.md");
+    let balancer = Balancer::start(&two_members(), None);
+    let (_, text) = balancer.get("/metrics");
+    let families: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE "))
+        .collect();
+    assert!(families.len() > 20, "{families:?}");
+    for family in families {
+        let (name, kind) = family.split_once(' ').unwrap();
+        let row = format!("| `{name}` | {kind} |");
+        assert!(manual.contains(&row), "docs/admin-api.md has no {row}");
+    }
+    let documented = |line: &str| line.starts_with("| `evenkeel_");
+    let rows = manual.lines().filter(|line| documented(line));
+    for row in rows {
+        let name = row.split('`').nth(1).unwrap();
+        assert!(
+            text.contains(&format!("# TYPE {name} ")),
+            "{name} does not exist"
+        );
+    }
+}
+
+#[test]
 fn readiness_needs_a_member_and_ends_with_the_process() {
     let balancer = Balancer::start(&two_members(), None);
     let client = balancer.client();

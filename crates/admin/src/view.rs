@@ -58,6 +58,8 @@ pub struct MemberView {
     pub loads: String,
     /// Its location is under a load alert.
     pub alert: bool,
+    /// Why its last health check failed; empty if it passed, or there is none.
+    pub check: String,
 }
 
 /// How a member is.
@@ -72,7 +74,7 @@ pub enum Mood {
     Bad,
 }
 
-const HEADS: [Head; 11] = [
+const HEADS: [Head; 12] = [
     Head::words("MEMBER"),
     Head::words("STATE"),
     Head::numbers("WEIGHT"),
@@ -84,6 +86,7 @@ const HEADS: [Head; 11] = [
     Head::numbers("FAILED"),
     Head::words("LOAD"),
     Head::words("ALERT"),
+    Head::words("CHECK"),
 ];
 
 /// Width of the bar that shows a share.
@@ -128,17 +131,17 @@ impl GroupView {
 
     /// The members, a row each.
     pub fn table(&self) -> Table<'static> {
-        let rows = self.rows();
-        let widths = widths(&HEADS, &rows);
+        let (heads, rows) = self.cells();
+        let widths = widths(&heads, &rows);
         let line = |cells: &[String]| {
-            let cells = cells.iter().zip(&HEADS).zip(&widths);
+            let cells = cells.iter().zip(&heads).zip(&widths);
             Row::new(cells.map(|((cell, head), width)| Cell::new(head.pad(cell, *width))))
         };
         let body = rows.iter().zip(&self.members);
         let body: Vec<Row> = body
             .map(|(row, member)| line(row).style(member.style()))
             .collect();
-        let names: Vec<String> = HEADS.iter().map(|head| head.name().into()).collect();
+        let names: Vec<String> = heads.iter().map(|head| head.name().into()).collect();
         let constraints = widths
             .iter()
             .map(|&width| Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX)));
@@ -149,11 +152,19 @@ impl GroupView {
 
     /// The whole as plain text.
     pub fn plain(&self) -> String {
-        format!("{}\n{}", self.title(), text::table(&HEADS, &self.rows()))
+        let (heads, rows) = self.cells();
+        format!("{}\n{}", self.title(), text::table(&heads, &rows))
     }
 
-    fn rows(&self) -> Vec<Vec<String>> {
-        self.members.iter().map(MemberView::cells).collect()
+    /// The columns that have anything to say, and what they say of each member.
+    fn cells(&self) -> (Vec<Head>, Vec<Vec<String>>) {
+        let rows: Vec<_> = self.members.iter().map(MemberView::cells).collect();
+        let is_told = |column: usize| rows.iter().any(|row| !row[column].is_empty());
+        let told: Vec<usize> = (0..HEADS.len()).filter(|&column| is_told(column)).collect();
+        let pick =
+            |row: &[String; HEADS.len()]| told.iter().map(|&column| row[column].clone()).collect();
+        let heads = told.iter().map(|&column| HEADS[column]).collect();
+        (heads, rows.iter().map(pick).collect())
     }
 }
 
@@ -194,12 +205,16 @@ impl MemberView {
             },
             loads: location.map(loads_line).unwrap_or_default(),
             alert: member.alert,
+            check: match &member.check {
+                Some(check) => check.error.clone().unwrap_or_default(),
+                None => String::new(),
+            },
         }
     }
 
-    fn cells(&self) -> Vec<String> {
+    fn cells(&self) -> [String; HEADS.len()] {
         let latency = |latency: Option<Duration>| latency.map_or("-".into(), text::duration);
-        vec![
+        [
             self.name.clone(),
             self.state.clone(),
             digits(self.weight),
@@ -211,6 +226,7 @@ impl MemberView {
             percent(self.failures),
             self.loads.clone(),
             if self.alert { "ALERT" } else { "" }.into(),
+            self.check.clone(),
         ]
     }
 
@@ -406,6 +422,18 @@ b:80    down        1  ██▌·······   25%     25          3      -   
         assert_eq!([line(0), line(1), line(2)], wanted[..]);
         assert_eq!(buffer[(0, 1)].fg, Color::Magenta);
         assert_eq!(buffer[(0, 2)].fg, Color::Red);
+    }
+
+    #[test]
+    fn columns_without_news_are_left_out() {
+        let mut view = view();
+        assert!(!view.plain().contains("CHECK"));
+        view.members[1].check = "connection refused".into();
+        view.members[0].alert = false;
+        view.members[0].loads = String::new();
+        let plain = view.plain();
+        assert!(plain.contains("FAILED  CHECK\n"), "{plain}");
+        assert!(plain.contains("100%  connection refused\n"), "{plain}");
     }
 
     #[test]
