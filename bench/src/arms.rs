@@ -12,6 +12,9 @@ use crate::server::{Server, free_address};
 const ENVOY_VERSION: &str = "1.40.0";
 const NGINX_STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
+/// The build profile of everything of ours that is measured.
+pub const PROFILE: &str = "dist";
+
 /// Anything that went wrong, in words for the user.
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -58,11 +61,7 @@ impl Arm {
     /// When it is not there and cannot be installed.
     pub fn install(self, places: &Places) -> Result<PathBuf> {
         match self {
-            Self::Evenkeel => {
-                build("dist", &["-p", "evenkeel", "--bin", "evenkeel"])?;
-                Ok(places.target.join("dist/evenkeel"))
-            }
-            Self::Floor => Ok(places.target.join("release/floor")),
+            Self::Evenkeel | Self::Floor => Ok(places.programs.join(self.name())),
             Self::Haproxy => debian_program("/usr/sbin/haproxy", "haproxy"),
             Self::Nginx => {
                 if !Path::new(NGINX_STREAM_MODULE).exists() {
@@ -182,8 +181,8 @@ pub struct Places {
     pub bench: PathBuf,
     /// Installed peers and files of running ones; may be deleted at any time.
     pub cache: PathBuf,
-    /// Where cargo builds.
-    pub target: PathBuf,
+    /// Where the programs of this workspace are.
+    pub programs: PathBuf,
 }
 
 /// What all arms stand on.
@@ -210,16 +209,19 @@ pub struct Running {
     pub tcp: Option<SocketAddr>,
 }
 
-/// Builds packages of this workspace.
+/// Builds the product and these programs as users get them, with the command of `make
+/// bench`: another selection of packages could mean other features, and all anew.
 ///
 /// # Errors
 ///
 /// When they do not build.
-pub fn build(profile: &str, what: &[&str]) -> Result<()> {
+pub fn build() -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["build", "--quiet", "--profile", profile]);
-    command.current_dir(env!("CARGO_MANIFEST_DIR")).args(what);
+    command
+        .args(["build", "--quiet", "--profile", PROFILE])
+        .args(["-p", "evenkeel", "-p", "evenkeel-bench"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"));
     run_to_end(command)
 }
 

@@ -241,13 +241,6 @@ pub fn raise_file_limit() -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-/// Puts this process, and what it starts from now on, ahead of others on the machine,
-/// where that is allowed (to root it is): what else runs then disturbs less.
-pub fn raise_priority() {
-    // SAFETY: takes no pointers. Failure leaves the usual priority.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
-}
-
 /// Lets timers of this thread fire when they are due, not up to 50 us later.
 pub fn sharpen_timers() {
     // SAFETY: takes no pointers. Failure leaves the default, which is only less exact.

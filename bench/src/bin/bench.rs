@@ -11,18 +11,19 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use evenkeel_bench::arms::{Arm, Ground, Places, Result, Running, build};
+use evenkeel_bench::arms::{Arm, Ground, PROFILE, Places, Result, Running, build};
 use evenkeel_bench::load::{self, ECHO, Plan, Traffic};
 use evenkeel_bench::report::{self, Sample};
-use evenkeel_bench::server::{
-    Server, pin_to, processors, raise_file_limit, raise_priority, sharpen_timers,
-};
+use evenkeel_bench::server::{Server, pin_to, processors, raise_file_limit, sharpen_timers};
 
 /// Measures Evenkeel beside other proxies on this machine.
 ///
 /// With `BENCH_QUICK=1` in the environment less exactly, in under three minutes.
 #[derive(Parser)]
 struct Arguments {
+    /// Measure what lies beside this program instead of building it.
+    #[arg(long)]
+    as_built: bool,
     /// Rounds over all arms and rows.
     #[arg(long)]
     rounds: Option<usize>,
@@ -117,20 +118,22 @@ fn measure(arguments: &Arguments) -> Result<()> {
         names.is_empty() || names.iter().any(|wanted| wanted == name)
     };
     let bench = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let target = std::env::current_exe()?
-        .ancestors()
-        .nth(2)
-        .ok_or("the program is in no target folder")?
-        .to_owned();
+    let own_program = std::env::current_exe()?;
+    let own_folder = own_program.parent().ok_or("the program is in no folder")?;
+    let programs = if arguments.as_built {
+        own_folder.to_owned()
+    } else {
+        println!("Building what is measured.");
+        build()?;
+        own_folder.with_file_name(PROFILE)
+    };
     let places = Places {
         cache: bench.join(".cache"),
         bench,
-        target,
+        programs,
     };
     fs::create_dir_all(&places.cache)?;
 
-    println!("Building and installing what is measured.");
-    build("release", &["-p", "evenkeel-bench", "--bins"])?;
     let mut arms = Vec::new();
     for arm in Arm::ALL {
         if !wanted(&arguments.arms, arm.name()) {
@@ -152,7 +155,6 @@ fn measure(arguments: &Arguments) -> Result<()> {
         [first, .., last] => (*first, *last),
     };
     pin_to(own_cpu)?;
-    raise_priority();
     sharpen_timers();
     let max_descriptors = raise_file_limit()?;
     let mut rng = fastrand::Rng::new();
@@ -244,6 +246,10 @@ fn measure(arguments: &Arguments) -> Result<()> {
     println!("\n{}", report::table(&samples));
     println!("In brackets: Evenkeel's ratio to it, the median over rounds.\n");
     println!("Must reach:\n{}", report::verdicts(&samples));
+    if arguments.rounds.is_some() || !arguments.rows.is_empty() || !arguments.arms.is_empty() {
+        println!("Only a part was measured: latest.json stays as it is.");
+        return Ok(());
+    }
     let latest = results.join("latest.json");
     fs::write(&latest, serde_json::to_string_pretty(&comparisons)? + "\n")?;
     println!(
@@ -261,7 +267,7 @@ fn start_backend(
     proxy_cpu: usize,
     max_descriptors: u64,
 ) -> Result<(Server, Ground)> {
-    let mut command = Command::new(places.target.join("release/backend"));
+    let mut command = Command::new(places.programs.join("backend"));
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut backend = Server::start(command, own_cpu, libc::SIGKILL)?;
     let stdout = backend.take_stdout().ok_or("the back-end has no output")?;
