@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::arms::Arm;
 
@@ -150,6 +150,138 @@ pub fn table(samples: &[Sample]) -> String {
     text
 }
 
+/// What a decision of a strategy costs, as `pick --json` says it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Pick {
+    strategy: String,
+    members: usize,
+    /// The choice alone.
+    choose_ns: f64,
+    /// Choice, binding to the member and end of the request.
+    pick_ns: f64,
+    /// Over all picks that were measured.
+    allocations: u64,
+}
+
+/// The strategy that does the least, to compare the others with.
+const CHEAPEST_STRATEGY: &str = "random";
+/// Strategies that draw a few members; all others may look at each.
+const DRAWING_STRATEGIES: &[&str] = &["random", "least_request", "peak_ewma", "prequal"];
+/// At most so many ns, with so many members.
+const DRAWING_LIMIT: (f64, usize) = (60.0, 10_000);
+const SCANNING_LIMIT: (f64, usize) = (1000.0, 100);
+
+impl Pick {
+    /// The bound on its choice, if there is one for a group of its size.
+    fn limit(&self) -> Option<f64> {
+        let (limit, members) = if DRAWING_STRATEGIES.contains(&self.strategy.as_str()) {
+            DRAWING_LIMIT
+        } else {
+            SCANNING_LIMIT
+        };
+        (self.members == members).then_some(limit)
+    }
+}
+
+/// Compares each strategy with the cheapest one, and with its limit where it has one.
+pub fn compare_picks(picks: &[Pick]) -> Vec<Comparison> {
+    let mut comparisons = Vec::new();
+    for pick in picks {
+        let cheapest = picks
+            .iter()
+            .find(|other| other.strategy == CHEAPEST_STRATEGY && other.members == pick.members);
+        let mut add = |metric: &str, peer: &str, ours: f64, theirs: f64| {
+            comparisons.push(Comparison {
+                row: format!("pick {} of {}", pick.strategy, pick.members),
+                metric: metric.into(),
+                peer: peer.into(),
+                ours,
+                theirs,
+                ratio: ours / theirs,
+            });
+        };
+        if let Some(cheapest) = cheapest {
+            let peer = CHEAPEST_STRATEGY;
+            add("choose_ns", peer, pick.choose_ns, cheapest.choose_ns);
+            add("pick_ns", peer, pick.pick_ns, cheapest.pick_ns);
+        }
+        if let Some(limit) = pick.limit() {
+            add("choose_ns", "limit", pick.choose_ns, limit);
+        }
+    }
+    comparisons
+}
+
+/// The table of strategies: ns of the choice alone, for each size of group.
+pub fn pick_table(picks: &[Pick]) -> String {
+    let mut sizes: Vec<usize> = picks.iter().map(|pick| pick.members).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let mut strategies: Vec<&str> = picks.iter().map(|pick| pick.strategy.as_str()).collect();
+    strategies.dedup();
+    let mut text = format!("{:<24}", "choose_ns of");
+    for size in &sizes {
+        let _ = write!(text, " {:>13}", format!("{size} members"));
+    }
+    text.push('\n');
+    for strategy in strategies {
+        let _ = write!(text, "{strategy:<24}");
+        for pick in picks.iter().filter(|pick| pick.strategy == strategy) {
+            let _ = write!(text, " {:>13}", short(pick.choose_ns));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// A line per limit on strategies, with the strategy that comes closest to it.
+pub fn pick_verdicts(picks: &[Pick]) -> String {
+    let mut text = String::new();
+    for (drawing, kind) in [(true, "that draw"), (false, "that scan")] {
+        let (limit, members) = if drawing {
+            DRAWING_LIMIT
+        } else {
+            SCANNING_LIMIT
+        };
+        let worst = picks
+            .iter()
+            .filter(|pick| {
+                pick.limit().is_some()
+                    && DRAWING_STRATEGIES.contains(&pick.strategy.as_str()) == drawing
+            })
+            .max_by(|one, other| one.choose_ns.total_cmp(&other.choose_ns));
+        let Some(worst) = worst else {
+            let _ = writeln!(text, "{:<12} pick, strategies {kind}", "not measured");
+            continue;
+        };
+        let _ = writeln!(
+            text,
+            "{:<12} {:<11} {:<20} {:>7}, at most {} at {members} members, strategies {kind} (dearest: {})",
+            verdict(worst.choose_ns <= limit),
+            "pick",
+            "choose_ns",
+            short(worst.choose_ns),
+            short(limit),
+            worst.strategy,
+        );
+    }
+    if !picks.is_empty() {
+        let allocations: u64 = picks.iter().map(|pick| pick.allocations).sum();
+        let _ = writeln!(
+            text,
+            "{:<12} {:<11} {:<20} {allocations:>7}, at most 0 in all",
+            verdict(allocations == 0),
+            "pick",
+            "allocations"
+        );
+    }
+    text
+}
+
+fn verdict(reached: bool) -> &'static str {
+    if reached { "pass" } else { "MISS" }
+}
+
 /// A line per limit: what is asked, what was measured, whether it is reached.
 pub fn verdicts(samples: &[Sample]) -> String {
     let mut text = String::new();
@@ -185,11 +317,10 @@ pub fn verdicts(samples: &[Sample]) -> String {
                 }
             }
         };
-        let verdict = match measured {
+        let reached = match measured {
             None => "not measured",
-            Some(value) if more_is_better && value >= bound => "pass",
-            Some(value) if !more_is_better && value <= bound => "pass",
-            Some(_) => "MISS",
+            Some(value) if more_is_better => verdict(value >= bound),
+            Some(value) => verdict(value <= bound),
         };
         let measured = measured.map_or_else(|| "-".into(), short);
         let side = if more_is_better {
@@ -199,7 +330,7 @@ pub fn verdicts(samples: &[Sample]) -> String {
         };
         let _ = writeln!(
             text,
-            "{verdict:<12} {:<11} {:<20} {measured:>7}, {side} {} {against}",
+            "{reached:<12} {:<11} {:<20} {measured:>7}, {side} {} {against}",
             limit.row,
             limit.metric,
             short(bound)
@@ -308,6 +439,28 @@ mod tests {
         assert!(lines[0].starts_with("pass"), "{}", lines[0]);
         assert!(lines[1].starts_with("MISS"), "{}", lines[1]);
         assert!(lines[2].starts_with("not measured"), "{}", lines[2]);
+    }
+
+    #[test]
+    fn picks_are_held_to_the_limit_of_their_kind() {
+        let picks: Vec<Pick> = serde_json::from_str(
+            r#"[
+                {"strategy":"random","members":10000,"choose_ns":10,"pick_ns":50,"allocations":0},
+                {"strategy":"prequal","members":10000,"choose_ns":61,"pick_ns":100,"allocations":0},
+                {"strategy":"least_loaded","members":100,"choose_ns":900,"pick_ns":950,"allocations":1},
+                {"strategy":"least_loaded","members":10000,"choose_ns":90000,"pick_ns":90050,"allocations":0}
+            ]"#,
+        )
+        .unwrap();
+        let text = pick_verdicts(&picks);
+        let starts: Vec<&str> = text.lines().map(|line| &line[..4]).collect();
+        assert_eq!(starts, ["MISS", "pass", "MISS"], "{text}");
+        let to_limit: Vec<f64> = compare_picks(&picks)
+            .iter()
+            .filter(|comparison| comparison.peer == "limit")
+            .map(|comparison| comparison.theirs)
+            .collect();
+        assert_eq!(to_limit, [60.0, 60.0, 1000.0]);
     }
 
     #[test]

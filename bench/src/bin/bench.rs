@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use evenkeel_bench::arms::{Arm, Ground, PROFILE, Places, Result, Running, build};
 use evenkeel_bench::load::{self, ECHO, Plan, Traffic};
-use evenkeel_bench::report::{self, Sample};
+use evenkeel_bench::report::{self, Pick, Sample};
 use evenkeel_bench::server::{Server, pin_to, processors, raise_file_limit, sharpen_timers};
 
 /// Measures Evenkeel beside other proxies on this machine.
@@ -238,14 +238,27 @@ fn measure(arguments: &Arguments) -> Result<()> {
         println!("Idle connections: {idle}, by the limit of {max_descriptors} open files.");
     }
 
+    let picks = if wanted(&arguments.rows, "pick") {
+        measure_picks(&places).unwrap_or_else(|error| {
+            println!("pick is skipped: {error}");
+            Vec::new()
+        })
+    } else {
+        Vec::new()
+    };
+
     let results = places.bench.join("results");
     fs::create_dir_all(&results)?;
     let raw = serde_json::to_string(&samples)?;
     fs::write(results.join("raw-latest.json"), raw)?;
-    let comparisons = report::compare(&samples);
+    let mut comparisons = report::compare(&samples);
+    comparisons.extend(report::compare_picks(&picks));
     println!("\n{}", report::table(&samples));
-    println!("In brackets: Evenkeel's ratio to it, the median over rounds.\n");
-    println!("Must reach:\n{}", report::verdicts(&samples));
+    println!("In brackets: Evenkeel's ratio to it, the median over all turns.\n");
+    println!("{}", report::pick_table(&picks));
+    println!("Must reach:");
+    print!("{}", report::verdicts(&samples));
+    println!("{}", report::pick_verdicts(&picks));
     if arguments.rounds.is_some() || !arguments.rows.is_empty() || !arguments.arms.is_empty() {
         println!("Only a part was measured: latest.json stays as it is.");
         return Ok(());
@@ -369,6 +382,21 @@ fn measure_row(
         metrics.insert(report::REQUESTS, requests / seconds);
     }
     Ok(Some(metrics))
+}
+
+/// What decisions cost, without any network.
+fn measure_picks(places: &Places) -> Result<Vec<Pick>> {
+    let program = places.programs.join("pick");
+    let mut command = Command::new(&program);
+    command.arg("--json").stdin(Stdio::null());
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("cannot run {}: {error}", program.display()))?;
+    if !output.status.success() {
+        return Err(format!("pick failed: {}", output.status).into());
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
 }
 
 /// Resident memory per idle client connection, in bytes.
