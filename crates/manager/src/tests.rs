@@ -5,6 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use evenkeel_core::group::{Outcome, Request};
 use evenkeel_core::load::LoadId;
@@ -69,12 +70,13 @@ fn config(members: &[&str]) -> Config {
         MemberConfig::new(host, port.parse().unwrap())
     };
     let listen = vec!["127.0.0.1:0".parse().unwrap()];
+    let mut group = GroupConfig::new("app", members.iter().map(member).collect());
+    // Nothing passes while a test runs, however slow the machine is.
+    group.settings.slow_start = Duration::from_secs(3600);
+    group.settings.load_max_age = Duration::from_secs(3600);
     Config {
         rules: vec![Rule::new("web", listen, "app")],
-        groups: vec![GroupConfig::new(
-            "app",
-            members.iter().map(member).collect(),
-        )],
+        groups: vec![group],
         ..Config::default()
     }
 }
@@ -364,7 +366,7 @@ async fn names_are_followed() {
     names_of.0.lock().unwrap().remove("many");
     names_of.set("late", &["10.0.0.8"]);
     changes.changed().await.unwrap();
-    tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(ids(&manager)["many:80"], kept);
     assert_eq!(plane.prepared.load(Ordering::Relaxed), 1);
     running.abort();
