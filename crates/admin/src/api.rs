@@ -7,7 +7,8 @@ use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, Query, Request, State};
 use axum::http::header::{ALLOW, CONTENT_TYPE};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderValue, Method, StatusCode};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router, middleware};
@@ -51,10 +52,30 @@ pub(crate) fn router(sources: Arc<Sources>, guarded_by: Guard) -> Router {
         .route("/v1/rules/{rule}/enabled", put(set_enabled))
         .route("/v1/locations/{location}/loads", post(report))
         .route("/v1/reload", post(reload))
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(&sources),
+            nothing_new_while_draining,
+        ))
         .with_state(sources)
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn_with_state(guarded_by, guard))
         .layer(middleware::map_response(errors_are_json))
+}
+
+/// A process that shuts down must not open listeners again.
+async fn nothing_new_while_draining(
+    State(sources): State<Arc<Sources>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if sources.is_draining() && !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return not_ready("shutting down: nothing can be changed any more").into_response();
+    }
+    next.run(request).await
+}
+
+fn not_ready(why: &str) -> ApiError {
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", why)
 }
 
 /// An answer that is not JSON comes from the router itself: no such path, method, or
@@ -349,11 +370,7 @@ async fn readyz(State(sources): State<Arc<Sources>>) -> Answer<Done> {
             return Ok(DONE);
         }
     };
-    Err(ApiError::new(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "not_ready",
-        why,
-    ))
+    Err(not_ready(why))
 }
 
 fn has_member(status: &Status, rule: &RuleStatus) -> bool {

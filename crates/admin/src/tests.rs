@@ -472,6 +472,13 @@ fn readiness_needs_a_member_and_ends_with_the_process() {
     balancer.sources.draining.store(true, Ordering::Relaxed);
     assert_eq!(balancer.get("/readyz").0, 503);
     assert_eq!(balancer.get("/healthz").0, 200);
+    assert_eq!(balancer.get("/v1/status").0, 200);
+    let late = client.put::<Done>(
+        &["v1", "rules", "web", "enabled"],
+        &json!({ "enabled": true }),
+    );
+    assert_eq!(refusal(late), (503, "not_ready".into()));
+    balancer.sources.draining.store(false, Ordering::Relaxed);
     let unknown = client.put::<Done>(
         &["v1", "rules", "x", "enabled"],
         &json!({ "enabled": true }),
@@ -505,6 +512,13 @@ fn what_is_not_the_api_is_refused_as_json() {
             "",
             404,
             "no_such_path",
+        ),
+        // The name of one address of a host name has a slash.
+        (
+            "GET /v1/groups/web/members/a%2Fb HTTP/1.1\r\nHost: localhost",
+            "",
+            404,
+            "unknown_member",
         ),
         (
             "GET /v1/groups/%ff HTTP/1.1\r\nHost: localhost",

@@ -107,7 +107,8 @@ fn look(client: &Client, explained: Option<&str>) -> Look {
 #[derive(Debug)]
 struct App {
     address: String,
-    generation: u64,
+    /// Unknown before the first answer.
+    generation: Option<u64>,
     groups: Vec<GroupView>,
     /// Name of the group that is shown: groups come and go.
     selected: Option<String>,
@@ -123,7 +124,7 @@ impl App {
     fn new(address: &str) -> Self {
         App {
             address: address.into(),
-            generation: 0,
+            generation: None,
             groups: Vec::new(),
             selected: None,
             scrolled: 0,
@@ -137,7 +138,7 @@ impl App {
     fn take(&mut self, look: Look) {
         match look {
             Ok((status, explain)) => {
-                self.generation = status.generation;
+                self.generation = Some(status.generation);
                 self.groups = GroupView::all(&status);
                 self.explain = explain;
                 self.error = None;
@@ -220,9 +221,12 @@ impl App {
         if let Some(error) = &self.error {
             return Line::styled(error.clone(), Style::new().fg(Color::Red));
         }
+        let Some(generation) = self.generation else {
+            return Line::raw(format!("asking {} …", self.address));
+        };
         let mut spans = vec![Span::raw(format!(
-            "evenkeel at {}, configuration {}  ",
-            self.address, self.generation
+            "evenkeel at {}, configuration {generation}  ",
+            self.address
         ))];
         for (index, group) in self.groups.iter().enumerate() {
             let style = match index == self.index() {

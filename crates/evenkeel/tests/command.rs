@@ -229,6 +229,9 @@ fn check_reports_all_errors_at_once() {
 fn exit_codes_tell_what_went_wrong() {
     assert_eq!(outcome(&["bogus"]).0, 2);
     assert_eq!(outcome(&["ctl", "--admin", "nowhere", "status"]).0, 2);
+    let (code, _, stderr) = outcome(&["run", "x.toml", "--log", "info,a=b=c"]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("--log"), "{stderr}");
     // Bound and closed again: nobody listens there.
     let free = TcpListener::bind("127.0.0.1:0")
         .unwrap()
