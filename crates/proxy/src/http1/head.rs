@@ -245,8 +245,13 @@ impl<'a> RequestHead<'a> {
         let len = match parsed.parse_with_uninit_headers(raw, room) {
             Ok(Status::Complete(len)) if len <= limits.max_bytes => len,
             Ok(Status::Partial) if raw.len() < limits.max_bytes => return Ok(Parsed::Partial),
-            Ok(_) if !raw.contains(&b'\n') => return Err(HeadError::TargetTooLong),
-            Ok(_) => return Err(HeadError::TooLarge),
+            Ok(_) => {
+                let within = raw.get(..limits.max_bytes).unwrap_or(raw);
+                return Err(match within.contains(&b'\n') {
+                    true => HeadError::TooLarge,
+                    false => HeadError::TargetTooLong,
+                });
+            }
             Err(httparse::Error::Version) => return Err(version_error(raw)),
             Err(error) => return Err(HeadError::from_httparse(error)),
         };
@@ -959,6 +964,8 @@ mod tests {
         let long_target = [b"GET /".as_slice(), &[b'a'; 1019]].concat();
         assert_eq!(request(&long_target[..1023]), Ok(false));
         assert_eq!(request(&long_target), Err(E::TargetTooLong));
+        let whole = [&long_target, b" HTTP/1.1\r\nHost: a\r\n\r\n".as_slice()].concat();
+        assert_eq!(request(&whole), Err(E::TargetTooLong));
 
         let head = [b"GET / HTTP/1.1\r\nHost: a\r\nX: ".as_slice(), &[b'a'; 992]].concat();
         let whole = [head.as_slice(), b"\r\n\r\n"].concat();
