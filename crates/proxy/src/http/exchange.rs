@@ -138,6 +138,10 @@ impl Client {
         if !allowed || retries >= rule.rule.http.retries || !request.up.rewind() {
             return false;
         }
+        if matches!(failure, Failure::Connect(_)) {
+            // A member that was not reached did no work that the budget would protect.
+            return true;
+        }
         let now = self.session.worker.now();
         let paid = self.session.service.budget.borrow_mut().try_retry(now);
         if !paid {
