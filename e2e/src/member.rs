@@ -1,0 +1,167 @@
+//! Members that do what a test tells them.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use crate::HANG;
+use crate::wire::{Ended, Message, Wire};
+
+/// A member: each of its connections runs the script in a thread of its own.
+///
+/// Its threads end with their connections, at the latest with the test's process.
+pub struct Member {
+    address: SocketAddr,
+    seen: Receiver<Seen>,
+}
+
+/// What a member saw, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// A whole request, and the number of the connection that it came on.
+    Request(usize, Message),
+    /// The connection of that number ended.
+    End(usize, Ended),
+}
+
+/// The script's view of a member.
+pub struct Script {
+    /// Number of this connection, from zero.
+    pub connection: usize,
+    seen: Sender<Seen>,
+}
+
+impl Script {
+    /// Reads the next request and notes it; `None` when the connection ends.
+    pub fn request(&self, wire: &mut Wire) -> Option<Message> {
+        match wire.read_request() {
+            Ok(request) => {
+                self.note(Seen::Request(self.connection, request.clone()));
+                Some(request)
+            }
+            Err(ended) => {
+                self.note(Seen::End(self.connection, ended));
+                None
+            }
+        }
+    }
+
+    /// Notes something.
+    pub fn note(&self, seen: Seen) {
+        // The test may have ended.
+        let _ = self.seen.send(seen);
+    }
+}
+
+impl Member {
+    /// Starts a member.
+    pub fn start(script: impl Fn(&Script, Wire) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (sender, seen) = channel();
+        let script = Arc::new(script);
+        thread::spawn(move || {
+            for (connection, stream) in listener.incoming().enumerate() {
+                let Ok(stream) = stream else { break };
+                let view = Script {
+                    connection,
+                    seen: sender.clone(),
+                };
+                let script = Arc::clone(&script);
+                thread::spawn(move || script(&view, Wire::new(stream)));
+            }
+        });
+        Self { address, seen }
+    }
+
+    /// A member that answers each request by `answer`, and keeps its connections.
+    pub fn answering(answer: impl Fn(&Message) -> String + Send + Sync + 'static) -> Self {
+        Self::start(move |script, mut wire| {
+            while let Some(request) = script.request(&mut wire) {
+                if !wire.try_send(answer(&request)) {
+                    break;
+                }
+            }
+        })
+    }
+
+    /// A member that answers each request with its target.
+    pub fn echoing_targets() -> Self {
+        Self::answering(|request| ok(request.second_word()))
+    }
+
+    /// A member that sends `answer` after each request head and then closes.
+    pub fn closing_after(answer: impl Into<Vec<u8>>) -> Self {
+        let answer = answer.into();
+        Self::start(move |script, mut wire| {
+            if script.request(&mut wire).is_some() {
+                wire.try_send(&answer);
+            }
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it sees next.
+    pub fn next(&self) -> Seen {
+        self.seen
+            .recv_timeout(HANG)
+            .expect("the member sees something")
+    }
+
+    /// The next request that it sees, and the number of its connection.
+    pub fn next_request(&self) -> (usize, Message) {
+        loop {
+            if let Seen::Request(connection, request) = self.next() {
+                return (connection, request);
+            }
+        }
+    }
+
+    /// All that it has seen since it was last asked.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.seen.try_iter().collect()
+    }
+}
+
+/// A response with a text.
+pub fn ok(text: &str) -> String {
+    format!(
+        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}",
+        text.len()
+    )
+}
+
+/// Something that one thread puts and another waits for.
+pub struct Signal {
+    sender: Mutex<Sender<()>>,
+    receiver: Mutex<Receiver<()>>,
+}
+
+impl Default for Signal {
+    fn default() -> Self {
+        let (sender, receiver) = channel();
+        Self {
+            sender: Mutex::new(sender),
+            receiver: Mutex::new(receiver),
+        }
+    }
+}
+
+impl Signal {
+    /// Lets one wait end.
+    pub fn give(&self) {
+        // Both ends live as long as this.
+        let _ = self.sender.lock().expect("no panic").send(());
+    }
+
+    /// Waits for one `give`.
+    pub fn wait(&self) {
+        let receiver = self.receiver.lock().expect("no panic");
+        receiver.recv_timeout(HANG).expect("a signal");
+    }
+}

@@ -1,0 +1,439 @@
+//! What is ambiguous never reaches a member, and no request hides in another.
+//!
+//! The member is a recorder with a reader of its own. A hidden request would show as a
+//! request for `/hidden`, or as bytes that are no request.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+use std::sync::Arc;
+
+use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::member::{Member, Seen, Signal, ok};
+use evenkeel_e2e::wire::Ended;
+
+/// What a smuggler wants to be taken for a request of its own.
+const HIDDEN: &str = "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// Heads that are refused: name, status, head. `HIDDEN` is sent right behind each.
+const REFUSED: &[(&str, u16, &str)] = &[
+    (
+        "CL.TE",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "TE.CL",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "CL.CL",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nContent-Length: 34\r\n\r\n",
+    ),
+    (
+        "CL twice",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nContent-Length: 0\r\n\r\n",
+    ),
+    (
+        "CL list",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0, 34\r\n\r\n",
+    ),
+    (
+        "CL with plus",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +34\r\n\r\n",
+    ),
+    (
+        "CL with minus",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+    ),
+    (
+        "CL hexadecimal",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0x22\r\n\r\n",
+    ),
+    (
+        "CL empty",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length:\r\n\r\n",
+    ),
+    (
+        "CL overflow",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 18446744073709551650\r\n\r\n",
+    ),
+    (
+        "CL space before colon",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length : 34\r\n\r\n",
+    ),
+    (
+        "CL folded",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length:\r\n 34\r\n\r\n",
+    ),
+    (
+        "CL after bare CR",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nX: y\rContent-Length: 34\r\n\r\n",
+    ),
+    (
+        "CL after bare LF",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nX: y\nContent-Length: 34\r\n\r\n",
+    ),
+    (
+        "CL after NUL",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nX: y\0\r\nContent-Length: 34\r\n\r\n",
+    ),
+    (
+        "CL with underscore",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nContent_Length: 34\r\n\r\n",
+    ),
+    (
+        "TE twice",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "TE misspelt",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "TE vertical tab",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\x0bchunked\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "TE space before colon",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "TE folded",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "TE before space",
+        400,
+        "POST / HTTP/1.1\r\n Transfer-Encoding: chunked\r\nHost: a\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "TE identity",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n\r\n",
+    ),
+    (
+        "TE not last",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "TE unknown",
+        501,
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "TE in 1.0",
+        400,
+        "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "TE with underscore",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer_Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ),
+    ("bare LF everywhere", 400, "GET / HTTP/1.1\nHost: a\n\n"),
+    ("bare LF at the end", 400, "GET / HTTP/1.1\r\nHost: a\r\n\n"),
+    ("no name", 400, "GET / HTTP/1.1\r\nHost: a\r\n: x\r\n\r\n"),
+    ("no Host", 400, "GET / HTTP/1.1\r\n\r\n"),
+    (
+        "two Hosts",
+        400,
+        "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+    ),
+    ("Host with path", 400, "GET / HTTP/1.1\r\nHost: a/b\r\n\r\n"),
+    (
+        "Host dropped",
+        400,
+        "GET / HTTP/1.1\r\nHost: a\r\nConnection: host\r\n\r\n",
+    ),
+    (
+        "CL dropped",
+        400,
+        "POST / HTTP/1.1\r\nHost: a\r\nConnection: content-length\r\nContent-Length: 34\r\n\r\n",
+    ),
+    (
+        "space in target",
+        400,
+        "GET / HTTP/1.1 x HTTP/1.1\r\nHost: a\r\n\r\n",
+    ),
+    ("fragment", 400, "GET /#x HTTP/1.1\r\nHost: a\r\n\r\n"),
+    ("HTTP/0.9", 400, "GET /\r\n\r\n"),
+    ("HTTP/2 preface", 505, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+    ("HTTP/3.7", 505, "GET / HTTP/3.7\r\nHost: a\r\n\r\n"),
+    (
+        "CONNECT",
+        501,
+        "CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n",
+    ),
+    (
+        "other expectation",
+        417,
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 34\r\nExpect: more\r\n\r\n",
+    ),
+    (
+        "two empty lines",
+        400,
+        "\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+    ),
+];
+
+/// Chunked bodies that are refused, `HIDDEN` right behind each. Their heads are valid.
+const REFUSED_BODIES: &[(&str, &str)] = &[
+    ("size with plus", "+5\r\nhello\r\n0\r\n\r\n"),
+    ("size with 0x", "0x5\r\nhello\r\n0\r\n\r\n"),
+    ("size with space", "5 \r\nhello\r\n0\r\n\r\n"),
+    ("size overflow", "10000000000000005\r\nhello\r\n0\r\n\r\n"),
+    ("size of 2^63", "8000000000000000\r\n"),
+    ("size empty", "\r\n0\r\n\r\n"),
+    ("LF after size", "5\nhello\r\n0\r\n\r\n"),
+    ("CR after size", "5\rXhello\r\n0\r\n\r\n"),
+    ("LF in extension", "5;x\nhello\r\n0\r\n\r\n"),
+    ("CR in extension", "5;x\ry\r\nhello\r\n0\r\n\r\n"),
+    ("LF after data", "5\r\nhello\n0\r\n\r\n"),
+    ("data too long", "5\r\nhello, 0\r\n\r\n"),
+    ("LF at the end", "0\r\n\n"),
+    ("LF after last size", "0\n\r\n"),
+    ("trailer frames", "0\r\nContent-Length: 34\r\n\r\n"),
+    ("trailer routes", "0\r\nHost: b\r\n\r\n"),
+    ("trailer folded", "0\r\nX: y\r\n z\r\n\r\n"),
+    ("trailer with LF", "0\r\nX: y\n\r\n"),
+    ("trailer without colon", "0\r\nGET /hidden HTTP/1.1\r\n\r\n"),
+];
+
+#[test]
+fn ambiguous_heads_are_refused_and_reach_no_member() {
+    let member = Member::echoing_targets();
+    let balancer = Balancer::http(&[member.address()], "");
+    for &(name, status, head) in REFUSED {
+        let mut client = balancer.connect();
+        // The first request is good: it must be answered all the same.
+        client.send(format!(
+            "GET /good HTTP/1.1\r\nHost: a\r\n\r\n{head}{HIDDEN}"
+        ));
+        let good = client.read_response();
+        assert_eq!(
+            (good.second_word(), good.text()),
+            ("200", "/good"),
+            "{name}"
+        );
+        let refusal = client.read_response();
+        assert_eq!(refusal.second_word(), status.to_string(), "{name}");
+        assert_eq!(refusal.values("connection"), ["close"], "{name}");
+        assert!(client.is_at_end(), "{name}: the connection goes on");
+        let (_, request) = member.next_request();
+        assert_eq!(request.second_word(), "/good", "{name}");
+    }
+    let mut client = balancer.connect();
+    client.send("GET /last HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.read_response().text(), "/last");
+    let (_, request) = member.next_request();
+    assert_eq!(request.second_word(), "/last");
+    let rest = member.seen();
+    assert!(
+        !rest.iter().any(|seen| matches!(seen, Seen::Request(..))),
+        "{rest:?}"
+    );
+}
+
+#[test]
+fn ambiguous_bodies_never_become_whole_requests() {
+    let member = Member::echoing_targets();
+    let balancer = Balancer::http(&[member.address()], "[rule.web.http]\nretries = 0");
+    for &(name, body) in REFUSED_BODIES {
+        let mut client = balancer.connect();
+        client.send(format!(
+            "POST /bad HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}{HIDDEN}"
+        ));
+        let answer = client.read_to_end();
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{name}: {answer:?}");
+        assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{name}: {answer:?}");
+
+        // The connection with the unfinished request serves nobody else.
+        let mut client = balancer.connect();
+        client.send("GET /good HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.read_response().text(), "/good", "{name}");
+        loop {
+            match member.next() {
+                Seen::Request(_, request) => {
+                    assert_eq!(request.second_word(), "/good", "{name}");
+                    break;
+                }
+                Seen::End(_, Ended::Within | Ended::Between) => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn each_spelling_of_framing_arrives_in_the_plain_one() {
+    let member = Member::echoing_targets();
+    let balancer = Balancer::http(&[member.address()], "");
+    let mut client = balancer.connect();
+    for framing in [
+        "Transfer-Encoding:\tchunked",
+        "Transfer-Encoding: CHUNKED ",
+        "transfer-encoding:chunked",
+    ] {
+        client.send(format!(
+            "POST /a HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n2\r\nhi\r\n0\r\n\r\n"
+        ));
+        assert_eq!(client.read_response().text(), "/a");
+        let (_, request) = member.next_request();
+        assert!(
+            request.head.contains("\r\nTransfer-Encoding: chunked\r\n"),
+            "{}",
+            request.head
+        );
+        assert_eq!(request.text(), "hi");
+    }
+    client.send("POST /b HTTP/1.1\r\nHost: a\r\nContent-Length:  002 \r\n\r\nhi");
+    assert_eq!(client.read_response().text(), "/b");
+    let (_, request) = member.next_request();
+    assert!(
+        request.head.contains("\r\nContent-Length: 2\r\n"),
+        "{}",
+        request.head
+    );
+    assert_eq!(request.text(), "hi");
+}
+
+#[test]
+fn clients_cannot_say_who_they_are() {
+    let member = Member::echoing_targets();
+    let more = "[rule.web.http]\nforwarded = true\nvia = \"edge\"";
+    let balancer = Balancer::http(&[member.address()], more);
+    let mut client = balancer.connect();
+    client.send(
+        "GET / HTTP/1.1\r\nHost: a:80\r\nX-Forwarded-For: 1.1.1.1\r\nX_Forwarded_For: 1.1.1.1\r\n\
+         X-Forwarded-Proto: https\r\nForwarded: for=1.1.1.1\r\nX-Forwarded-Port: 1\r\n\
+         Connection: X-Secret\r\nX-Secret: 1\r\n\r\n",
+    );
+    client.read_response();
+    let (_, request) = member.next_request();
+    assert_eq!(request.values("x-forwarded-for"), ["127.0.0.1"]);
+    assert_eq!(request.values("x-forwarded-proto"), ["http"]);
+    assert_eq!(request.values("x-forwarded-host"), ["a:80"]);
+    assert_eq!(
+        request.values("forwarded"),
+        ["for=127.0.0.1;host=\"a:80\";proto=http"]
+    );
+    assert_eq!(request.values("via"), ["1.1 edge"]);
+    for gone in [
+        "x_forwarded_for",
+        "x-forwarded-port",
+        "x-secret",
+        "connection",
+    ] {
+        assert!(request.values(gone).is_empty(), "{gone}");
+    }
+}
+
+/// Responses that a member may not give, each behind a good one on the same connection.
+const REFUSED_RESPONSES: &[(&str, &str)] = &[
+    ("garbage", "SSH-2.0-OpenSSH\r\n\r\n"),
+    (
+        "both framings",
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "lengths differ",
+        "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nContent-Length: 5\r\n\r\nhello",
+    ),
+    ("bare LF", "HTTP/1.1 200 OK\nContent-Length: 0\n\n"),
+    (
+        "space before colon",
+        "HTTP/1.1 200 OK\r\nContent-Length : 0\r\n\r\n",
+    ),
+    (
+        "folded",
+        "HTTP/1.1 200 OK\r\nX: y\r\n z\r\nContent-Length: 0\r\n\r\n",
+    ),
+    (
+        "other coding",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
+    ),
+    (
+        "204 with a body",
+        "HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nhello",
+    ),
+    (
+        "101 not asked for",
+        "HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
+    ),
+    ("HTTP/2", "HTTP/2.0 200 OK\r\nContent-Length: 0\r\n\r\n"),
+];
+
+#[test]
+fn ambiguous_responses_become_502() {
+    for &(name, answer) in REFUSED_RESPONSES {
+        let member = Member::answering(move |request| match request.second_word() {
+            "/bad" => answer.to_owned(),
+            target => ok(target),
+        });
+        let balancer = Balancer::http(&[member.address()], "[rule.web.http]\nretries = 0");
+        let mut client = balancer.connect();
+        client.send("POST /bad HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+        assert_eq!(client.read_response().second_word(), "502", "{name}");
+        // Whatever else that connection would say, nobody hears it.
+        let mut client = balancer.connect();
+        client.send("GET /good HTTP/1.1\r\nHost: a\r\n\r\n");
+        let response = client.read_response();
+        assert_eq!(
+            (response.second_word(), response.text()),
+            ("200", "/good"),
+            "{name}"
+        );
+        let (bad, good) = (member.next_request(), member.next_request());
+        assert_ne!(bad.0, good.0, "{name}: the connection is used again");
+    }
+}
+
+#[test]
+fn what_a_member_says_unasked_reaches_nobody() {
+    let (asked, said) = (Arc::new(Signal::default()), Arc::new(Signal::default()));
+    let member = Member::start({
+        let (asked, said) = (Arc::clone(&asked), Arc::clone(&said));
+        move |script, mut wire| {
+            while let Some(request) = script.request(&mut wire) {
+                wire.send(ok(request.second_word()));
+                if request.second_word() == "/first" {
+                    asked.wait();
+                    wire.send(ok("poison"));
+                    said.give();
+                }
+            }
+        }
+    });
+    let balancer = Balancer::http(&[member.address()], "");
+    let mut client = balancer.connect();
+    for _ in 0..20 {
+        client.send("GET /first HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.read_response().text(), "/first");
+        // The connection to the member is idle now, and this is no answer to anything.
+        asked.give();
+        said.wait();
+        client.send("GET /second HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.read_response().text(), "/second");
+    }
+}
