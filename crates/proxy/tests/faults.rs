@@ -157,7 +157,12 @@ fn a_member_that_closes_in_its_head_or_says_nothing_is_retried() {
 
 #[test]
 fn retries_stop_at_the_budget() {
-    let bed = Bed::new(Http, &[nobody(), nobody(), nobody(), nobody()], |rule| {
+    let silent = || {
+        member(|_, mut stream| {
+            read_head(&mut stream);
+        })
+    };
+    let bed = Bed::new(Http, &[silent(), silent(), silent(), silent()], |rule| {
         rule.http.retry_budget = 0.0;
         rule.http.retries = 3;
     });
@@ -170,6 +175,20 @@ fn retries_stop_at_the_budget() {
     // Ten are saved up, and one more comes with every second.
     assert!((10..30).contains(&totals.retries), "{totals:?}");
     assert!(totals.retries_over_budget > 0);
+}
+
+#[test]
+fn a_member_that_cannot_be_reached_is_passed_by_without_a_budget() {
+    let good = http_member(|_| b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec());
+    let bed = Bed::new(Http, &[nobody(), good, nobody()], |rule| {
+        rule.http.retry_budget = 0.0;
+        rule.http.retries = 2;
+    });
+    let mut client = bed.connect();
+    for _ in 0..40 {
+        let head = ask(&mut client, "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    }
 }
 
 #[test]
