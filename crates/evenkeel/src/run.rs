@@ -32,7 +32,10 @@ pub fn run(args: &cli::Run) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::new(format!("cannot start the control loop: {error}")))?;
-    runtime.block_on(live(&args.file))
+    let result = runtime.block_on(live(&args.file));
+    // A lookup of a name that still runs in its thread must not delay the end.
+    runtime.shutdown_background();
+    result
 }
 
 fn start_log(directives: Option<&str>, format: LogFormat) -> Result<(), Failure> {

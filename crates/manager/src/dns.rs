@@ -53,14 +53,14 @@ const MAX_ADDRESSES: usize = 256;
 /// Looks names up, not too many at a time.
 pub(crate) struct Resolver {
     lookup: Lookup,
-    permits: Semaphore,
+    permits: Arc<Semaphore>,
 }
 
 impl Resolver {
     pub fn new(lookup: Lookup) -> Self {
         Resolver {
             lookup,
-            permits: Semaphore::new(CONCURRENT_LOOKUPS),
+            permits: Arc::new(Semaphore::new(CONCURRENT_LOOKUPS)),
         }
     }
 
@@ -70,12 +70,17 @@ impl Resolver {
     /// often than not. Each must become one member and not two, so only the IPv4
     /// addresses are taken if there are any.
     pub async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, LookupError> {
-        let found = {
-            let _permit = self.permits.acquire().await;
-            match timeout(LOOKUP_TIMEOUT, (self.lookup)(host.to_owned())).await {
-                Ok(found) => found?,
-                Err(_) => return Err(LookupError::Timeout),
-            }
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
+        let lookup = (self.lookup)(host.to_owned());
+        // A lookup cannot be stopped. It keeps its permit until it is really over.
+        let lookup = tokio::spawn(async move {
+            let _permit = permit;
+            lookup.await
+        });
+        let found = match timeout(LOOKUP_TIMEOUT, lookup).await {
+            Ok(Ok(found)) => found?,
+            Ok(Err(panicked)) => return Err(io::Error::other(panicked).into()),
+            Err(_) => return Err(LookupError::Timeout),
         };
         let any_v4 = found.iter().any(IpAddr::is_ipv4);
         let mut ips: Vec<IpAddr> = found

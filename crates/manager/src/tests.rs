@@ -52,6 +52,9 @@ impl Names {
         let names = self.clone();
         Arc::new(move |host| {
             let found = names.0.lock().unwrap().get(&host).cloned();
+            if host == "hangs" {
+                return Box::pin(std::future::pending());
+            }
             Box::pin(async move { found.ok_or_else(|| io::Error::other("no such host")) })
         })
     }
@@ -338,6 +341,20 @@ async fn a_name_becomes_one_member_per_address() {
     assert_eq!(admin("many:80/10.0.0.2"), AdminState::Ready);
     manager.apply(config).await.unwrap();
     assert_eq!(admin("many:80/10.0.0.2"), AdminState::Ready);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lookup_that_hangs_does_not_stop_the_start() {
+    let (manager, _, names_of) = manager();
+    names_of.set("good", &["10.0.0.1"]);
+    let started = tokio::time::Instant::now();
+    manager
+        .apply(config(&["hangs:80", "good:80"]))
+        .await
+        .unwrap();
+    assert!(started.elapsed() < Duration::from_secs(4));
+    assert_eq!(member(&manager, "hangs:80").state, "unresolved");
+    assert_eq!(member(&manager, "good:80").state, "up");
 }
 
 #[tokio::test(start_paused = true)]
