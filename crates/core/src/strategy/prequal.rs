@@ -99,14 +99,14 @@ struct Prequal {
 /// probe's member for another's latency, once, and decide a little worse.
 #[derive(Debug, Default)]
 struct Place {
-    /// Time in milliseconds (high half), uses left (8 bits), member (24 bits); 0 is
-    /// empty.
+    /// Time in milliseconds (high half), uses left (8 bits; 0 is an empty place), member
+    /// (24 bits).
     who: AtomicU64,
     /// RIF per unit of weight (f32 bits, high half) and latency in seconds (f32 bits).
     seen: AtomicU64,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Probe {
     index: usize,
     at: u32,
@@ -118,21 +118,20 @@ struct Probe {
 const INDEX_BITS: u32 = 24;
 
 impl Place {
-    fn get(&self) -> Option<Probe> {
+    #[inline]
+    fn get(&self) -> Probe {
         let who = self.who.load(Ordering::Relaxed);
-        if who == 0 {
-            return None;
-        }
         let seen = self.seen.load(Ordering::Relaxed);
-        Some(Probe {
+        Probe {
             index: (who & ((1 << INDEX_BITS) - 1)) as usize,
             at: (who >> 32) as u32,
-            uses: (who >> INDEX_BITS) as u8 as u32,
+            uses: u32::from((who >> INDEX_BITS) as u8),
             rif: f32::from_bits((seen >> 32) as u32),
             latency: f32::from_bits(seen as u32),
-        })
+        }
     }
 
+    #[inline]
     fn set(&self, probe: &Probe) {
         let seen = (u64::from(probe.rif.to_bits()) << 32) | u64::from(probe.latency.to_bits());
         let who = (u64::from(probe.at) << 32)
@@ -147,19 +146,31 @@ impl Place {
     }
 }
 
-/// What a decision goes by: lower is better, compared in this order.
-#[derive(Clone, Copy, PartialEq, PartialOrd)]
-struct Rank {
-    hot: bool,
-    /// Latency of a cold member, RIF of a hot one.
-    value: f32,
-}
+/// What a decision goes by, lower is better: cold before hot, then the latency of a cold
+/// member or the RIF of a hot one. As one number, in which the float's bits without
+/// their sign keep its order: candidates are compared without a branch to guess.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank(u32);
 
 impl Rank {
+    const HOT: u32 = 1 << 31;
+
+    #[inline]
     fn new(rif: f32, latency: f32, hot_above: f32) -> Self {
         let hot = rif > hot_above;
-        let value = if hot { rif } else { latency };
-        Rank { hot, value }
+        Rank(if hot {
+            rif.to_bits() | Rank::HOT
+        } else {
+            latency.to_bits()
+        })
+    }
+
+    fn is_hot(self) -> bool {
+        self.0 & Rank::HOT != 0
+    }
+
+    fn value(self) -> f32 {
+        f32::from_bits(self.0 & !Rank::HOT)
     }
 }
 
@@ -228,8 +239,8 @@ impl Prequal {
             }
             let rank = Rank::new(rif, latency, hot_above);
             note(trace, index, rank, rif, latency, hot_above);
-            let best = if rank.hot { &mut hot } else { &mut cold };
-            best.offer(index, rank.value, view.weight(index), rng);
+            let best = if rank.is_hot() { &mut hot } else { &mut cold };
+            best.offer(index, rank.value(), view.weight(index), rng);
         }
         cold.index().or(hot.index())
     }
@@ -270,69 +281,46 @@ impl Prequal {
         rng: &mut fastrand::Rng,
         trace: &mut Trace,
     ) -> Option<usize> {
-        let mut best: Option<(Rank, &Place, Probe)> = None;
-        let mut worst: Option<(Rank, &Place)> = None;
-        let mut oldest: Option<(u32, &Place)> = None;
+        // Rank or age in the high bits, place in the low ones.
+        let (mut best, mut worst, mut oldest) = (u64::MAX, 0, 0);
         let mut count = 0;
         let hot_above = self.hot_above();
         let mut neutral = None;
-        for place in &self.pool {
-            let Some(mut probe) = place.get() else {
-                continue;
-            };
+        let mut probes = [Probe::default(); POOL];
+        for (place, (slot, probe)) in self.pool.iter().zip(&mut probes).enumerate() {
+            *probe = slot.get();
             let age = millis_since(probe.at, view.now());
             // A new snapshot has a new pool, but a writer of the old one may be late.
-            if age > self.max_age || probe.index >= view.len() {
-                place.clear();
-                continue;
-            }
-            count += 1;
-            if probe.latency < 0.0 {
+            let valid = probe.uses > 0 && age <= self.max_age && probe.index < view.len();
+            let mut latency = probe.latency;
+            if valid && latency < 0.0 {
                 let neutral = neutral.get_or_insert_with(|| self.known_latency());
-                probe.latency = *neutral + UNKNOWN - probe.latency;
+                latency = *neutral + UNKNOWN - latency;
             }
-            let rank = Rank::new(probe.rif, probe.latency, hot_above);
-            note(
-                trace,
-                probe.index,
-                rank,
-                probe.rif,
-                probe.latency,
-                hot_above,
-            );
-            if best.is_none_or(|(lowest, ..)| rank < lowest) {
-                best = Some((rank, place, probe));
+            let rank = Rank::new(probe.rif, latency, hot_above);
+            if trace.is_on() && valid {
+                note(trace, probe.index, rank, probe.rif, latency, hot_above);
             }
-            if worst.is_none_or(|(highest, _)| rank > highest) {
-                worst = Some((rank, place));
-            }
-            if oldest.is_none_or(|(highest, _)| age > highest) {
-                oldest = Some((age, place));
-            }
+            let at = |high: u32| (u64::from(high) << 8) | place as u64;
+            best = best.min(if valid { at(rank.0) } else { u64::MAX });
+            worst = worst.max(if valid { at(rank.0) } else { 0 });
+            oldest = oldest.max(if valid { at(age) } else { 0 });
+            count += u32::from(valid);
         }
-        let (_, place, probe) = best?;
         if count < 2 {
             return None;
         }
+        let place = best as usize % POOL;
+        let probe = probes[place];
         if !view.is_rehearsal() {
-            let removed = if rng.bool() {
-                worst.map(|w| w.1)
-            } else {
-                oldest.map(|o| o.1)
-            };
-            if probe.uses <= 1 {
-                place.clear();
-            } else {
-                // The request to come is in flight when the probe is used next.
-                place.set(&Probe {
-                    uses: probe.uses - 1,
-                    rif: probe.rif + 1.0 / view.weight(probe.index).max(1e-3),
-                    ..probe
-                });
-            }
-            if let Some(removed) = removed {
-                removed.clear();
-            }
+            // The request to come is in flight when the probe is used next.
+            self.pool[place].set(&Probe {
+                uses: probe.uses - 1,
+                rif: probe.rif + 1.0 / view.weight(probe.index).max(1e-3),
+                ..probe
+            });
+            let removed = if rng.bool() { worst } else { oldest };
+            self.pool[removed as usize % POOL].clear();
         }
         // It may have gone away, or be tried already, since it was looked at.
         view.is_eligible(probe.index).then_some(probe.index)
@@ -342,8 +330,8 @@ impl Prequal {
     #[cold]
     fn known_latency(&self) -> f32 {
         let (mut sum, mut count) = (0.0, 0.0);
-        for probe in self.pool.iter().filter_map(Place::get) {
-            if probe.latency >= 0.0 {
+        for probe in self.pool.iter().map(Place::get) {
+            if probe.uses > 0 && probe.latency >= 0.0 {
                 sum += probe.latency;
                 count += 1.0;
             }
@@ -353,9 +341,9 @@ impl Prequal {
 }
 
 fn note(trace: &mut Trace, index: usize, rank: Rank, rif: f32, latency: f32, hot_above: f32) {
-    trace.candidate(index, Some(rank.value.into()), || {
+    trace.candidate(index, Some(rank.value().into()), || {
         let ms = latency * 1e3;
-        match rank.hot {
+        match rank.is_hot() {
             true => format!("hot: {rif:.2} in flight per weight, above {hot_above:.2}"),
             false => format!("cold: {rif:.2} in flight per weight, latency {ms:.1} ms"),
         }
