@@ -7,13 +7,12 @@
 //! it, the analyzer raises and lifts alerts by it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
 
 use crate::group::GroupSettings;
-use crate::load::{Location, Report};
+use crate::load::{LoadId, Location, Report};
 use crate::member::Slot;
 use crate::strategy::{Param, Values};
-use crate::time::{Instant, is_older};
+use crate::time::{Horizon, Instant};
 
 /// How a group's reported loads become effective ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -109,7 +108,19 @@ pub fn effective(
     settings: &GroupSettings,
     now: Instant,
 ) -> Option<Effective> {
-    let report = location.last_report(settings.load_id, now, settings.load_max_age)?;
+    let horizon = Horizon::new(now, settings.load_max_age);
+    effective_within(slot, location, shaping, settings.load_id, &horizon)
+}
+
+#[inline]
+pub(crate) fn effective_within(
+    slot: &Slot,
+    location: &Location,
+    shaping: &Shaping,
+    id: LoadId,
+    horizon: &Horizon,
+) -> Option<Effective> {
+    let report = location.last_report(id, horizon)?;
     let damped = match shaping.dampening {
         0.0 => report.value,
         _ => slot.damped().step(&report, shaping),
@@ -184,11 +195,11 @@ impl LoadFactor {
         }
     }
 
-    /// The factor, if the report behind it is at most `max_age` old.
+    /// The factor, if the report behind it still counts.
     #[inline]
-    pub(crate) fn fresh(&self, now: Instant, max_age: Duration) -> Option<f32> {
+    pub(crate) fn fresh(&self, horizon: &Horizon) -> Option<f32> {
         let word = self.0.load(Ordering::Relaxed);
-        let fresh = word != 0 && !is_older(word as u32, now, max_age);
+        let fresh = word != 0 && !horizon.is_past(word as u32);
         fresh.then(|| f32::from_bits((word >> 32) as u32))
     }
 
@@ -208,7 +219,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::load::{LoadId, LoadValue};
+    use crate::load::LoadValue;
     use crate::member::{Member, MemberId, Weight};
 
     fn at(ms: u64) -> Instant {

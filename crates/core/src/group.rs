@@ -8,11 +8,11 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 
 use crate::analyzer::AlertSettings;
-use crate::effective::{Shaping, effective};
+use crate::effective::{Shaping, effective_within};
 use crate::load::{LoadId, Location};
 use crate::member::{Digest, Member, MemberId, Reason, Slot};
 use crate::strategy::Strategy;
-use crate::time::Instant;
+use crate::time::{Horizon, Instant};
 use crate::trace::{Explanation, Trace};
 
 /// When the strategy is asked (Schmidt et al., "Evaluating the performance of
@@ -228,6 +228,7 @@ impl Group {
         View {
             group: self,
             request,
+            horizon: Horizon::new(request.now, self.settings.load_max_age),
             mask: self.mask(),
             rehearsal: false,
         }
@@ -351,6 +352,7 @@ impl Group {
 pub struct View<'a> {
     group: &'a Group,
     request: &'a Request<'a>,
+    horizon: Horizon,
     mask: u32,
     rehearsal: bool,
 }
@@ -463,8 +465,10 @@ impl<'a> View<'a> {
         if !settings.adaptive {
             return None;
         }
-        self.location(index)
-            .projected(settings.load_id, self.now(), settings.load_max_age)
+        let report = self
+            .location(index)
+            .last_report(settings.load_id, &self.horizon)?;
+        Some(report.value + report.added)
     }
 
     /// Effective load of the member at `index`, with what our own requests have added
@@ -475,13 +479,8 @@ impl<'a> View<'a> {
             return None;
         }
         let seat = &self.group.seats[index];
-        let load = effective(
-            &seat.slot,
-            &seat.location,
-            shaping,
-            self.settings(),
-            self.now(),
-        );
+        let (id, horizon) = (self.settings().load_id, &self.horizon);
+        let load = effective_within(&seat.slot, &seat.location, shaping, id, horizon);
         load.map(|load| load.expected)
     }
 
@@ -498,11 +497,16 @@ impl<'a> View<'a> {
         if !settings.adaptive {
             return None;
         }
-        let (now, max_age) = (self.now(), settings.load_max_age);
         let report = self
             .location(index)
-            .last_report(settings.load_id, now, max_age)?;
+            .last_report(settings.load_id, &self.horizon)?;
         Some((report.value, report.at))
+    }
+
+    /// What counts as fresh for this decision.
+    #[inline]
+    pub(crate) fn horizon(&self) -> &Horizon {
+        &self.horizon
     }
 
     /// The location of the member at `index`.

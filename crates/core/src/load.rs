@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::time::{Instant, is_older, millis, millis_since};
+use crate::time::{Horizon, Instant, millis, millis_since};
 
 /// Which quantity a load value measures.
 ///
@@ -265,7 +265,7 @@ impl Location {
     /// [`LoadId::IN_FLIGHT`] nothing needs to be estimated.
     #[inline]
     pub fn projected(&self, id: LoadId, now: Instant, max_age: Duration) -> Option<f32> {
-        self.last_report(id, now, max_age)
+        self.last_report(id, &Horizon::new(now, max_age))
             .map(|report| report.value + report.added)
     }
 
@@ -286,15 +286,10 @@ impl Location {
 
     /// The report of load `id`, if it is fresh, with what has happened since.
     #[inline]
-    pub(crate) fn last_report(
-        &self,
-        id: LoadId,
-        now: Instant,
-        max_age: Duration,
-    ) -> Option<Report> {
+    pub(crate) fn last_report(&self, id: LoadId, horizon: &Horizon) -> Option<Report> {
         let cell = self.cell(id)?;
         let word = cell.value_at.load(Ordering::Acquire);
-        if word == 0 || is_older(word as u32, now, max_age) {
+        if word == 0 || horizon.is_past(word as u32) {
             return None;
         }
         let value = f32::from_bits((word >> 32) as u32);

@@ -63,11 +63,30 @@ pub(crate) const fn millis_since(earlier: u32, now: Instant) -> u32 {
     if age > u32::MAX / 2 { 0 } else { age }
 }
 
-/// Whether more than `max_age` has passed since `earlier`, made by [`millis`].
-#[inline]
-pub(crate) const fn is_older(earlier: u32, now: Instant, max_age: Duration) -> bool {
-    let limit = max_age.as_secs().saturating_mul(1000);
-    millis_since(earlier, now) as u64 > limit.saturating_add(max_age.subsec_millis() as u64)
+/// What counts as fresh at one moment, worked out once for all members of a decision.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Horizon {
+    now: u32,
+    max_age: u32,
+}
+
+impl Horizon {
+    #[inline]
+    pub(crate) fn new(now: Instant, max_age: Duration) -> Self {
+        let secs = max_age.as_secs().saturating_mul(1000);
+        let max_age = secs.saturating_add(u64::from(max_age.subsec_millis()));
+        Horizon {
+            now: millis(now),
+            max_age: u32::try_from(max_age).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Whether a time made by [`millis`] is too long ago.
+    #[inline]
+    pub(crate) const fn is_past(&self, earlier: u32) -> bool {
+        let age = self.now.wrapping_sub(earlier);
+        age > self.max_age && age <= u32::MAX / 2
+    }
 }
 
 /// The machine's monotonic clock, for callers that do I/O. `core` itself never uses it.

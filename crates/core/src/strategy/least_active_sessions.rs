@@ -47,17 +47,16 @@ struct LeastActiveSessions {
 
 impl LeastActiveSessions {
     fn standing(&self, view: &View<'_>, index: usize) -> Standing {
-        let settings = view.settings();
-        if !settings.adaptive {
+        if !view.settings().adaptive {
             return Standing::Unknown;
         }
         let location = view.location(index);
-        let (now, max_age) = (view.now(), settings.load_max_age);
-        let rate = location.projected(LoadId::REQUESTS_PER_SECOND, now, max_age);
-        let Some(rate) = rate else {
+        let report = |id| location.last_report(id, view.horizon());
+        let Some(rate) = report(LoadId::REQUESTS_PER_SECOND) else {
             return Standing::Unknown;
         };
-        let reported = |id| location.fresh(id, now, max_age);
+        let rate = rate.value + rate.added;
+        let reported = |id| report(id).map(|report| report.value);
         let service = reported(LoadId::SERVICE_TIME).unwrap_or(self.service_time);
         let response = reported(LoadId::RESPONSE_TIME)
             .or_else(|| view.latency(index))

@@ -149,14 +149,11 @@ impl WeightedByLoad {
 
     #[inline]
     fn factor(&self, view: &View<'_>, index: usize) -> f32 {
-        let settings = view.settings();
-        if !settings.adaptive {
+        if !view.settings().adaptive {
             return 1.0;
         }
         let factor = view.slot(index).load_factor();
-        factor
-            .fresh(view.now(), settings.load_max_age)
-            .unwrap_or(1.0)
+        factor.fresh(view.horizon()).unwrap_or(1.0)
     }
 }
 
