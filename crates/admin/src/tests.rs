@@ -326,6 +326,15 @@ fn decisions_are_explained() {
     assert_eq!(last.chosen.as_ref(), Some(&member));
     assert_eq!(last.candidates[0].member, member);
 
+    // A decision belongs to the strategy that took it.
+    let path = ["v1", "groups", "web", "strategy"];
+    let _: Done = client
+        .put(&path, &json!({ "name": "round_robin" }))
+        .unwrap();
+    let explained = explain();
+    assert_eq!(explained.last.unwrap().strategy, "random");
+    assert_eq!(explained.next.strategy, "round_robin");
+
     let path = ["v1", "groups", "web", "members", &member, "state"];
     let _: Done = client.put(&path, &json!({ "state": "drain" })).unwrap();
     let next = explain().next;

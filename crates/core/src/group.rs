@@ -121,6 +121,8 @@ pub struct GroupState {
 pub struct Decision {
     /// When it was taken.
     pub at: Instant,
+    /// Name of the strategy that took it.
+    pub strategy: &'static str,
     /// Name of the chosen member, or why there was none.
     pub chosen: Result<Arc<str>, PickError>,
     /// What the strategy looked at.
@@ -331,6 +333,7 @@ impl Group {
         }
         let decision = Decision {
             at: view.request.now,
+            strategy: self.strategy.name(),
             chosen: chosen.map(|index| Arc::clone(&self.members[index].name)),
             explanation: trace.into_explanation().unwrap_or_default(),
             members: self.members.iter().map(|m| Arc::clone(&m.name)).collect(),

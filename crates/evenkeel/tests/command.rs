@@ -329,6 +329,69 @@ fn a_balancer_lives_from_start_to_end() {
 }
 
 #[test]
+fn requests_are_logged_as_json_whatever_they_ask_for() {
+    let directory = Directory::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let member = listener.local_addr().unwrap();
+    // Ends with the process.
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.unwrap());
+            let mut line = String::new();
+            while stream.read_line(&mut line).unwrap() > 2 {
+                line.clear();
+            }
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
+            stream.get_mut().write_all(answer).unwrap();
+        }
+    });
+    let log = directory.path("access.log");
+    let text = configuration(member, &format!("[access_log]\noutput = \"{log}\""));
+    let text = text.replace("protocol = \"tcp\"\n", "");
+    let running = Running::start(&directory.write("evenkeel.toml", &text));
+    let targets: [&[u8]; 3] = [
+        b"/plain?a=b",
+        b"/quote\"back\\slash",
+        b"/bytes\xff\x01\xc3(",
+    ];
+    let mut statuses = Vec::new();
+    for target in targets {
+        let mut stream = TcpStream::connect(&running.rule).unwrap();
+        let request = [
+            b"GET ",
+            target,
+            b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        ];
+        stream.write_all(&request.concat()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        statuses.push(
+            String::from_utf8_lossy(&answer[9..12])
+                .parse::<u64>()
+                .unwrap(),
+        );
+    }
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().0, 0);
+    let log = std::fs::read_to_string(log).unwrap();
+    let records: Vec<Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(statuses[0], 200);
+    assert_eq!(records[0]["target"], "/plain?a=b");
+    assert_eq!(records[0]["member"], member.to_string());
+    assert_eq!(records[0]["method"], "GET");
+    assert!(records[0]["response_ms"].as_f64() <= records[0]["total_ms"].as_f64());
+    // What the client was told is what the log says, for each of them.
+    let logged: Vec<_> = records
+        .iter()
+        .map(|record| record["status"].as_u64().unwrap())
+        .collect();
+    assert_eq!(logged, statuses, "{log}");
+}
+
+#[test]
 fn open_connections_end_before_the_process_does() {
     let directory = Directory::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -196,7 +196,7 @@ pub struct LoadStatus {
 pub struct Explained {
     /// The group.
     pub group: String,
-    /// The strategy that decides there now.
+    /// The strategy that took it; perhaps there is another one by now.
     pub strategy: Word,
     /// How long ago it was taken.
     pub age_seconds: f64,
@@ -303,7 +303,7 @@ impl Manager {
         let explanation = &decision.explanation;
         Explained {
             group: group.name().to_string(),
-            strategy: group.strategy().name().into(),
+            strategy: decision.strategy.into(),
             age_seconds: self.clock().now().since(decision.at).as_secs_f64(),
             chosen: decision.chosen.as_ref().ok().map(ToString::to_string),
             error: decision.chosen.as_ref().err().map(ToString::to_string),
