@@ -166,7 +166,13 @@ pub struct Pick {
 /// The strategy that does the least, to compare the others with.
 const CHEAPEST_STRATEGY: &str = "random";
 /// Strategies that draw a few members; all others may look at each.
-const DRAWING_STRATEGIES: &[&str] = &["random", "least_request", "peak_ewma", "prequal"];
+const DRAWING_STRATEGIES: &[&str] = &[
+    "random",
+    "least_request",
+    "peak_ewma",
+    "prequal",
+    "adaptive",
+];
 /// At most so many ns, with so many members.
 const DRAWING_LIMIT: (f64, usize) = (60.0, 10_000);
 const SCANNING_LIMIT: (f64, usize) = (1000.0, 100);
