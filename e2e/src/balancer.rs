@@ -1,14 +1,18 @@
 //! The balancer as a process.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
 
+use serde_json::Value;
+
+use crate::eventually;
+use crate::folder::Folder;
+use crate::process::{Signal, signal};
 use crate::wire::Wire;
 
 /// A running `evenkeel run`, killed when dropped.
@@ -17,7 +21,9 @@ pub struct Balancer {
     /// Kept open: the balancer may say more later.
     _stdout: BufReader<ChildStdout>,
     rules: HashMap<String, SocketAddr>,
-    folder: PathBuf,
+    admin: Option<SocketAddr>,
+    log: Arc<Mutex<String>>,
+    folder: Folder,
 }
 
 impl Balancer {
@@ -25,27 +31,31 @@ impl Balancer {
     ///
     /// Rules listen on `127.0.0.1:0`.
     pub fn start(config: &str) -> Self {
-        static STARTED: AtomicU32 = AtomicU32::new(0);
-        let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        let name = format!("evenkeel-e2e-{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir_all(&folder).expect("a folder for the configuration");
-        let file = folder.join("evenkeel.toml");
-        fs::write(&file, config).expect("the configuration is written");
+        let folder = Folder::new();
+        let file = folder.write("evenkeel.toml", config);
         let mut process = Command::new(binary())
             .args(["run".as_ref(), file.as_os_str()])
+            .env_remove("RUST_LOG")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .expect("the balancer starts");
-        let mut stdout = BufReader::new(process.stdout.take().expect("it is piped"));
-        let rules = listening(&mut stdout);
-        Self {
+        let log = Arc::new(Mutex::new(String::new()));
+        keep_log(
+            process.stderr.take().expect("it is piped"),
+            Arc::clone(&log),
+        );
+        let mut balancer = Self {
+            _stdout: BufReader::new(process.stdout.take().expect("it is piped")),
             process,
-            _stdout: stdout,
-            rules,
+            rules: HashMap::new(),
+            admin: None,
+            log,
             folder,
-        }
+        };
+        balancer.read_addresses();
+        balancer
     }
 
     /// One HTTP rule called `web`, whose group has the given members; `more` are further
@@ -77,6 +87,116 @@ impl Balancer {
     pub fn connect(&self) -> Wire {
         Wire::connect(self.address("web"))
     }
+
+    /// Where the admin API is.
+    pub fn admin(&self) -> SocketAddr {
+        self.admin.expect("an admin API")
+    }
+
+    /// Its folder, where the configuration is `evenkeel.toml`.
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// Replaces the configuration file as editors do.
+    pub fn write_config(&self, config: &str) {
+        self.folder.write("evenkeel.toml", config);
+    }
+
+    /// Replaces the configuration file, and waits until it is in effect.
+    pub fn reconfigure(&self, config: &str) {
+        let before = self.status()["generation"].as_u64();
+        self.write_config(config);
+        eventually("the new configuration is in effect", || {
+            let status = self.status();
+            let error = &status["last_reload"]["error"];
+            assert!(error.is_null(), "refused: {error}");
+            status["generation"].as_u64() > before
+        });
+    }
+
+    /// `evenkeel ctl` with these words: what it prints, or its complaint.
+    pub fn ctl(&self, words: &str) -> Result<String, String> {
+        let admin = self.admin().to_string();
+        let mut command = vec!["ctl", "--admin", &admin];
+        command.extend(words.split(' '));
+        evenkeel(&command)
+    }
+
+    /// What `evenkeel ctl status` tells.
+    pub fn status(&self) -> Value {
+        let status = self.ctl("status --json").expect("the admin API answers");
+        serde_json::from_str(&status).expect("JSON")
+    }
+
+    /// A member's status.
+    pub fn member(&self, group: &str, member: SocketAddr) -> Value {
+        let status = self.status();
+        let groups = status["groups"].as_array().expect("groups");
+        let group = groups.iter().find(|known| known["name"] == group);
+        let members = group.expect("the group")["members"].as_array();
+        let name = member.to_string();
+        let mut members = members.expect("members").iter();
+        let member = members.find(|known| known["name"] == *name);
+        member.expect("the member").clone()
+    }
+
+    /// Waits until a member is in one of these states.
+    pub fn wait_for_state(&self, group: &str, member: SocketAddr, states: &[&str]) {
+        eventually(&format!("{member} becomes {states:?}"), || {
+            let state = &self.member(group, member)["state"];
+            states.iter().any(|wanted| state == wanted)
+        });
+    }
+
+    /// The answer of the admin API to a GET.
+    pub fn admin_get(&self, path: &str) -> crate::wire::Message {
+        let mut wire = Wire::connect(self.admin());
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        wire.send(request);
+        wire.read_response()
+    }
+
+    /// All that it has logged until now.
+    pub fn log(&self) -> String {
+        self.log.lock().expect("no panic").clone()
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, which: Signal) {
+        signal(self.process.id(), which);
+    }
+
+    /// Waits until it ends by itself.
+    pub fn wait(&mut self) -> ExitStatus {
+        let mut ended = None;
+        eventually("the balancer ends", || {
+            ended = self.process.try_wait().expect("its state");
+            ended.is_some()
+        });
+        ended.expect("it has ended")
+    }
+
+    /// Reads `listening: rule NAME on ADDRESS` and the like, up to `ready`.
+    fn read_addresses(&mut self) {
+        loop {
+            let mut line = String::new();
+            let len = self._stdout.read_line(&mut line);
+            let len = len.expect("standard output can be read");
+            assert!(len > 0, "the balancer ended before it was ready");
+            let words: Vec<_> = line.split_whitespace().collect();
+            let address = |text: &str| text.parse().expect("an address");
+            match words[..] {
+                ["ready"] => return,
+                ["listening:", "rule", name, "on", at] => {
+                    self.rules.insert(name.to_owned(), address(at));
+                }
+                ["listening:", "admin", "API", "on", at] => self.admin = Some(address(at)),
+                _ => {}
+            }
+        }
+    }
 }
 
 impl Drop for Balancer {
@@ -84,28 +204,31 @@ impl Drop for Balancer {
         // It may have ended by itself.
         let _ = self.process.kill();
         let _ = self.process.wait();
-        let _ = fs::remove_dir_all(&self.folder);
+        if thread::panicking() {
+            eprintln!("the balancer's log:\n{}", self.log());
+        }
     }
 }
 
-/// Reads `listening: rule NAME on ADDRESS` lines up to `ready`.
-fn listening(stdout: &mut BufReader<ChildStdout>) -> HashMap<String, SocketAddr> {
-    let mut rules = HashMap::new();
-    loop {
-        let mut line = String::new();
-        let len = stdout
-            .read_line(&mut line)
-            .expect("standard output can be read");
-        assert!(len > 0, "the balancer ended before it was ready");
-        let words: Vec<_> = line.split_whitespace().collect();
-        match words[..] {
-            ["ready"] => return rules,
-            ["listening:", "rule", name, "on", address] => {
-                let address = address.parse().expect("an address");
-                rules.insert(name.to_owned(), address);
-            }
-            _ => {}
+/// Keeps what the balancer says on standard error.
+fn keep_log(stderr: ChildStderr, log: Arc<Mutex<String>>) {
+    thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            let mut log = log.lock().expect("no panic");
+            log.push_str(&line);
+            log.push('\n');
         }
+    });
+}
+
+/// Runs `evenkeel` to its end: its output, or its complaint if it fails.
+pub fn evenkeel(arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new(binary()).args(arguments).output();
+    let output = output.expect("evenkeel runs");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    match output.status.success() {
+        true => Ok(text(output.stdout)),
+        false => Err(text(output.stderr)),
     }
 }
 

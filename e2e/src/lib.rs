@@ -7,10 +7,24 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test helper fails by panicking.
 
 pub mod balancer;
+pub mod folder;
+pub mod load;
 pub mod member;
+pub mod process;
+pub mod server;
 pub mod wire;
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// What only a hang takes.
 pub const HANG: Duration = Duration::from_secs(60);
+
+/// Asks until the answer is yes.
+pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
+    let limit = Instant::now() + HANG;
+    while !happened() {
+        assert!(Instant::now() < limit, "it never happens that {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}

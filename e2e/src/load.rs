@@ -1,0 +1,192 @@
+//! Steady load that notices every wrong answer.
+
+use std::io::Read;
+use std::net::SocketAddr;
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+
+use crate::eventually;
+use crate::folder::Folder;
+use crate::process::{Signal, program, signal};
+use crate::wire::Wire;
+
+/// `wrk` on one document; it compares each body.
+pub struct Wrk {
+    process: Child,
+    _folder: Folder,
+}
+
+/// What `wrk` saw.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Responses.
+    pub requests: u64,
+    /// Those with another status than 200 or with another body.
+    pub wrong: u64,
+    /// Connections that could not be made, reads and writes that failed, timeouts.
+    pub errors: u64,
+}
+
+const SCRIPT: &str = r#"
+local threads = {}
+function setup(thread) table.insert(threads, thread) end
+function init(args)
+  wrong, first = 0, ""
+  local file = io.open(args[1], "rb")
+  expected = file:read("*a")
+  file:close()
+end
+function response(status, headers, body)
+  if status ~= 200 or body ~= expected then
+    wrong = wrong + 1
+    if first == "" then first = status .. " " .. body:sub(1, 300) end
+  end
+end
+function done(summary, latency, requests)
+  local wrong = 0
+  for _, thread in ipairs(threads) do
+    wrong = wrong + thread:get("wrong")
+    io.write("FIRST WRONG: ", thread:get("first"), "\n")
+  end
+  local e = summary.errors
+  io.write("TALLY ", summary.requests, " ", wrong, " ", e.connect + e.read + e.write + e.timeout, "\n")
+end
+"#;
+
+impl Wrk {
+    /// Starts asking `address` for `path`, which has the given content.
+    pub fn start(address: SocketAddr, path: &str, content: &[u8]) -> Self {
+        let folder = Folder::new();
+        let process = program("wrk")
+            .args(["--threads", "1", "--connections", "8"])
+            // Until it is stopped; slow answers are found elsewhere.
+            .args(["--duration", "10m", "--timeout", "60s", "--script"])
+            .arg(folder.write("script.lua", SCRIPT))
+            .arg(format!("http://{address}{path}"))
+            .arg("--")
+            .arg(folder.write("expected", content))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("wrk starts");
+        Self {
+            process,
+            _folder: folder,
+        }
+    }
+
+    /// Ends it; answers what it saw.
+    pub fn end(mut self) -> Tally {
+        // It ends with its summary.
+        signal(self.process.id(), Signal::INT);
+        let mut output = String::new();
+        let mut stdout = self.process.stdout.take().expect("it is piped");
+        stdout.read_to_string(&mut output).expect("text");
+        let tally = output.lines().find_map(|line| line.strip_prefix("TALLY "));
+        let tally = tally.unwrap_or_else(|| panic!("no tally: {output}"));
+        let numbers: Vec<u64> = tally
+            .split(' ')
+            .map(|number| number.parse().expect("a number"))
+            .collect();
+        let [requests, wrong, errors] = numbers[..] else {
+            panic!("no tally: {output}");
+        };
+        if wrong + errors > 0 {
+            eprintln!("{output}");
+        }
+        Tally {
+            requests,
+            wrong,
+            errors,
+        }
+    }
+}
+
+impl Drop for Wrk {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Clients that ask for `/echo/…`, each time for another document, and compare: a
+/// response that is lost, doubled, or another client's shows.
+pub struct Clients {
+    stop: Arc<AtomicBool>,
+    answered: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Clients {
+    /// Starts them. They keep their connections as long as these are kept for them.
+    pub fn start(address: SocketAddr, count: usize) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let answered = Arc::new(AtomicU64::new(0));
+        let threads = (0..count)
+            .map(|client| {
+                let (stop, answered) = (Arc::clone(&stop), Arc::clone(&answered));
+                thread::spawn(move || ask(address, client, &stop, &answered))
+            })
+            .collect();
+        Self {
+            stop,
+            answered,
+            threads,
+        }
+    }
+
+    /// How many answers they have, all of them right.
+    pub fn answered(&self) -> u64 {
+        self.answered.load(Ordering::Relaxed)
+    }
+
+    /// Waits for so many more right answers.
+    pub fn wait_for(&self, more: u64) {
+        let wanted = self.answered() + more;
+        eventually("clients are answered", || {
+            let failed = self.threads.iter().any(JoinHandle::is_finished);
+            assert!(!failed, "a client failed; see above");
+            self.answered() >= wanted
+        });
+    }
+
+    /// Ends them between two requests; panics if one had a wrong answer. Answers how many
+    /// they had.
+    pub fn end(mut self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.join().expect("a client was answered wrongly");
+        }
+        self.answered()
+    }
+}
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+fn ask(address: SocketAddr, client: usize, stop: &AtomicBool, answered: &AtomicU64) {
+    let mut wire = Wire::connect(address);
+    for number in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let target = format!("/echo/{client}/{number}");
+        wire.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let response = wire.read_response();
+        assert_eq!(
+            (response.second_word(), response.text()),
+            ("200", &*target),
+            "to client {client}"
+        );
+        answered.fetch_add(1, Ordering::Relaxed);
+        if response.values("connection").contains(&"close") {
+            wire = Wire::connect(address);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Programs from packages.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+pub use rustix::process::Signal;
+use rustix::process::{Pid, kill_process};
+
+/// Whether these programs are installed.
+///
+/// What is missing is said on standard error, where no test's capture hides it; where
+/// `CI=true` it is a failure, because there everything is installed.
+pub fn installed(programs: &[&str]) -> bool {
+    let missing: Vec<_> = programs
+        .iter()
+        .filter(|program| find(program).is_none())
+        .collect();
+    if missing.is_empty() {
+        return true;
+    }
+    let test = std::thread::current().name().unwrap_or("?").to_owned();
+    let line = format!("SKIPPED: {test}: {missing:?} not installed; scripts/setup test does that");
+    assert!(!std::env::var("CI").is_ok_and(|ci| ci == "true"), "{line}");
+    // Nothing to be done if nobody listens.
+    let _ = writeln!(std::io::stderr(), "{line}");
+    false
+}
+
+/// Where a program is. Servers are not on everybody's `PATH`.
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders: Vec<_> = std::env::split_paths(&path).collect();
+    folders.push(Path::new("/usr/sbin").to_owned());
+    folders
+        .into_iter()
+        .map(|folder| folder.join(program))
+        .find(|path| path.is_file())
+}
+
+/// A command that is killed with the thread that started it, whatever ends that: no
+/// server is left behind by a test that is killed.
+pub fn program(program: &str) -> Command {
+    let path = find(program).expect("it was asked before whether it is installed");
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(path);
+    command
+}
+
+/// Sends a signal to a process of ours.
+pub fn signal(process: u32, signal: Signal) {
+    let process = i32::try_from(process).ok().and_then(Pid::from_raw);
+    // It may have ended.
+    let _ = kill_process(process.expect("a process"), signal);
+}
+
+/// Runs `curl` silently: what it prints. It must succeed, and gives up as late as
+/// everything else here.
+pub fn curl(arguments: &[&str]) -> String {
+    let output = try_curl(arguments);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "curl {arguments:?}: {} {complaint}",
+        output.status
+    );
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Runs `curl` silently.
+pub fn try_curl(arguments: &[&str]) -> Output {
+    let mut curl = program("curl");
+    curl.args(["--disable", "--silent", "--show-error", "--max-time", "60"]);
+    // Neither a proxy nor settings of the user.
+    curl.args(["--noproxy", "*"]);
+    curl.args(arguments).output().expect("curl runs")
+}

@@ -1,0 +1,263 @@
+//! Real servers: nginx and Apache httpd, each in the foreground with its own folder.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Stdio, id};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::eventually;
+use crate::folder::Folder;
+use crate::process::{Signal, program, signal};
+
+/// A server, killed when dropped.
+///
+/// Both kinds serve `/files/…` from `docs`, take uploads by PUT to `/dav/…`, answer
+/// `/name` with their address, and write `access.log` as `X-Forwarded-For|Via|request
+/// line|status`. What else they can is in their configurations below.
+pub struct Server {
+    kind: Kind,
+    address: SocketAddr,
+    folder: Folder,
+    process: Option<Child>,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Nginx,
+    Apache,
+}
+
+/// An address on loopback that no other process uses: neither listens on it, nor has it
+/// by chance for an outgoing connection, so that a server can come back to it. It makes
+/// each server a location of its own, too.
+pub fn address() -> SocketAddr {
+    static GIVEN: AtomicU32 = AtomicU32::new(1);
+    let process = id().to_be_bytes();
+    let number = u8::try_from(GIVEN.fetch_add(1, Ordering::Relaxed)).expect("few servers");
+    // Not 127.0: that is where everybody is.
+    let ip = Ipv4Addr::new(127, process[2] | 1, process[3], number);
+    let free = TcpListener::bind((ip, 0)).expect("a port");
+    free.local_addr().expect("an address")
+}
+
+impl Server {
+    /// Starts nginx. It answers any `/echo/…` with its target, and passes `/ws` on to
+    /// `behind`, upgrades included.
+    pub fn nginx(behind: Option<SocketAddr>) -> Self {
+        let folder = Folder::new();
+        let address = address();
+        let behind = behind.unwrap_or(address);
+        let root = folder.path().display();
+        folder.write(
+            "server.conf",
+            format!(
+                r#"
+daemon off;
+master_process off;
+pid {root}/nginx.pid;
+error_log {root}/error.log;
+events {{ worker_connections 1024; }}
+http {{
+    log_format seen '$http_x_forwarded_for|$http_via|$request|$status';
+    access_log {root}/access.log seen;
+    client_body_temp_path {root}/body;
+    proxy_temp_path {root}/proxy;
+    fastcgi_temp_path {root}/fastcgi;
+    uwsgi_temp_path {root}/uwsgi;
+    scgi_temp_path {root}/scgi;
+    client_max_body_size 100m;
+    keepalive_requests 100000000;
+    server {{
+        listen {address};
+        root {root}/docs;
+        location / {{ return 404; }}
+        location /files/ {{ }}
+        location /dav/ {{ dav_methods PUT DELETE; create_full_put_path on; }}
+        location = /name {{ return 200 "{address}"; }}
+        location /echo/ {{ return 200 "$request_uri"; }}
+        location /ws {{
+            proxy_pass http://{behind};
+            proxy_http_version 1.1;
+            proxy_set_header Upgrade $http_upgrade;
+            proxy_set_header Connection "upgrade";
+        }}
+    }}
+}}
+"#
+            ),
+        );
+        Self::started(Kind::Nginx, address, folder)
+    }
+
+    /// Starts Apache httpd. `/cgi/echo` answers a request with its body.
+    pub fn apache() -> Self {
+        let folder = Folder::new();
+        let address = address();
+        let root = folder.path().display();
+        folder.make("cgi");
+        let script = folder.write(
+            "cgi/echo",
+            // The server may write the whole body before it reads any answer.
+            "#!/bin/sh\nset -e\nbody=$(mktemp)\ntrap 'rm -f \"$body\"' EXIT\ncat >\"$body\"\n\
+             printf 'Content-Type: application/octet-stream\\r\\nX-Seen-Length: %s\\r\\n\\r\\n' \"$CONTENT_LENGTH\"\n\
+             cat \"$body\"\n",
+        );
+        make_executable(&script);
+        let modules = [
+            "mpm_event",
+            "authz_core",
+            "mime",
+            "alias",
+            "cgi",
+            "dav",
+            "dav_fs",
+            "rewrite",
+        ];
+        let modules: String = modules
+            .iter()
+            .map(|module| {
+                format!("LoadModule {module}_module /usr/lib/apache2/modules/mod_{module}.so\n")
+            })
+            .collect();
+        folder.write(
+            "server.conf",
+            format!(
+                r#"
+{modules}
+ServerRoot {root}
+ServerName apache.example
+User nobody
+Group nogroup
+Listen {address}
+PidFile {root}/apache.pid
+Mutex file:{root}
+ErrorLog {root}/error.log
+LogFormat "%{{X-Forwarded-For}}i|%{{Via}}i|%r|%>s" seen
+CustomLog {root}/access.log seen
+TypesConfig /dev/null
+DocumentRoot {root}/docs
+KeepAlive On
+MaxKeepAliveRequests 0
+KeepAliveTimeout 60
+ServerLimit 1
+ThreadsPerChild 64
+MaxRequestWorkers 64
+DavLockDB {root}/lock/dav
+ScriptAlias /cgi/ {root}/cgi/
+RewriteEngine On
+RewriteRule ^/name$ /files/name [PT]
+<Directory {root}>
+    Require all granted
+</Directory>
+<Location /dav>
+    Dav On
+</Location>
+"#
+            ),
+        );
+        folder.make("lock");
+        Self::started(Kind::Apache, address, folder)
+    }
+
+    fn started(kind: Kind, address: SocketAddr, folder: Folder) -> Self {
+        for name in ["docs", "docs/files", "docs/dav"] {
+            folder.make(name);
+        }
+        folder.write("docs/files/name", address.to_string());
+        let mut server = Self {
+            kind,
+            address,
+            folder,
+            process: None,
+        };
+        server.restart();
+        server
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Puts a document at `/files/NAME`.
+    pub fn serve(&self, name: &str, content: impl AsRef<[u8]>) {
+        self.folder.write(&format!("docs/files/{name}"), content);
+    }
+
+    /// What was uploaded to `/dav/NAME`.
+    pub fn uploaded(&self, name: &str) -> Vec<u8> {
+        self.folder.read(&format!("docs/dav/{name}"))
+    }
+
+    /// Lines of its access log.
+    pub fn access_log(&self) -> Vec<String> {
+        let log = self.folder.text("access.log");
+        log.lines().map(str::to_owned).collect()
+    }
+
+    /// Kills it as `kill -9` does.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            // It may have ended.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    /// Stops it where it is: it still accepts, and never answers.
+    pub fn stop(&self) {
+        signal(self.process.as_ref().expect("it runs").id(), Signal::STOP);
+    }
+
+    /// Lets it go on after `stop`.
+    pub fn go_on(&self) {
+        signal(self.process.as_ref().expect("it runs").id(), Signal::CONT);
+    }
+
+    /// Starts it, again after `kill`, and waits until it listens.
+    pub fn restart(&mut self) {
+        self.kill();
+        let config = self.folder.join("server.conf");
+        let mut command = match self.kind {
+            Kind::Nginx => {
+                let mut nginx = program("nginx");
+                nginx.args(["-e", "stderr", "-c"]).arg(config);
+                nginx
+            }
+            Kind::Apache => {
+                let mut apache = program("apache2");
+                // One process, which is enough, and is killed as a whole.
+                apache.args(["-X", "-f"]).arg(config);
+                apache
+            }
+        };
+        let process = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the server starts");
+        let process = self.process.insert(process);
+        eventually(&format!("a server listens on {}", self.address), || {
+            if let Some(status) = process.try_wait().expect("its state") {
+                let log = self.folder.text("error.log");
+                panic!("the server ended with {status}: {log}");
+            }
+            TcpStream::connect(self.address).is_ok()
+        });
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.folder.text("error.log");
+            eprintln!("the error log of {}:\n{log}", self.address);
+        }
+        self.kill();
+    }
+}
+
+fn make_executable(file: &std::path::Path) {
+    use std::os::unix::fs::PermissionsExt;
+    let rights = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(file, rights).expect("its rights");
+}
