@@ -42,7 +42,7 @@ pub(crate) enum State {
     /// The rule is disabled or gone: what is open goes on, an HTTP connection to the
     /// end of its next response.
     Draining,
-    /// The process ends: as `Draining`, and idle HTTP connections are closed.
+    /// The process ends: as `Draining`, and HTTP connections that stay idle are closed.
     ShuttingDown,
 }
 

@@ -550,12 +550,20 @@ fn a_drain_finishes_what_is_in_progress_and_closes_what_is_idle() {
     });
     let bed = Bed::new(Http, &[address], |_| {});
     let (mut idle, mut busy, mut fresh) = (bed.connect(), bed.connect(), bed.connect());
+    let mut late = bed.connect();
     expect_get(&mut idle, "/", "/");
+    expect_get(&mut late, "/", "/");
     busy.write_all(get("/slow").as_bytes()).unwrap();
     while bed.in_flight() == 0 {
         std::thread::yield_now();
     }
+    // Under way while its connection looks idle.
+    late.write_all(get("/late").as_bytes()).unwrap();
     bed.proxy.drain(HANG);
+    let head = read_head(&mut late);
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    expect(&mut late, b"/late");
+    assert_eq!(read_all(&mut late), b"");
     assert_eq!(read_all(&mut idle), b"");
     barrier.wait();
     let head = read_head(&mut busy);

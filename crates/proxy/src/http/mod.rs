@@ -51,6 +51,10 @@ pub(crate) async fn serve(session: Session, stream: TcpStream) {
     }
 }
 
+/// While the process shuts down: how long an idle client has for one more request. One
+/// that is already on its way when its connection is closed would be lost.
+const LAST_CALL: Duration = Duration::from_secs(1);
+
 /// A client connection.
 struct Client {
     session: Session,
@@ -61,6 +65,8 @@ struct Client {
     hop: Option<(Rc<LocalRule>, Hop)>,
     /// Whether a request was answered.
     served: bool,
+    /// Whether this is its [`LAST_CALL`].
+    last_call: bool,
 }
 
 /// What becomes of the client's connection.
@@ -113,6 +119,7 @@ impl Client {
             input: None,
             hop: None,
             served: false,
+            last_call: false,
         }
     }
 
@@ -177,22 +184,24 @@ impl Client {
             stream,
             input,
             served,
+            last_call,
             ..
         } = self;
         let worker = &session.worker;
         session
             .watch
             .until(|cx| {
-                let closing = session.service.state.get() == State::ShuttingDown;
-                if closing && *served && input.is_none() {
-                    return Poll::Ready(false);
-                }
                 let mut buffer = input.take().unwrap_or_else(|| worker.buffers.take());
                 let filled = buffer.poll_fill(cx, stream);
                 if buffer.is_empty() {
                     worker.buffers.give(buffer);
                 } else {
                     *input = Some(buffer);
+                }
+                let closing = session.service.state.get() == State::ShuttingDown;
+                if closing && *served && !*last_call && input.is_none() && filled.is_pending() {
+                    *last_call = true;
+                    session.watch.arm(LAST_CALL);
                 }
                 filled.map(|result| result.is_ok_and(|n| n > 0))
             })
