@@ -8,7 +8,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use evenkeel_core::group::{PickError, Request, Ticket};
+use evenkeel_core::binding::{Binding, Verdict};
+use evenkeel_core::group::{Granularity, PickError, Request, Ticket};
 use evenkeel_core::member::{Member, MemberId};
 use evenkeel_core::time::Instant;
 use evenkeel_manager::snapshot::RuleSnapshot;
@@ -146,15 +147,18 @@ pub(crate) enum Refusal {
 
 impl Session {
     /// Binds to a member that is not among `tried`, waiting for one in the group's
-    /// queue if all are full. `gone` tells when the client has gone meanwhile.
+    /// queue if all are full. `binding` is the tie of this client's earlier requests,
+    /// as the group's granularity has it. `gone` tells when the client has gone
+    /// meanwhile.
     pub(crate) async fn bind(
         &self,
         rule: &RuleSnapshot,
+        binding: &mut Option<Binding>,
         tried: &[MemberId],
         now: Instant,
         mut gone: impl FnMut(&mut std::task::Context<'_>) -> bool,
     ) -> Result<Bound, Refusal> {
-        match self.try_bind(rule, tried, now) {
+        match self.try_bind(rule, binding, tried, now) {
             Ok(bound) => return Ok(bound),
             Err(PickError::NoneEligible) => return Err(Refusal::NoMember),
             Err(PickError::AllFull) => {}
@@ -169,12 +173,16 @@ impl Session {
             let notified = group.room.notified();
             tokio::pin!(notified);
             notified.as_mut().enable();
-            match self.try_bind(rule, tried, self.worker.now()) {
+            match self.try_bind(rule, binding, tried, self.worker.now()) {
                 Ok(bound) => {
                     self.watch.disarm();
                     return Ok(bound);
                 }
-                Err(PickError::NoneEligible) => return Err(Refusal::NoMember),
+                Err(PickError::NoneEligible) => {
+                    // Room that this request cannot use may be for the next in the queue.
+                    group.room.notify_one();
+                    return Err(Refusal::NoMember);
+                }
                 Err(PickError::AllFull) => {}
             }
             let waited = self.watch.until(|cx| {
@@ -194,26 +202,49 @@ impl Session {
     fn try_bind(
         &self,
         rule: &RuleSnapshot,
+        binding: &mut Option<Binding>,
         tried: &[MemberId],
         now: Instant,
     ) -> Result<Bound, PickError> {
         let group = rule.group.current.load();
-        let request = Request {
-            now,
-            client: Some(self.peer.ip()),
-            tried,
+        let rng = &mut *self.worker.rng.borrow_mut();
+        let kept = match binding {
+            Some(binding) if !tried.contains(&binding.member()) => {
+                match binding.check(&group, now) {
+                    Verdict::Keep(index) => {
+                        let member = &group.members()[index];
+                        let most = member.max_connections.unwrap_or(u32::MAX);
+                        if member.slot.in_flight() >= most {
+                            return Err(PickError::AllFull);
+                        }
+                        group.bind(index, now)
+                    }
+                    Verdict::Rebind(_) => None,
+                }
+            }
+            _ => None,
         };
-        let ticket = group.pick(&request, &mut self.worker.rng.borrow_mut())?;
+        let ticket = match kept {
+            Some(ticket) => ticket,
+            None => {
+                let request = Request {
+                    now,
+                    client: Some(self.peer.ip()),
+                    tried,
+                };
+                let ticket = group.pick(&request, rng)?;
+                if group.settings().granularity != Granularity::PerRequest {
+                    *binding = Binding::new(&group, ticket.index(), now, rng);
+                }
+                ticket
+            }
+        };
         let member: &Member = &group.members()[ticket.index()];
+        let logs = self.worker.log.borrow().is_some();
         Ok(Bound {
             member: member.id,
             address: member.address,
-            name: self
-                .worker
-                .log
-                .borrow()
-                .is_some()
-                .then(|| Arc::clone(&member.name)),
+            name: logs.then(|| Arc::clone(&member.name)),
             ticket,
         })
     }

@@ -95,7 +95,7 @@ async fn connect_member(
             let mut byte = tokio::io::ReadBuf::new(&mut byte);
             matches!(client.poll_peek(cx, &mut byte), Poll::Ready(Err(_)))
         };
-        let bound = match session.bind(rule, &tried, now, gone).await {
+        let bound = match session.bind(rule, &mut None, &tried, now, gone).await {
             Ok(bound) => bound,
             Err(refusal) => {
                 // What failed before counts for more than that nobody is left.

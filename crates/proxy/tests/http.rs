@@ -11,6 +11,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
+use evenkeel_core::group::{Granularity, GroupSettings};
 use evenkeel_manager::config::Protocol::Http;
 use evenkeel_proxy::access::End;
 use support::*;
@@ -621,4 +622,34 @@ fn limits_on_time_are_kept() {
     assert_eq!(bed.record().end, End::MemberTimeout);
     assert_eq!(bed.totals().member_timeouts, 1);
     assert_eq!(bed.totals().retries, 0);
+}
+
+#[test]
+fn a_session_stays_with_its_member_until_that_is_taken_out() {
+    let addresses: Vec<_> = (0..4)
+        .map(|n: u32| http_member(move |_| ok(n.to_string())))
+        .collect();
+    let settings = GroupSettings {
+        granularity: Granularity::PerSession,
+        ..GroupSettings::default()
+    };
+    let bed = Bed::with_group(Http, group(members(&addresses), settings), 16, |_| {});
+    let mut client = bed.connect();
+    let mut served_by = || {
+        ask(&mut client, &get("/"));
+        let mut body = [0];
+        client.read_exact(&mut body).unwrap();
+        usize::from(body[0] - b'0')
+    };
+    let first = served_by();
+    for _ in 0..30 {
+        assert_eq!(served_by(), first);
+    }
+    set_down(&bed, first, true);
+    let second = served_by();
+    assert_ne!(first, second);
+    set_down(&bed, first, false);
+    for _ in 0..30 {
+        assert_eq!(served_by(), second);
+    }
 }

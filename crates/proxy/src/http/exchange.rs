@@ -73,7 +73,9 @@ impl Client {
         let mut tried: Vec<MemberId> = Vec::new();
         let mut now = request.at;
         let after = loop {
-            let bound = self.session.bind(&rule, &tried, now, |_| false).await;
+            let binding = &mut self.binding;
+            let bound = self.session.bind(&rule, binding, &tried, now, |_| false);
+            let bound = bound.await;
             let mut bound = match bound {
                 Ok(bound) => bound,
                 Err(refusal) => break self.refused(&mut request, &mut summary, refusal).await,

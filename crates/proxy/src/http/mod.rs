@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
+use evenkeel_core::binding::Binding;
 use evenkeel_core::time::Instant;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -63,6 +64,9 @@ struct Client {
     input: Option<Buffer>,
     /// Made for the rule that it was made for.
     hop: Option<(Rc<LocalRule>, Hop)>,
+    /// The member that the client is bound to, if the group binds for longer than a
+    /// request.
+    binding: Option<Binding>,
     /// Whether a request was answered.
     served: bool,
     /// Whether this is its [`LAST_CALL`].
@@ -118,6 +122,7 @@ impl Client {
             stream,
             input: None,
             hop: None,
+            binding: None,
             served: false,
             last_call: false,
         }

@@ -49,12 +49,26 @@ impl Bed {
         max_queue: usize,
         change: impl FnOnce(&mut Rule),
     ) -> Bed {
+        Bed::with_group(
+            protocol,
+            group(members, GroupSettings::default()),
+            max_queue,
+            change,
+        )
+    }
+
+    pub fn with_group(
+        protocol: Protocol,
+        group: Group,
+        max_queue: usize,
+        change: impl FnOnce(&mut Rule),
+    ) -> Bed {
         let proxy = Proxy::start(Clock::start(), 1).unwrap();
         let (log, records) = AccessLog::channel();
         proxy.set_access_log(Some(&log));
         let mut rule = rule(protocol);
         change(&mut rule);
-        let group = GroupHandle::new(Arc::new(group(members)), max_queue);
+        let group = GroupHandle::new(Arc::new(group), max_queue);
         let mut bed = Bed {
             proxy,
             rule,
@@ -132,10 +146,9 @@ pub fn members(addresses: &[SocketAddr]) -> Vec<Member> {
     addresses.iter().enumerate().map(member).collect()
 }
 
-pub fn group(members: Vec<Member>) -> Group {
+pub fn group(members: Vec<Member>, settings: GroupSettings) -> Group {
     let kind = strategy::find("random").unwrap();
     let strategy = (kind.build)(&Values::defaults(kind), &members);
-    let settings = GroupSettings::default();
     Group::new(
         "members",
         settings,
