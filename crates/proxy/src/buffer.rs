@@ -11,12 +11,15 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Size of a buffer in bytes: the small messages that it is for fit in many times, and
-/// of large ones a system call moves enough to be worth it.
-pub(crate) const BUFFER_BYTES: usize = 32 * 1024;
+/// Size of a buffer in bytes. A response of 64 KiB with its head goes through in one
+/// read and one write; what is much larger is spliced.
+pub(crate) const BUFFER_BYTES: usize = 80 * 1024;
 
-/// Buffers that a worker keeps when nobody needs them (8 MiB).
-const KEPT: usize = 256;
+/// Buffers that a worker keeps when nobody needs them (5 MiB).
+const KEPT: usize = 64;
+
+/// Largest head whose vector is kept.
+const KEPT_HEAD_BYTES: usize = 32 * 1024;
 
 /// Bytes that were read and not yet taken: `data[start..end]`.
 #[derive(Debug)]
@@ -147,7 +150,7 @@ impl BufferPool {
     #[inline]
     pub(crate) fn give_head(&self, mut head: Vec<u8>) {
         let mut heads = self.heads.borrow_mut();
-        if heads.len() < KEPT && (1..=BUFFER_BYTES).contains(&head.capacity()) {
+        if heads.len() < KEPT && (1..=KEPT_HEAD_BYTES).contains(&head.capacity()) {
             head.clear();
             heads.push(head);
         }
