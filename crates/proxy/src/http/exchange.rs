@@ -59,9 +59,18 @@ struct Head {
     delivery: Delivery,
 }
 
+/// How a response got through.
+struct Delivered {
+    end: End,
+    /// Bytes to the client, and from it beyond the request.
+    sent: u64,
+    received: u64,
+    has_waited: bool,
+}
+
 impl Client {
     /// Carries one request.
-    pub(super) async fn exchange(&mut self, mut request: Request) -> After {
+    pub(super) async fn exchange(&mut self, request: &mut Request) -> After {
         let rule = Rc::clone(&request.rule);
         let options = &rule.rule.http;
         let mut summary = Summary::new(End::Complete);
@@ -78,14 +87,19 @@ impl Client {
             let bound = bound.await;
             let mut bound = match bound {
                 Ok(bound) => bound,
-                Err(refusal) => break self.refused(&mut request, &mut summary, refusal).await,
+                Err(refusal) => break self.refused(request, &mut summary, refusal).await,
             };
             summary.member = bound.name.take();
-            let failure = match self.attempt(&mut request, &rule, &mut bound).await {
-                Ok((head, upstream)) => {
-                    break self
-                        .deliver(&mut request, &rule, bound, head, upstream, &mut summary)
-                        .await;
+            let failure = match self.attempt(request, &rule, &mut bound).await {
+                Ok((mut head, mut upstream)) => {
+                    summary.status = Some(head.status);
+                    summary.response_time = Some(head.at.since(bound.ticket.started()));
+                    let delivered = self.deliver(request, &rule, &mut head, &mut upstream);
+                    let delivered = delivered.await;
+                    summary.end = delivered.end;
+                    summary.sent = delivered.sent;
+                    summary.received = delivered.received;
+                    break self.settle(request, &rule, bound, head, upstream, &delivered);
                 }
                 Err(failure) => failure,
             };
@@ -100,13 +114,13 @@ impl Client {
             };
             bound.ticket.finish(outcome, now);
             rule.group.vacated();
-            if self.may_retry(&mut request, &rule, &failure, summary.retries) {
+            if self.may_retry(request, &rule, &failure, summary.retries) {
                 summary.retries += 1;
                 self.session.service.metrics.retries.add(1);
                 tried.push(bound.member);
                 continue;
             }
-            break self.failed(&mut request, &mut summary, failure).await;
+            break self.failed(request, &mut summary, failure).await;
         };
         let received = request.up.body_sent();
         summary.received += received;
@@ -118,7 +132,7 @@ impl Client {
         if let Some(rest) = request.up.finish(&self.session.worker) {
             self.input = Some(rest);
         }
-        self.conclude(Some(&mut request), summary);
+        self.conclude(Some(request), summary);
         after
     }
 
@@ -390,20 +404,15 @@ impl Client {
         }
     }
 
-    /// Sends the response to the client, and the rest of the request to the member.
+    /// Sends the response to the client, and the rest of the request to the member; the
+    /// bytes of another protocol, too, if that is what the response switches to.
     async fn deliver(
         &mut self,
         request: &mut Request,
         rule: &RuleSnapshot,
-        bound: Bound,
-        mut head: Head,
-        mut upstream: TcpStream,
-        summary: &mut Summary,
-    ) -> After {
-        summary.status = Some(head.status);
-        if self.session.worker.log.borrow().is_some() {
-            summary.response_time = Some(head.at.since(bound.ticket.started()));
-        }
+        head: &mut Head,
+        upstream: &mut TcpStream,
+    ) -> Delivered {
         let timeouts = &rule.rule.timeouts;
         let mut progress = Progress::default();
         let Client {
@@ -412,17 +421,14 @@ impl Client {
         let worker = &session.worker;
         let up = &mut request.up;
         let down = &mut head.down;
-        let delivered = session
+        let result = session
             .watch
             .until(|cx| {
-                if progress
-                    .poll_up(cx, up, stream, &mut upstream, worker)
-                    .is_err()
-                {
+                if progress.poll_up(cx, up, stream, upstream, worker).is_err() {
                     // It broke off, or its chunks are not valid: too late for a 400.
                     return Poll::Ready(Err(Side::Client));
                 }
-                let step = down.poll(cx, &mut upstream, stream, worker);
+                let step = down.poll(cx, upstream, stream, worker);
                 if step.is_pending() {
                     progress.arm(&session.watch, up, Some(down), timeouts);
                 }
@@ -432,7 +438,7 @@ impl Client {
                 })
             })
             .await;
-        let end = match delivered {
+        let end = match result {
             Ok(Ok(())) => End::Complete,
             Ok(Err(Side::Client)) => End::Client,
             Ok(Err(Side::Member)) => End::Member,
@@ -445,20 +451,48 @@ impl Client {
         let metrics = &session.service.metrics;
         metrics.count_status(head.status);
         metrics.bytes_to_clients.add(down.sent());
-        summary.sent = down.sent();
-        summary.end = end;
+        let mut delivered = Delivered {
+            end,
+            sent: down.sent(),
+            received: 0,
+            has_waited: progress.has_waited(),
+        };
         if end == End::Complete && head.status == 101 {
-            return self
-                .tunnel(request, rule, bound, head, upstream, summary)
-                .await;
+            let mut traffic = Traffic {
+                up: tcp::Flow::with(up.take_rest()),
+                down: tcp::Flow::with(down.take_rest()),
+            };
+            let tunnel = Tunnel {
+                session,
+                rule,
+                half_close: true,
+            };
+            delivered.end = tunnel.run(stream, upstream, &mut traffic, || {}).await;
+            delivered.sent += traffic.down.moved;
+            delivered.received += traffic.up.moved;
+            delivered.has_waited = true;
         }
-        let outcome = match end {
+        delivered
+    }
+
+    /// What becomes of the two connections.
+    fn settle(
+        &mut self,
+        request: &Request,
+        rule: &RuleSnapshot,
+        bound: Bound,
+        mut head: Head,
+        upstream: TcpStream,
+        delivered: &Delivered,
+    ) -> After {
+        let worker = &self.session.worker;
+        let outcome = match delivered.end {
             End::Complete => head.outcome,
             End::Member | End::MemberTimeout => Outcome::Failure,
             _ => Outcome::Cancelled,
         };
         // Mostly the head brings the body along.
-        let ended = match progress.has_waited() {
+        let ended = match delivered.has_waited {
             true => worker.now(),
             false => head.at,
         };
@@ -468,10 +502,13 @@ impl Client {
         if let Some(rest) = head.down.finish(worker) {
             worker.buffers.give(rest);
         }
-        if end != End::Complete {
+        if delivered.end != End::Complete {
             // Neither side may take what it has for the whole.
             reset(&upstream);
             return After::Cut;
+        }
+        if head.status == 101 {
+            return After::Close;
         }
         let sent_all = request.up.is_done();
         if head.keep_alive && sent_all && clean && !head.until_close {
@@ -490,44 +527,6 @@ impl Client {
         match !request.keep_alive && sent_all && !request.up.has_excess() {
             true => After::Close,
             false => After::Linger,
-        }
-    }
-
-    /// Carries the bytes of another protocol.
-    async fn tunnel(
-        &mut self,
-        request: &mut Request,
-        rule: &RuleSnapshot,
-        bound: Bound,
-        mut head: Head,
-        mut upstream: TcpStream,
-        summary: &mut Summary,
-    ) -> After {
-        let worker = &self.session.worker;
-        let mut traffic = Traffic {
-            up: tcp::Flow::with(request.up.take_rest()),
-            down: tcp::Flow::with(head.down.take_rest()),
-        };
-        let tunnel = Tunnel {
-            session: &self.session,
-            rule,
-            half_close: true,
-        };
-        summary.end = tunnel
-            .run(&mut self.stream, &mut upstream, &mut traffic, || {})
-            .await;
-        summary.sent += traffic.down.moved;
-        summary.received += traffic.up.moved;
-        let outcome = match summary.end {
-            End::Member => Outcome::Failure,
-            _ => Outcome::Success,
-        };
-        bound.ticket.finish(outcome, worker.now());
-        rule.group.vacated();
-        head.down.finish(worker);
-        match summary.end {
-            End::Complete => After::Close,
-            _ => After::Cut,
         }
     }
 

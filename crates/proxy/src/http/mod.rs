@@ -33,11 +33,11 @@ const LINGER: Duration = Duration::from_secs(2);
 pub(crate) async fn serve(session: Session, stream: TcpStream) {
     let mut client = Client::new(session, stream);
     let after = loop {
-        let request = match client.next_request().await {
+        let mut request = match client.next_request().await {
             Ok(request) => request,
             Err(after) => break after,
         };
-        match client.exchange(request).await {
+        match client.exchange(&mut request).await {
             After::NextRequest => client.served = true,
             after => break after,
         }
@@ -421,4 +421,22 @@ impl Summary {
 
 fn malformed(error: HeadError) -> NoRequest {
     NoRequest::Malformed(error.request_status(), error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<F: Future>(_: fn(Session, TcpStream) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Ten thousand idle clients are ten thousand of these.
+    #[test]
+    fn a_connection_is_small() {
+        let http = size_of_future(serve);
+        assert!(http <= 2304, "{http}");
+        let tcp = size_of_future(crate::tcp::serve);
+        assert!(tcp <= 1408, "{tcp}");
+    }
 }
