@@ -1,5 +1,6 @@
 //! TCP rules: bytes, unread.
 
+use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -108,16 +109,12 @@ async fn connect_member(
         match connect(session, bound.address, rule.rule.timeouts.connect).await {
             Ok(stream) => return Ok((bound, stream)),
             Err(failure) => {
-                let cut = matches!(failure, ConnectFailure::Cut);
-                let outcome = if cut {
-                    Outcome::Cancelled
-                } else {
-                    Outcome::Failure
-                };
+                let outcome = failure.outcome();
                 bound.ticket.finish(outcome, session.worker.now());
                 rule.group.vacated();
                 match failure {
                     ConnectFailure::Cut => return Err(End::Terminated),
+                    ConnectFailure::Exhausted => return Err(End::Refused),
                     _ if tried.len() + 1 < TRIES => {
                         tried.push(bound.member);
                         *retries += 1;
@@ -138,8 +135,20 @@ pub(crate) enum ConnectFailure {
     Refused,
     /// It did not answer in time.
     TimedOut,
+    /// This machine has no file or port left: not the member's fault.
+    Exhausted,
     /// The client's connection is to be cut.
     Cut,
+}
+
+impl ConnectFailure {
+    /// What it tells about the member.
+    pub(crate) fn outcome(self) -> Outcome {
+        match self {
+            ConnectFailure::Refused | ConnectFailure::TimedOut => Outcome::Failure,
+            ConnectFailure::Exhausted | ConnectFailure::Cut => Outcome::Cancelled,
+        }
+    }
 }
 
 /// Opens a connection to a member.
@@ -174,8 +183,8 @@ async fn open(
     let socket = socket
         .and_then(|socket| socket.set_nodelay(true).map(|()| socket))
         .map_err(|error| {
-            tracing::warn!(%error, "cannot make a socket");
-            ConnectFailure::Refused
+            tracing::warn!(%error, "cannot make a socket for a member");
+            ConnectFailure::Exhausted
         })?;
     let connecting = socket.connect(address);
     tokio::pin!(connecting);
@@ -184,6 +193,10 @@ async fn open(
     watch.disarm();
     match result {
         Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+            tracing::warn!(%address, "no port is left to connect to a member from");
+            Err(ConnectFailure::Exhausted)
+        }
         Ok(Err(_)) => Err(ConnectFailure::Refused),
         Err(Stop::Expired) => Err(ConnectFailure::TimedOut),
         Err(Stop::Cut) => Err(ConnectFailure::Cut),

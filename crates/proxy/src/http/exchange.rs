@@ -105,8 +105,8 @@ impl Client {
             };
             now = self.session.worker.now();
             let outcome = match failure {
-                Failure::Connect(ConnectFailure::Cut)
-                | Failure::BadRequest(_)
+                Failure::Connect(failure) => failure.outcome(),
+                Failure::BadRequest(_)
                 | Failure::ClientTimedOut
                 | Failure::ClientGone
                 | Failure::Cut => Outcome::Cancelled,
@@ -571,6 +571,10 @@ impl Client {
             }
             Failure::Connect(ConnectFailure::Refused) => {
                 (End::Member, 502, "The server could not be reached.".into())
+            }
+            Failure::Connect(ConnectFailure::Exhausted) => {
+                let text = "The balancer is out of connections. Try again later.".into();
+                (End::Refused, 503, text)
             }
             Failure::Connect(ConnectFailure::TimedOut) => {
                 let text = "The server could not be reached in time.".into();
