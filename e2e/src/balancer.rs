@@ -61,6 +61,15 @@ impl Balancer {
     /// One HTTP rule called `web`, whose group has the given members; `more` are further
     /// lines of the rule, tables at the end.
     pub fn http(members: &[SocketAddr], more: &str) -> Self {
+        Self::rule("http", members, more)
+    }
+
+    /// The same with a TCP rule.
+    pub fn tcp(members: &[SocketAddr], more: &str) -> Self {
+        Self::rule("tcp", members, more)
+    }
+
+    fn rule(protocol: &str, members: &[SocketAddr], more: &str) -> Self {
         let members: Vec<_> = members
             .iter()
             .map(|member| format!("\"{member}\""))
@@ -72,7 +81,7 @@ impl Balancer {
              listen = \"127.0.0.1:0\"\n\
              [rule.web]\n\
              listen = \"127.0.0.1:0\"\n\
-             protocol = \"http\"\n\
+             protocol = \"{protocol}\"\n\
              members = [{members}]\n\
              {more}\n"
         ))
@@ -108,10 +117,7 @@ impl Balancer {
         let before = self.status()["generation"].as_u64();
         self.write_config(config);
         eventually("the new configuration is in effect", || {
-            let status = self.status();
-            let error = &status["last_reload"]["error"];
-            assert!(error.is_null(), "refused: {error}");
-            status["generation"].as_u64() > before
+            self.status()["generation"].as_u64() > before
         });
     }
 

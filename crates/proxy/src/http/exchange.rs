@@ -149,6 +149,11 @@ impl Client {
         let allowed = match failure {
             Failure::Connect(ConnectFailure::Refused | ConnectFailure::TimedOut) => true,
             Failure::Silent | Failure::Garbage => request.idempotent || request.up.is_untouched(),
+            // Whoever was silent for so long will be so again: only somebody else is asked.
+            Failure::TimedOut => {
+                let members = rule.group.current.load().members().len();
+                request.idempotent && members > retries as usize + 1
+            }
             _ => false,
         };
         if !allowed || retries >= rule.rule.http.retries || !request.up.rewind() {

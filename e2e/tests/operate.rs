@@ -1,0 +1,330 @@
+//! What an operator does to a balancer that serves, and what it tells.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use evenkeel_e2e::balancer::{Balancer, evenkeel};
+use evenkeel_e2e::eventually;
+use evenkeel_e2e::folder::Folder;
+use evenkeel_e2e::load::Clients;
+use evenkeel_e2e::member::Member;
+use evenkeel_e2e::process::{Signal, curl, installed};
+use evenkeel_e2e::server::{Server, address};
+use serde_json::Value;
+
+fn requests(balancer: &Balancer, member: SocketAddr) -> u64 {
+    let member = balancer.member("web", member);
+    member["totals"]["requests"].as_u64().unwrap()
+}
+
+#[test]
+fn members_leave_and_come_back_by_command() {
+    if !installed(&["nginx"]) {
+        return;
+    }
+    let servers = [Server::nginx(None), Server::nginx(None)];
+    let members = servers.each_ref().map(Server::address);
+    let balancer = Balancer::http(&members, "slow_start = \"0s\"");
+    let clients = Clients::start(balancer.address("web"), 4);
+    let [member, other] = members;
+    for (command, state) in [("drain", "draining"), ("maintenance", "maintenance")] {
+        clients.wait_for(20);
+        balancer.ctl(&format!("{command} web {member}")).unwrap();
+        balancer.wait_for_state("web", member, &[state]);
+        eventually("it has nothing left", || {
+            balancer.member("web", member)["in_flight"] == 0
+        });
+        let left = requests(&balancer, member);
+        let before = requests(&balancer, other);
+        clients.wait_for(50);
+        assert_eq!(requests(&balancer, member), left, "after {command}");
+        assert!(requests(&balancer, other) > before);
+        let explained = balancer.ctl("explain web").unwrap();
+        assert!(explained.contains(state), "{explained}");
+        balancer.ctl(&format!("ready web {member}")).unwrap();
+        eventually("it gets requests", || requests(&balancer, member) > left);
+    }
+    // A weight of 0 does the same as a drain.
+    balancer.ctl(&format!("weight web {member} 0")).unwrap();
+    eventually("it has nothing left", || {
+        balancer.member("web", member)["in_flight"] == 0
+    });
+    let left = requests(&balancer, member);
+    clients.wait_for(50);
+    assert_eq!(requests(&balancer, member), left);
+    clients.end();
+}
+
+#[test]
+fn readiness_follows_members_and_rules() {
+    let member = Member::echoing_targets();
+    // A rule that is enabled again comes back to its address.
+    let web = address();
+    let name = member.address();
+    let balancer = Balancer::start(&format!(
+        "[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [rule.web]\nlisten = \"{web}\"\nmembers = [\"{name}\"]\n"
+    ));
+    let ready = || balancer.admin_get("/readyz").second_word() == "200";
+    assert!(ready());
+    balancer.ctl(&format!("drain web {name}")).unwrap();
+    assert!(!ready());
+    balancer.ctl("disable web").unwrap();
+    assert!(ready(), "no enabled rule lacks a member");
+    eventually("nobody is accepted", || TcpStream::connect(web).is_err());
+    balancer.ctl("enable web").unwrap();
+    assert!(!ready());
+    balancer.ctl(&format!("ready web {name}")).unwrap();
+    assert!(ready());
+    eventually("clients are accepted", || TcpStream::connect(web).is_ok());
+}
+
+#[test]
+fn decisions_are_explained() {
+    if !installed(&["nginx", "curl"]) {
+        return;
+    }
+    let servers = [Server::nginx(None), Server::nginx(None)];
+    let members = servers.each_ref().map(Server::address);
+    let balancer = Balancer::http(&members, "");
+    let explain = || -> Value {
+        let text = balancer.ctl("explain web --json").unwrap();
+        serde_json::from_str(&text).unwrap()
+    };
+    assert!(explain()["last"].is_null());
+    let url = format!("http://{}/name", balancer.address("web"));
+    let server = curl(&["--fail", &url]);
+    let explained = explain();
+    assert_eq!(explained["last"]["chosen"], server);
+    let next = explained["next"]["chosen"].as_str().unwrap();
+    let names = members.map(|member| member.to_string());
+    assert!(names.iter().any(|name| name == next), "{explained:#}");
+    for decision in ["last", "next"] {
+        let candidates = explained[decision]["candidates"].as_array().unwrap();
+        assert_eq!(candidates.len(), 2, "{explained:#}");
+        for candidate in candidates {
+            assert!(!candidate["verdict"].as_str().unwrap().is_empty());
+        }
+    }
+    // For a strategy that looks at the client, the explanation is what then happens.
+    balancer.ctl("strategy web source_ip_hash").unwrap();
+    let foretold = |client: &str| {
+        let words = format!("explain web --json --client {client}");
+        let explained: Value = serde_json::from_str(&balancer.ctl(&words).unwrap()).unwrap();
+        explained["next"]["chosen"].as_str().unwrap().to_owned()
+    };
+    for client in 1..10 {
+        let client = format!("127.9.1.{client}");
+        let chosen = foretold(&client);
+        let served = curl(&["--fail", "--interface", &client, &url]);
+        assert_eq!(chosen, served, "{client}");
+    }
+    // People get it as text.
+    let text = balancer.ctl("explain web --client 127.9.1.9").unwrap();
+    let chosen = foretold("127.9.1.9");
+    let line = format!("The next request would go to {chosen} (source_ip_hash)\n");
+    assert!(text.starts_with(&line), "{text}");
+}
+
+/// Samples by name and labels, and nothing in the text that is not of the format.
+fn samples(text: &str) -> BTreeMap<String, f64> {
+    let mut samples = BTreeMap::new();
+    let mut kinds = BTreeMap::new();
+    for line in text.lines() {
+        if let Some(declared) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = declared.split_once(' ').unwrap();
+            assert!(kinds.insert(name, kind).is_none(), "twice: {line}");
+            continue;
+        }
+        if line.starts_with("# HELP ") {
+            continue;
+        }
+        let (key, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line:?}"));
+        let name = key.split('{').next().unwrap();
+        let of_histogram = ["_bucket", "_sum", "_count"]
+            .iter()
+            .filter_map(|suffix| name.strip_suffix(suffix))
+            .any(|name| kinds.get(name) == Some(&"histogram"));
+        assert!(kinds.contains_key(name) || of_histogram, "no type: {line}");
+        assert_eq!(key.contains('{'), key.ends_with('}'), "{line}");
+        let value = value.parse().unwrap();
+        assert!(samples.insert(key.to_owned(), value).is_none(), "{line}");
+    }
+    samples
+}
+
+#[test]
+fn metrics_and_access_log_tell_of_every_request() {
+    if !installed(&["nginx"]) {
+        return;
+    }
+    const REQUESTS: usize = 500;
+    let server = Server::nginx(None);
+    let folder = Folder::new();
+    let log = folder.join("access.log");
+    let mut balancer = Balancer::start(&format!(
+        "[admin]\nlisten = \"127.0.0.1:0\"\n[access_log]\noutput = \"{}\"\n\
+         [rule.web]\nlisten = \"127.0.0.1:0\"\nmembers = [\"{}\"]\n",
+        log.display(),
+        server.address()
+    ));
+    let mut client = balancer.connect();
+    for number in 0..REQUESTS {
+        let target = match number % 10 {
+            0 => format!("/missing/{number}"),
+            _ => format!("/echo/{number}\u{e4}\\\"").replace('\u{e4}', "%C3%A4"),
+        };
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let response = client.read_response();
+        let wanted = if number % 10 == 0 { "404" } else { "200" };
+        assert_eq!(response.second_word(), wanted);
+    }
+    client.send("GARBAGE\r\n\r\n");
+    assert_eq!(client.read_response().second_word(), "400");
+
+    let get = |key: &str| {
+        let metrics = samples(balancer.admin_get("/metrics").text());
+        let value = metrics.get(key).copied();
+        value.unwrap_or_else(|| panic!("no {key} in {metrics:#?}"))
+    };
+    let all = REQUESTS as f64;
+    let responses = |class: &str| {
+        get(&format!(
+            "evenkeel_rule_responses_total{{rule=\"web\",class=\"{class}\"}}"
+        ))
+    };
+    // The client has a response before it is counted.
+    eventually("the last response is counted", || {
+        responses("4xx") == all * 0.1 + 1.0
+    });
+    assert_eq!(responses("2xx"), all * 0.9);
+    assert_eq!(get("evenkeel_rule_requests_total{rule=\"web\"}"), all);
+    let member = server.address();
+    let count =
+        format!("evenkeel_member_latency_seconds_count{{group=\"web\",member=\"{member}\"}}");
+    assert_eq!(get(&count), all);
+
+    balancer.signal(Signal::TERM);
+    assert!(balancer.wait().success());
+    let text = folder.text("access.log");
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let good: Vec<_> = lines
+        .iter()
+        .filter(|line| line["method"] == "GET")
+        .collect();
+    assert_eq!(good.len(), REQUESTS, "{text}");
+    for (number, line) in good.iter().enumerate() {
+        let target = line["target"].as_str().unwrap();
+        assert!(target.contains(&format!("/{number}")), "{line}");
+        let wanted = if number % 10 == 0 { 404 } else { 200 };
+        assert_eq!(line["status"], wanted, "{line}");
+        assert_eq!(line["member"], member.to_string(), "{line}");
+        assert_eq!(line["end"], "complete", "{line}");
+    }
+}
+
+#[test]
+fn the_end_loses_no_request() {
+    if !installed(&["nginx"]) {
+        return;
+    }
+    let server = Server::nginx(None);
+    let mut balancer = Balancer::http(&[server.address()], "");
+    let web = balancer.address("web");
+    let ending = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..8)
+        .map(|client| {
+            let ending = Arc::clone(&ending);
+            thread::spawn(move || ask_until_the_end(web, client, &ending))
+        })
+        .collect();
+    eventually("there is traffic", || {
+        requests(&balancer, server.address()) > 200
+    });
+    ending.store(true, Ordering::SeqCst);
+    balancer.signal(Signal::TERM);
+    let mut answered = 0;
+    for client in clients {
+        answered += client.join().unwrap();
+    }
+    assert!(answered > 200);
+    let status = balancer.wait();
+    assert_eq!(status.code(), Some(0), "{}", balancer.log());
+}
+
+/// Asks until the balancer says that this connection ends; answers how often. No request
+/// may be lost; no connection ends without a word while requests keep coming.
+fn ask_until_the_end(web: SocketAddr, client: usize, ending: &AtomicBool) -> u64 {
+    let mut wire = evenkeel_e2e::wire::Wire::connect(web);
+    for number in 0.. {
+        let target = format!("/echo/{client}/{number}");
+        wire.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let response = wire.read_response();
+        assert_eq!((response.second_word(), response.text()), ("200", &*target));
+        if response.values("connection").contains(&"close") {
+            assert!(ending.load(Ordering::SeqCst), "closed for no reason");
+            assert!(wire.is_at_end());
+            return number + 1;
+        }
+    }
+    unreachable!("there are more numbers than requests");
+}
+
+#[test]
+fn a_large_answer_outlives_the_order_to_end() {
+    if !installed(&["nginx"]) {
+        return;
+    }
+    let server = Server::nginx(None);
+    let content = vec![b'x'; 32 * 1024 * 1024];
+    server.serve("large", &content);
+    let mut balancer = Balancer::http(&[server.address()], "");
+    let mut client = balancer.connect();
+    client.send("GET /files/large HTTP/1.1\r\nHost: a\r\n\r\n");
+    let head = client.read_head();
+    assert_eq!(head.second_word(), "200");
+    balancer.signal(Signal::TERM);
+    let web = balancer.address("web");
+    eventually("nobody is accepted", || TcpStream::connect(web).is_err());
+    assert!(client.try_read_exact(content.len()).unwrap() == content);
+    assert!(balancer.wait().success());
+}
+
+#[test]
+fn check_names_five_errors_at_once() {
+    let folder = Folder::new();
+    let file = folder.write(
+        "broken.toml",
+        "[rule.web]\n\
+         listen = \"127.0.0.1\"\n\
+         members = [\"127.0.0.1:80801\"]\n\
+         stratgy = \"round_robin\"\n\
+         idle_timeout = 5\n\
+         [rule.web.health_check]\n\
+         response_code = 999\n",
+    );
+    let complaint = evenkeel(&["check", file.to_str().unwrap()]).unwrap_err();
+    assert!(complaint.contains("5 errors"), "{complaint}");
+    for (line, parts) in [
+        (2, ["rule.web.listen", "\"127.0.0.1\""]),
+        (3, ["rule.web.members", "80801"]),
+        (4, ["stratgy", "did you mean \"strategy\""]),
+        (5, ["rule.web.idle_timeout", "a time needs a unit"]),
+        (7, ["response_code", "100 to 599"]),
+    ] {
+        let place = format!("{}:{line}:", file.display());
+        let found = complaint.lines().find(|text| text.contains(&place));
+        let found = found.unwrap_or_else(|| panic!("no error in line {line}: {complaint}"));
+        for part in parts {
+            assert!(found.contains(part), "{found}");
+        }
+    }
+}

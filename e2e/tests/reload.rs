@@ -1,0 +1,243 @@
+//! The configuration changes under load, and nobody who should not notice does.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+use std::net::{SocketAddr, TcpStream};
+
+use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::eventually;
+use evenkeel_e2e::load::{Clients, Wrk};
+use evenkeel_e2e::member::Member;
+use evenkeel_e2e::process::{Signal, installed};
+use evenkeel_e2e::server::{Server, address};
+use evenkeel_e2e::wire::Wire;
+
+fn config(members: &[SocketAddr], more: &str) -> String {
+    let members: Vec<_> = members.iter().map(ToString::to_string).collect();
+    format!(
+        "workers = 2\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [rule.web]\nlisten = \"127.0.0.1:0\"\nmembers = {members:?}\nslow_start = \"0s\"\n{more}\n"
+    )
+}
+
+fn requests(balancer: &Balancer, member: SocketAddr) -> u64 {
+    let member = balancer.member("web", member);
+    member["totals"]["requests"].as_u64().unwrap()
+}
+
+#[test]
+fn changes_under_load_cost_no_answer() {
+    if !installed(&["nginx", "wrk"]) {
+        return;
+    }
+    let content = "0123456789abcdef".repeat(64);
+    let servers = [
+        Server::nginx(None),
+        Server::nginx(None),
+        Server::nginx(None),
+    ];
+    for server in &servers {
+        server.serve("document", &content);
+    }
+    let members = servers.each_ref().map(Server::address);
+    let balancer = Balancer::start(&config(&members[..2], ""));
+    let web = balancer.address("web");
+    let mut kept = Wire::connect(web);
+    let mut ask = || {
+        kept.send("GET /echo/kept HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(kept.read_response().text(), "/echo/kept");
+    };
+    ask();
+    let wrk = Wrk::start(web, "/files/document", content.as_bytes());
+    let clients = Clients::start(web, 4);
+    clients.wait_for(50);
+
+    // A member comes.
+    balancer.reconfigure(&config(&members, ""));
+    eventually("the new member gets requests", || {
+        requests(&balancer, members[2]) > 0
+    });
+    // One goes. What is known about the others stays.
+    let before = requests(&balancer, members[1]);
+    balancer.reconfigure(&config(&members[1..], ""));
+    assert!(requests(&balancer, members[1]) >= before);
+    clients.wait_for(50);
+    ask();
+
+    // Another strategy.
+    balancer.reconfigure(&config(&members[1..], "strategy = \"round_robin\""));
+    assert_eq!(balancer.status()["groups"][0]["strategy"], "round_robin");
+    clients.wait_for(50);
+
+    // Another rule comes and goes.
+    let other = address();
+    let more = format!(
+        "[rule.other]\nlisten = \"{other}\"\nmembers = [\"{}\"]",
+        members[0]
+    );
+    balancer.reconfigure(&config(&members[1..], &more));
+    let mut through = Wire::connect(other);
+    through.send("GET /name HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(through.read_response().text(), members[0].to_string());
+    balancer.reconfigure(&config(&members[1..], ""));
+    eventually("the other rule listens no more", || {
+        TcpStream::connect(other).is_err()
+    });
+    ask();
+
+    // Again and again.
+    for round in 0..10 {
+        let some = if round % 2 == 0 {
+            &members[..2]
+        } else {
+            &members[1..]
+        };
+        balancer.reconfigure(&config(some, ""));
+        clients.wait_for(10);
+    }
+    ask();
+
+    clients.end();
+    let tally = wrk.end();
+    assert_eq!((tally.wrong, tally.errors), (0, 0), "{tally:?}");
+    assert!(tally.requests > 100, "{tally:?}");
+}
+
+#[test]
+fn a_broken_file_changes_nothing_and_is_complained_about() {
+    if !installed(&["nginx"]) {
+        return;
+    }
+    let servers = [Server::nginx(None), Server::nginx(None)];
+    let members = servers.each_ref().map(Server::address);
+    let balancer = Balancer::start(&config(&members[..1], ""));
+    let clients = Clients::start(balancer.address("web"), 2);
+    let complaint = |balancer: &Balancer| {
+        let status = balancer.status();
+        status["last_reload"]["error"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let broken = config(&members, "strategy = \"fastest\"\nidle_timeout = 5");
+    for by_signal in [false, true] {
+        // By the file alone, and by SIGHUP in addition.
+        balancer.write_config(&broken);
+        if by_signal {
+            balancer.signal(Signal::HUP);
+        }
+        eventually("the file is refused", || {
+            let error = complaint(&balancer);
+            [
+                "evenkeel.toml:8",
+                "fastest",
+                "evenkeel.toml:9",
+                "idle_timeout",
+            ]
+            .iter()
+            .all(|part| error.contains(part))
+        });
+        // Traffic and members are as before, in the log stands why, and monitors see it.
+        clients.wait_for(50);
+        let status = balancer.status();
+        let left = status["groups"][0]["members"].as_array().unwrap();
+        assert_eq!(left.len(), 1, "{status:#}");
+        eventually("the log tells", || balancer.log().contains("fastest"));
+        let metrics = balancer.admin_get("/metrics");
+        let success = "evenkeel_config_last_reload_success 0\n";
+        assert!(metrics.text().contains(success), "{}", metrics.text());
+        let refused = balancer.ctl("reload").unwrap_err();
+        assert!(refused.contains("fastest"), "{refused}");
+
+        balancer.reconfigure(&config(&members, ""));
+        eventually("the new member gets requests", || {
+            requests(&balancer, members[1]) > 0
+        });
+        assert_eq!(complaint(&balancer), "");
+        balancer.reconfigure(&config(&members[..1], ""));
+    }
+    // A port that is taken is no reason to do half of it.
+    let taken = std::net::TcpListener::bind(address()).unwrap();
+    let address = taken.local_addr().unwrap();
+    let more = format!("[rule.other]\nlisten = \"{address}\"\nmembers = [\"{address}\"]");
+    balancer.write_config(&config(&members, &more));
+    eventually("the file is refused", || {
+        complaint(&balancer).contains(&address.to_string())
+    });
+    let status = balancer.status();
+    assert_eq!(status["rules"].as_array().unwrap().len(), 1);
+    assert_eq!(status["groups"][0]["members"].as_array().unwrap().len(), 1);
+    clients.wait_for(50);
+    clients.end();
+}
+
+#[test]
+fn hangup_reads_a_file_that_looks_the_same() {
+    let member = Member::echoing_targets();
+    let balancer = Balancer::start(&config(&[member.address()], ""));
+    let generation = || balancer.status()["generation"].as_u64().unwrap();
+    let before = generation();
+    balancer.signal(Signal::HUP);
+    eventually("it is applied again", || generation() > before);
+}
+
+#[test]
+fn what_becomes_of_open_connections_is_up_to_the_rule() {
+    let member = Member::start(|_, mut wire| {
+        while let Some(bytes) = wire.try_read_exact(4) {
+            wire.try_send(bytes);
+        }
+    });
+    let member = member.address();
+    let open = |address: SocketAddr| {
+        let mut wire = Wire::connect(address);
+        ping(&mut wire);
+        wire
+    };
+    for by_file in [false, true] {
+        let (cut, kept) = (address(), address());
+        let rules = |enabled: bool| {
+            let rule = |name: &str, listen: SocketAddr, terminate: bool| {
+                format!(
+                    "[rule.{name}]\nlisten = \"{listen}\"\nprotocol = \"tcp\"\n\
+                     members = [\"{member}\"]\nterminate_on_disable = {terminate}\n"
+                )
+            };
+            match enabled {
+                true => rule("cut", cut, true) + &rule("kept", kept, false),
+                false => String::new(),
+            }
+        };
+        let balancer = Balancer::start(&config(&[member], &rules(true)));
+        let (mut short, mut long) = (open(cut), open(kept));
+        if by_file {
+            balancer.reconfigure(&config(&[member], &rules(false)));
+        } else {
+            balancer.ctl("disable cut").unwrap();
+            balancer.ctl("disable kept").unwrap();
+        }
+        assert!(short.is_at_end());
+        for listen in [cut, kept] {
+            eventually("nobody is accepted", || TcpStream::connect(listen).is_err());
+        }
+        ping(&mut long);
+        if by_file {
+            balancer.reconfigure(&config(&[member], &rules(true)));
+        } else {
+            balancer.ctl("enable cut").unwrap();
+            balancer.ctl("enable kept").unwrap();
+        }
+        for listen in [cut, kept] {
+            eventually("clients are accepted", || {
+                TcpStream::connect(listen).is_ok()
+            });
+            open(listen);
+        }
+        ping(&mut long);
+    }
+}
+
+fn ping(wire: &mut Wire) {
+    wire.send("ping");
+    assert_eq!(wire.try_read_exact(4).unwrap(), b"ping");
+}

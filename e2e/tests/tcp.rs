@@ -1,0 +1,243 @@
+//! TCP rules, and who stays with whom.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::eventually;
+use evenkeel_e2e::folder::Folder;
+use evenkeel_e2e::member::Member;
+use evenkeel_e2e::process::{curl, installed};
+use evenkeel_e2e::server::{Server, address};
+use evenkeel_e2e::wire::Wire;
+
+#[test]
+fn http_passes_as_it_is() {
+    if !installed(&["nginx", "curl"]) {
+        return;
+    }
+    let server = Server::nginx(None);
+    let balancer = Balancer::tcp(&[server.address()], "");
+    let url = format!("http://{}", balancer.address("web"));
+    let content: Vec<u8> = (0..20 * 1024 * 1024u32)
+        .map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
+    let folder = Folder::new();
+    let file = folder.write("content", &content);
+    let (file, got) = (file.to_str().unwrap(), folder.join("got"));
+    curl(&["--fail", "--upload-file", file, &format!("{url}/dav/x")]);
+    assert!(server.uploaded("x") == content);
+    server.serve("x", &content);
+    let got = got.to_str().unwrap();
+    curl(&["--fail", "--output", got, &format!("{url}/files/x")]);
+    assert!(folder.read("got") == content);
+}
+
+/// A member that answers with how much came, when the client has ended its direction.
+fn counting() -> Member {
+    Member::start(|_, mut wire| {
+        let count = wire.read_to_end().len();
+        wire.try_send(count.to_string());
+    })
+}
+
+#[test]
+fn one_direction_may_end_before_the_other() {
+    let member = counting();
+    let balancer = Balancer::tcp(&[member.address()], "");
+    let mut client = balancer.connect();
+    client.send(vec![1; 1_000_000]);
+    client.finish();
+    assert_eq!(client.read_to_end(), b"1000000");
+}
+
+#[test]
+fn the_first_end_closes_both_directions_where_the_rule_says_so() {
+    let member = Member::start(|_, mut wire| {
+        wire.send("hello");
+        // Without an end of what comes, this member would never end.
+        wire.read_to_end();
+    });
+    let balancer = Balancer::tcp(&[member.address()], "half_close = false");
+    let mut client = balancer.connect();
+    assert_eq!(client.try_read_exact(5).unwrap(), b"hello");
+    client.finish();
+    assert!(client.is_at_end());
+}
+
+#[test]
+fn silence_ends_a_connection() {
+    let member = Member::start(|_, mut wire| {
+        while let Some(bytes) = wire.try_read_exact(4) {
+            wire.try_send(bytes);
+        }
+    });
+    let balancer = Balancer::tcp(&[member.address()], "idle_timeout = \"300ms\"");
+    let mut client = balancer.connect();
+    client.send("ping");
+    assert_eq!(client.try_read_exact(4).unwrap(), b"ping");
+    assert!(client.is_at_end());
+}
+
+#[test]
+fn a_member_that_is_not_there_costs_no_connection() {
+    if !installed(&["nginx", "curl"]) {
+        return;
+    }
+    let server = Server::nginx(None);
+    let members = [address(), server.address(), address()];
+    for protocol in ["tcp", "http"] {
+        let more = "strategy = \"round_robin\"";
+        let balancer = match protocol {
+            "tcp" => Balancer::tcp(&members, more),
+            _ => Balancer::http(&members, more),
+        };
+        let url = format!("http://{}/name", balancer.address("web"));
+        for _ in 0..20 {
+            assert_eq!(curl(&["--fail", &url]), server.address().to_string());
+        }
+    }
+}
+
+fn three() -> [Server; 3] {
+    [
+        Server::nginx(None),
+        Server::nginx(None),
+        Server::nginx(None),
+    ]
+}
+
+/// Who answers a client that comes from `from`.
+fn who(balancer: &Balancer, from: &str) -> String {
+    let url = format!("http://{}/name", balancer.address("web"));
+    curl(&["--fail", "--interface", from, &url])
+}
+
+#[test]
+fn a_client_address_stays_with_its_member() {
+    if !installed(&["nginx", "curl"]) {
+        return;
+    }
+    let mut servers = three();
+    let members = servers.each_ref().map(Server::address);
+    for protocol in ["tcp", "http"] {
+        let more = "strategy = \"source_ip_hash\"\nslow_start = \"0s\"";
+        let balancer = match protocol {
+            "tcp" => Balancer::tcp(&members, more),
+            _ => Balancer::http(&members, more),
+        };
+        let homes: BTreeMap<String, String> = (1..=20)
+            .map(|client| format!("127.9.0.{client}"))
+            .map(|client| (client.clone(), who(&balancer, &client)))
+            .collect();
+        let used: BTreeSet<_> = homes.values().collect();
+        assert!(used.len() > 1, "all at one: {homes:?}");
+        for (client, home) in &homes {
+            assert_eq!(who(&balancer, client), *home, "{client}");
+        }
+        // Without one member only its clients move.
+        let gone = servers[0].address().to_string();
+        servers[0].kill();
+        for (client, home) in &homes {
+            let now = who(&balancer, client);
+            assert_ne!(now, gone);
+            if *home != gone {
+                assert_eq!(now, *home, "{client}");
+            }
+        }
+        servers[0].restart();
+    }
+}
+
+/// Who answers the next request on a connection.
+fn next(client: &mut Wire) -> String {
+    client.send("GET /name HTTP/1.1\r\nHost: a\r\n\r\n");
+    let response = client.read_response();
+    assert_eq!(response.second_word(), "200");
+    response.text().to_owned()
+}
+
+#[test]
+fn a_session_stays_and_requests_wander() {
+    if !installed(&["nginx"]) {
+        return;
+    }
+    let servers = three();
+    let members = servers.each_ref().map(Server::address);
+    for (granularity, wanted) in [("per_session", 1), ("per_request", 3)] {
+        let more = format!(
+            "strategy = \"round_robin\"\nslow_start = \"0s\"\ngranularity = \"{granularity}\""
+        );
+        let balancer = Balancer::http(&members, &more);
+        let mut all = BTreeSet::new();
+        for _ in 0..6 {
+            let mut client = balancer.connect();
+            let used: BTreeSet<_> = (0..9).map(|_| next(&mut client)).collect();
+            assert_eq!(used.len(), wanted, "{granularity}: {used:?}");
+            all.extend(used);
+        }
+        assert_eq!(all.len(), 3, "{granularity}: {all:?}");
+    }
+}
+
+#[test]
+fn an_alert_takes_clients_away_and_no_alert_leaves_them() {
+    if !installed(&["nginx"]) {
+        return;
+    }
+    let servers = three();
+    let members = servers.each_ref().map(Server::address);
+    let balancer = Balancer::http(
+        &members,
+        "granularity = \"on_demand\"\nslow_start = \"0s\"\nload_max_age = \"1h\"\n\
+         strategy = \"load_minimum\"\n\
+         [rule.web.alert]\n\
+         threshold = 0.8\n\
+         shed_time = \"100ms\"",
+    );
+    let report = |member: &str, load: f32| {
+        let location = member.parse::<SocketAddr>().unwrap().ip();
+        let words = format!("loads push {location} cpu={load}");
+        balancer.ctl(&words).unwrap();
+    };
+    for member in members {
+        report(&member.to_string(), 0.5);
+    }
+    let mut client = balancer.connect();
+    let home = next(&mut client);
+    // Others are less loaded, but it is bound.
+    report(&home, 0.7);
+    for _ in 0..20 {
+        assert_eq!(next(&mut client), home);
+    }
+    report(&home, 0.95);
+    let mut moved = home.clone();
+    eventually("the client moves", || {
+        moved = next(&mut client);
+        moved != home
+    });
+    let status = balancer.status();
+    let alerted: Vec<_> = status["locations"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|location| location["alert"] == true)
+        .map(|location| location["name"].as_str().unwrap())
+        .collect();
+    let location = home.parse::<SocketAddr>().unwrap().ip().to_string();
+    assert_eq!(alerted, [location]);
+    // It stays where it is, with the alert and without it.
+    for _ in 0..20 {
+        assert_eq!(next(&mut client), moved);
+    }
+    report(&home, 0.1);
+    let home = home.parse().unwrap();
+    eventually("the alert is lifted", || {
+        balancer.member("web", home)["alert"] == false
+    });
+    for _ in 0..20 {
+        assert_eq!(next(&mut client), moved);
+    }
+}
