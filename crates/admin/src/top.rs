@@ -109,6 +109,8 @@ struct App {
     address: String,
     /// Unknown before the first answer.
     generation: Option<u64>,
+    /// The file has changed since, and was refused.
+    refused: bool,
     groups: Vec<GroupView>,
     /// Name of the group that is shown: groups come and go.
     selected: Option<String>,
@@ -125,6 +127,7 @@ impl App {
         App {
             address: address.into(),
             generation: None,
+            refused: false,
             groups: Vec::new(),
             selected: None,
             scrolled: 0,
@@ -139,6 +142,8 @@ impl App {
         match look {
             Ok((status, explain)) => {
                 self.generation = Some(status.generation);
+                let reload = status.last_reload.as_ref();
+                self.refused = reload.is_some_and(|reload| reload.error.is_some());
                 self.groups = GroupView::all(&status);
                 self.explain = explain;
                 self.error = None;
@@ -206,7 +211,7 @@ impl App {
         if let Some(group) = self.groups.get(self.index()) {
             frame.render_widget(group.title(), title);
             let mut state = TableState::new().with_offset(self.scrolled);
-            frame.render_stateful_widget(group.table(), table, &mut state);
+            frame.render_stateful_widget(group.table(table.width), table, &mut state);
         }
         if let Some(text) = explain {
             let block = Block::new().borders(ratatui::widgets::Borders::TOP);
@@ -228,6 +233,11 @@ impl App {
             "evenkeel at {}, configuration {generation}  ",
             self.address
         ))];
+        if self.refused {
+            let loud = Style::new().fg(Color::White).bg(Color::Red);
+            spans.push(Span::styled(" the file as it is now was refused ", loud));
+            spans.push(Span::raw("  "));
+        }
         for (index, group) in self.groups.iter().enumerate() {
             let style = match index == self.index() {
                 true => Style::new().add_modifier(Modifier::REVERSED),

@@ -129,9 +129,22 @@ impl GroupView {
         Line::from(spans)
     }
 
-    /// The members, a row each.
-    pub fn table(&self) -> Table<'static> {
-        let (heads, rows) = self.cells();
+    /// The members, a row each, in `room` columns of the terminal. Where that is too
+    /// narrow the gaps shrink first, then the bars go, and then the last columns.
+    pub fn table(&self, room: u16) -> Table<'static> {
+        let room = usize::from(room);
+        let (mut gap, mut columns) = (2, self.cells(BAR));
+        let needed = |gap: usize, (heads, rows): &(Vec<Head>, Vec<Vec<String>>)| {
+            let widths = widths(heads, rows);
+            widths.iter().sum::<usize>() + gap * widths.len().saturating_sub(1)
+        };
+        if needed(gap, &columns) > room {
+            gap = 1;
+        }
+        if needed(gap, &columns) > room {
+            columns = self.cells(0);
+        }
+        let (heads, rows) = columns;
         let widths = widths(&heads, &rows);
         let line = |cells: &[String]| {
             let cells = cells.iter().zip(&heads).zip(&widths);
@@ -142,23 +155,30 @@ impl GroupView {
             .map(|(row, member)| line(row).style(member.style()))
             .collect();
         let names: Vec<String> = heads.iter().map(|head| head.name().into()).collect();
-        let constraints = widths
-            .iter()
-            .map(|&width| Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX)));
-        Table::new(body, constraints)
-            .column_spacing(2)
+        // Too many columns would cost room in all of them.
+        let mut left = room;
+        let fitting = widths.iter().map_while(|&width| {
+            let width = width.min(left);
+            left = left.saturating_sub(width + gap);
+            let constraint = Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX));
+            (width > 0).then_some(constraint)
+        });
+        Table::new(body, fitting.collect::<Vec<_>>())
+            .column_spacing(u16::try_from(gap).unwrap_or(u16::MAX))
             .header(line(&names).style(Style::new().add_modifier(Modifier::DIM)))
     }
 
     /// The whole as plain text.
     pub fn plain(&self) -> String {
-        let (heads, rows) = self.cells();
+        let (heads, rows) = self.cells(BAR);
         format!("{}\n{}", self.title(), text::table(&heads, &rows))
     }
 
-    /// The columns that have anything to say, and what they say of each member.
-    fn cells(&self) -> (Vec<Head>, Vec<Vec<String>>) {
-        let rows: Vec<_> = self.members.iter().map(MemberView::cells).collect();
+    /// The columns that have anything to say, and what they say of each member, with
+    /// bars of that width.
+    fn cells(&self, bar: usize) -> (Vec<Head>, Vec<Vec<String>>) {
+        let members = self.members.iter();
+        let rows: Vec<_> = members.map(|member| member.cells(bar)).collect();
         let is_told = |column: usize| rows.iter().any(|row| !row[column].is_empty());
         let told: Vec<usize> = (0..HEADS.len()).filter(|&column| is_told(column)).collect();
         let pick =
@@ -212,13 +232,16 @@ impl MemberView {
         }
     }
 
-    fn cells(&self) -> [String; HEADS.len()] {
+    fn cells(&self, bar_width: usize) -> [String; HEADS.len()] {
         let latency = |latency: Option<Duration>| latency.map_or("-".into(), text::duration);
         [
             self.name.clone(),
             self.state.clone(),
             digits(self.weight),
-            format!("{} {:>5}", bar(self.share), percent(self.share)),
+            match bar_width {
+                0 => format!("{:>5}", percent(self.share)),
+                width => format!("{} {:>5}", bar(self.share, width), percent(self.share)),
+            },
             digits(self.rate),
             self.in_flight.to_string(),
             latency(self.p50),
@@ -337,14 +360,14 @@ fn rate(count: u64, seconds: f64) -> f64 {
     }
 }
 
-fn bar(share: f64) -> String {
-    let eighths = (share.clamp(0.0, 1.0) * (BAR * 8) as f64).round() as usize;
+fn bar(share: f64, width: usize) -> String {
+    let eighths = (share.clamp(0.0, 1.0) * (width * 8) as f64).round() as usize;
     let mut bar = "█".repeat(eighths / 8);
     if let Some(part) = ["▏", "▎", "▍", "▌", "▋", "▊", "▉"].get((eighths % 8).wrapping_sub(1))
     {
         bar.push_str(part);
     }
-    format!("{bar:·<BAR$}")
+    format!("{bar:·<width$}")
 }
 
 fn clean(text: &str) -> String {
@@ -407,7 +430,7 @@ b:80    down        1  ██▌·······   25%     25          3      -   
     fn a_terminal_shows_the_same_table_with_colours() {
         let mut terminal = Terminal::new(TestBackend::new(100, 3)).unwrap();
         terminal
-            .draw(|frame| frame.render_widget(view().table(), frame.area()))
+            .draw(|frame| frame.render_widget(view().table(100), frame.area()))
             .unwrap();
         let buffer = terminal.backend().buffer();
         let line = |y: u16| -> String {
@@ -425,6 +448,29 @@ b:80    down        1  ██▌·······   25%     25          3      -   
     }
 
     #[test]
+    fn a_narrow_terminal_loses_gaps_and_bars_before_it_loses_news() {
+        let line = |room: u16| {
+            let mut terminal = Terminal::new(TestBackend::new(room, 2)).unwrap();
+            terminal
+                .draw(|frame| frame.render_widget(view().table(room), frame.area()))
+                .unwrap();
+            let buffer = terminal.backend().buffer();
+            let line = (0..room).map(|x| buffer[(x, 1)].symbol());
+            line.collect::<String>().trim_end().to_owned()
+        };
+        assert_eq!(
+            line(85),
+            "a:80   ready      1 ███████▌··   75%    75         3 900us 12ms     0% cpu 0.4 ALERT"
+        );
+        assert_eq!(
+            line(75),
+            "a:80   ready      1   75%    75         3 900us 12ms     0% cpu 0.4 ALERT"
+        );
+        let narrow = "a:80   ready      1   75%    75         3 900us 12ms     0% cpu";
+        assert!(line(64).starts_with(narrow), "{}", line(64));
+    }
+
+    #[test]
     fn columns_without_news_are_left_out() {
         let mut view = view();
         assert!(!view.plain().contains("CHECK"));
@@ -439,7 +485,7 @@ b:80    down        1  ██▌·······   25%     25          3      -   
     #[test]
     fn bars_are_always_as_wide() {
         for share in [-1.0, 0.0, 0.01, 0.5, 0.99, 1.0, 7.0, f64::NAN] {
-            assert_eq!(bar(share).chars().count(), BAR, "{share}");
+            assert_eq!(bar(share, BAR).chars().count(), BAR, "{share}");
         }
     }
 }
