@@ -70,7 +70,7 @@ pub fn draw(show: &Show, frame: &mut Frame<'_>) {
     frame.render_widget(
         Paragraph::new(vec![
             Line::from(format!(
-                "elsewhere: evenkeel top --admin {admin}   evenkeel ctl --admin {admin} explain adaptive"
+                "elsewhere: evenkeel ctl --admin {admin} explain adaptive"
             )),
             Line::from("q or Ctrl-C ends everything"),
         ])
@@ -149,7 +149,7 @@ fn draw_arm(
         chart,
     );
     if let Some(group) = group {
-        frame.render_widget(group.table(), table);
+        frame.render_widget(group.table(table.width), table);
     }
 }
 
@@ -162,7 +162,7 @@ fn clients_line(arm: &Arm) -> String {
         .map(|from| seen.quantiles(from, now))
         .unwrap_or_default();
     format!(
-        "clients: p50 {:>6}  p99 {:>6}  waiting {:>4}  failed {}   (p99 of each second below)",
+        "clients: p50 {:>6}  p99 {:>6}  waiting {:>4}  failed {}  p99 by second:",
         duration(p50),
         duration(p99),
         seen.under_way(),
