@@ -42,7 +42,8 @@ fn main() -> ExitCode {
         }
     };
     let mut scenarios = catalogue();
-    scenarios.retain(|scenario| scenario.name.contains(&options.only));
+    let texts: Vec<&str> = options.only.split('|').collect();
+    scenarios.retain(|scenario| texts.iter().any(|text| scenario.name.contains(text)));
     let next = Mutex::new(0..scenarios.len());
     let rows: Vec<Mutex<Vec<Row>>> = scenarios.iter().map(|_| Mutex::default()).collect();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

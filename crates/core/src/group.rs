@@ -247,8 +247,9 @@ impl Group {
         for _ in 0..4 {
             let index = self.choose(request, rng)?;
             let seat = &self.seats[index];
-            if seat.slot.begin() < seat.max_connections {
-                return Ok(self.ticket(index, request.now));
+            let others = seat.slot.begin();
+            if others < seat.max_connections {
+                return Ok(self.ticket(index, others, request.now));
             }
             seat.slot.end();
         }
@@ -282,15 +283,17 @@ impl Group {
     /// Binds a request to the member at `index`, whatever the strategy and the
     /// connection limit say.
     pub fn bind(&self, index: usize, now: Instant) -> Option<Ticket> {
-        self.members.get(index)?.slot.begin();
-        Some(self.ticket(index, now))
+        let others = self.members.get(index)?.slot.begin();
+        Some(self.ticket(index, others, now))
     }
 
     /// The ticket of a request that is in the slot's count already.
-    fn ticket(&self, index: usize, now: Instant) -> Ticket {
+    fn ticket(&self, index: usize, others: u32, now: Instant) -> Ticket {
         let member = &self.members[index];
         member.location.begin();
+        member.slot.unanswered_begins(now);
         Ticket {
+            others,
             slot: Arc::clone(&member.slot),
             location: Arc::clone(&member.location),
             index,
@@ -539,6 +542,21 @@ impl<'a> View<'a> {
             .failure_share(self.now(), self.settings().latency_decay)
     }
 
+    /// How long the member at `index` takes for one request in seconds, queueing
+    /// excluded; `None` if it has not answered yet.
+    #[inline]
+    pub fn service_time(&self, index: usize) -> Option<f32> {
+        self.slot(index).service_time(self.now())
+    }
+
+    /// How long ago the member at `index` last answered, if that is so long that it may
+    /// have changed since.
+    #[inline]
+    pub fn stale_since(&self, index: usize) -> Option<Duration> {
+        self.slot(index)
+            .stale_since(self.now(), self.settings().latency_decay)
+    }
+
     /// Requests in flight at the location of the member at `index` from everybody, if
     /// that is what is reported: other balancers' requests, too, which the slot cannot
     /// know. `None` is unknown.
@@ -603,6 +621,8 @@ pub struct Ticket {
     location: Arc<Location>,
     index: usize,
     started: Instant,
+    /// Requests that the member had already when this one was bound.
+    others: u32,
     digest: Digest,
     verdict: Option<Verdict>,
     end: Outcome,
@@ -656,6 +676,11 @@ impl Ticket {
 
     fn observe(&mut self, outcome: Outcome, now: Instant) {
         let latency = now.since(self.started);
+        self.slot.unanswered_ends(self.started);
+        if outcome == Outcome::Success {
+            self.slot
+                .sample_service(latency, self.others, now, self.digest);
+        }
         let failures_before = self.slot.observe(outcome, latency, now, self.digest);
         self.verdict = Some(Verdict {
             outcome,
@@ -666,6 +691,9 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
+        if self.verdict.is_none() {
+            self.slot.unanswered_ends(self.started);
+        }
         self.slot.record().count(self.end);
         self.slot.end();
         self.location.end();

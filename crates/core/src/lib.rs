@@ -7,6 +7,7 @@
 pub mod analyzer;
 pub mod binding;
 pub mod effective;
+mod estimate;
 pub mod group;
 pub mod harness;
 pub mod health;

@@ -41,6 +41,16 @@ impl LoadId {
     pub const THINK_TIME: LoadId = LoadId(20);
 }
 
+impl LoadId {
+    /// Whether it is a utilisation: a share, 1 when all is in use.
+    pub const fn is_utilization(self) -> bool {
+        matches!(
+            self,
+            LoadId::CPU | LoadId::DISK | LoadId::MEMORY | LoadId::NETWORK | LoadId::UTILIZATION
+        )
+    }
+}
+
 impl fmt::Display for LoadId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -168,10 +178,7 @@ pub struct Location {
 /// The load that a location is taken to have had when the cost of a bind is estimated,
 /// if it reported less: 5 % where a load is a utilisation, else one unit.
 fn floor(id: LoadId) -> f32 {
-    match id {
-        LoadId::CPU | LoadId::DISK | LoadId::MEMORY | LoadId::NETWORK | LoadId::UTILIZATION => 0.05,
-        _ => 1.0,
-    }
+    if id.is_utilization() { 0.05 } else { 1.0 }
 }
 
 /// A report as [`Location::last_report`] gives it.

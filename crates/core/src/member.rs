@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::effective::{Damped, LoadFactor};
+use crate::estimate::Estimate;
 use crate::group::Outcome;
 use crate::load::Location;
 use crate::observe::{Decaying, FailureShare, Record};
@@ -105,6 +106,8 @@ pub struct Slot {
     penalty: Decaying,
     /// Share of recent requests that failed.
     failure_share: FailureShare,
+    /// How long it takes for one request.
+    estimate: Estimate,
 
     // Here the first cache line ends, or may end. What follows is read by few strategies.
     /// The history of effective loads.
@@ -137,6 +140,7 @@ impl Slot {
             latency: Decaying::default(),
             penalty: Decaying::default(),
             failure_share: FailureShare::default(),
+            estimate: Estimate::default(),
             damped: Damped::default(),
             load_factor: LoadFactor::default(),
             record: Record::default(),
@@ -245,6 +249,46 @@ impl Slot {
     /// What load reports make of the weight, where a strategy adjusts weights.
     pub(crate) fn load_factor(&self) -> &LoadFactor {
         &self.load_factor
+    }
+
+    /// How long the member takes for one request in seconds, queueing excluded; `None`
+    /// before its first answer.
+    #[inline]
+    pub fn service_time(&self, now: Instant) -> Option<f32> {
+        self.estimate.service_time(self.in_flight(), now)
+    }
+
+    /// How long ago the last answer was, if that is so long, by the service time or by
+    /// `decay`, that the member may have changed since.
+    #[inline]
+    pub fn stale_since(&self, now: Instant, decay: Duration) -> Option<Duration> {
+        let stale = self.estimate.is_stale(self.in_flight(), now, decay);
+        stale.then(|| self.estimate.silence(now))
+    }
+
+    /// A request is bound at `now`, and not answered yet.
+    pub(crate) fn unanswered_begins(&self, now: Instant) {
+        self.estimate.begin(now);
+    }
+
+    /// A request that was bound at `started` is answered, or will not be.
+    pub(crate) fn unanswered_ends(&self, started: Instant) {
+        self.estimate.end(started);
+    }
+
+    /// Digests the latency of a success that found `others` requests at the member.
+    pub(crate) fn sample_service(
+        &self,
+        latency: Duration,
+        others: u32,
+        now: Instant,
+        digest: Digest,
+    ) {
+        // A member with weight 2 is expected to work on two at a time.
+        let weight = self.weight().max(0.01);
+        let places = others as f32 / weight + 1.0;
+        self.estimate
+            .sample(latency, places, others, now, digest.decay);
     }
 
     /// What was observed so far, beyond what `pick` reads.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Change, Discipline, Reports, Scenario, Service, To};
+use crate::load::LoadId;
 
 /// How often the slow member changes where one moves.
 const PERIOD: Duration = Duration::from_secs(3);
@@ -16,7 +17,7 @@ pub fn catalogue() -> Vec<Scenario> {
                 let name = format!("{what} {members}/{balancers}");
                 let mut scenario = Scenario::new(name, members).balancers(balancers);
                 // About 100 s for 10 members, and enough for each of 300.
-                scenario.requests = if members > 100 { 400_000 } else { 60_000 };
+                scenario.requests = if members > 100 { 200_000 } else { 60_000 };
                 scenario
             };
             all.extend([
@@ -35,10 +36,6 @@ pub fn catalogue() -> Vec<Scenario> {
 /// Worlds beyond the plain ones, ten members each.
 fn special() -> Vec<Scenario> {
     let new = |name: &str| Scenario::new(name, 10);
-    let reports = Reports {
-        interval: Duration::from_millis(100),
-        delay: Duration::from_millis(1),
-    };
     let mut all = vec![
         new("constant").service(Service::Constant),
         new("constant, slow")
@@ -82,10 +79,23 @@ fn special() -> Vec<Scenario> {
     if let Some(slow) = all.last_mut() {
         slow.name = "sessions, slow".into();
     }
-    for balancers in [1, 2] {
-        let mut reporting = new(&format!("reports 10/{balancers}")).balancers(balancers);
-        reporting.reports = Some(reports);
-        all.push(reporting);
+    // In flight every half of a service time and every ten; CPU every second.
+    for (id, millis) in [
+        (LoadId::IN_FLIGHT, 5),
+        (LoadId::IN_FLIGHT, 100),
+        (LoadId::CPU, 1000),
+    ] {
+        let reports = Reports {
+            id,
+            interval: Duration::from_millis(millis),
+            delay: Duration::from_millis(1),
+        };
+        for slow in ["", ", slow"] {
+            let mut reporting = new(&format!("{id}, {millis} ms{slow}")).balancers(2);
+            reporting.members[0].slowness = if slow.is_empty() { 1.0 } else { 5.0 };
+            reporting.reports = Some(reports);
+            all.push(reporting);
+        }
     }
     let mut half = new("half are slow");
     for member in &mut half.members[..5] {

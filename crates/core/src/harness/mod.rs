@@ -98,7 +98,7 @@ enum Event {
     Report(usize),
     ReportArrival {
         server: usize,
-        in_flight: usize,
+        per_mille: u64,
     },
 }
 
@@ -195,7 +195,7 @@ impl<'a> Simulation<'a> {
             Event::SessionEnd(job) => self.end(job),
             Event::Change(index) => self.change(index),
             Event::Report(server) => self.report(server),
-            Event::ReportArrival { server, in_flight } => self.report_arrival(server, in_flight),
+            Event::ReportArrival { server, per_mille } => self.report_arrival(server, per_mille),
         }
         self.outcomes.requests < self.scenario.requests
     }
@@ -309,19 +309,32 @@ impl<'a> Simulation<'a> {
             return;
         };
         self.schedule(nanos(reports.interval), Event::Report(server));
-        let in_flight = self.servers[server].in_flight();
-        let arrival = Event::ReportArrival { server, in_flight };
+        let value = if reports.id == LoadId::IN_FLIGHT {
+            self.servers[server].in_flight() as f64
+        } else {
+            let interval = nanos(reports.interval);
+            let value = self.servers[server].take_utilization(interval, self.now);
+            // Taking it may void the completion that is scheduled.
+            self.schedule_completion(server);
+            value
+        };
+        let per_mille = (value * 1000.0) as u64;
+        let arrival = Event::ReportArrival { server, per_mille };
         self.schedule(nanos(reports.delay), arrival);
     }
 
-    fn report_arrival(&mut self, server: usize, in_flight: usize) {
+    fn report_arrival(&mut self, server: usize, per_mille: u64) {
         let now = Instant::from_nanos(self.now);
+        let (Some(reports), Ok(value)) = (
+            self.scenario.reports,
+            LoadValue::new(per_mille as f64 / 1e3),
+        ) else {
+            return;
+        };
         for group in &self.groups {
-            let member = &group.members()[server];
-            if let Ok(value) = LoadValue::new(in_flight as f64) {
-                // Only one id is ever reported here, so there is room for it.
-                let _ = member.location.report(LoadId::IN_FLIGHT, value, now);
-            }
+            // Only one id is ever reported here, so there is room for it.
+            let location = &group.members()[server].location;
+            let _ = location.report(reports.id, value, now);
         }
     }
 
@@ -363,7 +376,7 @@ impl<'a> Simulation<'a> {
 /// One balancer's view of the members: slots and locations of its own.
 fn group(scenario: &Scenario, values: &Values) -> Group {
     let settings = GroupSettings {
-        load_id: LoadId::IN_FLIGHT,
+        load_id: scenario.reports.map_or(LoadId::CPU, |reports| reports.id),
         ..GroupSettings::default()
     };
     let member = |index: usize| {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Discipline;
+use crate::load::LoadId;
 
 /// How long requests take to serve at normal speed. The mean is always 10 ms.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,9 +76,11 @@ pub enum To {
     Failing(f64),
 }
 
-/// Load reports: each member reports its requests in flight.
+/// Load reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reports {
+    /// [`LoadId::IN_FLIGHT`], or the share of time in which the member was busy.
+    pub id: LoadId,
     /// Time between two reports of a member.
     pub interval: Duration,
     /// Time that a report travels.

@@ -36,6 +36,8 @@ pub(super) struct Server {
     waiting: VecDeque<Running>,
     /// When `left` of the running was last true.
     updated: u64,
+    /// Nanoseconds of work done since the last report, over all slots.
+    worked: f64,
     /// Changes whenever the next completion may; events of older versions are void.
     version: u32,
 }
@@ -50,6 +52,7 @@ impl Server {
             running: Vec::new(),
             waiting: VecDeque::new(),
             updated: 0,
+            worked: 0.0,
             version: 0,
         }
     }
@@ -88,6 +91,13 @@ impl Server {
         }
     }
 
+    /// Share of its slots that were busy over the last `interval` nanoseconds, if it is
+    /// called once in each.
+    pub(super) fn take_utilization(&mut self, interval: f64, now: u64) -> f64 {
+        self.advance(now);
+        std::mem::take(&mut self.worked) / interval / self.slots as f64
+    }
+
     pub(super) fn set_slowness(&mut self, slowness: f64, now: u64) {
         self.advance(now);
         self.slowness = slowness;
@@ -116,10 +126,12 @@ impl Server {
 
     /// Brings `left` of the running up to date before something changes.
     fn advance(&mut self, now: u64) {
-        let done = (now - self.updated) as f64 * self.rate();
+        let elapsed = (now - self.updated) as f64;
+        let done = elapsed * self.rate();
         for running in &mut self.running {
             running.left = (running.left - done).max(0.0);
         }
+        self.worked += elapsed * self.running.len().min(self.slots) as f64;
         self.updated = now;
         self.version = self.version.wrapping_add(1);
     }

@@ -271,6 +271,17 @@ impl Choices {
 
     #[inline]
     pub(super) fn candidates(&self, view: &View<'_>, rng: &mut fastrand::Rng) -> Candidates {
+        self.candidates_until(view, rng, |_| false)
+    }
+
+    /// The same, but draws no further once `enough` says so of what is drawn.
+    #[inline]
+    pub(super) fn candidates_until(
+        &self,
+        view: &View<'_>,
+        rng: &mut fastrand::Rng,
+        mut enough: impl FnMut(&[u32]) -> bool,
+    ) -> Candidates {
         if view.len() <= self.scan_up_to.max(self.choices) {
             return Candidates::All;
         }
@@ -288,7 +299,7 @@ impl Choices {
             }
             drawn[count] = index as u32;
             count += 1;
-            if count == self.choices {
+            if count == self.choices || enough(&drawn[..count]) {
                 return Candidates::Drawn(drawn, count);
             }
         }
@@ -339,10 +350,20 @@ impl Candidates {
         if !unknown {
             return None;
         }
+        self.mean(view, |index| view.latency(index))
+    }
+
+    /// The mean of what is known of the candidates; `None` if nothing is.
+    #[inline]
+    pub(super) fn mean(
+        &self,
+        view: &View<'_>,
+        mut value: impl FnMut(usize) -> Option<f32>,
+    ) -> Option<f32> {
         let (mut sum, mut count) = (0.0, 0);
         self.for_each(view, |index| {
-            if let Some(latency) = view.latency(index) {
-                sum += latency;
+            if let Some(value) = value(index) {
+                sum += value;
                 count += 1;
             }
         });

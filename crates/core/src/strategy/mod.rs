@@ -10,6 +10,7 @@ use crate::group::View;
 use crate::member::Member;
 use crate::trace::Trace;
 
+mod adaptive;
 mod by_load;
 mod choose;
 mod k_least_loaded;
@@ -177,6 +178,7 @@ impl PartialEq for Kind {
 
 /// All strategies, the default first.
 pub static REGISTRY: &[Kind] = &[
+    adaptive::KIND,
     least_request::KIND,
     round_robin::KIND,
     random::KIND,

@@ -1,0 +1,246 @@
+//! How long a member takes for one request: an estimate that queueing does not pollute
+//! and that does not wait for an answer before it rises.
+//!
+//! With `places` the number of requests that a member has when one is bound, itself
+//! included, its latency is about `places` times the member's service time (exactly, on
+//! average, for one worker and exponential service). So
+//!
+//! ```text
+//! service time = (sum of latencies + ages of what is unanswered) / (sum of places)
+//! ```
+//!
+//! over about the last 32 answers. Counting the unanswered with their ages is what the
+//! maximum likelihood estimator for censored lifetimes does ("total time on test";
+//! Epstein and Sobel, "Life Testing", 1953): a member that has become slow looks slow at
+//! once, not when its first late answer arrives, and one that is busy with a costly
+//! request is avoided until it is done.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::time::{Instant, millis, millis_since};
+
+/// Answers over which the average reaches. Fewer follow a change faster; with fewer,
+/// costs that differ by a factor of twenty look like members that differ.
+const ANSWERS: f32 = 32.0;
+
+/// What one request can add, in multiples of what was expected of it. A TCP client that
+/// connects and says nothing gets no answer either: it must not condemn the member.
+const OUTLIER: f32 = 16.0;
+
+/// An estimate is stale after so many service times without an answer, or after the
+/// group's decay time: the member may have changed.
+const STALE: f32 = 20.0;
+
+/// Answers that a stale estimate counts for when a new one comes. Fewer find a member
+/// that has recovered sooner; with fewer, all estimates are noise where traffic is so
+/// low that they are always stale.
+const STALE_ANSWERS: f32 = 4.0;
+
+/// The estimate of one member.
+#[derive(Debug, Default)]
+pub(crate) struct Estimate {
+    /// Requests without an answer yet (low 20 bits), and the sum of the times at which
+    /// they were bound, in microseconds, modulo 2^44 (the rest). One word, so that the
+    /// count always belongs to the sum; and because sums can be taken modulo, nothing
+    /// needs to know when each of them was bound.
+    unanswered: AtomicU64,
+    /// Decayed sum of latencies in seconds (f32 bits, high half) and of places (low
+    /// half); 0 before the first answer.
+    sums: AtomicU64,
+    /// When the last answer came, in wrapping milliseconds.
+    answered_at: AtomicU32,
+}
+
+const COUNT_BITS: u32 = 20;
+const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
+
+fn micros(at: Instant) -> u64 {
+    at.as_nanos() / 1000
+}
+
+fn entry(at: Instant) -> u64 {
+    (micros(at) << COUNT_BITS) | 1
+}
+
+fn pack(latencies: f32, places: f32) -> u64 {
+    (u64::from(latencies.to_bits()) << 32) | u64::from(places.to_bits())
+}
+
+fn unpack(sums: u64) -> (f32, f32) {
+    (
+        f32::from_bits((sums >> 32) as u32),
+        f32::from_bits(sums as u32),
+    )
+}
+
+impl Estimate {
+    /// A request is bound.
+    pub(crate) fn begin(&self, now: Instant) {
+        self.unanswered.fetch_add(entry(now), Ordering::Relaxed);
+    }
+
+    /// A request that was bound at `started` is answered, or will not be.
+    pub(crate) fn end(&self, started: Instant) {
+        self.unanswered.fetch_sub(entry(started), Ordering::Relaxed);
+    }
+
+    /// Takes the latency of a success that found `places - 1` others at the member.
+    pub(crate) fn sample(
+        &self,
+        latency: Duration,
+        places: f32,
+        in_flight: u32,
+        now: Instant,
+        decay: Duration,
+    ) {
+        // Not zero, or nothing could be expected of the next one.
+        let latency = latency.as_secs_f32().max(1e-6);
+        let stale = self.is_stale(in_flight, now, decay);
+        let update = |sums: u64| {
+            let (latencies, sum) = unpack(sums);
+            if sum <= 0.0 {
+                return Some(pack(latency, places));
+            }
+            let expected = latencies / sum * places;
+            let latency = latency.min(OUTLIER * expected);
+            let keep = match stale {
+                true => (STALE_ANSWERS * places / sum).min(1.0),
+                false => 1.0 - 1.0 / ANSWERS,
+            };
+            Some(pack(latencies * keep + latency, sum * keep + places))
+        };
+        let _ = self
+            .sums
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, update);
+        self.answered_at.store(millis(now), Ordering::Relaxed);
+    }
+
+    /// The service time in seconds; `None` before the first answer.
+    #[inline]
+    pub(crate) fn service_time(&self, in_flight: u32, now: Instant) -> Option<f32> {
+        let (latencies, places) = unpack(self.sums.load(Ordering::Relaxed));
+        if places <= 0.0 {
+            return None;
+        }
+        let unanswered = self.unanswered.load(Ordering::Relaxed);
+        let count = unanswered & COUNT_MASK;
+        if count == 0 {
+            return Some(latencies / places);
+        }
+        let starts = unanswered >> COUNT_BITS;
+        let ages = count.wrapping_mul(micros(now)).wrapping_sub(starts);
+        // Workers read their clocks at slightly different moments: a sum just below
+        // zero is zero.
+        let ages = ages & (u64::MAX >> COUNT_BITS);
+        let ages = if ages >> 43 == 0 { ages } else { 0 };
+        let expected = latencies / places * (in_flight + 1) as f32 * count as f32;
+        let ages = (ages as f32 / 1e6).min(OUTLIER * expected);
+        Some((latencies + ages) / places)
+    }
+
+    /// Whether the last answer is so long ago that the member may have changed since.
+    pub(crate) fn is_stale(&self, in_flight: u32, now: Instant, decay: Duration) -> bool {
+        let (latencies, places) = unpack(self.sums.load(Ordering::Relaxed));
+        let limit = STALE * latencies / places * (in_flight + 1) as f32;
+        let silence = self.silence(now).as_secs_f32();
+        // Also if nothing is known: the comparison with NaN is false.
+        !(silence <= limit && silence <= decay.as_secs_f32())
+    }
+
+    /// Time since the last answer.
+    pub(crate) fn silence(&self, now: Instant) -> Duration {
+        let at = self.answered_at.load(Ordering::Relaxed);
+        Duration::from_millis(u64::from(millis_since(at, now)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DECAY: Duration = Duration::from_secs(10);
+    const MS: Duration = Duration::from_millis(1);
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn close(got: Option<f32>, seconds: f32) {
+        let got = got.unwrap();
+        assert!((got / seconds - 1.0).abs() < 0.02, "{got} is not {seconds}");
+    }
+
+    #[test]
+    fn queueing_does_not_raise_it() {
+        let estimate = Estimate::default();
+        assert_eq!(estimate.service_time(1, at(0)), None);
+        for step in 1..200 {
+            let places = step % 7 + 1;
+            let latency = MS * 10 * places;
+            estimate.sample(
+                latency,
+                places as f32,
+                places - 1,
+                at(u64::from(step)),
+                DECAY,
+            );
+        }
+        close(estimate.service_time(1, at(200)), 0.010);
+    }
+
+    #[test]
+    fn what_is_unanswered_raises_it_before_the_answer() {
+        let estimate = Estimate::default();
+        for step in 1..200 {
+            estimate.sample(10 * MS, 1.0, 0, at(step), DECAY);
+        }
+        estimate.begin(at(200));
+        estimate.begin(at(210));
+        close(
+            estimate.service_time(1, at(230)),
+            (0.320 + 0.030 + 0.020) / 32.0,
+        );
+        estimate.end(at(200));
+        close(estimate.service_time(1, at(230)), (0.320 + 0.020) / 32.0);
+        // However old it gets, one request adds a bounded amount.
+        assert!(estimate.service_time(1, at(1_000_000)).unwrap() < 0.026);
+        estimate.end(at(210));
+        close(estimate.service_time(1, at(1_000_000)), 0.010);
+    }
+
+    #[test]
+    fn clocks_that_differ_a_little_do_no_harm() {
+        let estimate = Estimate::default();
+        estimate.sample(10 * MS, 1.0, 0, at(1), DECAY);
+        estimate.begin(at(105));
+        close(estimate.service_time(1, at(100)), 0.010);
+    }
+
+    #[test]
+    fn one_outlier_is_bounded_and_a_change_is_followed() {
+        let estimate = Estimate::default();
+        for step in 1..200 {
+            estimate.sample(10 * MS, 1.0, 0, at(step), DECAY);
+        }
+        estimate.sample(Duration::from_secs(3600), 1.0, 0, at(200), DECAY);
+        assert!(estimate.service_time(1, at(200)).unwrap() < 0.016);
+        for step in 200..400 {
+            estimate.sample(Duration::from_secs(1), 1.0, 0, at(step), DECAY);
+        }
+        close(estimate.service_time(1, at(400)), 1.0);
+    }
+
+    #[test]
+    fn a_stale_estimate_yields_to_new_answers() {
+        let estimate = Estimate::default();
+        for step in 1..200 {
+            estimate.sample(50 * MS, 1.0, 0, at(step), DECAY);
+        }
+        assert!(!estimate.is_stale(0, at(1000), DECAY));
+        assert!(estimate.is_stale(0, at(1300), DECAY));
+        estimate.sample(10 * MS, 1.0, 0, at(2000), DECAY);
+        // Four old answers and the new one.
+        close(estimate.service_time(1, at(2000)), 0.210 / 5.0);
+    }
+}
