@@ -27,7 +27,7 @@
 //! - A member that has not answered yet counts as typical: the geometric mean of the
 //!   others, which neither a slow nor a lucky member moves far.
 //! - A stale estimate (no answer for twenty service times or `latency_decay`) within a
-//!   factor of 1.5 of that counts as typical, too: small differences are noise, and
+//!   factor of two of that counts as typical, too: small differences are noise, and
 //!   without this a member would starve for a bad sample.
 //! - One decision in 256 goes to the idle member that has been silent for longest, if
 //!   its estimate is stale: so a member that was slow, or failed, is found again. 0.4 %
@@ -92,7 +92,7 @@ const LOAD_TOLERANCE: f32 = 0.1;
 
 /// Differences of service times up to this factor are ignored once they are stale, and
 /// when drawing ends.
-const SIMILAR: f32 = 1.5;
+const SIMILAR: f32 = 2.0;
 
 /// One decision in so many looks for news from a silent member.
 const TRIAL_INTERVAL: u32 = 256;
@@ -111,8 +111,7 @@ impl Strategy for Adaptive {
         let candidates = self
             .choices
             .candidates_until(view, rng, |drawn| has_good_one(view, drawn));
-        let trial = rng.u32(..) % TRIAL_INTERVAL == 0;
-        if trial {
+        if rng.u32(..TRIAL_INTERVAL) == 0 {
             let mut longest = None;
             candidates.for_each(view, |index| {
                 if view.slot(index).in_flight() == 0
