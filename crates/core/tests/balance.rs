@@ -3,6 +3,8 @@
 //! Ratios are those of 99th percentiles, over the same requests, to the better of two
 //! ideal queues: [`Dispatch::Central`] with and without knowledge of each cost.
 
+#![allow(clippy::unwrap_used)] // helpers of tests
+
 use std::time::Duration;
 
 use evenkeel_core::harness::{
