@@ -55,6 +55,11 @@ pub(crate) struct Estimate {
 const COUNT_BITS: u32 = 20;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
+/// How much of what was seen before a `silence` is left.
+pub(crate) fn fade(silence: Duration, decay: Duration) -> f32 {
+    (-silence.as_secs_f32() / decay.as_secs_f32().max(1e-3)).exp()
+}
+
 fn micros(at: Instant) -> u64 {
     at.as_nanos() / 1000
 }
@@ -97,18 +102,23 @@ impl Estimate {
         // Not zero, or nothing could be expected of the next one.
         let latency = latency.as_secs_f32().max(1e-6);
         let stale = self.is_stale(in_flight, now, decay);
+        let fade = fade(self.silence(now), decay);
         let update = |sums: u64| {
-            let (latencies, sum) = unpack(sums);
+            let (latencies, held) = unpack(sums);
+            let sum = held;
             if sum <= 0.0 {
                 return Some(pack(latency, places));
             }
-            let expected = latencies / sum * places;
-            let latency = latency.min(OUTLIER * expected);
-            let keep = match stale {
-                true => (STALE_ANSWERS * places / sum).min(1.0),
-                false => 1.0 - 1.0 / ANSWERS,
-            };
-            Some(pack(latencies * keep + latency, sum * keep + places))
+            let latency = latency.min(OUTLIER * latencies / sum * places);
+            if !stale {
+                let keep = 1.0 - 1.0 / ANSWERS;
+                return Some(pack(latencies * keep + latency, sum * keep + places));
+            }
+            let sum = sum.min(STALE_ANSWERS * places);
+            let old = latencies / held * sum;
+            // What was slow long ago has faded, down to what is seen now.
+            let faded = (old * fade).max(latency / places * sum);
+            Some(pack(old.min(faded) + latency, sum + places))
         };
         let _ = self
             .sums
@@ -240,7 +250,11 @@ mod tests {
         assert!(!estimate.is_stale(0, at(1000), DECAY));
         assert!(estimate.is_stale(0, at(1300), DECAY));
         estimate.sample(10 * MS, 1.0, 0, at(2000), DECAY);
-        // Eight old answers and the new one.
-        close(estimate.service_time(1, at(2000)), 0.410 / 9.0);
+        // Eight old answers, faded a little, and the new one.
+        let faded = 0.050 * fade(Duration::from_millis(1800), DECAY);
+        close(
+            estimate.service_time(1, at(2000)),
+            (8.0 * faded + 0.010) / 9.0,
+        );
     }
 }

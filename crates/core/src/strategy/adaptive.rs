@@ -26,9 +26,11 @@
 //!
 //! - A member that has not answered yet counts as typical: the geometric mean of the
 //!   others, which neither a slow nor a lucky member moves far.
-//! - A stale estimate (no answer for twenty service times or `latency_decay`) within a
-//!   factor of two of that counts as typical, too: small differences are noise, and
-//!   without this a member would starve for a bad sample.
+//! - A difference of less than a tenth to that does not count. A stale estimate (no
+//!   answer for twenty service times or `latency_decay`) fades towards it, if it is
+//!   above, with time constant `latency_decay`, and counts as typical within a factor of
+//!   two: small differences are noise, and without this a member would starve for a bad
+//!   sample.
 //! - One decision in 256 goes to the idle member that has been silent for longest, if
 //!   its estimate is stale: so a member that was slow, or failed, is found again. 0.4 %
 //!   of the requests cannot reach the 99th percentile.
@@ -58,6 +60,7 @@
 
 use super::choose::{CHOICES, Choices, SCAN_UP_TO};
 use super::{Kind, Param, Strategy};
+use crate::estimate::fade;
 use crate::group::View;
 use crate::trace::Trace;
 
@@ -93,6 +96,9 @@ const LOAD_TOLERANCE: f32 = 0.1;
 /// Differences of service times up to this factor are ignored once they are stale, and
 /// when drawing ends.
 const SIMILAR: f32 = 2.0;
+
+/// Differences up to this factor never count: members that are equal share the traffic.
+const SAME: f32 = 1.1;
 
 /// One decision in so many looks for news from a silent member.
 const TRIAL_INTERVAL: u32 = 256;
@@ -142,14 +148,7 @@ impl Strategy for Adaptive {
             let known = view.service_time(index);
             let service = match known {
                 None => typical,
-                // The cheap comparison first: staleness takes another look at the clock.
-                Some(time)
-                    if (time / typical).max(typical / time) < SIMILAR
-                        && view.stale_since(index).is_some() =>
-                {
-                    typical
-                }
-                Some(time) => time,
+                Some(time) => believed(view, index, time, typical),
             };
             let (in_flight, weight) = (view.slot(index).in_flight(), view.weight(index));
             let places = in_flight as f32 / weight + 1.0;
@@ -163,7 +162,7 @@ impl Strategy for Adaptive {
             trace.candidate(index, Some(score.into()), || {
                 let source = match known {
                     None => " (assumed: no answer yet)",
-                    Some(time) if time != service => " (typical: its own is stale)",
+                    Some(time) if time != service => " (typical or faded: its own is stale or nearly that)",
                     Some(_) => "",
                 };
                 let load = match load {
@@ -178,6 +177,27 @@ impl Strategy for Adaptive {
             });
             score
         })
+    }
+}
+
+/// What the service `time` of the member at `index` counts as.
+#[inline]
+fn believed(view: &View<'_>, index: usize, time: f32, typical: f32) -> f32 {
+    let ratio = time / typical;
+    if (1.0 / SAME..SAME).contains(&ratio) {
+        return typical;
+    }
+    let Some(silence) = view.stale_since(index) else {
+        return time;
+    };
+    if ratio < 1.0 {
+        return if ratio > 1.0 / SIMILAR { typical } else { time };
+    }
+    let faded = ratio * fade(silence, view.settings().latency_decay);
+    if faded < SIMILAR {
+        typical
+    } else {
+        faded * typical
     }
 }
 
