@@ -104,21 +104,20 @@ impl Estimate {
         let stale = self.is_stale(in_flight, now, decay);
         let fade = fade(self.silence(now), decay);
         let update = |sums: u64| {
-            let (latencies, held) = unpack(sums);
-            let sum = held;
+            let (latencies, sum) = unpack(sums);
             if sum <= 0.0 {
                 return Some(pack(latency, places));
             }
-            let latency = latency.min(OUTLIER * latencies / sum * places);
+            let service = latencies / sum;
+            let latency = latency.min(OUTLIER * service * places);
             if !stale {
                 let keep = 1.0 - 1.0 / ANSWERS;
                 return Some(pack(latencies * keep + latency, sum * keep + places));
             }
-            let sum = sum.min(STALE_ANSWERS * places);
-            let old = latencies / held * sum;
             // What was slow long ago has faded, down to what is seen now.
-            let faded = (old * fade).max(latency / places * sum);
-            Some(pack(old.min(faded) + latency, sum + places))
+            let service = service.min((service * fade).max(latency / places));
+            let sum = sum.min(STALE_ANSWERS * places);
+            Some(pack(service * sum + latency, sum + places))
         };
         let _ = self
             .sums

@@ -161,9 +161,11 @@ impl Strategy for Adaptive {
             let score = service * places * (1.0 + FAILURE_COST * failures) / (1.0 - excess);
             trace.candidate(index, Some(score.into()), || {
                 let source = match known {
-                    None => " (assumed: no answer yet)",
-                    Some(time) if time != service => " (typical or faded: its own is stale or nearly that)",
-                    Some(_) => "",
+                    None => " (typical: no answer yet)".into(),
+                    Some(time) if time != service => {
+                        format!(" (last known {:.1} ms)", time * 1e3)
+                    }
+                    Some(_) => String::new(),
                 };
                 let load = match load {
                     Some(load) => format!(", load {load:.2}"),
