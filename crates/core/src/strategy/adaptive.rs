@@ -118,18 +118,16 @@ impl Strategy for Adaptive {
             .choices
             .candidates_until(view, rng, |drawn| has_good_one(view, drawn));
         if rng.u32(..TRIAL_INTERVAL) == 0 {
-            let mut longest = None;
-            candidates.for_each(view, |index| {
-                if view.slot(index).in_flight() == 0
-                    && let Some(silence) = view.stale_since(index)
-                    && longest.is_none_or(|(_, held)| silence > held)
-                {
-                    longest = Some((index, silence));
-                }
-            });
-            if let Some((index, silence)) = longest {
+            let silence = |index: usize| match view.slot(index).in_flight() {
+                0 => view.stale_since(index).map_or(0.0, |s| s.as_secs_f32()),
+                _ => 0.0,
+            };
+            let longest = candidates.lowest(view, rng, |index| -silence(index));
+            if let Some(index) = longest
+                && silence(index) > 0.0
+            {
                 trace.candidate(index, None, || {
-                    let seconds = silence.as_secs_f32();
+                    let seconds = silence(index);
                     format!("tried for news: idle, and silent for {seconds:.1} s")
                 });
                 return Some(index);
