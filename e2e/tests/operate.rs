@@ -299,6 +299,26 @@ fn a_large_answer_outlives_the_order_to_end() {
 }
 
 #[test]
+fn a_second_balancer_does_not_take_the_clients_of_the_first() {
+    let member = Member::echoing_targets();
+    let first = Balancer::http(&[member.address()], "");
+    let folder = Folder::new();
+    let web = first.address("web");
+    let file = folder.write(
+        "evenkeel.toml",
+        format!(
+            "[admin]\nlisten = \"127.0.0.1:0\"\n[rule.again]\nlisten = \"{web}\"\n\
+             members = [\"{}\"]\n",
+            member.address()
+        ),
+    );
+    let complaint = evenkeel(&["run", file.to_str().unwrap()]).unwrap_err();
+    for part in ["again", &web.to_string(), "in use"] {
+        assert!(complaint.contains(part), "{complaint}");
+    }
+}
+
+#[test]
 fn check_names_five_errors_at_once() {
     let folder = Folder::new();
     let file = folder.write(

@@ -41,6 +41,31 @@ impl ListenKey {
     }
 }
 
+/// Fails if somebody listens on the address already.
+///
+/// Sockets that share their port do not find out: another Evenkeel of the same user would
+/// take a part of the clients, and nobody would know.
+pub(crate) fn check_free(address: SocketAddr) -> io::Result<()> {
+    match address.port() {
+        0 => Ok(()),
+        _ => socket(address)?.bind(&address.into()),
+    }
+}
+
+fn socket(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM.nonblocking().cloexec(),
+        Some(Protocol::TCP),
+    )?;
+    if address.is_ipv6() {
+        // [::] and 0.0.0.0 may be two listeners, or only one of them.
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    Ok(socket)
+}
+
 /// Binds one socket per worker. The answer's sockets listen already.
 pub(crate) fn bind(address: SocketAddr, workers: usize) -> io::Result<Vec<StdListener>> {
     let mut sockets: Vec<StdListener> = Vec::with_capacity(workers);
@@ -50,16 +75,7 @@ pub(crate) fn bind(address: SocketAddr, workers: usize) -> io::Result<Vec<StdLis
             Some(first) => first.local_addr()?,
             None => address,
         };
-        let socket = Socket::new(
-            Domain::for_address(address),
-            Type::STREAM.nonblocking().cloexec(),
-            Some(Protocol::TCP),
-        )?;
-        if address.is_ipv6() {
-            // [::] and 0.0.0.0 may be two listeners, or only one of them.
-            socket.set_only_v6(true)?;
-        }
-        socket.set_reuse_address(true)?;
+        let socket = socket(address)?;
         socket.set_reuse_port(true)?;
         // Accepted sockets inherit it: a system call less per connection.
         socket.set_tcp_nodelay(true)?;
@@ -277,6 +293,17 @@ fn is_the_clients(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_that_others_share_is_taken() {
+        let sockets = bind("127.0.0.1:0".parse().unwrap(), 2).unwrap();
+        let address = sockets[0].local_addr().unwrap();
+        let error = check_free(address).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        drop(sockets);
+        check_free(address).unwrap();
+        check_free("[::1]:0".parse().unwrap()).unwrap();
+    }
 
     #[test]
     fn workers_share_a_port_and_clients_get_no_delay() {

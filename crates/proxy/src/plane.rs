@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use evenkeel_core::time::Clock;
-use evenkeel_manager::snapshot::{Commit, DataPlane, Snapshot};
+use evenkeel_manager::snapshot::{Commit, DataPlane, RuleSnapshot, Snapshot};
 
 use crate::access::AccessLog;
 use crate::listen::{self, ListenKey};
@@ -35,6 +35,8 @@ struct PlaneState {
     workers: Vec<WorkerHandle>,
     /// Listeners in use, with the addresses that they really have.
     listeners: HashMap<ListenKey, SocketAddr>,
+    /// Whether there was a configuration yet.
+    started: bool,
     shared: HashMap<Box<str>, Arc<RuleShared>>,
 }
 
@@ -71,6 +73,7 @@ impl Proxy {
                 state: Mutex::new(PlaneState {
                     workers: handles,
                     listeners: HashMap::new(),
+                    started: false,
                     shared: HashMap::new(),
                 }),
             }),
@@ -170,6 +173,7 @@ impl Inner {
             shared.insert(rule.name.as_str().into(), common);
         }
         state.listeners = listeners;
+        state.started = true;
         state.shared = shared;
         for (worker, plan) in state.workers.iter().zip(plans) {
             let _ = worker.commands.send(Command::Apply(plan));
@@ -183,6 +187,14 @@ impl DataPlane for Proxy {
         let mut sockets = HashMap::new();
         let mut seen = HashSet::new();
         let mut errors = Vec::new();
+        if !state.started {
+            // Before anything is bound here. Later on an address may still be held by a
+            // listener of this process that is about to close.
+            errors = next.rules.iter().flat_map(|rule| taken(rule)).collect();
+            if !errors.is_empty() {
+                return Err(errors);
+            }
+        }
         for snapshot in &next.rules {
             for key in keys(snapshot) {
                 if !seen.insert(key.clone()) {
@@ -195,10 +207,7 @@ impl DataPlane for Proxy {
                         Ok(bound) => {
                             sockets.insert(key, bound);
                         }
-                        Err(error) => errors.push(format!(
-                            "rule {:?}: cannot listen on {}: {error}",
-                            snapshot.rule.name, key.address
-                        )),
+                        Err(error) => errors.push(cannot_listen(snapshot, &key, &error)),
                     }
                 }
             }
@@ -211,10 +220,21 @@ impl DataPlane for Proxy {
     }
 }
 
+fn cannot_listen(snapshot: &RuleSnapshot, key: &ListenKey, error: &io::Error) -> String {
+    let (rule, address) = (&snapshot.rule.name, key.address);
+    format!("rule {rule:?}: cannot listen on {address}: {error}")
+}
+
+/// Complaints about addresses on which somebody listens already.
+fn taken(snapshot: &RuleSnapshot) -> impl Iterator<Item = String> + '_ {
+    keys(snapshot).filter_map(move |key| {
+        let error = listen::check_free(key.address).err()?;
+        Some(cannot_listen(snapshot, &key, &error))
+    })
+}
+
 /// Where a rule listens: nowhere, if it is disabled.
-fn keys(
-    snapshot: &evenkeel_manager::snapshot::RuleSnapshot,
-) -> impl Iterator<Item = ListenKey> + '_ {
+fn keys(snapshot: &RuleSnapshot) -> impl Iterator<Item = ListenKey> + '_ {
     let rule = &snapshot.rule;
     let addresses = if rule.enabled { &rule.listen[..] } else { &[] };
     addresses
