@@ -355,7 +355,7 @@ mod tests {
         let screen = screen(&app).join("\n");
         for wanted in [
             "The next request would go to a:80",
-            "0.125  drawn",
+            "> a:80    0.125  drawn",
             "panic: that",
         ] {
             assert!(screen.contains(wanted), "no {wanted:?} in\n{screen}");

@@ -321,8 +321,9 @@ fn decision(intro: &str, explained: &Explained) -> String {
         .candidates
         .iter()
         .map(|candidate| {
+            let chosen = explained.chosen.as_ref() == Some(&candidate.member);
             vec![
-                format!("  {}", candidate.member),
+                format!("{} {}", if chosen { ">" } else { " " }, candidate.member),
                 candidate.score.map_or("-".into(), score),
                 candidate.verdict.clone(),
             ]

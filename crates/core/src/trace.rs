@@ -76,3 +76,24 @@ impl Trace {
         self.0.map(|explanation| *explanation)
     }
 }
+
+/// A number for people, with at most three digits behind the point: during slow start
+/// weights have many.
+pub(crate) struct Short(pub(crate) f32);
+
+impl std::fmt::Display for Short {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", (f64::from(self.0) * 1e3).round() / 1e3)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_numbers_are_short() {
+        let texts = [1.0, 0.354_261_22, 2.5, 1e-6, 1000.0].map(|number| Short(number).to_string());
+        assert_eq!(texts, ["1", "0.354", "2.5", "0", "1000"]);
+    }
+}

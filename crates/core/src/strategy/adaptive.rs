@@ -62,7 +62,7 @@ use super::choose::{CHOICES, Choices, SCAN_UP_TO};
 use super::{Kind, Param, Strategy};
 use crate::estimate::fade;
 use crate::group::View;
-use crate::trace::Trace;
+use crate::trace::{Short, Trace};
 
 pub(super) const KIND: Kind = Kind {
     name: "adaptive",
@@ -170,8 +170,9 @@ impl Strategy for Adaptive {
                     None => String::new(),
                 };
                 format!(
-                    "service time {:.1} ms{source}, in flight {in_flight}, weight {weight}, failures {:.0} %{load}",
+                    "service time {:.1} ms{source}, in flight {in_flight}, weight {}, failures {:.0} %{load}",
                     service * 1e3,
+                    Short(weight),
                     failures * 100.0,
                 )
             });

@@ -13,7 +13,7 @@
 
 use super::choose::Best;
 use crate::group::View;
-use crate::trace::Trace;
+use crate::trace::{Short, Trace};
 
 /// Share of its weight with which a failing member is tried.
 const TRIAL: f32 = 0.1;
@@ -148,7 +148,7 @@ pub(super) fn least<K: Keep>(
             } else {
                 ""
             };
-            let rest = format!("in flight {in_flight}, weight {weight}{fails}");
+            let rest = format!("in flight {in_flight}, weight {}{fails}", Short(weight));
             match standing {
                 Standing::Known(load) => format!("load {load:.3}, {rest}"),
                 Standing::Rejects(load) => {

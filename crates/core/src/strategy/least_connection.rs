@@ -7,7 +7,7 @@
 use super::choose::Candidates;
 use super::{Kind, Strategy};
 use crate::group::View;
-use crate::trace::Trace;
+use crate::trace::{Short, Trace};
 
 pub(super) const KIND: Kind = Kind {
     name: "least_connection",
@@ -30,7 +30,7 @@ impl Strategy for LeastConnection {
         candidates.lowest(view, rng, |index| {
             let score = in_flight.per_weight(index);
             trace.candidate(index, Some(score.into()), || {
-                let (flying, weight) = (in_flight.at(index), view.weight(index));
+                let (flying, weight) = (in_flight.at(index), Short(view.weight(index)));
                 format!("in flight {flying}, weight {weight}")
             });
             score

@@ -9,7 +9,7 @@
 use super::choose::{CHOICES, Choices, SCAN_UP_TO};
 use super::{Kind, Strategy};
 use crate::group::View;
-use crate::trace::Trace;
+use crate::trace::{Short, Trace};
 
 pub(super) const KIND: Kind = Kind {
     name: "least_request",
@@ -38,7 +38,7 @@ impl Strategy for LeastRequest {
         candidates.lowest(view, rng, |index| {
             let score = in_flight.per_weight(index);
             trace.candidate(index, Some(score.into()), || {
-                let (flying, weight) = (in_flight.at(index), view.weight(index));
+                let (flying, weight) = (in_flight.at(index), Short(view.weight(index)));
                 format!("in flight {flying}, weight {weight}")
             });
             score

@@ -10,7 +10,7 @@
 use super::choose::{CHOICES, Choices};
 use super::{Kind, Strategy};
 use crate::group::View;
-use crate::trace::Trace;
+use crate::trace::{Short, Trace};
 
 pub(super) const KIND: Kind = Kind {
     name: "peak_ewma",
@@ -57,7 +57,7 @@ impl Strategy for PeakEwma {
                     },
                     penalty * 1e3,
                     in_flight.at(index),
-                    view.weight(index),
+                    Short(view.weight(index)),
                 )
             });
             score

@@ -7,7 +7,7 @@
 use super::stride::Stride;
 use super::{Kind, Strategy};
 use crate::group::View;
-use crate::trace::Trace;
+use crate::trace::{Short, Trace};
 
 pub(super) const KIND: Kind = Kind {
     name: "round_robin",
@@ -29,7 +29,7 @@ impl Strategy for RoundRobin {
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let index = self.stride.next(view, rng, |index| view.weight(index))?;
         trace.candidate(index, None, || {
-            format!("next in turn with weight {}", view.weight(index))
+            format!("next in turn with weight {}", Short(view.weight(index)))
         });
         Some(index)
     }

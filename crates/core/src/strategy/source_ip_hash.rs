@@ -21,7 +21,7 @@ use super::{Kind, Param, Strategy};
 use crate::group::View;
 use crate::member::Member;
 use crate::time::{millis, millis_since};
-use crate::trace::Trace;
+use crate::trace::{Short, Trace};
 
 const BOUND: Param = Param {
     name: "bound",
@@ -152,7 +152,10 @@ impl Strategy for SourceIpHash {
             if self.declines(view, index, client) {
                 let weight = view.weight(index);
                 trace.candidate(index, None, || {
-                    format!("next on the ring, weight {weight} is too low for this client")
+                    format!(
+                        "next on the ring, weight {} is too low for this client",
+                        Short(weight)
+                    )
                 });
                 continue;
             }

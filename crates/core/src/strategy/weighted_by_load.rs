@@ -18,7 +18,7 @@ use std::time::Duration;
 use super::stride::Stride;
 use super::{Kind, Param, Strategy};
 use crate::group::View;
-use crate::trace::Trace;
+use crate::trace::{Short, Trace};
 
 const GAIN: Param = Param {
     name: "gain",
@@ -172,7 +172,7 @@ impl Strategy for WeightedByLoad {
                 trace.candidate(other, None, || {
                     format!(
                         "{next}weight {} times {:.2} for its load{}",
-                        view.weight(other),
+                        Short(view.weight(other)),
                         self.factor(view, other),
                         match self.load(view, other) {
                             Some((load, _)) => format!(" of {load:.3}"),
