@@ -246,12 +246,9 @@ impl Group {
         // binding. Losing several times in a row means that the group is as good as full.
         for _ in 0..4 {
             let index = self.choose(request, rng)?;
-            let seat = &self.seats[index];
-            let others = seat.slot.begin();
-            if others < seat.max_connections {
-                return Ok(self.ticket(index, others, request.now));
+            if let Some(ticket) = self.bind(index, request.now) {
+                return Ok(ticket);
             }
-            seat.slot.end();
         }
         Err(PickError::AllFull)
     }
@@ -280,11 +277,17 @@ impl Group {
         self.explain(&view, rng).1
     }
 
-    /// Binds a request to the member at `index`, whatever the strategy and the
-    /// connection limit say.
+    /// Binds a request to the member at `index`, whatever the strategy says; `None` if
+    /// it is at its connection limit, or there is no such member.
     pub fn bind(&self, index: usize, now: Instant) -> Option<Ticket> {
-        let others = self.members.get(index)?.slot.begin();
-        Some(self.ticket(index, others, now))
+        let seat = self.seats.get(index)?;
+        // Counted first and compared then: several workers may want the last place.
+        let others = seat.slot.begin();
+        if others < seat.max_connections {
+            return Some(self.ticket(index, others, now));
+        }
+        seat.slot.end();
+        None
     }
 
     /// The ticket of a request that is in the slot's count already.

@@ -88,14 +88,12 @@ const NOW: u64 = 100_000;
 fn make(values: &Values, load_id: LoadId, states: &[State]) -> (Group, Vec<Ticket>) {
     let weights: Vec<f64> = states.iter().map(|state| state.weight).collect();
     let mut members = members(&weights);
-    for (member, state) in members.iter_mut().zip(states) {
-        member.max_connections = state.max_connections;
-    }
     let settings = GroupSettings {
         load_id,
         ..GroupSettings::default()
     };
-    let group = build(values, settings, members);
+    // A limit may have been lowered below what is in flight: it comes last.
+    let group = build(values, settings.clone(), members.clone());
     let mut tickets = Vec::new();
     for (index, state) in states.iter().enumerate() {
         let slot = &group.members()[index].slot;
@@ -119,7 +117,10 @@ fn make(values: &Values, load_id: LoadId, states: &[State]) -> (Group, Vec<Ticke
             tickets.extend(group.bind(index, at(NOW - 100)));
         }
     }
-    (group, tickets)
+    for (member, state) in members.iter_mut().zip(states) {
+        member.max_connections = state.max_connections;
+    }
+    (build(values, settings, members), tickets)
 }
 
 /// What may be picked, written down independently of the view.

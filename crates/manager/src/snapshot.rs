@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use arc_swap::ArcSwap;
-use evenkeel_core::group::Group;
+use evenkeel_core::group::{Group, PickError};
 use tokio::sync::Notify;
 
 use crate::config::Rule;
@@ -39,6 +39,8 @@ pub struct GroupHandle {
     max_queue: AtomicUsize,
     /// Requests that wait for `room`.
     waiting: AtomicUsize,
+    /// Places that became free while somebody waited, wrapping.
+    vacancies: AtomicUsize,
 }
 
 impl GroupHandle {
@@ -49,6 +51,7 @@ impl GroupHandle {
             room: Notify::new(),
             max_queue: AtomicUsize::new(max_queue),
             waiting: AtomicUsize::new(0),
+            vacancies: AtomicUsize::new(0),
         }
     }
 
@@ -66,10 +69,44 @@ impl GroupHandle {
         self.waiting.load(Ordering::Relaxed)
     }
 
+    /// Waits in the queue until `bind` finds a member below its connection limit.
+    /// Everybody in the queue has a `bind` of its own: one may wait for a certain
+    /// member, another one for any that it has not tried.
+    ///
+    /// # Errors
+    ///
+    /// [`PickError::AllFull`]: so is the queue. [`PickError::NoneEligible`]: `bind` has
+    /// found no member worth waiting for.
+    pub async fn wait_for<T>(
+        &self,
+        mut bind: impl FnMut() -> Result<T, PickError>,
+    ) -> Result<T, PickError> {
+        let mut place = self.enter_queue().ok_or(PickError::AllFull)?;
+        loop {
+            // Registered before the attempt, so that room made after it is not missed.
+            let notified = self.room.notified();
+            tokio::pin!(notified);
+            notified.as_mut().enable();
+            let news = place.look();
+            let bound = bind();
+            // One is told of each vacancy. Whoever cannot use it tells the next one.
+            if bound.is_err() && news {
+                self.room.notify_one();
+            }
+            if !matches!(bound, Err(PickError::AllFull)) {
+                return bound;
+            }
+            notified.await;
+        }
+    }
+
     /// Takes a place among those who wait for `room`, for as long as the answer lives;
     /// `None` if the queue is full.
-    pub fn enter_queue(&self) -> Option<QueuePlace<'_>> {
-        let place = QueuePlace(self);
+    fn enter_queue(&self) -> Option<QueuePlace<'_>> {
+        let place = QueuePlace {
+            handle: self,
+            seen: self.vacancies.load(Ordering::Acquire),
+        };
         if self.waiting.fetch_add(1, Ordering::SeqCst) < self.max_queue() {
             // Pairs with the fence in `vacated`: either who waits sees the member's
             // place that became free, or who freed it sees somebody waiting.
@@ -85,6 +122,7 @@ impl GroupHandle {
     pub fn vacated(&self) {
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.vacancies.fetch_add(1, Ordering::Release);
             self.room.notify_one();
         }
     }
@@ -92,11 +130,25 @@ impl GroupHandle {
 
 /// A place in the queue of a group.
 #[derive(Debug)]
-pub struct QueuePlace<'a>(&'a GroupHandle);
+struct QueuePlace<'a> {
+    handle: &'a GroupHandle,
+    /// Vacancies at the last look.
+    seen: usize,
+}
+
+impl QueuePlace<'_> {
+    /// Who waits here is about to look for room. Answers whether there was a vacancy
+    /// since its last look: each is handed on at most once by everybody, so that this
+    /// ends when all have looked.
+    fn look(&mut self) -> bool {
+        let vacancies = self.handle.vacancies.load(Ordering::Acquire);
+        std::mem::replace(&mut self.seen, vacancies) != vacancies
+    }
+}
 
 impl Drop for QueuePlace<'_> {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.handle.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use evenkeel_core::group::{Outcome, Request};
+use evenkeel_core::group::{Outcome, PickError, Request, Ticket};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::member::{MemberId, Weight};
 use evenkeel_core::time::Clock;
 
 use crate::config::{Config, GroupConfig, MemberConfig, Rule};
 use crate::dns::Lookup;
-use crate::snapshot::{Commit, DataPlane, Snapshot};
+use crate::snapshot::{Commit, DataPlane, GroupHandle, Snapshot};
 use crate::status::{GroupStatus, MemberStatus};
 use crate::{AdminState, ManageError, Manager};
 
@@ -138,6 +138,66 @@ async fn a_reload_keeps_slots_and_what_is_in_flight() {
     ticket.finish(Outcome::Success, manager.clock().now());
     let kept = member(&manager, "10.0.0.2:80");
     assert_eq!((kept.in_flight, kept.totals.requests), (0, 1));
+}
+
+/// A request that waits for the member at `index` and no other.
+fn wait_for_member(
+    handle: &Arc<GroupHandle>,
+    index: usize,
+) -> tokio::task::JoinHandle<Result<Ticket, PickError>> {
+    let handle = Arc::clone(handle);
+    tokio::spawn(async move {
+        let now = Clock::start().now();
+        let bind = || {
+            let ticket = handle.current.load().bind(index, now);
+            ticket.ok_or(PickError::AllFull)
+        };
+        handle.wait_for(bind).await
+    })
+}
+
+#[tokio::test]
+async fn a_vacancy_reaches_the_one_in_the_queue_who_can_use_it() {
+    let (manager, _, _) = manager();
+    let mut config = config(&["10.0.0.1:80", "10.0.0.2:80"]);
+    config.groups[0].max_queue = 3;
+    for member in &mut config.groups[0].members {
+        member.max_connections = Some(1);
+    }
+    manager.apply(config).await.unwrap();
+    let handle = Arc::clone(&manager.snapshots().borrow().rules[0].group);
+    let now = manager.clock().now();
+    let group = handle.current.load_full();
+    let held: Vec<_> = (0..2).map(|index| group.bind(index, now)).collect();
+    assert!(held.iter().all(Option::is_some));
+    assert!(group.bind(0, now).is_none(), "at its limit");
+
+    let others = [0, 0].map(|index| wait_for_member(&handle, index));
+    let last = wait_for_member(&handle, 1);
+    let everybody = || async {
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+    };
+    everybody().await;
+    assert_eq!(handle.waiting(), 3);
+    let full = wait_for_member(&handle, 1).await.unwrap();
+    assert_eq!(full.unwrap_err(), PickError::AllFull, "and so is the queue");
+
+    let mut held = held.into_iter();
+    let first = held.next();
+    drop(held.next());
+    handle.vacated();
+    everybody().await;
+    assert!(last.is_finished());
+    assert!(others.iter().all(|other| !other.is_finished()));
+
+    drop(first);
+    handle.vacated();
+    everybody().await;
+    let served = others.iter().filter(|other| other.is_finished()).count();
+    assert_eq!(served, 1);
+    others.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
 #[tokio::test]

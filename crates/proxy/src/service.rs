@@ -7,6 +7,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
 
 use evenkeel_core::binding::{Binding, Verdict};
 use evenkeel_core::group::{Granularity, PickError, Request, Ticket};
@@ -163,40 +164,26 @@ impl Session {
             Err(PickError::NoneEligible) => return Err(Refusal::NoMember),
             Err(PickError::AllFull) => {}
         }
-        let group = &rule.group;
-        let Some(_place) = group.enter_queue() else {
-            return Err(Refusal::QueueFull);
-        };
+        let again = || self.try_bind(rule, binding, tried, self.worker.now());
+        let waiting = rule.group.wait_for(again);
+        tokio::pin!(waiting);
         self.watch.arm(rule.rule.timeouts.queue);
-        loop {
-            // Registered before the attempt, so that room made after it is not missed.
-            let notified = group.room.notified();
-            tokio::pin!(notified);
-            notified.as_mut().enable();
-            match self.try_bind(rule, binding, tried, self.worker.now()) {
-                Ok(bound) => {
-                    self.watch.disarm();
-                    return Ok(bound);
-                }
-                Err(PickError::NoneEligible) => {
-                    // Room that this request cannot use may be for the next in the queue.
-                    group.room.notify_one();
-                    return Err(Refusal::NoMember);
-                }
-                Err(PickError::AllFull) => {}
-            }
-            let waited = self.watch.until(|cx| {
-                if gone(cx) {
-                    return std::task::Poll::Ready(Err(Refusal::ClientGone));
-                }
-                notified.as_mut().poll(cx).map(Ok)
-            });
-            match waited.await {
-                Ok(result) => result?,
-                Err(Stop::Expired) => return Err(Refusal::QueueTimeout),
-                Err(Stop::Cut) => return Err(Refusal::Cut),
-            }
-        }
+        let waited = self.watch.until(|cx| match gone(cx) {
+            true => Poll::Ready(Err(Refusal::ClientGone)),
+            false => waiting.as_mut().poll(cx).map(|bound| {
+                bound.map_err(|error| match error {
+                    PickError::NoneEligible => Refusal::NoMember,
+                    PickError::AllFull => Refusal::QueueFull,
+                })
+            }),
+        });
+        let bound = match waited.await {
+            Ok(result) => result,
+            Err(Stop::Expired) => Err(Refusal::QueueTimeout),
+            Err(Stop::Cut) => Err(Refusal::Cut),
+        };
+        self.watch.disarm();
+        bound
     }
 
     fn try_bind(
@@ -211,14 +198,7 @@ impl Session {
         let kept = match binding {
             Some(binding) if !tried.contains(&binding.member()) => {
                 match binding.check(&group, now) {
-                    Verdict::Keep(index) => {
-                        let member = &group.members()[index];
-                        let most = member.max_connections.unwrap_or(u32::MAX);
-                        if member.slot.in_flight() >= most {
-                            return Err(PickError::AllFull);
-                        }
-                        group.bind(index, now)
-                    }
+                    Verdict::Keep(index) => Some(group.bind(index, now).ok_or(PickError::AllFull)?),
                     Verdict::Rebind(_) => None,
                 }
             }
