@@ -140,6 +140,9 @@ pub struct Load {
 /// How many different loads a location keeps. A report of a ninth id is refused.
 pub const LOADS_PER_LOCATION: usize = 8;
 
+/// No report counts as older than this, in milliseconds (12 days).
+const OLDEST: u32 = u32::MAX / 4;
+
 /// One load in an atomic word each for its id and its value with time, so that the
 /// data plane reads it without a lock and never sees half a report.
 #[derive(Debug)]
@@ -363,6 +366,25 @@ impl Location {
         })
     }
 
+    /// Keeps old reports old. Their times wrap after 49 days, and from half of that on
+    /// they would seem to be new: call it once a day or oftener.
+    pub fn keep_age(&self, now: Instant) {
+        for cell in &self.cells {
+            let word = cell.value_at.load(Ordering::Relaxed);
+            if word != 0 && millis_since(word as u32, now) > OLDEST {
+                let at = millis(now).wrapping_sub(OLDEST) | 1;
+                let older = (word >> 32 << 32) | u64::from(at);
+                // If it fails there is a new report.
+                let _ = cell.value_at.compare_exchange(
+                    word,
+                    older,
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                );
+            }
+        }
+    }
+
     /// Whether the location should shed what it has.
     pub fn is_alerted(&self) -> bool {
         self.alerted.load(Ordering::Relaxed) != 0
@@ -401,6 +423,26 @@ mod tests {
         assert_eq!(location.fresh(LoadId::CPU, at(12_000), max_age), Some(0.5));
         assert_eq!(location.fresh(LoadId::CPU, at(14_000), max_age), None);
         assert_eq!(location.fresh(LoadId::DISK, at(12_000), max_age), None);
+    }
+
+    #[test]
+    fn a_report_does_not_become_new_by_getting_old() {
+        let location = Location::new("a");
+        let half = LoadValue::new(0.5).unwrap();
+        location.report(LoadId::CPU, half, at(10_000)).unwrap();
+        let max_age = Duration::from_secs(3);
+        const DAY: u64 = 24 * 3600 * 1000;
+        for day in 1..100 {
+            let now = at(day * DAY);
+            location.keep_age(now);
+            assert_eq!(location.projected(LoadId::CPU, now, max_age), None);
+            let load = location.load(LoadId::CPU, now).unwrap();
+            assert_eq!(load.value, half);
+        }
+        location.report(LoadId::CPU, half, at(100 * DAY)).unwrap();
+        location.keep_age(at(100 * DAY));
+        let projected = location.projected(LoadId::CPU, at(100 * DAY), max_age);
+        assert_eq!(projected, Some(0.5));
     }
 
     #[test]

@@ -97,6 +97,9 @@ impl Manager {
         // Groups share locations: one that must shed for any of them must shed.
         for (name, location) in &owned.state.locations {
             location.set_alerted(alerted.contains(name));
+            if note {
+                location.keep_age(now);
+            }
         }
     }
 }
