@@ -4,7 +4,7 @@
 //! So a deadline is one number in a table; a sweep looks at all of them ten times a
 //! second and wakes the tasks whose time is over. Setting one costs a store, where a
 //! timer would cost a walk through a wheel. A limit is never met early, and at most
-//! two [`TICK`]s late.
+//! two [`TICK`]s late, not counting time in which the worker did not run.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -91,8 +91,11 @@ impl Watchers {
 
     /// Wakes the tasks whose deadline has passed.
     pub(crate) fn sweep(&self, now: Instant) {
-        self.swept.set(now);
+        // A worker that stood still (suspended, throttled) could not see what arrived
+        // meanwhile: that time is taken from nobody's limit.
+        let lag = now.since(self.swept.replace(now)).saturating_sub(2 * TICK);
         for entry in self.entries.borrow_mut().iter_mut() {
+            entry.deadline = entry.deadline.after(lag);
             if entry.deadline <= now {
                 entry.deadline = NEVER;
                 entry.expired = true;
@@ -233,6 +236,24 @@ mod tests {
         watch.disarm();
         watchers.sweep(at(9000));
         assert_eq!(stop(&watch), Poll::Pending);
+    }
+
+    #[test]
+    fn time_in_which_the_worker_stood_still_does_not_count() {
+        let watchers = Watchers::new(at(1000));
+        let (before, after) = (watchers.watch(ServiceId(0)), watchers.watch(ServiceId(0)));
+        before.arm(Duration::from_millis(300));
+        watchers.sweep(at(1100));
+        // Nothing runs until here, where a task is armed before the sweep.
+        after.arm(Duration::from_millis(300));
+        watchers.sweep(at(9000));
+        assert_eq!(stop(&before), Poll::Pending);
+        assert_eq!(stop(&after), Poll::Pending);
+        for ms in [9100, 9200, 9300, 9400] {
+            watchers.sweep(at(ms));
+        }
+        assert_eq!(stop(&before), Poll::Ready(Stop::Expired));
+        assert_eq!(stop(&after), Poll::Ready(Stop::Expired));
     }
 
     #[test]
