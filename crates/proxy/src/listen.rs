@@ -223,7 +223,12 @@ impl Listening {
     }
 
     fn spawn(&self, worker: &Rc<Worker>, client: TcpStream, peer: SocketAddr) {
-        let session = Session::open(worker, &self.service.borrow(), peer, self.local);
+        let service = self.service.borrow();
+        if service.is_terminated() && !worker.closing.get() {
+            service.metrics.terminated.add(1);
+            return tcp::reset(&client);
+        }
+        let session = Session::open(worker, &service, peer, self.local);
         match session.service.rule().rule.protocol {
             evenkeel_manager::config::Protocol::Tcp => {
                 tokio::task::spawn_local(tcp::serve(session, client));

@@ -44,8 +44,6 @@ pub(crate) enum State {
     /// The rule is disabled or gone: what is open goes on, an HTTP connection to the
     /// end of its next response.
     Draining,
-    /// The process ends: as `Draining`, and HTTP connections that stay idle are closed.
-    ShuttingDown,
 }
 
 /// A rule as it is configured, counted by a worker for itself: all workers would fight
@@ -104,6 +102,12 @@ impl Service {
         self.current.replace(Rc::new(LocalRule(snapshot)));
         // The new limit may be higher.
         self.shared.room.notify_waiters();
+    }
+
+    /// Whether connections are cut and not served: those, too, that had only just been
+    /// accepted when the others were.
+    pub(crate) fn is_terminated(&self) -> bool {
+        self.state.get() == State::Draining && self.rule().rule.terminate_on_disable
     }
 
     /// Whether another client connection is allowed.

@@ -71,6 +71,9 @@ pub(crate) struct Worker {
     services: RefCell<HashMap<Arc<str>, Rc<Service>>>,
     listeners: RefCell<HashMap<ListenKey, Rc<Listening>>>,
     next_service: Cell<u32>,
+    /// The process ends: HTTP connections that stay idle are closed, those of rules
+    /// that are gone, too.
+    pub(crate) closing: Cell<bool>,
     /// Client connections being served.
     pub(crate) open: Cell<usize>,
 }
@@ -143,6 +146,7 @@ fn build(clock: Clock) -> io::Result<(LocalRuntime, Rc<Worker>, OwnedFd)> {
         services: RefCell::default(),
         listeners: RefCell::default(),
         next_service: Cell::new(0),
+        closing: Cell::new(false),
         open: Cell::new(0),
     });
     Ok((runtime, worker, timer))
@@ -278,8 +282,9 @@ impl Worker {
             listening.stop();
         }
         for service in self.services.borrow().values() {
-            service.state.set(State::ShuttingDown);
+            service.state.set(State::Draining);
         }
+        self.closing.set(true);
         self.watchers.rouse(None);
     }
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use evenkeel_core::group::{Granularity, GroupSettings};
 use evenkeel_manager::config::Protocol::Http;
+use evenkeel_manager::snapshot::GroupHandle;
 use evenkeel_proxy::access::End;
 use support::*;
 
@@ -578,6 +579,18 @@ fn a_drain_finishes_what_is_in_progress_and_closes_what_is_idle() {
 }
 
 #[test]
+fn a_drain_closes_what_is_idle_of_rules_that_are_gone() {
+    let address = http_member(|head| ok(path_of(head)));
+    let mut bed = Bed::new(Http, &[address], |_| {});
+    let mut client = bed.connect();
+    expect_get(&mut client, "/", "/");
+    bed.remove_rule();
+    bed.proxy.drain(2 * HANG);
+    assert_eq!(read_all(&mut client), b"");
+    bed.proxy.join();
+}
+
+#[test]
 fn a_removed_rule_answers_its_open_connections_once_more() {
     let address = http_member(|head| ok(path_of(head)));
     let mut bed = Bed::new(Http, &[address], |_| {});
@@ -594,6 +607,27 @@ fn a_removed_rule_answers_its_open_connections_once_more() {
     };
     assert!(head.starts_with("HTTP/1.1 200 "));
     assert_eq!(read_all(&mut client), b"");
+}
+
+#[test]
+fn idle_connections_follow_a_reload() {
+    let [old, new] = ["old", "new"].map(|name| http_member(move |_| ok(name)));
+    let mut first = members(&[old, new]);
+    let second = first.split_off(1);
+    let mut bed = Bed::with_members(Http, first, 16, |_| {});
+    let mut idle = bed.connect();
+    expect_get(&mut idle, "/", "old");
+    let second = group(second, GroupSettings::default());
+    bed.group = Arc::new(GroupHandle::new(Arc::new(second), 16));
+    bed.apply(|_| {});
+    // What a new client sees, the worker knows.
+    let mut body = [0; 3];
+    while body != *b"new" {
+        let mut other = bed.connect();
+        ask(&mut other, &get("/"));
+        other.read_exact(&mut body).unwrap();
+    }
+    expect_get(&mut idle, "/", "new");
 }
 
 #[test]

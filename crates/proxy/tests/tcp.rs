@@ -252,6 +252,23 @@ fn a_disabled_rule_keeps_or_cuts_its_connections() {
 }
 
 #[test]
+fn who_waits_for_a_place_is_cut_with_the_rest() {
+    let address = member(|_, stream| echo(stream));
+    let mut bed = Bed::new(Tcp, &[address], |rule| rule.max_connections = 1);
+    let mut served = bed.connect();
+    served.write_all(b"1").unwrap();
+    expect(&mut served, b"1");
+    let mut waits = bed.connect();
+    waits.write_all(b"2").unwrap();
+    bed.apply(|rule| {
+        rule.enabled = false;
+        rule.terminate_on_disable = true;
+    });
+    assert!(is_cut(&mut served));
+    assert!(is_cut(&mut waits));
+}
+
+#[test]
 fn a_reload_that_changes_nothing_disturbs_nobody() {
     let address = member(|_, stream| echo(stream));
     let mut bed = Bed::new(Tcp, &[address], |_| {});

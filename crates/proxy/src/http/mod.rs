@@ -20,7 +20,7 @@ use crate::http1::forward::{Hop, write_request};
 use crate::http1::respond::Answer;
 use crate::http1::{Asked, Fields, HeadError, Limits, Parsed, RequestHead, Version};
 use crate::listen::Session;
-use crate::service::{LocalRule, State};
+use crate::service::LocalRule;
 use crate::tcp::reset;
 use crate::watch::Stop;
 use flow::Flow;
@@ -131,16 +131,17 @@ impl Client {
     /// Waits for a request and reads its head. Without one, the answer says how the
     /// connection ends; what had to be answered was.
     async fn next_request(&mut self) -> Result<Request, After> {
-        let rule = self.session.service.rule();
-        let timeouts = &rule.rule.timeouts;
         let mut waiting_for_head = self.input.is_some();
-        if waiting_for_head {
-            self.session.watch.arm(timeouts.header);
-        } else {
-            self.session.watch.arm(timeouts.keep_alive);
-        }
+        let rule = self.session.service.rule();
+        self.session.watch.arm(match waiting_for_head {
+            true => rule.rule.timeouts.header,
+            false => rule.rule.timeouts.keep_alive,
+        });
+        drop(rule);
         loop {
             if self.input.is_some() {
+                // As it is now: it may have changed while the client was idle.
+                let rule = self.session.service.rule();
                 match self.parse(&rule) {
                     Ok(request) => return Ok(request),
                     Err(NoRequest::Partial) => {}
@@ -150,7 +151,7 @@ impl Client {
                 }
                 if !waiting_for_head {
                     waiting_for_head = true;
-                    self.session.watch.arm(timeouts.header);
+                    self.session.watch.arm(rule.rule.timeouts.header);
                 }
                 let limit = rule.rule.http.max_header_bytes.saturating_add(2);
                 let room = self
@@ -203,8 +204,12 @@ impl Client {
                 } else {
                     *input = Some(buffer);
                 }
-                let closing = session.service.state.get() == State::ShuttingDown;
-                if closing && *served && !*last_call && input.is_none() && filled.is_pending() {
+                if worker.closing.get()
+                    && *served
+                    && !*last_call
+                    && input.is_none()
+                    && filled.is_pending()
+                {
                     *last_call = true;
                     session.watch.arm(LAST_CALL);
                 }
