@@ -1,5 +1,6 @@
 //! Real servers: nginx and Apache httpd, each in the foreground with its own folder.
 
+use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Stdio, id};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -220,7 +221,7 @@ RewriteRule ^/name$ /files/name [PT]
         let mut command = match self.kind {
             Kind::Nginx => {
                 let mut nginx = program("nginx");
-                nginx.args(["-e", "stderr", "-c"]).arg(config);
+                nginx.arg("-c").arg(config);
                 nginx
             }
             Kind::Apache => {
@@ -230,16 +231,21 @@ RewriteRule ^/name$ /files/name [PT]
                 apache
             }
         };
+        // What it says before it has read its configuration, of files that only root may
+        // write, too.
+        let output = File::create(self.folder.join("output.log")).expect("a file");
         let process = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
+            .stderr(output)
             .spawn()
             .expect("the server starts");
         let process = self.process.insert(process);
         eventually(&format!("a server listens on {}", self.address), || {
             if let Some(status) = process.try_wait().expect("its state") {
+                let output = self.folder.text("output.log");
                 let log = self.folder.text("error.log");
-                panic!("the server ended with {status}: {log}");
+                panic!("the server ended with {status}: {output}{log}");
             }
             TcpStream::connect(self.address).is_ok()
         });
