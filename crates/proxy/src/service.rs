@@ -7,13 +7,15 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use evenkeel_core::binding::{Binding, Verdict};
 use evenkeel_core::group::{Granularity, PickError, Request, Ticket};
 use evenkeel_core::member::{Member, MemberId};
 use evenkeel_core::time::Instant;
 use evenkeel_manager::snapshot::RuleSnapshot;
+use tokio::io::ReadBuf;
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use crate::budget::RetryBudget;
@@ -153,15 +155,15 @@ pub(crate) enum Refusal {
 impl Session {
     /// Binds to a member that is not among `tried`, waiting for one in the group's
     /// queue if all are full. `binding` is the tie of this client's earlier requests,
-    /// as the group's granularity has it. `gone` tells when the client has gone
-    /// meanwhile.
+    /// as the group's granularity has it. Whose connection `client` is reset meanwhile
+    /// waits no longer; a client that has only ended its side may still want an answer.
     pub(crate) async fn bind(
         &self,
         rule: &RuleSnapshot,
         binding: &mut Option<Binding>,
         tried: &[MemberId],
         now: Instant,
-        mut gone: impl FnMut(&mut std::task::Context<'_>) -> bool,
+        client: &TcpStream,
     ) -> Result<Bound, Refusal> {
         match self.try_bind(rule, binding, tried, now) {
             Ok(bound) => return Ok(bound),
@@ -172,7 +174,7 @@ impl Session {
         let waiting = rule.group.wait_for(again);
         tokio::pin!(waiting);
         self.watch.arm(rule.rule.timeouts.queue);
-        let waited = self.watch.until(|cx| match gone(cx) {
+        let waited = self.watch.until(|cx| match is_reset(client, cx) {
             true => Poll::Ready(Err(Refusal::ClientGone)),
             false => waiting.as_mut().poll(cx).map(|bound| {
                 bound.map_err(|error| match error {
@@ -232,4 +234,11 @@ impl Session {
             ticket,
         })
     }
+}
+
+/// Whether the connection is broken, as far as that shows before what it sent is read.
+fn is_reset(stream: &TcpStream, cx: &mut Context<'_>) -> bool {
+    let mut byte = [0];
+    let mut byte = ReadBuf::new(&mut byte);
+    matches!(stream.poll_peek(cx, &mut byte), Poll::Ready(Err(_)))
 }

@@ -89,14 +89,7 @@ async fn connect_member(
     let mut tried: Vec<MemberId> = Vec::new();
     loop {
         let now = session.worker.now();
-        // A client that has only ended its side may still wait for an answer; one that
-        // was reset does not.
-        let gone = |cx: &mut Context<'_>| {
-            let mut byte = [0];
-            let mut byte = tokio::io::ReadBuf::new(&mut byte);
-            matches!(client.poll_peek(cx, &mut byte), Poll::Ready(Err(_)))
-        };
-        let bound = match session.bind(rule, &mut None, &tried, now, gone).await {
+        let bound = match session.bind(rule, &mut None, &tried, now, client).await {
             Ok(bound) => bound,
             Err(refusal) => {
                 // What failed before counts for more than that nobody is left.

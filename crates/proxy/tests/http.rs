@@ -514,6 +514,37 @@ fn members_at_their_limit_are_waited_for() {
     expect_get(&mut third, "/3", "/3");
 }
 
+#[test]
+fn a_client_that_is_gone_leaves_the_queue() {
+    let barrier = Arc::new(Barrier::new(2));
+    let gate = Arc::clone(&barrier);
+    let address = http_member(move |head| {
+        if path_of(head) == "/slow" {
+            gate.wait();
+        }
+        ok(path_of(head))
+    });
+    let mut members = members(&[address]);
+    members[0].max_connections = Some(1);
+    let bed = Bed::with_members(Http, members, 1, |_| {});
+    let mut first = bed.connect();
+    first.write_all(get("/slow").as_bytes()).unwrap();
+    while bed.in_flight() == 0 {
+        std::thread::yield_now();
+    }
+    let mut second = bed.connect();
+    second.write_all(get("/2").as_bytes()).unwrap();
+    while bed.group.waiting() == 0 {
+        std::thread::yield_now();
+    }
+    reset(second);
+    assert_eq!(bed.record().end, End::Client);
+    assert_eq!(bed.group.waiting(), 0);
+    barrier.wait();
+    read_head(&mut first);
+    expect(&mut first, b"/slow");
+}
+
 fn read_text(client: &mut TcpStream, head: &str) {
     let at = head.find("Content-Length: ").unwrap() + 16;
     let len: String = head[at..]

@@ -83,7 +83,7 @@ impl Client {
         let mut now = request.at;
         let after = loop {
             let binding = &mut self.binding;
-            let bound = self.session.bind(&rule, binding, &tried, now, |_| false);
+            let bound = self.session.bind(&rule, binding, &tried, now, &self.stream);
             let bound = bound.await;
             let mut bound = match bound {
                 Ok(bound) => bound,
