@@ -57,7 +57,7 @@ pub fn summary(show: &Show) -> String {
             .collect();
         let _ = writeln!(
             text,
-            "{:<12} share of the members at the end of the slow phase: {}",
+            "{:<12} shares at the end of the slow phase: {}",
             arm.name,
             shares.join(" ")
         );

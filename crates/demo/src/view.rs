@@ -39,10 +39,11 @@ impl History {
 /// Where a curious user finds more, printed before the view starts.
 pub fn where_to_look(stage: &Stage) -> String {
     format!(
-        "The balancer runs with {config}, its admin API is at {admin}. In another terminal:\n\
-         \n  curl http://{adaptive}/                                through the default strategy\n  \
+        "The balancer runs with {config},\n\
+         its admin API is at {admin}. In another terminal:\n\
+         \n  curl http://{adaptive}/                                the default strategy\n  \
          evenkeel top --admin {admin}                     every member, live\n  \
-         evenkeel ctl --admin {admin} explain adaptive    why a request goes where it goes\n  \
+         evenkeel ctl --admin {admin} explain adaptive    why it went there\n  \
          curl http://{admin}/metrics                      for Prometheus\n",
         config = stage.config.display(),
         admin = stage.admin,
