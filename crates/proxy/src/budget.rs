@@ -12,8 +12,8 @@ const RETRIES_PER_SECOND: f64 = 1.0;
 /// Most retries that can be saved up; also what a new budget starts with.
 const CAPACITY: f64 = 10.0;
 
-/// Seconds of requests whose share can be saved up beyond [`CAPACITY`] are not: a burst
-/// of failures meets at most this many tokens plus the share of what arrives with it.
+/// The budget of one service in one worker: a burst of failures meets at most
+/// [`CAPACITY`] tokens plus the share of what arrives with it.
 #[derive(Debug)]
 pub(crate) struct RetryBudget {
     tokens: f64,

@@ -160,7 +160,12 @@ impl Listening {
         let Ok(socket) = socket.into_std() else {
             return;
         };
-        while let Ok((client, peer)) = socket.accept() {
+        loop {
+            let (client, peer) = match socket.accept() {
+                Ok(next) => next,
+                Err(error) if is_the_clients(&error) => continue,
+                Err(_) => break,
+            };
             let client = client
                 .set_nonblocking(true)
                 .and_then(|()| TcpStream::from_std(client));
