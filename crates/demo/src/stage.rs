@@ -31,7 +31,7 @@ pub const TURNS_SLOW: usize = 1;
 pub const SLOWDOWN: f32 = 5.0;
 
 /// Share of the four back-ends' capacity that the load asks for.
-const UTILISATION: f64 = 0.6;
+const UTILISATION: f64 = 0.5;
 
 /// The two arms, by the names of their rules, groups and strategies. The first is the
 /// default strategy.
