@@ -3,7 +3,7 @@
 //! stalled balancer or back-end cannot hide behind a waiting client.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,11 @@ const MAX_UNDER_WAY: usize = 4000;
 #[derive(Debug, Default)]
 pub struct Seen {
     samples: VecDeque<Sample>,
-    under_way: usize,
+    /// When the requests that wait for their answer were due; the number tells apart those
+    /// of one instant.
+    waiting: BTreeSet<(Instant, u64)>,
+    /// Requests begun so far.
+    begun: u64,
     /// Answered so far.
     pub answered: u64,
     /// Failed so far: refused, cut, not 200, or given up.
@@ -48,17 +52,42 @@ pub struct Quantiles {
 impl Seen {
     /// Requests that are waiting for their answer.
     pub fn under_way(&self) -> usize {
-        self.under_way
+        self.waiting.len()
     }
 
-    /// Quantiles of the requests that were due within `range` and have been answered.
-    pub fn quantiles(&self, from: Instant, to: Instant) -> Quantiles {
-        let chosen = self
+    /// Quantiles of the requests that were due from `from` to before `to`. One that still
+    /// waits at `now` counts with the time that it has waited: left out, those that wait
+    /// longest would make the others look good.
+    pub fn quantiles(&self, from: Instant, to: Instant, now: Instant) -> Quantiles {
+        let answered = self
             .samples
             .iter()
             .filter(|sample| (from..to).contains(&sample.due))
             .map(|sample| sample.latency);
-        quantiles(chosen.collect())
+        let waiting = self
+            .waiting
+            .range((from, 0)..(to, 0))
+            .map(|(due, _)| now.saturating_duration_since(*due));
+        quantiles(answered.chain(waiting).collect())
+    }
+
+    fn begin(&mut self, due: Instant) -> (Instant, u64) {
+        self.begun += 1;
+        self.waiting.insert((due, self.begun));
+        (due, self.begun)
+    }
+
+    fn end(&mut self, request: (Instant, u64), is_answered: bool) {
+        self.waiting.remove(&request);
+        if is_answered {
+            self.answered += 1;
+            self.samples.push_back(Sample {
+                due: request.0,
+                latency: request.0.elapsed(),
+            });
+        } else {
+            self.failed += 1;
+        }
     }
 
     /// Forgets requests that were due before `time`.
@@ -101,28 +130,20 @@ pub async fn run(target: SocketAddr, rate: f64, seed: u64, seen: Arc<Mutex<Seen>
     loop {
         due += Duration::from_secs_f64(-(1.0 - rng.f64()).ln() / rate);
         tokio::time::sleep_until(due.into()).await;
-        if lock(&seen).under_way >= MAX_UNDER_WAY {
-            lock(&seen).failed += 1;
-            continue;
-        }
-        lock(&seen).under_way += 1;
+        let this = {
+            let mut seen = lock(&seen);
+            if seen.under_way() >= MAX_UNDER_WAY {
+                seen.failed += 1;
+                continue;
+            }
+            seen.begin(due)
+        };
         let (idle, seen) = (Rc::clone(&idle), Arc::clone(&seen));
         tokio::task::spawn_local(async move {
             let reused = idle.borrow_mut().pop();
             let result = request(target, reused).await;
-            let mut seen = lock(&seen);
-            seen.under_way -= 1;
-            match result {
-                Ok(stream) => {
-                    seen.answered += 1;
-                    seen.samples.push_back(Sample {
-                        due,
-                        latency: due.elapsed(),
-                    });
-                    idle.borrow_mut().push(stream);
-                }
-                Err(_) => seen.failed += 1,
-            }
+            lock(&seen).end(this, result.is_ok());
+            idle.borrow_mut().extend(result.ok());
         });
     }
 }
@@ -155,6 +176,21 @@ async fn request(target: SocketAddr, reused: Option<TcpStream>) -> std::io::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_that_wait_count() {
+        let mut seen = Seen::default();
+        let due = Instant::now();
+        let (first, _second) = (seen.begin(due), seen.begin(due));
+        let to = due + Duration::from_millis(1);
+        let now = due + Duration::from_secs(9);
+        assert_eq!(seen.quantiles(due, to, now).p50, Duration::from_secs(9));
+        seen.end(first, true);
+        let found = seen.quantiles(due, to, now);
+        assert_eq!((found.count, found.p99), (2, Duration::from_secs(9)));
+        assert_eq!((seen.under_way(), seen.answered), (1, 1));
+        assert_eq!(seen.quantiles(to, now, now).count, 0);
+    }
 
     #[test]
     fn quantiles_of_few_and_many() {

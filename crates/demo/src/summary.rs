@@ -18,7 +18,8 @@ pub fn summary(show: &Show) -> String {
     let ran = show.started.elapsed().as_secs();
     let _ = writeln!(
         text,
-        "\nThe same {:.0} requests per second for {ran} s, as their clients saw them.\n\
+        "\nThe same {:.0} requests per second for {ran} s, as their clients saw them;\n\
+         what was never answered counts with the time that it waited.\n\
          In the slow phases back-end {} of each arm took {SLOWDOWN} times as long.\n",
         show.stage.rate,
         TURNS_SLOW + 1,
@@ -77,5 +78,5 @@ pub fn summary(show: &Show) -> String {
 }
 
 fn between(arm: &Arm, started: Instant, from: Duration, to: Duration) -> Quantiles {
-    load::lock(&arm.seen).quantiles(started + from, started + to)
+    load::lock(&arm.seen).quantiles(started + from, started + to, Instant::now())
 }

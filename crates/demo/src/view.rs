@@ -17,20 +17,30 @@ use crate::stage::{Arm, SLOWDOWN, Stage, TURNS_SLOW};
 /// The clients' figures are those of the last five seconds.
 const WINDOW: Duration = Duration::from_secs(5);
 
+/// Seconds that are judged again when another one is over.
+const REJUDGED: usize = 15;
+
 /// 99th percentile of each second so far, per arm.
 #[derive(Debug, Default)]
 pub struct History(Vec<Vec<Duration>>);
 
 impl History {
-    /// Adds the seconds that are over. A second is judged two seconds later: what has not
-    /// been answered by then is in the next ones.
+    /// Adds the seconds that are over, and judges the latest ones again: some of their
+    /// requests may have been waiting.
     pub fn follow(&mut self, stage: &Stage, started: Instant) {
+        const SECOND: Duration = Duration::from_secs(1);
+        let now = Instant::now();
+        let seconds = usize::try_from(now.duration_since(started).as_secs()).unwrap_or(0);
         self.0.resize(stage.arms.len(), Vec::new());
         for (arm, past) in stage.arms.iter().zip(&mut self.0) {
-            while started.elapsed() >= Duration::from_secs(past.len() as u64 + 3) {
-                let from = started + Duration::from_secs(past.len() as u64);
-                let second = load::lock(&arm.seen).quantiles(from, from + Duration::from_secs(1));
-                past.push(second.p99);
+            if past.len() == seconds {
+                continue;
+            }
+            past.truncate(past.len().saturating_sub(REJUDGED));
+            let seen = load::lock(&arm.seen);
+            for second in past.len()..seconds {
+                let from = started + SECOND * u32::try_from(second).unwrap_or(u32::MAX);
+                past.push(seen.quantiles(from, from + SECOND, now).p99);
             }
         }
     }
@@ -160,7 +170,7 @@ fn clients_line(arm: &Arm) -> String {
     let now = Instant::now();
     let Quantiles { p50, p99, .. } = now
         .checked_sub(WINDOW)
-        .map(|from| seen.quantiles(from, now))
+        .map(|from| seen.quantiles(from, now, now))
         .unwrap_or_default();
     format!(
         "clients: p50 {:>6}  p99 {:>6}  waiting {:>4}  failed {}  p99 by second:",
