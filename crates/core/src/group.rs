@@ -185,6 +185,7 @@ impl Group {
         members: Vec<Member>,
         state: Arc<GroupState>,
     ) -> Self {
+        members.iter().for_each(|member| member.slot.prepare());
         let seat = |member: &Member| Seat {
             slot: Arc::clone(&member.slot),
             location: Arc::clone(&member.location),

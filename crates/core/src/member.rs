@@ -1,8 +1,8 @@
 //! Members: what a snapshot says of them, and the slot that outlives snapshots.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::effective::{Damped, LoadFactor};
@@ -115,8 +115,10 @@ pub struct Slot {
     /// What reports make of the weight.
     load_factor: LoadFactor,
 
-    // From here on: written once per request, read by control loops and the admin API.
-    record: Record,
+    /// Written once per request, read by control loops and the admin API. Kept apart
+    /// because it is large: with it inside, each slot would be in a page of its own, and
+    /// drawing one of many thousand would miss the TLB. Made by [`Slot::prepare`].
+    record: OnceLock<Box<Record>>,
 }
 
 /// What a slot needs to know of its group's settings to digest an observation.
@@ -143,7 +145,7 @@ impl Slot {
             estimate: Estimate::default(),
             damped: Damped::default(),
             load_factor: LoadFactor::default(),
-            record: Record::default(),
+            record: OnceLock::new(),
         }
     }
 
@@ -292,8 +294,15 @@ impl Slot {
     }
 
     /// What was observed so far, beyond what `pick` reads.
+    #[inline]
     pub fn record(&self) -> &Record {
-        &self.record
+        self.record.get_or_init(Box::default)
+    }
+
+    /// Makes the place for what will be observed, so that no request has to. A group
+    /// does so when all its slots exist: then they lie side by side in memory.
+    pub(crate) fn prepare(&self) {
+        self.record();
     }
 
     /// Counts a request that begins; answers how many there were before.
@@ -319,8 +328,8 @@ impl Slot {
             Outcome::Success => {
                 self.latency
                     .sample(latency.as_secs_f32(), now, digest.decay);
-                self.record.histogram.add(latency);
-                self.record.window.count(now, true);
+                self.record().histogram.add(latency);
+                self.record().window.count(now, true);
                 self.failure_share.add(false, now, digest.decay);
                 // Mostly it is 0 already: reading keeps the cache line shared.
                 return match self.consecutive_failures() {
@@ -335,8 +344,8 @@ impl Slot {
         };
         let cost = cost.max(digest.penalty).as_secs_f32();
         self.penalty.sample(cost, now, digest.decay);
-        self.record.histogram.add(latency);
-        self.record.window.count(now, false);
+        self.record().histogram.add(latency);
+        self.record().window.count(now, false);
         self.failure_share.add(true, now, digest.decay);
         self.consecutive_failures.fetch_add(1, Ordering::Relaxed);
         0
@@ -348,7 +357,7 @@ impl Slot {
     pub(crate) fn observe_broken(&self, before: u32, now: Instant, digest: Digest) {
         let cost = digest.penalty.as_secs_f32();
         self.penalty.sample(cost, now, digest.decay);
-        self.record.window.turn_into_failure(now);
+        self.record().window.turn_into_failure(now);
         self.failure_share.add(true, now, digest.decay);
         // As if the success had never been: a member that breaks off every answer
         // must reach any limit of failures in a row.

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::choose::{Best, Candidates, SCAN_UP_TO, Urn};
 use super::{Kind, Param, Strategy, Values};
+use crate::estimate::fade;
 use crate::group::View;
 use crate::member::Member;
 use crate::time::{millis, millis_since};
@@ -102,7 +103,7 @@ struct Place {
     /// Time in milliseconds (high half), uses left (8 bits; 0 is an empty place), member
     /// (24 bits).
     who: AtomicU64,
-    /// RIF per unit of weight (f32 bits, high half) and latency in seconds (f32 bits).
+    /// RIF per unit of weight (f32 bits, high half) and cost (f32 bits).
     seen: AtomicU64,
 }
 
@@ -112,7 +113,8 @@ struct Probe {
     at: u32,
     uses: u32,
     rif: f32,
-    latency: f32,
+    /// Service time with penalty, in seconds.
+    cost: f32,
 }
 
 const INDEX_BITS: u32 = 24;
@@ -127,13 +129,13 @@ impl Place {
             at: (who >> 32) as u32,
             uses: u32::from((who >> INDEX_BITS) as u8),
             rif: f32::from_bits((seen >> 32) as u32),
-            latency: f32::from_bits(seen as u32),
+            cost: f32::from_bits(seen as u32),
         }
     }
 
     #[inline]
     fn set(&self, probe: &Probe) {
-        let seen = (u64::from(probe.rif.to_bits()) << 32) | u64::from(probe.latency.to_bits());
+        let seen = (u64::from(probe.rif.to_bits()) << 32) | u64::from(probe.cost.to_bits());
         let who = (u64::from(probe.at) << 32)
             | (u64::from(probe.uses.min(255)) << INDEX_BITS)
             | probe.index as u64;
@@ -228,12 +230,15 @@ impl Prequal {
         trace: &mut Trace,
     ) -> Option<usize> {
         let in_flight = Candidates::All.in_flight(view);
-        let neutral = Candidates::All.neutral_latency(view).unwrap_or(PRIOR);
+        let neutral = Candidates::All
+            .mean(view, |index| service_time(view, index))
+            .unwrap_or(PRIOR);
         let (mut cold, mut hot) = (Best::new(0.01), Best::new(0.0));
         let hot_above = self.hot_above();
         for index in view.eligible() {
             let rif = in_flight.per_weight(index);
-            let latency = view.latency(index).unwrap_or(neutral) + view.penalty(index);
+            let service = service_time(view, index).unwrap_or(neutral);
+            let latency = (service + view.penalty(index)) * (rif + 1.0);
             if !view.is_rehearsal() {
                 self.learn(rif);
             }
@@ -263,8 +268,8 @@ impl Prequal {
                 at: now,
                 uses: self.budget as u32 + u32::from(fraction),
                 rif,
-                latency: match view.latency(index) {
-                    Some(latency) => latency + view.penalty(index),
+                cost: match service_time(view, index) {
+                    Some(time) => time + view.penalty(index),
                     None => UNKNOWN - view.penalty(index),
                 },
             };
@@ -292,11 +297,12 @@ impl Prequal {
             let age = millis_since(probe.at, view.now());
             // A new snapshot has a new pool, but a writer of the old one may be late.
             let valid = probe.uses > 0 && age <= self.max_age && probe.index < view.len();
-            let mut latency = probe.latency;
-            if valid && latency < 0.0 {
-                let neutral = neutral.get_or_insert_with(|| self.known_latency());
-                latency = *neutral + UNKNOWN - latency;
+            let mut cost = probe.cost;
+            if valid && cost < 0.0 {
+                let neutral = neutral.get_or_insert_with(|| self.known_cost());
+                cost = *neutral + UNKNOWN - cost;
             }
+            let latency = cost * (probe.rif + 1.0);
             let rank = Rank::new(probe.rif, latency, hot_above);
             if trace.is_on() && valid {
                 note(trace, probe.index, rank, probe.rif, latency, hot_above);
@@ -326,18 +332,29 @@ impl Prequal {
         view.is_eligible(probe.index).then_some(probe.index)
     }
 
-    /// Mean of the latencies in the pool that are known.
+    /// Mean of the costs in the pool that are known.
     #[cold]
-    fn known_latency(&self) -> f32 {
+    fn known_cost(&self) -> f32 {
         let (mut sum, mut count) = (0.0, 0.0);
         for probe in self.pool.iter().map(Place::get) {
-            if probe.uses > 0 && probe.latency >= 0.0 {
-                sum += probe.latency;
+            if probe.uses > 0 && probe.cost >= 0.0 {
+                sum += probe.cost;
                 count += 1.0;
             }
         }
         if count > 0.0 { sum / count } else { PRIOR }
     }
+}
+
+/// What the member at `index` takes for one request. Without answers it decays, or a
+/// member that was slow once would never be looked at again.
+#[inline]
+fn service_time(view: &View<'_>, index: usize) -> Option<f32> {
+    let time = view.service_time(index)?;
+    Some(match view.stale_since(index) {
+        Some(silence) => time * fade(silence, view.settings().latency_decay),
+        None => time,
+    })
 }
 
 fn note(trace: &mut Trace, index: usize, rank: Rank, rif: f32, latency: f32, hot_above: f32) {
