@@ -438,7 +438,7 @@ impl<'a> View<'a> {
 
     /// Indices of the members that may be picked.
     #[inline]
-    pub fn eligible(&self) -> impl Iterator<Item = usize> + use<'a> {
+    pub fn eligible(&self) -> impl Iterator<Item = usize> + Clone + use<'a> {
         let view = *self;
         (0..self.len()).filter(move |&index| view.is_eligible(index))
     }

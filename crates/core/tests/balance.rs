@@ -191,6 +191,20 @@ fn as_good_as_the_best_peer_with_other_members_and_traffic() {
     worlds.iter().for_each(as_good_as_the_best_peer);
 }
 
+/// `prequal` once compared latencies without regard to the queue behind which a request
+/// would wait, and let a loaded member lift the limit above which it was hot: in small
+/// groups one member drowned, at up to hundred times the ideal.
+#[test]
+fn prequal_does_not_send_everything_to_one_member() {
+    for members in [3, 10] {
+        for scenario in &plain(members, 1)[..4] {
+            let prequal = p99(&play(scenario, &named("prequal")));
+            let ratio = prequal / p99(&play(scenario, &named("peak_ewma")));
+            assert!(ratio <= 1.1, "{}: {ratio}", scenario.name);
+        }
+    }
+}
+
 /// Traefik 12306: one of five identical servers got 5 of 1,500 requests. Shares need not
 /// be equal, which no response time would gain by, but nobody is left out.
 #[test]

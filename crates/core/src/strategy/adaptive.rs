@@ -58,7 +58,7 @@
 //! - `1 / (1 - utilisation)`, as in an M/G/1 queue: 1.7 instead of 1.15 with a report
 //!   each second, because latency has it already and is newer.
 
-use super::choose::{CHOICES, Choices, SCAN_UP_TO};
+use super::choose::{Best, CHOICES, Candidates, Choices, MAX_CHOICES, SCAN_UP_TO};
 use super::{Kind, Param, Strategy};
 use crate::estimate::fade;
 use crate::group::View;
@@ -114,9 +114,13 @@ impl Strategy for Adaptive {
     }
 
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
-        let candidates = self
-            .choices
-            .candidates_until(view, rng, |drawn| has_good_one(view, drawn));
+        // Each one drawn is looked at once: in a large group that is a cache miss.
+        let mut looks = [Look::default(); MAX_CHOICES];
+        let candidates = self.choices.candidates_until(view, rng, |drawn| {
+            let last = drawn.len() - 1;
+            looks[last] = Look::at(view, drawn[last] as usize);
+            has_good_one(&looks[..=last])
+        });
         if rng.u32(..TRIAL_INTERVAL) == 0 {
             let silence = |index: usize| match view.slot(index).in_flight() {
                 0 => view.stale_since(index).map_or(0.0, |s| s.as_secs_f32()),
@@ -134,51 +138,122 @@ impl Strategy for Adaptive {
             }
         }
 
-        // The geometric mean: neither a slow member nor a lucky one moves it far.
-        let typical = candidates
-            .mean(view, |index| view.service_time(index).map(f32::log2))
-            .map_or(1.0, f32::exp2);
-        let reported = view.settings().adaptive && view.settings().load_id.is_utilization();
-        let mean_load = reported
-            .then(|| candidates.mean(view, |index| view.load(index)))
-            .flatten();
-        candidates.lowest(view, rng, |index| {
-            let known = view.service_time(index);
-            let service = match known {
-                None => typical,
-                Some(time) => believed(view, index, time, typical),
-            };
-            let (in_flight, weight) = (view.slot(index).in_flight(), view.weight(index));
-            let places = in_flight as f32 / weight + 1.0;
-            let failures = view.failure_share(index);
-            let load = mean_load.and_then(|_| view.load(index));
-            let excess = match (load, mean_load) {
-                (Some(load), Some(mean)) => (load.min(1.0) - mean - LOAD_TOLERANCE).max(0.0),
-                _ => 0.0,
-            };
-            let score = service * places * (1.0 + FAILURE_COST * failures) / (1.0 - excess);
-            trace.candidate(index, Some(score.into()), || {
-                let source = match known {
-                    None => " (typical: no answer yet)".into(),
-                    Some(time) if time != service => {
-                        format!(" (last known {:.1} ms)", time * 1e3)
-                    }
-                    Some(_) => String::new(),
-                };
-                let load = match load {
-                    Some(load) => format!(", load {load:.2}"),
-                    None => String::new(),
-                };
-                format!(
-                    "service time {:.1} ms{source}, in flight {in_flight}, weight {}, failures {:.0} %{load}",
-                    service * 1e3,
-                    Short(weight),
-                    failures * 100.0,
-                )
-            });
-            score
-        })
+        match &candidates {
+            Candidates::Drawn(_, count) => {
+                let looks = looks[..*count].iter().copied();
+                // The first of equal ones was drawn by weight.
+                shortest(view, rng, trace, looks, |_| 0.0)
+            }
+            Candidates::All if view.len() <= LOOKS => {
+                let mut looks = [Look::default(); LOOKS];
+                let mut count = 0;
+                for (look, index) in looks.iter_mut().zip(view.eligible()) {
+                    *look = Look::at(view, index);
+                    count += 1;
+                }
+                let looks = looks[..count].iter().copied();
+                shortest(view, rng, trace, looks, |look| look.weight)
+            }
+            Candidates::All => {
+                let looks = view.eligible().map(|index| Look::at(view, index));
+                shortest(view, rng, trace, looks, |look| look.weight)
+            }
+        }
     }
+}
+
+/// Members that are looked at once, rather than for each sum, when all are compared.
+const LOOKS: usize = 32;
+
+/// What a decision needs to know of a candidate.
+#[derive(Clone, Copy, Debug, Default)]
+struct Look {
+    index: u32,
+    in_flight: u32,
+    weight: f32,
+    /// Service time in seconds.
+    known: Option<f32>,
+    failures: f32,
+    /// Reported utilisation.
+    load: Option<f32>,
+}
+
+impl Look {
+    #[inline]
+    fn at(view: &View<'_>, index: usize) -> Self {
+        Look {
+            index: index as u32,
+            in_flight: view.slot(index).in_flight(),
+            weight: view.weight(index),
+            known: view.service_time(index),
+            failures: view.failure_share(index),
+            load: match view.settings().load_id.is_utilization() {
+                true => view.load(index),
+                false => None,
+            },
+        }
+    }
+}
+
+/// The candidate with the lowest score; of equal ones one by chance, by `share`.
+#[inline]
+fn shortest(
+    view: &View<'_>,
+    rng: &mut fastrand::Rng,
+    trace: &mut Trace,
+    looks: impl Iterator<Item = Look> + Clone,
+    share: impl Fn(&Look) -> f32,
+) -> Option<usize> {
+    // The geometric mean: neither a slow member nor a lucky one moves it far.
+    let typical = mean(looks.clone().filter_map(|look| look.known.map(f32::log2)));
+    let typical = typical.map_or(1.0, f32::exp2);
+    let mean_load = mean(looks.clone().filter_map(|look| look.load));
+    let mut best = Best::new(0.0);
+    for look in looks {
+        let index = look.index as usize;
+        let service = match look.known {
+            None => typical,
+            Some(time) => believed(view, index, time, typical),
+        };
+        let places = look.in_flight as f32 / look.weight + 1.0;
+        let excess = match (look.load, mean_load) {
+            (Some(load), Some(mean)) => (load.min(1.0) - mean - LOAD_TOLERANCE).max(0.0),
+            _ => 0.0,
+        };
+        let score = service * places * (1.0 + FAILURE_COST * look.failures) / (1.0 - excess);
+        trace.candidate(index, Some(score.into()), || {
+            let source = match look.known {
+                None => " (typical: no answer yet)".into(),
+                Some(time) if time != service => {
+                    format!(" (last known {:.1} ms)", time * 1e3)
+                }
+                Some(_) => String::new(),
+            };
+            let load = match look.load {
+                Some(load) => format!(", load {load:.2}"),
+                None => String::new(),
+            };
+            format!(
+                "service time {:.1} ms{source}, in flight {}, weight {}, failures {:.0} %{load}",
+                service * 1e3,
+                look.in_flight,
+                Short(look.weight),
+                look.failures * 100.0,
+            )
+        });
+        best.offer(index, score, share(&look), rng);
+    }
+    best.index()
+}
+
+#[inline]
+fn mean(values: impl Iterator<Item = f32>) -> Option<f32> {
+    let (mut sum, mut count) = (0.0, 0);
+    for value in values {
+        sum += value;
+        count += 1;
+    }
+    (count > 0).then(|| sum / count as f32)
 }
 
 /// What the service `time` of the member at `index` counts as.
@@ -188,11 +263,14 @@ fn believed(view: &View<'_>, index: usize, time: f32, typical: f32) -> f32 {
     if (1.0 / SAME..SAME).contains(&ratio) {
         return typical;
     }
+    if ratio <= 1.0 / SIMILAR {
+        return time;
+    }
     let Some(silence) = view.stale_since(index) else {
         return time;
     };
     if ratio < 1.0 {
-        return if ratio > 1.0 / SIMILAR { typical } else { time };
+        return typical;
     }
     let faded = ratio * fade(silence, view.settings().latency_decay);
     if faded < SIMILAR {
@@ -205,15 +283,15 @@ fn believed(view: &View<'_>, index: usize, time: f32, typical: f32) -> f32 {
 /// Whether one of those drawn, two at least, is as good as it gets: idle, without
 /// failures, and about as fast as the fastest.
 #[inline]
-fn has_good_one(view: &View<'_>, drawn: &[u32]) -> bool {
+fn has_good_one(drawn: &[Look]) -> bool {
     if drawn.len() < 2 {
         return false;
     }
-    let time = |index: &u32| view.service_time(*index as usize);
-    let fastest = drawn.iter().filter_map(time).fold(f32::INFINITY, f32::min);
-    drawn.iter().any(|index| {
-        view.slot(*index as usize).in_flight() == 0
-            && time(index).is_none_or(|time| time < SIMILAR * fastest)
-            && view.failure_share(*index as usize) == 0.0
+    let times = drawn.iter().filter_map(|look| look.known);
+    let fastest = times.fold(f32::INFINITY, f32::min);
+    drawn.iter().any(|look| {
+        look.in_flight == 0
+            && look.known.is_none_or(|time| time < SIMILAR * fastest)
+            && look.failures == 0.0
     })
 }

@@ -274,7 +274,8 @@ impl Choices {
         self.candidates_until(view, rng, |_| false)
     }
 
-    /// The same, but draws no further once `enough` says so of what is drawn.
+    /// The same, but draws no further once `enough` says so of what is drawn. It is asked
+    /// after each one.
     #[inline]
     pub(super) fn candidates_until(
         &self,
@@ -299,7 +300,7 @@ impl Choices {
             }
             drawn[count] = index as u32;
             count += 1;
-            if count == self.choices || enough(&drawn[..count]) {
+            if enough(&drawn[..count]) || count == self.choices {
                 return Candidates::Drawn(drawn, count);
             }
         }

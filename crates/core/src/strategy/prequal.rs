@@ -5,15 +5,18 @@
 //! flight (RIF) and a latency. A probe is *hot* if its RIF is above a quantile of recent
 //! RIFs. Among the cold ones the lowest latency wins; if all are hot, the lowest RIF. A
 //! pool of 16 probes is filled with a few random ones per decision; a probe is dropped
-//! when it is older than a second, when it has been used so often that the pool would
-//! not be renewed (the paper's reuse budget), and once per decision the worst or the
-//! oldest one goes. With fewer than two probes a random member is taken.
+//! when it is older than a second, or when it has been used so often that the pool would
+//! not be renewed (the paper's reuse budget), and for every fourth probe taken the worst
+//! or the oldest one goes. With fewer than two probes a random member is taken.
 //!
-//! Here a probe costs nothing but a look at the member's slot (or at its reported
-//! requests in flight), and the latency is the peak-sensitive average of what this
-//! process observed, with the penalty for failures. In a group of up to `scan_up_to`
-//! members, where the reuse budget of the paper is not defined, all are looked at
-//! instead of a pool.
+//! The paper's latency is that of requests which met about the same RIF. Here it is the
+//! service time (see `estimate.rs`), with the penalty for failures, times RIF plus one.
+//! It rises with each request that is bound to the probed member.
+//!
+//! A probe costs nothing but a look at the member's slot (or at its reported requests in
+//! flight). In a group of up to `scan_up_to` members, where the reuse budget of the paper
+//! is not defined, all are looked at instead of a pool. In one of fewer than
+//! `1 / (1 - quantile)` members nobody is hot, and latency alone decides.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -73,6 +76,9 @@ pub(super) const KIND: Kind = Kind {
 
 /// Probes in the pool.
 const POOL: usize = 16;
+
+/// Probes that are removed for each one that is taken.
+const REMOVED: f32 = 0.25;
 
 /// The latency in seconds that is assumed where none is known.
 const PRIOR: f32 = 0.05;
@@ -180,8 +186,8 @@ impl Prequal {
     fn new(values: &Values, members: &[Member]) -> Self {
         let probes = values.get(PROBES.name) as usize;
         let (pool, group) = (POOL as f32, members.len().max(1) as f32);
-        // The paper's formula with delta = 1 and one removal per decision.
-        let renewal = (1.0 - pool / group) * probes as f32 - 1.0;
+        // The paper's formula with delta = 1.
+        let renewal = (1.0 - pool / group - REMOVED) * probes as f32;
         let budget = if renewal > 0.0 {
             (2.0 / renewal).clamp(1.0, 200.0)
         } else {
@@ -200,9 +206,12 @@ impl Prequal {
         }
     }
 
-    fn hot_above(&self) -> f32 {
+    /// The RIF above which a member is hot. Where a single member is a larger share of
+    /// the group than may be hot, none is: the most loaded one would lift the quantile
+    /// with it.
+    fn hot_above(&self, members: usize) -> f32 {
         match self.quantile {
-            1.0.. => f32::INFINITY,
+            q if (1.0 - q) * (members as f32) < 1.0 => f32::INFINITY,
             q if q <= 0.0 => -1.0,
             _ => f32::from_bits(self.hot_above.load(Ordering::Relaxed)),
         }
@@ -230,14 +239,17 @@ impl Prequal {
         trace: &mut Trace,
     ) -> Option<usize> {
         let in_flight = Candidates::All.in_flight(view);
-        let neutral = Candidates::All
-            .mean(view, |index| service_time(view, index))
-            .unwrap_or(PRIOR);
+        let mut neutral = None;
         let (mut cold, mut hot) = (Best::new(0.01), Best::new(0.0));
-        let hot_above = self.hot_above();
+        let hot_above = self.hot_above(view.len());
         for index in view.eligible() {
             let rif = in_flight.per_weight(index);
-            let service = service_time(view, index).unwrap_or(neutral);
+            let service = service_time(view, index).unwrap_or_else(|| {
+                *neutral.get_or_insert_with(|| {
+                    let known = Candidates::All.mean(view, |index| service_time(view, index));
+                    known.unwrap_or(PRIOR)
+                })
+            });
             let latency = (service + view.penalty(index)) * (rif + 1.0);
             if !view.is_rehearsal() {
                 self.learn(rif);
@@ -286,47 +298,56 @@ impl Prequal {
         rng: &mut fastrand::Rng,
         trace: &mut Trace,
     ) -> Option<usize> {
-        // Rank or age in the high bits, place in the low ones.
-        let (mut best, mut worst, mut oldest) = (u64::MAX, 0, 0);
-        let mut count = 0;
-        let hot_above = self.hot_above();
+        let now = view.now();
+        let hot_above = self.hot_above(view.len());
         let mut neutral = None;
-        let mut probes = [Probe::default(); POOL];
-        for (place, (slot, probe)) in self.pool.iter().zip(&mut probes).enumerate() {
-            *probe = slot.get();
-            let age = millis_since(probe.at, view.now());
-            // A new snapshot has a new pool, but a writer of the old one may be late.
-            let valid = probe.uses > 0 && age <= self.max_age && probe.index < view.len();
+        // A new snapshot has a new pool, but a writer of the old one may be late.
+        let is_valid = |probe: &Probe| {
+            probe.uses > 0
+                && millis_since(probe.at, now) <= self.max_age
+                && probe.index < view.len()
+        };
+        // Rank in the high bits, place in the low ones.
+        let (mut best, mut worst, mut count) = (u64::MAX, 0, 0);
+        for (place, slot) in self.pool.iter().enumerate() {
+            let probe = slot.get();
             let mut cost = probe.cost;
-            if valid && cost < 0.0 {
+            if cost < 0.0 {
                 let neutral = neutral.get_or_insert_with(|| self.known_cost());
                 cost = *neutral + UNKNOWN - cost;
             }
             let latency = cost * (probe.rif + 1.0);
             let rank = Rank::new(probe.rif, latency, hot_above);
+            let key = (u64::from(rank.0) << 8) | place as u64;
+            let valid = is_valid(&probe);
+            best = best.min(if valid { key } else { u64::MAX });
+            worst = worst.max(if valid { key } else { 0 });
+            count += u32::from(valid);
             if trace.is_on() && valid {
                 note(trace, probe.index, rank, probe.rif, latency, hot_above);
             }
-            let at = |high: u32| (u64::from(high) << 8) | place as u64;
-            best = best.min(if valid { at(rank.0) } else { u64::MAX });
-            worst = worst.max(if valid { at(rank.0) } else { 0 });
-            oldest = oldest.max(if valid { at(age) } else { 0 });
-            count += u32::from(valid);
         }
         if count < 2 {
             return None;
         }
-        let place = best as usize % POOL;
-        let probe = probes[place];
+        let place = &self.pool[best as usize % POOL];
+        let probe = place.get();
+        if probe.index >= view.len() {
+            return None;
+        }
         if !view.is_rehearsal() {
             // The request to come is in flight when the probe is used next.
-            self.pool[place].set(&Probe {
-                uses: probe.uses - 1,
+            place.set(&Probe {
+                uses: probe.uses.saturating_sub(1),
                 rif: probe.rif + 1.0 / view.weight(probe.index).max(1e-3),
                 ..probe
             });
-            let removed = if rng.bool() { worst } else { oldest };
-            self.pool[removed as usize % POOL].clear();
+            if rng.f32() < REMOVED * self.probes as f32 {
+                // The oldest one, or else the worst.
+                let oldest = self.next.load(Ordering::Relaxed) as usize;
+                let removed = if rng.bool() { oldest } else { worst as usize };
+                self.pool[removed % POOL].clear();
+            }
         }
         // It may have gone away, or be tried already, since it was looked at.
         view.is_eligible(probe.index).then_some(probe.index)
