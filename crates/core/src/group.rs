@@ -606,8 +606,14 @@ impl<'a> View<'a> {
 pub enum Outcome {
     /// Answered.
     Success,
-    /// The member failed: connection refused or reset, timeout, garbage, 5xx.
+    /// The member failed as a server: connection refused or reset, timeout, garbage.
+    /// Only these count as failures in a row, which the connection failure limit is
+    /// about.
     Failure,
+    /// The member answered, with an error of its own (5xx). It costs like a failure, but
+    /// one client that keeps asking for a broken page must not have members ejected:
+    /// that takes a larger share of errors than the other members have.
+    Error,
     /// The member is alive and says that it has too much to do (429, 503), and
     /// perhaps for how long.
     Overloaded {
@@ -811,6 +817,27 @@ mod tests {
         let recent = slot.record().recent(at(2), DECAY);
         assert_eq!((recent.total, recent.failures), (5, 5));
         assert_eq!(slot.record().totals().failures, 5);
+    }
+
+    #[test]
+    fn answers_with_an_error_cost_but_are_no_failures_in_a_row() {
+        let group = group(1, None);
+        let slot = &group.members()[0].slot;
+        let end = |outcome| group.bind(0, at(0)).unwrap().finish(outcome, at(1));
+        let busy = Outcome::Overloaded { retry_after: None };
+        for answer in [Outcome::Error, busy] {
+            end(Outcome::Failure);
+            assert_eq!(slot.consecutive_failures(), 1);
+            end(answer);
+            assert_eq!(slot.consecutive_failures(), 0, "{answer:?} is an answer");
+        }
+        assert_eq!(slot.penalty(at(1), DECAY), 5.0);
+        assert!(
+            slot.failure_share(at(1), DECAY) > 0.2,
+            "four of about sixteen"
+        );
+        let totals = slot.record().totals();
+        assert_eq!((totals.failures, totals.overloads), (3, 1));
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub struct Slot {
     reasons: AtomicU32,
     /// Current weight (f32 bits): configured, or changed live.
     weight: AtomicU32,
-    /// Failures since the last success.
+    /// [`Outcome::Failure`]s since the last answer.
     consecutive_failures: AtomicU32,
     /// When slow start began, in nanoseconds; 0 when the member is fully warm.
     ramp_from: AtomicU64,
@@ -231,7 +231,7 @@ impl Slot {
         self.failure_share.get(now, decay)
     }
 
-    /// Failures since the last success.
+    /// [`Outcome::Failure`]s since the last answer.
     #[inline]
     pub fn consecutive_failures(&self) -> u32 {
         self.consecutive_failures.load(Ordering::Relaxed)
@@ -337,7 +337,7 @@ impl Slot {
                     _ => self.consecutive_failures.swap(0, Ordering::Relaxed),
                 };
             }
-            Outcome::Failure => latency,
+            Outcome::Failure | Outcome::Error => latency,
             Outcome::Overloaded { retry_after } => {
                 latency.max(retry_after.unwrap_or_default().min(MAX_RETRY_AFTER))
             }
@@ -347,7 +347,12 @@ impl Slot {
         self.record().histogram.add(latency);
         self.record().window.count(now, false);
         self.failure_share.add(true, now, digest.decay);
-        self.consecutive_failures.fetch_add(1, Ordering::Relaxed);
+        if outcome == Outcome::Failure {
+            self.consecutive_failures.fetch_add(1, Ordering::Relaxed);
+        } else {
+            // It did answer.
+            self.consecutive_failures.store(0, Ordering::Relaxed);
+        }
         0
     }
 

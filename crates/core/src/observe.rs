@@ -170,7 +170,7 @@ impl Record {
     pub(crate) fn count(&self, outcome: Outcome) {
         let counter = match outcome {
             Outcome::Success => &self.successes,
-            Outcome::Failure => &self.failures,
+            Outcome::Failure | Outcome::Error => &self.failures,
             Outcome::Overloaded { .. } => &self.overloads,
             Outcome::Cancelled => &self.cancelled,
         };

@@ -49,7 +49,8 @@ pub(super) static TOP: &[Key<Config>] = &[
         name: "shutdown_grace",
         field: |config| &mut config.shutdown_grace,
         limits: Limits::Time(Duration::ZERO, DAY),
-        doc: "How long open connections may go on after SIGTERM. New ones are refused at once.",
+        doc: "How long open connections may go on after SIGTERM. New ones are refused at once; an \
+              idle client has one second for a request that is on its way.",
         example: r#""1m""#,
     },
 ];
@@ -295,7 +296,8 @@ pub(super) static HTTP: &[Key<HttpOptions>] = &[
         field: |http| &mut http.retries,
         limits: Limits::Number(0.0, 10.0, "further tries"),
         doc: "Most further tries, each at another member, for a request that may be tried \
-              again without harm.",
+              again without harm: none of it was sent, or it is idempotent (RFC 9110, \
+              section 9.2.2) and the member broke off, answered garbage or stayed silent.",
         example: "1",
     },
     Key {
@@ -451,7 +453,9 @@ pub(super) static GROUP: &[Key<GroupConfig>] = &[
         name: "connection_failure_limit",
         field: |group| &mut group.connection_failure_limit,
         limits: Limits::Number(1.0, 1000.0, "failures"),
-        doc: "After so many failures in a row a member is taken out.",
+        doc: "After so many failures in a row a member is taken out for a while: refused or \
+              broken connections, timeouts, garbage. An answer with a 5xx code is none; \
+              members that give far more of those than the others are taken out for that.",
         example: "3",
     },
     Key {

@@ -350,7 +350,7 @@ impl Client {
             429 | 503 => Outcome::Overloaded {
                 retry_after: head.values("retry-after").next().and_then(seconds),
             },
-            500.. => Outcome::Failure,
+            500.. => Outcome::Error,
             _ => Outcome::Success,
         };
         buffer.consume(len);
