@@ -269,7 +269,7 @@ fn believed(view: &View<'_>, index: usize, time: f32, typical: f32) -> f32 {
     let Some(silence) = view.stale_since(index) else {
         return time;
     };
-    if ratio < 1.0 {
+    if ratio < SIMILAR {
         return typical;
     }
     let faded = ratio * fade(silence, view.settings().latency_decay);
