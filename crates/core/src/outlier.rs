@@ -48,7 +48,6 @@ pub struct Outliers {
 struct History {
     until: Instant,
     time: Duration,
-    out: bool,
 }
 
 /// A change that [`Outliers::tick`] has made.
@@ -123,15 +122,14 @@ impl Outliers {
 
     fn end(&mut self, members: &[Member], now: Instant) -> Vec<Change> {
         let mut changes = Vec::new();
-        if self.histories.is_empty() {
-            return changes;
-        }
         for (index, member) in members.iter().enumerate() {
-            let Some(history) = self.histories.get_mut(&member.id) else {
+            if !member.slot.has(Reason::Ejected) {
                 continue;
-            };
-            if history.out && now >= history.until {
-                history.out = false;
+            }
+            // A member that left while it was ejected may come back when its history is
+            // gone already.
+            let history = self.histories.get(&member.id);
+            if history.is_none_or(|history| now >= history.until) {
                 member.slot.forgive();
                 member.slot.set(Reason::Ejected, false);
                 member.slot.set_ramp_from(Some(now));
@@ -202,9 +200,7 @@ impl Outliers {
             None => FIRST_TIME,
         };
         let until = now.after(time);
-        let out = true;
-        self.histories
-            .insert(member.id, History { until, time, out });
+        self.histories.insert(member.id, History { until, time });
         member.slot.set(Reason::Ejected, true);
         time
     }
@@ -269,15 +265,21 @@ mod tests {
     const LIMIT: u32 = 5;
 
     fn group(count: u64, panic_threshold: f32) -> Group {
-        let member = |id: u64| Member {
+        group_of((0..count).map(member).collect(), panic_threshold)
+    }
+
+    fn member(id: u64) -> Member {
+        Member {
             id: MemberId(id),
             name: format!("m{id}").into(),
             address: "192.0.2.1:80".parse().unwrap(),
             max_connections: None,
             location: Arc::new(Location::new(format!("l{id}"))),
             slot: Arc::new(Slot::new(Weight::ONE)),
-        };
-        let members: Vec<_> = (0..count).map(member).collect();
+        }
+    }
+
+    fn group_of(members: Vec<Member>, panic_threshold: f32) -> Group {
         let settings = GroupSettings {
             panic_threshold,
             ..GroupSettings::default()
@@ -334,6 +336,22 @@ mod tests {
         let slot = &group.members()[0].slot;
         assert_eq!(slot.ramp_from(), Some(at(11_200)), "it starts slowly");
         assert_eq!(outliers.tick(&group, LIMIT, at(11_300)), []);
+    }
+
+    #[test]
+    fn a_member_that_was_away_does_not_stay_ejected() {
+        let (group, mut outliers) = (group(3, 0.5), Outliers::default());
+        run(&group, 0, "xxxxx", at(1_000));
+        outliers.tick(&group, LIMIT, at(1_000));
+        assert_eq!(ejected(&group), [true, false, false]);
+        // It leaves, and is forgotten meanwhile.
+        let without = group_of(group.members()[1..].to_vec(), 0.5);
+        assert_eq!(outliers.tick(&without, LIMIT, at(100_000)), []);
+        assert!(outliers.histories.is_empty());
+        let event = Event::Returned;
+        let changes = outliers.tick(&group, LIMIT, at(100_100));
+        assert_eq!(changes, [Change { index: 0, event }]);
+        assert_eq!(ejected(&group), [false; 3]);
     }
 
     #[test]

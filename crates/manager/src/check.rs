@@ -587,7 +587,7 @@ mod tests {
             let mut inputs = state.inputs.clone();
             let member = MemberConfig::new(name, port);
             inputs.config.groups = vec![GroupConfig::new("app", vec![member])];
-            state = state.next(inputs, 1);
+            state = state.next(inputs, 1, evenkeel_core::time::Instant::from_nanos(1));
             let check = HealthCheck::new(HealthCheckKind::Tcp);
             Target::of(&state.groups[0].endpoints[0], &check).host
         };

@@ -273,13 +273,14 @@ impl Manager {
         inputs: Inputs,
         generation: u64,
     ) -> Result<(), ApplyError> {
-        let mut next = state.next(inputs, generation);
+        let now = self.clock.now();
+        let mut next = state.next(inputs, generation, now);
         let news = !Arc::ptr_eq(&next.snapshot, &state.snapshot);
         let commit = match news {
             true => Some(self.data_plane.prepare(&next.snapshot)?),
             false => None,
         };
-        next.commit(self.clock.now());
+        next.commit(now);
         if let Some(commit) = commit {
             commit();
             self.snapshots.send_replace(Arc::clone(&next.snapshot));

@@ -172,14 +172,25 @@ pub(crate) struct GroupEntry {
     pub alerts: HashSet<Arc<str>>,
     /// Who was ejected.
     pub outliers: Outliers,
+    /// Endpoints that left, the longest gone first.
+    departed: Vec<Endpoint>,
     fresh: bool,
 }
+
+/// How long an endpoint that left is kept, and longer while it has requests. A DNS
+/// server that gives a part of its addresses at a time gives each of them again
+/// sooner; it must find its slot then, or it would start slowly again and again, and
+/// get more than `max_connections` while its old requests run.
+const DEPARTED_FOR: Duration = Duration::from_secs(300);
+
+/// Most endpoints that left which a group keeps, with requests or without.
+const MAX_DEPARTED: usize = 1024;
 
 /// What makes an endpoint of a group the same one in the next state: host and port as
 /// in the file, and the address.
 type Identity<'a> = (&'a str, u16, SocketAddr);
 
-/// The endpoints of the state before.
+/// The endpoints of the state before, with those that had left.
 type Before<'a> = HashMap<Identity<'a>, &'a Endpoint>;
 
 /// One member as the data plane knows it.
@@ -197,11 +208,18 @@ pub(crate) struct Endpoint {
     pub checked: Option<Checked>,
     pub history: History,
     fresh: bool,
+    /// When it left, if it is no member now.
+    left: Option<Instant>,
 }
 
 impl Endpoint {
     fn identity(&self) -> Identity<'_> {
         (&self.host, self.port, self.member.address)
+    }
+
+    /// Whether it left so long ago that it may have changed since.
+    fn is_long_gone(&self, now: Instant) -> bool {
+        self.left.is_some_and(|left| now.since(left) > DEPARTED_FOR)
     }
 }
 
@@ -219,8 +237,8 @@ impl State {
     }
 
     /// The state that `inputs` make, with everything of `self` that goes on: slots,
-    /// ids, locations, health.
-    pub fn next(&self, inputs: Inputs, generation: u64) -> State {
+    /// ids, locations, health. `now` is when endpoints that are in it no more have left.
+    pub fn next(&self, inputs: Inputs, generation: u64, now: Instant) -> State {
         let mut next = State {
             inputs,
             groups: Vec::new(),
@@ -231,7 +249,7 @@ impl State {
         };
         for config in next.inputs.config.groups.clone() {
             let old = self.group(&config.name);
-            let entry = next.next_group(config, old, &self.locations);
+            let entry = next.next_group(config, old, &self.locations, now);
             for (index, endpoint) in entry.endpoints.iter().enumerate() {
                 let place = (next.groups.len(), index);
                 next.index.insert(endpoint.member.id, place);
@@ -287,16 +305,19 @@ impl State {
         mut config: GroupConfig,
         old: Option<&GroupEntry>,
         old_locations: &Locations,
+        now: Instant,
     ) -> GroupEntry {
         if let Some(strategy) = self.inputs.live.strategies.get(&config.name) {
             config.strategy = strategy.clone();
         }
-        let before = old.map(|old| &old.endpoints[..]).unwrap_or_default();
-        let before: Before = before.iter().map(|e| (e.identity(), e)).collect();
+        let before: Vec<&Endpoint> = old.map(|old| old.kept(now).collect()).unwrap_or_default();
+        let by_identity: Before = before.iter().map(|e| (e.identity(), *e)).collect();
         let mut endpoints = Vec::new();
         for member in &config.members {
-            self.next_endpoints(&config, member, &before, old_locations, &mut endpoints);
+            let into = &mut endpoints;
+            self.next_endpoints(&config, member, &by_identity, old_locations, now, into);
         }
+        let departed = departed(&before, &endpoints, now);
         let members: Vec<Member> = endpoints.iter().map(|e| e.member.clone()).collect();
         let unchanged = old.filter(|old| {
             old.config.strategy == config.strategy
@@ -325,6 +346,7 @@ impl State {
             endpoints,
             alerts: old.map(|old| old.alerts.clone()).unwrap_or_default(),
             outliers: old.map(|old| old.outliers.clone()).unwrap_or_default(),
+            departed,
             fresh: old.is_none(),
         }
     }
@@ -337,9 +359,11 @@ impl State {
         member: &MemberConfig,
         before: &Before<'_>,
         old_locations: &Locations,
+        now: Instant,
         endpoints: &mut Vec<Endpoint>,
     ) {
         let literal = ip(&member.host).map(|ip| vec![ip]);
+        let is_name = literal.is_none();
         let ips = literal
             .or_else(|| self.inputs.addresses.get(&member.host).cloned())
             .unwrap_or_default();
@@ -400,7 +424,14 @@ impl State {
                 health: before.map(|e| e.health.clone()).unwrap_or_default(),
                 checked: before.and_then(|e| e.checked.clone()),
                 history: before.map(|e| e.history.clone()).unwrap_or_default(),
-                fresh: before.is_none(),
+                // Whoever takes an address out of the file and puts it back may have
+                // restarted what is there. A gap in DNS answers says no such thing.
+                fresh: match before {
+                    Some(before) if is_name => before.is_long_gone(now),
+                    Some(before) => before.left.is_some(),
+                    None => true,
+                },
+                left: None,
             });
         }
     }
@@ -451,6 +482,31 @@ impl State {
     }
 }
 
+impl GroupEntry {
+    /// The endpoints that the next state may go on with: first those that had left,
+    /// the longest gone first.
+    fn kept(&self, now: Instant) -> impl Iterator<Item = &Endpoint> {
+        let is_kept = move |e: &&Endpoint| !e.is_long_gone(now) || e.member.slot.in_flight() > 0;
+        self.departed.iter().filter(is_kept).chain(&self.endpoints)
+    }
+}
+
+/// Those of `before` that are not among `endpoints`, in the same order: the last
+/// [`MAX_DEPARTED`] of them.
+fn departed(before: &[&Endpoint], endpoints: &[Endpoint], now: Instant) -> Vec<Endpoint> {
+    let present: HashSet<MemberId> = endpoints.iter().map(|e| e.member.id).collect();
+    let gone = before
+        .iter()
+        .filter(|e| e.resolved && !present.contains(&e.member.id));
+    let surplus = gone.clone().count().saturating_sub(MAX_DEPARTED);
+    gone.skip(surplus)
+        .map(|&endpoint| Endpoint {
+            left: endpoint.left.or(Some(now)),
+            ..endpoint.clone()
+        })
+        .collect()
+}
+
 fn same_member((a, b): (&Member, &Member)) -> bool {
     a.id == b.id
         && a.name == b.name
@@ -461,11 +517,13 @@ fn same_member((a, b): (&Member, &Member)) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_core::group::Outcome;
+    use evenkeel_core::health::Limits;
     use evenkeel_core::load::{LoadId, LoadValue};
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::Rule;
+    use crate::config::{HealthCheck, HealthCheckKind, Rule};
 
     /// What happens to the inputs.
     #[derive(Clone, Debug)]
@@ -539,17 +597,117 @@ mod tests {
         state.groups.iter().flat_map(of_group).collect()
     }
 
+    fn at(seconds: u64) -> Instant {
+        Instant::from_nanos(seconds * 1_000_000_000)
+    }
+
+    /// The state of a group "a" of which `HOSTS[host]` is the only member, at 1 s.
+    fn alone(host: usize) -> State {
+        let mut config = config([&[(host, false)], &[]]);
+        // Without checks nobody stays down.
+        config.groups[0].health_check = Some(HealthCheck::new(HealthCheckKind::Tcp));
+        let state = State::empty();
+        let inputs = state.inputs.with_config(config);
+        let mut state = state.next(inputs, 1, at(1));
+        state.commit(at(1));
+        state
+    }
+
+    /// `HOSTS[host]` has these addresses, by their last numbers; answers its endpoints.
+    fn resolve(state: &mut State, host: usize, ips: &[u16], now: Instant) -> Vec<Endpoint> {
+        let ip = |n: &u16| IpAddr::from([10, 1, n.to_be_bytes()[0], n.to_be_bytes()[1]]);
+        let mut inputs = state.inputs.clone();
+        let ips = ips.iter().map(ip).collect();
+        inputs.addresses.insert(HOSTS[host].into(), ips);
+        *state = state.next(inputs, 1, now);
+        state.commit(now);
+        state.groups[0].endpoints.clone()
+    }
+
+    #[test]
+    fn an_address_that_comes_back_soon_is_the_same_member() {
+        let mut state = alone(2);
+        resolve(&mut state, 2, &[1, 2], at(10));
+        let limits = Limits { fall: 1, rise: 1 };
+        let Endpoint { health, member, .. } = &mut state.groups[0].endpoints[0];
+        health.observe(false, limits, &member.slot, at(10));
+        for endpoint in &state.groups[0].endpoints {
+            endpoint.member.slot.set_ramp_from(None);
+        }
+        let first = state.groups[0].endpoints.clone();
+        let ticket = state.groups[0].group.bind(0, at(11)).unwrap();
+
+        let other = resolve(&mut state, 2, &[2], at(20));
+        assert_eq!(other[0].member.id, first[1].member.id);
+        let back = resolve(&mut state, 2, &[1, 2], at(320));
+        assert_eq!(back[0].member.id, first[0].member.id);
+        assert_eq!(back[0].member.slot.in_flight(), 1);
+        assert!(back[0].health.is_down() && back[0].member.slot.has(Reason::Down));
+        assert_eq!(back[0].member.slot.ramp_from(), None);
+        assert!(state.groups[0].departed.is_empty());
+
+        // Longer away: its requests keep it, but it starts slowly.
+        resolve(&mut state, 2, &[2], at(400));
+        resolve(&mut state, 2, &[2, 3], at(600));
+        let back = resolve(&mut state, 2, &[1, 2], at(701));
+        assert_eq!(back[0].member.id, first[0].member.id);
+        assert_eq!(back[0].member.slot.ramp_from(), Some(at(701)));
+
+        // Without any it is forgotten.
+        resolve(&mut state, 2, &[2], at(800));
+        ticket.finish(Outcome::Success, at(900));
+        let back = resolve(&mut state, 2, &[1, 2], at(1101));
+        assert_ne!(back[0].member.id, first[0].member.id);
+        assert_eq!(back[0].member.slot.record().totals().total(), 0);
+    }
+
+    #[test]
+    fn a_member_that_is_put_back_into_the_file_starts_slowly() {
+        let mut state = alone(0);
+        let first = state.groups[0].endpoints[0].clone();
+        for (second, members) in [(2, &[(1, false)][..]), (3, &[(0, false), (1, false)])] {
+            let inputs = state.inputs.with_config(config([members, &[]]));
+            state = state.next(inputs, 1, at(second));
+            state.commit(at(second));
+        }
+        let back = &state.groups[0].endpoints[0].member;
+        assert_eq!(back.id, first.member.id);
+        assert!(Arc::ptr_eq(&back.slot, &first.member.slot));
+        assert_eq!(back.slot.ramp_from(), Some(at(3)));
+    }
+
+    #[test]
+    fn only_so_many_departed_are_kept_and_the_longest_gone_go_first() {
+        let mut state = alone(2);
+        let (old, new): (Vec<u16>, Vec<u16>) = ((0..600).collect(), (600..1200).collect());
+        let first = resolve(&mut state, 2, &old, at(1));
+        let second = resolve(&mut state, 2, &new, at(2));
+        resolve(&mut state, 2, &[2000], at(3));
+        assert_eq!(state.groups[0].departed.len(), MAX_DEPARTED);
+        let all: Vec<u16> = (0..1200).collect();
+        let back = resolve(&mut state, 2, &all, at(4));
+        let dropped = 1200 - MAX_DEPARTED;
+        let before = first.iter().chain(&second);
+        for (n, (before, back)) in before.zip(&back).enumerate() {
+            assert_eq!(before.member.id == back.member.id, n >= dropped, "{n}");
+        }
+    }
+
     proptest! {
-        /// Whatever happens, in whatever order: who stays keeps id and slot, ids are
-        /// unique, names are unique, and the slots say what file, administrator and DNS
-        /// say.
+        /// Whatever happens, in whatever order: who stays, or comes back soon, keeps id
+        /// and slot; ids are unique, names are unique, and the slots say what file,
+        /// administrator and DNS say.
         #[test]
-        fn identity_and_state_follow_the_inputs(steps in proptest::collection::vec(any_step(), 1..20)) {
-            let now = Instant::from_nanos(1);
+        fn identity_and_state_follow_the_inputs(
+            steps in proptest::collection::vec((any_step(), 0u64..200), 1..20),
+        ) {
+            let mut now = at(1);
+            let mut gone: HashMap<_, (MemberId, Instant)> = HashMap::new();
             let mut state = State::empty();
-            state = state.next(Inputs { config: config([&[], &[]]), ..state.inputs.clone() }, 1);
+            state = state.next(Inputs { config: config([&[], &[]]), ..state.inputs.clone() }, 1, now);
             state.commit(now);
-            for step in steps {
+            for (step, seconds) in steps {
+                now = now.after(Duration::from_secs(seconds));
                 let inputs = match step {
                     Step::Reload(a, b) => state.inputs.with_config(config([&a, &b])),
                     Step::Resolve(host, first, count) => {
@@ -569,7 +727,7 @@ mod tests {
                 };
                 let before = seen(&state);
                 let handles: Vec<_> = state.groups.iter().map(|e| Arc::clone(&e.handle)).collect();
-                let mut next = state.next(inputs, state.snapshot.generation);
+                let mut next = state.next(inputs, state.snapshot.generation, now);
                 // Nothing is visible yet.
                 for (handle, entry) in handles.iter().zip(&state.groups) {
                     prop_assert!(Arc::ptr_eq(&handle.current.load(), &entry.group));
@@ -582,8 +740,14 @@ mod tests {
                     if let Some((old_id, old_slot)) = before.get(key) {
                         prop_assert_eq!(id, old_id);
                         prop_assert!(Arc::ptr_eq(slot, old_slot));
+                    } else if let Some((old_id, left)) = gone.remove(key) {
+                        let soon = now.since(left) <= DEPARTED_FOR;
+                        prop_assert_eq!(*id == old_id, soon);
                     }
                 }
+                let left = before.into_iter().filter(|(key, _)| !after.contains_key(key));
+                let with_address = left.filter(|((_, _, address), _)| address.port() != 0);
+                gone.extend(with_address.map(|(key, (id, _))| (key, (id, now))));
                 let ids: HashSet<_> = after.values().map(|(id, _)| *id).collect();
                 prop_assert_eq!(ids.len(), after.len());
                 for (entry, handle) in state.groups.iter().zip(&handles) {
@@ -628,6 +792,7 @@ mod tests {
                 ..state.inputs.clone()
             },
             1,
+            at(1),
         );
         let location = |group: usize, member: usize| {
             Arc::clone(&state.groups[group].group.members()[member].location)

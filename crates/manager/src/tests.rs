@@ -445,6 +445,15 @@ async fn names_are_followed() {
     changes.changed().await.unwrap();
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(ids(&manager)["many:80"], kept);
+
+    // An address that was missing for a while is the member that it was.
+    names_of.set("many", &["10.0.0.1", "10.0.0.2"]);
+    changes.changed().await.unwrap();
+    let after = ids(&manager);
+    for name in ["many:80/10.0.0.1", "many:80/10.0.0.2"] {
+        assert_eq!(after[name], before[name]);
+    }
+    assert_eq!(member(&manager, "many:80/10.0.0.1").state, "up");
     assert_eq!(plane.prepared.load(Ordering::Relaxed), 1);
     running.abort();
 }

@@ -470,7 +470,7 @@ pub(super) static GROUP: &[Key<GroupConfig>] = &[
         name: "dns_interval",
         field: |group| &mut group.dns_interval,
         limits: Limits::Time(secs(1), DAY),
-        doc: "How often host names of members are resolved again.",
+        doc: "How often host names of members are resolved again. An address that is missing from an answer gets no new traffic. If it comes back within five minutes, or while it still has requests, it is the same member as before: its requests, latency and health count on. Within five minutes there is no slow start either, so a name may give a part of its addresses at a time. A group remembers the last 1,024 addresses that left.",
         example: r#""1m""#,
     },
     Key {
