@@ -6,8 +6,9 @@
 //! RIFs. Among the cold ones the lowest latency wins; if all are hot, the lowest RIF. A
 //! pool of 16 probes is filled with a few random ones per decision; a probe is dropped
 //! when it is older than a second, or when it has been used so often that the pool would
-//! not be renewed (the paper's reuse budget), and for every fourth probe taken the worst
-//! or the oldest one goes. With fewer than two probes a random member is taken.
+//! not be renewed (the paper's reuse budget), and now and then the worst or the oldest one
+//! goes: here for every fourth probe taken, a rate that is ours and not the paper's. With
+//! fewer than two probes a random member is taken.
 //!
 //! The paper's latency is that of requests which met about the same RIF. Here it is the
 //! service time (see `estimate.rs`), with the penalty for failures, times RIF plus one.
