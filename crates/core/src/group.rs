@@ -9,7 +9,7 @@ use arc_swap::ArcSwapOption;
 
 use crate::analyzer::AlertSettings;
 use crate::effective::{Shaping, effective_within};
-use crate::load::{LoadId, Location};
+use crate::load::{LoadId, Location, Report};
 use crate::member::{Digest, Member, MemberId, Reason, Slot};
 use crate::strategy::Strategy;
 use crate::time::{Horizon, Instant};
@@ -471,13 +471,7 @@ impl<'a> View<'a> {
     /// average, not as idle.
     #[inline]
     pub fn load(&self, index: usize) -> Option<f32> {
-        let settings = self.settings();
-        if !settings.adaptive {
-            return None;
-        }
-        let report = self
-            .location(index)
-            .last_report(settings.load_id, &self.horizon)?;
+        let report = self.report(index)?;
         Some(report.value + report.added)
     }
 
@@ -503,14 +497,20 @@ impl<'a> View<'a> {
     /// Reported load of the location of the member at `index` as it was reported, and
     /// a number that tells the report from the next one; `None` is unknown.
     pub(crate) fn last_report(&self, index: usize) -> Option<(f32, u32)> {
+        let report = self.report(index)?;
+        Some((report.value, report.at))
+    }
+
+    /// The report of the group's load by the location of the member at `index`, if it
+    /// may be used.
+    #[inline]
+    fn report(&self, index: usize) -> Option<Report> {
         let settings = self.settings();
         if !settings.adaptive {
             return None;
         }
-        let report = self
-            .location(index)
-            .last_report(settings.load_id, &self.horizon)?;
-        Some((report.value, report.at))
+        self.location(index)
+            .last_report(settings.load_id, &self.horizon)
     }
 
     /// What counts as fresh for this decision.

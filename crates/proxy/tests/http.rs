@@ -5,7 +5,7 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
@@ -476,8 +476,8 @@ fn heads_up_to_the_limit_pass() {
     assert!(ask(&mut client, &request).starts_with("HTTP/1.1 431 "));
 }
 
-#[test]
-fn members_at_their_limit_are_waited_for() {
+/// A member that answers `/slow` only when somebody waits at the barrier, too.
+fn gated_member() -> (Arc<Barrier>, SocketAddr) {
     let barrier = Arc::new(Barrier::new(2));
     let gate = Arc::clone(&barrier);
     let address = http_member(move |head| {
@@ -486,6 +486,13 @@ fn members_at_their_limit_are_waited_for() {
         }
         ok(path_of(head))
     });
+    (barrier, address)
+}
+
+/// A member with room for one request, a client whose `/slow` it works on, and one whose
+/// `/2` waits in the queue.
+fn with_one_waiting() -> (Bed, Arc<Barrier>, TcpStream, TcpStream) {
+    let (barrier, address) = gated_member();
     let mut members = members(&[address]);
     members[0].max_connections = Some(1);
     let bed = Bed::with_members(Http, members, 1, |_| {});
@@ -499,6 +506,12 @@ fn members_at_their_limit_are_waited_for() {
     while bed.group.waiting() == 0 {
         std::thread::yield_now();
     }
+    (bed, barrier, first, second)
+}
+
+#[test]
+fn members_at_their_limit_are_waited_for() {
+    let (bed, barrier, mut first, mut second) = with_one_waiting();
     let mut third = bed.connect();
     let head = ask(&mut third, &get("/3"));
     assert!(
@@ -516,27 +529,7 @@ fn members_at_their_limit_are_waited_for() {
 
 #[test]
 fn a_client_that_is_gone_leaves_the_queue() {
-    let barrier = Arc::new(Barrier::new(2));
-    let gate = Arc::clone(&barrier);
-    let address = http_member(move |head| {
-        if path_of(head) == "/slow" {
-            gate.wait();
-        }
-        ok(path_of(head))
-    });
-    let mut members = members(&[address]);
-    members[0].max_connections = Some(1);
-    let bed = Bed::with_members(Http, members, 1, |_| {});
-    let mut first = bed.connect();
-    first.write_all(get("/slow").as_bytes()).unwrap();
-    while bed.in_flight() == 0 {
-        std::thread::yield_now();
-    }
-    let mut second = bed.connect();
-    second.write_all(get("/2").as_bytes()).unwrap();
-    while bed.group.waiting() == 0 {
-        std::thread::yield_now();
-    }
+    let (bed, barrier, mut first, second) = with_one_waiting();
     reset(second);
     assert_eq!(bed.record().end, End::Client);
     assert_eq!(bed.group.waiting(), 0);
@@ -573,14 +566,7 @@ fn without_a_member_the_answer_is_503() {
 
 #[test]
 fn a_drain_finishes_what_is_in_progress_and_closes_what_is_idle() {
-    let barrier = Arc::new(Barrier::new(2));
-    let gate = Arc::clone(&barrier);
-    let address = http_member(move |head| {
-        if path_of(head) == "/slow" {
-            gate.wait();
-        }
-        ok(path_of(head))
-    });
+    let (barrier, address) = gated_member();
     let bed = Bed::new(Http, &[address], |_| {});
     let (mut idle, mut busy, mut fresh) = (bed.connect(), bed.connect(), bed.connect());
     let mut late = bed.connect();
