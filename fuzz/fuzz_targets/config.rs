@@ -8,7 +8,7 @@ fuzz_target!(|text: &str| {
     if text.contains("token_file") {
         return;
     }
-    if let Err(errors) = evenkeel_manager::config::parse("evenkeel.toml", text) {
+    if let Err(errors) = evenkeel_config::parse("evenkeel.toml", text) {
         assert!(!errors.to_string().is_empty());
     }
 });

@@ -2,7 +2,7 @@
 //! bytes that were written. Nothing can hide in it.
 #![no_main]
 
-use evenkeel_manager::config::HttpOptions;
+use evenkeel_config::HttpOptions;
 use evenkeel_proxy::http1::forward::{Hop, write_request};
 use evenkeel_proxy::http1::{Fields, Limits, Parsed, RequestHead, Version};
 use libfuzzer_sys::fuzz_target;

@@ -39,32 +39,57 @@ impl LoadId {
     pub const SERVICE_TIME: LoadId = LoadId(19);
     /// Mean time in seconds for which a client thinks between two requests.
     pub const THINK_TIME: LoadId = LoadId(20);
+    /// Tasks that run or wait for a CPU, per CPU.
+    pub const RUN_QUEUE: LoadId = LoadId(21);
+    /// Share of time, 0 to 1, in which some task waited for a CPU (pressure stall
+    /// information of Linux, `some`).
+    pub const CPU_PRESSURE: LoadId = LoadId(22);
+    /// Share of time, 0 to 1, in which some task waited for memory.
+    pub const MEMORY_PRESSURE: LoadId = LoadId(23);
+    /// Share of time, 0 to 1, in which some task waited for a disk.
+    pub const IO_PRESSURE: LoadId = LoadId(24);
 }
+
+/// The loads that have a name.
+const NAMES: [(LoadId, &str); 14] = [
+    (LoadId::CPU, "cpu"),
+    (LoadId::DISK, "disk"),
+    (LoadId::MEMORY, "memory"),
+    (LoadId::NETWORK, "network"),
+    (LoadId::REQUESTS_PER_SECOND, "requests_per_second"),
+    (LoadId::UTILIZATION, "utilization"),
+    (LoadId::IN_FLIGHT, "in_flight"),
+    (LoadId::RESPONSE_TIME, "response_time"),
+    (LoadId::SERVICE_TIME, "service_time"),
+    (LoadId::THINK_TIME, "think_time"),
+    (LoadId::RUN_QUEUE, "run_queue"),
+    (LoadId::CPU_PRESSURE, "cpu_pressure"),
+    (LoadId::MEMORY_PRESSURE, "memory_pressure"),
+    (LoadId::IO_PRESSURE, "io_pressure"),
+];
 
 impl LoadId {
     /// Whether it is a utilisation: a share, 1 when all is in use.
     pub const fn is_utilization(self) -> bool {
         matches!(
             self,
-            LoadId::CPU | LoadId::DISK | LoadId::MEMORY | LoadId::NETWORK | LoadId::UTILIZATION
+            LoadId::CPU
+                | LoadId::DISK
+                | LoadId::MEMORY
+                | LoadId::NETWORK
+                | LoadId::UTILIZATION
+                | LoadId::CPU_PRESSURE
+                | LoadId::MEMORY_PRESSURE
+                | LoadId::IO_PRESSURE
         )
     }
 }
 
 impl fmt::Display for LoadId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            LoadId::CPU => f.write_str("cpu"),
-            LoadId::DISK => f.write_str("disk"),
-            LoadId::MEMORY => f.write_str("memory"),
-            LoadId::NETWORK => f.write_str("network"),
-            LoadId::REQUESTS_PER_SECOND => f.write_str("requests_per_second"),
-            LoadId::UTILIZATION => f.write_str("utilization"),
-            LoadId::IN_FLIGHT => f.write_str("in_flight"),
-            LoadId::RESPONSE_TIME => f.write_str("response_time"),
-            LoadId::SERVICE_TIME => f.write_str("service_time"),
-            LoadId::THINK_TIME => f.write_str("think_time"),
-            LoadId(other) => write!(f, "{other}"),
+        match NAMES.iter().find(|(id, _)| id == self) {
+            Some((_, name)) => f.write_str(name),
+            None => write!(f, "{}", self.0),
         }
     }
 }
@@ -73,27 +98,16 @@ impl std::str::FromStr for LoadId {
     type Err = ParseLoadIdError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(match text {
-            "cpu" => LoadId::CPU,
-            "disk" => LoadId::DISK,
-            "memory" => LoadId::MEMORY,
-            "network" => LoadId::NETWORK,
-            "requests_per_second" => LoadId::REQUESTS_PER_SECOND,
-            "utilization" => LoadId::UTILIZATION,
-            "in_flight" => LoadId::IN_FLIGHT,
-            "response_time" => LoadId::RESPONSE_TIME,
-            "service_time" => LoadId::SERVICE_TIME,
-            "think_time" => LoadId::THINK_TIME,
-            other => LoadId(other.parse().map_err(|_| ParseLoadIdError)?),
-        })
+        match NAMES.iter().find(|(_, name)| *name == text) {
+            Some((id, _)) => Ok(*id),
+            None => Ok(LoadId(text.parse().map_err(|_| ParseLoadIdError)?)),
+        }
     }
 }
 
 /// The text is neither the name nor the number of a load id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "expected cpu, disk, memory, network, requests_per_second, utilization, in_flight, response_time, service_time, think_time, or a number from 0 to 4294967295"
-)]
+#[error("expected {}, or a number from 0 to 4294967295", NAMES.map(|(_, name)| name).join(", "))]
 pub struct ParseLoadIdError;
 
 /// One load value: finite, not negative, and not absurd.
@@ -137,8 +151,8 @@ pub struct Load {
     pub at: Instant,
 }
 
-/// How many different loads a location keeps. A report of a ninth id is refused.
-pub const LOADS_PER_LOCATION: usize = 8;
+/// How many different loads a location keeps. A report of one id more is refused.
+pub const LOADS_PER_LOCATION: usize = 16;
 
 /// No report counts as older than this, in milliseconds (12 days).
 const OLDEST: u32 = u32::MAX / 4;
@@ -241,6 +255,29 @@ impl Location {
             }
         }
         Err(TooManyLoads)
+    }
+
+    /// Stores a report of several loads: all of them, or none if they are too many.
+    pub fn report_all(
+        &self,
+        loads: &[(LoadId, LoadValue)],
+        now: Instant,
+    ) -> Result<(), TooManyLoads> {
+        let kept = self.cells.iter().filter_map(|cell| {
+            let id = cell.id.load(Ordering::Acquire);
+            (id != 0).then(|| LoadId((id - 1) as u32))
+        });
+        let is_new = |&(index, (id, _)): &(usize, &(LoadId, LoadValue))| {
+            self.cell(*id).is_none() && loads[..index].iter().all(|(before, _)| before != id)
+        };
+        let new = loads.iter().enumerate().filter(is_new).count();
+        if kept.count() + new > LOADS_PER_LOCATION {
+            return Err(TooManyLoads);
+        }
+        for &(id, value) in loads {
+            self.report(id, value, now)?;
+        }
+        Ok(())
     }
 
     fn store(&self, cell: &Cell, id: LoadId, value: LoadValue, now: Instant) {
@@ -508,13 +545,13 @@ mod tests {
     }
 
     #[test]
-    fn a_ninth_load_is_refused() {
+    fn a_load_too_many_is_refused() {
         let location = Location::new("a");
         let one = LoadValue::new(1.0).unwrap();
-        for id in 0..8 {
+        for id in 0..LOADS_PER_LOCATION as u32 {
             location.report(LoadId(id), one, at(1)).unwrap();
         }
-        assert_eq!(location.report(LoadId(8), one, at(1)), Err(TooManyLoads));
-        assert_eq!(location.loads(at(1)).count(), 8);
+        assert_eq!(location.report(LoadId(99), one, at(1)), Err(TooManyLoads));
+        assert_eq!(location.loads(at(1)).count(), LOADS_PER_LOCATION);
     }
 }

@@ -2,7 +2,7 @@
 //! that the data plane works with.
 
 mod check;
-pub mod config;
+pub use evenkeel_config as config;
 mod control;
 mod dns;
 mod manager;

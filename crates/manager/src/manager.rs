@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use evenkeel_core::load::{InvalidLoad, LOADS_PER_LOCATION, LoadId, LoadValue, TooManyLoads};
+use evenkeel_core::load::{InvalidLoad, LoadId, LoadValue, Location, TooManyLoads};
 use evenkeel_core::member::{InvalidWeight, Weight};
 use evenkeel_core::strategy::{self, ParamError, Values};
 use evenkeel_core::time::Clock;
@@ -234,23 +234,20 @@ impl Manager {
         for &(id, value) in loads {
             values.push((id, LoadValue::new(value)?));
         }
-        let owned = self.lock();
-        let Some(at) = owned.state.locations.get(location) else {
-            return Err(ManageError::NoLocation(location.into()));
-        };
-        let now = self.clock.now();
-        let kept = at.loads(now).map(|load| load.id);
-        let ids: HashSet<LoadId> = kept.chain(values.iter().map(|(id, _)| *id)).collect();
-        if ids.len() > LOADS_PER_LOCATION {
-            return Err(TooManyLoads.into());
-        }
-        for (id, value) in values {
-            at.report(id, value, now)?;
-        }
-        Ok(())
+        let at = self.location(location);
+        let at = at.ok_or_else(|| ManageError::NoLocation(location.into()))?;
+        Ok(at.report_all(&values, self.clock.now())?)
     }
 
-    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+    /// The location called `name`, if a member is there. A source that reports often keeps
+    /// it, and asks again after [`Manager::changes`]: it then reports to the location
+    /// itself, without the manager's lock.
+    pub fn location(&self, name: &str) -> Option<Arc<Location>> {
+        self.lock().state.locations.get(name).cloned()
+    }
+
+    /// Told when there may be other members, names to resolve, or locations.
+    pub fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
 

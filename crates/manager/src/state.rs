@@ -106,17 +106,6 @@ impl Inputs {
     }
 }
 
-impl Config {
-    /// The DNS names of members, with how often each is to be resolved. A name in
-    /// several groups comes several times.
-    pub(crate) fn dns_hosts(&self) -> impl Iterator<Item = (&str, Duration)> {
-        self.groups.iter().flat_map(|group| {
-            let names = group.members.iter().filter(|m| ip(&m.host).is_none());
-            names.map(|member| (member.host.as_str(), group.dns_interval))
-        })
-    }
-}
-
 fn group<'a>(config: &'a Config, name: &str) -> Option<&'a GroupConfig> {
     config.groups.iter().find(|group| group.name == name)
 }
@@ -126,21 +115,6 @@ fn member<'a>(config: &'a Config, group_name: &str, name: &str) -> Option<&'a Me
     let in_file = name.split_once('/').map_or(name, |(name, _)| name);
     let members = &group(config, group_name)?.members;
     members.iter().find(|member| member.name() == in_file)
-}
-
-impl MemberConfig {
-    /// `host:port`: the name of the member.
-    pub fn name(&self) -> String {
-        match ip(&self.host) {
-            Some(ip) => SocketAddr::new(ip, self.port).to_string(),
-            None => format!("{}:{}", self.host, self.port),
-        }
-    }
-}
-
-/// The address that `host` is, if it is not a name.
-fn ip(host: &str) -> Option<IpAddr> {
-    host.parse().ok()
 }
 
 type Locations = HashMap<Arc<str>, Arc<Location>>;
@@ -362,7 +336,7 @@ impl State {
         now: Instant,
         endpoints: &mut Vec<Endpoint>,
     ) {
-        let literal = ip(&member.host).map(|ip| vec![ip]);
+        let literal = member.ip().map(|ip| vec![ip]);
         let is_name = literal.is_none();
         let ips = literal
             .or_else(|| self.inputs.addresses.get(&member.host).cloned())
@@ -773,7 +747,7 @@ mod tests {
                         prop_assert_eq!(has(Reason::Draining), endpoint.admin == AdminState::Drain);
                         let maintenance = endpoint.admin == AdminState::Maintenance;
                         prop_assert_eq!(has(Reason::Maintenance), maintenance);
-                        let known = ip(&endpoint.host).is_some()
+                        let known = endpoint.host.parse::<IpAddr>().is_ok()
                             || state.inputs.addresses.contains_key(&endpoint.host);
                         prop_assert_eq!(has(Reason::Unresolved), !known);
                     }

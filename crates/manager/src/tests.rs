@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use evenkeel_core::group::{Outcome, PickError, Request, Ticket};
-use evenkeel_core::load::LoadId;
+use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId};
 use evenkeel_core::member::{MemberId, Weight};
 use evenkeel_core::time::Clock;
 
@@ -357,9 +357,10 @@ async fn a_report_counts_as_a_whole_or_not_at_all() {
         manager.report("10.0.0.1", &bad),
         Err(ManageError::Load(_))
     ));
-    let nine: Vec<_> = (0..9).map(|id| (LoadId(id), 1.0)).collect();
+    let many = 0..=LOADS_PER_LOCATION as u32;
+    let too_many: Vec<_> = many.map(|id| (LoadId(id), 1.0)).collect();
     assert!(matches!(
-        manager.report("10.0.0.1", &nine),
+        manager.report("10.0.0.1", &too_many),
         Err(ManageError::TooManyLoads(_))
     ));
     assert!(manager.status().locations[0].loads.is_empty());

@@ -384,10 +384,10 @@ impl Field for Option<AccessLog> {
 /// Types that are one of a few names.
 macro_rules! choice_field {
     ($type:ty, $($name:literal => $value:pat = $make:expr),*) => {
-        impl $crate::config::fields::Field for $type {
+        impl $crate::fields::Field for $type {
             fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
-                use $crate::config::document::similar;
-                use $crate::config::fields::{WRONG_TYPE, unknown};
+                use $crate::document::similar;
+                use $crate::fields::{WRONG_TYPE, unknown};
                 let allowed = self.allowed(limits);
                 match item.value {
                     $(DeValue::String(text) if text == $name => *self = $make,)*

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evenkeel_manager::config::watch::{Cause, Reloads};
+use evenkeel_config::watch::{Cause, Reloads};
 
 #[test]
 fn sighup_is_a_reload_whether_or_not_the_file_changed() {

@@ -9,7 +9,7 @@
 //! defaults, documentation and examples. The parser and the reference in
 //! `docs/configuration.md` both come from there.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -99,6 +99,17 @@ impl Default for Config {
             groups: Vec::new(),
             warnings: Vec::new(),
         }
+    }
+}
+
+impl Config {
+    /// The DNS names of members, with how often each is to be resolved. A name in
+    /// several groups comes several times.
+    pub fn dns_hosts(&self) -> impl Iterator<Item = (&str, Duration)> {
+        self.groups.iter().flat_map(|group| {
+            let names = group.members.iter().filter(|m| m.ip().is_none());
+            names.map(|member| (member.host.as_str(), group.dns_interval))
+        })
     }
 }
 
@@ -330,6 +341,19 @@ impl MemberConfig {
             max_connections: None,
             drain: false,
         }
+    }
+
+    /// `host:port`: the name of the member.
+    pub fn name(&self) -> String {
+        match self.ip() {
+            Some(ip) => SocketAddr::new(ip, self.port).to_string(),
+            None => format!("{}:{}", self.host, self.port),
+        }
+    }
+
+    /// The address that `host` is, if it is not a name.
+    pub fn ip(&self) -> Option<IpAddr> {
+        self.host.parse().ok()
     }
 }
 

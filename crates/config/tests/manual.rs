@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use evenkeel_manager::config::{self, reference};
+use evenkeel_config::{self as config, reference};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -22,7 +22,7 @@ fn ends_with_reference(page: &str, expected: &str) {
     } else if text != right {
         panic!(
             "the reference in {page} is out of date; write it anew with\n\n    \
-             UPDATE_DOCS=1 cargo test -p evenkeel-manager --test manual\n"
+             UPDATE_DOCS=1 cargo test -p evenkeel-config --test manual\n"
         );
     }
 }

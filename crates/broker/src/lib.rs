@@ -1,0 +1,1 @@
+//! The QoS broker: the reporting protocol over UDP, and negotiation over HTTP.

@@ -1,0 +1,1 @@
+//! The client engine: negotiates on the client's side and redirects standard clients.

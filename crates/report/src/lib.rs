@@ -1,0 +1,1 @@
+//! What back-ends already speak to report their load: ORCA, agent-check, Prometheus.
