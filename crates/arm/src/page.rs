@@ -1,0 +1,895 @@
+//! The agent's side: what a server counted, by value.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), arm::page::Error> {
+//! use arm::page::{self, Reader};
+//!
+//! let pages = page::scan(&page::default_dir())?;
+//! let mut reader = Reader::open(&pages[0])?;
+//! let earlier = reader.sample(page::now())?;
+//! // One measurement interval later:
+//! let interval = reader.sample(page::now())?.since(&earlier);
+//! println!("{} requests of {}", interval.starts, reader.application());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A page belongs to the server, which may be another user's. It is read with `pread`
+//! and never mapped, so that nobody can take it away from under the agent, and no byte of
+//! it is trusted: whatever a page holds, reading it ends, takes bounded memory, and
+//! yields numbers. Whether they are plausible is for who uses them to say.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::mem::offset_of;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::layout::{
+    self, BUCKETS, HEADER_LEN, Header, IN_FLIGHT_MAX, LANE_SIZE, LANES, LANES_AT, Lane, MAGIC,
+    NAME_MAX, SIZE, VERSION,
+};
+use crate::process::{ProcessId, namespace};
+
+/// What the name of a page's file ends with.
+pub const EXTENSION: &str = "arm";
+
+/// Names the directory of the pages, to the library and to the agent.
+pub const DIR_VARIABLE: &str = "EVENKEEL_ARM_DIR";
+
+/// The longest alert. It is a guard against garbage: agents should write much shorter
+/// ones again and again, so that an alert does not outlive the agent that gave it.
+pub const LEASE_MAX: Duration = Duration::from_secs(600);
+
+/// Why a page could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file system's answer.
+    #[error("{path}: cannot {action}: {source}", path = path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On which file or directory.
+        path: PathBuf,
+        /// What came of it.
+        source: io::Error,
+    },
+    /// The file is there and is no page.
+    #[error("{path}: not a page of libarm: {why}", path = path.display())]
+    NotAPage {
+        /// The file.
+        path: PathBuf,
+        /// What shows it.
+        why: &'static str,
+    },
+    /// The page has another layout.
+    #[error(
+        "{path}: version {found}, this agent reads version {expected}; \
+         use the libarm that came with it and restart the server",
+        path = path.display()
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u64,
+        /// The one that is understood.
+        expected: u64,
+    },
+    /// A longer alert than [`LEASE_MAX`] was asked for.
+    #[error("an alert ends at most {LEASE_MAX:?} from now; renew it instead")]
+    LeaseTooLong,
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`: the clock of a page, the same for all processes of a
+/// machine.
+pub fn now() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let nanos = now
+        .tv_sec
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(now.tv_nsec);
+    u64::try_from(nanos).unwrap_or(0)
+}
+
+/// Where pages are: `$EVENKEEL_ARM_DIR`, else `/run/evenkeel` if it is there and this
+/// process may write to it, else `/dev/shm`.
+pub fn default_dir() -> PathBuf {
+    if let Some(dir) = std::env::var_os(DIR_VARIABLE).filter(|dir| !dir.is_empty()) {
+        return dir.into();
+    }
+    let run = Path::new("/run/evenkeel");
+    let may_write = rustix::fs::access(run, rustix::fs::Access::WRITE_OK).is_ok();
+    if may_write && run.is_dir() {
+        return run.to_owned();
+    }
+    PathBuf::from("/dev/shm")
+}
+
+/// The files in a directory that look like pages, sorted; none if there is no such
+/// directory (yet).
+///
+/// Several may be of the same [application](Reader::application): each user who runs it
+/// has a page of his own.
+///
+/// # Errors
+///
+/// If the directory cannot be read.
+pub fn scan(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+    let failed = |source| Error::Io {
+        action: "list it",
+        path: dir.to_owned(),
+        source,
+    };
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let mut pages = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_some_and(|end| end == EXTENSION) {
+            pages.push(path);
+        }
+    }
+    pages.sort();
+    Ok(pages)
+}
+
+/// An open page.
+#[derive(Debug)]
+pub struct Reader {
+    path: PathBuf,
+    page: Open,
+    namespace: u64,
+    // Both kept from sample to sample, so that one allocates nothing.
+    bytes: Vec<u8>,
+    processes: Vec<Process>,
+}
+
+impl Reader {
+    /// Opens a page to read, and to write alerts if this process may.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be opened, is no page (no regular file, a link, of another size,
+    /// without the magic number, of another boot of the machine), or has another version.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        Ok(Self {
+            path: path.to_owned(),
+            page: Open::new(path)?,
+            namespace: namespace(),
+            bytes: Vec::new(),
+            processes: Vec::new(),
+        })
+    }
+
+    /// The name that the application gave to `arm_init`. It is the page's word: whoever
+    /// may write to the directory can make a page of that name; see [`Self::owner`].
+    pub fn application(&self) -> &str {
+        &self.page.application
+    }
+
+    /// The user whose file the page is.
+    pub fn owner(&self) -> u32 {
+        self.page.owner
+    }
+
+    /// All counters as of now; `now` is what [`now`] says.
+    ///
+    /// If the page was replaced at its path (by a library of another version, or because
+    /// somebody removed it), this goes on with the new one.
+    ///
+    /// # Errors
+    ///
+    /// If the page is gone, cannot be read, or is none any more.
+    pub fn sample(&mut self, now: u64) -> Result<Sample, Error> {
+        if self.page.is_removed() {
+            self.page = Open::new(&self.path)?;
+        }
+        let mut header = [0; HEADER_LEN];
+        self.page.read(&self.path, &mut header, 0)?;
+        let header = self.page.check(&self.path, &header)?;
+        let mut sample = Sample {
+            at: now,
+            epoch: header.word(offset_of!(Header, epoch)),
+            inits: header.word(offset_of!(Header, rare.inits)),
+            ends: header.word(offset_of!(Header, rare.ends)),
+            alert: Lease::parse(header.word(offset_of!(Header, alert.until)), now),
+            ..Sample::default()
+        };
+        let lanes = header.word(offset_of!(Header, rare.lanes_used));
+        let pulse = self.pulse()?;
+
+        let lanes = usize::try_from(lanes).unwrap_or(LANES).clamp(1, LANES);
+        self.bytes.resize(lanes * LANE_SIZE, 0);
+        let at = LANES_AT as u64;
+        self.page.read(&self.path, &mut self.bytes, at)?;
+        self.processes.clear();
+        for lane in self.bytes.chunks_exact(LANE_SIZE) {
+            self.processes.push(sample.count(Words(lane)));
+        }
+        sample.settle(&mut self.processes, self.namespace);
+        // Who died with something in flight leaves the pulse busy.
+        let busy = if sample.in_flight > 0 {
+            pulse.until(now)
+        } else {
+            pulse.busy
+        };
+        sample.busy = Duration::from_nanos(busy);
+        Ok(sample)
+    }
+
+    /// Two numbers that belong together, and that change together at any time.
+    fn pulse(&self) -> Result<Pulse, Error> {
+        let read = || {
+            let mut bytes = [0; size_of::<layout::Pulse>()];
+            let at = offset_of!(Header, pulse) as u64;
+            self.page.read(&self.path, &mut bytes, at)?;
+            Ok(Pulse {
+                since: Words(&bytes).word(offset_of!(layout::Pulse, busy_since)),
+                busy: Words(&bytes).word(offset_of!(layout::Pulse, busy)),
+            })
+        };
+        let mut pulse = read()?;
+        // A server that changes them between any two reads is not slow at anything; the
+        // error is one short transaction, and the next sample has it right.
+        for _ in 0..4 {
+            let again = read()?;
+            if again == pulse {
+                break;
+            }
+            pulse = again;
+        }
+        Ok(pulse)
+    }
+
+    /// Puts the server under a load alert, or takes it back with `None`.
+    ///
+    /// # Errors
+    ///
+    /// If the lease is longer than [`LEASE_MAX`], or this process may not write to the
+    /// page.
+    pub fn set_alert(&self, alert: Option<Lease>) -> Result<(), Error> {
+        let until = alert.map_or(0, |lease| lease.until);
+        if until > now().saturating_add(nanos(LEASE_MAX)) {
+            return Err(Error::LeaseTooLong);
+        }
+        let at = offset_of!(Header, alert.until) as u64;
+        let file = &self.page.file;
+        file.write_all_at(&until.to_ne_bytes(), at)
+            .map_err(io_error("write an alert to it", &self.path))
+    }
+}
+
+/// How long an alert holds. It ends by itself, so that a server is not turned away from
+/// for ever when its agent dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// When it ends, on the clock of [`now`].
+    pub until: u64,
+}
+
+impl Lease {
+    /// A lease from `now` for `length`.
+    pub fn new(now: u64, length: Duration) -> Self {
+        Self {
+            until: now.saturating_add(nanos(length)),
+        }
+    }
+
+    /// The lease in a page, if it holds: neither over nor garbage.
+    fn parse(until: u64, now: u64) -> Option<Self> {
+        let holds = until > now && until - now <= nanos(LEASE_MAX);
+        holds.then_some(Self { until })
+    }
+}
+
+/// A file that was a page when it was opened.
+#[derive(Debug)]
+struct Open {
+    file: File,
+    application: String,
+    owner: u32,
+}
+
+impl Open {
+    fn new(path: &Path) -> Result<Self, Error> {
+        let open = |write| {
+            let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+            let mut options = OpenOptions::new();
+            options.read(true).write(write).custom_flags(flags);
+            options.open(path)
+        };
+        // Without the right to write it can be read, and no alert be given.
+        let file = open(true)
+            .or_else(|_| open(false))
+            .map_err(io_error("open it", path))?;
+        let about = file.metadata().map_err(io_error("look at it", path))?;
+        // Nobody but its owner links to a page, and then to make an agent write elsewhere.
+        if !about.is_file() || about.nlink() > 1 || about.len() != SIZE as u64 {
+            return Err(not_a_page(path, "it is no file of the right size"));
+        }
+        let mut open = Self {
+            file,
+            application: String::new(),
+            owner: about.uid(),
+        };
+        let mut bytes = [0; HEADER_LEN];
+        open.read(path, &mut bytes, 0)?;
+        let header = open.check(path, &bytes)?;
+        if header.word(offset_of!(Header, boot)) != boot() {
+            return Err(not_a_page(path, "it is of another boot of the machine"));
+        }
+        open.application = header
+            .application()
+            .ok_or_else(|| not_a_page(path, "the application has no proper name"))?;
+        Ok(open)
+    }
+
+    /// Whether no path leads to it any more.
+    fn is_removed(&self) -> bool {
+        self.file
+            .metadata()
+            .map_or(true, |about| about.nlink() == 0)
+    }
+
+    fn read(&self, path: &Path, bytes: &mut [u8], at: u64) -> Result<(), Error> {
+        self.file
+            .read_exact_at(bytes, at)
+            .map_err(io_error("read it", path))
+    }
+
+    /// The header, if it is one of this version.
+    fn check<'a>(&self, path: &Path, bytes: &'a [u8]) -> Result<Words<'a>, Error> {
+        let header = Words(bytes);
+        if header.word(offset_of!(Header, magic)) != MAGIC {
+            return Err(not_a_page(path, "the magic number is missing"));
+        }
+        let version = header.word(offset_of!(Header, version));
+        if version != VERSION {
+            return Err(Error::Version {
+                path: path.to_owned(),
+                found: version,
+                expected: VERSION,
+            });
+        }
+        Ok(header)
+    }
+}
+
+/// Bytes of a page.
+#[derive(Clone, Copy)]
+struct Words<'a>(&'a [u8]);
+
+impl Words<'_> {
+    /// The word at an offset; 0 behind the end, where none is asked for.
+    fn word(&self, at: usize) -> u64 {
+        let bytes = self.0.get(at..).and_then(<[u8]>::first_chunk);
+        bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+    }
+
+    /// The name in a header.
+    fn application(&self) -> Option<String> {
+        let len = usize::try_from(self.word(offset_of!(Header, name_len))).ok()?;
+        let at = offset_of!(Header, name);
+        if len == 0 || len > NAME_MAX {
+            return None;
+        }
+        let name = std::str::from_utf8(self.0.get(at..at + len)?).ok()?;
+        // It ends up in logs and on terminals.
+        let plain = !name.chars().any(char::is_control);
+        plain.then(|| name.to_owned())
+    }
+}
+
+/// The part of a page that says how long something was in flight.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Pulse {
+    since: u64,
+    busy: u64,
+}
+
+impl Pulse {
+    /// Time with something in flight, in nanoseconds.
+    fn until(self, now: u64) -> u64 {
+        let open = if self.since == 0 {
+            0
+        } else {
+            now.saturating_sub(self.since)
+        };
+        self.busy.saturating_add(open)
+    }
+}
+
+/// What a lane says of its owner.
+#[derive(Clone, Copy, Debug)]
+struct Process {
+    id: ProcessId,
+    namespace: u64,
+    instances: u64,
+    in_flight: u64,
+}
+
+/// Counters of an application at one moment. They only grow, until there is a new page;
+/// what happened between two moments says [`Sample::since`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// When, on the clock of [`now`].
+    pub at: u64,
+    /// Which page it is of: a new one has another number, and counts from 0.
+    pub epoch: u64,
+    /// Calls of `arm_init`.
+    pub inits: u64,
+    /// Calls of `arm_end`.
+    pub ends: u64,
+    /// Processes that run, and have the application open. 0 means that the server is
+    /// down: on purpose if `ends` grew, else by a crash.
+    pub processes: u32,
+    /// Transactions in flight in these processes.
+    pub in_flight: u64,
+    /// The alert that holds now.
+    pub alert: Option<Lease>,
+    /// Time with something in flight.
+    pub busy: Duration,
+    /// Transactions that started.
+    pub starts: u64,
+    /// That stopped with `ARM_GOOD`.
+    pub good: u64,
+    /// That stopped with `ARM_ABORT`: a failure of the system, or a client that left.
+    pub aborted: u64,
+    /// That stopped with `ARM_FAILED`.
+    pub failed: u64,
+    /// That never stopped: their process died, ended the application, or had so many in
+    /// flight that this one was given up.
+    pub lost: u64,
+    /// Sum over all that stopped, however, of the time from start to stop.
+    pub response_time: Duration,
+    /// How many said how long they had been queued before they were served.
+    pub waits: u64,
+    /// Sum of the times they were queued.
+    pub waiting_time: Duration,
+    /// Good ones with no other in flight at the application from start to stop.
+    pub alone: u64,
+    /// Sum of their response times: they waited for nobody, so this is service time.
+    pub alone_time: Duration,
+    /// How often a client's stop was followed by a start of the same client.
+    pub thinks: u64,
+    /// Sum of the times between these stops and starts.
+    pub think_time: Duration,
+    /// Response times, of all that stopped.
+    pub histogram: Histogram,
+}
+
+impl Sample {
+    /// Adds what a lane counted.
+    fn count(&mut self, lane: Words<'_>) -> Process {
+        let word = |at| lane.word(at);
+        let starts = word(offset_of!(Lane, starts));
+        let good = word(offset_of!(Lane, good));
+        let aborted = word(offset_of!(Lane, aborted));
+        let failed = word(offset_of!(Lane, failed));
+        let lost = word(offset_of!(Lane, lost));
+        let add = |sum: &mut u64, value: u64| *sum = sum.wrapping_add(value);
+        add(&mut self.starts, starts);
+        add(&mut self.good, good);
+        add(&mut self.aborted, aborted);
+        add(&mut self.failed, failed);
+        add(&mut self.lost, lost);
+        add(&mut self.waits, word(offset_of!(Lane, waits)));
+        add(&mut self.alone, word(offset_of!(Lane, alone)));
+        add(&mut self.thinks, word(offset_of!(Lane, thinks)));
+        let add = |sum: &mut Duration, at| {
+            *sum = sum.saturating_add(Duration::from_nanos(word(at)));
+        };
+        add(&mut self.response_time, offset_of!(Lane, response_time));
+        add(&mut self.waiting_time, offset_of!(Lane, waiting_time));
+        add(&mut self.alone_time, offset_of!(Lane, alone_time));
+        add(&mut self.think_time, offset_of!(Lane, think_time));
+        for (index, count) in self.histogram.0.iter_mut().enumerate() {
+            *count = count.wrapping_add(word(offset_of!(Lane, histogram) + index * 8));
+        }
+
+        let over = good
+            .wrapping_add(aborted)
+            .wrapping_add(failed)
+            .wrapping_add(lost);
+        let in_flight = starts.wrapping_sub(over);
+        Process {
+            id: ProcessId(word(offset_of!(Lane, owner))),
+            namespace: word(offset_of!(Lane, namespace)),
+            instances: word(offset_of!(Lane, instances)),
+            // The words of a lane are not of one moment, which may make it negative.
+            in_flight: if in_flight > IN_FLIGHT_MAX as u64 {
+                0
+            } else {
+                in_flight
+            },
+        }
+    }
+
+    /// Counts what the processes that run have in flight.
+    fn settle(&mut self, lanes: &mut [Process], namespace: u64) {
+        const NOBODY: ProcessId = ProcessId(0);
+        lanes.sort_unstable_by_key(|lane| (lane.id.0, lane.namespace));
+        let mut unowned = 0u64;
+        for lanes in lanes.chunk_by(|a, b| (a.id, a.namespace) == (b.id, b.namespace)) {
+            let Some(process) = lanes.first() else {
+                continue;
+            };
+            let in_flight = lanes.iter().map(|lane| lane.in_flight).sum::<u64>();
+            if process.id == NOBODY {
+                unowned += in_flight;
+                continue;
+            }
+            // Elsewhere the process id may be anybody's: then the page has the last word.
+            if process.namespace == namespace && !process.id.runs() {
+                continue;
+            }
+            self.in_flight += in_flight;
+            let instances = lanes.iter().map(|lane| lane.instances);
+            let instances = instances.fold(0, u64::wrapping_add);
+            self.processes += u32::from(instances.cast_signed() > 0);
+        }
+        // Threads that share a lane: theirs as long as there is anybody.
+        if self.processes > 0 {
+            self.in_flight += unowned;
+        }
+    }
+
+    /// What happened from `earlier` to this sample.
+    ///
+    /// If the application got a new page in between, or a counter went backwards, the
+    /// interval is what the new page counted, and says so.
+    pub fn since(&self, earlier: &Sample) -> Interval {
+        let length = Duration::from_nanos(self.at.saturating_sub(earlier.at));
+        let restarted = self.epoch != earlier.epoch || self.starts < earlier.starts;
+        let fresh = Sample::default();
+        let earlier = if restarted { &fresh } else { earlier };
+        let aborted = self.aborted.saturating_sub(earlier.aborted);
+        let failed = self.failed.saturating_sub(earlier.failed);
+        let good = self.good.saturating_sub(earlier.good);
+        Interval {
+            length,
+            restarted,
+            processes: self.processes,
+            ended: self.ends > earlier.ends,
+            in_flight: self.in_flight,
+            starts: self.starts.saturating_sub(earlier.starts),
+            completions: good.saturating_add(aborted).saturating_add(failed),
+            aborted,
+            failed,
+            lost: self.lost.saturating_sub(earlier.lost),
+            response_time_sum: self.response_time.saturating_sub(earlier.response_time),
+            waits: self.waits.saturating_sub(earlier.waits),
+            waiting_time_sum: self.waiting_time.saturating_sub(earlier.waiting_time),
+            alone: self.alone.saturating_sub(earlier.alone),
+            alone_time_sum: self.alone_time.saturating_sub(earlier.alone_time),
+            busy: self.busy.saturating_sub(earlier.busy).min(length),
+            thinks: self.thinks.saturating_sub(earlier.thinks),
+            think_time_sum: self.think_time.saturating_sub(earlier.think_time),
+            histogram: self.histogram.since(&earlier.histogram),
+        }
+    }
+}
+
+/// What happened at an application between two samples.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Interval {
+    /// Time between the samples.
+    pub length: Duration,
+    /// Whether the counters began anew in between.
+    pub restarted: bool,
+    /// Processes that had the application open at the end. 0: the server is down.
+    pub processes: u32,
+    /// Whether a process called `arm_end`.
+    pub ended: bool,
+    /// Transactions in flight at the end.
+    pub in_flight: u64,
+    /// Transactions that started.
+    pub starts: u64,
+    /// That stopped, in whatever way.
+    pub completions: u64,
+    /// Among them those that were aborted.
+    pub aborted: u64,
+    /// Among them those that failed.
+    pub failed: u64,
+    /// Transactions found never to stop: a dead process', for one.
+    pub lost: u64,
+    /// Sum of the response times of the completions.
+    pub response_time_sum: Duration,
+    /// Transactions that said how long they were queued.
+    pub waits: u64,
+    /// Sum of what they said.
+    pub waiting_time_sum: Duration,
+    /// Good ones that had no other in flight beside them.
+    pub alone: u64,
+    /// Sum of their response times.
+    pub alone_time_sum: Duration,
+    /// Time with something in flight, at most `length`.
+    pub busy: Duration,
+    /// Think times that were seen.
+    pub thinks: u64,
+    /// Their sum.
+    pub think_time_sum: Duration,
+    /// Response times of the completions.
+    pub histogram: Histogram,
+}
+
+/// Response times by size, in buckets of which each ends at most a quarter above its
+/// start, from a microsecond to four minutes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Histogram([u64; BUCKETS]);
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self([0; BUCKETS])
+    }
+}
+
+impl Histogram {
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.0
+            .iter()
+            .fold(0, |sum, count| sum.saturating_add(*count))
+    }
+
+    /// The time below which the share `q` (0 to 1) of them lies, to within a bucket;
+    /// `None` if there are none.
+    pub fn quantile(&self, q: f64) -> Option<Duration> {
+        let total = self.count();
+        let wanted = q.clamp(0.0, 1.0) * total as f64;
+        let mut below = 0u64;
+        for (index, &count) in self.0.iter().enumerate() {
+            let with = below.saturating_add(count);
+            if count > 0 && with as f64 >= wanted {
+                // As if they were spread evenly over the bucket.
+                let share = (wanted - below as f64) / count as f64;
+                let start = layout::bucket_start(index);
+                let end = layout::bucket_start(index + 1);
+                let nanos = start as f64 + share * (end - start) as f64;
+                return Some(Duration::from_nanos(nanos as u64));
+            }
+            below = with;
+        }
+        None
+    }
+
+    fn since(&self, earlier: &Self) -> Self {
+        let mut counts = self.0;
+        for (count, earlier) in counts.iter_mut().zip(earlier.0) {
+            *count = count.saturating_sub(earlier);
+        }
+        Self(counts)
+    }
+}
+
+/// A digest of the machine's boot id, the same until it boots again. Never 0.
+pub(crate) fn boot() -> u64 {
+    let id = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    layout::digest(&id) | 1
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn not_a_page(path: &Path, why: &'static str) -> Error {
+    Error::NotAPage {
+        path: path.to_owned(),
+        why,
+    }
+}
+
+fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Io {
+        action,
+        path,
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory of its own, gone when dropped.
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> Self {
+            let path =
+                std::env::temp_dir().join(format!("evenkeel-arm-{}-{name}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            // Nothing depends on it.
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn put(bytes: &mut [u8], at: usize, word: u64) {
+        bytes[at..at + 8].copy_from_slice(&word.to_ne_bytes());
+    }
+
+    /// An empty page of "shop".
+    fn empty() -> Vec<u8> {
+        let mut bytes = vec![0; SIZE];
+        put(&mut bytes, offset_of!(Header, magic), MAGIC);
+        put(&mut bytes, offset_of!(Header, version), VERSION);
+        put(&mut bytes, offset_of!(Header, epoch), 7);
+        put(&mut bytes, offset_of!(Header, boot), boot());
+        put(&mut bytes, offset_of!(Header, name_len), 4);
+        let name = offset_of!(Header, name);
+        bytes[name..name + 4].copy_from_slice(b"shop");
+        bytes
+    }
+
+    fn refused(dir: &Dir, bytes: &[u8]) -> Error {
+        let path = dir.0.join("x.arm");
+        fs::write(&path, bytes).unwrap();
+        Reader::open(&path).unwrap_err()
+    }
+
+    #[test]
+    fn an_empty_page_is_of_an_application_that_is_down() {
+        let dir = Dir::new("empty");
+        let path = dir.0.join("x.arm");
+        fs::write(&path, empty()).unwrap();
+        fs::write(dir.0.join("y.txt"), "").unwrap();
+        assert_eq!(scan(&dir.0).unwrap(), [path.as_path()]);
+        let mut reader = Reader::open(&path).unwrap();
+        assert_eq!(reader.application(), "shop");
+        let sample = reader.sample(5).unwrap();
+        let expected = Sample {
+            at: 5,
+            epoch: 7,
+            ..Sample::default()
+        };
+        assert_eq!(sample, expected);
+        assert!(scan(&dir.0.join("nowhere")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_no_page_is_refused() {
+        let dir = Dir::new("refused");
+        let whole = empty();
+        for len in [0, 1, 4096, SIZE - 1] {
+            let error = refused(&dir, &whole[..len]);
+            assert!(matches!(error, Error::NotAPage { .. }), "{error}");
+        }
+        for at in [
+            offset_of!(Header, magic),
+            offset_of!(Header, boot),
+            offset_of!(Header, name_len),
+        ] {
+            for wrong in [0, 1 << 40, u64::MAX] {
+                let mut bytes = empty();
+                put(&mut bytes, at, wrong);
+                let error = refused(&dir, &bytes);
+                assert!(matches!(error, Error::NotAPage { .. }), "{error}");
+            }
+        }
+        let mut bytes = empty();
+        put(&mut bytes, offset_of!(Header, version), 99);
+        assert!(matches!(
+            refused(&dir, &bytes),
+            Error::Version { found: 99, .. }
+        ));
+        for name in [*b"a\nbc", *b"\xff\xfe\xfd\xfc"] {
+            let mut bytes = empty();
+            put(
+                &mut bytes,
+                offset_of!(Header, name),
+                u32::from_ne_bytes(name).into(),
+            );
+            assert!(matches!(refused(&dir, &bytes), Error::NotAPage { .. }));
+        }
+    }
+
+    #[test]
+    fn links_and_directories_are_no_pages() {
+        let dir = Dir::new("links");
+        let path = dir.0.join("x.arm");
+        fs::write(&path, empty()).unwrap();
+        let link = dir.0.join("l.arm");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(matches!(Reader::open(&link), Err(Error::Io { .. })));
+        assert!(Reader::open(&dir.0).is_err());
+        fs::hard_link(&path, dir.0.join("h.arm")).unwrap();
+        assert!(matches!(Reader::open(&path), Err(Error::NotAPage { .. })));
+    }
+
+    #[test]
+    fn a_page_that_shrinks_or_is_replaced_under_the_reader_is_an_error_or_the_new_one() {
+        let dir = Dir::new("shrinks");
+        let path = dir.0.join("x.arm");
+        fs::write(&path, empty()).unwrap();
+        let mut reader = Reader::open(&path).unwrap();
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        for len in [SIZE - 1, LANES_AT + 1, 100, 0] {
+            file.set_len(len as u64).unwrap();
+            let sampled = reader.sample(1);
+            // Only lane 0 was ever in use: more is not read.
+            assert_eq!(sampled.is_ok(), len >= LANES_AT + LANE_SIZE, "{len}");
+        }
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(reader.sample(1), Err(Error::Io { .. })));
+        let mut bytes = empty();
+        put(&mut bytes, offset_of!(Header, epoch), 8);
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(reader.sample(1).unwrap().epoch, 8);
+    }
+
+    #[test]
+    fn any_counters_make_an_interval() {
+        let dir = Dir::new("any");
+        let path = dir.0.join("x.arm");
+        let mut bytes = empty();
+        let mut state = 1u64;
+        for at in (offset_of!(Header, rare)..SIZE).step_by(8) {
+            state = layout::mix(state.wrapping_add(1));
+            put(
+                &mut bytes,
+                at,
+                if state & 7 == 0 { u64::MAX } else { state },
+            );
+        }
+        fs::write(&path, bytes).unwrap();
+        let mut reader = Reader::open(&path).unwrap();
+        let sample = reader.sample(now()).unwrap();
+        let interval = sample.since(&Sample::default());
+        assert!(interval.restarted && interval.busy <= interval.length);
+        assert!(interval.histogram.quantile(0.5).is_some());
+        assert!(sample.in_flight <= (LANES * IN_FLIGHT_MAX) as u64);
+        assert_eq!(sample.alert, None);
+    }
+
+    #[test]
+    fn an_alert_ends_by_itself() {
+        let dir = Dir::new("alert");
+        let path = dir.0.join("x.arm");
+        fs::write(&path, empty()).unwrap();
+        let mut reader = Reader::open(&path).unwrap();
+        let start = now();
+        let lease = Lease::new(start, Duration::from_secs(2));
+        reader.set_alert(Some(lease)).unwrap();
+        assert_eq!(reader.sample(start).unwrap().alert, Some(lease));
+        assert_eq!(reader.sample(lease.until).unwrap().alert, None);
+        reader.set_alert(None).unwrap();
+        assert_eq!(reader.sample(start).unwrap().alert, None);
+        let long = Lease::new(now(), LEASE_MAX + Duration::from_secs(60));
+        assert!(matches!(
+            reader.set_alert(Some(long)),
+            Err(Error::LeaseTooLong)
+        ));
+    }
+
+    #[test]
+    fn quantiles_lie_in_their_buckets() {
+        let mut histogram = Histogram::default();
+        assert_eq!(histogram.quantile(0.5), None);
+        for nanos in [2_000_000; 90].into_iter().chain([80_000_000; 10]) {
+            histogram.0[layout::bucket(nanos)] += 1;
+        }
+        let near = |q, nanos: f64| {
+            let found = histogram.quantile(q).unwrap().as_nanos() as f64;
+            assert!((found / nanos - 1.0).abs() < 0.25, "{q}: {found}");
+        };
+        near(0.0, 2e6);
+        near(0.5, 2e6);
+        near(0.9, 2e6);
+        near(0.95, 80e6);
+        near(1.0, 80e6);
+        assert_eq!(histogram.count(), 100);
+    }
+}
