@@ -10,7 +10,7 @@ use std::time::Duration;
 use evenkeel_core::group::Group;
 use evenkeel_core::member::Reason;
 use evenkeel_manager::snapshot::{GroupHandle, Snapshot};
-use evenkeel_manager::status::{GroupStatus, LocationStatus, MemberStatus, Status};
+use evenkeel_manager::status::{GroupStatus, LocationStatus, MemberStatus, OpinionStatus, Status};
 use evenkeel_proxy::metrics::RuleTotals;
 
 use crate::Sources;
@@ -296,7 +296,7 @@ fn members(out: &mut Exposition, groups: &[GroupStatus]) {
     );
     gauge(
         "evenkeel_member_effective_weight",
-        "Weight with slow start applied; 0 if the member gets no new traffic.",
+        "Weight with reports and slow start applied; 0 if the member gets no new traffic.",
         |member| f64::from(member.effective_weight),
     );
     out.family(
@@ -311,6 +311,7 @@ fn members(out: &mut Exposition, groups: &[GroupStatus]) {
             out.sample(&[group, name, ("reason", reason)], flag(holds));
         }
     }
+    opinions(out, groups);
     out.family(
         "evenkeel_member_requests_total",
         Type::Counter,
@@ -331,6 +332,49 @@ fn members(out: &mut Exposition, groups: &[GroupStatus]) {
             out.sample(&[group, name, ("outcome", outcome)], count as f64);
         }
     }
+}
+
+fn opinions(out: &mut Exposition, groups: &[GroupStatus]) {
+    let mut family = |name, help, samples: fn(&OpinionStatus) -> Vec<(&'static str, f64)>| {
+        out.family(name, Type::Gauge, help);
+        for (group, member) in each(groups) {
+            let [group, name] = labels(group, member);
+            for opinion in &member.opinions {
+                for (says, value) in samples(opinion) {
+                    let labels = [group, name, ("source", &*opinion.source), ("says", says)];
+                    let labels = &labels[..if says.is_empty() { 3 } else { 4 }];
+                    out.sample(labels, value);
+                }
+            }
+        }
+    };
+    family(
+        "evenkeel_member_opinion",
+        "1 for each thing that a source of reports says against the member, else 0.",
+        |opinion| {
+            vec![
+                ("down", flag(opinion.down)),
+                ("drain", flag(opinion.drain)),
+                ("maintenance", flag(opinion.maintenance)),
+            ]
+        },
+    );
+    family(
+        "evenkeel_member_reported_weight",
+        "The part of its weight, 0 to 1 or more, that a source of reports wants for the member.",
+        |opinion| {
+            let weight = opinion.weight.iter();
+            weight.map(|weight| ("", f64::from(*weight))).collect()
+        },
+    );
+    family(
+        "evenkeel_member_reported_max_connections",
+        "The most requests or connections at once that a source of reports wants for the member.",
+        |opinion| {
+            let most = opinion.max_connections.iter();
+            most.map(|most| ("", f64::from(*most))).collect()
+        },
+    );
 }
 
 fn latencies(out: &mut Exposition, groups: &[Arc<Group>]) {

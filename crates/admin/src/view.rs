@@ -60,6 +60,8 @@ pub struct MemberView {
     pub alert: bool,
     /// Why its last health check failed; empty if it passed, or there is none.
     pub check: String,
+    /// What sources of reports say that is more than `up`.
+    pub reports: String,
 }
 
 /// How a member is.
@@ -74,7 +76,7 @@ pub enum Mood {
     Bad,
 }
 
-const HEADS: [Head; 12] = [
+const HEADS: [Head; 13] = [
     Head::words("MEMBER"),
     Head::words("STATE"),
     Head::numbers("WEIGHT"),
@@ -87,6 +89,7 @@ const HEADS: [Head; 12] = [
     Head::words("LOAD"),
     Head::words("ALERT"),
     Head::words("CHECK"),
+    Head::words("REPORTS"),
 ];
 
 /// Width of the bar that shows a share.
@@ -195,7 +198,7 @@ impl MemberView {
         let location = locations
             .iter()
             .find(|location| location.name == member.location);
-        let is_bad = ["down", "ejected", "unresolved"];
+        let is_bad = ["down", "reported_down", "ejected", "unresolved"];
         MemberView {
             name: member.name.clone(),
             state: match member.reasons.as_slice() {
@@ -229,6 +232,14 @@ impl MemberView {
                 Some(check) => check.error.clone().unwrap_or_default(),
                 None => String::new(),
             },
+            reports: {
+                let told = member
+                    .opinions
+                    .iter()
+                    .filter(|opinion| opinion.says != "up");
+                let told = told.map(|opinion| format!("{}: {}", opinion.source, opinion.says));
+                told.collect::<Vec<_>>().join("; ")
+            },
         }
     }
 
@@ -250,6 +261,7 @@ impl MemberView {
             self.loads.clone(),
             if self.alert { "ALERT" } else { "" }.into(),
             self.check.clone(),
+            self.reports.clone(),
         ]
     }
 

@@ -103,7 +103,7 @@ impl Binding {
         };
         self.index = index;
         let member = &group.members()[index];
-        let mut ending = !(Reason::Draining as u32);
+        let mut ending = !Reason::KEEPS_BOUND;
         if group.state().is_panicking() {
             ending &= !Reason::OVERRIDDEN_BY_PANIC;
         }
@@ -232,7 +232,7 @@ mod tests {
             slot.set(reason, true);
             let verdict = bind(&group, 1).check(&group, at(2));
             match reason {
-                Reason::Draining => assert_eq!(verdict, Verdict::Keep(1)),
+                Reason::Draining | Reason::ReportedDrain => assert_eq!(verdict, Verdict::Keep(1)),
                 _ => assert_eq!(verdict, Verdict::Rebind(Why::Unusable), "{reason:?}"),
             }
             slot.set(reason, false);
@@ -308,7 +308,7 @@ mod tests {
             adaptive: bool,
             panicking: bool,
             alerted: bool,
-            bits in 0u32..32,
+            bits in 0u32..256,
             first in 0u64..4,
             seed: u64,
             ms in 1u64..200_000,
@@ -328,7 +328,9 @@ mod tests {
                 prop_assert_eq!(member.id, binding.member());
                 prop_assert!(granularity != Granularity::PerRequest);
                 prop_assert!(!member.slot.has(Reason::Maintenance));
+                prop_assert!(!member.slot.has(Reason::ReportedMaintenance));
                 prop_assert!(panicking || !member.slot.has(Reason::Down));
+                prop_assert!(panicking || !member.slot.has(Reason::ReportedDown));
             }
         }
     }

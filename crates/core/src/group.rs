@@ -176,6 +176,14 @@ struct Seat {
     max_connections: u32,
 }
 
+impl Seat {
+    /// Most requests or connections at once.
+    #[inline]
+    fn limit(&self) -> u32 {
+        self.max_connections.min(self.slot.reported_limit())
+    }
+}
+
 impl Group {
     /// Puts a snapshot together.
     pub fn new(
@@ -284,7 +292,7 @@ impl Group {
         let seat = self.seats.get(index)?;
         // Counted first and compared then: several workers may want the last place.
         let others = seat.slot.begin();
-        if others < seat.max_connections {
+        if others < seat.limit() {
             return Some(self.ticket(index, others, now));
         }
         seat.slot.end();
@@ -423,7 +431,7 @@ impl<'a> View<'a> {
     #[inline]
     pub fn is_eligible(&self, index: usize) -> bool {
         let seat = &self.group.seats[index];
-        seat.slot.in_flight() < seat.max_connections && self.is_eligible_unless_full(index)
+        seat.slot.in_flight() < seat.limit() && self.is_eligible_unless_full(index)
     }
 
     /// [`View::is_eligible`], but a member at its connection limit counts, too.
@@ -589,7 +597,7 @@ impl<'a> View<'a> {
         if !self.is_eligible_unless_full(index) {
             return Some("tried already for this request".into());
         }
-        let limit = self.group.seats[index].max_connections;
+        let limit = self.group.seats[index].limit();
         (slot.in_flight() >= limit).then(|| format!("at its limit of {limit} connections"))
     }
 

@@ -14,6 +14,7 @@ pub mod health;
 pub mod load;
 pub mod member;
 pub mod observe;
+pub mod opinion;
 pub mod outlier;
 pub mod strategy;
 pub mod time;

@@ -25,9 +25,12 @@ impl Weight {
     /// The weight of a member that names none.
     pub const ONE: Weight = Weight(1.0);
 
+    /// The largest weight.
+    pub const MAX: f64 = 1000.0;
+
     /// Parses a weight: 0 (no new traffic) to 1000.
     pub fn new(value: f64) -> Result<Self, InvalidWeight> {
-        if (0.0..=1000.0).contains(&value) {
+        if (0.0..=Self::MAX).contains(&value) {
             Ok(Weight(value as f32))
         } else {
             Err(InvalidWeight(value))
@@ -55,21 +58,35 @@ pub enum Reason {
     Maintenance = 1 << 3,
     /// Its address is not known (its DNS name does not resolve).
     Unresolved = 1 << 4,
+    /// A source of reports says that it does not work.
+    ReportedDown = 1 << 5,
+    /// A source of reports wants no new clients for it: what is bound may stay.
+    ReportedDrain = 1 << 6,
+    /// A source of reports says that it is being worked on: what is bound is moved.
+    ReportedMaintenance = 1 << 7,
 }
 
 impl Reason {
     /// All reasons, in the order in which they are shown.
-    pub const ALL: [Reason; 5] = [
+    pub const ALL: [Reason; 8] = [
         Reason::Maintenance,
+        Reason::ReportedMaintenance,
         Reason::Draining,
+        Reason::ReportedDrain,
         Reason::Unresolved,
         Reason::Down,
+        Reason::ReportedDown,
         Reason::Ejected,
     ];
 
     /// The reasons that panic mode overrides: opinions about health. An
-    /// administrator's word, and a missing address, are facts that it does not.
-    pub const OVERRIDDEN_BY_PANIC: u32 = Reason::Down as u32 | Reason::Ejected as u32;
+    /// administrator's word, or a member's own, and a missing address, are facts that it
+    /// does not.
+    pub const OVERRIDDEN_BY_PANIC: u32 =
+        Reason::Down as u32 | Reason::Ejected as u32 | Reason::ReportedDown as u32;
+
+    /// The reasons for which a member keeps the clients that are bound to it.
+    pub const KEEPS_BOUND: u32 = Reason::Draining as u32 | Reason::ReportedDrain as u32;
 
     /// The name that admin API and logs use.
     pub fn name(self) -> &'static str {
@@ -79,6 +96,9 @@ impl Reason {
             Reason::Draining => "draining",
             Reason::Maintenance => "maintenance",
             Reason::Unresolved => "unresolved",
+            Reason::ReportedDown => "reported_down",
+            Reason::ReportedDrain => "reported_drain",
+            Reason::ReportedMaintenance => "reported_maintenance",
         }
     }
 }
@@ -94,8 +114,10 @@ pub struct Slot {
     in_flight: AtomicU32,
     /// Bits of [`Reason`].
     reasons: AtomicU32,
-    /// Current weight (f32 bits): configured, or changed live.
+    /// Current weight (f32 bits): configured, or changed live, times what is reported.
     weight: AtomicU32,
+    /// Most requests or connections at once by report; `u32::MAX` is no limit.
+    reported_limit: AtomicU32,
     /// [`Outcome::Failure`]s since the last answer.
     consecutive_failures: AtomicU32,
     /// When slow start began, in nanoseconds; 0 when the member is fully warm.
@@ -137,6 +159,7 @@ impl Slot {
             in_flight: AtomicU32::new(0),
             reasons: AtomicU32::new(0),
             weight: AtomicU32::new(weight.get().to_bits()),
+            reported_limit: AtomicU32::new(u32::MAX),
             consecutive_failures: AtomicU32::new(0),
             ramp_from: AtomicU64::new(0),
             latency: Decaying::default(),
@@ -186,6 +209,19 @@ impl Slot {
     /// Changes the weight; takes effect with the next pick.
     pub fn set_weight(&self, weight: Weight) {
         self.weight.store(weight.get().to_bits(), Ordering::Relaxed);
+    }
+
+    /// Most requests or connections at once that sources of reports want;
+    /// `u32::MAX` is no limit.
+    #[inline]
+    pub fn reported_limit(&self) -> u32 {
+        self.reported_limit.load(Ordering::Relaxed)
+    }
+
+    /// Changes that limit; takes effect with the next pick.
+    pub(crate) fn set_reported_limit(&self, limit: Option<u32>) {
+        self.reported_limit
+            .store(limit.unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 
     /// Begins slow start at `now`, or ends it (`None`).
@@ -389,7 +425,7 @@ pub struct Member {
     /// Where it listens.
     pub address: SocketAddr,
     /// Most requests (HTTP) or connections (TCP) that this process puts there at
-    /// once; `None` is no limit.
+    /// once; `None` is no limit. A lower one that is reported counts instead.
     pub max_connections: Option<u32>,
     /// The location whose load it shares.
     pub location: Arc<Location>,

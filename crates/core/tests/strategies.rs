@@ -19,7 +19,7 @@ struct State {
     weight: f64,
     /// Weight after the strategy was built.
     live_weight: f64,
-    reasons: u8,
+    reasons: u32,
     in_flight: u32,
     max_connections: Option<u32>,
     load: Option<f64>,
@@ -46,7 +46,7 @@ fn state() -> impl Strategy<Value = State> {
         (
             weights(),
             weights(),
-            prop_oneof![3 => Just(0u8), 1 => 0u8..32],
+            prop_oneof![3 => Just(0u32), 1 => 0u32..256],
         ),
         (0u32..4, prop::option::of(0u32..4)),
         (
@@ -99,7 +99,7 @@ fn make(values: &Values, load_id: LoadId, states: &[State]) -> (Group, Vec<Ticke
         let slot = &group.members()[index].slot;
         slot.set_weight(Weight::new(state.live_weight).unwrap());
         for reason in Reason::ALL {
-            slot.set(reason, state.reasons & reason as u8 != 0);
+            slot.set(reason, state.reasons & reason as u32 != 0);
         }
         if state.ramping {
             slot.set_ramp_from(Some(at(NOW - 3000)));
@@ -126,7 +126,7 @@ fn make(values: &Values, load_id: LoadId, states: &[State]) -> (Group, Vec<Ticke
 /// What may be picked, written down independently of the view.
 fn may_be_picked(group: &Group, index: usize, panicking: bool, tried: &[MemberId]) -> bool {
     let member = &group.members()[index];
-    let opinions = Reason::Down as u32 | Reason::Ejected as u32;
+    let opinions = Reason::Down as u32 | Reason::Ejected as u32 | Reason::ReportedDown as u32;
     let against = if panicking {
         member.slot.reasons() & !opinions
     } else {

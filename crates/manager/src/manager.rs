@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use evenkeel_core::load::{InvalidLoad, LoadId, LoadValue, Location, TooManyLoads};
-use evenkeel_core::member::{InvalidWeight, Weight};
+use evenkeel_core::member::{InvalidWeight, MemberId, Weight};
+use evenkeel_core::opinion::{Opinion, Published, Source};
 use evenkeel_core::strategy::{self, ParamError, Values};
 use evenkeel_core::time::Clock;
 use tokio::sync::watch;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::config::{self, Config};
 use crate::dns::{Lookup, Resolver};
@@ -226,6 +227,74 @@ impl Manager {
         self.change(&mut owned.state, inputs)?;
         info!(group, member, weight = weight.get(), "weight changed");
         Ok(())
+    }
+
+    /// Takes in what `source` says about a member, or withdraws it (`None`). `member` is
+    /// as in [`Manager::set_admin_state`].
+    ///
+    /// It counts until the source says something else, and is kept over reloads: a source
+    /// that hears nothing of the member any more must withdraw it. Health is the AND of
+    /// its sources, see [`evenkeel_core::opinion`].
+    pub fn set_opinion(
+        &self,
+        group: &str,
+        member: &str,
+        source: Source,
+        opinion: Option<&Opinion>,
+    ) -> Result<(), ManageError> {
+        let mut owned = self.lock();
+        find_member(&owned.state, group, member)?;
+        let endpoints = entry(&owned.state, group)?.endpoints.iter();
+        let meant = endpoints.filter(|e| {
+            let name = &*e.member.name;
+            name == member || name.split_once('/').is_some_and(|(name, _)| name == member)
+        });
+        let meant: Vec<MemberId> = meant.map(|endpoint| endpoint.member.id).collect();
+        for member in meant {
+            self.take_in(&mut owned.state, member, source, opinion);
+        }
+        Ok(())
+    }
+
+    /// [`Manager::set_opinion`] of a member whose id is known: without looking for its
+    /// name, so cheap enough for every report. A member that is gone is no error.
+    pub fn set_opinion_of(&self, member: MemberId, source: Source, opinion: Option<&Opinion>) {
+        self.take_in(&mut self.lock().state, member, source, opinion);
+    }
+
+    fn take_in(
+        &self,
+        state: &mut State,
+        member: MemberId,
+        source: Source,
+        opinion: Option<&Opinion>,
+    ) {
+        let now = self.clock.now();
+        let Some((handle, endpoint)) = state.endpoint_mut(member) else {
+            return;
+        };
+        let is_news = endpoint.opinions.of(source) != opinion;
+        endpoint.opinions.set(source, opinion.cloned(), now);
+        if !is_news {
+            return;
+        }
+        let slot = &endpoint.member.slot;
+        let published = endpoint.opinions.publish(slot, endpoint.weight, now);
+        if published.room {
+            handle.room.notify_waiters();
+        }
+        let (group, member) = (handle.current.load(), &endpoint.member.name);
+        let (group, source) = (group.name(), source.name());
+        let says = opinion.map(tracing::field::display);
+        match published {
+            Published { reasons: false, .. } => {
+                debug!(%group, %member, source, says, "another opinion");
+            }
+            Published { room: true, .. } => {
+                info!(%group, %member, source, says, "no longer taken out by report");
+            }
+            _ => warn!(%group, %member, source, says, "taken out by report"),
+        }
     }
 
     /// Takes in a load report of a location: all of it, or nothing if a part is wrong.

@@ -14,6 +14,7 @@ use evenkeel_core::group::Group;
 use evenkeel_core::health::Health;
 use evenkeel_core::load::Location;
 use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
+use evenkeel_core::opinion::Opinions;
 use evenkeel_core::outlier::Outliers;
 use evenkeel_core::strategy::Values;
 use evenkeel_core::time::Instant;
@@ -180,6 +181,8 @@ pub(crate) struct Endpoint {
     pub health: Health,
     /// The last active check.
     pub checked: Option<Checked>,
+    /// What sources of reports say.
+    pub opinions: Opinions,
     pub history: History,
     fresh: bool,
     /// When it left, if it is no member now.
@@ -250,7 +253,7 @@ impl State {
         for entry in &mut self.groups {
             for endpoint in &mut entry.endpoints {
                 let slot = &endpoint.member.slot;
-                slot.set_weight(endpoint.weight);
+                endpoint.opinions.publish(slot, endpoint.weight, now);
                 slot.set(Reason::Draining, endpoint.admin == AdminState::Drain);
                 let maintenance = endpoint.admin == AdminState::Maintenance;
                 let left = slot.set(Reason::Maintenance, maintenance) && !maintenance;
@@ -397,6 +400,7 @@ impl State {
                 resolved,
                 health: before.map(|e| e.health.clone()).unwrap_or_default(),
                 checked: before.and_then(|e| e.checked.clone()),
+                opinions: before.map(|e| e.opinions.clone()).unwrap_or_default(),
                 history: before.map(|e| e.history.clone()).unwrap_or_default(),
                 // Whoever takes an address out of the file and puts it back may have
                 // restarted what is there. A gap in DNS answers says no such thing.

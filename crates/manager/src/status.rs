@@ -4,14 +4,16 @@
 //! names; what is not known is `null`.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use evenkeel_core::group::{Decision, Granularity, Group, Request};
-use evenkeel_core::member::{Reason, Slot};
+use evenkeel_core::member::{Reason, Slot, Weight};
 use evenkeel_core::observe::{Latencies, Totals};
+use evenkeel_core::opinion::{Held, Opinions};
 use evenkeel_core::time::Instant;
 use serde::{Deserialize, Serialize};
 
@@ -110,9 +112,9 @@ pub struct MemberStatus {
     pub admin: AdminState,
     /// As configured or changed live.
     pub weight: f32,
-    /// With slow start applied; 0 if it gets no new traffic.
+    /// With what is reported and slow start applied; 0 if it gets no new traffic.
     pub effective_weight: f32,
-    /// Most requests or connections at once; `null` is no limit.
+    /// Most requests or connections at once, configured or reported; `null` is no limit.
     pub max_connections: Option<u32>,
     /// Requests (HTTP) or connections (TCP) at the member now.
     pub in_flight: u32,
@@ -126,6 +128,8 @@ pub struct MemberStatus {
     pub totals: TotalsStatus,
     /// The last active health check.
     pub check: Option<CheckStatus>,
+    /// What sources of reports say about it.
+    pub opinions: Vec<OpinionStatus>,
     /// The location's load that the group looks at, while it is not too old.
     pub load: Option<f32>,
     /// The location should shed load.
@@ -139,6 +143,43 @@ pub struct CheckStatus {
     pub age_seconds: f64,
     /// Why it failed; `null` if it passed.
     pub error: Option<String>,
+}
+
+/// What a source of reports says about a member.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OpinionStatus {
+    /// Who.
+    pub source: Word,
+    /// How long ago it was said.
+    pub age_seconds: f64,
+    /// It does not work.
+    pub down: bool,
+    /// It wants no new clients.
+    pub drain: bool,
+    /// It is being worked on.
+    pub maintenance: bool,
+    /// The part of its weight that it wants; `null` is all of it.
+    pub weight: Option<f32>,
+    /// The most requests or connections that it wants at once; `null` is no limit.
+    pub max_connections: Option<u32>,
+    /// All that in words, with what the source adds for people.
+    pub says: String,
+}
+
+impl OpinionStatus {
+    fn of(held: &Held, now: Instant) -> Self {
+        let opinion = &held.opinion;
+        OpinionStatus {
+            source: held.source.name().into(),
+            age_seconds: now.since(held.at).as_secs_f64(),
+            down: opinion.down,
+            drain: opinion.drain,
+            maintenance: opinion.maintenance,
+            weight: opinion.weight.map(Weight::get),
+            max_connections: opinion.max_connections.map(NonZeroU32::get),
+            says: opinion.to_string(),
+        }
+    }
 }
 
 /// Requests that are over.
@@ -273,9 +314,10 @@ impl Manager {
     /// The last decision of the group that was traced: one per second is. `None` if
     /// there was none yet.
     pub fn explain_last(&self, group: &str) -> Result<Option<Explained>, ManageError> {
-        let group = self.current(group)?;
-        let last = group.state().last_decision();
-        Ok(last.map(|decision| self.explained(&group, &decision)))
+        let owned = self.lock();
+        let entry = entry(&owned.state, group)?;
+        let last = entry.group.state().last_decision();
+        Ok(last.map(|decision| self.explained(entry, &decision)))
     }
 
     /// What the group would decide now for a request of `client`. Binds nothing.
@@ -284,25 +326,27 @@ impl Manager {
         group: &str,
         client: Option<IpAddr>,
     ) -> Result<Explained, ManageError> {
-        let group = self.current(group)?;
+        let owned = self.lock();
+        let entry = entry(&owned.state, group)?;
         let request = Request {
             client,
             ..Request::at(self.clock().now())
         };
-        let decision = group.explain_next(&request, &mut fastrand::Rng::new());
-        Ok(self.explained(&group, &decision))
+        let rng = &mut fastrand::Rng::new();
+        let decision = entry.group.explain_next(&request, rng);
+        Ok(self.explained(entry, &decision))
     }
 
-    fn current(&self, group: &str) -> Result<Arc<Group>, ManageError> {
-        let owned = self.lock();
-        Ok(Arc::clone(&entry(&owned.state, group)?.group))
-    }
-
-    fn explained(&self, group: &Group, decision: &Decision) -> Explained {
+    fn explained(&self, entry: &GroupEntry, decision: &Decision) -> Explained {
         let name = |index: usize| decision.members.get(index).map(ToString::to_string);
         let explanation = &decision.explanation;
+        let opinions: HashMap<&str, &Opinions> = entry
+            .endpoints
+            .iter()
+            .map(|endpoint| (&*endpoint.member.name, &endpoint.opinions))
+            .collect();
         Explained {
-            group: group.name().to_string(),
+            group: entry.config.name.clone(),
             strategy: decision.strategy.into(),
             age_seconds: self.clock().now().since(decision.at).as_secs_f64(),
             chosen: decision.chosen.as_ref().ok().map(ToString::to_string),
@@ -311,10 +355,18 @@ impl Manager {
             candidates: explanation
                 .candidates
                 .iter()
-                .map(|candidate| CandidateStatus {
-                    member: name(candidate.index).unwrap_or_default(),
-                    score: candidate.score,
-                    verdict: candidate.verdict.clone(),
+                .map(|candidate| {
+                    let member = name(candidate.index).unwrap_or_default();
+                    let mut verdict = candidate.verdict.clone();
+                    for held in opinions.get(&*member).into_iter().flat_map(|o| o.iter()) {
+                        let (source, opinion) = (held.source.name(), &held.opinion);
+                        verdict.push_str(&format!("; {source} says {opinion}"));
+                    }
+                    CandidateStatus {
+                        member,
+                        score: candidate.score,
+                        verdict,
+                    }
                 })
                 .collect(),
         }
@@ -405,12 +457,15 @@ fn member_status(
         },
         reasons,
         admin: endpoint.admin,
-        weight: slot.weight(),
+        weight: endpoint.weight.get(),
         effective_weight: match view.is_eligible_unless_full(index) {
             true => view.weight(index),
             false => 0.0,
         },
-        max_connections: member.max_connections,
+        max_connections: match slot.reported_limit() {
+            u32::MAX => member.max_connections,
+            limit => Some(member.max_connections.map_or(limit, |most| most.min(limit))),
+        },
         in_flight: slot.in_flight(),
         latency_ms: slot
             .latency(now, settings.latency_decay)
@@ -430,6 +485,11 @@ fn member_status(
             age_seconds: now.since(checked.at).as_secs_f64(),
             error: checked.error.as_deref().map(str::to_owned),
         }),
+        opinions: endpoint
+            .opinions
+            .iter()
+            .map(|held| OpinionStatus::of(held, now))
+            .collect(),
         load: member
             .location
             .fresh(settings.load_id, now, settings.load_max_age),

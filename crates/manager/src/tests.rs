@@ -10,6 +10,7 @@ use std::time::Duration;
 use evenkeel_core::group::{Outcome, PickError, Request, Ticket};
 use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId};
 use evenkeel_core::member::{MemberId, Weight};
+use evenkeel_core::opinion::{Opinion, Source};
 use evenkeel_core::time::Clock;
 
 use crate::config::{Config, GroupConfig, MemberConfig, Rule};
@@ -579,4 +580,106 @@ async fn a_member_that_fails_is_ejected() {
         .now()
         .after(evenkeel_core::outlier::FIRST_TIME);
     assert_eq!(outliers.tick(group, 2, later).len(), 1);
+}
+
+#[tokio::test]
+async fn health_is_an_and_of_its_sources() {
+    let (manager, _, names) = manager();
+    names.set("app.example", &["10.1.0.1", "10.1.0.2"]);
+    let (a, b) = ("app.example:80/10.1.0.1", "app.example:80/10.1.0.2");
+    let file = config(&["app.example:80"]);
+    manager.apply(file.clone()).await.unwrap();
+    let say = |member: &str, source, opinion: Option<Opinion>| {
+        manager.set_opinion("app", member, source, opinion.as_ref())
+    };
+    let (up, down) = (
+        Opinion::default(),
+        Opinion {
+            down: true,
+            note: Some("disk full".into()),
+            ..Opinion::default()
+        },
+    );
+    say(a, Source::Agent, Some(down.clone())).unwrap();
+    say(a, Source::AgentCheck, Some(up.clone())).unwrap();
+    assert_eq!(member(&manager, a).state, "reported_down");
+    assert_eq!(member(&manager, b).state, "up");
+    // Over a reload, and the admin's word does not bring it back either.
+    let mut changed = file.clone();
+    changed.groups[0].max_queue = 7;
+    manager.apply(changed).await.unwrap();
+    manager
+        .set_admin_state("app", a, AdminState::Ready)
+        .unwrap();
+    let held = member(&manager, a);
+    assert_eq!(held.reasons, ["reported_down"]);
+    let told: Vec<_> = held
+        .opinions
+        .iter()
+        .map(|o| (&*o.source, &*o.says))
+        .collect();
+    assert_eq!(told, [("agent", "down (disk full)"), ("agent_check", "up")]);
+    let next = manager.explain_next("app", None).unwrap();
+    assert_eq!(next.chosen.as_deref(), Some(b));
+    let out = next.candidates.iter().find(|c| c.member == a).unwrap();
+    assert!(
+        out.verdict
+            .contains("reported_down; agent says down (disk full)"),
+        "{out:?}"
+    );
+    say(a, Source::Agent, None).unwrap();
+    assert_eq!(member(&manager, a).state, "warming");
+
+    // The name in the file means all of its addresses.
+    say("app.example:80", Source::Agent, Some(down)).unwrap();
+    assert_eq!(member(&manager, a).state, "reported_down");
+    assert_eq!(member(&manager, b).state, "reported_down");
+    manager.round_now();
+    assert!(app(&manager).panic, "an opinion, which panic overrides");
+    let nobody = say("app.example:81", Source::Agent, Some(up.clone()));
+    assert!(matches!(nobody, Err(ManageError::NoMember { .. })));
+    let nowhere = manager.set_opinion("web", a, Source::Agent, Some(&up));
+    assert!(matches!(nowhere, Err(ManageError::NoGroup(_))));
+}
+
+#[tokio::test]
+async fn a_reported_weight_is_a_part_of_the_one_that_an_admin_gives() {
+    let (manager, _, _) = manager();
+    let mut file = config(&["10.0.0.1:80"]);
+    file.groups[0].members[0].weight = Weight::new(4.0).unwrap();
+    file.groups[0].members[0].max_connections = Some(20);
+    manager.apply(file).await.unwrap();
+    let id = ids(&manager)["10.0.0.1:80"];
+    let say = |percent: f64, most: u32| {
+        let opinion = Opinion {
+            weight: Some(Weight::new(percent / 100.0).unwrap()),
+            max_connections: std::num::NonZeroU32::new(most),
+            ..Opinion::default()
+        };
+        manager.set_opinion_of(id, Source::AgentCheck, Some(&opinion));
+        let member = member(&manager, "10.0.0.1:80");
+        (
+            member.weight,
+            member.effective_weight,
+            member.max_connections,
+        )
+    };
+    assert_eq!(say(50.0, 30), (4.0, 2.0, Some(20)));
+    assert_eq!(say(50.0, 10), (4.0, 2.0, Some(10)));
+    manager.set_weight("app", "10.0.0.1:80", 10.0).unwrap();
+    assert_eq!(say(50.0, 10), (10.0, 5.0, Some(10)));
+    assert_eq!(say(25.0, 0), (10.0, 2.5, Some(20)));
+    assert_eq!(say(0.0, 0), (10.0, 0.0, Some(20)));
+    assert_eq!(member(&manager, "10.0.0.1:80").state, "reported_drain");
+
+    // What is reported as the most counts at the next request.
+    assert_eq!(say(100.0, 1), (10.0, 10.0, Some(1)));
+    let group = manager.groups().remove(0);
+    let request = Request::at(manager.clock().now());
+    let rng = &mut fastrand::Rng::with_seed(1);
+    let held = group.pick(&request, rng).unwrap();
+    assert_eq!(group.pick(&request, rng).unwrap_err(), PickError::AllFull);
+    say(100.0, 2);
+    group.pick(&request, rng).unwrap();
+    drop(held);
 }

@@ -1,0 +1,313 @@
+//! What back-ends, and those beside them, say about a member.
+//!
+//! Health is the AND of its sources: a member is out as soon as one of them says so, and
+//! is in again when none does. A source can never bring a member back that another one,
+//! a health check or an administrator has taken out. It is the same with numbers: where
+//! several sources limit the weight or the connections, the lowest limit counts.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use crate::member::{Reason, Slot, Weight};
+use crate::time::Instant;
+
+/// Who has an opinion about members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Source {
+    /// An agent, by the reporting protocol.
+    Agent,
+    /// The answer to an agent check.
+    AgentCheck,
+}
+
+impl Source {
+    /// The name that admin API, metrics and logs use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Source::Agent => "agent",
+            Source::AgentCheck => "agent_check",
+        }
+    }
+}
+
+/// What one source says about a member. The default says nothing against it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Opinion {
+    /// It does not work ([`Reason::ReportedDown`]).
+    pub down: bool,
+    /// It wants no new clients ([`Reason::ReportedDrain`]).
+    pub drain: bool,
+    /// It is being worked on ([`Reason::ReportedMaintenance`]).
+    pub maintenance: bool,
+    /// The part of its weight that it wants: a factor, 1 is all of it. 0 is the same as
+    /// `drain`.
+    pub weight: Option<Weight>,
+    /// The most requests or connections that it wants at once.
+    pub max_connections: Option<NonZeroU32>,
+    /// What the source adds, for people.
+    pub note: Option<Arc<str>>,
+}
+
+impl Opinion {
+    /// Whether the member should get no new clients.
+    fn drains(&self) -> bool {
+        self.drain || self.weight.is_some_and(|factor| factor.get() == 0.0)
+    }
+}
+
+/// The words of an agent check: `down`, `drain`, `maint`, or `up`; then the numbers, then
+/// the note.
+impl fmt::Display for Opinion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = [
+            (self.down, "down"),
+            (self.maintenance, "maint"),
+            (self.drain, "drain"),
+        ];
+        let mut said = words.into_iter().filter(|(says, _)| *says);
+        f.write_str(said.next().map_or("up", |(_, word)| word))?;
+        for (_, word) in said {
+            write!(f, " {word}")?;
+        }
+        if let Some(factor) = self.weight {
+            write!(f, " {}%", factor.get() * 100.0)?;
+        }
+        if let Some(limit) = self.max_connections {
+            write!(f, " maxconn:{limit}")?;
+        }
+        match &self.note {
+            Some(note) => write!(f, " ({note})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// An opinion that counts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Held {
+    /// Whose.
+    pub source: Source,
+    /// What it says.
+    pub opinion: Opinion,
+    /// When it was last said.
+    pub at: Instant,
+}
+
+/// All that sources say about one member: at most one opinion each.
+#[derive(Clone, Debug, Default)]
+pub struct Opinions(Vec<Held>);
+
+/// What [`Opinions::publish`] has changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Published {
+    /// A reason holds now that did not, or the other way round.
+    pub reasons: bool,
+    /// The member may take more than before.
+    pub room: bool,
+}
+
+impl Opinions {
+    /// Replaces what `source` says; `None` withdraws it.
+    pub fn set(&mut self, source: Source, opinion: Option<Opinion>, now: Instant) {
+        self.retain(|held| held != source);
+        self.0.extend(opinion.map(|opinion| Held {
+            source,
+            opinion,
+            at: now,
+        }));
+    }
+
+    /// Withdraws what sources say for which `keep` does not hold.
+    pub fn retain(&mut self, keep: impl Fn(Source) -> bool) {
+        self.0.retain(|held| keep(held.source));
+    }
+
+    /// The opinions that count, the latest last.
+    pub fn iter(&self) -> impl Iterator<Item = &Held> {
+        self.0.iter()
+    }
+
+    /// What `source` says.
+    pub fn of(&self, source: Source) -> Option<&Opinion> {
+        let held = self.0.iter().find(|held| held.source == source);
+        held.map(|held| &held.opinion)
+    }
+
+    /// Makes `slot` say what these opinions come to. Its weight becomes `weight`, which is
+    /// the administrator's or else the file's, times the lowest factor that is reported.
+    ///
+    /// A member that was down or in maintenance by report starts slowly when it is no
+    /// longer, from `now`. One that was drained does not: it went on working.
+    pub fn publish(&self, slot: &Slot, weight: Weight, now: Instant) -> Published {
+        let any = |says: fn(&Opinion) -> bool| self.0.iter().any(|held| says(&held.opinion));
+        let (down, drain) = (any(|o| o.down), any(Opinion::drains));
+        let maintenance = any(|o| o.maintenance);
+        let mut published = Published::default();
+        for (reason, holds, is_slow) in [
+            (Reason::ReportedDown, down, true),
+            (Reason::ReportedDrain, drain, false),
+            (Reason::ReportedMaintenance, maintenance, true),
+        ] {
+            if slot.set(reason, holds) {
+                published.reasons = true;
+                published.room |= !holds;
+                if is_slow && !holds {
+                    slot.set_ramp_from(Some(now));
+                }
+            }
+        }
+
+        let factors = self.0.iter().filter_map(|held| held.opinion.weight);
+        let factor = factors.map(Weight::get).reduce(f32::min).unwrap_or(1.0);
+        // A product of two weights may be too much for a weight, but is never less than 0.
+        let product = (f64::from(weight.get()) * f64::from(factor)).min(Weight::MAX);
+        let weight = Weight::new(product).unwrap_or(weight);
+        published.room |= slot.weight() == 0.0 && weight.get() > 0.0;
+        slot.set_weight(weight);
+
+        let limits = self
+            .0
+            .iter()
+            .filter_map(|held| held.opinion.max_connections);
+        let limit = limits.map(NonZeroU32::get).min();
+        published.room |= limit.unwrap_or(u32::MAX) > slot.reported_limit();
+        slot.set_reported_limit(limit);
+        published
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_nanos(seconds * 1_000_000_000)
+    }
+
+    fn slot() -> Slot {
+        Slot::new(Weight::ONE)
+    }
+
+    const DOWN: u32 = Reason::ReportedDown as u32;
+    const DRAIN: u32 = Reason::ReportedDrain as u32;
+
+    fn down() -> Opinion {
+        Opinion {
+            down: true,
+            ..Opinion::default()
+        }
+    }
+
+    #[test]
+    fn nobody_brings_back_what_another_has_taken_out() {
+        let (mut opinions, slot) = (Opinions::default(), slot());
+        slot.set(Reason::Down, true);
+        opinions.set(Source::AgentCheck, Some(Opinion::default()), at(1));
+        opinions.publish(&slot, Weight::ONE, at(1));
+        assert!(slot.has(Reason::Down), "up is no reason to believe in");
+
+        slot.set(Reason::Down, false);
+        opinions.set(Source::Agent, Some(down()), at(2));
+        assert!(opinions.publish(&slot, Weight::ONE, at(2)).reasons);
+        opinions.set(Source::AgentCheck, Some(Opinion::default()), at(3));
+        assert_eq!(
+            opinions.publish(&slot, Weight::ONE, at(3)),
+            Published::default()
+        );
+        assert_eq!(slot.reasons(), DOWN);
+        assert_eq!(slot.ramp_from(), None);
+
+        opinions.set(Source::Agent, None, at(4));
+        let published = opinions.publish(&slot, Weight::ONE, at(4));
+        assert!(published.reasons && published.room);
+        assert_eq!(slot.reasons(), 0);
+        assert_eq!(slot.ramp_from(), Some(at(4)), "it starts slowly");
+    }
+
+    #[test]
+    fn no_percent_is_drain() {
+        let (mut opinions, slot) = (Opinions::default(), slot());
+        let nothing = Opinion {
+            weight: Some(Weight::new(0.0).unwrap()),
+            ..Opinion::default()
+        };
+        opinions.set(Source::AgentCheck, Some(nothing), at(1));
+        opinions.publish(&slot, Weight::ONE, at(1));
+        assert_eq!((slot.reasons(), slot.weight()), (DRAIN, 0.0));
+        opinions.set(Source::AgentCheck, Some(Opinion::default()), at(2));
+        assert!(opinions.publish(&slot, Weight::ONE, at(2)).room);
+        assert_eq!((slot.reasons(), slot.weight()), (0, 1.0));
+        assert_eq!(slot.ramp_from(), None, "it has worked all the time");
+    }
+
+    #[test]
+    fn says_what_it_says() {
+        let opinion = Opinion {
+            down: true,
+            drain: true,
+            weight: Some(Weight::new(0.75).unwrap()),
+            max_connections: NonZeroU32::new(30),
+            note: Some("disk full".into()),
+            ..Opinion::default()
+        };
+        assert_eq!(opinion.to_string(), "down drain 75% maxconn:30 (disk full)");
+        assert_eq!(Opinion::default().to_string(), "up");
+    }
+
+    fn any_opinion() -> impl Strategy<Value = Opinion> {
+        let flags = any::<[bool; 3]>();
+        let weight = proptest::option::of(0.0f64..=1000.0);
+        (flags, weight, any::<u8>()).prop_map(|(flags, weight, limit)| Opinion {
+            down: flags[0],
+            drain: flags[1],
+            maintenance: flags[2],
+            weight: weight.map(|weight| Weight::new(weight).unwrap()),
+            max_connections: NonZeroU32::new(limit.into()),
+            note: None,
+        })
+    }
+
+    proptest! {
+        /// Whatever was said before, in whatever order: the slot says what those who have
+        /// an opinion say now, and reasons of others stay as they are.
+        #[test]
+        fn the_slot_says_what_all_say(
+            steps in proptest::collection::vec((any::<bool>(), proptest::option::of(any_opinion())), 1..20),
+            weight in 0.0f64..=1000.0,
+            others in 0u32..32,
+        ) {
+            let (mut opinions, slot) = (Opinions::default(), slot());
+            let others: Vec<Reason> = [Reason::Down, Reason::Ejected, Reason::Draining, Reason::Maintenance, Reason::Unresolved]
+                .into_iter().filter(|&reason| others & reason as u32 != 0).collect();
+            others.iter().for_each(|&reason| { slot.set(reason, true); });
+            let weight = Weight::new(weight).unwrap();
+            let mut said: [Option<Opinion>; 2] = [None, None];
+            for (second, (agent, opinion)) in steps.into_iter().enumerate() {
+                let source = if agent { Source::Agent } else { Source::AgentCheck };
+                let before = slot.reasons();
+                said[usize::from(agent)] = opinion.clone();
+                opinions.set(source, opinion, at(second as u64 + 1));
+                let published = opinions.publish(&slot, weight, at(second as u64 + 1));
+                prop_assert_eq!(published.reasons, before != slot.reasons());
+
+                let says = |what: fn(&Opinion) -> bool| said.iter().flatten().any(what);
+                prop_assert_eq!(slot.has(Reason::ReportedDown), says(|o| o.down));
+                prop_assert_eq!(slot.has(Reason::ReportedMaintenance), says(|o| o.maintenance));
+                prop_assert_eq!(slot.has(Reason::ReportedDrain), says(|o| {
+                    o.drain || o.weight == Weight::new(0.0).ok()
+                }));
+                prop_assert!(others.iter().all(|&reason| slot.has(reason)));
+                let limits = said.iter().flatten().filter_map(|o| o.max_connections);
+                let limit = limits.min().map_or(u32::MAX, NonZeroU32::get);
+                prop_assert_eq!(slot.reported_limit(), limit);
+                prop_assert!((0.0..=1000.0).contains(&slot.weight()));
+                if said.iter().flatten().all(|o| o.weight.is_none()) {
+                    prop_assert_eq!(slot.weight(), weight.get());
+                }
+            }
+        }
+    }
+}
