@@ -1,1 +1,3 @@
 //! The QoS broker: the reporting protocol over UDP, and negotiation over HTTP.
+
+pub mod protocol;

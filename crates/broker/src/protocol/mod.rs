@@ -1,0 +1,14 @@
+//! The reporting protocol over UDP: agents register, report, and sign off.
+//!
+//! The messages are those of M.-V. Mohamed-Salem, G. v. Bochmann and J. W. Wong, "An
+//! experimental implementation of a QoS broker for server selection", section 2.3,
+//! with what an open network needs on top: they are authenticated, they survive loss,
+//! reordering, duplication and replay, and a broker that restarts gets its agents back.
+//! `docs/reporting-protocol.md` specifies them byte by byte.
+//!
+//! Nothing here does I/O or looks at a clock: [`client`] is the agent's side of a
+//! registration, [`wire`] the messages, [`keys`] what authenticates them.
+
+pub mod client;
+pub mod keys;
+pub mod wire;

@@ -1,0 +1,668 @@
+//! The messages as bytes.
+//!
+//! A datagram is a header of [`HEADER_LEN`] bytes, a body, and an authentication code of
+//! [`TAG_LEN`] bytes over both. All numbers are big-endian. What is not understood whole
+//! is refused whole: a message has no byte that its receiver does not know.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId};
+use evenkeel_core::member::Weight;
+use evenkeel_core::time::Instant;
+
+use super::keys::{Key, Keys, TAG_LEN};
+
+/// The first bytes of every message.
+pub const MAGIC: [u8; 4] = *b"EvKl";
+
+/// The version of the protocol that is spoken here.
+pub const VERSION: u8 = 1;
+
+/// Length of the header, in bytes.
+pub const HEADER_LEN: usize = 32;
+
+/// The longest message, in bytes: with the headers of UDP and IPv6 it fits into one
+/// packet on every link, tunnels included.
+pub const MAX_DATAGRAM: usize = 1400;
+
+/// The shortest message, in bytes: it has no body.
+pub const MIN_DATAGRAM: usize = HEADER_LEN + TAG_LEN;
+
+/// Most servers in one registration. An agent with more of them registers several times.
+pub const MAX_SERVERS: usize = 32;
+
+/// Longest name of a location, in bytes.
+pub const MAX_LOCATION_LEN: usize = 255;
+
+/// Longest name of a group or an agent, in bytes.
+pub const MAX_NAME_LEN: usize = 64;
+
+/// Longest name of a host, in bytes (RFC 1035, section 2.3.4).
+pub const MAX_HOST_LEN: usize = 253;
+
+/// Shortest interval between two Updates that a broker may ask for.
+pub const MIN_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Longest interval between two Updates that a broker may ask for.
+pub const MAX_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// What a message is. Those to a broker are below 0x80, those to an agent are not, so
+/// that none can be reflected to the side that sent it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// Agent to broker: this is who I am, and these are my servers.
+    Registration = 0x01,
+    /// Agent to broker: the loads of an interval, and the state of each server.
+    Update = 0x02,
+    /// Agent to broker: assign no more clients to my servers.
+    Stop = 0x03,
+    /// Broker to agent: register again with this cookie, to prove your address.
+    Challenge = 0x81,
+    /// Broker to agent: the identifier of the registration, and how to report.
+    Acknowledgement = 0x82,
+    /// Broker to agent: how to report from now on; perhaps asks for an Update.
+    Query = 0x83,
+    /// Broker to agent: no more clients will be assigned.
+    StopAcknowledgement = 0x84,
+    /// Broker to agent: the identifier is not known (any more): register again.
+    RegisterAgain = 0x85,
+}
+
+impl Kind {
+    const ALL: [Kind; 8] = [
+        Kind::Registration,
+        Kind::Update,
+        Kind::Stop,
+        Kind::Challenge,
+        Kind::Acknowledgement,
+        Kind::Query,
+        Kind::StopAcknowledgement,
+        Kind::RegisterAgain,
+    ];
+
+    /// Whether an agent sends it.
+    pub fn is_from_agent(self) -> bool {
+        (self as u8) < 0x80
+    }
+}
+
+/// What every message begins with, after magic and version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Which message it is.
+    pub kind: Kind,
+    /// The key of its code.
+    pub key: u16,
+    /// The number that the agent drew for this registration; the broker repeats it.
+    pub nonce: u64,
+    /// The number that the broker drew for this registration, 0 where there is none yet.
+    pub identifier: u64,
+    /// From an agent: counts its messages with this nonce, from 1. In an Acknowledgement
+    /// or a Query: counts the broker's messages with this identifier, from 1. In another
+    /// answer: the sequence number of what is answered.
+    pub sequence: u64,
+}
+
+/// A server that an agent reports for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Server {
+    /// Name of the group that it is a member of.
+    pub group: String,
+    /// Its host: an IP address, a DNS name in lower case, or nothing for the address from
+    /// which the agent's datagrams come.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// Its weight if it becomes a member by registering; `None` leaves it to the broker.
+    pub weight: Option<Weight>,
+}
+
+impl Server {
+    /// Whether a broker takes it: the names are what names may be.
+    fn is_valid(&self) -> bool {
+        is_name(&self.group) && is_host(&self.host) && self.port != 0
+    }
+}
+
+/// What an agent says about one of its servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ServerState {
+    /// It serves.
+    #[default]
+    Up = 0,
+    /// It goes on with the clients that it has and gets no new ones: it is exiting.
+    Drain = 1,
+    /// It does not serve.
+    Down = 2,
+}
+
+/// What a registration is about: a location, an agent there, and its servers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Registration {
+    location: String,
+    agent: String,
+    servers: Vec<Server>,
+}
+
+impl Registration {
+    /// `location` is where the loads belong, `agent` tells the agents of a location
+    /// apart. The servers may be none: then only the location's load is reported.
+    pub fn new(
+        location: impl Into<String>,
+        agent: impl Into<String>,
+        servers: Vec<Server>,
+    ) -> Result<Self, InvalidRegistration> {
+        let registration = Registration {
+            location: location.into(),
+            agent: agent.into(),
+            servers,
+        };
+        if !is_location(&registration.location) {
+            return Err(InvalidRegistration::Location(registration.location));
+        }
+        if !is_name(&registration.agent) {
+            return Err(InvalidRegistration::Agent(registration.agent));
+        }
+        for server in &registration.servers {
+            if !server.is_valid() {
+                return Err(InvalidRegistration::Server(format!("{server:?}")));
+            }
+        }
+        let len = MIN_DATAGRAM + Cookie::LEN + registration.len();
+        if registration.servers.len() > MAX_SERVERS || len > MAX_DATAGRAM {
+            return Err(InvalidRegistration::TooLong);
+        }
+        Ok(registration)
+    }
+
+    /// Where the loads belong.
+    pub fn location(&self) -> &str {
+        &self.location
+    }
+
+    /// Tells the agents of a location apart.
+    pub fn agent(&self) -> &str {
+        &self.agent
+    }
+
+    /// The servers, in the order in which their states and alerts are given.
+    pub fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
+    fn len(&self) -> usize {
+        let server = |server: &Server| 1 + server.group.len() + 1 + server.host.len() + 2 + 4;
+        let servers: usize = self.servers.iter().map(server).sum();
+        1 + self.location.len() + 1 + self.agent.len() + 1 + servers
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_text(out, &self.location);
+        put_text(out, &self.agent);
+        out.push(self.servers.len() as u8);
+        for server in &self.servers {
+            put_text(out, &server.group);
+            put_text(out, &server.host);
+            out.extend(server.port.to_be_bytes());
+            let weight = server
+                .weight
+                .map_or(NO_WEIGHT, |weight| weight.get().to_bits());
+            out.extend(weight.to_be_bytes());
+        }
+    }
+
+    fn decode(input: &mut Input<'_>) -> Option<Self> {
+        let (location, agent) = (input.text()?, input.text()?);
+        let mut servers = Vec::new();
+        for _ in 0..input.u8()? {
+            let (group, host, port) = (input.text()?, input.text()?, input.u16()?);
+            let weight = match input.u32()? {
+                NO_WEIGHT => None,
+                bits => Some(Weight::new(f32::from_bits(bits).into()).ok()?),
+            };
+            servers.push(Server {
+                group,
+                host,
+                port,
+                weight,
+            });
+        }
+        Registration::new(location, agent, servers).ok()
+    }
+}
+
+/// The weight of a server that names none: not a number, so that it is no weight.
+const NO_WEIGHT: u32 = u32::MAX;
+
+/// What cannot be registered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidRegistration {
+    /// Not the name of a location.
+    #[error("a location is 1 to {MAX_LOCATION_LEN} bytes without control characters, not {0:?}")]
+    Location(String),
+    /// Not the name of an agent.
+    #[error("an agent's name is 1 to {MAX_NAME_LEN} letters, digits, `-`, `_` or `.`, not {0:?}")]
+    Agent(String),
+    /// Not a server.
+    #[error(
+        "a server has the name of a group, an IP address or a host name in lower case (or \
+         none), and a port from 1: not {0}"
+    )]
+    Server(String),
+    /// Too much for one message.
+    #[error(
+        "a registration has at most {MAX_SERVERS} servers and {MAX_DATAGRAM} bytes: spread the \
+         servers over several agents"
+    )]
+    TooLong,
+}
+
+/// A stateless proof that the agent receives at its address what the broker sends there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cookie {
+    /// When the broker made it, on the broker's own time line.
+    pub issued: Instant,
+    /// The broker's code over it, the agent's address and the nonce.
+    pub proof: [u8; TAG_LEN],
+}
+
+impl Cookie {
+    /// Bytes in a message.
+    pub const LEN: usize = 8 + TAG_LEN;
+
+    /// What a Registration without a cookie has in its place.
+    pub const NONE: Cookie = Cookie {
+        issued: Instant::ZERO,
+        proof: [0; TAG_LEN],
+    };
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.issued.as_nanos().to_be_bytes());
+        out.extend(self.proof);
+    }
+
+    fn decode(input: &mut Input<'_>) -> Option<Self> {
+        Some(Cookie {
+            issued: Instant::from_nanos(input.u64()?),
+            proof: input.array()?,
+        })
+    }
+}
+
+/// How to report: everything that the broker has to say to an agent, in full each time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Control {
+    /// To be repeated in every Update: proves that the agent receives at its address.
+    pub token: u64,
+    /// Time between two Updates, [`MIN_INTERVAL`] to [`MAX_INTERVAL`], in milliseconds.
+    pub interval: Duration,
+    /// After how many intervals without a further Control an alert ends by itself, from 1.
+    pub lease: u8,
+    /// After how long without any message the broker is gone, in whole seconds from 1.
+    pub silence: Duration,
+    /// Whether to send an Update at once.
+    pub wants_update: bool,
+    /// Whether no member is at the location, so that the loads are of no use.
+    pub location_unknown: bool,
+    /// One for each server, in the order of the Registration.
+    pub servers: Vec<ServerControl>,
+}
+
+/// What the broker has to say about one server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerControl {
+    /// It is under a load alert: it should send its clients back to the broker.
+    pub alert: bool,
+    /// No such group or member is there: what the agent says of it is of no use.
+    pub unknown: bool,
+}
+
+const WANTS_UPDATE: u8 = 1;
+const LOCATION_UNKNOWN: u8 = 2;
+const ALERT: u8 = 1;
+const UNKNOWN: u8 = 2;
+
+impl Control {
+    /// How long an alert lasts without a further Control.
+    pub fn lease_time(&self) -> Duration {
+        self.interval * u32::from(self.lease)
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        let bit = |set: bool, bit: u8| if set { bit } else { 0 };
+        out.extend(self.token.to_be_bytes());
+        out.extend((self.interval.as_millis() as u32).to_be_bytes());
+        out.push(self.lease);
+        out.extend((self.silence.as_secs() as u16).to_be_bytes());
+        let wants_update = bit(self.wants_update, WANTS_UPDATE);
+        out.push(wants_update | bit(self.location_unknown, LOCATION_UNKNOWN));
+        out.push(self.servers.len() as u8);
+        let server =
+            |server: &ServerControl| bit(server.alert, ALERT) | bit(server.unknown, UNKNOWN);
+        out.extend(self.servers.iter().map(server));
+    }
+
+    fn decode(input: &mut Input<'_>) -> Option<Self> {
+        let token = input.u64()?;
+        let interval = Duration::from_millis(input.u32()?.into());
+        let lease = input.u8()?;
+        let silence = Duration::from_secs(input.u16()?.into());
+        let flags = input.u8()?;
+        let server = |byte: &u8| {
+            (byte & !(ALERT | UNKNOWN) == 0).then_some(ServerControl {
+                alert: byte & ALERT != 0,
+                unknown: byte & UNKNOWN != 0,
+            })
+        };
+        let servers: Vec<_> = input.bytes()?.iter().map(server).collect::<Option<_>>()?;
+        let is_valid = (MIN_INTERVAL..=MAX_INTERVAL).contains(&interval)
+            && lease > 0
+            && !silence.is_zero()
+            && flags & !(WANTS_UPDATE | LOCATION_UNKNOWN) == 0
+            && servers.len() <= MAX_SERVERS;
+        is_valid.then_some(Control {
+            token,
+            interval,
+            lease,
+            silence,
+            wants_update: flags & WANTS_UPDATE != 0,
+            location_unknown: flags & LOCATION_UNKNOWN != 0,
+            servers,
+        })
+    }
+}
+
+/// What an agent reports: full state in every message.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Update {
+    /// The token of the last Control.
+    pub token: u64,
+    /// The sequence number of the last Control: everything in it is known.
+    pub heard: u64,
+    /// Which measurement the loads are, from 1; the same one may be sent twice.
+    pub measurement: u32,
+    /// How long ago its interval ended, in milliseconds.
+    pub age: Duration,
+    /// One for each server, in the order of the Registration.
+    pub servers: Vec<ServerState>,
+    /// At most [`LOADS_PER_LOCATION`], each id once. The numbers are as they were sent:
+    /// whoever stores them must refuse those that no load may have.
+    pub loads: Vec<(LoadId, f32)>,
+}
+
+impl Update {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.token.to_be_bytes());
+        out.extend(self.heard.to_be_bytes());
+        out.extend(self.measurement.to_be_bytes());
+        let age = u32::try_from(self.age.as_millis()).unwrap_or(u32::MAX);
+        out.extend(age.to_be_bytes());
+        out.push(self.servers.len() as u8);
+        out.extend(self.servers.iter().map(|&state| state as u8));
+        out.push(self.loads.len() as u8);
+        for (id, value) in &self.loads {
+            out.extend(id.0.to_be_bytes());
+            out.extend(value.to_bits().to_be_bytes());
+        }
+    }
+
+    fn decode(input: &mut Input<'_>) -> Option<Self> {
+        let (token, heard, measurement) = (input.u64()?, input.u64()?, input.u32()?);
+        let age = Duration::from_millis(input.u32()?.into());
+        let state = |byte: &u8| match byte {
+            0 => Some(ServerState::Up),
+            1 => Some(ServerState::Drain),
+            2 => Some(ServerState::Down),
+            _ => None,
+        };
+        let servers: Vec<_> = input.bytes()?.iter().map(state).collect::<Option<_>>()?;
+        let count = usize::from(input.u8()?);
+        if servers.len() > MAX_SERVERS || count > LOADS_PER_LOCATION {
+            return None;
+        }
+        let mut loads: Vec<(LoadId, f32)> = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (id, value) = (LoadId(input.u32()?), f32::from_bits(input.u32()?));
+            if loads.iter().any(|(known, _)| *known == id) {
+                return None;
+            }
+            loads.push((id, value));
+        }
+        Some(Update {
+            token,
+            heard,
+            measurement,
+            age,
+            servers,
+            loads,
+        })
+    }
+}
+
+/// What a message says, after its header.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Body {
+    /// With the cookie of the last Challenge, or [`Cookie::NONE`].
+    Registration(Cookie, Registration),
+    /// A report.
+    Update(Update),
+    /// Sign off.
+    Stop,
+    /// Prove the address.
+    Challenge(Cookie),
+    /// The registration is accepted.
+    Acknowledgement(Control),
+    /// How to report from now on.
+    Query(Control),
+    /// The registration has ended.
+    StopAcknowledgement,
+    /// The registration is not known.
+    RegisterAgain,
+}
+
+impl Body {
+    /// Which message has it.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Body::Registration(..) => Kind::Registration,
+            Body::Update(_) => Kind::Update,
+            Body::Stop => Kind::Stop,
+            Body::Challenge(_) => Kind::Challenge,
+            Body::Acknowledgement(_) => Kind::Acknowledgement,
+            Body::Query(_) => Kind::Query,
+            Body::StopAcknowledgement => Kind::StopAcknowledgement,
+            Body::RegisterAgain => Kind::RegisterAgain,
+        }
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Body::Registration(cookie, registration) => {
+                cookie.encode(out);
+                registration.encode(out);
+            }
+            Body::Update(update) => update.encode(out),
+            Body::Challenge(cookie) => cookie.encode(out),
+            Body::Acknowledgement(control) | Body::Query(control) => control.encode(out),
+            Body::Stop | Body::StopAcknowledgement | Body::RegisterAgain => {}
+        }
+    }
+
+    fn decode(kind: Kind, bytes: &[u8]) -> Option<Self> {
+        let mut input = Input(bytes);
+        let body = match kind {
+            Kind::Registration => {
+                let cookie = Cookie::decode(&mut input)?;
+                Body::Registration(cookie, Registration::decode(&mut input)?)
+            }
+            Kind::Update => Body::Update(Update::decode(&mut input)?),
+            Kind::Stop => Body::Stop,
+            Kind::Challenge => Body::Challenge(Cookie::decode(&mut input)?),
+            Kind::Acknowledgement => Body::Acknowledgement(Control::decode(&mut input)?),
+            Kind::Query => Body::Query(Control::decode(&mut input)?),
+            Kind::StopAcknowledgement => Body::StopAcknowledgement,
+            Kind::RegisterAgain => Body::RegisterAgain,
+        };
+        input.0.is_empty().then_some(body)
+    }
+}
+
+/// A message, authenticated with `key`.
+pub fn seal(nonce: u64, identifier: u64, sequence: u64, body: &Body, key: &Key) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256);
+    out.extend(MAGIC);
+    out.extend([VERSION, body.kind() as u8]);
+    out.extend(key.id().to_be_bytes());
+    out.extend(nonce.to_be_bytes());
+    out.extend(identifier.to_be_bytes());
+    out.extend(sequence.to_be_bytes());
+    body.encode(&mut out);
+    let tag = key.tag(&[&out]);
+    out.extend(tag);
+    out
+}
+
+/// Why bytes are not a message. None of them changes anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Invalid {
+    /// Shorter than any message.
+    #[error("truncated")]
+    Truncated,
+    /// Longer than any message.
+    #[error("oversized")]
+    Oversized,
+    /// It does not begin like one.
+    #[error("no message of this protocol")]
+    Magic,
+    /// Of another version.
+    #[error("of another version")]
+    Version,
+    /// No such message, or it goes the other way.
+    #[error("of a kind that does not come this way")]
+    Kind,
+    /// Authenticated by a key that is not known here.
+    #[error("by an unknown key")]
+    Key,
+    /// Changed on its way, or made with another secret.
+    #[error("with a wrong authentication code")]
+    Tag,
+    /// Authentic, but its body is not what this version says.
+    #[error("malformed")]
+    Malformed,
+}
+
+/// The header of a message, not authenticated yet: enough to find out whose it is.
+pub fn peek(datagram: &[u8]) -> Result<Header, Invalid> {
+    if datagram.len() > MAX_DATAGRAM {
+        return Err(Invalid::Oversized);
+    }
+    if datagram.len() >= MAGIC.len() && datagram[..MAGIC.len()] != MAGIC {
+        return Err(Invalid::Magic);
+    }
+    // Another version may have another shortest message.
+    if datagram
+        .get(MAGIC.len())
+        .is_some_and(|&version| version != VERSION)
+    {
+        return Err(Invalid::Version);
+    }
+    if datagram.len() < MIN_DATAGRAM {
+        return Err(Invalid::Truncated);
+    }
+    let mut input = Input(&datagram[MAGIC.len() + 1..]);
+    let mut header = || {
+        let kind = input.u8()?;
+        let known = Kind::ALL.into_iter().find(|known| *known as u8 == kind);
+        let (key, nonce) = (input.u16()?, input.u64()?);
+        let (identifier, sequence) = (input.u64()?, input.u64()?);
+        Some(known.map(|kind| Header {
+            kind,
+            key,
+            nonce,
+            identifier,
+            sequence,
+        }))
+    };
+    header().ok_or(Invalid::Truncated)?.ok_or(Invalid::Kind)
+}
+
+/// Authenticates and decodes a message. `to_broker` is the way that it came.
+pub fn open(datagram: &[u8], keys: &Keys, to_broker: bool) -> Result<(Header, Body), Invalid> {
+    let header = peek(datagram)?;
+    if header.kind.is_from_agent() != to_broker {
+        return Err(Invalid::Kind);
+    }
+    let key = keys.get(header.key).ok_or(Invalid::Key)?;
+    let (message, tag) = datagram.split_last_chunk().ok_or(Invalid::Truncated)?;
+    if !key.is_tag(&[message], tag) {
+        return Err(Invalid::Tag);
+    }
+    let body = message.get(HEADER_LEN..).ok_or(Invalid::Truncated)?;
+    let body = Body::decode(header.kind, body).ok_or(Invalid::Malformed)?;
+    Ok((header, body))
+}
+
+/// Bytes that are still to be read. Every method gives `None` at their end.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.array().map(u8::from_be_bytes)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    /// A byte that counts, and so many bytes.
+    fn bytes(&mut self) -> Option<&'a [u8]> {
+        let len = self.u8()?;
+        let (bytes, rest) = self.0.split_at_checked(len.into())?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    fn text(&mut self) -> Option<String> {
+        Some(str::from_utf8(self.bytes()?).ok()?.to_owned())
+    }
+}
+
+/// Appends a text of at most 255 bytes, which all of [`Registration`] are.
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    out.push(text.len() as u8);
+    out.extend(text.as_bytes());
+}
+
+fn is_location(name: &str) -> bool {
+    (1..=MAX_LOCATION_LEN).contains(&name.len()) && !name.chars().any(char::is_control)
+}
+
+/// As the configuration has it: names end up in metrics and logs.
+fn is_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    (1..=MAX_NAME_LEN).contains(&name.len()) && name.bytes().all(is_allowed)
+}
+
+fn is_host(host: &str) -> bool {
+    let in_name =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte);
+    let is_name = host.len() <= MAX_HOST_LEN && host.bytes().all(in_name);
+    is_name || host.parse::<IpAddr>().is_ok()
+}
