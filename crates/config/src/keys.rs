@@ -490,8 +490,8 @@ pub(super) static ALERT: &[Key<AlertSettings>] = &[
         field: |alert| &mut alert.threshold,
         limits: Limits::None,
         doc: "Above which effective load a location is told to shed: a number is that load \
-              itself; `above_minimum` is a share above the smallest load that is not 0, \
-              `above_average` one above the average (0.4 is 40 %). Without it the \
+              itself; `above_minimum` is a share above the smallest load (0 counts if two \
+              or more locations are above it), `above_average` one above the average (0.4 is 40 %). Without it the \
               strategy's parameters decide, if it has any for that.",
         example: "{ above_average = 0.5 }",
     },
@@ -507,8 +507,9 @@ pub(super) static ALERT: &[Key<AlertSettings>] = &[
         name: "max_share",
         field: |alert| &mut alert.max_share,
         limits: Limits::Number(0.0, 1.0, ""),
-        doc: "Most locations under alert at the same time, as a share of those that take \
-              traffic: below 1 there is always one left to go to.",
+        doc: "Most locations that are under alert at the same time, and that the group \
+              sends clients away from, as a share of those that take traffic. Whatever it \
+              is, one location is always left to go to: the least loaded one.",
         example: "0.25",
     },
     Key {
@@ -948,8 +949,10 @@ pub(super) fn tables() -> Vec<TableDoc> {
         TableDoc {
             header: "[group.NAME.alert]",
             doc: "Load alerts of a group: when its locations shed the load that is already \
-                  there. They need load reports, and move clients that are bound with \
-                  granularity `on_demand`.",
+                  there. They need load reports. Groups share locations, so an alert counts \
+                  in each `adaptive` group that binds clients there (granularity \
+                  `per_session` or `on_demand`): new clients go to other members as long as \
+                  there are any, and clients that are bound with `on_demand` leave.",
             keys: docs(ALERT, AlertSettings::default()),
         },
         TableDoc {

@@ -8,6 +8,10 @@
 //! somebody else can take them. With every location above the threshold, alerts for all
 //! would send clients around in circles. So only a share of the locations is alerted at
 //! the same time, and those are the most loaded ones.
+//!
+//! Groups share locations, and one that must shed for any of them sheds for all. Each
+//! group then has a word of its own ([`shed`]), because a group whose locations are all
+//! alerted by others has nowhere to send its clients.
 
 use std::time::Duration;
 
@@ -16,7 +20,8 @@ use std::time::Duration;
 pub enum Threshold {
     /// The critical threshold, in the load's unit, greater than 0.
     Critical(f32),
-    /// This share above the smallest load that is not 0 (0.4 is 40 %).
+    /// This share above the smallest load (0.4 is 40 %). A load of 0 counts only where
+    /// two or more locations have one above it.
     AboveMinimum(f32),
     /// This share above the average load (0.8 is 80 %).
     AboveAverage(f32),
@@ -34,8 +39,11 @@ impl Threshold {
         match self {
             Threshold::Critical(level) => (level, level * release),
             Threshold::AboveMinimum(share) => {
-                let busy = loads.filter(|&load| load > 0.0);
-                relative(busy.fold(f32::INFINITY, f32::min), share)
+                // The load of a single busy location may be one client, which would
+                // wander from one idle location to the next.
+                let alone = loads.clone().filter(|&load| load > 0.0).count() < 2;
+                let counts = |load: &f32| *load > 0.0 || !alone;
+                relative(loads.filter(counts).fold(f32::INFINITY, f32::min), share)
             }
             Threshold::AboveAverage(share) => {
                 let count = loads.clone().count().max(1);
@@ -56,8 +64,9 @@ pub struct AlertSettings {
     /// than 0, at most 1) of a critical threshold, or of the excess that a relative one
     /// allows.
     pub release: f32,
-    /// Most locations under alert at the same time, as a share (0 to 1) of those that
-    /// take traffic, rounded down. Below 1 there is always one left to go to.
+    /// Most locations that the group has under alert, or sheds from, at the same time,
+    /// as a share (0 to 1) of those that take traffic, rounded down. Even with 1 there
+    /// is always one that does not shed.
     pub max_share: f32,
     /// Time over which the clients of an alerted location leave it, each after a random
     /// part of it, so that they do not all arrive elsewhere at once and the alert can
@@ -83,7 +92,7 @@ pub struct Site {
     pub load: Option<f32>,
     /// Whether a member of the group takes new traffic there.
     pub takes_traffic: bool,
-    /// Whether the group has it under alert.
+    /// What the last answer was: whether the group has it under alert, or sheds there.
     pub alerted: bool,
 }
 
@@ -91,34 +100,80 @@ pub struct Site {
 ///
 /// A location whose load is unknown is not, nor is one that takes no traffic anyway.
 pub fn analyze(threshold: Threshold, settings: &AlertSettings, sites: &[Site]) -> Vec<bool> {
-    let mut alerts = vec![false; sites.len()];
-    let taking = sites.iter().filter(|site| site.takes_traffic);
-    let allowed = (settings.max_share * taking.clone().count() as f32) as usize;
-    let loads = taking.filter_map(|site| site.load);
+    let loads = taking(sites).filter_map(|(_, site)| site.load);
     let (raise, keep) = threshold.levels(settings.release, loads);
+    let critical = taking(sites).filter_map(|(index, site)| {
+        let load = site.load?;
+        let level = if site.alerted { keep } else { raise };
+        (load > level).then(|| (settings.rank(site, load), index))
+    });
+    let allowed = settings.allowed(sites);
+    most_loaded(critical.collect(), allowed, sites.len())
+}
 
-    let mut critical: Vec<(f32, usize)> = sites
-        .iter()
-        .enumerate()
-        .filter(|(_, site)| site.takes_traffic)
-        .filter_map(|(index, site)| {
-            let load = site.load?;
-            let level = if site.alerted { keep } else { raise };
-            // Where not all can have an alert, whoever has one keeps it against others
-            // that are only a little worse.
-            let bonus = if site.alerted {
-                2.0 - settings.release
-            } else {
-                1.0
-            };
-            (load > level).then_some((load * bonus, index))
-        })
-        .collect();
-    critical.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-    for &(_, index) in critical.iter().take(allowed) {
-        alerts[index] = true;
+/// Who has a location under alert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// A group that has members there, because of the load.
+    Group,
+    /// An administrator: counts more than [`AlertSettings::max_share`].
+    Administrator,
+}
+
+/// From which of its `sites` a group sends its clients away, one answer for each.
+/// `alerts` says who has each of them under alert, this group or another one.
+///
+/// Never all that take traffic: with every location under alert the least loaded one
+/// serves. An unknown load counts as average.
+pub fn shed(settings: &AlertSettings, sites: &[Site], alerts: &[Option<Caller>]) -> Vec<bool> {
+    let known = taking(sites).filter_map(|(_, site)| site.load);
+    let average = known.clone().sum::<f32>() / known.count().max(1) as f32;
+    let under = |caller| {
+        taking(sites)
+            .filter(move |&(index, _)| alerts.get(index) == Some(&Some(caller)))
+            .map(|(index, site)| (settings.rank(site, site.load.unwrap_or(average)), index))
+            .collect::<Vec<_>>()
+    };
+    let forced = under(Caller::Administrator);
+    let others = taking(sites).count().saturating_sub(1);
+    let allowed = settings.allowed(sites).max(forced.len()).min(others);
+    let left = allowed.saturating_sub(forced.len());
+    let mut shed = most_loaded(forced, allowed, sites.len());
+    let by_load = most_loaded(under(Caller::Group), left, sites.len());
+    for (shed, by_load) in shed.iter_mut().zip(by_load) {
+        *shed |= by_load;
     }
-    alerts
+    shed
+}
+
+fn taking(sites: &[Site]) -> impl Iterator<Item = (usize, &Site)> + Clone {
+    let sites = sites.iter().enumerate();
+    sites.filter(|(_, site)| site.takes_traffic)
+}
+
+impl AlertSettings {
+    fn allowed(&self, sites: &[Site]) -> usize {
+        (self.max_share * taking(sites).count() as f32) as usize
+    }
+
+    /// Where not all can have an alert, whoever has one keeps it against others that
+    /// are only a little worse.
+    fn rank(&self, site: &Site, load: f32) -> f32 {
+        match site.alerted {
+            true => load * (2.0 - self.release),
+            false => load,
+        }
+    }
+}
+
+/// Marks the first `allowed` of `(rank, index)`, highest first.
+fn most_loaded(mut critical: Vec<(f32, usize)>, allowed: usize, len: usize) -> Vec<bool> {
+    critical.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    let mut marks = vec![false; len];
+    for &(_, index) in critical.iter().take(allowed) {
+        marks[index] = true;
+    }
+    marks
 }
 
 #[cfg(test)]
@@ -166,8 +221,12 @@ mod tests {
             let alerts = analyze(threshold, &settings, &sites(&[1.0, load, 1.0]));
             assert_eq!(alerts, [false, true, false], "{load}");
         }
+        let alerts = analyze(threshold, &settings, &sites(&[1.0, 1.39, 1.1]));
+        assert_eq!(alerts, [false; 3]);
         let alerts = analyze(threshold, &settings, &sites(&[1.0, 1.39, 0.0]));
-        assert_eq!(alerts, [false; 3], "0 is no minimum to compare with");
+        assert_eq!(alerts, [false, true, false], "an idle one is left out");
+        let alerts = analyze(threshold, &settings, &sites(&[0.0, 1.0, 0.0]));
+        assert_eq!(alerts, [false; 3], "it may be a single client");
     }
 
     #[test]
@@ -229,6 +288,52 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_least_loaded_serves_when_everyone_is_alerted() {
+        let mut settings = AlertSettings {
+            max_share: 1.0,
+            ..AlertSettings::default()
+        };
+        let group = Some(Caller::Group);
+        let mut three = sites(&[0.95, 0.9, 0.99]);
+        let mut step = |settings: &AlertSettings, loads: [f32; 3], alerts: [Option<Caller>; 3]| {
+            for (site, load) in three.iter_mut().zip(loads) {
+                site.load = Some(load);
+            }
+            let sheds = shed(settings, &three, &alerts);
+            for (site, &sheds) in three.iter_mut().zip(&sheds) {
+                site.alerted = sheds;
+            }
+            sheds
+        };
+        let all = [group; 3];
+        assert_eq!(step(&settings, [0.95, 0.9, 0.99], all), [true, false, true]);
+        // A little worse than the others by now, it still is the one.
+        assert_eq!(
+            step(&settings, [0.95, 0.99, 0.96], all),
+            [true, false, true]
+        );
+        assert_eq!(step(&settings, [0.5, 0.99, 0.96], all), [false, true, true]);
+        // The share binds others' alerts, too, but not an administrator's.
+        settings.max_share = 0.5;
+        assert_eq!(
+            step(&settings, [0.5, 0.99, 0.96], all),
+            [false, true, false]
+        );
+        let admin = Some(Caller::Administrator);
+        let two = [admin, group, admin];
+        assert_eq!(step(&settings, [0.5, 0.99, 0.2], two), [true, false, true]);
+        let every = [admin; 3];
+        assert_eq!(
+            step(&settings, [0.5, 0.99, 0.2], every),
+            [true, true, false]
+        );
+        let alone = sites(&[0.9]);
+        for caller in [group, admin] {
+            assert_eq!(shed(&settings, &alone, &[caller]), [false]);
+        }
+    }
+
     fn any_threshold() -> impl Strategy<Value = Threshold> {
         prop_oneof![
             (0.01f32..10.0).prop_map(Threshold::Critical),
@@ -248,6 +353,14 @@ mod tests {
                 takes_traffic,
                 alerted,
             })
+    }
+
+    fn any_caller() -> impl Strategy<Value = Option<Caller>> {
+        prop_oneof![
+            Just(None),
+            Just(Some(Caller::Group)),
+            Just(Some(Caller::Administrator)),
+        ]
     }
 
     proptest! {
@@ -275,6 +388,35 @@ mod tests {
             // The same loads again change nothing.
             let again = analyze(threshold, &settings, &sites);
             prop_assert_eq!(again, alerts);
+        }
+
+        #[test]
+        fn nobody_sheds_without_an_alert_and_never_all_do(
+            release in 0.1f32..=1.0,
+            max_share in 0.0f32..=1.0,
+            mut sites in proptest::collection::vec(any_site(), 0..12),
+            alerts in proptest::collection::vec(any_caller(), 12),
+        ) {
+            let settings = AlertSettings { release, max_share, ..AlertSettings::default() };
+            let alerts = &alerts[..sites.len()];
+            let sheds = shed(&settings, &sites, alerts);
+            for (index, &sheds) in sheds.iter().enumerate() {
+                prop_assert!(!sheds || sites[index].takes_traffic && alerts[index].is_some());
+            }
+            let taking = sites.iter().filter(|site| site.takes_traffic).count();
+            let shedding = sheds.iter().filter(|&&sheds| sheds).count();
+            prop_assert!(taking == 0 || shedding < taking, "somebody is left to go to");
+            let forced = sites.iter().zip(alerts).filter(|(site, caller)| {
+                site.takes_traffic && **caller == Some(Caller::Administrator)
+            });
+            let forced = forced.count();
+            prop_assert!(shedding as f32 <= (max_share * taking as f32).max(forced as f32));
+            prop_assert!(shedding >= forced.min(taking.saturating_sub(1)));
+            // The same loads again change nothing.
+            for (site, &sheds) in sites.iter_mut().zip(&sheds) {
+                site.alerted = sheds;
+            }
+            prop_assert_eq!(shed(&settings, &sites, alerts), sheds);
         }
 
         /// Above a critical threshold the alerts go to the most loaded.

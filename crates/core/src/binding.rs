@@ -16,7 +16,7 @@ pub struct Binding {
     /// Where the member was when last looked for: mostly it still is there.
     index: usize,
     since: Instant,
-    /// When the location's load alert was first noticed.
+    /// When it was first noticed that the member sheds.
     alerted_since: Option<Instant>,
     /// 0 to 1: which part of a time span this binding waits.
     jitter: f32,
@@ -86,8 +86,8 @@ impl Binding {
     ///
     /// - per request: it always ends;
     /// - per session: it never ends;
-    /// - on demand, adaptive: it ends when the member's location has been under a load
-    ///   alert for a random part of [`AlertSettings::shed_time`];
+    /// - on demand, adaptive: it ends when the member has been shedding
+    ///   ([`Reason::Shedding`]) for a random part of [`AlertSettings::shed_time`];
     /// - on demand, not adaptive: it ends after [`GroupSettings::rebind_interval`], give
     ///   or take a fifth.
     ///
@@ -103,11 +103,12 @@ impl Binding {
         };
         self.index = index;
         let member = &group.members()[index];
-        let mut ending = !Reason::KEEPS_BOUND;
+        let mut ending = !(Reason::KEEPS_BOUND | Reason::SOFT);
         if group.state().is_panicking() {
             ending &= !Reason::OVERRIDDEN_BY_PANIC;
         }
-        if member.slot.reasons() & ending != 0 {
+        let reasons = member.slot.reasons();
+        if reasons & ending != 0 {
             return Verdict::Rebind(Why::Unusable);
         }
         if settings.granularity == Granularity::PerSession {
@@ -120,7 +121,7 @@ impl Binding {
                 false => Verdict::Keep(index),
             };
         }
-        if !member.location.is_alerted() {
+        if reasons & Reason::Shedding as u32 == 0 {
             self.alerted_since = None;
             return Verdict::Keep(index);
         }
@@ -155,7 +156,7 @@ mod tests {
 
     use super::*;
     use crate::analyzer::AlertSettings;
-    use crate::group::{GroupSettings, GroupState};
+    use crate::group::{GroupSettings, GroupState, Request};
     use crate::load::Location;
     use crate::member::{Member, Slot, Weight};
     use crate::strategy::{Values, default_kind};
@@ -217,7 +218,7 @@ mod tests {
         for adaptive in [true, false] {
             let group = group(settings(Granularity::PerSession, adaptive), members(0..3));
             let mut binding = bind(&group, 1);
-            group.members()[1].location.set_alerted(true);
+            group.members()[1].slot.set(Reason::Shedding, true);
             for ms in [2, 10_000, 100_000_000] {
                 assert_eq!(binding.check(&group, at(ms)), Verdict::Keep(1));
             }
@@ -232,7 +233,9 @@ mod tests {
             slot.set(reason, true);
             let verdict = bind(&group, 1).check(&group, at(2));
             match reason {
-                Reason::Draining | Reason::ReportedDrain => assert_eq!(verdict, Verdict::Keep(1)),
+                Reason::Draining | Reason::ReportedDrain | Reason::Shedding => {
+                    assert_eq!(verdict, Verdict::Keep(1));
+                }
                 _ => assert_eq!(verdict, Verdict::Rebind(Why::Unusable), "{reason:?}"),
             }
             slot.set(reason, false);
@@ -259,7 +262,7 @@ mod tests {
     #[test]
     fn on_demand_without_feedback_rebinds_at_the_interval() {
         let group = group(settings(Granularity::OnDemand, false), members(0..3));
-        group.members()[1].location.set_alerted(true);
+        group.members()[1].slot.set(Reason::Shedding, true);
         let mut ends = Vec::new();
         for seed in 0..50 {
             let mut binding = bind(&group, seed);
@@ -276,26 +279,57 @@ mod tests {
     #[test]
     fn an_alert_is_followed_step_by_step_and_forgotten_when_lifted() {
         let group = group(settings(Granularity::OnDemand, true), members(0..3));
-        let location = &group.members()[1].location;
+        let slot = &group.members()[1].slot;
         let mut bindings: Vec<_> = (0..100).map(|seed| bind(&group, seed)).collect();
         let mut leaving = |ms| {
             let left = |b: &mut Binding| b.check(&group, at(ms)) == Verdict::Rebind(Why::Alert);
             bindings.iter_mut().map(left).filter(|&left| left).count()
         };
         assert_eq!(leaving(1_000), 0);
-        location.set_alerted(true);
+        slot.set(Reason::Shedding, true);
         let first = leaving(2_000);
         let half = leaving(4_500);
         assert!(first < 10 && (30..70).contains(&half), "{first} {half}");
-        location.set_alerted(false);
+        slot.set(Reason::Shedding, false);
         assert_eq!(leaving(5_000), 0);
         // A new alert gives them all the time again.
-        location.set_alerted(true);
+        slot.set(Reason::Shedding, true);
         assert!(leaving(6_000) < 10);
         assert_eq!(leaving(11_000), 100);
     }
 
     proptest! {
+        /// Whoever has left a member because of an alert stays where it comes to, as
+        /// long as alerts do not change: nobody is sent around.
+        #[test]
+        fn nobody_bounces_twice(
+            shedding in proptest::collection::vec(any::<bool>(), 4),
+            shed_time_ms in 0u64..10_000,
+            seed: u64,
+            steps in proptest::collection::vec(1u64..5_000, 1..20),
+        ) {
+            let mut settings = settings(Granularity::OnDemand, true);
+            settings.alert.shed_time = Duration::from_millis(shed_time_ms);
+            let group = group(settings, members(0..4));
+            for (member, shedding) in group.members().iter().zip(&shedding) {
+                member.slot.set(Reason::Shedding, *shedding);
+            }
+            // One is always left, which is what the analyzer sees to.
+            group.members()[0].slot.set(Reason::Shedding, false);
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let (mut binding, mut ms, mut moves) = (bind(&group, seed), 1, 0);
+            for step in steps {
+                ms += step;
+                if let Verdict::Rebind(why) = binding.check(&group, at(ms)) {
+                    prop_assert_eq!(why, Why::Alert);
+                    moves += 1;
+                    let index = group.choose(&Request::at(at(ms)), &mut rng).unwrap();
+                    binding = Binding::new(&group, index, at(ms), &mut rng).unwrap();
+                }
+            }
+            prop_assert!(moves <= 1, "{moves}");
+        }
+
         /// A binding that is kept is always one to the very member it was made with,
         /// and that member may be used.
         #[test]
@@ -307,8 +341,7 @@ mod tests {
             ],
             adaptive: bool,
             panicking: bool,
-            alerted: bool,
-            bits in 0u32..256,
+            bits in 0u32..512,
             first in 0u64..4,
             seed: u64,
             ms in 1u64..200_000,
@@ -321,7 +354,6 @@ mod tests {
                 for reason in Reason::ALL {
                     member.slot.set(reason, bits & reason as u32 != 0);
                 }
-                member.location.set_alerted(alerted);
             }
             if let Verdict::Keep(index) = binding.check(&after, at(ms)) {
                 let member = &after.members()[index];

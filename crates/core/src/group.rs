@@ -325,10 +325,17 @@ impl Group {
         rng: &mut fastrand::Rng,
         trace: &mut Trace,
     ) -> Result<usize, PickError> {
-        match self.strategy.pick(view, rng, trace) {
-            Some(index) => Ok(index),
-            None => Err(view.why_none()),
+        if let Some(index) = self.strategy.pick(view, rng, trace) {
+            return Ok(index);
         }
+        // An alert is no reason to refuse anybody.
+        let all = view.despite_alerts();
+        if all.eligible().next().is_none() {
+            return Err(all.why_none());
+        }
+        trace.note(|| "nobody else can serve, so that load alerts are ignored".into());
+        let chosen = self.strategy.pick(&all, rng, trace);
+        chosen.ok_or_else(|| all.why_none())
     }
 
     fn explain(
@@ -341,6 +348,10 @@ impl Group {
             trace.note(|| "panic: too many members are down or ejected, so that is ignored".into());
         }
         let chosen = self.ask(view, rng, &mut trace);
+        let view = match chosen {
+            Ok(index) if !view.is_eligible(index) => view.despite_alerts(),
+            _ => *view,
+        };
         for index in 0..self.members.len() {
             if let Some(obstacle) = view.obstacle(index) {
                 trace.candidate(index, None, || format!("not eligible: {obstacle}"));
@@ -411,6 +422,14 @@ impl<'a> View<'a> {
     /// Whether the group is empty.
     pub fn is_empty(&self) -> bool {
         self.group.seats.is_empty()
+    }
+
+    /// The same view, but a load alert ([`Reason::SOFT`]) stands in nobody's way.
+    pub fn despite_alerts(self) -> Self {
+        View {
+            mask: self.mask & !Reason::SOFT,
+            ..self
+        }
     }
 
     /// Whether nothing will come of the decision: it is only explained, and a strategy

@@ -117,12 +117,14 @@ pub fn end_slow_start(slot: &Slot, slow_start: Duration, now: Instant) -> bool {
 /// routed to. When that many members look dead, it is more likely that the checks, or
 /// a shared dependency, are at fault than that the few others can take all the load.
 ///
-/// `reasons` are the reason bits of each member. Members that are out for a fact
+/// `reasons` are the reason bits of each member. A load alert speaks of no one's health
+/// ([`Reason::SOFT`]). Members that are out for a fact
 /// (drained, in maintenance, unresolved) do not count at all: panic cannot bring them
 /// back. With a threshold of 1 a group never panics.
 pub fn panics(reasons: impl IntoIterator<Item = u32>, threshold: f32) -> bool {
     let (mut all, mut out) = (0u32, 0u32);
     for bits in reasons {
+        let bits = bits & !Reason::SOFT;
         if bits & !Reason::OVERRIDDEN_BY_PANIC != 0 {
             continue;
         }
@@ -216,6 +218,9 @@ mod tests {
             "drained members are no part of the share"
         );
         assert!(!panics([up, up, drained | down, drained | ejected], 0.5));
+        let shedding = Reason::Shedding as u32;
+        assert!(!panics([shedding, shedding, down, up], 0.5));
+        assert!(panics([shedding | down, down, shedding], 0.5));
         assert!(!panics([down, down], 1.0));
         assert!(panics([up, down], 0.0));
     }

@@ -64,11 +64,14 @@ pub enum Reason {
     ReportedDrain = 1 << 6,
     /// A source of reports says that it is being worked on: what is bound is moved.
     ReportedMaintenance = 1 << 7,
+    /// Its location is under a load alert: new traffic goes elsewhere as long as there
+    /// is an elsewhere, and what is bound is moved bit by bit.
+    Shedding = 1 << 8,
 }
 
 impl Reason {
     /// All reasons, in the order in which they are shown.
-    pub const ALL: [Reason; 8] = [
+    pub const ALL: [Reason; 9] = [
         Reason::Maintenance,
         Reason::ReportedMaintenance,
         Reason::Draining,
@@ -77,6 +80,7 @@ impl Reason {
         Reason::Down,
         Reason::ReportedDown,
         Reason::Ejected,
+        Reason::Shedding,
     ];
 
     /// The reasons that panic mode overrides: opinions about health. An
@@ -87,6 +91,10 @@ impl Reason {
 
     /// The reasons for which a member keeps the clients that are bound to it.
     pub const KEEPS_BOUND: u32 = Reason::Draining as u32 | Reason::ReportedDrain as u32;
+
+    /// The reasons that only ask: a member with no other ones is well, and serves when
+    /// nobody else can.
+    pub const SOFT: u32 = Reason::Shedding as u32;
 
     /// The name that admin API and logs use.
     pub fn name(self) -> &'static str {
@@ -99,6 +107,7 @@ impl Reason {
             Reason::ReportedDown => "reported_down",
             Reason::ReportedDrain => "reported_drain",
             Reason::ReportedMaintenance => "reported_maintenance",
+            Reason::Shedding => "shedding",
         }
     }
 }

@@ -158,7 +158,7 @@ impl Outliers {
         };
         let mut candidates: Vec<(usize, Cause)> = Vec::new();
         for (index, (member, recent)) in members.iter().zip(&recents).enumerate() {
-            if member.slot.reasons() != 0 {
+            if member.slot.reasons() & !Reason::SOFT != 0 {
                 continue;
             }
             let in_a_row = member.slot.consecutive_failures();
@@ -238,7 +238,7 @@ fn exceeds(own: &Counts, all: &Counts) -> Option<Cause> {
 fn ejectable(group: &Group) -> usize {
     let (mut all, mut out) = (0usize, 0usize);
     for member in group.members() {
-        let bits = member.slot.reasons();
+        let bits = member.slot.reasons() & !Reason::SOFT;
         if bits & !Reason::OVERRIDDEN_BY_PANIC == 0 {
             all += 1;
             out += usize::from(bits != 0);

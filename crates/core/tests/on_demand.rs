@@ -13,7 +13,7 @@ use evenkeel_core::binding::{Binding, Verdict};
 use evenkeel_core::effective::{Shaping, effective};
 use evenkeel_core::group::{Granularity, Group, GroupSettings, GroupState, Outcome, Request};
 use evenkeel_core::load::{LoadId, LoadValue, Location};
-use evenkeel_core::member::{Member, MemberId, Slot, Weight};
+use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
 use evenkeel_core::strategy::{Values, find};
 use evenkeel_core::time::Instant;
 
@@ -51,14 +51,14 @@ fn control(group: &Group, values: &Values, now: Instant) {
         Site {
             load: load.map(|effective| effective.load),
             takes_traffic: true,
-            alerted: location.is_alerted(),
+            alerted: slot.has(Reason::Shedding),
         }
     };
     let sites: Vec<_> = group.members().iter().map(site).collect();
     let threshold = group.strategy().alert_threshold().unwrap();
     let alerts = analyze(threshold, &group.settings().alert, &sites);
     for (member, alert) in group.members().iter().zip(alerts) {
-        member.location.set_alerted(alert);
+        member.slot.set(Reason::Shedding, alert);
     }
 }
 

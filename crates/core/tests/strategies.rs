@@ -46,7 +46,7 @@ fn state() -> impl Strategy<Value = State> {
         (
             weights(),
             weights(),
-            prop_oneof![3 => Just(0u32), 1 => 0u32..256],
+            prop_oneof![3 => Just(0u32), 1 => 0u32..512],
         ),
         (0u32..4, prop::option::of(0u32..4)),
         (
@@ -127,11 +127,8 @@ fn make(values: &Values, load_id: LoadId, states: &[State]) -> (Group, Vec<Ticke
 fn may_be_picked(group: &Group, index: usize, panicking: bool, tried: &[MemberId]) -> bool {
     let member = &group.members()[index];
     let opinions = Reason::Down as u32 | Reason::Ejected as u32 | Reason::ReportedDown as u32;
-    let against = if panicking {
-        member.slot.reasons() & !opinions
-    } else {
-        member.slot.reasons()
-    };
+    let hard = member.slot.reasons() & !(Reason::Shedding as u32);
+    let against = if panicking { hard & !opinions } else { hard };
     let full = member
         .max_connections
         .is_some_and(|limit| member.slot.in_flight() >= limit);
@@ -162,9 +159,16 @@ proptest! {
                     client: client.map(IpAddr::from),
                     tried: &tried,
                 };
-                let eligible: Vec<bool> = (0..states.len())
-                    .map(|index| may_be_picked(&group, index, panicking, &tried))
+                let may = |index| may_be_picked(&group, index, panicking, &tried);
+                let sheds = |index: usize| group.members()[index].slot.has(Reason::Shedding);
+                let calm: Vec<bool> = (0..states.len())
+                    .map(|index| may(index) && !sheds(index))
                     .collect();
+                // Those under alert serve when nobody else can.
+                let eligible = match calm.contains(&true) {
+                    true => calm,
+                    false => (0..states.len()).map(may).collect(),
+                };
                 match group.pick(&request, &mut rng) {
                     Ok(ticket) => {
                         prop_assert!(eligible[ticket.index()], "{}: picked {}", kind.name, ticket.index());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use evenkeel_core::group::{Outcome, PickError, Request, Ticket};
+use evenkeel_core::group::{Granularity, Outcome, PickError, Request, Ticket};
 use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId};
 use evenkeel_core::member::{MemberId, Weight};
 use evenkeel_core::opinion::{Opinion, Source};
@@ -552,6 +552,78 @@ async fn a_strategy_says_when_its_locations_must_shed() {
     let tolerant = [("critical_threshold", 0.8), ("tolerance", 2.0)];
     assert_eq!(alerts("least_loaded", &tolerant, [0.1, 1.4, 0.1]), none);
     assert_eq!(alerts("least_loaded", &tolerant, [0.1, 1.7, 0.1]), second);
+}
+
+#[tokio::test]
+async fn an_alert_reaches_all_groups_there_and_leaves_each_a_way_out() {
+    let (manager, _, _) = manager();
+    let mut config = config(&["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]);
+    let raising = &mut config.groups[0].settings;
+    raising.alert.threshold = Some(evenkeel_core::analyzer::Threshold::Critical(0.8));
+    raising.granularity = Granularity::OnDemand;
+    let mut add = |name: &str, granularity, adaptive, members: &[&str]| {
+        let mut group = self::config(members).groups.remove(0);
+        group.name = name.into();
+        group.settings.granularity = granularity;
+        group.settings.adaptive = adaptive;
+        config.groups.push(group);
+    };
+    let two = ["10.0.0.1:81", "10.0.0.2:81"];
+    add("other", Granularity::PerSession, true, &two);
+    add("alone", Granularity::OnDemand, true, &two[..1]);
+    add("requests", Granularity::PerRequest, true, &two);
+    add("blind", Granularity::OnDemand, false, &two);
+    manager.apply(config.clone()).await.unwrap();
+    let shedding = || {
+        manager.round_now();
+        let groups = manager.status().groups.into_iter();
+        let sheds = |m: MemberStatus| m.reasons.iter().any(|reason| reason == "shedding");
+        groups
+            .map(|group| group.members.into_iter().map(sheds).collect::<Vec<_>>())
+            .collect::<Vec<_>>()
+    };
+    let calm = vec![
+        vec![false; 3],
+        vec![false; 2],
+        vec![false],
+        vec![false; 2],
+        vec![false; 2],
+    ];
+    for (index, load) in [0.9, 0.5, 0.2].into_iter().enumerate() {
+        let location = format!("10.0.0.{}", index + 1);
+        manager.report(&location, &[(LoadId::CPU, load)]).unwrap();
+    }
+    let mut first = calm.clone();
+    (first[0][0], first[1][0]) = (true, true);
+    assert_eq!(shedding(), first);
+    let group = manager.groups().remove(0);
+    let mut rng = fastrand::Rng::with_seed(1);
+    for _ in 0..100 {
+        let request = Request::at(manager.clock().now());
+        assert_ne!(group.choose(&request, &mut rng), Ok(0));
+    }
+    // With the others out it serves as if there was no alert, and still has one.
+    for name in ["10.0.0.2:80", "10.0.0.3:80"] {
+        manager
+            .set_admin_state("app", name, AdminState::Maintenance)
+            .unwrap();
+    }
+    let request = Request::at(manager.clock().now());
+    assert_eq!(group.choose(&request, &mut rng), Ok(0));
+    assert_eq!(shedding(), calm);
+    for name in ["10.0.0.2:80", "10.0.0.3:80"] {
+        manager
+            .set_admin_state("app", name, AdminState::Ready)
+            .unwrap();
+    }
+    assert_eq!(shedding(), first);
+    // A reload that makes the group ask with every request ends it there.
+    config.groups[0].settings.granularity = Granularity::PerRequest;
+    manager.apply(config).await.unwrap();
+    first[0][0] = false;
+    assert_eq!(shedding(), first);
+    manager.report("10.0.0.1", &[(LoadId::CPU, 0.1)]).unwrap();
+    assert_eq!(shedding(), calm);
 }
 
 #[tokio::test]
