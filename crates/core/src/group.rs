@@ -81,7 +81,8 @@ pub struct Request<'a> {
     pub now: Instant,
     /// The client, for strategies that hash it.
     pub client: Option<IpAddr>,
-    /// Members that were tried for this request already and must not be tried again.
+    /// Members that are out of the question for this request: tried already, or not able
+    /// to do what it asks for.
     pub tried: &'a [MemberId],
 }
 
@@ -262,7 +263,8 @@ impl Group {
         Err(PickError::AllFull)
     }
 
-    /// Chooses a member without binding to it, for clients that go there themselves.
+    /// Chooses a member without binding to it, for clients that go there themselves;
+    /// [`Group::assign`] then counts them.
     pub fn choose(
         &self,
         request: &Request<'_>,
@@ -297,6 +299,16 @@ impl Group {
         }
         seat.slot.end();
         None
+    }
+
+    /// Counts a client that was told to go to the member at `index` itself. Nobody will
+    /// tell when it has ended, so there is no ticket: it counts as bound since the last
+    /// load report, so that the next client is not sent there for the same low load.
+    pub fn assign(&self, index: usize) {
+        if let Some(seat) = self.seats.get(index) {
+            seat.location.assign();
+            seat.slot.record().count_assigned();
+        }
     }
 
     /// The ticket of a request that is in the slot's count already.
@@ -614,7 +626,7 @@ impl<'a> View<'a> {
             return Some("weight 0".into());
         }
         if !self.is_eligible_unless_full(index) {
-            return Some("tried already for this request".into());
+            return Some("tried already, or not good enough for this request".into());
         }
         let limit = self.group.seats[index].limit();
         (slot.in_flight() >= limit).then(|| format!("at its limit of {limit} connections"))
@@ -740,6 +752,7 @@ impl Drop for Ticket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::LoadValue;
     use crate::member::Weight;
     use crate::observe::Recent;
     use crate::strategy;
@@ -771,6 +784,44 @@ mod tests {
     }
 
     const DECAY: Duration = Duration::from_secs(10);
+
+    /// Clients go to the members themselves, a hundred a second; a report comes every second
+    /// worth of reports: between two reports nobody sees them but we who sent them.
+    #[test]
+    fn assigned_clients_count_until_a_report_shows_them() {
+        for (strategy, id, capacity) in [
+            ("least_utilization", LoadId::CPU, 100.0),
+            ("least_request", LoadId::IN_FLIGHT, 1.0),
+            ("load_minimum", LoadId::REQUESTS_PER_SECOND, 1.0),
+        ] {
+            let mut group = group(3, None);
+            let kind = strategy::find(strategy).unwrap();
+            group.strategy = (kind.build)(&strategy::Values::defaults(kind), group.members());
+            group.settings.load_id = id;
+            let mut rng = fastrand::Rng::with_seed(7);
+            let mut counts = [0u32; 3];
+            for second in 1..=20u64 {
+                for (member, count) in group.members().iter().zip(counts) {
+                    let load = LoadValue::new(f64::from(count) / capacity).unwrap();
+                    let now = at(second * 1000);
+                    member.location.report(id, load, now).unwrap();
+                }
+                counts = [0; 3];
+                for client in 0..100 {
+                    let request = Request::at(at(second * 1000 + client * 10));
+                    let index = group.choose(&request, &mut rng).unwrap();
+                    group.assign(index);
+                    counts[index] += 1;
+                }
+                // In the first seconds nothing is known yet about what a client costs.
+                let most = counts.iter().max().copied();
+                assert!(second <= 2 || most <= Some(75), "{strategy} {counts:?}");
+            }
+            let record = |i: usize| group.members()[i].slot.record().assigned();
+            assert_eq!((0..3).map(record).sum::<u64>(), 2000);
+            assert!(group.members().iter().all(|m| m.slot.in_flight() == 0));
+        }
+    }
 
     #[test]
     fn a_ticket_counts_as_in_flight_until_it_is_gone() {

@@ -171,6 +171,8 @@ struct Cell {
     bound_at: AtomicU32,
     /// [`Location::in_flight`] at the time of the report.
     in_flight_at: AtomicU32,
+    /// [`Location::assigned`] at the time of the report.
+    assigned_at: AtomicU32,
     /// Binds per second (f32 bits), averaged over about a second.
     rate: AtomicU32,
 }
@@ -185,6 +187,8 @@ pub struct Location {
     bound: AtomicU32,
     /// Requests of this process that members here are working on.
     in_flight: AtomicU32,
+    /// Those of `bound` whose clients go to the member themselves, wrapping.
+    assigned: AtomicU32,
     /// Whether the location is under a load alert (it should shed).
     alerted: AtomicU32,
     /// The first cell shares the first cache line: most locations report one load.
@@ -223,6 +227,7 @@ impl Location {
         Location {
             bound: AtomicU32::new(0),
             in_flight: AtomicU32::new(0),
+            assigned: AtomicU32::new(0),
             alerted: AtomicU32::new(0),
             cells: std::array::from_fn(|_| Cell {
                 id: AtomicU64::new(0),
@@ -230,6 +235,7 @@ impl Location {
                 per_bind: AtomicU32::new(0),
                 bound_at: AtomicU32::new(0),
                 in_flight_at: AtomicU32::new(0),
+                assigned_at: AtomicU32::new(0),
                 rate: AtomicU32::new(0),
             }),
             name: name.into(),
@@ -298,6 +304,8 @@ impl Location {
         let per_bind = value.get().max(floor(id)) / binds;
         cell.per_bind.store(per_bind.to_bits(), Ordering::Relaxed);
         cell.in_flight_at.store(self.in_flight(), Ordering::Relaxed);
+        let assigned = self.assigned.load(Ordering::Relaxed);
+        cell.assigned_at.store(assigned, Ordering::Relaxed);
         let word = (u64::from(value.get().to_bits()) << 32) | u64::from(millis(now));
         cell.value_at.store(word, Ordering::Release);
     }
@@ -309,7 +317,8 @@ impl Location {
     /// next one. What a request adds is not reported. It is estimated from the last
     /// interval as load divided by binds, with a floor where a
     /// location was idle: an error there corrects itself with the next report. For
-    /// [`LoadId::IN_FLIGHT`] nothing needs to be estimated.
+    /// [`LoadId::IN_FLIGHT`] only those need an estimate whose clients go there themselves
+    /// ([`Group::assign`](crate::group::Group::assign)).
     #[inline]
     pub fn projected(&self, id: LoadId, now: Instant, max_age: Duration) -> Option<f32> {
         self.last_report(id, &Horizon::new(now, max_age))
@@ -344,13 +353,19 @@ impl Location {
         let bound = self.bound.load(Ordering::Relaxed).wrapping_sub(bound_at);
         // A report that arrives right now may have counted further than we have.
         let bound = if bound > u32::MAX / 2 { 0 } else { bound };
+        let per_bind = || f32::from_bits(cell.per_bind.load(Ordering::Relaxed));
         let added = if id == LoadId::IN_FLIGHT {
             let in_flight = self.in_flight() as f32;
             let then = cell.in_flight_at.load(Ordering::Relaxed) as f32;
             // Ours are among the reported ones: it has at least as many as we have there.
-            (in_flight - then).max(in_flight - value)
+            let seen = (in_flight - then).max(in_flight - value);
+            let assigned = self.assigned.load(Ordering::Relaxed);
+            match assigned.wrapping_sub(cell.assigned_at.load(Ordering::Relaxed)) {
+                0 => seen,
+                assigned => seen + per_bind() * assigned.min(bound) as f32,
+            }
         } else {
-            f32::from_bits(cell.per_bind.load(Ordering::Relaxed)) * bound as f32
+            per_bind() * bound as f32
         };
         Some(Report {
             value,
@@ -364,6 +379,12 @@ impl Location {
     pub(crate) fn begin(&self) {
         self.bound.fetch_add(1, Ordering::Relaxed);
         self.in_flight.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A client was sent to a member here, and will go there itself.
+    pub(crate) fn assign(&self) {
+        self.bound.fetch_add(1, Ordering::Relaxed);
+        self.assigned.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn end(&self) {

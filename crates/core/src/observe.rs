@@ -122,6 +122,7 @@ pub struct Record {
     failures: AtomicU64,
     overloads: AtomicU64,
     cancelled: AtomicU64,
+    assigned: AtomicU64,
 }
 
 /// Requests that are over, by how they ended. They only ever grow.
@@ -165,6 +166,15 @@ impl Record {
     /// between them.
     pub fn latencies(&self) -> Latencies {
         self.histogram.snapshot()
+    }
+
+    /// Clients that were ever sent to the member, to go there themselves.
+    pub fn assigned(&self) -> u64 {
+        self.assigned.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_assigned(&self) {
+        self.assigned.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn count(&self, outcome: Outcome) {

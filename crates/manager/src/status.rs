@@ -193,6 +193,9 @@ pub struct TotalsStatus {
     pub overloads: u64,
     /// Ended without a verdict about the member.
     pub cancelled: u64,
+    /// Clients that were sent there by the negotiator; not among `requests`.
+    #[serde(default)]
+    pub assigned: u64,
 }
 
 /// The last 10 seconds or a little less.
@@ -200,7 +203,7 @@ pub struct TotalsStatus {
 pub struct Recent {
     /// Length of the time that is looked at.
     pub seconds: f64,
-    /// Requests (HTTP) or connections (TCP) that were bound.
+    /// Requests (HTTP), connections (TCP) and negotiations that were bound.
     pub picks: u64,
     /// Those that ended in a failure of the member, overload included.
     pub failures: u64,
@@ -480,6 +483,7 @@ fn member_status(
             failures: totals.failures,
             overloads: totals.overloads,
             cancelled: totals.cancelled,
+            assigned: slot.record().assigned(),
         },
         check: endpoint.checked.as_ref().map(|checked| CheckStatus {
             age_seconds: now.since(checked.at).as_secs_f64(),
@@ -559,8 +563,8 @@ impl Moment {
         let totals = slot.record().totals();
         Moment {
             at: now,
-            // What was ever bound is over or in flight.
-            bound: totals.total() + u64::from(slot.in_flight()),
+            // What was ever bound is over, in flight, or somebody else's to carry.
+            bound: totals.total() + u64::from(slot.in_flight()) + slot.record().assigned(),
             totals,
             latencies: slot.record().latencies(),
         }
