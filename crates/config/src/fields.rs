@@ -333,7 +333,7 @@ macro_rules! blank {
         }
     )*};
 }
-blank!(String, u16, u32, usize, PathBuf);
+blank!(String, u16, u32, usize, f32, PathBuf, Duration);
 
 impl Field for PathBuf {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {

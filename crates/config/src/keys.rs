@@ -607,6 +607,15 @@ pub(super) static MEMBER: &[Key<MemberConfig>] = &[
         doc: "Whether it gets no new traffic, and keeps what it has.",
         example: "true",
     },
+    Key {
+        name: "url",
+        field: |member| &mut member.url,
+        limits: Limits::None,
+        doc: "Where clients that were bound by negotiation reach it: scheme, host and port. \
+              By default the cluster's `scheme` with `address`; with the IP address, if \
+              the host name has several.",
+        example: r#""https://www-1.example.org""#,
+    },
 ];
 
 /// The members of a group.
@@ -883,7 +892,7 @@ pub(super) struct KeyDoc {
     pub example: &'static str,
 }
 
-fn docs<T>(keys: &'static [Key<T>], mut default: T) -> Vec<KeyDoc> {
+pub(super) fn docs<T>(keys: &'static [Key<T>], mut default: T) -> Vec<KeyDoc> {
     keys.iter()
         .map(|key| {
             let field = (key.field)(&mut default);
@@ -907,7 +916,7 @@ pub(super) fn tables() -> Vec<TableDoc> {
     rule_keys.extend(docs(RULE, rule()));
     let mut group_keys = docs(GROUP_OWN, group());
     group_keys.extend(docs(GROUP, group()));
-    vec![
+    let mut tables = vec![
         TableDoc {
             header: "",
             doc: "Keys that stand before the first table.",
@@ -961,5 +970,7 @@ pub(super) fn tables() -> Vec<TableDoc> {
                   `members = [{ address = \"10.0.0.1:80\" }]`.",
             keys: docs(MEMBER, member),
         },
-    ]
+    ];
+    tables.extend(super::negotiator::tables());
+    tables
 }

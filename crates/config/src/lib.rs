@@ -21,6 +21,7 @@ mod document;
 mod errors;
 mod fields;
 mod keys;
+pub mod negotiator;
 mod parse;
 pub mod reference;
 #[cfg(test)]
@@ -28,6 +29,7 @@ mod tests;
 pub mod watch;
 
 pub use errors::{Errors, Problem};
+pub use negotiator::{Class, Cluster, Negotiator, Origin, Quantum, Scheme, Terms};
 pub use parse::parse;
 
 /// The largest configuration file that is read, in bytes.
@@ -84,7 +86,11 @@ pub struct Config {
     pub rules: Vec<Rule>,
     /// Groups, in the order of the file. Names are unique.
     pub groups: Vec<GroupConfig>,
-    /// What is allowed but probably not meant (a group that no rule uses).
+    /// Where clients negotiate; `None` is nowhere.
+    pub negotiator: Option<Negotiator>,
+    /// Clusters that they negotiate for, in the order of the file. Names are unique.
+    pub clusters: Vec<Cluster>,
+    /// What is allowed but probably not meant (a group that nobody uses).
     pub warnings: Vec<Problem>,
 }
 
@@ -97,6 +103,8 @@ impl Default for Config {
             access_log: None,
             rules: Vec::new(),
             groups: Vec::new(),
+            negotiator: None,
+            clusters: Vec::new(),
             warnings: Vec::new(),
         }
     }
@@ -328,6 +336,8 @@ pub struct MemberConfig {
     pub max_connections: Option<u32>,
     /// Gets no new traffic.
     pub drain: bool,
+    /// Where clients reach it themselves; by default its address.
+    pub url: Option<Origin>,
 }
 
 impl MemberConfig {
@@ -340,6 +350,7 @@ impl MemberConfig {
             location: None,
             max_connections: None,
             drain: false,
+            url: None,
         }
     }
 

@@ -113,14 +113,30 @@ fn document_to_config(document: &DeTable<'_>, folder: &Path, report: &mut Report
         config.rules.push(rule);
         table.finish(report);
     }
+    groups.sort_by_key(|(span, _)| span.start);
+    config.groups = groups.iter().map(|(_, group)| group.clone()).collect();
+    let (negotiator, clusters) =
+        super::negotiator::read(&mut top, &config.groups, &mut used, report);
+    if let Some(negotiator) = &negotiator {
+        for address in &negotiator.listen {
+            let (who, path) = ("the negotiator", "negotiator.listen");
+            listens(
+                &mut listening,
+                *address,
+                who,
+                &top.span_of("negotiator"),
+                path,
+                report,
+            );
+        }
+    }
+    (config.negotiator, config.clusters) = (negotiator, clusters);
     for (span, group) in &groups {
         if !used.contains(&group.name) {
             let path = super::document::join("group", &group.name);
-            report.warning(span, &path, "no rule uses this group".into());
+            report.warning(span, &path, "no rule and no cluster uses this group".into());
         }
     }
-    groups.sort_by_key(|(span, _)| span.start);
-    config.groups = groups.into_iter().map(|(_, group)| group).collect();
     top.finish(report);
     config
 }
@@ -403,21 +419,31 @@ impl<'d> Table<'d> {
         self.entries.iter().find(|entry| entry.name == key)
     }
 
-    fn name(&self) -> String {
+    /// Path of the table.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Where the name of the table is.
+    pub fn name_span(&self) -> &Span {
+        &self.name_span
+    }
+
+    pub fn name(&self) -> String {
         self.name.to_owned()
     }
 
     /// Where the value of `key` is, or else the table.
-    fn span_of(&self, key: &str) -> Span {
+    pub fn span_of(&self, key: &str) -> Span {
         let entry = self.entry(key);
         entry.map_or_else(|| self.span.clone(), |entry| entry.item.span.clone())
     }
 
-    fn path_of(&self, key: &str) -> String {
+    pub fn path_of(&self, key: &str) -> String {
         super::document::join(&self.path, key)
     }
 
-    fn require(&self, key: &str, report: &mut Report<'_>) {
+    pub fn require(&self, key: &str, report: &mut Report<'_>) {
         if !self.given(key) {
             let message = format!("`{key}` is missing");
             report.misplaced(&self.name_span, &self.path, message, None);
@@ -425,13 +451,15 @@ impl<'d> Table<'d> {
     }
 
     /// The table called `key` within this one, if it is there.
-    fn table(&mut self, key: &'static str, report: &mut Report<'_>) -> Option<Table<'d>> {
+    pub fn table(&mut self, key: &'static str, report: &mut Report<'_>) -> Option<Table<'d>> {
         self.know(key);
         let entry = self.entry(key)?;
         let table = Table::open(&entry.item);
         if table.is_none() {
             let allowed = match key {
-                "rule" | "group" => format!("tables with a name each: [{key}.NAME]"),
+                "rule" | "group" | "cluster" | "class" => {
+                    format!("tables with a name each: [{key}.NAME]")
+                }
                 _ => format!("a table: [{key}]"),
             };
             report.wrong(&entry.item, WRONG_TYPE, allowed);
@@ -440,7 +468,7 @@ impl<'d> Table<'d> {
     }
 
     /// The tables within the table called `key`, which have names of the user's choice.
-    fn named_tables(&mut self, key: &'static str, report: &mut Report<'_>) -> Vec<Table<'d>> {
+    pub fn named_tables(&mut self, key: &'static str, report: &mut Report<'_>) -> Vec<Table<'d>> {
         let Some(outer) = self.table(key, report) else {
             return Vec::new();
         };

@@ -525,7 +525,7 @@ fn a_group_that_no_rule_uses_is_a_warning() {
     let warnings: Vec<_> = config.warnings.iter().map(Problem::to_string).collect();
     assert_eq!(
         warnings,
-        ["test.toml:1:8: group.spare: no rule uses this group"]
+        ["test.toml:1:8: group.spare: no rule and no cluster uses this group"]
     );
 }
 
@@ -550,9 +550,18 @@ fn deep_nesting_is_refused_and_not_followed() {
 /// The table `header` with `line` in it, in a document where nothing else is wrong.
 fn document_with(header: &str, line: &str) -> String {
     let rule = "listen = \"127.0.0.1:80\"\nmembers = [\"a:1\"]\n";
-    let header = header.replace("NAME", "x");
+    let header = header.replace("NAME", "x").replace("CLASS", "y");
+    let cluster = |lines: &str| {
+        let groups = "[group.backends]\nmembers = [\"a:1\"]\n[group.g]\nmembers = [\"a:1\"]";
+        format!("{groups}\n[cluster.x]\n{lines}\n")
+    };
     match header.as_str() {
         "" => line.into(),
+        "[negotiator]" if line.starts_with("listen") => format!("{header}\n{line}"),
+        "[negotiator]" => format!("{header}\nlisten = \"127.0.0.1:80\"\n{line}"),
+        "[cluster.x]" if line.starts_with("group") => cluster(line),
+        "[cluster.x]" => cluster(&format!("group = \"g\"\n{line}")),
+        "[cluster.x.class.y]" => cluster(&format!("group = \"g\"\n{header}\n{line}")),
         "[rule.x]" => {
             let rest: String = rule
                 .lines()

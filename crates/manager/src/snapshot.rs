@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use arc_swap::ArcSwap;
 use evenkeel_core::group::{Group, PickError};
+use evenkeel_core::member::Member;
 use tokio::sync::Notify;
 
-use crate::config::Rule;
+use crate::config::negotiator::origin_of;
+use crate::config::{Cluster, MemberConfig, Negotiator, Origin, Rule};
 
 /// All rules of one configuration, with live changes applied. Workers receive each
 /// new one through a `tokio::sync::watch` channel.
@@ -17,6 +19,35 @@ pub struct Snapshot {
     pub generation: u64,
     /// The rules, enabled or not, in the order of the file.
     pub rules: Vec<Arc<RuleSnapshot>>,
+    /// Where clients negotiate; `None` is nowhere.
+    pub negotiator: Option<Negotiator>,
+    /// What they negotiate for, in the order of the file.
+    pub clusters: Vec<Arc<ClusterSnapshot>>,
+}
+
+/// A cluster with the handle of its group.
+#[derive(Debug)]
+pub struct ClusterSnapshot {
+    /// The cluster as configured.
+    pub cluster: Cluster,
+    /// Its group; the same handle over all snapshots in which the group exists.
+    pub group: Arc<GroupHandle>,
+    /// The group's members as the file names them.
+    pub members: Vec<MemberConfig>,
+}
+
+impl ClusterSnapshot {
+    /// Where clients reach `member` themselves. `None` if there is no such place, because
+    /// its name does not resolve, or it is a member no more.
+    pub fn origin(&self, member: &Member) -> Option<Origin> {
+        let (in_file, address) = match member.name.split_once('/') {
+            Some((in_file, _)) => (in_file, Some(member.address)),
+            None => (&*member.name, None),
+        };
+        let mut members = self.members.iter();
+        let config = members.find(|config| config.name() == in_file)?;
+        origin_of(config, self.cluster.scheme, address)
+    }
 }
 
 /// A rule with the handle of its group.
@@ -173,5 +204,71 @@ pub type Commit = Box<dyn FnOnce() + Send>;
 impl DataPlane for () {
     fn prepare(&self, _: &Arc<Snapshot>) -> Result<Commit, Vec<String>> {
         Ok(Box::new(|| ()))
+    }
+}
+
+/// Several that carry traffic in different ways: all of them are ready for what is next, or
+/// none goes on to it.
+impl DataPlane for Vec<Arc<dyn DataPlane>> {
+    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, Vec<String>> {
+        let mut commits = Vec::with_capacity(self.len());
+        let mut errors = Vec::new();
+        for plane in self {
+            match plane.prepare(next) {
+                Ok(commit) => commits.push(commit),
+                Err(problems) => errors.extend(problems),
+            }
+        }
+        match errors.is_empty() {
+            true => Ok(Box::new(|| commits.into_iter().for_each(|commit| commit()))),
+            false => Err(errors),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Notes what is committed, or refuses.
+    struct Plane(
+        Arc<Mutex<Vec<&'static str>>>,
+        Result<&'static str, &'static str>,
+    );
+
+    impl DataPlane for Plane {
+        fn prepare(&self, _: &Arc<Snapshot>) -> Result<Commit, Vec<String>> {
+            let name = self.1.map_err(|error| vec![error.to_owned()])?;
+            let committed = Arc::clone(&self.0);
+            Ok(Box::new(move || committed.lock().unwrap().push(name)))
+        }
+    }
+
+    #[test]
+    fn all_planes_go_on_or_none() {
+        let committed = Arc::default();
+        let planes = |second| -> Vec<Arc<dyn DataPlane>> {
+            let plane = |result| Arc::new(Plane(Arc::clone(&committed), result));
+            vec![
+                plane(Ok("a")),
+                plane(second),
+                plane(Err("c")),
+                plane(Ok("d")),
+            ]
+        };
+        let refused = planes(Err("b")).prepare(&Arc::default());
+        assert_eq!(refused.err(), Some(vec!["b".to_owned(), "c".to_owned()]));
+        assert!(committed.lock().unwrap().is_empty());
+        let mut good = planes(Ok("b"));
+        good.remove(2);
+        let commit = good.prepare(&Arc::default()).unwrap();
+        assert!(
+            committed.lock().unwrap().is_empty(),
+            "not before the commit"
+        );
+        commit();
+        assert_eq!(*committed.lock().unwrap(), ["a", "b", "d"]);
     }
 }

@@ -20,8 +20,8 @@ use evenkeel_core::strategy::Values;
 use evenkeel_core::time::Instant;
 
 use crate::check::Checked;
-use crate::config::{Config, GroupConfig, MemberConfig};
-use crate::snapshot::{GroupHandle, RuleSnapshot, Snapshot};
+use crate::config::{Cluster, Config, GroupConfig, MemberConfig};
+use crate::snapshot::{ClusterSnapshot, GroupHandle, RuleSnapshot, Snapshot};
 use crate::status::History;
 
 /// What an administrator says about a member.
@@ -451,12 +451,46 @@ impl State {
                 })
             })
             .collect();
-        let same = old.rules.len() == rules.len()
-            && old.rules.iter().zip(&rules).all(|(a, b)| Arc::ptr_eq(a, b));
+        let clusters = self.next_clusters(old);
+        let negotiator = self.inputs.config.negotiator.clone();
+        let same = same_objects(&old.rules, &rules)
+            && same_objects(&old.clusters, &clusters)
+            && old.negotiator == negotiator;
         if same && old.generation == generation {
             return Arc::clone(old);
         }
-        Arc::new(Snapshot { generation, rules })
+        Arc::new(Snapshot {
+            generation,
+            rules,
+            negotiator,
+            clusters,
+        })
+    }
+
+    /// The clusters of this state: the old objects where nothing has changed.
+    fn next_clusters(&self, old: &Snapshot) -> Vec<Arc<ClusterSnapshot>> {
+        let next = |cluster: &Cluster| {
+            let entry = self.group(&cluster.group)?;
+            let same = old.clusters.iter().find(|old| {
+                old.cluster == *cluster
+                    && Arc::ptr_eq(&old.group, &entry.handle)
+                    && old.members == entry.config.members
+            });
+            Some(match same {
+                Some(same) => Arc::clone(same),
+                None => Arc::new(ClusterSnapshot {
+                    cluster: cluster.clone(),
+                    group: Arc::clone(&entry.handle),
+                    members: entry.config.members.clone(),
+                }),
+            })
+        };
+        self.inputs
+            .config
+            .clusters
+            .iter()
+            .filter_map(next)
+            .collect()
     }
 }
 
@@ -483,6 +517,10 @@ fn departed(before: &[&Endpoint], endpoints: &[Endpoint], now: Instant) -> Vec<E
             ..endpoint.clone()
         })
         .collect()
+}
+
+fn same_objects<T>(a: &[Arc<T>], b: &[Arc<T>]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b))
 }
 
 fn same_member((a, b): (&Member, &Member)) -> bool {

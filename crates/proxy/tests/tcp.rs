@@ -318,6 +318,7 @@ fn a_listener_that_cannot_be_bound_changes_nothing() {
     let next = evenkeel_manager::snapshot::Snapshot {
         generation: 2,
         rules: vec![snapshot(other), snapshot(rule)],
+        ..Default::default()
     };
     let errors = bed.proxy.prepare(&std::sync::Arc::new(next)).err().unwrap();
     assert_eq!(errors.len(), 1);

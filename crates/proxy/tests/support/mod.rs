@@ -88,6 +88,7 @@ impl Bed {
                 rule: self.rule.clone(),
                 group: Arc::clone(&self.group),
             })],
+            ..Snapshot::default()
         };
         self.proxy.prepare(&Arc::new(snapshot)).unwrap()();
     }
