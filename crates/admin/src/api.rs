@@ -21,7 +21,9 @@ use serde::de::DeserializeOwned;
 
 use crate::error::ApiError;
 use crate::guard::{Guard, guard};
-use crate::wire::{Done, Explain, Reloaded, Report, SetEnabled, SetState, SetStrategy, SetWeight};
+use crate::wire::{
+    Done, Explain, Reloaded, Report, SetAlert, SetEnabled, SetState, SetStrategy, SetWeight,
+};
 use crate::{Sources, exposition, metrics};
 
 /// The longest request body, in bytes. A load report has a few hundred.
@@ -51,6 +53,7 @@ pub(crate) fn router(sources: Arc<Sources>, guarded_by: Guard) -> Router {
         )
         .route("/v1/rules/{rule}/enabled", put(set_enabled))
         .route("/v1/locations/{location}/loads", post(report))
+        .route("/v1/locations/{location}/alert", put(set_alert))
         .route("/v1/reload", post(reload))
         .layer(middleware::from_fn_with_state(
             Arc::clone(&sources),
@@ -256,6 +259,15 @@ async fn report(
         loads.push((id, value));
     }
     let done = sources.manager.report(&location, &loads);
+    sources.done(done)
+}
+
+async fn set_alert(
+    State(sources): State<Arc<Sources>>,
+    Path(location): Path<String>,
+    Body(body): Body<SetAlert>,
+) -> Answer<Done> {
+    let done = sources.manager.set_alert(&location, body.alert);
     sources.done(done)
 }
 

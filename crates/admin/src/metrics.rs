@@ -258,6 +258,22 @@ fn groups(out: &mut Exposition, groups: &[GroupStatus]) {
     for group in groups {
         out.sample(&[("group", &group.name)], flag(group.panic));
     }
+    out.family(
+        "evenkeel_group_alerts",
+        Type::Gauge,
+        "Locations that the group has under a load alert.",
+    );
+    for group in groups {
+        out.sample(&[("group", &group.name)], group.alerts as f64);
+    }
+    out.family(
+        "evenkeel_group_alerts_raised_total",
+        Type::Counter,
+        "Load alerts that the group has raised.",
+    );
+    for group in groups {
+        out.sample(&[("group", &group.name)], group.alerts_raised as f64);
+    }
 }
 
 fn queues(out: &mut Exposition, snapshot: &Snapshot) {
@@ -404,7 +420,7 @@ fn locations(out: &mut Exposition, locations: &[LocationStatus]) {
     out.family(
         "evenkeel_location_alert",
         Type::Gauge,
-        "1 while the location is under a load alert.",
+        "1 while the location is under a load alert, raised by a group or forced.",
     );
     for location in locations {
         out.sample(&[("location", &location.name)], flag(location.alert));

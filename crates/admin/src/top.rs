@@ -273,6 +273,8 @@ mod tests {
             granularity: "per_request".into(),
             adaptive: true,
             panic: false,
+            alerts: 0,
+            alerts_raised: 0,
             recent: Recent::default(),
             members: Vec::new(),
         }

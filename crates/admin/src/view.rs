@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use evenkeel_core::strategy;
+use evenkeel_manager::AlertSetting;
 use evenkeel_manager::status::{Explained, GroupStatus, LocationStatus, MemberStatus, Status};
 use ratatui::layout::Constraint;
 use ratatui::style::{Color, Modifier, Style};
@@ -56,8 +57,8 @@ pub struct MemberView {
     pub failures: f64,
     /// The loads that its location reports.
     pub loads: String,
-    /// Its location is under a load alert.
-    pub alert: bool,
+    /// Whether its location is under a load alert, and since when; empty if not.
+    pub alert: String,
     /// Why its last health check failed; empty if it passed, or there is none.
     pub check: String,
     /// What sources of reports say that is more than `up`.
@@ -227,7 +228,7 @@ impl MemberView {
                 all => recent.failures as f64 / all as f64,
             },
             loads: location.map(loads_line).unwrap_or_default(),
-            alert: member.alert,
+            alert: location.map(alert_word).unwrap_or_default(),
             check: match &member.check {
                 Some(check) => check.error.clone().unwrap_or_default(),
                 None => String::new(),
@@ -259,7 +260,7 @@ impl MemberView {
             latency(self.p99),
             percent(self.failures),
             self.loads.clone(),
-            if self.alert { "ALERT" } else { "" }.into(),
+            self.alert.clone(),
             self.check.clone(),
             self.reports.clone(),
         ]
@@ -268,8 +269,8 @@ impl MemberView {
     fn style(&self) -> Style {
         match self.mood {
             Mood::Bad => Style::new().fg(Color::Red),
+            _ if !self.alert.is_empty() => Style::new().fg(Color::Magenta),
             Mood::Meant => Style::new().fg(Color::Yellow),
-            Mood::Good if self.alert => Style::new().fg(Color::Magenta),
             Mood::Good => Style::new(),
         }
     }
@@ -299,6 +300,38 @@ pub fn loads_line(location: &LocationStatus) -> String {
         }
     });
     loads.collect::<Vec<_>>().join(" ")
+}
+
+/// `ALERT` and for how long the location has had one; empty if it has none.
+fn alert_word(location: &LocationStatus) -> String {
+    let age = location.alerts.iter().map(|alert| alert.age_seconds);
+    let age = Duration::try_from_secs_f64(age.fold(0.0, f64::max)).unwrap_or_default();
+    match (location.alert, location.alert_setting) {
+        (false, _) => String::new(),
+        (true, AlertSetting::On) => "ALERT set".into(),
+        (true, _) => format!("ALERT {}", text::duration(age)),
+    }
+}
+
+/// Who has a location under a load alert, since when, and because of which load.
+pub fn alert_line(location: &LocationStatus) -> String {
+    let mut words: Vec<String> = match location.alert_setting {
+        AlertSetting::Auto => Vec::new(),
+        AlertSetting::On => vec!["ALERT set by an administrator".into()],
+        AlertSetting::Off => vec!["set to off by an administrator".into()],
+    };
+    for alert in &location.alerts {
+        let age = Duration::try_from_secs_f64(alert.age_seconds).unwrap_or_default();
+        words.push(format!(
+            "{}{} for {}: load {} above {}",
+            if location.alert { "ALERT by " } else { "" },
+            alert.group,
+            text::duration(age),
+            digits(f64::from(alert.load)),
+            digits(f64::from(alert.threshold)),
+        ));
+    }
+    words.join("; ")
 }
 
 /// The next and the last decision of a group with their reasons, as plain text.
@@ -414,7 +447,7 @@ mod tests {
             members: vec![
                 MemberView {
                     loads: "cpu 0.4".into(),
-                    alert: true,
+                    alert: "ALERT".into(),
                     ..member("a:80", 0.75)
                 },
                 MemberView {
@@ -488,7 +521,7 @@ b:80    down        1  ██▌·······   25%     25          3      -   
         let mut view = view();
         assert!(!view.plain().contains("CHECK"));
         view.members[1].check = "connection refused".into();
-        view.members[0].alert = false;
+        view.members[0].alert.clear();
         view.members[0].loads = String::new();
         let plain = view.plain();
         assert!(plain.contains("FAILED  CHECK\n"), "{plain}");

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_manager::AdminState;
 use evenkeel_manager::status::Explained;
+use evenkeel_manager::{AdminState, AlertSetting};
 use serde::{Deserialize, Serialize};
 
 /// Why a group's requests go where they go.
@@ -51,6 +51,14 @@ pub struct SetStrategy {
     /// Its parameters; those that are not named get their defaults.
     #[serde(default)]
     pub params: BTreeMap<String, f64>,
+}
+
+/// What a location's load alert shall be.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetAlert {
+    /// `on`, `off`, or `auto`: as the load has it.
+    pub alert: AlertSetting,
 }
 
 /// A load report of a location.

@@ -28,6 +28,12 @@ pub enum Threshold {
 }
 
 impl Threshold {
+    /// The load above which a location of `sites` gets an alert: for a relative
+    /// threshold it depends on the loads.
+    pub fn level(self, sites: &[Site]) -> f32 {
+        self.levels(1.0, known(sites)).0
+    }
+
     /// The load above which an alert is raised, and the one above which it stays.
     fn levels(self, release: f32, loads: impl Iterator<Item = f32> + Clone) -> (f32, f32) {
         // Of a relative threshold only the excess shrinks: below the minimum, or the
@@ -100,8 +106,7 @@ pub struct Site {
 ///
 /// A location whose load is unknown is not, nor is one that takes no traffic anyway.
 pub fn analyze(threshold: Threshold, settings: &AlertSettings, sites: &[Site]) -> Vec<bool> {
-    let loads = taking(sites).filter_map(|(_, site)| site.load);
-    let (raise, keep) = threshold.levels(settings.release, loads);
+    let (raise, keep) = threshold.levels(settings.release, known(sites));
     let critical = taking(sites).filter_map(|(index, site)| {
         let load = site.load?;
         let level = if site.alerted { keep } else { raise };
@@ -126,8 +131,7 @@ pub enum Caller {
 /// Never all that take traffic: with every location under alert the least loaded one
 /// serves. An unknown load counts as average.
 pub fn shed(settings: &AlertSettings, sites: &[Site], alerts: &[Option<Caller>]) -> Vec<bool> {
-    let known = taking(sites).filter_map(|(_, site)| site.load);
-    let average = known.clone().sum::<f32>() / known.count().max(1) as f32;
+    let average = known(sites).sum::<f32>() / known(sites).count().max(1) as f32;
     let under = |caller| {
         taking(sites)
             .filter(move |&(index, _)| alerts.get(index) == Some(&Some(caller)))
@@ -144,6 +148,11 @@ pub fn shed(settings: &AlertSettings, sites: &[Site], alerts: &[Option<Caller>])
         *shed |= by_load;
     }
     shed
+}
+
+/// The known loads of the sites that take traffic.
+fn known(sites: &[Site]) -> impl Iterator<Item = f32> + Clone {
+    taking(sites).filter_map(|(_, site)| site.load)
 }
 
 fn taking(sites: &[Site]) -> impl Iterator<Item = (usize, &Site)> + Clone {

@@ -189,8 +189,6 @@ pub struct Location {
     in_flight: AtomicU32,
     /// Those of `bound` whose clients go to the member themselves, wrapping.
     assigned: AtomicU32,
-    /// Whether the location is under a load alert (it should shed).
-    alerted: AtomicU32,
     /// The first cell shares the first cache line: most locations report one load.
     cells: [Cell; LOADS_PER_LOCATION],
     name: Arc<str>,
@@ -228,7 +226,6 @@ impl Location {
             bound: AtomicU32::new(0),
             in_flight: AtomicU32::new(0),
             assigned: AtomicU32::new(0),
-            alerted: AtomicU32::new(0),
             cells: std::array::from_fn(|_| Cell {
                 id: AtomicU64::new(0),
                 value_at: AtomicU64::new(0),
@@ -441,16 +438,6 @@ impl Location {
                 );
             }
         }
-    }
-
-    /// Whether the location should shed what it has.
-    pub fn is_alerted(&self) -> bool {
-        self.alerted.load(Ordering::Relaxed) != 0
-    }
-
-    /// Raises or lifts the load alert; answers whether that changed anything.
-    pub fn set_alerted(&self, alerted: bool) -> bool {
-        self.alerted.swap(u32::from(alerted), Ordering::AcqRel) != u32::from(alerted)
     }
 }
 

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use evenkeel_manager::AlertSetting;
 
 /// An adaptive TCP and HTTP load balancer.
 #[derive(Debug, Parser)]
@@ -162,8 +163,37 @@ pub enum CtlCommand {
         #[command(subcommand)]
         command: Option<LoadsCommand>,
     },
+    /// Force or suppress the load alert of a location, until told otherwise
+    Alert {
+        /// Name of the location
+        location: String,
+        /// on: its clients leave bit by bit; off: they stay; auto: as its load has it
+        setting: AlertWord,
+    },
     /// Read the configuration file again
     Reload,
+}
+
+/// What `evenkeel ctl alert` can set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AlertWord {
+    /// Forced.
+    On,
+    /// Suppressed.
+    Off,
+    /// By load.
+    Auto,
+}
+
+impl AlertWord {
+    /// What the API calls it.
+    pub fn setting(self) -> AlertSetting {
+        match self {
+            AlertWord::On => AlertSetting::On,
+            AlertWord::Off => AlertSetting::Off,
+            AlertWord::Auto => AlertSetting::Auto,
+        }
+    }
 }
 
 /// Names a member.
@@ -289,6 +319,15 @@ mod tests {
             ("node-1", vec![("cpu".into(), 0.4)])
         );
         refused("evenkeel ctl loads push node-1");
+    }
+
+    #[test]
+    fn an_alert_is_on_off_or_auto() {
+        let CtlCommand::Alert { location, setting } = ctl("alert node-1 off").command else {
+            panic!("not an alert");
+        };
+        assert_eq!((location.as_str(), setting), ("node-1", AlertWord::Off));
+        assert!(refused("evenkeel ctl alert node-1 maybe").contains("auto"));
     }
 
     #[test]

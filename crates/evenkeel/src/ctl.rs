@@ -6,10 +6,10 @@ use evenkeel_admin::client::{Client, ClientError, DEFAULT_ADDRESS};
 use evenkeel_admin::text::{self, Head};
 use evenkeel_admin::view::{self, GroupView};
 use evenkeel_admin::wire::{
-    Done, Explain, Reloaded, Report, SetEnabled, SetState, SetStrategy, SetWeight,
+    Done, Explain, Reloaded, Report, SetAlert, SetEnabled, SetState, SetStrategy, SetWeight,
 };
-use evenkeel_manager::AdminState;
 use evenkeel_manager::status::{GroupStatus, LocationStatus, RuleStatus, Status};
+use evenkeel_manager::{AdminState, AlertSetting};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -119,6 +119,16 @@ pub fn run(ctl: &Ctl) -> Result<String, Failure> {
                 .post(&["v1", "locations", location, "loads"], &body)?;
             api.done(&done, || {
                 format!("{location} reported {} loads", loads.len())
+            })?
+        }
+        CtlCommand::Alert { location, setting } => {
+            let alert = setting.setting();
+            let path = ["v1", "locations", location, "alert"];
+            let done = api.client.put(&path, &SetAlert { alert })?;
+            api.done(&done, || match alert {
+                AlertSetting::Auto => format!("{location} is alerted by its load"),
+                AlertSetting::On => format!("{location} is under alert: its clients leave"),
+                AlertSetting::Off => format!("{location} is under no alert, whatever its load"),
             })?
         }
         CtlCommand::Reload => {
@@ -276,7 +286,7 @@ fn location_table(locations: &[LocationStatus]) -> String {
     let row = |location: &LocationStatus| {
         vec![
             location.name.clone(),
-            if location.alert { "ALERT" } else { "" }.into(),
+            view::alert_line(location),
             view::loads_line(location),
         ]
     };

@@ -304,6 +304,11 @@ fn a_balancer_lives_from_start_to_end() {
     assert!(explain.contains("nobody"), "{explain}");
     assert_eq!(running.ctl(&format!("ready web {member}")).0, 0);
     assert_eq!(running.ctl("loads push 127.0.0.1 cpu=0.25").0, 0);
+    assert_eq!(running.ctl("alert 127.0.0.1 on").0, 0);
+    let (_, loads, _) = running.ctl("loads");
+    assert!(loads.contains("set by an administrator"), "{loads}");
+    assert_eq!(running.ctl("alert 127.0.0.1 auto").0, 0);
+    assert_eq!(running.ctl("alert nowhere on").0, 1);
     let (code, top, _) = outcome(&["top", "--once", "--admin", &running.admin]);
     assert_eq!(code, 0);
     assert!(top.contains("cpu=0.25") && top.contains(&member), "{top}");

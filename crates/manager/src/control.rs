@@ -1,22 +1,19 @@
 //! The control loop, and the tasks beside it: what happens without anybody asking.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::future::Future;
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_core::analyzer::{self, Caller, Site};
-use evenkeel_core::effective::{Shaping, effective};
-use evenkeel_core::group::{Granularity, Request};
 use evenkeel_core::health;
-use evenkeel_core::member::{Member, Reason};
 use evenkeel_core::outlier::Event;
 use evenkeel_core::time::Instant;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, info, warn};
 
+use crate::alerts;
 use crate::manager::Manager;
 use crate::state::GroupEntry;
 use crate::status::History;
@@ -53,16 +50,14 @@ impl Manager {
         self.round(&mut Due::default(), self.clock().now());
     }
 
-    /// One round: panic, slow start, and what is due.
+    /// One round: ejections, alerts, panic, slow start, and what is due.
     fn round(&self, due: &mut Due, now: Instant) {
         let trace = due.trace.is_due(now, TRACE_INTERVAL);
         let note = due.history.is_due(now, History::INTERVAL);
         let mut owned = self.lock();
-        let mut alerted = HashSet::new();
         for entry in &mut owned.state.groups {
             eject(entry, now);
-            analyze(entry, now);
-            alerted.extend(entry.alerts.iter().cloned());
+            alerts::raise(entry, now);
             let settings = entry.group.settings();
             let state = entry.group.state();
             let members = entry.group.members();
@@ -95,16 +90,24 @@ impl Manager {
                 }
             }
         }
-        // Groups share locations: one that must shed for any of them must shed.
-        for (name, location) in &owned.state.locations {
-            location.set_alerted(alerted.contains(name));
-            if note {
+        if note {
+            for location in owned.state.locations.values() {
                 location.keep_age(now);
             }
         }
+        // Groups share locations: one that must shed for any of them must shed.
+        let alerted = alerts::alerted(&owned.state);
         for entry in &owned.state.groups {
-            shed(entry, &alerted, now);
+            alerts::shed(entry, &alerted, now);
         }
+        let shedding = alerts::shedding(&owned.state.groups);
+        self.shedding.send_if_modified(|known| {
+            let news = *known != shedding;
+            if news {
+                *known = shedding;
+            }
+            news
+        });
     }
 }
 
@@ -126,99 +129,6 @@ fn eject(entry: &mut GroupEntry, now: Instant) {
             }
         }
     }
-}
-
-/// Brings the load alerts of a group up to date.
-fn analyze(entry: &mut GroupEntry, now: Instant) {
-    let settings = entry.group.settings();
-    let own = entry.group.strategy().alert_threshold();
-    let threshold = settings.alert.threshold.or(own);
-    let Some(threshold) = threshold.filter(|_| settings.adaptive) else {
-        entry.alerts.clear();
-        return;
-    };
-    let Places { names, sites, .. } = places(entry, now, |member| {
-        entry.alerts.contains(member.location.name())
-    });
-    let wanted = analyzer::analyze(threshold, &settings.alert, &sites);
-    let mut alerts = HashSet::new();
-    for ((name, site), wanted) in names.iter().zip(&sites).zip(wanted) {
-        if wanted {
-            alerts.insert(Arc::clone(name));
-        }
-        let group = entry.group.name();
-        match (site.alerted, wanted) {
-            (false, true) => info!(%group, location = %name, load = site.load, "load alert raised"),
-            (true, false) => info!(%group, location = %name, load = site.load, "load alert lifted"),
-            _ => {}
-        }
-    }
-    entry.alerts = alerts;
-}
-
-/// Says of each member of a group whether it is to send its clients away, given the
-/// locations that are under alert.
-///
-/// Nobody is bound to a member of a group with granularity per request: its strategy
-/// sees the load with every request, and half of the members all at once without any
-/// would be worse than the load. Where load does not count, alerts do not either.
-fn shed(entry: &GroupEntry, alerted: &HashSet<Arc<str>>, now: Instant) {
-    let (settings, members) = (entry.group.settings(), entry.group.members());
-    let follows = settings.adaptive && settings.granularity != Granularity::PerRequest;
-    let concerned = follows && !alerted.is_empty();
-    let concerned = concerned && members.iter().any(|m| alerted.contains(m.location.name()));
-    if !concerned {
-        for member in members {
-            if member.slot.has(Reason::Shedding) {
-                member.slot.set(Reason::Shedding, false);
-            }
-        }
-        return;
-    }
-    let places = places(entry, now, |member| member.slot.has(Reason::Shedding));
-    let caller = |name: &&Arc<str>| alerted.contains(*name).then_some(Caller::Group);
-    let callers: Vec<_> = places.names.iter().map(caller).collect();
-    let sheds = analyzer::shed(&settings.alert, &places.sites, &callers);
-    for (member, place) in members.iter().zip(places.of_member) {
-        member.slot.set(Reason::Shedding, sheds[place]);
-    }
-}
-
-/// The locations of a group.
-struct Places<'a> {
-    names: Vec<&'a Arc<str>>,
-    sites: Vec<Site>,
-    /// For each member, where in the two others its location is.
-    of_member: Vec<usize>,
-}
-
-fn places(entry: &GroupEntry, now: Instant, alerted: impl Fn(&Member) -> bool) -> Places<'_> {
-    let shaping = Shaping::of(&entry.config.strategy);
-    let settings = entry.group.settings();
-    let request = Request::at(now);
-    let view = entry.group.view(&request).despite_alerts();
-    let mut known: HashMap<&Arc<str>, usize> = HashMap::new();
-    let mut places = Places {
-        names: Vec::new(),
-        sites: Vec::new(),
-        of_member: Vec::new(),
-    };
-    for (index, member) in entry.group.members().iter().enumerate() {
-        let name = member.location.name();
-        let place = *known.entry(name).or_insert_with(|| {
-            let load = effective(&member.slot, &member.location, &shaping, settings, now);
-            places.names.push(name);
-            places.sites.push(Site {
-                load: load.map(|effective| effective.load),
-                takes_traffic: false,
-                alerted: alerted(member),
-            });
-            places.sites.len() - 1
-        });
-        places.sites[place].takes_traffic |= view.is_eligible_unless_full(index);
-        places.of_member.push(place);
-    }
-    places
 }
 
 /// What is not done in every round.

@@ -1,6 +1,7 @@
 //! The load manager: configuration to groups, the control loop, and the snapshots
 //! that the data plane works with.
 
+mod alerts;
 mod check;
 pub use evenkeel_config as config;
 mod control;
@@ -12,5 +13,6 @@ pub mod status;
 #[cfg(test)]
 mod tests;
 
+pub use alerts::{AlertSetting, Shedding};
 pub use manager::{Applied, ApplyError, ManageError, Manager, ReloadError};
 pub use state::AdminState;

@@ -14,6 +14,7 @@ use evenkeel_core::time::Clock;
 use tokio::sync::watch;
 use tracing::{debug, error, info, warn};
 
+use crate::alerts::{AlertSetting, Shedding};
 use crate::config::{self, Config};
 use crate::dns::{Lookup, Resolver};
 use crate::snapshot::{DataPlane, Snapshot};
@@ -35,6 +36,7 @@ pub struct Manager {
     snapshots: watch::Sender<Arc<Snapshot>>,
     /// Told when there may be other members to check or names to resolve.
     changes: watch::Sender<()>,
+    pub(crate) shedding: watch::Sender<Vec<Shedding>>,
     owned: Mutex<Owned>,
     /// One reload at a time: it waits for DNS while others may go on.
     reloading: tokio::sync::Mutex<()>,
@@ -77,6 +79,7 @@ impl Manager {
             resolver: Arc::new(Resolver::new(lookup)),
             snapshots: watch::Sender::new(Arc::default()),
             changes: watch::Sender::new(()),
+            shedding: watch::Sender::default(),
             owned: Mutex::new(Owned {
                 state: State::empty(),
                 last_reload: None,
@@ -313,6 +316,37 @@ impl Manager {
     /// itself, without the manager's lock.
     pub fn location(&self, name: &str) -> Option<Arc<Location>> {
         self.lock().state.locations.get(name).cloned()
+    }
+
+    /// Forces the load alert of a location, suppresses it, or leaves it to the groups
+    /// again. Counts with the next round of the control loop, a tenth of a second later.
+    ///
+    /// A forced alert drains the location gently, as one that the load has caused does;
+    /// more than [`max_share`] of the locations may have one. It changes nothing for
+    /// groups whose granularity is per request, or that are not adaptive.
+    ///
+    /// [`max_share`]: evenkeel_core::analyzer::AlertSettings::max_share
+    pub fn set_alert(&self, location: &str, to: AlertSetting) -> Result<(), ManageError> {
+        let mut owned = self.lock();
+        let state = &mut owned.state;
+        if !state.locations.contains_key(location) {
+            return Err(ManageError::NoLocation(location.into()));
+        }
+        let alerts = &mut state.inputs.live.alerts;
+        match to {
+            AlertSetting::Auto => alerts.remove(location),
+            AlertSetting::On => alerts.insert(location.into(), true),
+            AlertSetting::Off => alerts.insert(location.into(), false),
+        };
+        info!(location, alert = ?to, "load alert set by an administrator");
+        Ok(())
+    }
+
+    /// The members whose clients are to go elsewhere, because of a load alert at their
+    /// locations, and each new version of that list: at most one every tenth of a second.
+    /// Sorted as in the file. Of each group at least one location is never among them.
+    pub fn shedding(&self) -> watch::Receiver<Vec<Shedding>> {
+        self.shedding.subscribe()
     }
 
     /// Told when there may be other members, names to resolve, or locations.

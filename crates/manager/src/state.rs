@@ -19,6 +19,7 @@ use evenkeel_core::outlier::Outliers;
 use evenkeel_core::strategy::Values;
 use evenkeel_core::time::Instant;
 
+use crate::alerts::Alert;
 use crate::check::Checked;
 use crate::config::{Cluster, Config, GroupConfig, MemberConfig};
 use crate::snapshot::{ClusterSnapshot, GroupHandle, RuleSnapshot, Snapshot};
@@ -61,6 +62,8 @@ pub(crate) struct Live {
     pub admin: HashMap<(String, String), AdminState>,
     /// By group and member, as in `admin`.
     pub weights: HashMap<(String, String), Weight>,
+    /// Forced and suppressed load alerts by location, about which the file says nothing.
+    pub alerts: HashMap<String, bool>,
 }
 
 impl Inputs {
@@ -144,7 +147,9 @@ pub(crate) struct GroupEntry {
     /// One for each member of `group`, in the same order.
     pub endpoints: Vec<Endpoint>,
     /// Locations that the group has under alert.
-    pub alerts: HashSet<Arc<str>>,
+    pub alerts: HashMap<Arc<str>, Alert>,
+    /// How many it has ever raised.
+    pub alerts_raised: u64,
     /// Who was ejected.
     pub outliers: Outliers,
     /// Endpoints that left, the longest gone first.
@@ -322,6 +327,7 @@ impl State {
             group,
             endpoints,
             alerts: old.map(|old| old.alerts.clone()).unwrap_or_default(),
+            alerts_raised: old.map_or(0, |old| old.alerts_raised),
             outliers: old.map(|old| old.outliers.clone()).unwrap_or_default(),
             departed,
             fresh: old.is_none(),

@@ -17,9 +17,10 @@ use evenkeel_core::opinion::{Held, Opinions};
 use evenkeel_core::time::Instant;
 use serde::{Deserialize, Serialize};
 
+use crate::alerts::{self, AlertSetting, Alerted};
 use crate::config::Protocol;
 use crate::manager::{ManageError, Manager, Owned, entry};
-use crate::state::{AdminState, Endpoint, GroupEntry};
+use crate::state::{AdminState, Endpoint, GroupEntry, State};
 
 /// A word from a fixed set; owned only in clients, which read it from JSON.
 pub type Word = Cow<'static, str>;
@@ -78,6 +79,10 @@ pub struct GroupStatus {
     pub adaptive: bool,
     /// Too many members are down or ejected, so all are routed to.
     pub panic: bool,
+    /// Locations that the group has under a load alert.
+    pub alerts: usize,
+    /// How many alerts it has raised since it was there.
+    pub alerts_raised: u64,
     /// Latencies and rate over all members.
     pub recent: Recent,
     /// In the order of the file.
@@ -218,10 +223,28 @@ pub struct Recent {
 pub struct LocationStatus {
     /// Name.
     pub name: String,
-    /// It should shed load.
+    /// It is under a load alert: the administrator's word, else whether a group has
+    /// raised one.
     pub alert: bool,
+    /// What the administrator says about it.
+    pub alert_setting: AlertSetting,
+    /// Groups that have raised an alert, even if it is suppressed.
+    pub alerts: Vec<AlertStatus>,
     /// What it reported.
     pub loads: Vec<LoadStatus>,
+}
+
+/// A load alert.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AlertStatus {
+    /// The group that has raised it.
+    pub group: String,
+    /// How long ago.
+    pub age_seconds: f64,
+    /// The effective load at that time.
+    pub load: f32,
+    /// The level that the load had exceeded.
+    pub threshold: f32,
 }
 
 /// A reported load.
@@ -271,6 +294,7 @@ impl Manager {
         let now = self.clock().now();
         let owned = self.lock();
         let state = &owned.state;
+        let alerted = alerts::alerted(state);
         let rules = state.snapshot.rules.iter().map(|rule| RuleStatus {
             name: rule.rule.name.clone(),
             enabled: rule.rule.enabled,
@@ -286,7 +310,13 @@ impl Manager {
             .values()
             .map(|location| LocationStatus {
                 name: location.name().to_string(),
-                alert: location.is_alerted(),
+                alert: alerted.contains_key(location.name()),
+                alert_setting: match state.inputs.live.alerts.get(&**location.name()) {
+                    Some(true) => AlertSetting::On,
+                    Some(false) => AlertSetting::Off,
+                    None => AlertSetting::Auto,
+                },
+                alerts: alerts_at(state, location.name(), now),
                 loads: location
                     .loads(now)
                     .map(|load| LoadStatus {
@@ -302,7 +332,11 @@ impl Manager {
             generation: state.snapshot.generation,
             last_reload: last_reload(&owned),
             rules: rules.collect(),
-            groups: state.groups.iter().map(|g| group_status(g, now)).collect(),
+            groups: state
+                .groups
+                .iter()
+                .map(|entry| group_status(entry, &alerted, now))
+                .collect(),
             locations,
         }
     }
@@ -385,7 +419,21 @@ fn last_reload(owned: &Owned) -> Option<Reload> {
     })
 }
 
-fn group_status(entry: &GroupEntry, now: Instant) -> GroupStatus {
+/// The alerts that groups have raised for a location.
+fn alerts_at(state: &State, location: &str, now: Instant) -> Vec<AlertStatus> {
+    let by_group = |entry: &GroupEntry| {
+        let alert = entry.alerts.get(location)?;
+        Some(AlertStatus {
+            group: entry.config.name.clone(),
+            age_seconds: now.since(alert.since).as_secs_f64(),
+            load: alert.load,
+            threshold: alert.level,
+        })
+    };
+    state.groups.iter().filter_map(by_group).collect()
+}
+
+fn group_status(entry: &GroupEntry, alerted: &Alerted, now: Instant) -> GroupStatus {
     let settings = &entry.config.settings;
     let values = &entry.config.strategy;
     let windows: Vec<Past> = entry
@@ -417,6 +465,8 @@ fn group_status(entry: &GroupEntry, now: Instant) -> GroupStatus {
         },
         adaptive: settings.adaptive,
         panic: entry.group.state().is_panicking(),
+        alerts: entry.alerts.len(),
+        alerts_raised: entry.alerts_raised,
         recent: all.status(),
         members: entry
             .endpoints
@@ -424,7 +474,9 @@ fn group_status(entry: &GroupEntry, now: Instant) -> GroupStatus {
             .zip(&windows)
             .enumerate()
             .map(|(index, (endpoint, past))| {
-                member_status(entry, index, endpoint, past, all.picks, now)
+                let mut status = member_status(entry, index, endpoint, past, all.picks, now);
+                status.alert = alerted.contains_key(endpoint.member.location.name());
+                status
             })
             .collect(),
     }
@@ -497,7 +549,7 @@ fn member_status(
         load: member
             .location
             .fresh(settings.load_id, now, settings.load_max_age),
-        alert: member.location.is_alerted(),
+        alert: false,
     }
 }
 

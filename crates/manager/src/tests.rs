@@ -17,7 +17,7 @@ use crate::config::{Config, GroupConfig, MemberConfig, Rule};
 use crate::dns::Lookup;
 use crate::snapshot::{Commit, DataPlane, GroupHandle, Snapshot};
 use crate::status::{GroupStatus, MemberStatus};
-use crate::{AdminState, ManageError, Manager};
+use crate::{AdminState, AlertSetting, ManageError, Manager};
 
 /// A data plane that refuses rules called "refused", and counts what it is asked.
 #[derive(Default)]
@@ -624,6 +624,77 @@ async fn an_alert_reaches_all_groups_there_and_leaves_each_a_way_out() {
     assert_eq!(shedding(), first);
     manager.report("10.0.0.1", &[(LoadId::CPU, 0.1)]).unwrap();
     assert_eq!(shedding(), calm);
+}
+
+#[tokio::test]
+async fn an_alert_says_why_and_an_administrator_has_the_last_word() {
+    let (manager, _, _) = manager();
+    let mut config = config(&["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]);
+    let settings = &mut config.groups[0].settings;
+    settings.alert.threshold = Some(evenkeel_core::analyzer::Threshold::Critical(0.8));
+    settings.granularity = Granularity::OnDemand;
+    manager.apply(config.clone()).await.unwrap();
+    let mut shedding = manager.shedding();
+    // The locations under alert, and the members that shed, by their last number.
+    let mut seen = || {
+        manager.round_now();
+        let status = manager.status().locations.into_iter();
+        let last = |name: &str| name.split(':').next().unwrap().bytes().last().unwrap() - b'0';
+        let alerts: Vec<u8> = status
+            .filter(|location| location.alert)
+            .map(|location| last(&location.name))
+            .collect();
+        let list = shedding.borrow_and_update();
+        assert!(list.iter().all(|member| *member.group == *"app"));
+        let sheds: Vec<u8> = list.iter().map(|member| last(&member.member)).collect();
+        (alerts, sheds)
+    };
+    manager.report("10.0.0.1", &[(LoadId::CPU, 0.9)]).unwrap();
+    manager.report("10.0.0.2", &[(LoadId::CPU, 0.1)]).unwrap();
+    manager.report("10.0.0.3", &[(LoadId::CPU, 0.2)]).unwrap();
+    assert_eq!(seen(), (vec![1], vec![1]));
+    let status = manager.status();
+    let alert = &status.locations[0].alerts[0];
+    let facts = (alert.group.as_str(), alert.load, alert.threshold);
+    assert_eq!(facts, ("app", 0.9, 0.8));
+    assert_eq!(
+        (status.groups[0].alerts, status.groups[0].alerts_raised),
+        (1, 1)
+    );
+
+    manager.set_alert("10.0.0.1", AlertSetting::Off).unwrap();
+    assert_eq!(seen(), (vec![], vec![]));
+    assert_eq!(
+        manager.status().locations[0].alerts.len(),
+        1,
+        "it is still there"
+    );
+    manager.set_alert("10.0.0.2", AlertSetting::On).unwrap();
+    manager.set_alert("10.0.0.3", AlertSetting::On).unwrap();
+    assert_eq!(seen(), (vec![2, 3], vec![2, 3]), "more than max_share");
+    // A reload knows nothing of it.
+    manager.apply(config).await.unwrap();
+    assert_eq!(seen(), (vec![2, 3], vec![2, 3]));
+    manager.set_alert("10.0.0.1", AlertSetting::On).unwrap();
+    assert_eq!(
+        seen(),
+        (vec![1, 2, 3], vec![1, 3]),
+        "the least loaded serves"
+    );
+    for location in ["10.0.0.1", "10.0.0.2", "10.0.0.3"] {
+        manager.set_alert(location, AlertSetting::Auto).unwrap();
+    }
+    assert_eq!(seen(), (vec![1], vec![1]));
+    let nowhere = manager.set_alert("10.0.0.9", AlertSetting::On);
+    assert!(matches!(nowhere, Err(ManageError::NoLocation(_))));
+
+    // Who waits for news gets none where there is none.
+    assert!(!shedding.has_changed().unwrap());
+    manager.round_now();
+    assert!(!shedding.has_changed().unwrap());
+    manager.report("10.0.0.1", &[(LoadId::CPU, 0.1)]).unwrap();
+    manager.round_now();
+    assert!(shedding.has_changed().unwrap());
 }
 
 #[tokio::test]

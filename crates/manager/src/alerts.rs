@@ -1,0 +1,194 @@
+//! Load alerts: raised by groups or by an administrator, and what they mean for each
+//! member of each group.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use evenkeel_core::analyzer::{self, Caller, Site};
+use evenkeel_core::effective::{Shaping, effective};
+use evenkeel_core::group::{Granularity, Request};
+use evenkeel_core::member::{Member, Reason};
+use evenkeel_core::time::Instant;
+use serde::{Deserialize, Serialize};
+use tracing::info;
+
+use crate::state::{GroupEntry, State};
+
+/// What an administrator says about the load alert of a location.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AlertSetting {
+    /// Groups raise and lift it by the load.
+    #[default]
+    Auto,
+    /// It has one, whatever the load: its clients leave it bit by bit.
+    On,
+    /// It has none, whatever the load.
+    Off,
+}
+
+/// An alert that a group has raised for a location.
+#[derive(Clone, Debug)]
+pub(crate) struct Alert {
+    pub since: Instant,
+    /// The effective load at that time, and the level that it had exceeded.
+    pub load: f32,
+    pub level: f32,
+}
+
+/// Locations under alert, with who says so.
+pub(crate) type Alerted = HashMap<Arc<str>, Caller>;
+
+/// A member whose clients are sent elsewhere at the moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shedding {
+    /// Its group.
+    pub group: Arc<str>,
+    /// Its name.
+    pub member: Arc<str>,
+    /// Where it is.
+    pub location: Arc<str>,
+}
+
+/// Brings the load alerts that a group raises up to date.
+pub(crate) fn raise(entry: &mut GroupEntry, now: Instant) {
+    let settings = entry.group.settings();
+    let own = entry.group.strategy().alert_threshold();
+    let threshold = settings.alert.threshold.or(own);
+    let Some(threshold) = threshold.filter(|_| settings.adaptive) else {
+        entry.alerts.clear();
+        return;
+    };
+    let Places { names, sites, .. } = places(entry, now, |member| {
+        entry.alerts.contains_key(member.location.name())
+    });
+    let wanted = analyzer::analyze(threshold, &settings.alert, &sites);
+    let level = threshold.level(&sites);
+    let group = entry.group.name();
+    let mut alerts = HashMap::new();
+    let mut raised = 0;
+    for ((name, site), wanted) in names.iter().zip(&sites).zip(wanted) {
+        let location: &str = name;
+        let before = entry.alerts.get(location);
+        match (before, wanted) {
+            (None, true) => {
+                let load = site.load.unwrap_or(0.0);
+                info!(%group, location, load, threshold = level, "load alert raised");
+                let since = now;
+                alerts.insert(Arc::clone(name), Alert { since, load, level });
+                raised += 1;
+            }
+            (Some(alert), true) => {
+                alerts.insert(Arc::clone(name), alert.clone());
+            }
+            (Some(alert), false) => {
+                let (load, after) = (site.load, now.since(alert.since));
+                info!(%group, location, load, threshold = level, ?after, "load alert lifted");
+            }
+            (None, false) => {}
+        }
+    }
+    entry.alerts = alerts;
+    entry.alerts_raised += raised;
+}
+
+/// The locations that are under alert, with who says so.
+pub(crate) fn alerted(state: &State) -> Alerted {
+    let raised = state.groups.iter().flat_map(|entry| entry.alerts.keys());
+    let mut alerted: HashMap<_, _> = raised
+        .map(|name| (Arc::clone(name), Caller::Group))
+        .collect();
+    for (name, on) in &state.inputs.live.alerts {
+        match state.locations.get_key_value(name.as_str()) {
+            Some((name, _)) if *on => {
+                alerted.insert(Arc::clone(name), Caller::Administrator);
+            }
+            _ => {
+                alerted.remove(name.as_str());
+            }
+        }
+    }
+    alerted
+}
+
+/// Says of each member of a group whether it is to send its clients away, given the
+/// locations that are under alert.
+///
+/// Nobody is bound to a member of a group with granularity per request: its strategy
+/// sees the load with every request, and half of the members all at once without any
+/// would be worse than the load. Where load does not count, alerts do not either.
+pub(crate) fn shed(entry: &GroupEntry, alerted: &Alerted, now: Instant) {
+    let (settings, members) = (entry.group.settings(), entry.group.members());
+    let follows = settings.adaptive && settings.granularity != Granularity::PerRequest;
+    let concerned = follows && !alerted.is_empty();
+    let at_one = |member: &Member| alerted.contains_key(member.location.name());
+    if !(concerned && members.iter().any(at_one)) {
+        for member in members {
+            if member.slot.has(Reason::Shedding) {
+                member.slot.set(Reason::Shedding, false);
+            }
+        }
+        return;
+    }
+    let places = places(entry, now, |member| member.slot.has(Reason::Shedding));
+    let caller = |name: &&Arc<str>| alerted.get(*name).copied();
+    let callers: Vec<_> = places.names.iter().map(caller).collect();
+    let sheds = analyzer::shed(&settings.alert, &places.sites, &callers);
+    for (member, place) in members.iter().zip(places.of_member) {
+        member.slot.set(Reason::Shedding, sheds[place]);
+    }
+}
+
+/// All members that send their clients away.
+pub(crate) fn shedding(groups: &[GroupEntry]) -> Vec<Shedding> {
+    let mut all = Vec::new();
+    for entry in groups {
+        for member in entry.group.members() {
+            if member.slot.has(Reason::Shedding) {
+                all.push(Shedding {
+                    group: Arc::clone(entry.group.name()),
+                    member: Arc::clone(&member.name),
+                    location: Arc::clone(member.location.name()),
+                });
+            }
+        }
+    }
+    all
+}
+
+/// The locations of a group.
+struct Places<'a> {
+    names: Vec<&'a Arc<str>>,
+    sites: Vec<Site>,
+    /// For each member, where in the two others its location is.
+    of_member: Vec<usize>,
+}
+
+fn places(entry: &GroupEntry, now: Instant, alerted: impl Fn(&Member) -> bool) -> Places<'_> {
+    let shaping = Shaping::of(&entry.config.strategy);
+    let settings = entry.group.settings();
+    let request = Request::at(now);
+    let view = entry.group.view(&request).despite_alerts();
+    let mut known: HashMap<&Arc<str>, usize> = HashMap::new();
+    let mut places = Places {
+        names: Vec::new(),
+        sites: Vec::new(),
+        of_member: Vec::new(),
+    };
+    for (index, member) in entry.group.members().iter().enumerate() {
+        let name = member.location.name();
+        let place = *known.entry(name).or_insert_with(|| {
+            let load = effective(&member.slot, &member.location, &shaping, settings, now);
+            places.names.push(name);
+            places.sites.push(Site {
+                load: load.map(|effective| effective.load),
+                takes_traffic: false,
+                alerted: alerted(member),
+            });
+            places.sites.len() - 1
+        });
+        places.sites[place].takes_traffic |= view.is_eligible_unless_full(index);
+        places.of_member.push(place);
+    }
+    places
+}
