@@ -83,6 +83,12 @@ pub(crate) struct Pulse {
     pub(crate) busy: AtomicU64,
 }
 
+/// Bits of [`Pulse::word`] that count what is in flight.
+pub(crate) const COUNT_BITS: u32 = 24;
+/// Nothing in flight. In the middle, so that a miscount of one (a process may be killed
+/// between any two instructions) never spills over into the number of starts.
+pub(crate) const COUNT_BIAS: u64 = 1 << (COUNT_BITS - 1);
+
 /// Counters of a thread, or of all that found no other lane.
 #[repr(C, align(128))]
 pub(crate) struct Lane {
@@ -127,7 +133,6 @@ const PER_DOUBLING: u32 = 4;
 const FLOOR_BITS: u32 = 10;
 
 /// The bucket of a time: the first holds all below 1.024 us, the last all from 4 minutes.
-#[allow(dead_code)] // The library's side follows.
 pub(crate) fn bucket(nanos: u64) -> usize {
     let bits = nanos.checked_ilog2().unwrap_or(0);
     if bits < FLOOR_BITS {

@@ -11,6 +11,11 @@
 //! come late, miss intervals, or restart, and a server does not notice. In the other
 //! direction the agent can write a lease that says "this server is under a load alert".
 
+mod api;
+mod counting;
 mod layout;
+mod memory;
+mod metrics;
 pub mod page;
 mod process;
+mod transactions;

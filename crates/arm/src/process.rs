@@ -17,25 +17,35 @@ impl ProcessId {
         Self(u64::from(pid) << 32 | start & u64::from(u32::MAX))
     }
 
+    /// The calling process.
+    pub(crate) fn current() -> Self {
+        let start = look("self").map_or(0, |(_, _, start)| start);
+        Self::new(std::process::id(), start)
+    }
+
     /// The number that the kernel knows it by.
     pub(crate) fn pid(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
+    /// Whether there is nobody of its number: a cheap question, with no false yes.
+    pub(crate) fn is_gone(self) -> bool {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH))
+    }
+
     /// Whether it runs. A process that is gone or waits to be reaped does not; one that
     /// this process may not look at is taken for one that does.
     pub(crate) fn runs(self) -> bool {
-        let Some(pid) = i32::try_from(self.pid()).ok().and_then(Pid::from_raw) else {
-            return false;
-        };
-        if test_kill_process(pid) == Err(Errno::SRCH) {
+        if self.is_gone() {
             return false;
         }
         match look(&self.pid().to_string()) {
             Some((_, state, start)) => {
                 !matches!(state, 'Z' | 'X') && Self::new(self.pid(), start) == self
             }
-            None => true,
+            // It may be hidden.
+            None => !self.is_gone(),
         }
     }
 }
