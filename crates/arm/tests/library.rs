@@ -1,6 +1,8 @@
 //! The C library as a server has it: a C program, compiled against the header and linked
 //! with the library, and the agent's side of the same page.
 
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
