@@ -6,6 +6,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::errors::{Errors, Problem};
+use super::keys::TableDoc;
 
 /// A place in the file: byte offsets into its text.
 pub(super) type Span = Range<usize>;
@@ -137,6 +138,8 @@ struct Found {
 pub(super) struct Report<'s> {
     file: &'s str,
     text: &'s str,
+    /// The tables that such a file can have.
+    tables: fn() -> Vec<TableDoc>,
     line_starts: Vec<usize>,
     found: Vec<Found>,
     warnings: Vec<Found>,
@@ -149,11 +152,12 @@ pub(super) struct Report<'s> {
 
 impl<'s> Report<'s> {
     /// A report about `text`, with nothing wrong yet.
-    pub fn new(file: &'s str, text: &'s str) -> Self {
+    pub fn new(file: &'s str, text: &'s str, tables: fn() -> Vec<TableDoc>) -> Self {
         let starts = text.match_indices('\n').map(|(at, _)| at + 1);
         Report {
             file,
             text,
+            tables,
             line_starts: std::iter::once(0).chain(starts).collect(),
             found: Vec::new(),
             warnings: Vec::new(),
@@ -233,6 +237,11 @@ impl<'s> Report<'s> {
             let warning = self.found(Trust::Sure, span, path, message, None, None);
             self.warnings.push(warning);
         }
+    }
+
+    /// The tables that such a file can have.
+    pub fn tables(&self) -> Vec<TableDoc> {
+        (self.tables)()
     }
 
     /// Whether further problems are only counted: no need to find words for them.

@@ -13,7 +13,7 @@ use toml::de::DeValue;
 use super::document::{Item, Report, entries, similar};
 use super::fields::{Blank, Field, Limits, WRONG_TYPE, choice_field, is_host_name, time, unknown};
 use super::keys::{Key, KeyDoc, TableDoc, docs};
-use super::parse::Table;
+use super::parse::{NAMES, Table};
 use super::{GroupConfig, MemberConfig};
 
 /// Where clients negotiate, and how much each of them may take up.
@@ -534,7 +534,7 @@ pub(super) fn read(
     }
     let mut clusters = Vec::new();
     let mut hosts: HashMap<String, String> = HashMap::new();
-    for mut table in top.named_tables("cluster", report) {
+    for mut table in top.named_tables("cluster", NAMES, report) {
         let cluster = read_cluster(&mut table, groups, report);
         for host in &cluster.hosts {
             if let Some(other) = hosts.insert(host.clone(), cluster.name.clone()) {
@@ -579,7 +579,7 @@ fn read_cluster(table: &mut Table<'_>, groups: &[GroupConfig], report: &mut Repo
         None => None,
     };
     check_utilization(table, load, report);
-    for mut inner in table.named_tables("class", report) {
+    for mut inner in table.named_tables("class", NAMES, report) {
         let mut class = Class {
             name: inner.name(),
             terms: cluster.terms.clone(),

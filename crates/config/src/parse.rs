@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
 use super::document::{Entry, Item, Report, Span, entries, similar};
-use super::errors::Errors;
+use super::errors::{Errors, Problem};
 use super::fields::{WRONG_TYPE, unknown};
-use super::keys::{self, AdminDraft, Key};
+use super::keys::{self, AdminDraft, Key, TableDoc};
 use super::{Config, GroupConfig, MAX_FILE_SIZE, Protocol, Rule, read_bounded};
 
 /// Checks the configuration in `text`. `file` names it in messages, and is where a
@@ -19,22 +19,34 @@ use super::{Config, GroupConfig, MAX_FILE_SIZE, Protocol, Rule, read_bounded};
 ///
 /// Everything that is wrong, with its place in the text.
 pub fn parse(file: &str, text: &str) -> Result<Config, Errors> {
+    let (mut config, warnings) = document(file, text, keys::tables, document_to_config)?;
+    config.warnings = warnings;
+    Ok(config)
+}
+
+/// Reads the document in `text`, whose keys are those of `tables`, with `read`: it gets
+/// the top table and the folder of the file. Answers what it made, and the warnings.
+pub(super) fn document<T>(
+    file: &str,
+    text: &str,
+    tables: fn() -> Vec<TableDoc>,
+    read: impl FnOnce(Table<'_>, &Path, &mut Report<'_>) -> T,
+) -> Result<(T, Vec<Problem>), Errors> {
     if text.len() as u64 > MAX_FILE_SIZE {
         let message = format!("is too large: more than {MAX_FILE_SIZE} bytes");
         return Err(Errors::of_file(file.into(), message));
     }
-    let mut report = Report::new(file, text);
+    let mut report = Report::new(file, text, tables);
     let (document, syntax) = DeTable::parse_recoverable(text);
     report.syntax(&syntax, document.get_ref());
     let folder = Path::new(file).parent().unwrap_or(Path::new(""));
-    let mut config = document_to_config(document.get_ref(), folder, &mut report);
-    config.warnings = report.finish()?;
-    Ok(config)
+    let top = Table::of("", 0..0, entries("", document.get_ref()));
+    let found = read(top, folder, &mut report);
+    Ok((found, report.finish()?))
 }
 
-fn document_to_config(document: &DeTable<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
+fn document_to_config(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     let mut config = Config::default();
-    let mut top = Table::of("", 0..0, entries("", document));
     top.read(keys::TOP, &mut config, report);
 
     let mut listening = HashMap::new();
@@ -75,7 +87,7 @@ fn document_to_config(document: &DeTable<'_>, folder: &Path, report: &mut Report
 
     // With where each stands: rules refer to groups, and own ones keep their order.
     let mut groups: Vec<(Span, GroupConfig)> = Vec::new();
-    for mut table in top.named_tables("group", report) {
+    for mut table in top.named_tables("group", NAMES, report) {
         let mut group = GroupConfig {
             name: table.name(),
             ..defaults.group.clone()
@@ -92,7 +104,7 @@ fn document_to_config(document: &DeTable<'_>, folder: &Path, report: &mut Report
         .collect();
 
     let mut used = std::collections::HashSet::new();
-    for mut table in top.named_tables("rule", report) {
+    for mut table in top.named_tables("rule", NAMES, report) {
         let (rule, own) = read_rule(&mut table, &defaults, &shared, report);
         for address in &rule.listen {
             let span = table.span_of("listen");
@@ -268,7 +280,7 @@ fn unknown_group(
 }
 
 /// Notes that `who` listens on `address`; nobody else may.
-fn listens(
+pub(super) fn listens(
     listening: &mut HashMap<SocketAddr, String>,
     address: SocketAddr,
     who: &str,
@@ -341,6 +353,7 @@ fn read_token(path: PathBuf) -> Result<String, String> {
 
 /// A table of the file while it is read.
 pub(super) struct Table<'d> {
+    /// Path of the table, for messages.
     path: String,
     /// Where the table is.
     span: Span,
@@ -402,7 +415,7 @@ impl<'d> Table<'d> {
             }
             let (message, allowed) = match similar(entry.name, self.known.iter().copied()) {
                 Some(similar) => (unknown("key", Some(similar)), None),
-                None => match home_of(entry.name) {
+                None => match home_of(&report.tables(), entry.name) {
                     Some(home) => (format!("does not belong here, but {home}"), None),
                     None => (unknown("key", None), Some(self.known.join(", "))),
                 },
@@ -411,7 +424,8 @@ impl<'d> Table<'d> {
         }
     }
 
-    fn know(&mut self, key: &'static str) {
+    /// Notes that `key` may stand here.
+    pub fn know(&mut self, key: &'static str) {
         self.known.push(key);
     }
 
@@ -429,6 +443,7 @@ impl<'d> Table<'d> {
         &self.name_span
     }
 
+    /// Its name, of the user's choice.
     pub fn name(&self) -> String {
         self.name.to_owned()
     }
@@ -452,32 +467,42 @@ impl<'d> Table<'d> {
 
     /// The table called `key` within this one, if it is there.
     pub fn table(&mut self, key: &'static str, report: &mut Report<'_>) -> Option<Table<'d>> {
+        self.open_table(key, format!("a table: [{key}]"), report)
+    }
+
+    fn open_table(
+        &mut self,
+        key: &'static str,
+        allowed: String,
+        report: &mut Report<'_>,
+    ) -> Option<Table<'d>> {
         self.know(key);
         let entry = self.entry(key)?;
         let table = Table::open(&entry.item);
         if table.is_none() {
-            let allowed = match key {
-                "rule" | "group" | "cluster" | "class" => {
-                    format!("tables with a name each: [{key}.NAME]")
-                }
-                _ => format!("a table: [{key}]"),
-            };
             report.wrong(&entry.item, WRONG_TYPE, allowed);
         }
         table
     }
 
-    /// The tables within the table called `key`, which have names of the user's choice.
-    pub fn named_tables(&mut self, key: &'static str, report: &mut Report<'_>) -> Vec<Table<'d>> {
-        let Some(outer) = self.table(key, report) else {
+    /// The tables within the table called `key`, which have names of the user's choice:
+    /// what those must be, and whether one is.
+    pub fn named_tables(
+        &mut self,
+        key: &'static str,
+        (names, is_name): (&str, fn(&str) -> bool),
+        report: &mut Report<'_>,
+    ) -> Vec<Table<'d>> {
+        let allowed = format!("tables with a name each: [{key}.NAME]");
+        let Some(outer) = self.open_table(key, allowed, report) else {
             return Vec::new();
         };
         let mut tables = Vec::new();
         for entry in outer.entries {
             if !is_name(entry.name) {
                 let message = "not a name".to_owned();
-                let allowed = "1 to 64 letters, digits, \"-\", \"_\" or \".\"".to_owned();
-                report.problem(&entry.key_span, &entry.item.path, message, Some(allowed));
+                let allowed = Some(names.to_owned());
+                report.problem(&entry.key_span, &entry.item.path, message, allowed);
                 continue;
             }
             match Table::open(&entry.item) {
@@ -493,7 +518,10 @@ impl<'d> Table<'d> {
     }
 }
 
-/// Names end up in metrics, addresses of the admin API and logs.
+/// Names that end up in metrics, addresses of the admin API and logs.
+pub(super) const NAMES: (&str, fn(&str) -> bool) =
+    ("1 to 64 letters, digits, \"-\", \"_\" or \".\"", is_name);
+
 fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
         && name
@@ -502,9 +530,9 @@ fn is_name(name: &str) -> bool {
 }
 
 /// Where in the file a key would belong.
-fn home_of(key: &str) -> Option<String> {
+fn home_of(tables: &[TableDoc], key: &str) -> Option<String> {
     let table = format!("[{key}]");
-    keys::tables().iter().find_map(|home| match home.header {
+    tables.iter().find_map(|home| match home.header {
         header if header == table => Some(format!("is a table of its own: {table}")),
         _ if !home.keys.iter().any(|known| known.name == key) => None,
         "" => Some("at the top of the file, before the first [table]".into()),
