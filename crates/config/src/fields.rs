@@ -335,6 +335,12 @@ macro_rules! blank {
 }
 blank!(String, u16, u32, usize, f32, PathBuf, Duration);
 
+impl Blank for Weight {
+    fn blank() -> Self {
+        Weight::ONE
+    }
+}
+
 impl Field for PathBuf {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
         match item.value {
@@ -532,7 +538,8 @@ impl Field for MemberConfig {
     }
 }
 
-fn host_port(text: &str) -> Result<(String, u16), &'static str> {
+/// Host and port of an address.
+pub(super) fn host_port(text: &str) -> Result<(String, u16), &'static str> {
     if text.contains("://") {
         return Err("a URL, not an address: only host and port are wanted");
     }

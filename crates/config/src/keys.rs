@@ -29,12 +29,12 @@ pub(super) struct Key<T: 'static> {
     pub example: &'static str,
 }
 
-const fn secs(seconds: u64) -> Duration {
+pub(super) const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-const DAY: Duration = secs(86_400);
-const MILLISECOND: Duration = Duration::from_millis(1);
+pub(super) const DAY: Duration = secs(86_400);
+pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// Keys before the first table.
 pub(super) static TOP: &[Key<Config>] = &[
@@ -892,6 +892,7 @@ pub(super) struct KeyDoc {
     pub example: &'static str,
 }
 
+/// What the keys of a table mean, with the values of `default` as theirs.
 pub(super) fn docs<T>(keys: &'static [Key<T>], mut default: T) -> Vec<KeyDoc> {
     keys.iter()
         .map(|key| {

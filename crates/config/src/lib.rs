@@ -17,6 +17,7 @@ use evenkeel_core::group::GroupSettings;
 use evenkeel_core::member::Weight;
 use evenkeel_core::strategy::{Values, default_kind};
 
+pub mod agent;
 mod document;
 mod errors;
 mod fields;

@@ -2,12 +2,18 @@
 
 use evenkeel_core::strategy::{Kind, REGISTRY};
 
+use super::agent;
 use super::fields::param_allowed;
 use super::keys::{KeyDoc, TableDoc, tables};
 
 /// All keys, in Markdown: the end of `docs/configuration.md`.
 pub fn keys() -> String {
     tables().iter().map(table).collect()
+}
+
+/// All keys of the agent's file, in Markdown: the end of `docs/agent.md`.
+pub fn agent_keys() -> String {
+    agent::tables().iter().map(table).collect()
 }
 
 /// All strategies, in Markdown: the end of `docs/strategies.md`.

@@ -33,6 +33,11 @@ fn the_reference_of_keys_is_up_to_date() {
 }
 
 #[test]
+fn the_reference_of_the_agents_keys_is_up_to_date() {
+    ends_with_reference("docs/agent.md", &reference::agent_keys());
+}
+
+#[test]
 fn the_reference_of_strategies_is_up_to_date() {
     ends_with_reference("docs/strategies.md", &reference::strategies());
 }
@@ -55,11 +60,15 @@ fn every_strategy_is_recommended_for_something_and_explained() {
     }
 }
 
+/// The one example that is not for `evenkeel run`.
+const AGENT: &str = "agent.toml";
+
 fn examples() -> Vec<PathBuf> {
     let folder = std::fs::read_dir(root().join("examples")).unwrap();
     let paths = folder.map(|entry| entry.unwrap().path());
     let examples: Vec<_> = paths
         .filter(|path| path.extension().is_some_and(|e| e == "toml"))
+        .filter(|path| path.file_name() != Some(AGENT.as_ref()))
         .collect();
     assert!(!examples.is_empty());
     examples
@@ -82,8 +91,20 @@ fn every_example_is_good() {
 
 #[test]
 fn the_full_example_has_every_key() {
-    let text = std::fs::read_to_string(root().join("examples/full.toml")).unwrap();
-    let keys = reference::keys();
+    assert!(keys_in("full.toml", &reference::keys()) > 50);
+}
+
+#[test]
+fn the_example_of_the_agent_is_good_and_has_every_key() {
+    let path = root().join("examples").join(AGENT);
+    let config = config::agent::load(&path).unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(config.warnings, []);
+    assert!(keys_in(AGENT, &reference::agent_keys()) > 20);
+}
+
+/// Asserts that all keys of a reference stand in an example; answers how many there are.
+fn keys_in(example: &str, keys: &str) -> usize {
+    let text = std::fs::read_to_string(root().join("examples").join(example)).unwrap();
     let names = keys
         .lines()
         .filter_map(|line| line.strip_prefix("#### `")?.strip_suffix('`'));
@@ -98,10 +119,10 @@ fn the_full_example_has_every_key() {
         };
         assert!(
             text.lines().any(|line| is_key(line) || is_table(line)),
-            "{name} is missing"
+            "{name} is missing in {example}"
         );
     }
-    assert!(count > 50);
+    count
 }
 
 /// What the manual shows is valid: each block of TOML, with what it leaves out.
@@ -122,6 +143,20 @@ fn every_piece_of_toml_in_the_manual_is_good() {
             config::parse(page, &whole).unwrap_or_else(|errors| panic!("{whole}\n{errors}"));
         }
         assert!(blocks >= at_least, "{page}");
+    }
+}
+
+#[test]
+fn every_piece_of_toml_in_the_agents_manual_is_good() {
+    let text = std::fs::read_to_string(root().join("docs/agent.md")).unwrap();
+    let blocks = text.split("```toml\n").skip(1);
+    let mut blocks = blocks
+        .map(|block| block.split_once("```").unwrap().0)
+        .peekable();
+    assert!(blocks.peek().is_some());
+    for block in blocks {
+        config::agent::parse("docs/agent.md", block)
+            .unwrap_or_else(|errors| panic!("{block}\n{errors}"));
     }
 }
 
