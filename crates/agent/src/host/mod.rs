@@ -245,7 +245,7 @@ impl Snapshot {
     /// Time since an earlier snapshot, if it is long enough to divide by.
     fn seconds_since(&self, earlier: Option<&Snapshot>) -> Option<f64> {
         let time = self.at.checked_sub(earlier?.at)?;
-        (time >= Duration::from_millis(1)).then(|| time.as_secs_f64())
+        (time >= Duration::from_millis(1)).then_some(time.as_secs_f64())
     }
 
     fn cpu_since(&self, earlier: Option<&Snapshot>) -> Had<Option<f64>> {

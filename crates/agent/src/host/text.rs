@@ -87,7 +87,7 @@ pub fn interfaces(dev: &str) -> impl Iterator<Item = (&str, u64, u64)> {
 /// Bits per second of `/sys/class/net/NAME/speed`, which is in Mbit/s and -1 if unknown.
 pub fn speed(text: &str) -> Option<f64> {
     let megabits: i64 = text.trim().parse().ok()?;
-    (megabits > 0).then(|| megabits as f64 * 1e6)
+    (megabits > 0).then_some(megabits as f64 * 1e6)
 }
 
 /// Microseconds in which some task was stalled, of a file of pressure stall information.
