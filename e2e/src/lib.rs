@@ -6,12 +6,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test helper fails by panicking.
 
+pub mod apxs;
 pub mod balancer;
 pub mod folder;
 pub mod load;
 pub mod member;
 pub mod process;
 pub mod server;
+pub mod surge;
 pub mod wire;
 
 use std::thread;
