@@ -13,6 +13,7 @@ pub mod load;
 pub mod member;
 pub mod process;
 pub mod server;
+pub mod sessions;
 pub mod surge;
 pub mod wire;
 
