@@ -1,0 +1,90 @@
+//! Which locations and members there are, for agents that name them.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use evenkeel_core::group::Group;
+use evenkeel_core::load::Location;
+use evenkeel_core::member::Member;
+
+use super::wire::Server;
+
+/// All locations and members at one moment.
+#[derive(Debug, Default)]
+pub struct Directory {
+    locations: HashMap<Arc<str>, Arc<Location>>,
+    groups: HashMap<Arc<str>, Members>,
+}
+
+/// The members of one group.
+#[derive(Debug, Default)]
+struct Members {
+    by_address: HashMap<SocketAddr, Member>,
+    /// By `host:port` as in the configuration; a name may have several addresses.
+    by_name: HashMap<String, Vec<Member>>,
+}
+
+impl Directory {
+    /// The locations and members of `groups`.
+    pub fn new<'a>(groups: impl IntoIterator<Item = &'a Group>) -> Self {
+        let mut directory = Directory::default();
+        for group in groups {
+            let members = directory
+                .groups
+                .entry(Arc::clone(group.name()))
+                .or_default();
+            for member in group.members() {
+                let location = &member.location;
+                directory
+                    .locations
+                    .insert(Arc::clone(location.name()), Arc::clone(location));
+                let name = member.name.split('/').next().unwrap_or_default();
+                let named = members.by_name.entry(name.to_owned()).or_default();
+                named.push(member.clone());
+                // A member whose name has not been resolved yet has no address.
+                if member.address.port() != 0 {
+                    members.by_address.insert(member.address, member.clone());
+                }
+            }
+        }
+        directory
+    }
+
+    pub(super) fn location(&self, name: &str) -> Option<&Arc<Location>> {
+        self.locations.get(name)
+    }
+
+    /// The members that `server` is, of an agent whose datagrams come from `source`.
+    pub(super) fn members(&self, server: &Server, source: IpAddr) -> Vec<Member> {
+        let Some(members) = self.groups.get(&*server.group) else {
+            return Vec::new();
+        };
+        match server.ip(source) {
+            Some(ip) => {
+                let address = SocketAddr::new(ip, server.port);
+                members
+                    .by_address
+                    .get(&address)
+                    .cloned()
+                    .into_iter()
+                    .collect()
+            }
+            None => {
+                let name = format!("{}:{}", server.host, server.port);
+                members.by_name.get(&name).cloned().unwrap_or_default()
+            }
+        }
+    }
+}
+
+impl Server {
+    /// Its address, if that is given by number, for an agent whose datagrams come from
+    /// `source`.
+    pub fn ip(&self, source: IpAddr) -> Option<IpAddr> {
+        match self.host.is_empty() {
+            true => Some(source),
+            false => self.host.parse().ok(),
+        }
+    }
+}
