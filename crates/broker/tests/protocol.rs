@@ -637,6 +637,19 @@ fn a_recorded_registration_does_not_displace_a_live_agent() {
     assert_eq!(second.identifier(), Some(identifier));
 }
 
+#[test]
+fn a_recorded_registration_does_not_bring_a_forgotten_agent_back() {
+    let mut broker = broker(1);
+    let mut session = session(0, 7, at(0));
+    let said = speak(&mut session, peer(0), &mut broker, at(0));
+    broker.poll(at(61_000), &mut Vec::new());
+    assert_eq!(broker.agents().count(), 0);
+    for datagram in said {
+        broker.receive(peer(0), &datagram, at(61_000));
+    }
+    assert_eq!(broker.agents().count(), 0);
+}
+
 /// A network between agents and a broker that does everything that networks do.
 struct Net {
     now: u64,
