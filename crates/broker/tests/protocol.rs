@@ -15,7 +15,7 @@ use evenkeel_broker::protocol::wire::{
 };
 use evenkeel_core::group::{Group, GroupSettings};
 use evenkeel_core::load::{LoadId, LoadValue, Location};
-use evenkeel_core::member::{Member, MemberId, Slot, Weight};
+use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
 use evenkeel_core::strategy::{Values, default_kind};
 use evenkeel_core::time::Instant;
 use proptest::prelude::*;
@@ -59,7 +59,14 @@ fn peer(last: u8) -> Peer {
 /// `count`.
 struct Site {
     locations: Vec<Arc<Location>>,
+    slots: Vec<Arc<Slot>>,
     directory: Arc<Directory>,
+}
+
+impl Site {
+    fn alert(&self, n: usize, alert: bool) {
+        self.slots[n].set(Reason::Shedding, alert);
+    }
 }
 
 fn site(count: u8) -> Site {
@@ -84,6 +91,11 @@ fn site(count: u8) -> Site {
         Arc::default(),
     );
     Site {
+        slots: group
+            .members()
+            .iter()
+            .map(|m| Arc::clone(&m.slot))
+            .collect(),
         directory: Arc::new(Directory::new([&group])),
         locations,
     }
@@ -232,7 +244,7 @@ fn a_report_reaches_its_location_and_says_who_is_known() {
 fn an_alert_reaches_the_agent_within_a_sweep_and_is_renewed() {
     let (mut broker, site, mut session) = registered();
     speak(&mut session, peer(0), &mut broker, at(1000));
-    site.locations[0].set_alerted(true);
+    site.alert(0, true);
     speak(&mut session, peer(0), &mut broker, at(1050));
     let alerts: Vec<_> = session.alerts(at(1050)).collect();
     assert_eq!(alerts, [Some(at(4050)), None]);
@@ -243,7 +255,7 @@ fn an_alert_reaches_the_agent_within_a_sweep_and_is_renewed() {
         let until = now.after(Duration::from_secs(3));
         assert_eq!(session.alerts(now).next(), Some(Some(until)));
     }
-    site.locations[0].set_alerted(false);
+    site.alert(0, false);
     speak(&mut session, peer(0), &mut broker, at(20_100));
     assert_eq!(session.alerts(at(20_100)).flatten().count(), 0);
 }
@@ -252,7 +264,7 @@ fn an_alert_reaches_the_agent_within_a_sweep_and_is_renewed() {
 fn an_alert_that_is_not_confirmed_is_repeated() {
     let (mut broker, site, mut session) = registered();
     speak(&mut session, peer(0), &mut broker, at(1000));
-    site.locations[0].set_alerted(true);
+    site.alert(0, true);
     let mut times = Vec::new();
     let mut queries: Vec<Datagram> = Vec::new();
     for now in (1050..8000).step_by(50) {
@@ -265,7 +277,7 @@ fn an_alert_that_is_not_confirmed_is_repeated() {
 #[test]
 fn a_lost_broker_lifts_its_alerts() {
     let (mut broker, site, mut session) = registered();
-    site.locations[0].set_alerted(true);
+    site.alert(0, true);
     speak(&mut session, peer(0), &mut broker, at(1050));
     assert_eq!(session.alerts(at(4049)).flatten().count(), 1);
     assert_eq!(session.alerts(at(4050)).flatten().count(), 0);
@@ -546,7 +558,7 @@ fn conversation() -> (Broker, Site, Session, Vec<Vec<u8>>) {
     let mut first = session(0, 7, at(0));
     for now in [0, 1000, 2000].map(at) {
         first.update(&load(0.5), &[], now);
-        site.locations[0].set_alerted(now == at(1000));
+        site.alert(0, now == at(1000));
         said.extend(speak(&mut first, peer(0), &mut broker, now));
     }
     first.stop(at(3000));
@@ -771,7 +783,7 @@ proptest! {
                 }
                 if rng.u16(..200) == 0 {
                     let alerted = rng.bool();
-                    site.locations[rng.usize(..site.locations.len())].set_alerted(alerted);
+                    site.alert(rng.usize(..site.slots.len()), alerted);
                 }
                 if rng.u16(..50) == 0 {
                     net.replay(AGENTS);
@@ -830,7 +842,7 @@ proptest! {
             let held = location.load(LoadId::CPU, now).unwrap();
             prop_assert!(now.since(held.at) <= Duration::from_millis(1100), "{:?}", held);
             let alerted = session.alerts(now).next().unwrap().is_some();
-            prop_assert_eq!(alerted, location.is_alerted());
+            prop_assert_eq!(alerted, site.slots[n].has(Reason::Shedding));
         }
         for (address, (got, sent)) in &net.balance {
             // Nobody is there: whatever the broker sent, it was asked for it.

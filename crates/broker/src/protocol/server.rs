@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::load::{InvalidLoad, LoadValue, Location, TooManyLoads};
-use evenkeel_core::member::Member;
+use evenkeel_core::member::{Member, Reason};
 use evenkeel_core::time::Instant;
 
 use super::directory::Directory;
@@ -843,7 +843,7 @@ impl Agent {
 
 /// Whether a member should send its clients back.
 fn is_alerted(member: &Member) -> bool {
-    member.location.is_alerted()
+    member.slot.has(Reason::Shedding)
 }
 
 impl Out {
