@@ -1,6 +1,8 @@
 //! Both sides of the reporting protocol against bad input, and against each other over a
 //! network that loses, delays, doubles, damages and replays.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
