@@ -214,6 +214,10 @@ macro_rules! whole_field {
             }
 
             fn show(&self, limits: &Limits) -> Option<String> {
+                // What is required has no default.
+                if matches!(limits, Limits::Number(min, ..) if (*self as f64) < *min) {
+                    return None;
+                }
                 Some(match limits {
                     Limits::Bytes(..) => quote(&in_largest_unit(*self as u64, &SIZE_UNITS, "0B")),
                     _ => self.to_string(),

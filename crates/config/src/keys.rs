@@ -12,6 +12,7 @@ use toml::de::DeValue;
 use super::document::{Item, Report, entries};
 use super::fields::{Blank, Field, Limits, OUT_OF_RANGE, WRONG_TYPE, is_host_name};
 use super::parse::Table;
+use super::reports::{self, Orca, PrometheusDraft};
 use super::{Config, GroupConfig, HealthCheck, HealthCheckKind, HttpOptions};
 use super::{MemberConfig, Rule};
 
@@ -480,6 +481,30 @@ pub(super) static GROUP: &[Key<GroupConfig>] = &[
         doc: "Active health check: a table (see there), `true` for one with all defaults, \
               `false` for none.",
         example: r#"{ doc_path = "/healthz" }"#,
+    },
+    Key {
+        name: "agent_check",
+        field: |group| &mut group.agent_check,
+        limits: Limits::None,
+        doc: "Whether an agent beside each member is asked for its weight and state: a table \
+              (see there), `false` for none.",
+        example: "{ port = 8765 }",
+    },
+    Key {
+        name: "orca",
+        field: |group| &mut group.orca,
+        limits: Limits::None,
+        doc: "Whether members report their load by ORCA: a table (see there), `true` for one \
+              with all defaults, `false` for none.",
+        example: "true",
+    },
+    Key {
+        name: "prometheus",
+        field: |group| &mut group.prometheus,
+        limits: Limits::None,
+        doc: "Whether loads are worked out from metrics in Prometheus' text format: a table \
+              (see there), `false` for none.",
+        example: r#"{ url = "http://{host}:9100/metrics", preset = "node_exporter" }"#,
     },
 ];
 
@@ -955,6 +980,30 @@ pub(super) fn tables() -> Vec<TableDoc> {
             header: "[group.NAME.health_check]",
             doc: "Active health check of a group; off unless the table is there.",
             keys: docs(HEALTH_CHECK, HealthDraft::of(HealthCheck::blank())),
+        },
+        TableDoc {
+            header: "[group.NAME.agent_check]",
+            doc: "Agent check of a group, as HAProxy has it; off unless the table is there. \
+                  [load-reports.md](load-reports.md) says how this and the next tables are \
+                  used.",
+            keys: docs(reports::AGENT_CHECK, Blank::blank()),
+        },
+        TableDoc {
+            header: "[group.NAME.orca]",
+            doc: "ORCA load reports of a group; off unless the table is there, because \
+                  whatever can set a field of a response could else change where requests go.",
+            keys: docs(reports::ORCA, Orca::blank()),
+        },
+        TableDoc {
+            header: "[group.NAME.orca.out_of_band]",
+            doc: "ORCA over gRPC (`xds.service.orca.v3.OpenRcaService`, without TLS); off \
+                  unless the table is there.",
+            keys: docs(reports::ORCA_SERVICE, Blank::blank()),
+        },
+        TableDoc {
+            header: "[group.NAME.prometheus]",
+            doc: "Metrics of a group; off unless the table is there.",
+            keys: docs(reports::PROMETHEUS, PrometheusDraft::default()),
         },
         TableDoc {
             header: "[group.NAME.alert]",

@@ -20,11 +20,13 @@ use evenkeel_core::strategy::{Values, default_kind};
 pub mod agent;
 mod document;
 mod errors;
+pub mod expression;
 mod fields;
 mod keys;
 pub mod negotiator;
 mod parse;
 pub mod reference;
+pub mod reports;
 #[cfg(test)]
 mod tests;
 pub mod watch;
@@ -32,6 +34,7 @@ pub mod watch;
 pub use errors::{Errors, Problem};
 pub use negotiator::{Class, Cluster, Negotiator, Origin, Quantum, Scheme, Terms};
 pub use parse::parse;
+pub use reports::{AgentCheck, Orca, OrcaService, Prometheus};
 
 /// The largest configuration file that is read, in bytes.
 pub const MAX_FILE_SIZE: u64 = 16 * 1024 * 1024;
@@ -296,6 +299,12 @@ pub struct GroupConfig {
     pub members: Vec<MemberConfig>,
     /// Active check; `None` is off.
     pub health_check: Option<HealthCheck>,
+    /// Agent check; `None` is off.
+    pub agent_check: Option<AgentCheck>,
+    /// ORCA; `None` is off.
+    pub orca: Option<Orca>,
+    /// Metrics; `None` is off.
+    pub prometheus: Option<Prometheus>,
     /// Connection failure limit: after so many failures in a row the member is
     /// ejected.
     pub connection_failure_limit: u32,
@@ -314,6 +323,9 @@ impl GroupConfig {
             settings: GroupSettings::default(),
             members,
             health_check: None,
+            agent_check: None,
+            orca: None,
+            prometheus: None,
             connection_failure_limit: 5,
             max_queue: 1024,
             dns_interval: Duration::from_secs(10),

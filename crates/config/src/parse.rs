@@ -10,6 +10,7 @@ use super::document::{Entry, Item, Report, Span, entries, similar};
 use super::errors::{Errors, Problem};
 use super::fields::{WRONG_TYPE, unknown};
 use super::keys::{self, AdminDraft, Key, TableDoc};
+use super::reports::warn_of_twins;
 use super::{Config, GroupConfig, MAX_FILE_SIZE, Protocol, Rule, read_bounded};
 
 /// Checks the configuration in `text`. `file` names it in messages, and is where a
@@ -95,6 +96,7 @@ fn document_to_config(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>
         table.read(keys::GROUP_OWN, &mut group, report);
         table.read(keys::GROUP, &mut group, report);
         table.require("members", report);
+        warn_of_twins(&group, &table.name_span, &table.path, report);
         groups.push((table.name_span.clone(), group));
         table.finish(report);
     }
@@ -220,6 +222,7 @@ fn read_rule(
     };
     table.read(keys::GROUP_OWN, &mut group, report);
     table.read(keys::GROUP, &mut group, report);
+    warn_of_twins(&group, &table.name_span, &table.path, report);
     match shared.get(&rule.name) {
         Some(_) if !table.given("members") => {
             let message = format!(

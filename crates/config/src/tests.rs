@@ -3,6 +3,8 @@
 
 use proptest::prelude::*;
 
+use evenkeel_core::load::LoadId;
+
 use super::keys::tables;
 use super::*;
 
@@ -538,6 +540,123 @@ fn a_flood_of_errors_is_cut() {
 }
 
 #[test]
+fn sources_of_reports_are_read() {
+    let group = |text: &str| {
+        let text = format!("[rule.x]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:1\"]\n{text}");
+        let config = parse("t", &text).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
+        let warnings: Vec<_> = config.warnings.iter().map(ToString::to_string).collect();
+        (config.groups[0].clone(), warnings)
+    };
+    let (all, warnings) = group(
+        r#"
+        agent_check = { port = 8765, send = "state\n" }
+        orca = { loads = { "named_metrics.queue" = 100, cpu_utilization = "utilization" } }
+        prometheus = { url = "http://{host}/metrics", preset = "node_exporter", loads = { cpu = "a", 7 = "b" } }"#,
+    );
+    assert_eq!(warnings, [""; 0]);
+    let check = all.agent_check.unwrap();
+    assert_eq!((check.port, check.send.as_deref()), (8765, Some("state\n")));
+    let orca = all.orca.unwrap();
+    assert!(orca.headers && orca.strip && orca.out_of_band.is_none());
+    assert_eq!(
+        orca.loads.load("named_metrics.", "queue"),
+        Some(LoadId(100))
+    );
+    assert_eq!(
+        orca.loads.load("", "cpu_utilization"),
+        Some(LoadId::UTILIZATION)
+    );
+    assert_eq!(orca.loads.load("utilization.", "queue"), None);
+    assert_eq!(
+        orca.loads.load("", "mem_utilization"),
+        None,
+        "only what is named"
+    );
+    let loads = all.prometheus.unwrap().loads;
+    assert_eq!(
+        loads.len(),
+        8,
+        "seven of the preset, one of them replaced, and one more"
+    );
+    let cpu = loads
+        .iter()
+        .find(|known| known.load == LoadId::CPU)
+        .unwrap();
+    assert_eq!(cpu.expression, expression::Expression::parse("a").unwrap());
+
+    let (short, _) = group("orca = { out_of_band = true }");
+    assert_eq!(short.orca.unwrap().out_of_band.unwrap().port, None);
+    let (off, _) = group("orca = false\nagent_check = false");
+    assert_eq!((off.orca, off.agent_check), (None, None));
+    // Loads that were defaults stay where only the rest is said.
+    let text = r#"
+        [rule.y]
+        listen = "127.0.0.1:81"
+        members = ["a:1"]
+        prometheus = { interval = "1s" }
+        [defaults]
+        prometheus = { url = "http://{host}/metrics", loads = { 7 = "b" } }"#;
+    let (inherited, _) = group(text);
+    assert_eq!(inherited.prometheus.unwrap().loads.len(), 1);
+    let (_, warnings) =
+        group("orca = true\nprometheus = { url = \"http://a/\", preset = \"node_exporter\" }");
+    assert!(
+        warnings[0].contains("load cpu comes from `orca` and from `prometheus`"),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn what_no_source_of_reports_can_do_is_refused() {
+    for (line, expected) in [
+        ("agent_check = true", "wrong type"),
+        ("agent_check = {}", "`port` is missing"),
+        ("agent_check = { port = 0 }", "out of range"),
+        ("orca = { loads = { cpu = \"cpu\" } }", "unknown field"),
+        (
+            "orca = { loads = { cpu_utilisation = \"cpu\" } }",
+            "did you mean \"cpu_utilization\"",
+        ),
+        (
+            "orca = { loads = { \"utilization.\" = 1 } }",
+            "unknown field",
+        ),
+        (
+            "orca = { loads = { eps = \"cpu\", rps_fractional = 0 } }",
+            "load cpu is there already",
+        ),
+        (
+            "prometheus = { url = \"http://a/\" }",
+            "neither a `preset` nor `loads`",
+        ),
+        (
+            "prometheus = { preset = \"node_exporter\" }",
+            "`url` is missing",
+        ),
+        (
+            "prometheus = { url = \"https://a/\", preset = \"node_exporter\" }",
+            "https is not supported",
+        ),
+        (
+            "prometheus = { url = \"http://a/\", loads = { cpu = \"1 -\" } }",
+            "a metric is missing at character 4",
+        ),
+        (
+            "prometheus = { url = \"http://a/\", loads = { cpus = \"1\" } }",
+            "unknown load",
+        ),
+        (
+            "prometheus = { url = \"http://a/\", loads = { cpu = \"1\", 0 = \"2\" } }",
+            "load cpu is there already",
+        ),
+    ] {
+        let text = format!("[rule.x]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:1\"]\n{line}");
+        let errors = parse("t", &text).unwrap_err().to_string();
+        assert!(errors.contains(expected), "{line}: {errors}");
+    }
+}
+
+#[test]
 fn deep_nesting_is_refused_and_not_followed() {
     for deep in [
         "a.".repeat(100_000) + "b = 1",
@@ -587,7 +706,24 @@ fn document_with(header: &str, line: &str) -> String {
             };
             format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{kind}\n{line}")
         }
-        "[group.x.alert]" => format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{line}"),
+        "[group.x.agent_check]" | "[group.x.prometheus]" => {
+            let needed = [
+                "port = 1",
+                "url = \"http://a/\"",
+                "preset = \"node_exporter\"",
+            ];
+            let of_this = match header.as_str() {
+                "[group.x.agent_check]" => &needed[..1],
+                _ => &needed[1..],
+            };
+            let key = |line: &str| line.split(' ').next().map(str::to_owned);
+            let rest = of_this.iter().filter(|needed| key(needed) != key(line));
+            let rest = rest.copied().collect::<Vec<_>>().join("\n");
+            format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{rest}\n{line}")
+        }
+        "[group.x.orca]" | "[group.x.orca.out_of_band]" | "[group.x.alert]" => {
+            format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{line}")
+        }
         "[[group.x.members]]" if line.starts_with("address") => format!("{header}\n{line}"),
         "[[group.x.members]]" => format!("{header}\naddress = \"a:1\"\n{line}"),
         _ => format!("{header}\n{line}"),
