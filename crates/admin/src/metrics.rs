@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use evenkeel_core::group::Group;
 use evenkeel_core::member::Reason;
+use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_manager::snapshot::{GroupHandle, Snapshot};
 use evenkeel_manager::status::{GroupStatus, LocationStatus, MemberStatus, OpinionStatus, Status};
 use evenkeel_proxy::metrics::RuleTotals;
@@ -154,6 +155,7 @@ pub(crate) fn render(sources: &Sources) -> String {
     groups(&mut out, &status.groups);
     queues(&mut out, &sources.manager.snapshots().borrow());
     members(&mut out, &status.groups);
+    reports(&mut out, &sources.manager.handles());
     latencies(&mut out, &sources.manager.groups());
     locations(&mut out, &status.locations);
     out.finish()
@@ -391,6 +393,31 @@ fn opinions(out: &mut Exposition, groups: &[GroupStatus]) {
             most.map(|most| ("", f64::from(*most))).collect()
         },
     );
+}
+
+fn reports(out: &mut Exposition, handles: &[Arc<GroupHandle>]) {
+    out.family(
+        "evenkeel_reports_total",
+        Type::Counter,
+        "Load reports of the group's members, and what became of them; sources that never had any are left out.",
+    );
+    for handle in handles {
+        let group = handle.current.load();
+        for origin in Origin::ALL {
+            let counts = Fate::ALL.map(|fate| (fate, handle.reports.get(origin, fate)));
+            if counts.iter().all(|(_, count)| *count == 0) {
+                continue;
+            }
+            for (fate, count) in counts {
+                let labels = [
+                    ("group", &**group.name()),
+                    ("source", origin.name()),
+                    ("result", fate.name()),
+                ];
+                out.sample(&labels, count as f64);
+            }
+        }
+    }
 }
 
 fn latencies(out: &mut Exposition, groups: &[Arc<Group>]) {

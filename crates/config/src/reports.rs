@@ -30,15 +30,22 @@ pub struct AgentCheck {
     pub send: Option<String>,
 }
 
-impl Blank for AgentCheck {
-    fn blank() -> Self {
+impl AgentCheck {
+    /// A check of agents at `port`, with all defaults.
+    pub fn new(port: u16) -> Self {
         AgentCheck {
-            port: 0,
+            port,
             interval: Duration::from_secs(2),
             timeout: Duration::from_secs(1),
             max_age: Duration::from_secs(30),
             send: None,
         }
+    }
+}
+
+impl Blank for AgentCheck {
+    fn blank() -> Self {
+        AgentCheck::new(0)
     }
 }
 

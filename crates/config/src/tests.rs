@@ -707,11 +707,7 @@ fn document_with(header: &str, line: &str) -> String {
             format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{kind}\n{line}")
         }
         "[group.x.agent_check]" | "[group.x.prometheus]" => {
-            let needed = [
-                "port = 1",
-                "url = \"http://a/\"",
-                "preset = \"node_exporter\"",
-            ];
+            let needed = ["port = 1", "url = \"http://a/\"", "loads = { 7 = \"b\" }"];
             let of_this = match header.as_str() {
                 "[group.x.agent_check]" => &needed[..1],
                 _ => &needed[1..],

@@ -14,9 +14,9 @@ use tokio::time::{Duration, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::config::{HealthCheck, HealthCheckKind};
-use crate::control::Tasks;
 use crate::manager::Manager;
 use crate::state::{Endpoint, GroupEntry};
+use crate::tasks::Tasks;
 
 /// Checks at the same time, so that their sockets stay few. Enough for 256 members that
 /// let every check run into its timeout.
@@ -71,7 +71,7 @@ impl Manager {
     /// Checks all members of groups that have a check.
     pub(crate) async fn check_members(self: &Arc<Self>) {
         let permits = Arc::new(Semaphore::new(CONCURRENT_CHECKS));
-        let mut tasks = Tasks::new();
+        let mut tasks = Tasks::default();
         let mut changes = self.changes();
         loop {
             let wanted = self.lock().state.groups.iter().flat_map(targets).collect();

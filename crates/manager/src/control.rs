@@ -1,15 +1,11 @@
 //! The control loop, and the tasks beside it: what happens without anybody asking.
 
-use std::collections::HashMap;
-use std::future::Future;
-use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::health;
 use evenkeel_core::outlier::Event;
 use evenkeel_core::time::Instant;
-use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, info, warn};
 
@@ -148,89 +144,5 @@ impl Timer {
             self.0 = Some(now);
         }
         due
-    }
-}
-
-/// Tasks that go on for as long as something is wanted of them: one per key, started
-/// again when what is wanted of it changes. They end with this.
-pub(crate) struct Tasks<K, S> {
-    running: HashMap<K, (S, AbortHandle)>,
-    set: JoinSet<()>,
-}
-
-impl<K: Clone + Eq + Hash, S: Clone + PartialEq> Tasks<K, S> {
-    pub fn new() -> Self {
-        Tasks {
-            running: HashMap::new(),
-            set: JoinSet::new(),
-        }
-    }
-
-    /// Stops what is not in `wanted`, and starts what is new there.
-    pub fn reconcile<F>(&mut self, wanted: HashMap<K, S>, start: impl Fn(K, S) -> F)
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        self.running.retain(|key, (spec, task)| {
-            let keep = wanted.get(key) == Some(spec);
-            if !keep {
-                task.abort();
-            }
-            keep
-        });
-        for (key, spec) in wanted {
-            if !self.running.contains_key(&key) {
-                let task = self.set.spawn(start(key.clone(), spec.clone()));
-                self.running.insert(key, (spec, task));
-            }
-        }
-        while self.set.try_join_next().is_some() {}
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use super::*;
-
-    /// Counts those who live.
-    struct Alive(Arc<AtomicUsize>);
-
-    impl Drop for Alive {
-        fn drop(&mut self) {
-            self.0.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    #[tokio::test]
-    async fn tasks_follow_what_is_wanted() {
-        let (alive, started) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
-        let mut tasks = Tasks::new();
-        let mut want = async |wanted: &[(u32, u32)]| {
-            tasks.reconcile(wanted.iter().copied().collect(), |_, _| {
-                started.fetch_add(1, Ordering::Relaxed);
-                alive.fetch_add(1, Ordering::Relaxed);
-                let alive = Alive(Arc::clone(&alive));
-                async move {
-                    let _alive = alive;
-                    std::future::pending().await
-                }
-            });
-            // Aborted tasks end when the runtime gets to them.
-            for _ in 0..10 {
-                tokio::task::yield_now().await;
-            }
-            let (alive, started) = (&alive, &started);
-            (
-                alive.load(Ordering::Relaxed),
-                started.load(Ordering::Relaxed),
-            )
-        };
-        assert_eq!(want(&[(1, 10), (2, 20)]).await, (2, 2));
-        assert_eq!(want(&[(1, 10), (2, 20)]).await, (2, 2), "nothing new");
-        assert_eq!(want(&[(1, 10), (2, 21)]).await, (2, 3), "one has changed");
-        assert_eq!(want(&[(2, 21)]).await, (1, 3));
-        assert_eq!(want(&[]).await, (0, 3));
     }
 }

@@ -14,8 +14,8 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::control::Tasks;
 use crate::manager::Manager;
+use crate::tasks::Tasks;
 
 /// Looks up the addresses of a host name.
 pub(crate) type Lookup = Arc<
@@ -142,7 +142,7 @@ pub(crate) enum LookupError {
 impl Manager {
     /// Looks all names up again and again, each at its interval.
     pub(crate) async fn follow_names(self: &Arc<Self>) {
-        let mut tasks = Tasks::new();
+        let mut tasks = Tasks::default();
         let mut changes = self.changes();
         loop {
             let mut wanted: HashMap<String, Duration> = HashMap::new();

@@ -5,14 +5,17 @@ mod alerts;
 mod check;
 pub use evenkeel_config as config;
 mod control;
+pub mod counts;
 mod dns;
 mod manager;
 pub mod snapshot;
 mod state;
 pub mod status;
+mod tasks;
 #[cfg(test)]
 mod tests;
 
 pub use alerts::{AlertSetting, Shedding};
 pub use manager::{Applied, ApplyError, ManageError, Manager, ReloadError};
 pub use state::AdminState;
+pub use tasks::Tasks;

@@ -265,6 +265,13 @@ impl Manager {
         self.take_in(&mut self.lock().state, member, source, opinion);
     }
 
+    /// What `source` says about a member.
+    pub fn opinion_of(&self, member: MemberId, source: Source) -> Option<Opinion> {
+        let mut owned = self.lock();
+        let (_, endpoint) = owned.state.endpoint_mut(member)?;
+        endpoint.opinions.of(source).cloned()
+    }
+
     fn take_in(
         &self,
         state: &mut State,

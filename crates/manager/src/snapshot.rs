@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use evenkeel_core::group::{Group, PickError};
 use evenkeel_core::member::Member;
 use tokio::sync::Notify;
 
 use crate::config::negotiator::origin_of;
-use crate::config::{Cluster, MemberConfig, Negotiator, Origin, Rule};
+use crate::config::{Cluster, MemberConfig, Negotiator, Orca, Origin, Rule};
+use crate::counts::ReportCounts;
 
 /// All rules of one configuration, with live changes applied. Workers receive each
 /// new one through a `tokio::sync::watch` channel.
@@ -67,6 +68,10 @@ pub struct GroupHandle {
     /// Told when waiting may be over: a member got below its connection limit, is back,
     /// or is new.
     pub room: Notify,
+    /// How reports in responses are read; nothing is if they are not.
+    pub orca: ArcSwapOption<Orca>,
+    /// Reports of the group's sources.
+    pub reports: ReportCounts,
     max_queue: AtomicUsize,
     /// Requests that wait for `room`.
     waiting: AtomicUsize,
@@ -80,6 +85,8 @@ impl GroupHandle {
         GroupHandle {
             current: ArcSwap::new(group),
             room: Notify::new(),
+            orca: ArcSwapOption::empty(),
+            reports: ReportCounts::default(),
             max_queue: AtomicUsize::new(max_queue),
             waiting: AtomicUsize::new(0),
             vacancies: AtomicUsize::new(0),

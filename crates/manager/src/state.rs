@@ -14,7 +14,7 @@ use evenkeel_core::group::Group;
 use evenkeel_core::health::Health;
 use evenkeel_core::load::Location;
 use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
-use evenkeel_core::opinion::Opinions;
+use evenkeel_core::opinion::{Opinions, Source};
 use evenkeel_core::outlier::Outliers;
 use evenkeel_core::strategy::Values;
 use evenkeel_core::time::Instant;
@@ -258,6 +258,9 @@ impl State {
         for entry in &mut self.groups {
             for endpoint in &mut entry.endpoints {
                 let slot = &endpoint.member.slot;
+                if entry.config.agent_check.is_none() {
+                    endpoint.opinions.retain(|of| of != Source::AgentCheck);
+                }
                 endpoint.opinions.publish(slot, endpoint.weight, now);
                 slot.set(Reason::Draining, endpoint.admin == AdminState::Drain);
                 let maintenance = endpoint.admin == AdminState::Maintenance;
@@ -274,6 +277,10 @@ impl State {
                 }
             }
             entry.handle.set_max_queue(entry.config.max_queue);
+            let orca = entry.config.orca.as_ref().filter(|orca| orca.headers);
+            if entry.handle.orca.load().as_deref() != orca {
+                entry.handle.orca.store(orca.cloned().map(Arc::new));
+            }
             if !Arc::ptr_eq(&entry.handle.current.load(), &entry.group) {
                 entry.handle.current.store(Arc::clone(&entry.group));
             }

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::alerts::{self, AlertSetting, Alerted};
 use crate::config::Protocol;
 use crate::manager::{ManageError, Manager, Owned, entry};
+use crate::snapshot::GroupHandle;
 use crate::state::{AdminState, Endpoint, GroupEntry, State};
 
 /// A word from a fixed set; owned only in clients, which read it from JSON.
@@ -346,6 +347,13 @@ impl Manager {
         let owned = self.lock();
         let groups = owned.state.groups.iter();
         groups.map(|entry| Arc::clone(&entry.group)).collect()
+    }
+
+    /// The handles of all groups, in the order of the file.
+    pub fn handles(&self) -> Vec<Arc<GroupHandle>> {
+        let owned = self.lock();
+        let groups = owned.state.groups.iter();
+        groups.map(|entry| Arc::clone(&entry.handle)).collect()
     }
 
     /// The last decision of the group that was traced: one per second is. `None` if

@@ -13,7 +13,7 @@ use evenkeel_core::member::{MemberId, Weight};
 use evenkeel_core::opinion::{Opinion, Source};
 use evenkeel_core::time::Clock;
 
-use crate::config::{Config, GroupConfig, MemberConfig, Rule};
+use crate::config::{AgentCheck, Config, GroupConfig, MemberConfig, Rule};
 use crate::dns::Lookup;
 use crate::snapshot::{Commit, DataPlane, GroupHandle, Snapshot};
 use crate::status::{GroupStatus, MemberStatus};
@@ -730,7 +730,8 @@ async fn health_is_an_and_of_its_sources() {
     let (manager, _, names) = manager();
     names.set("app.example", &["10.1.0.1", "10.1.0.2"]);
     let (a, b) = ("app.example:80/10.1.0.1", "app.example:80/10.1.0.2");
-    let file = config(&["app.example:80"]);
+    let mut file = config(&["app.example:80"]);
+    file.groups[0].agent_check = Some(AgentCheck::new(9999));
     manager.apply(file.clone()).await.unwrap();
     let say = |member: &str, source, opinion: Option<Opinion>| {
         manager.set_opinion("app", member, source, opinion.as_ref())
@@ -781,6 +782,12 @@ async fn health_is_an_and_of_its_sources() {
     assert!(app(&manager).panic, "an opinion, which panic overrides");
     let nobody = say("app.example:81", Source::Agent, Some(up.clone()));
     assert!(matches!(nobody, Err(ManageError::NoMember { .. })));
+    // Who is no longer asked has nothing to say.
+    say(a, Source::AgentCheck, Some(up.clone())).unwrap();
+    assert_eq!(member(&manager, a).opinions.len(), 2);
+    file.groups[0].agent_check = None;
+    manager.apply(file).await.unwrap();
+    assert_eq!(member(&manager, a).opinions.len(), 1);
     let nowhere = manager.set_opinion("web", a, Source::Agent, Some(&up));
     assert!(matches!(nowhere, Err(ManageError::NoGroup(_))));
 }
