@@ -357,7 +357,9 @@ impl Field for PathBuf {
     }
 
     fn show(&self, _: &Limits) -> Option<String> {
-        Some(quote(&self.display().to_string()))
+        // Nothing is no path, but what stands for one that must be given.
+        let is_one = !self.as_os_str().is_empty();
+        is_one.then(|| quote(&self.display().to_string()))
     }
 
     fn allowed(&self, _: &Limits) -> String {

@@ -353,15 +353,26 @@ table_field!(HttpOptions, HTTP, "a table of HTTP options");
 table_field!(AlertSettings, ALERT, "a table of alert settings");
 
 /// Keys that only a group can have, not `[defaults]`.
-pub(super) static GROUP_OWN: &[Key<GroupConfig>] = &[Key {
-    name: "members",
-    field: |group| &mut group.members,
-    limits: Limits::None,
-    doc: "The members: addresses, or tables with the keys of a member. **Required**, at \
-          least one. A host name with several addresses becomes one member per address, \
-          and is followed as it changes.",
-    example: r#"["10.0.0.1:80", { address = "10.0.0.2:80", weight = 2 }]"#,
-}];
+pub(super) static GROUP_OWN: &[Key<GroupConfig>] = &[
+    Key {
+        name: "members",
+        field: |group| &mut group.members,
+        limits: Limits::None,
+        doc: "The members: addresses, or tables with the keys of a member. **Required**, at \
+              least one, unless agents may join. A host name with several addresses becomes \
+              one member per address, and is followed as it changes.",
+        example: r#"["10.0.0.1:80", { address = "10.0.0.2:80", weight = 2 }]"#,
+    },
+    Key {
+        name: "agents_may_join",
+        field: |group| &mut group.agents_may_join,
+        limits: Limits::None,
+        doc: "Whether a server that an agent registers for this group becomes a member \
+              without standing in the file, until the agent signs off or is forgotten. \
+              Whoever has a key of the [`[broker]`](#broker) can then add members.",
+        example: "true",
+    },
+];
 
 /// Keys of a group that `[defaults]` can have, too.
 pub(super) static GROUP: &[Key<GroupConfig>] = &[
@@ -1021,6 +1032,7 @@ pub(super) fn tables() -> Vec<TableDoc> {
             keys: docs(MEMBER, member),
         },
     ];
+    tables.extend(super::broker::tables());
     tables.extend(super::negotiator::tables());
     tables
 }

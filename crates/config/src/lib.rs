@@ -18,6 +18,7 @@ use evenkeel_core::member::Weight;
 use evenkeel_core::strategy::{Values, default_kind};
 
 pub mod agent;
+mod broker;
 mod document;
 mod errors;
 pub mod expression;
@@ -31,6 +32,7 @@ pub mod reports;
 mod tests;
 pub mod watch;
 
+pub use broker::Broker;
 pub use errors::{Errors, Problem};
 pub use negotiator::{Class, Cluster, Negotiator, Origin, Quantum, Scheme, Terms};
 pub use parse::parse;
@@ -90,6 +92,8 @@ pub struct Config {
     pub rules: Vec<Rule>,
     /// Groups, in the order of the file. Names are unique.
     pub groups: Vec<GroupConfig>,
+    /// Where agents report; `None` is nowhere.
+    pub broker: Option<Broker>,
     /// Where clients negotiate; `None` is nowhere.
     pub negotiator: Option<Negotiator>,
     /// Clusters that they negotiate for, in the order of the file. Names are unique.
@@ -107,6 +111,7 @@ impl Default for Config {
             access_log: None,
             rules: Vec::new(),
             groups: Vec::new(),
+            broker: None,
             negotiator: None,
             clusters: Vec::new(),
             warnings: Vec::new(),
@@ -297,6 +302,8 @@ pub struct GroupConfig {
     pub settings: GroupSettings,
     /// Members, in the order of the file.
     pub members: Vec<MemberConfig>,
+    /// Whether servers that agents register become members, too.
+    pub agents_may_join: bool,
     /// Active check; `None` is off.
     pub health_check: Option<HealthCheck>,
     /// Agent check; `None` is off.
@@ -322,6 +329,7 @@ impl GroupConfig {
             strategy: Values::defaults(default_kind()),
             settings: GroupSettings::default(),
             members,
+            agents_may_join: false,
             health_check: None,
             agent_check: None,
             orca: None,

@@ -95,7 +95,9 @@ fn document_to_config(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>
         };
         table.read(keys::GROUP_OWN, &mut group, report);
         table.read(keys::GROUP, &mut group, report);
-        table.require("members", report);
+        if !group.agents_may_join {
+            table.require("members", report);
+        }
         warn_of_twins(&group, &table.name_span, &table.path, report);
         groups.push((table.name_span.clone(), group));
         table.finish(report);
@@ -145,7 +147,13 @@ fn document_to_config(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>
         }
     }
     (config.negotiator, config.clusters) = (negotiator, clusters);
+    config.broker = super::broker::read(&mut top, folder, report);
     for (span, group) in &groups {
+        if group.agents_may_join && config.broker.is_none() {
+            let path = super::document::join("group", &group.name);
+            let message = "agents may join this group, but there is no [broker] for them";
+            report.warning(span, &path, message.into());
+        }
         if !used.contains(&group.name) {
             let path = super::document::join("group", &group.name);
             report.warning(span, &path, "no rule and no cluster uses this group".into());
@@ -224,7 +232,7 @@ fn read_rule(
     table.read(keys::GROUP, &mut group, report);
     warn_of_twins(&group, &table.name_span, &table.path, report);
     match shared.get(&rule.name) {
-        Some(_) if !table.given("members") => {
+        Some(_) if !table.given("members") && !group.agents_may_join => {
             let message = format!(
                 "names neither `members` nor a `group`; to use [group.{0}], write group = {0:?}",
                 rule.name
@@ -244,7 +252,7 @@ fn read_rule(
                 None,
             );
         }
-        None if !table.given("members") => {
+        None if !table.given("members") && !group.agents_may_join => {
             let message = "names neither `members` nor a `group`".into();
             let allowed = r#"members = ["10.0.0.1:80", …], or group = "NAME" with [group.NAME]"#;
             report.misplaced(&table.name_span, &table.path, message, Some(allowed.into()));

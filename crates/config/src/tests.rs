@@ -676,6 +676,12 @@ fn document_with(header: &str, line: &str) -> String {
     };
     match header.as_str() {
         "" => line.into(),
+        "[broker]" => {
+            let own = ["listen = \"127.0.0.1:1\"", "key_file = \"k\""];
+            let key = line.split(' ').next();
+            let rest = own.into_iter().filter(|own| own.split(' ').next() != key);
+            format!("{header}\n{line}\n{}", rest.collect::<Vec<_>>().join("\n"))
+        }
         "[negotiator]" if line.starts_with("listen") => format!("{header}\n{line}"),
         "[negotiator]" => format!("{header}\nlisten = \"127.0.0.1:80\"\n{line}"),
         "[cluster.x]" if line.starts_with("group") => cluster(line),
