@@ -91,6 +91,7 @@ impl Process {
         self.announce(admin.as_ref().map(|(_, listener)| listener), to_stdout);
 
         let control = tokio::spawn(Arc::clone(&self.manager).run());
+        let sources_of_reports = tokio::spawn(evenkeel_report::run(Arc::clone(&self.manager)));
         let sources = Arc::new(Sources {
             manager: Arc::clone(&self.manager),
             config_file: file.to_owned(),
@@ -121,6 +122,7 @@ impl Process {
         sources.draining.store(true, Ordering::Relaxed);
         self.drain(&mut signals).await;
         control.abort();
+        sources_of_reports.abort();
         // Without a receiver there is nobody to stop.
         let _ = stop_admin.send(());
         if let Some(admin) = admin {

@@ -25,7 +25,7 @@ impl<K: Clone + Eq + Hash, S: Clone + PartialEq> Default for Tasks<K, S> {
 
 impl<K: Clone + Eq + Hash, S: Clone + PartialEq> Tasks<K, S> {
     /// Stops what is not in `wanted`, and starts what is new there.
-    pub fn reconcile<F>(&mut self, wanted: HashMap<K, S>, start: impl Fn(K, S) -> F)
+    pub fn reconcile<F>(&mut self, wanted: HashMap<K, S>, mut start: impl FnMut(K, S) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {

@@ -1,1 +1,20 @@
 //! What back-ends already speak to report their load: ORCA, agent-check, Prometheus.
+//!
+//! Each source is a module with its parser, which is pure and bounded, and its client,
+//! which follows the members of the manager: one task for whoever is asked, at random
+//! moments, so that a slow one delays nobody else. ORCA in the heads of responses has no
+//! client: the proxy reads it in passing.
+
+pub mod agent_check;
+mod poll;
+
+use std::sync::Arc;
+
+use evenkeel_manager::Manager;
+
+/// Asks all sources of all groups, as long as it is polled.
+///
+/// Needs a tokio runtime with I/O and time; a single-threaded one is enough.
+pub async fn run(manager: Arc<Manager>) {
+    agent_check::follow(&manager).await;
+}

@@ -1,0 +1,109 @@
+//! What all sources that are asked have in common: when, how many at once, and what is
+//! said of it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_core::group::Group;
+use evenkeel_core::member::{Member, Reason};
+use evenkeel_manager::Manager;
+use evenkeel_manager::config::GroupConfig;
+use evenkeel_manager::counts::{Fate, Origin};
+use evenkeel_manager::snapshot::GroupHandle;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+/// Questions of one kind at the same time, so that their sockets stay few.
+const CONCURRENT: usize = 256;
+
+/// Within this time, or the interval if that is shorter, everybody is asked for the
+/// first time, each at a random moment.
+const START_SPREAD: Duration = Duration::from_secs(1);
+
+/// Permits for questions of one kind.
+pub(crate) fn permits() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(CONCURRENT))
+}
+
+/// Waits for a random moment to begin.
+pub(crate) async fn begin(interval: Duration) {
+    sleep(interval.min(START_SPREAD).mul_f32(fastrand::f32())).await;
+}
+
+/// Waits until it is time for the next question, if the last one began at `started`: a
+/// little earlier or later each time, so that questions do not fall into step.
+pub(crate) async fn pause(interval: Duration, started: Instant) {
+    let pause = interval.mul_f32(0.95 + 0.1 * fastrand::f32());
+    sleep(pause.saturating_sub(started.elapsed())).await;
+}
+
+/// A group whose members may be asked.
+pub(crate) struct Followed {
+    pub config: GroupConfig,
+    pub handle: Arc<GroupHandle>,
+    pub group: Arc<Group>,
+}
+
+impl Followed {
+    /// All groups as they are now.
+    pub fn all(manager: &Manager) -> Vec<Followed> {
+        let configs = manager.config().groups.into_iter();
+        let mut configs: HashMap<String, GroupConfig> = configs
+            .map(|config| (config.name.clone(), config))
+            .collect();
+        let handles = manager.handles().into_iter();
+        let followed = handles.filter_map(|handle| {
+            let group = handle.current.load_full();
+            let config = configs.remove(&**group.name())?;
+            Some(Followed {
+                config,
+                handle,
+                group,
+            })
+        });
+        followed.collect()
+    }
+
+    /// The members that have an address.
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        let members = self.group.members().iter();
+        members.filter(|member| !member.slot.has(Reason::Unresolved))
+    }
+}
+
+/// Counts what becomes of reports, and says so when it changes.
+pub(crate) struct Journal {
+    pub handle: Arc<GroupHandle>,
+    pub origin: Origin,
+    /// Who is asked.
+    pub whom: String,
+    /// What became of the last report.
+    pub last: Fate,
+}
+
+impl Journal {
+    pub fn new(handle: Arc<GroupHandle>, origin: Origin, whom: String) -> Self {
+        Journal {
+            handle,
+            origin,
+            whom,
+            last: Fate::Taken,
+        }
+    }
+
+    /// Notes the fate of a report, with what is to be said of it.
+    pub fn note(&mut self, fate: Fate, error: Option<&dyn std::fmt::Display>) {
+        self.handle.reports.count(self.origin, fate);
+        if std::mem::replace(&mut self.last, fate) == fate {
+            return;
+        }
+        let current = self.handle.current.load();
+        let (group, source, whom) = (current.name(), self.origin.name(), &self.whom);
+        match error {
+            Some(error) => warn!(%group, source, whom, %error, "no load report"),
+            None => info!(%group, source, whom, "load reports are back"),
+        }
+    }
+}
