@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tracing::{debug, error, info, warn};
 
 use crate::alerts::{AlertSetting, Shedding};
-use crate::config::{self, Config};
+use crate::config::{self, Config, MemberConfig};
 use crate::dns::{Lookup, Resolver};
 use crate::snapshot::{DataPlane, Snapshot};
 use crate::state::{AdminState, GroupEntry, Inputs, State};
@@ -230,6 +230,19 @@ impl Manager {
         self.change(&mut owned.state, inputs)?;
         info!(group, member, weight = weight.get(), "weight changed");
         Ok(())
+    }
+
+    /// The members that agents have registered now, by group, in place of those before.
+    /// They count in groups where agents may join, after those of the file, which knows
+    /// better where both have the same.
+    pub fn set_joined(&self, joined: HashMap<String, Vec<MemberConfig>>) -> Result<(), ApplyError> {
+        let mut owned = self.lock();
+        if owned.state.inputs.live.joined == joined {
+            return Ok(());
+        }
+        let mut inputs = owned.state.inputs.clone();
+        inputs.live.joined = joined;
+        self.change(&mut owned.state, inputs)
     }
 
     /// Takes in what `source` says about a member, or withdraws it (`None`). `member` is

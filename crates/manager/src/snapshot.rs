@@ -9,7 +9,7 @@ use evenkeel_core::member::Member;
 use tokio::sync::Notify;
 
 use crate::config::negotiator::origin_of;
-use crate::config::{Cluster, MemberConfig, Negotiator, Orca, Origin, Rule};
+use crate::config::{Broker, Cluster, MemberConfig, Negotiator, Orca, Origin, Rule};
 use crate::counts::ReportCounts;
 
 /// All rules of one configuration, with live changes applied. Workers receive each
@@ -20,6 +20,8 @@ pub struct Snapshot {
     pub generation: u64,
     /// The rules, enabled or not, in the order of the file.
     pub rules: Vec<Arc<RuleSnapshot>>,
+    /// Where agents report; `None` is nowhere.
+    pub broker: Option<Broker>,
     /// Where clients negotiate; `None` is nowhere.
     pub negotiator: Option<Negotiator>,
     /// What they negotiate for, in the order of the file.

@@ -62,6 +62,9 @@ pub(crate) struct Live {
     pub admin: HashMap<(String, String), AdminState>,
     /// By group and member, as in `admin`.
     pub weights: HashMap<(String, String), Weight>,
+    /// Members that agents have registered, by group. They count where agents may join,
+    /// and the file has no such member.
+    pub joined: HashMap<String, Vec<MemberConfig>>,
     /// Forced and suppressed load alerts by location, about which the file says nothing.
     pub alerts: HashMap<String, bool>,
 }
@@ -95,13 +98,19 @@ impl Inputs {
             let strategy = |config| group(config, name).map(|group| &group.strategy);
             strategy(new).is_some() && strategy(old) == strategy(new)
         });
+        // The file has never said anything about those.
+        let joined = &live.joined;
+        let has_joined = |group: &str, name: &str| {
+            let joined = joined.get(group).into_iter().flatten();
+            member(new, group, name).is_none() && joined.into_iter().any(|m| m.name() == name)
+        };
         live.admin.retain(|(group, name), _| {
             let drain = |config| member(config, group, name).map(|member| member.drain);
-            same(drain(old), drain(new))
+            same(drain(old), drain(new)) || has_joined(group, name)
         });
         live.weights.retain(|(group, name), _| {
             let weight = |config| member(config, group, name).map(|member| member.weight);
-            weight(new).is_some() && weight(old) == weight(new)
+            (weight(new).is_some() && weight(old) == weight(new)) || has_joined(group, name)
         });
         let hosts: HashSet<&str> = new.dns_hosts().map(|(host, _)| host).collect();
         next.addresses
@@ -183,6 +192,8 @@ pub(crate) struct Endpoint {
     pub weight: Weight,
     pub admin: AdminState,
     pub resolved: bool,
+    /// An agent has registered it; it does not stand in the file.
+    pub joined: bool,
     pub health: Health,
     /// The last active check.
     pub checked: Option<Checked>,
@@ -306,6 +317,15 @@ impl State {
             let into = &mut endpoints;
             self.next_endpoints(&config, member, &by_identity, old_locations, now, into);
         }
+        let in_file = endpoints.len();
+        for member in self.joined(&config) {
+            let into = &mut endpoints;
+            self.next_endpoints(&config, &member, &by_identity, old_locations, now, into);
+            config.members.push(member);
+        }
+        for endpoint in &mut endpoints[in_file..] {
+            endpoint.joined = true;
+        }
         let departed = departed(&before, &endpoints, now);
         let members: Vec<Member> = endpoints.iter().map(|e| e.member.clone()).collect();
         let unchanged = old.filter(|old| {
@@ -339,6 +359,20 @@ impl State {
             departed,
             fresh: old.is_none(),
         }
+    }
+
+    /// The members that agents have added to a group.
+    fn joined(&self, group: &GroupConfig) -> Vec<MemberConfig> {
+        if !group.agents_may_join {
+            return Vec::new();
+        }
+        let mut names: HashSet<String> = group.members.iter().map(MemberConfig::name).collect();
+        let joined = self.inputs.live.joined.get(&group.name);
+        let joined = joined.into_iter().flatten();
+        joined
+            .filter(|member| names.insert(member.name()))
+            .cloned()
+            .collect()
     }
 
     /// Appends the endpoints that a member of the file stands for: one per address, or
@@ -411,6 +445,7 @@ impl State {
                 weight,
                 admin,
                 resolved,
+                joined: false,
                 health: before.map(|e| e.health.clone()).unwrap_or_default(),
                 checked: before.and_then(|e| e.checked.clone()),
                 opinions: before.map(|e| e.opinions.clone()).unwrap_or_default(),
@@ -465,9 +500,11 @@ impl State {
             })
             .collect();
         let clusters = self.next_clusters(old);
+        let broker = self.inputs.config.broker.clone();
         let negotiator = self.inputs.config.negotiator.clone();
         let same = same_objects(&old.rules, &rules)
             && same_objects(&old.clusters, &clusters)
+            && old.broker == broker
             && old.negotiator == negotiator;
         if same && old.generation == generation {
             return Arc::clone(old);
@@ -475,6 +512,7 @@ impl State {
         Arc::new(Snapshot {
             generation,
             rules,
+            broker,
             negotiator,
             clusters,
         })

@@ -108,6 +108,8 @@ pub struct MemberStatus {
     pub name: String,
     /// Where it listens; `null` until its name resolves.
     pub address: Option<SocketAddr>,
+    /// An agent has registered it; it does not stand in the configuration.
+    pub joined: bool,
     /// Name of its location.
     pub location: String,
     /// `up`, `warming` (slow start), or the first of `reasons`.
@@ -512,6 +514,7 @@ fn member_status(
     MemberStatus {
         name: member.name.to_string(),
         address: endpoint.resolved.then_some(member.address),
+        joined: endpoint.joined,
         location: member.location.name().to_string(),
         state: match reasons.first() {
             Some(reason) => reason.clone(),

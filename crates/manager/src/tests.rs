@@ -833,3 +833,58 @@ async fn a_reported_weight_is_a_part_of_the_one_that_an_admin_gives() {
     group.pick(&request, rng).unwrap();
     drop(held);
 }
+
+#[tokio::test]
+async fn members_join_and_leave_and_outlast_reloads() {
+    let (manager, plane, _) = manager();
+    let mut open = config(&["10.0.0.1:80"]);
+    open.groups[0].agents_may_join = true;
+    manager.apply(open.clone()).await.unwrap();
+    let names = || -> Vec<(String, bool)> {
+        let status = manager.status();
+        let members = status.groups[0].members.iter();
+        members.map(|m| (m.name.clone(), m.joined)).collect()
+    };
+    let ours = ("10.0.0.1:80".to_owned(), false);
+    let theirs = ("10.0.0.2:80".to_owned(), true);
+    let joined = |hosts: &[&str]| {
+        let mut members: Vec<_> = hosts.iter().map(|h| MemberConfig::new(h, 80)).collect();
+        members
+            .iter_mut()
+            .for_each(|m| m.location = Some("rack-7".into()));
+        HashMap::from([
+            ("app".to_owned(), members.clone()),
+            ("other".into(), members),
+        ])
+    };
+
+    // The file's own member is not doubled, nor is one that several agents have.
+    let hosts = ["10.0.0.1", "10.0.0.2", "10.0.0.2"];
+    manager.set_joined(joined(&hosts)).unwrap();
+    assert_eq!(names(), [ours.clone(), theirs.clone()]);
+    assert!(manager.location("rack-7").is_some());
+    let group = || Arc::clone(&manager.groups()[0]);
+    let id = group().members()[1].id;
+
+    // What an administrator says about it outlasts a reload as it does itself.
+    manager
+        .set_admin_state("app", "10.0.0.2:80", AdminState::Drain)
+        .unwrap();
+    manager.apply(open.clone()).await.unwrap();
+    assert_eq!(names(), [ours.clone(), theirs.clone()]);
+    let drained = manager.status().groups[0].members[1].clone();
+    assert_eq!(drained.admin, AdminState::Drain);
+    assert_eq!(group().members()[1].id, id);
+
+    // Where agents may not join they do not, but they are there when they may.
+    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    assert_eq!(names(), [ours.clone()]);
+    manager.apply(open).await.unwrap();
+    assert_eq!(names(), [ours.clone(), theirs]);
+    assert_eq!(group().members()[1].id, id);
+
+    manager.set_joined(HashMap::new()).unwrap();
+    assert_eq!(names(), [ours]);
+    // Nobody listens elsewhere because of it.
+    assert_eq!(plane.prepared.load(Ordering::Relaxed), 4);
+}
