@@ -878,7 +878,7 @@ async fn members_join_and_leave_and_outlast_reloads() {
 
     // Where agents may not join they do not, but they are there when they may.
     manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
-    assert_eq!(names(), [ours.clone()]);
+    assert_eq!(names(), std::slice::from_ref(&ours));
     manager.apply(open).await.unwrap();
     assert_eq!(names(), [ours.clone(), theirs]);
     assert_eq!(group().members()[1].id, id);
