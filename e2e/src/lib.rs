@@ -9,6 +9,7 @@
 pub mod apxs;
 pub mod balancer;
 pub mod folder;
+pub mod httpd;
 pub mod load;
 pub mod member;
 pub mod process;

@@ -1,6 +1,7 @@
 //! Programs from packages.
 
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -41,9 +42,21 @@ fn find(program: &str) -> Option<PathBuf> {
 /// A command that is killed with the thread that started it, whatever ends that: no
 /// server is left behind by a test that is killed.
 pub fn program(program: &str) -> Command {
+    ended_by("KILL", program)
+}
+
+/// The same for a program that has children, which it ends itself when asked to. It may
+/// well send a signal to its whole group, so it has one of its own.
+pub fn parent_program(program: &str) -> Command {
+    let mut command = ended_by("TERM", program);
+    command.process_group(0);
+    command
+}
+
+fn ended_by(signal: &str, program: &str) -> Command {
     let path = find(program).expect("it was asked before whether it is installed");
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "--"]).arg(path);
+    command.args(["--pdeathsig", signal, "--"]).arg(path);
     command
 }
 

@@ -358,15 +358,16 @@ static arm_unsigned64_t client(const request_rec *r)
     return hash;
 }
 
-static int on_request(request_rec *r)
+/* The first that is asked about a request whose head is read and whose client is known. */
+static int on_request(request_rec *r, int is_lookup)
 {
     const settings_t *settings = settings_of(r->server);
     transaction_t *transaction;
     arm_user_data1_t data;
 
-    /* Internal redirects come here, too. "OPTIONS *" is about the server and carries no
-     * load; httpd sends it to itself to wake its processes. */
-    if (!ap_is_initial_req(r) || !strcmp(r->uri, "*"))
+    /* Subrequests and internal redirects come here, too. "OPTIONS *" is about the server
+     * and carries no load; httpd sends it to itself to wake its processes. */
+    if (is_lookup || !ap_is_initial_req(r) || !strcmp(r->uri, "*"))
         return DECLINED;
     if (shed(r, settings))
         return HTTP_TEMPORARY_REDIRECT;
@@ -386,10 +387,8 @@ static int on_request(request_rec *r)
 
 static void register_hooks(apr_pool_t *pool)
 {
-    /* It says who the client is, where that is not the peer. */
-    static const char *const before[] = {"mod_remoteip.c", NULL};
     ap_hook_post_config(on_configured, NULL, NULL, APR_HOOK_MIDDLE);
-    ap_hook_post_read_request(on_request, before, NULL, APR_HOOK_REALLY_FIRST);
+    ap_hook_quick_handler(on_request, NULL, NULL, APR_HOOK_REALLY_FIRST);
 }
 
 module AP_MODULE_DECLARE_DATA evenkeel_module = {

@@ -257,7 +257,6 @@ impl Process {
         let page = application.page()?;
         application.instances.fetch_add(1, Relaxed);
         page.header.rare.inits.fetch_add(1, Relaxed);
-        page.bury(ProcessId::current(), namespace());
         application.lane(stripe(), page);
         application.announce(page);
         i32::try_from(place + 1).ok()
@@ -425,8 +424,12 @@ impl Application {
     /// system for anything, once in the life of a thread.
     #[cold]
     fn claim(&self, stripe: usize, page: &Page) -> u16 {
-        let me = ProcessId::current();
-        let lane = page.claim(me, namespace());
+        let (me, namespace) = (ProcessId::current(), namespace());
+        if self.home.load(Acquire) == 0 {
+            // A process comes, perhaps in place of one that died.
+            page.bury(me, namespace);
+        }
+        let lane = page.claim(me, namespace);
         let Some(cell) = self.lanes.get(stripe) else {
             return 0;
         };

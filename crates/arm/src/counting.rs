@@ -83,10 +83,9 @@ impl Page {
     /// A lane for a thread of a process: a free one, or one whose owner died, or 0, which
     /// is everybody's.
     pub(crate) fn claim(&self, me: ProcessId, namespace: u64) -> u16 {
-        let claimed = self.claim_if(me, namespace, ProcessId::is_gone);
-        claimed
-            .or_else(|| self.claim_if(me, namespace, |owner| !owner.runs()))
-            .unwrap_or(0)
+        let free = self.claim_if(me, namespace, |_| false);
+        let claimed = free.or_else(|| self.claim_if(me, namespace, |owner| !owner.runs()));
+        claimed.unwrap_or(0)
     }
 
     fn claim_if(
@@ -95,20 +94,11 @@ impl Page {
         namespace: u64,
         dead: impl Fn(ProcessId) -> bool,
     ) -> Option<u16> {
-        // Threads come together: what one found out of a process holds for its lanes.
-        let mut asked = (ProcessId(0), true);
         for (index, lane) in self.lanes.iter().enumerate().skip(1) {
             let owner = ProcessId(lane.owner.load(Acquire));
-            if owner.0 != 0 {
-                if lane.namespace.load(Relaxed) != namespace || owner == me {
-                    continue;
-                }
-                if asked.0 != owner {
-                    asked = (owner, dead(owner));
-                }
-                if !asked.1 {
-                    continue;
-                }
+            let elsewhere = lane.namespace.load(Relaxed) != namespace;
+            if owner.0 != 0 && (elsewhere || owner == me || !dead(owner)) {
+                continue;
             }
             if self.take(lane, owner, me, namespace) {
                 let used = &self.header.rare.lanes_used;
@@ -144,16 +134,19 @@ impl Page {
     /// Gives up what dead processes had in flight. It looks at each process of the
     /// application, so it is for when one comes, not for a transaction.
     pub(crate) fn bury(&self, me: ProcessId, namespace: u64) {
-        let mut asked = (ProcessId(0), true);
         for (index, lane) in self.lanes.iter().enumerate().skip(1) {
             let owner = ProcessId(lane.owner.load(Acquire));
             if owner.0 == 0 || owner == me || lane.namespace.load(Relaxed) != namespace {
                 continue;
             }
-            if asked.0 != owner {
-                asked = (owner, !owner.runs());
-            }
-            if asked.1 && self.take(lane, owner, me, namespace) {
+            // Only what is left behind is worth the longer question.
+            let leaves = lane.in_flight() > 0;
+            let dead = if leaves {
+                !owner.runs()
+            } else {
+                owner.is_gone()
+            };
+            if dead && self.take(lane, owner, me, namespace) {
                 self.give_back(index as u16, me);
             }
         }
