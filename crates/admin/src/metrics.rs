@@ -139,6 +139,22 @@ const RULE_FAMILIES: &[RuleFamily] = &[
         ],
     },
     RuleFamily {
+        name: "evenkeel_rule_moved_total",
+        help: "Clients that were bound to a member and then to another one, by why.",
+        label: "reason",
+        samples: &[
+            ("alert", |totals| totals.moved_alert),
+            ("interval", |totals| totals.moved_interval),
+            ("unusable", |totals| totals.moved_unusable),
+        ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_closed_by_alert_total",
+        help: "Idle connections that were closed because of a load alert.",
+        label: "",
+        samples: &[("", |totals| totals.closed_by_alert)],
+    },
+    RuleFamily {
         name: "evenkeel_rule_access_log_dropped_total",
         help: "Access log records dropped because the writer was behind.",
         label: "",

@@ -552,9 +552,38 @@ pub(super) static ALERT: &[Key<AlertSettings>] = &[
         name: "shed_time",
         field: |alert| &mut alert.shed_time,
         limits: Limits::Time(Duration::ZERO, secs(3600)),
-        doc: "Time over which the clients of an alerted location leave it, so that they do \
-              not all arrive elsewhere at once.",
+        doc: "Time of one step, over which a share of the clients of an alerted location \
+              leaves it (`move_share`), so that they do not all arrive elsewhere at once.",
         example: r#""30s""#,
+    },
+    Key {
+        name: "move_share",
+        field: |alert| &mut alert.move_share,
+        limits: Limits::Number(0.01, 1.0, ""),
+        doc: "Share of the clients that are left which leaves in each step of `shed_time`, \
+              as long as the alert lasts. A smaller one overshoots less where loads are \
+              reported late, and takes longer.",
+        example: "0.25",
+    },
+    Key {
+        name: "move_sessions",
+        field: |alert| &mut alert.move_sessions,
+        limits: Limits::None,
+        doc: "Whether HTTP clients that are bound with granularity `per_session` leave, too: \
+              their next request goes to another member. Off, because what is bound per \
+              session may have a session there.",
+        example: "true",
+    },
+    Key {
+        name: "close_idle",
+        field: |alert| &mut alert.close_idle,
+        limits: Limits::Time(Duration::from_millis(100), DAY),
+        doc: "TCP connections, and HTTP connections that switched to another protocol, are \
+              closed by an alert when nothing was sent for this long and the member had the \
+              last word: their clients connect again, and get another member. One that \
+              waits for an answer is never closed. Off by default, because a client may \
+              not expect it. Needs granularity `per_session` or `on_demand`.",
+        example: r#""2s""#,
     },
 ];
 
@@ -1022,7 +1051,8 @@ pub(super) fn tables() -> Vec<TableDoc> {
                   there. They need load reports. Groups share locations, so an alert counts \
                   in each `adaptive` group that binds clients there (granularity \
                   `per_session` or `on_demand`): new clients go to other members as long as \
-                  there are any, and clients that are bound with `on_demand` leave.",
+                  there are any, and clients that are bound with `on_demand` leave between \
+                  two requests; see `move_sessions` and `close_idle` for the others.",
             keys: docs(ALERT, AlertSettings::default()),
         },
         TableDoc {

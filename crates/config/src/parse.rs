@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use evenkeel_core::group::Granularity;
 use toml::de::{DeTable, DeValue};
 
 use super::document::{Entry, Item, Report, Span, entries, similar};
@@ -95,6 +96,7 @@ fn document_to_config(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>
         };
         table.read(keys::GROUP_OWN, &mut group, report);
         table.read(keys::GROUP, &mut group, report);
+        check_alert(&table, &group, report);
         if !group.agents_may_join {
             table.require("members", report);
         }
@@ -169,6 +171,19 @@ struct Defaults {
     group: GroupConfig,
 }
 
+/// Alerts move nobody where nobody is bound.
+fn check_alert(table: &Table<'_>, group: &GroupConfig, report: &mut Report<'_>) {
+    let settings = &group.settings;
+    let wants = settings.alert.close_idle.is_some() || settings.alert.move_sessions;
+    if table.given("alert") && wants && settings.granularity == Granularity::PerRequest {
+        let message = "`close_idle` and `move_sessions` have no effect with granularity \
+                       `per_request`: write granularity = \"per_session\" or \"on_demand\""
+            .into();
+        let (span, path) = (table.span_of("alert"), table.path_of("alert"));
+        report.warning(&span, &path, message);
+    }
+}
+
 /// Keys that only a rule with `protocol = "http"` may have.
 const HTTP_ONLY: [&str; 5] = [
     "header_timeout",
@@ -230,6 +245,7 @@ fn read_rule(
     };
     table.read(keys::GROUP_OWN, &mut group, report);
     table.read(keys::GROUP, &mut group, report);
+    check_alert(table, &group, report);
     warn_of_twins(&group, &table.name_span, &table.path, report);
     match shared.get(&rule.name) {
         Some(_) if !table.given("members") && !group.agents_may_join => {

@@ -532,6 +532,30 @@ fn a_group_that_no_rule_uses_is_a_warning() {
 }
 
 #[test]
+fn alerts_that_can_move_nobody_are_a_warning() {
+    let warnings = |granularity: &str| {
+        let text = format!(
+            "[rule.x]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:1\"]\n\
+             granularity = {granularity:?}\nalert = {{ close_idle = \"2s\", move_share = 0.1 }}"
+        );
+        let config = parse("test.toml", &text).unwrap();
+        let alert = &config.groups[0].settings.alert;
+        assert_eq!(alert.close_idle, Some(Duration::from_secs(2)));
+        assert_eq!((alert.move_share, alert.move_sessions), (0.1, false));
+        let warnings = config.warnings.iter().map(Problem::to_string);
+        warnings.collect::<Vec<_>>()
+    };
+    assert_eq!(warnings("on_demand"), [""; 0]);
+    let [warning] = &warnings("per_request")[..] else {
+        panic!("one warning");
+    };
+    assert!(
+        warning.starts_with("test.toml:5:") && warning.contains("no effect"),
+        "{warning}"
+    );
+}
+
+#[test]
 fn a_flood_of_errors_is_cut() {
     let text: String = (0..5000).map(|n| format!("k{n} = 1\n")).collect();
     let errors = parse("test.toml", &text).unwrap_err();

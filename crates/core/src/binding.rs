@@ -85,13 +85,15 @@ impl Binding {
     /// that:
     ///
     /// - per request: it always ends;
-    /// - per session: it never ends;
+    /// - per session: it never ends, or, with [`AlertSettings::move_sessions`], as on
+    ///   demand, adaptive;
     /// - on demand, adaptive: it ends when the member has been shedding
-    ///   ([`Reason::Shedding`]) for a random part of [`AlertSettings::shed_time`];
+    ///   ([`Reason::Shedding`]) for a random time ([`AlertSettings::patience`]);
     /// - on demand, not adaptive: it ends after [`GroupSettings::rebind_interval`], give
     ///   or take a fifth.
     ///
-    /// [`AlertSettings::shed_time`]: crate::analyzer::AlertSettings::shed_time
+    /// [`AlertSettings::move_sessions`]: crate::analyzer::AlertSettings::move_sessions
+    /// [`AlertSettings::patience`]: crate::analyzer::AlertSettings::patience
     /// [`GroupSettings::rebind_interval`]: crate::group::GroupSettings::rebind_interval
     pub fn check(&mut self, group: &Group, now: Instant) -> Verdict {
         let settings = group.settings();
@@ -112,9 +114,10 @@ impl Binding {
             return Verdict::Rebind(Why::Unusable);
         }
         if settings.granularity == Granularity::PerSession {
-            return Verdict::Keep(index);
-        }
-        if !settings.adaptive {
+            if !(settings.adaptive && settings.alert.move_sessions) {
+                return Verdict::Keep(index);
+            }
+        } else if !settings.adaptive {
             let interval = settings.rebind_interval.mul_f32(0.8 + 0.4 * self.jitter);
             return match now.since(self.since) >= interval {
                 true => Verdict::Rebind(Why::Interval),
@@ -126,7 +129,7 @@ impl Binding {
             return Verdict::Keep(index);
         }
         let alerted_since = *self.alerted_since.get_or_insert(now);
-        let wait = settings.alert.shed_time.mul_f32(self.jitter);
+        let wait = settings.alert.patience(self.jitter);
         match now.since(alerted_since) >= wait {
             true => Verdict::Rebind(Why::Alert),
             false => Verdict::Keep(index),
@@ -221,6 +224,24 @@ mod tests {
             group.members()[1].slot.set(Reason::Shedding, true);
             for ms in [2, 10_000, 100_000_000] {
                 assert_eq!(binding.check(&group, at(ms)), Verdict::Keep(1));
+            }
+        }
+    }
+
+    #[test]
+    fn sessions_that_may_be_moved_follow_alerts() {
+        for adaptive in [true, false] {
+            let mut settings = settings(Granularity::PerSession, adaptive);
+            settings.alert.move_sessions = true;
+            let group = group(settings, members(0..3));
+            let mut binding = bind(&group, 1);
+            assert_eq!(binding.check(&group, at(2)), Verdict::Keep(1));
+            group.members()[1].slot.set(Reason::Shedding, true);
+            binding.check(&group, at(3));
+            let verdict = binding.check(&group, at(6_000));
+            match adaptive {
+                true => assert_eq!(verdict, Verdict::Rebind(Why::Alert)),
+                false => assert_eq!(verdict, Verdict::Keep(1)),
             }
         }
     }

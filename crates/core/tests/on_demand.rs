@@ -106,7 +106,7 @@ fn run(granularity: Granularity, seconds: u64, seed: u64) -> Vec<[u32; MEMBERS]>
 #[test]
 fn on_demand_minimum_dispersion_evens_out_what_is_bound() {
     for seed in 0..10 {
-        let history = run(Granularity::OnDemand, 1000, seed);
+        let history = run(Granularity::OnDemand, 600, seed);
         assert_eq!(history[0], [200, 200, 100, 100]);
         let last = &history[history.len() - 100..];
         assert!(

@@ -57,11 +57,18 @@ pub enum End {
     MemberTimeout,
     /// No member could be used, or the queue for one was full.
     Refused,
+    /// Closed while it was idle, because of a load alert at the member's location.
+    Alert,
     /// Cut because the rule was disabled, or the grace period was over.
     Terminated,
 }
 
 impl End {
+    /// Whether both sides may take what they have got for the whole.
+    pub(crate) fn is_orderly(self) -> bool {
+        matches!(self, End::Complete | End::Alert)
+    }
+
     /// The name in the log.
     pub fn name(self) -> &'static str {
         match self {
@@ -71,6 +78,7 @@ impl End {
             End::Member => "member",
             End::MemberTimeout => "member_timeout",
             End::Refused => "refused",
+            End::Alert => "alert",
             End::Terminated => "terminated",
         }
     }

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use evenkeel_core::binding::Why;
+
 /// A number that one thread writes and any thread reads.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
@@ -82,6 +84,14 @@ counters! {
     retries,
     /// Further tries that the retry budget forbade.
     retries_over_budget,
+    /// Clients that were bound anew because of a load alert.
+    moved_alert,
+    /// Clients that were bound anew because their time with the member was over.
+    moved_interval,
+    /// Clients that were bound anew because their member was down, taken out or gone.
+    moved_unusable,
+    /// Idle connections that a load alert has closed.
+    closed_by_alert,
     /// Client connections cut because the client was silent or took no data.
     client_timeouts,
     /// Requests or connections ended because a member did not answer in time.
@@ -105,6 +115,17 @@ counters! {
 }
 
 impl RuleMetrics {
+    /// Counts a client that was bound to another member, and why.
+    pub(crate) fn count_move(&self, why: Why) {
+        match why {
+            Why::Alert => self.moved_alert.add(1),
+            Why::Interval => self.moved_interval.add(1),
+            Why::Gone | Why::Unusable => self.moved_unusable.add(1),
+            // A group that was changed to ask for every request.
+            Why::PerRequest => {}
+        }
+    }
+
     /// Counts a final response, or a switch of protocols, that was sent.
     #[inline]
     pub(crate) fn count_status(&self, status: u16) {

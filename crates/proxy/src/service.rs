@@ -201,11 +201,15 @@ impl Session {
     ) -> Result<Bound, PickError> {
         let group = rule.group.current.load();
         let rng = &mut *self.worker.rng.borrow_mut();
+        let mut ended = None;
         let kept = match binding {
             Some(binding) if !tried.contains(&binding.member()) => {
                 match binding.check(&group, now) {
                     Verdict::Keep(index) => Some(group.bind(index, now).ok_or(PickError::AllFull)?),
-                    Verdict::Rebind(_) => None,
+                    Verdict::Rebind(why) => {
+                        ended = Some((binding.member(), why));
+                        None
+                    }
                 }
             }
             _ => None,
@@ -221,6 +225,11 @@ impl Session {
                 let ticket = group.pick(&request, rng)?;
                 if group.settings().granularity != Granularity::PerRequest {
                     *binding = Binding::new(&group, ticket.index(), now, rng);
+                }
+                if let Some((from, why)) = ended
+                    && group.members()[ticket.index()].id != from
+                {
+                    self.service.metrics.count_move(why);
                 }
                 ticket
             }

@@ -43,6 +43,7 @@ pub(crate) async fn serve(session: Session, mut client: TcpStream) {
             let tunnel = Tunnel {
                 session: &session,
                 rule: &rule,
+                member: bound.member,
                 half_close: rule.rule.half_close,
             };
             let end = tunnel
@@ -206,6 +207,8 @@ pub(crate) fn reset(stream: &TcpStream) {
 pub(crate) struct Tunnel<'a> {
     pub(crate) session: &'a Session,
     pub(crate) rule: &'a RuleSnapshot,
+    /// Where it leads.
+    pub(crate) member: MemberId,
     /// Whether one side may end while the other goes on.
     pub(crate) half_close: bool,
 }
@@ -217,6 +220,14 @@ pub(crate) struct Traffic {
     pub(crate) up: Flow,
     /// From the member to the client.
     pub(crate) down: Flow,
+}
+
+impl Traffic {
+    /// Whether nothing is on its way, and neither side has ended.
+    fn is_calm(&self) -> bool {
+        let calm = |flow: &Flow| matches!(flow.stage, Stage::Empty | Stage::Splicing(None));
+        calm(&self.up) && calm(&self.down)
+    }
 }
 
 impl Tunnel<'_> {
@@ -233,6 +244,7 @@ impl Tunnel<'_> {
         let worker = &*self.session.worker;
         let metrics = &self.session.service.metrics;
         let idle = self.rule.rule.timeouts.idle;
+        watch.tie(self.member, worker.rng.borrow_mut().f32());
         watch.arm(idle);
         let mut deaf = false;
         let end = std::future::poll_fn(|cx| {
@@ -262,7 +274,10 @@ impl Tunnel<'_> {
                 return Poll::Ready(End::Complete);
             }
             if up + down > 0 {
-                watch.arm(idle);
+                // The last word is the member's only if the client said nothing with it.
+                watch.stir(idle, up == 0);
+            } else if watch.take_call() && traffic.is_calm() {
+                return Poll::Ready(End::Alert);
             }
             watch.poll_stop(cx).map(|stop| match stop {
                 Stop::Cut => End::Terminated,
@@ -275,7 +290,7 @@ impl Tunnel<'_> {
         .await;
         traffic.up.release(worker);
         traffic.down.release(worker);
-        if end != End::Complete {
+        if !end.is_orderly() {
             reset(client);
             reset(member);
         }
@@ -479,6 +494,7 @@ impl Session {
             End::ClientTimeout => metrics.client_timeouts.add(1),
             End::Member => metrics.member_failures.add(1),
             End::MemberTimeout => metrics.member_timeouts.add(1),
+            End::Alert => metrics.closed_by_alert.add(1),
             End::Terminated => metrics.terminated.add(1),
         }
     }

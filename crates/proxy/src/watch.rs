@@ -7,10 +7,13 @@
 //! two [`TICK`]s late, not counting time in which the worker did not run.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use evenkeel_core::analyzer::AlertSettings;
+use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 
 /// Time between two sweeps.
@@ -32,6 +35,8 @@ pub(crate) struct Watchers {
     free: RefCell<Vec<u32>>,
     /// The time of the last sweep.
     swept: Cell<Instant>,
+    /// Whether any tie may have noticed an alert.
+    alerted: Cell<bool>,
 }
 
 #[derive(Debug)]
@@ -41,7 +46,26 @@ struct Entry {
     service: ServiceId,
     expired: bool,
     cut: bool,
+    /// Whether a load alert wants the connection closed, if it is at rest.
+    called: bool,
+    tie: Option<Tie>,
 }
+
+/// What a load alert needs to know of a connection to a member.
+#[derive(Debug)]
+struct Tie {
+    member: MemberId,
+    /// Since when nothing was sent after the member's last word; `None` while the
+    /// client may be waiting for an answer.
+    quiet: Option<Instant>,
+    /// When the alert was noticed first.
+    alerted: Option<Instant>,
+    /// 0 to 1: which part of its clients leaves before this one.
+    jitter: f32,
+}
+
+/// The members whose idle connections are to be closed, and how.
+pub(crate) type Shedding = HashMap<MemberId, AlertSettings>;
 
 /// Identifies a service within its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +84,7 @@ impl Watchers {
             entries: RefCell::default(),
             free: RefCell::default(),
             swept: Cell::new(now),
+            alerted: Cell::new(false),
         })
     }
 
@@ -71,6 +96,8 @@ impl Watchers {
             service,
             expired: false,
             cut: false,
+            called: false,
+            tie: None,
         };
         let mut entries = self.entries.borrow_mut();
         let index = match self.free.borrow_mut().pop() {
@@ -99,6 +126,36 @@ impl Watchers {
             if entry.deadline <= now {
                 entry.deadline = NEVER;
                 entry.expired = true;
+                wake(entry);
+            }
+        }
+    }
+
+    /// Wakes the tasks whose connections a load alert wants closed: those to members that
+    /// are `shedding`, when it is their turn, and when they are at rest for long enough.
+    /// Costs nothing while nobody is.
+    pub(crate) fn call(&self, shedding: &Shedding, now: Instant) {
+        if shedding.is_empty() && !self.alerted.get() {
+            return;
+        }
+        self.alerted.set(!shedding.is_empty());
+        for entry in self.entries.borrow_mut().iter_mut() {
+            let Some(tie) = &mut entry.tie else {
+                continue;
+            };
+            let Some(settings) = shedding.get(&tie.member) else {
+                tie.alerted = None;
+                continue;
+            };
+            let alerted = *tie.alerted.get_or_insert(now);
+            let (Some(quiet), Some(limit)) = (tie.quiet, settings.close_idle) else {
+                continue;
+            };
+            // The coarse time may be a tick old; without that tick this would be early.
+            if now.since(quiet) >= limit.saturating_add(TICK)
+                && now.since(alerted) >= settings.patience(tie.jitter)
+            {
+                entry.called = true;
                 wake(entry);
             }
         }
@@ -155,6 +212,41 @@ impl Watch {
         entry.expired = false;
     }
 
+    /// From now on the task's connection leads to `member`: a load alert may close it.
+    /// `jitter` (0 to 1) says when it is its turn.
+    pub(crate) fn tie(&self, member: MemberId, jitter: f32) {
+        let quiet = Some(self.table.swept.get());
+        let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
+        entry.tie = Some(Tie {
+            member,
+            quiet,
+            alerted: None,
+            jitter,
+        });
+    }
+
+    /// [`Watch::arm`] for a tied connection on which something was sent; `answered` if
+    /// the member had the last word.
+    #[inline]
+    pub(crate) fn stir(&self, limit: Duration, answered: bool) {
+        let now = self.table.swept.get();
+        let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
+        entry.deadline = now.after(limit.saturating_add(TICK));
+        entry.expired = false;
+        entry.called = false;
+        if let Some(tie) = &mut entry.tie {
+            tie.quiet = answered.then_some(now);
+        }
+    }
+
+    /// Whether a load alert wants the connection closed. Asked once, it is forgotten
+    /// until the next sweep.
+    #[inline]
+    pub(crate) fn take_call(&self) -> bool {
+        let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
+        std::mem::take(&mut entry.called)
+    }
+
     /// The task may take as long as it likes.
     #[inline]
     pub(crate) fn disarm(&self) {
@@ -205,6 +297,7 @@ impl Drop for Watch {
         entry.deadline = NEVER;
         entry.waker = None;
         entry.service = ServiceId::WORKER;
+        entry.tie = None;
         self.table.free.borrow_mut().push(self.index);
     }
 }
@@ -267,6 +360,52 @@ mod tests {
         watchers.cut(None);
         assert_eq!(stop(&a), Poll::Ready(Stop::Cut));
         assert_eq!(stop(&own), Poll::Pending);
+    }
+
+    #[test]
+    fn an_alert_calls_who_is_at_rest_one_after_the_other() {
+        let watchers = Watchers::new(at(1000));
+        let watches: Vec<_> = (0..4).map(|_| watchers.watch(ServiceId(0))).collect();
+        let (early, late) = (MemberId(1), MemberId(2));
+        watches[0].tie(early, 0.0);
+        watches[1].tie(early, 0.9);
+        watches[2].tie(early, 0.0);
+        watches[3].tie(late, 0.0);
+        // One waits for an answer.
+        watches[2].stir(Duration::from_secs(600), false);
+        let settings = AlertSettings {
+            shed_time: Duration::from_secs(10),
+            close_idle: Some(Duration::from_secs(2)),
+            ..AlertSettings::default()
+        };
+        let shedding = Shedding::from([(early, settings)]);
+        let called = |shedding: &Shedding, ms| {
+            watchers.sweep(at(ms));
+            watchers.call(shedding, at(ms));
+            watches.iter().map(Watch::take_call).collect::<Vec<_>>()
+        };
+        let nobody = [false; 4];
+        assert_eq!(called(&Shedding::new(), 2000), nobody);
+        assert_eq!(
+            called(&shedding, 3000),
+            nobody,
+            "not silent for long enough"
+        );
+        assert_eq!(called(&shedding, 3200), [true, false, false, false]);
+        watches[0].stir(Duration::from_secs(600), true);
+        assert_eq!(called(&shedding, 5000), nobody, "it has spoken again");
+        assert_eq!(called(&shedding, 11_000), [true, false, false, false]);
+        // The alert is lifted in between: everybody has all the time again.
+        assert_eq!(called(&Shedding::new(), 11_500), nobody);
+        watches[2].stir(Duration::from_secs(600), true);
+        assert_eq!(called(&shedding, 12_500), [true, false, false, false]);
+        assert_eq!(called(&shedding, 14_000), [true, false, true, false]);
+        assert_eq!(called(&shedding, 22_000), [true, true, true, false]);
+        let silent = AlertSettings {
+            close_idle: None,
+            ..shedding[&early].clone()
+        };
+        assert_eq!(called(&Shedding::from([(early, silent)]), 40_000), nobody);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use evenkeel_core::member::Reason;
 use evenkeel_core::time::{Clock, Instant};
 use evenkeel_manager::snapshot::RuleSnapshot;
 use rustix::time::{
@@ -27,7 +28,7 @@ use crate::metrics::RuleMetrics;
 use crate::pipe::PipePool;
 use crate::pool::UpstreamPool;
 use crate::service::{RuleShared, Service, State};
-use crate::watch::{ServiceId, TICK, Watchers};
+use crate::watch::{ServiceId, Shedding, TICK, Watchers};
 
 /// What the main thread tells a worker.
 #[derive(Debug)]
@@ -178,6 +179,7 @@ async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Co
             _ = tick(&timer) => {
                 let now = worker.now();
                 worker.watchers.sweep(now);
+                worker.watchers.call(&worker.shedding(), now);
                 worker.upstreams.sweep(now);
                 if cut_at.is_some_and(|at| at <= now) {
                     worker.watchers.cut(None);
@@ -208,6 +210,24 @@ impl Worker {
     #[inline]
     pub(crate) fn now(&self) -> Instant {
         self.clock.now()
+    }
+
+    /// The members whose idle connections are to be closed because of load alerts.
+    fn shedding(&self) -> Shedding {
+        let mut shedding = Shedding::new();
+        for service in self.services.borrow().values() {
+            let group = service.rule().group.current.load();
+            let alert = &group.settings().alert;
+            if alert.close_idle.is_none() {
+                continue;
+            }
+            for member in group.members() {
+                if member.slot.has(Reason::Shedding) {
+                    shedding.insert(member.id, alert.clone());
+                }
+            }
+        }
+        shedding
     }
 
     fn apply(self: &Rc<Self>, plan: Plan) {

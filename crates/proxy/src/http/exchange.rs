@@ -94,7 +94,8 @@ impl Client {
                 Ok((mut head, mut upstream)) => {
                     summary.status = Some(head.status);
                     summary.response_time = Some(head.at.since(bound.ticket.started()));
-                    let delivered = self.deliver(request, &rule, &mut head, &mut upstream);
+                    let delivered =
+                        self.deliver(request, &rule, bound.member, &mut head, &mut upstream);
                     let delivered = delivered.await;
                     summary.end = delivered.end;
                     summary.sent = delivered.sent;
@@ -415,6 +416,7 @@ impl Client {
         &mut self,
         request: &mut Request,
         rule: &RuleSnapshot,
+        member: MemberId,
         head: &mut Head,
         upstream: &mut TcpStream,
     ) -> Delivered {
@@ -470,6 +472,7 @@ impl Client {
             let tunnel = Tunnel {
                 session,
                 rule,
+                member,
                 half_close: true,
             };
             delivered.end = tunnel.run(stream, upstream, &mut traffic, || {}).await;
@@ -492,7 +495,7 @@ impl Client {
     ) -> After {
         let worker = &self.session.worker;
         let outcome = match delivered.end {
-            End::Complete => head.outcome,
+            End::Complete | End::Alert => head.outcome,
             End::Member | End::MemberTimeout => Outcome::Failure,
             _ => Outcome::Cancelled,
         };
@@ -507,7 +510,7 @@ impl Client {
         if let Some(rest) = head.down.finish(worker) {
             worker.buffers.give(rest);
         }
-        if delivered.end != End::Complete {
+        if !delivered.end.is_orderly() {
             // Neither side may take what it has for the whole.
             reset(&upstream);
             return After::Cut;
