@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::error::ErrorBody;
+use crate::ErrorBody;
 
 /// Where the API is if nobody says otherwise.
 pub const DEFAULT_ADDRESS: &str = "127.0.0.1:9900";

@@ -2,16 +2,11 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::serve::Listener;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, Sleep};
+use evenkeel_http::{Bounded, Connection};
+use tokio::net::TcpListener;
 
 /// Connections at once. A few scrapers and terminals need no more, and who comes
 /// without a token must not use up the file descriptors of the data plane.
@@ -21,180 +16,30 @@ const MAX_CONNECTIONS: usize = 256;
 /// Longer than the usual interval of a scraper, so that its connection is kept.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// A listener that keeps its connections few and their waits short.
+/// The listener of the API.
 #[derive(Debug)]
-pub(crate) struct Bounded {
-    listener: TcpListener,
-    room: Arc<Semaphore>,
-}
+pub(crate) struct ApiListener(Bounded);
 
-impl Bounded {
+impl ApiListener {
     pub(crate) fn new(listener: TcpListener) -> Self {
-        Bounded {
+        ApiListener(Bounded::new(
             listener,
-            room: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
-        }
+            "admin API",
+            MAX_CONNECTIONS,
+            PATIENCE,
+        ))
     }
 }
 
-impl Listener for Bounded {
+impl Listener for ApiListener {
     type Io = Connection;
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
-        loop {
-            // The semaphore is never closed, so an error cannot happen; waiting for the
-            // next turn would be right all the same.
-            let Ok(permit) = Arc::clone(&self.room).acquire_owned().await else {
-                continue;
-            };
-            match self.listener.accept().await {
-                Ok((stream, peer)) => {
-                    // Answers are written in one piece; the option only spares the last
-                    // segment a wait, and without it the API works, too.
-                    let _ = stream.set_nodelay(true);
-                    return (Connection::new(stream, permit), peer);
-                }
-                Err(error) => {
-                    // Most likely out of file descriptors: trying again at once would
-                    // only burn a core.
-                    tracing::warn!(%error, "admin API: accept failed, trying again in a second");
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                }
-            }
-        }
+        self.0.accept().await
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-}
-
-/// A connection that breaks when its peer takes too long to ask or to read.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    stream: TcpStream,
-    deadline: Pin<Box<Sleep>>,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Connection {
-    fn new(stream: TcpStream, permit: OwnedSemaphorePermit) -> Self {
-        Connection {
-            stream,
-            deadline: Box::pin(tokio::time::sleep(PATIENCE)),
-            _permit: permit,
-        }
-    }
-
-    /// What to answer instead of `Pending`.
-    fn out_of_patience<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
-        match self.deadline.as_mut().poll(context) {
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            Poll::Pending => Poll::Pending,
-        }
-    }
-
-    /// Only an answer wins time: a peer that sends a byte now and then does not.
-    fn wrote(&mut self, result: io::Result<usize>) -> Poll<io::Result<usize>> {
-        if result.as_ref().is_ok_and(|&bytes| bytes > 0) {
-            self.deadline.as_mut().reset(Instant::now() + PATIENCE);
-        }
-        Poll::Ready(result)
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match Pin::new(&mut self.stream).poll_read(context, buffer) {
-            Poll::Ready(result) => Poll::Ready(result),
-            Poll::Pending => self.out_of_patience(context),
-        }
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match Pin::new(&mut self.stream).poll_write(context, bytes) {
-            Poll::Ready(result) => self.wrote(result),
-            Poll::Pending => self.out_of_patience(context),
-        }
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match Pin::new(&mut self.stream).poll_write_vectored(context, slices) {
-            Poll::Ready(result) => self.wrote(result),
-            Poll::Pending => self.out_of_patience(context),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-    use super::*;
-
-    /// The clock is paused: it jumps to the next timer whenever nothing else is to do,
-    /// even between a packet's departure and its arrival. Hence `readable` and
-    /// `writable`, which have no deadline, before anything that has one.
-    #[tokio::test(start_paused = true)]
-    async fn a_peer_that_trickles_is_cut() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let mut bounded = Bounded::new(listener);
-        let mut client = TcpStream::connect(address).await.unwrap();
-        let (mut server, _) = bounded.accept().await;
-
-        client.write_all(b"G").await.unwrap();
-        server.stream.readable().await.unwrap();
-        assert_eq!(server.read_u8().await.unwrap(), b'G');
-        let error = server.read_u8().await.unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-
-        // An answer wins time, so that a kept connection lives from answer to answer.
-        server.stream.writable().await.unwrap();
-        server.write_all(b"ok").await.unwrap();
-        client.write_all(b"G").await.unwrap();
-        server.stream.readable().await.unwrap();
-        assert_eq!(server.read_u8().await.unwrap(), b'G');
-    }
-
-    #[tokio::test]
-    async fn the_next_connection_waits_for_room() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let mut bounded = Bounded::new(listener);
-        bounded.room = Arc::new(Semaphore::new(1));
-        let _first_client = TcpStream::connect(address).await.unwrap();
-        let _second_client = TcpStream::connect(address).await.unwrap();
-        let (first, _) = bounded.accept().await;
-        assert_eq!(bounded.room.available_permits(), 0);
-        drop(first);
-        bounded.accept().await;
+        self.0.local_addr()
     }
 }

@@ -3,19 +3,7 @@
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
-
-/// The body of every answer that is not a success.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ErrorBody {
-    /// What kind of error: a stable word for programs (`unknown_group`).
-    pub error: String,
-    /// What was found, where, and what to do: a sentence for people.
-    pub detail: String,
-    /// What would have been accepted, where that is a short list.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub allowed: Vec<String>,
-}
+use evenkeel_http::ErrorBody;
 
 /// An error on its way to the client.
 #[derive(Clone, Debug)]

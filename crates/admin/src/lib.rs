@@ -31,7 +31,7 @@ use evenkeel_manager::status::Status;
 use evenkeel_proxy::Proxy;
 use tokio::net::TcpListener;
 
-pub use error::ErrorBody;
+pub use evenkeel_http::ErrorBody;
 
 /// Where the API's answers come from.
 #[derive(Debug)]
@@ -79,7 +79,10 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let guard = guard::Guard::new(settings.listen, settings.token.as_deref());
-    axum::serve(conn::Bounded::new(listener), api::router(sources, guard))
-        .with_graceful_shutdown(shutdown)
-        .await
+    axum::serve(
+        conn::ApiListener::new(listener),
+        api::router(sources, guard),
+    )
+    .with_graceful_shutdown(shutdown)
+    .await
 }

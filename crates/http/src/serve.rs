@@ -1,0 +1,228 @@
+//! The server: hyper with limits.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use hyper::body::{Body, Incoming};
+use hyper::header::{CONNECTION, EXPECT, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tracing::debug;
+
+use crate::{Answer, Bounded};
+
+/// The head of a request.
+pub type Head = hyper::http::request::Parts;
+
+/// Answers requests.
+pub trait Handler: 'static {
+    /// The answer to one. Its body, if it has any, is nobody's business.
+    fn answer(&self, head: Head, client: SocketAddr) -> impl Future<Output = Answer>;
+}
+
+/// Limits of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Largest request head in bytes, at least 8192; a larger one gets 431.
+    pub max_header_bytes: usize,
+}
+
+/// Most fields of a head.
+const MAX_FIELDS: usize = 100;
+
+/// Most bytes of a body that are read and thrown away. A client that has sent its body
+/// when the answer comes would be reset before it has read it, if nobody took the body.
+/// One that waits for `100 Continue` does not send it.
+const MAX_DISCARDED: u64 = 256 * 1024;
+
+/// How long connections have for the answers under way when the server stops.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Answers on `listener` until `stop` is true or nobody can set it any more. Must run in
+/// a [`tokio::task::LocalSet`].
+pub async fn serve<H: Handler>(
+    mut listener: Bounded,
+    settings: Settings,
+    handler: Rc<H>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut connections = JoinSet::new();
+    loop {
+        let (connection, client) = tokio::select! {
+            accepted = listener.accept() => accepted,
+            // An error says that nobody is left to stop it: then it is over, too.
+            _ = stop.wait_for(|stop| *stop) => break,
+            Some(_) = connections.join_next(), if !connections.is_empty() => continue,
+        };
+        let handler = Rc::clone(&handler);
+        let mut stop = stop.clone();
+        connections.spawn_local(async move {
+            let service = service_fn(move |request: hyper::Request<Incoming>| {
+                let handler = Rc::clone(&handler);
+                async move {
+                    let (head, body) = request.into_parts();
+                    let all_read = head.headers.contains_key(EXPECT) || discard(body).await;
+                    let mut answer = handler.answer(head, client).await;
+                    if !all_read {
+                        let close = HeaderValue::from_static("close");
+                        answer.headers_mut().insert(CONNECTION, close);
+                    }
+                    Ok::<_, std::convert::Infallible>(answer)
+                }
+            });
+            let mut server = http1::Builder::new();
+            server
+                .max_headers(MAX_FIELDS)
+                .max_buf_size(settings.max_header_bytes.max(8192))
+                // The connection has its own limit, which no trickle of bytes extends.
+                .header_read_timeout(None);
+            let served = server.serve_connection(TokioIo::new(connection), service);
+            tokio::pin!(served);
+            let result = tokio::select! {
+                result = &mut served => result,
+                _ = stop.wait_for(|stop| *stop) => {
+                    served.as_mut().graceful_shutdown();
+                    match tokio::time::timeout(GRACE, served).await {
+                        Ok(result) => result,
+                        Err(_) => return,
+                    }
+                }
+            };
+            if let Err(error) = result {
+                debug!(%client, %error, "connection ended");
+            }
+        });
+    }
+    while connections.join_next().await.is_some() {}
+}
+
+/// Reads a body and forgets it; whether that was all of it.
+async fn discard(mut body: Incoming) -> bool {
+    if body.is_end_stream() {
+        return true;
+    }
+    if body.size_hint().lower() > MAX_DISCARDED {
+        return false;
+    }
+    let mut left = MAX_DISCARDED;
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else {
+            return false;
+        };
+        let len = frame.data_ref().map_or(0, |data| data.len() as u64);
+        match left.checked_sub(len) {
+            Some(rest) => left = rest,
+            None => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::StatusCode;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::task::LocalSet;
+
+    use super::*;
+    use crate::answer;
+
+    struct Echo;
+
+    impl Handler for Echo {
+        async fn answer(&self, head: Head, _: SocketAddr) -> Answer {
+            let status = match head.uri.path() {
+                "/teapot" => StatusCode::IM_A_TEAPOT,
+                _ => StatusCode::OK,
+            };
+            answer::error(status, head.method.as_str(), head.uri.path(), Vec::new())
+        }
+    }
+
+    /// All that a server answers to `request` on one connection, which the client then
+    /// ends on its side.
+    async fn ask(request: &[u8]) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let bounded = Bounded::new(listener, "test", 10, Duration::from_secs(60));
+        let (stop, stopped) = watch::channel(false);
+        let settings = Settings {
+            max_header_bytes: 8192,
+        };
+        let local = LocalSet::new();
+        let server = local.run_until(async {
+            let server = tokio::task::spawn_local(serve(bounded, settings, Rc::new(Echo), stopped));
+            let mut client = TcpStream::connect(address).await.unwrap();
+            // The server may close while it is written to.
+            let _ = client.write_all(request).await;
+            let mut text = Vec::new();
+            let mut part = [0; 4096];
+            loop {
+                match client.read(&mut part).await {
+                    Ok(0) | Err(_) => break,
+                    Ok(len) => text.extend_from_slice(&part[..len]),
+                }
+                if request.ends_with(b"keep") && text.ends_with(b"}") {
+                    break;
+                }
+            }
+            stop.send_replace(true);
+            server.await.unwrap();
+            String::from_utf8(text).unwrap()
+        });
+        server.await
+    }
+
+    #[tokio::test]
+    async fn pipelined_requests_are_answered_in_order() {
+        let text = ask(
+            b"GET /a HTTP/1.1\r\nHost: h\r\n\r\nGET /teapot HTTP/1.1\r\nHost: h\r\n\
+            Connection: close\r\n\r\n",
+        )
+        .await;
+        let first = text.find("HTTP/1.1 200").unwrap();
+        let second = text.find("HTTP/1.1 418").unwrap();
+        assert!(first < second, "{text}");
+        assert!(text.contains("\r\ndate: "), "{text}");
+    }
+
+    #[tokio::test]
+    async fn heads_that_are_too_large_are_refused() {
+        let long = format!(
+            "GET / HTTP/1.1\r\nHost: h\r\nX: {}\r\n\r\n",
+            "x".repeat(10_000)
+        );
+        let text = ask(long.as_bytes()).await;
+        assert!(text.starts_with("HTTP/1.1 431"), "{text}");
+        let many = format!(
+            "GET / HTTP/1.1\r\nHost: h\r\n{}\r\n",
+            "X: y\r\n".repeat(150)
+        );
+        assert!(ask(many.as_bytes()).await.starts_with("HTTP/1.1 431"));
+    }
+
+    #[tokio::test]
+    async fn bodies_are_not_in_the_way() {
+        let small = b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc\
+            GET /teapot HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+        assert!(
+            ask(small).await.contains("HTTP/1.1 418"),
+            "the next request is found"
+        );
+        let announced = b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999\r\n\r\nabc";
+        let text = ask(announced).await;
+        assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+        assert!(text.contains("connection: close"), "{text}");
+        let waiting = b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\
+            Expect: 100-continue\r\n\r\n";
+        let text = ask(waiting).await;
+        assert!(text.starts_with("HTTP/1.1 200"), "no 100 Continue: {text}");
+    }
+}
