@@ -13,5 +13,5 @@ mod target;
 
 pub use answer::{Answer, ErrorBody};
 pub use conn::{Bounded, Connection};
-pub use serve::{Handler, Head, Settings, serve};
+pub use serve::{Handler, Head, Phase, Settings, serve};
 pub use target::{BadTarget, Target};

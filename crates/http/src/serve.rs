@@ -26,6 +26,18 @@ pub trait Handler: 'static {
     fn answer(&self, head: Head, client: SocketAddr) -> impl Future<Output = Answer>;
 }
 
+/// What a server is told from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Serve.
+    Serve,
+    /// Accept nobody any more. Connections go on until their clients, or their limits, end
+    /// them: one that has just been accepted may carry a request that nobody has seen yet.
+    Close,
+    /// End, with a second for answers under way.
+    Stop,
+}
+
 /// Limits of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -44,24 +56,23 @@ const MAX_DISCARDED: u64 = 256 * 1024;
 /// How long connections have for the answers under way when the server stops.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Answers on `listener` until `stop` is true or nobody can set it any more. Must run in
-/// a [`tokio::task::LocalSet`].
+/// Answers on `listener` until `phase` says otherwise; nobody there to set it says stop.
+/// Ends with the last connection. Must run in a [`tokio::task::LocalSet`].
 pub async fn serve<H: Handler>(
     mut listener: Bounded,
     settings: Settings,
     handler: Rc<H>,
-    mut stop: watch::Receiver<bool>,
+    mut phase: watch::Receiver<Phase>,
 ) {
     let mut connections = JoinSet::new();
     loop {
         let (connection, client) = tokio::select! {
             accepted = listener.accept() => accepted,
-            // An error says that nobody is left to stop it: then it is over, too.
-            _ = stop.wait_for(|stop| *stop) => break,
+            _ = phase.wait_for(|phase| *phase >= Phase::Close) => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => continue,
         };
         let handler = Rc::clone(&handler);
-        let mut stop = stop.clone();
+        let mut phase = phase.clone();
         connections.spawn_local(async move {
             let service = service_fn(move |request: hyper::Request<Incoming>| {
                 let handler = Rc::clone(&handler);
@@ -86,7 +97,7 @@ pub async fn serve<H: Handler>(
             tokio::pin!(served);
             let result = tokio::select! {
                 result = &mut served => result,
-                _ = stop.wait_for(|stop| *stop) => {
+                _ = phase.wait_for(|phase| *phase == Phase::Stop) => {
                     served.as_mut().graceful_shutdown();
                     match tokio::time::timeout(GRACE, served).await {
                         Ok(result) => result,
@@ -99,6 +110,7 @@ pub async fn serve<H: Handler>(
             }
         });
     }
+    drop(listener);
     while connections.join_next().await.is_some() {}
 }
 
@@ -152,13 +164,13 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let bounded = Bounded::new(listener, "test", 10, Duration::from_secs(60));
-        let (stop, stopped) = watch::channel(false);
+        let (phase, phases) = watch::channel(Phase::Serve);
         let settings = Settings {
             max_header_bytes: 8192,
         };
         let local = LocalSet::new();
         let server = local.run_until(async {
-            let server = tokio::task::spawn_local(serve(bounded, settings, Rc::new(Echo), stopped));
+            let server = tokio::task::spawn_local(serve(bounded, settings, Rc::new(Echo), phases));
             let mut client = TcpStream::connect(address).await.unwrap();
             // The server may close while it is written to.
             let _ = client.write_all(request).await;
@@ -173,7 +185,8 @@ mod tests {
                     break;
                 }
             }
-            stop.send_replace(true);
+            drop(client);
+            phase.send_replace(Phase::Stop);
             server.await.unwrap();
             String::from_utf8(text).unwrap()
         });

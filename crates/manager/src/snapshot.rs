@@ -1,5 +1,6 @@
 //! What the data plane sees of the manager: rules and groups, replaced as a whole.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
@@ -35,8 +36,8 @@ pub struct ClusterSnapshot {
     pub cluster: Cluster,
     /// Its group; the same handle over all snapshots in which the group exists.
     pub group: Arc<GroupHandle>,
-    /// The group's members as the file names them.
-    pub members: Vec<MemberConfig>,
+    /// The group's members as the file has them, by name.
+    pub members: HashMap<String, MemberConfig>,
 }
 
 impl ClusterSnapshot {
@@ -47,9 +48,7 @@ impl ClusterSnapshot {
             Some((in_file, _)) => (in_file, Some(member.address)),
             None => (&*member.name, None),
         };
-        let mut members = self.members.iter();
-        let config = members.find(|config| config.name() == in_file)?;
-        origin_of(config, self.cluster.scheme, address)
+        origin_of(self.members.get(in_file)?, self.cluster.scheme, address)
     }
 }
 

@@ -522,17 +522,21 @@ impl State {
     fn next_clusters(&self, old: &Snapshot) -> Vec<Arc<ClusterSnapshot>> {
         let next = |cluster: &Cluster| {
             let entry = self.group(&cluster.group)?;
+            let members = entry.config.members.iter();
+            let members = members
+                .map(|member| (member.name(), member.clone()))
+                .collect();
             let same = old.clusters.iter().find(|old| {
                 old.cluster == *cluster
                     && Arc::ptr_eq(&old.group, &entry.handle)
-                    && old.members == entry.config.members
+                    && old.members == members
             });
             Some(match same {
                 Some(same) => Arc::clone(same),
                 None => Arc::new(ClusterSnapshot {
                     cluster: cluster.clone(),
                     group: Arc::clone(&entry.handle),
-                    members: entry.config.members.clone(),
+                    members,
                 }),
             })
         };

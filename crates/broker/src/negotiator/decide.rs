@@ -1,0 +1,447 @@
+//! Who gets which member, for how long, and who gets none.
+//!
+//! The member is chosen by the group's own strategy, of which Mohamed-Salem, Chen, Bochmann
+//! and Wong describe four for this very purpose ("An Experimental Prototype for Scalable
+//! Server Selection", 2003, section 4). What is decided here is which members are good
+//! enough for a client, and its quantum.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use evenkeel_config::{Quantum, Terms};
+use evenkeel_core::group::{Group, PickError, Request, View};
+use evenkeel_core::load::LoadId;
+use evenkeel_core::member::MemberId;
+use evenkeel_core::time::Instant;
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wish<'a> {
+    /// What its class gets.
+    pub terms: &'a Terms,
+    /// The mean response time that it wants, instead of that of its class.
+    pub response_time: Option<Duration>,
+    /// Members that it could not reach, by name.
+    pub avoid: &'a [String],
+    /// Members beside the chosen one that it wants to know.
+    pub alternatives: usize,
+    /// Who it is.
+    pub client: IpAddr,
+}
+
+/// What it gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Grant {
+    /// Index of its member.
+    pub member: usize,
+    /// How long it may use it, in seconds.
+    pub quantum: u64,
+    /// Other members that would do as well, in no particular order.
+    pub alternatives: Vec<usize>,
+}
+
+/// Why it gets nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Refusal {
+    /// No member takes traffic.
+    NoMember,
+    /// None is known to have the response time.
+    ResponseTime(Duration),
+    /// None has room left for the class.
+    Class(f32),
+}
+
+/// Decides, and counts the client at its member. `excluded` is room for the work.
+pub(super) fn decide(
+    group: &Group,
+    wish: &Wish<'_>,
+    now: Instant,
+    rng: &mut fastrand::Rng,
+    excluded: &mut Vec<MemberId>,
+) -> Result<Grant, Refusal> {
+    excluded.clear();
+    let request = Request::at(now);
+    let view = group.view(&request);
+    let why = exclude(&view, wish, excluded);
+    let good = excluded.len();
+    // A wish only: one that cannot be met is better served by a member that perhaps came
+    // back than not at all.
+    for member in group.members() {
+        let (in_file, _) = member.name.split_once('/').unwrap_or((&member.name, ""));
+        if wish
+            .avoid
+            .iter()
+            .any(|a| **a == *member.name || a == in_file)
+        {
+            excluded.push(member.id);
+        }
+    }
+    let ask = |excluded: &[MemberId], rng: &mut fastrand::Rng| {
+        let request = Request {
+            now,
+            client: Some(wish.client),
+            tried: excluded,
+        };
+        group.choose(&request, rng)
+    };
+    let mut chosen = ask(excluded, rng);
+    if chosen == Err(PickError::NoneEligible) && excluded.len() > good {
+        excluded.truncate(good);
+        chosen = ask(excluded, rng);
+    }
+    let member = chosen.map_err(|_| why.unwrap_or(Refusal::NoMember))?;
+    let quantum = quantum(&view, member, wish.terms.quantum);
+    let alternatives = alternatives(&view, member, wish.alternatives, excluded, rng);
+    group.assign(member);
+    Ok(Grant {
+        member,
+        quantum,
+        alternatives,
+    })
+}
+
+/// Excludes those that are not good enough; answers why, if there was any.
+fn exclude(view: &View<'_>, wish: &Wish<'_>, excluded: &mut Vec<MemberId>) -> Option<Refusal> {
+    let response_time = wish.response_time.or(wish.terms.response_time);
+    let utilization = wish.terms.max_utilization;
+    if response_time.is_none() && utilization.is_none() {
+        return None;
+    }
+    let mean = utilization.and_then(|_| mean_load(view));
+    let mut why = None;
+    for (index, member) in view.members().iter().enumerate() {
+        if !view.is_eligible_unless_full(index) {
+            continue;
+        }
+        // Stronger than the other reason: a lower class is refused before anybody asks
+        // how fast a member is.
+        if let Some(max) = utilization
+            && let Some(load) = view.load(index).or(mean)
+            && load >= max
+        {
+            excluded.push(member.id);
+            why = Some(Refusal::Class(max));
+        } else if let Some(wanted) = response_time
+            && response_time_of(view, index).is_none_or(|seconds| seconds > wanted.as_secs_f32())
+        {
+            excluded.push(member.id);
+            why = why.or(Some(Refusal::ResponseTime(wanted)));
+        }
+    }
+    why
+}
+
+/// The mean response time of a member in seconds: what its location reports, else what
+/// this process has seen of it lately. `None` is unknown, and nothing to be promised.
+fn response_time_of(view: &View<'_>, index: usize) -> Option<f32> {
+    let settings = view.settings();
+    let (now, max_age) = (view.now(), settings.load_max_age);
+    let location = view.location(index);
+    let reported = location
+        .fresh(LoadId::RESPONSE_TIME, now, max_age)
+        .filter(|_| settings.adaptive);
+    // The average of what was seen decays without requests, and would promise the more
+    // the longer nobody has looked.
+    let is_seen = || view.slot(index).record().recent(now, max_age).total > 0;
+    reported.or_else(|| view.latency(index).filter(|_| is_seen()))
+}
+
+/// The mean of the known loads, with what was assigned since they were reported.
+fn mean_load(view: &View<'_>) -> Option<f32> {
+    let loads = (0..view.len())
+        .filter(|&index| view.is_eligible_unless_full(index))
+        .filter_map(|index| view.load(index));
+    let (sum, count) = loads.fold((0.0, 0u32), |(sum, count), load| (sum + load, count + 1));
+    (count > 0).then(|| sum / count as f32)
+}
+
+/// How long the member may be used, in seconds.
+///
+/// A hot member gives short quanta, so that its clients soon ask again and can be sent
+/// elsewhere: `max - u (max - min)`, cut to whole seconds, where `u` is how full it is,
+/// from 0 to 1. That is its utilisation, if the group's load is one; of any other load, the
+/// load over twice the mean of all members, so that an average one is half full. An unknown
+/// load counts as the mean; if all are unknown, members are half full. A member under a
+/// load alert is full.
+fn quantum(view: &View<'_>, member: usize, quantum: Quantum) -> u64 {
+    let (min, max) = match quantum {
+        Quantum::Fixed(time) => return time.as_secs(),
+        Quantum::ByLoad { min, max } => (min, max),
+    };
+    let fullness = || {
+        if view.location(member).is_alerted() {
+            return Some(1.0);
+        }
+        let own = view.load(member);
+        if view.settings().load_id.is_utilization() {
+            return own.or_else(|| mean_load(view));
+        }
+        let mean = mean_load(view)?;
+        (mean > 0.0).then(|| own.unwrap_or(mean) / (2.0 * mean))
+    };
+    let full = fullness().unwrap_or(0.5).clamp(0.0, 1.0);
+    let time = max.saturating_sub(max.saturating_sub(min).mul_f32(full));
+    time.as_secs().clamp(min.as_secs(), max.as_secs())
+}
+
+/// Up to `count` other members that would do as well.
+fn alternatives(
+    view: &View<'_>,
+    chosen: usize,
+    count: usize,
+    excluded: &[MemberId],
+    rng: &mut fastrand::Rng,
+) -> Vec<usize> {
+    let members = view.members();
+    if count == 0 || members.len() < 2 {
+        return Vec::new();
+    }
+    // Not always the same ones, or they all get the clients of a member that fails.
+    let start = rng.usize(..members.len());
+    let all = (start..members.len()).chain(0..start);
+    all.filter(|&index| {
+        let id = members.get(index).map(|member| member.id);
+        index != chosen
+            && view.is_eligible_unless_full(index)
+            && !id.is_some_and(|id| excluded.contains(&id))
+    })
+    .take(count)
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use evenkeel_core::group::{GroupSettings, Outcome};
+    use evenkeel_core::load::{LoadValue, Location};
+    use evenkeel_core::member::{Member, Reason, Slot, Weight};
+    use evenkeel_core::strategy::{Values, find};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn group(members: usize, load_id: LoadId) -> Group {
+        let member = |index: usize| Member {
+            id: MemberId(index as u64 + 1),
+            name: format!("m{index}:80").into(),
+            address: "192.0.2.1:80".parse().unwrap(),
+            max_connections: None,
+            location: Arc::new(Location::new(format!("l{index}"))),
+            slot: Arc::new(Slot::new(Weight::ONE)),
+        };
+        let members: Vec<_> = (0..members).map(member).collect();
+        let values = Values::defaults(find("least_utilization").unwrap());
+        let strategy = (values.kind().build)(&values, &members);
+        let settings = GroupSettings {
+            load_id,
+            ..GroupSettings::default()
+        };
+        Group::new("g", settings, strategy, members, Arc::default())
+    }
+
+    fn report(group: &Group, index: usize, id: LoadId, value: f64, ms: u64) {
+        let value = LoadValue::new(value).unwrap();
+        group.members()[index]
+            .location
+            .report(id, value, at(ms))
+            .unwrap();
+    }
+
+    fn wish(terms: &Terms) -> Wish<'_> {
+        Wish {
+            terms,
+            response_time: None,
+            avoid: &[],
+            alternatives: 0,
+            client: IpAddr::from([192, 0, 2, 9]),
+        }
+    }
+
+    fn ask(group: &Group, wish: &Wish<'_>, ms: u64) -> Result<Grant, Refusal> {
+        let mut rng = fastrand::Rng::with_seed(ms);
+        decide(group, wish, at(ms), &mut rng, &mut Vec::new())
+    }
+
+    #[test]
+    fn only_members_that_keep_the_response_time_are_given() {
+        let group = group(3, LoadId::CPU);
+        let terms = Terms::default();
+        let wish = Wish {
+            response_time: Some(Duration::from_millis(100)),
+            ..wish(&terms)
+        };
+        let refused = Err(Refusal::ResponseTime(Duration::from_millis(100)));
+        assert_eq!(ask(&group, &wish, 1000), refused, "nothing is known");
+        // The idle one is slow, the busy one is fast.
+        for (index, load, seconds) in [(0, 0.1, 0.3), (1, 0.9, 0.1), (2, 0.2, 0.101)] {
+            report(&group, index, LoadId::CPU, load, 1000);
+            report(&group, index, LoadId::RESPONSE_TIME, seconds, 1000);
+        }
+        for _ in 0..20 {
+            assert_eq!(ask(&group, &wish, 1500).map(|grant| grant.member), Ok(1));
+        }
+        assert_eq!(ask(&group, &wish, 17_000), refused, "all reports are old");
+
+        // What was seen counts where nothing is reported, as long as it is fresh.
+        let ticket = group.bind(2, at(17_000)).unwrap();
+        ticket.finish(Outcome::Success, at(17_050));
+        assert_eq!(ask(&group, &wish, 18_000).map(|grant| grant.member), Ok(2));
+        assert_eq!(
+            ask(&group, &wish, 40_000),
+            refused,
+            "nobody has looked since"
+        );
+        let strict = Terms {
+            response_time: Some(Duration::from_millis(10)),
+            ..Terms::default()
+        };
+        let of_class = super::tests::wish(&strict);
+        let refused = Err(Refusal::ResponseTime(Duration::from_millis(10)));
+        assert_eq!(ask(&group, &of_class, 18_000), refused);
+    }
+
+    #[test]
+    fn lower_classes_are_refused_first() {
+        let group = group(2, LoadId::CPU);
+        let guest = Terms {
+            max_utilization: Some(0.5),
+            ..Terms::default()
+        };
+        let gold = Terms::default();
+        assert!(
+            ask(&group, &wish(&guest), 500).is_ok(),
+            "nothing speaks against it"
+        );
+        // What a client costs is known from those before.
+        (0..100).for_each(|_| group.assign(1));
+        report(&group, 0, LoadId::CPU, 0.7, 1000);
+        report(&group, 1, LoadId::CPU, 0.4, 1000);
+        assert_eq!(
+            ask(&group, &wish(&guest), 1001).map(|grant| grant.member),
+            Ok(1)
+        );
+        // Between two reports, what was assigned fills it up.
+        let refused = (0..1000).position(|_| ask(&group, &wish(&guest), 1002).is_err());
+        assert!(refused.is_some_and(|after| after > 0), "{refused:?}");
+        assert_eq!(ask(&group, &wish(&guest), 1003), Err(Refusal::Class(0.5)));
+        assert!(ask(&group, &wish(&gold), 1003).is_ok());
+        // One whose load is unknown is as loaded as the other.
+        let group = super::tests::group(2, LoadId::CPU);
+        report(&group, 0, LoadId::CPU, 0.7, 1000);
+        assert_eq!(ask(&group, &wish(&guest), 1003), Err(Refusal::Class(0.5)));
+    }
+
+    #[test]
+    fn what_a_client_could_not_reach_it_does_not_get_again() {
+        let group = group(3, LoadId::CPU);
+        let terms = Terms::default();
+        let avoid = ["m0:80".to_owned(), "m1:80".to_owned()];
+        let some = Wish {
+            avoid: &avoid,
+            alternatives: 5,
+            ..wish(&terms)
+        };
+        for ms in 0..20 {
+            let grant = ask(&group, &some, ms + 1).unwrap();
+            assert_eq!((grant.member, grant.alternatives), (2, vec![]));
+        }
+        let avoid = avoid.iter().cloned().chain(["m2:80".to_owned()]);
+        let avoid: Vec<_> = avoid.collect();
+        let all = Wish {
+            avoid: &avoid,
+            ..some
+        };
+        assert!(ask(&group, &all, 5).is_ok(), "better than nothing");
+        for member in group.members() {
+            member.slot.set(Reason::Down, true);
+        }
+        assert_eq!(ask(&group, &all, 6), Err(Refusal::NoMember));
+    }
+
+    #[test]
+    fn a_hot_member_gives_short_quanta() {
+        let group = group(2, LoadId::CPU);
+        let by_load = Quantum::ByLoad {
+            min: Duration::from_secs(10),
+            max: Duration::from_secs(60),
+        };
+        let of = |group: &Group, member, ms| {
+            let request = Request::at(at(ms));
+            quantum(&group.view(&request), member, by_load)
+        };
+        assert_eq!(of(&group, 0, 1), 35, "half full, for all we know");
+        report(&group, 0, LoadId::CPU, 0.5, 1000);
+        report(&group, 1, LoadId::CPU, 1.7, 1000);
+        assert_eq!((of(&group, 0, 1000), of(&group, 1, 1000)), (35, 10));
+        report(&group, 0, LoadId::CPU, 0.0, 2000);
+        assert_eq!(of(&group, 0, 2000), 60);
+        group.members()[0].location.set_alerted(true);
+        assert_eq!(of(&group, 0, 2000), 10);
+
+        // Requests per second have no full: twice the average is.
+        let group = super::tests::group(2, LoadId::REQUESTS_PER_SECOND);
+        report(&group, 0, LoadId::REQUESTS_PER_SECOND, 300.0, 1000);
+        report(&group, 1, LoadId::REQUESTS_PER_SECOND, 100.0, 1000);
+        assert_eq!((of(&group, 0, 1000), of(&group, 1, 1000)), (22, 47));
+    }
+
+    proptest! {
+        /// Whatever is known: who is given is good enough, and a quantum is in its range.
+        #[test]
+        fn a_grant_keeps_its_promise(
+            loads in prop::collection::vec(prop::option::of((0.0f64..2.0, 0.0f64..0.4)), 1..8),
+            down in any::<u8>(),
+            max_utilization in prop::option::of(0.01f32..1.5),
+            response_time in prop::option::of(1u64..400),
+            alternatives in 0usize..5,
+            seed in any::<u64>(),
+        ) {
+            let group = group(loads.len(), LoadId::CPU);
+            for (index, load) in loads.iter().enumerate() {
+                if let Some((cpu, seconds)) = load {
+                    report(&group, index, LoadId::CPU, *cpu, 1000);
+                    report(&group, index, LoadId::RESPONSE_TIME, *seconds, 1000);
+                }
+                group.members()[index].slot.set(Reason::Down, down & 1 << index != 0);
+            }
+            let by_load = Quantum::ByLoad {
+                min: Duration::from_secs(3),
+                max: Duration::from_secs(9),
+            };
+            let terms = Terms { quantum: by_load, max_utilization, ..Terms::default() };
+            let wanted = response_time.map(Duration::from_millis);
+            let wish = Wish { response_time: wanted, alternatives, ..wish(&terms) };
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let good = |index: usize| {
+                let up = down & 1 << index == 0;
+                let fast = wanted.is_none_or(|wanted| {
+                    loads[index].is_some_and(|(_, s)| s as f32 <= wanted.as_secs_f32())
+                });
+                let room = max_utilization.zip(loads[index]).is_none_or(|(max, (u, _))| (u as f32) < max);
+                up && fast && room
+            };
+            match decide(&group, &wish, at(1001), &mut rng, &mut Vec::new()) {
+                Ok(grant) => {
+                    prop_assert!(good(grant.member));
+                    prop_assert!((3..=9).contains(&grant.quantum));
+                    prop_assert!(grant.alternatives.len() <= alternatives);
+                    for &other in &grant.alternatives {
+                        prop_assert!(other != grant.member && good(other));
+                    }
+                    let assigned = group.members()[grant.member].slot.record().assigned();
+                    prop_assert_eq!(assigned, 1);
+                }
+                Err(_) => {
+                    let known = |index: &usize| loads[*index].is_some();
+                    prop_assert!(!(0..loads.len()).filter(known).any(good));
+                    prop_assert!(group.members().iter().all(|m| m.slot.record().assigned() == 0));
+                }
+            }
+        }
+    }
+}

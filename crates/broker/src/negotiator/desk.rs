@@ -1,0 +1,554 @@
+//! The desk at which clients ask: from the head of a request to its answer.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_config::{Origin, Terms};
+use evenkeel_core::group::Group;
+use evenkeel_core::member::MemberId;
+use evenkeel_core::time::Clock;
+use evenkeel_http::answer::{self, Freshness};
+use evenkeel_http::{Answer, Handler, Head, Target};
+use evenkeel_manager::snapshot::{ClusterSnapshot, Snapshot};
+use hyper::header::{ACCEPT, ALLOW, HeaderName, RETRY_AFTER, VARY};
+use hyper::{Method, StatusCode};
+use tracing::debug;
+
+use super::decide::{Grant, Refusal, Wish, decide};
+use super::metrics::{ClassCounters, Ending, Metrics, Unheard};
+use super::wire::{
+    self, Binding, CLASS, MEDIA_TYPE, MOST_MEMBERS, NEGOTIATE, REBIND, RESPONSE_TIME, Refused,
+    SESSION, Server,
+};
+
+/// Everything that answers are made from. One thread has it.
+#[derive(Debug)]
+pub(super) struct Desk {
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    book: RefCell<Book>,
+    /// Room for the work on one request.
+    scratch: RefCell<Scratch>,
+}
+
+#[derive(Debug)]
+struct Scratch {
+    rng: fastrand::Rng,
+    excluded: Vec<MemberId>,
+}
+
+/// The clusters, and how to find them.
+#[derive(Debug, Default)]
+struct Book {
+    clusters: Vec<Counter>,
+    by_name: HashMap<String, usize>,
+    by_host: HashMap<String, usize>,
+}
+
+/// A cluster at the desk.
+#[derive(Debug)]
+struct Counter {
+    snapshot: Arc<ClusterSnapshot>,
+    /// The class of those who name none, and then the others in the order of the file.
+    counters: Vec<Arc<ClassCounters>>,
+    /// Where members are reached, worked out once per snapshot of the group.
+    origins: RefCell<Option<(Arc<Group>, Vec<Option<Origin>>)>>,
+}
+
+/// What a request asks for.
+#[derive(Debug)]
+struct Asked {
+    form: Form,
+    class: Option<String>,
+    response_time: Option<Duration>,
+    session: Option<String>,
+    avoid: Vec<String>,
+    alternatives: usize,
+}
+
+/// How the answer is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Form {
+    /// A redirect to a path of the site, that may be kept or not.
+    Redirect { to: String, keep: bool },
+    /// JSON.
+    Binding,
+}
+
+/// A request that is no negotiation.
+#[derive(Debug)]
+struct Problem {
+    why: Unheard,
+    status: StatusCode,
+    detail: String,
+    allowed: Vec<String>,
+}
+
+impl Problem {
+    fn new(why: Unheard, status: StatusCode, detail: impl Into<String>) -> Self {
+        Problem {
+            why,
+            status,
+            detail: detail.into(),
+            allowed: Vec::new(),
+        }
+    }
+
+    fn bad(detail: impl Into<String>) -> Self {
+        Problem::new(Unheard::BadParameter, StatusCode::BAD_REQUEST, detail)
+    }
+}
+
+impl Handler for Desk {
+    async fn answer(&self, head: Head, client: SocketAddr) -> Answer {
+        // A listener for both families gives IPv4 clients a mapped address.
+        let client = client.ip().to_canonical();
+        match self.hear(&head, client) {
+            Ok(answer) => answer,
+            Err(problem) => {
+                self.metrics.count(problem.why);
+                debug!(%client, why = problem.why.name(), detail = problem.detail, "not heard");
+                let allow = problem.allowed.join(", ");
+                let (status, name) = (problem.status, problem.why.name());
+                let answer = answer::error(status, name, &problem.detail, problem.allowed);
+                match status {
+                    StatusCode::METHOD_NOT_ALLOWED => answer::with(answer, ALLOW, &allow),
+                    _ => answer,
+                }
+            }
+        }
+    }
+}
+
+impl Desk {
+    pub fn new(clock: Clock, metrics: Arc<Metrics>) -> Self {
+        Desk {
+            clock,
+            metrics,
+            book: RefCell::default(),
+            scratch: RefCell::new(Scratch {
+                rng: fastrand::Rng::new(),
+                excluded: Vec::new(),
+            }),
+        }
+    }
+
+    /// Goes on with the clusters of another snapshot.
+    pub fn set(&self, next: &Snapshot) {
+        let mut book = Book::default();
+        for (index, snapshot) in next.clusters.iter().enumerate() {
+            let cluster = &snapshot.cluster;
+            let classes = cluster.classes.iter().map(|class| class.name.as_str());
+            let counters = std::iter::once("")
+                .chain(classes)
+                .map(|class| self.metrics.class(&cluster.name, class));
+            book.clusters.push(Counter {
+                snapshot: Arc::clone(snapshot),
+                counters: counters.collect(),
+                origins: RefCell::default(),
+            });
+            book.by_name.insert(cluster.name.clone(), index);
+            for host in &cluster.hosts {
+                book.by_host.insert(host.clone(), index);
+            }
+        }
+        self.book.replace(book);
+    }
+
+    fn hear(&self, head: &Head, client: IpAddr) -> Result<Answer, Problem> {
+        let target = Target::of(head).map_err(|error| {
+            let detail = error.to_string();
+            Problem::new(Unheard::Malformed, error.status(), detail)
+        })?;
+        let book = self.book.borrow();
+        let by_host = target.host.as_ref().and_then(|host| book.by_host.get(host));
+        let for_programs = target.path() == NEGOTIATE;
+        let (cluster, asked) = match for_programs {
+            true => {
+                check_method(head, &[Method::GET, Method::HEAD])?;
+                let (name, asked) = asked_in_query(target.query())?;
+                let cluster = match name {
+                    Some(name) => book.by_name.get(&name).ok_or_else(|| {
+                        let detail = format!("there is no cluster {name:?}");
+                        Problem::new(Unheard::UnknownCluster, StatusCode::NOT_FOUND, detail)
+                    })?,
+                    None => by_host.ok_or_else(|| {
+                        Problem::bad("cluster is missing, and Host is no site of a cluster")
+                    })?,
+                };
+                (cluster, asked)
+            }
+            false => {
+                let cluster = by_host.ok_or_else(|| {
+                    let detail = match &target.host {
+                        Some(host) => format!("{host:?} is no site that is served here"),
+                        None => "HTTP/1.0 without Host names no site".into(),
+                    };
+                    Problem::new(
+                        Unheard::UnknownHost,
+                        StatusCode::MISDIRECTED_REQUEST,
+                        detail,
+                    )
+                })?;
+                if target.path_and_query == "*" {
+                    check_method(head, &[Method::OPTIONS])?;
+                    return Ok(answer::empty(StatusCode::NO_CONTENT));
+                }
+                (cluster, asked_in_fields(head, target)?)
+            }
+        };
+        let Some(counter) = book.clusters.get(*cluster) else {
+            return Err(Problem::bad("there is no such cluster"));
+        };
+        self.negotiate(counter, &asked, client)
+    }
+
+    fn negotiate(
+        &self,
+        counter: &Counter,
+        asked: &Asked,
+        client: IpAddr,
+    ) -> Result<Answer, Problem> {
+        let cluster = &counter.snapshot.cluster;
+        let (index, terms) = counter.terms(asked.class.as_deref())?;
+        let wish = Wish {
+            terms,
+            response_time: asked.response_time,
+            avoid: &asked.avoid,
+            alternatives: asked.alternatives,
+            client,
+        };
+        let group = counter.snapshot.group.current.load_full();
+        let mut scratch = self.scratch.borrow_mut();
+        let Scratch { rng, excluded } = &mut *scratch;
+        let now = self.clock.now();
+        let granted = decide(&group, &wish, now, rng, excluded);
+        let server = |member: usize| counter.server(&group, member);
+        let granted = granted.and_then(|grant| {
+            // It is a member, and resolved: otherwise it would not have been chosen.
+            let server = server(grant.member).ok_or(Refusal::NoMember)?;
+            Ok((grant, server))
+        });
+        let session = match &asked.session {
+            Some(session) => session.clone(),
+            None => format!("{:032x}", rng.u128(..)),
+        };
+        let class = asked.class.as_deref().unwrap_or_default();
+        let ending = match (&granted, &asked.form) {
+            (Ok(_), Form::Redirect { .. }) => Ending::Redirected,
+            (Ok(_), Form::Binding) => Ending::Answered,
+            (Err(refusal), _) => (*refusal).into(),
+        };
+        if let Some(counters) = counter.counters.get(index) {
+            counters.count(ending);
+        }
+        debug!(
+            cluster = cluster.name,
+            class,
+            %client,
+            session,
+            ending = ending.name(),
+            member = granted.as_ref().ok().map(|(_, server)| server.name.as_str()),
+            quantum = granted.as_ref().ok().map(|(grant, _)| grant.quantum),
+            "negotiated"
+        );
+        let (grant, server) = match granted {
+            Ok(granted) => granted,
+            Err(refusal) => {
+                let after = answer::retry_after(terms.retry_after);
+                let body = Refused {
+                    error: ending.name().into(),
+                    detail: explain(refusal),
+                    cluster: cluster.name.clone(),
+                    class: asked.class.clone(),
+                    retry_after_seconds: after,
+                };
+                let answer = answer::json(StatusCode::SERVICE_UNAVAILABLE, &body, Freshness::None);
+                return Ok(answer::with(answer, RETRY_AFTER, &after.to_string()));
+            }
+        };
+        let freshness = Freshness::Seconds(grant.quantum);
+        let answer = match &asked.form {
+            Form::Redirect { to, keep: true } => answer::redirect(&server.url, to, freshness),
+            Form::Redirect { to, keep: false } => {
+                answer::redirect(&server.url, to, Freshness::None)
+            }
+            Form::Binding => {
+                let binding = counter.binding(&group, grant, server, asked, &session);
+                answer::json(StatusCode::OK, &binding, freshness)
+            }
+        };
+        let answer = answer::with(
+            answer,
+            VARY,
+            "accept, evenkeel-class, evenkeel-response-time",
+        );
+        Ok(answer::with(
+            answer,
+            HeaderName::from_static(SESSION),
+            &session,
+        ))
+    }
+}
+
+impl Counter {
+    /// What a class gets, and its place among the counters.
+    fn terms(&self, class: Option<&str>) -> Result<(usize, &Terms), Problem> {
+        let cluster = &self.snapshot.cluster;
+        let Some(name) = class else {
+            return Ok((0, &cluster.terms));
+        };
+        let mut classes = cluster.classes.iter().enumerate();
+        match classes.find(|(_, class)| class.name == name) {
+            Some((index, class)) => Ok((index + 1, &class.terms)),
+            None => Err(Problem {
+                allowed: cluster
+                    .classes
+                    .iter()
+                    .map(|class| class.name.clone())
+                    .collect(),
+                ..Problem::new(
+                    Unheard::UnknownClass,
+                    StatusCode::BAD_REQUEST,
+                    format!("cluster {:?} has no class {name:?}", cluster.name),
+                )
+            }),
+        }
+    }
+
+    /// A member as its clients see it.
+    fn server(&self, group: &Arc<Group>, index: usize) -> Option<Server> {
+        let mut origins = self.origins.borrow_mut();
+        let known = match &mut *origins {
+            Some((of, known)) if Arc::ptr_eq(of, group) => known,
+            stale => {
+                let members = group.members().iter();
+                let found = members.map(|member| self.snapshot.origin(member)).collect();
+                &mut stale.insert((Arc::clone(group), found)).1
+            }
+        };
+        let origin = known.get(index)?.as_ref()?;
+        let member = group.members().get(index)?;
+        Some(Server {
+            name: member.name.to_string(),
+            address: member.address,
+            url: origin.as_str().to_owned(),
+        })
+    }
+
+    fn binding(
+        &self,
+        group: &Arc<Group>,
+        grant: Grant,
+        server: Server,
+        asked: &Asked,
+        session: &str,
+    ) -> Binding {
+        let others = grant.alternatives.iter();
+        Binding {
+            cluster: self.snapshot.cluster.name.clone(),
+            class: asked.class.clone(),
+            server,
+            quantum_seconds: grant.quantum,
+            session: session.to_owned(),
+            alternatives: others
+                .filter_map(|&index| self.server(group, index))
+                .collect(),
+        }
+    }
+}
+
+fn explain(refusal: Refusal) -> String {
+    match refusal {
+        Refusal::NoMember => "no server of the cluster takes clients now".into(),
+        Refusal::ResponseTime(wanted) => {
+            format!("no server is known to answer within {wanted:?} on average")
+        }
+        Refusal::Class(max) => {
+            format!("all servers are at {max} of their capacity, which is all for this class")
+        }
+    }
+}
+
+fn check_method(head: &Head, allowed: &[Method]) -> Result<(), Problem> {
+    if allowed.contains(&head.method) {
+        return Ok(());
+    }
+    Err(Problem {
+        allowed: allowed.iter().map(ToString::to_string).collect(),
+        ..Problem::new(
+            Unheard::Method,
+            StatusCode::METHOD_NOT_ALLOWED,
+            format!("{} is not for this", head.method),
+        )
+    })
+}
+
+/// What a request for a site's own URL says, in its fields.
+fn asked_in_fields(head: &Head, target: Target) -> Result<Asked, Problem> {
+    // They never reach a server.
+    if matches!(head.method, Method::CONNECT | Method::TRACE) {
+        check_method(head, &[Method::GET, Method::HEAD, Method::POST])?;
+    }
+    let (to, keep) = match target.path_and_query.strip_prefix(REBIND) {
+        Some(rest) if rest.starts_with('/') => (rest.to_owned(), false),
+        Some(rest) if rest.is_empty() || rest.starts_with('?') => (format!("/{rest}"), false),
+        _ => (target.path_and_query, true),
+    };
+    let form = match wants_binding(head)? {
+        true => Form::Binding,
+        false => Form::Redirect { to, keep },
+    };
+    let mut asked = Asked::of(form);
+    for (name, set) in SETTERS {
+        let Setter::Field(field) = name else {
+            continue;
+        };
+        if let Some(value) = single(head, field)? {
+            set(&mut asked, value)?;
+        }
+    }
+    Ok(asked)
+}
+
+/// Whether `Accept` holds our own media type.
+fn wants_binding(head: &Head) -> Result<bool, Problem> {
+    for value in head.headers.get_all(ACCEPT) {
+        let value = value
+            .to_str()
+            .map_err(|_| Problem::bad("accept is not ASCII"))?;
+        let mut ranges = value.split(',');
+        let is_ours = |range: &str| {
+            let name = range.split(';').next().unwrap_or_default();
+            name.trim().eq_ignore_ascii_case(MEDIA_TYPE)
+        };
+        if ranges.any(is_ours) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn single<'a>(head: &'a Head, name: &str) -> Result<Option<&'a str>, Problem> {
+    let mut values = head.headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(value), None) => match value.to_str() {
+            Ok(value) => Ok(Some(value.trim())),
+            Err(_) => Err(Problem::bad(format!("{name} is not ASCII"))),
+        },
+        (Some(_), Some(_)) => Err(Problem::bad(format!("{name} comes more than once"))),
+    }
+}
+
+/// What programs say in the query: the name of the cluster, and the rest.
+fn asked_in_query(query: &str) -> Result<(Option<String>, Asked), Problem> {
+    let mut asked = Asked::of(Form::Binding);
+    let mut cluster = None;
+    let mut seen: Vec<String> = Vec::new();
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        if seen.iter().any(|known| *known == name) {
+            return Err(Problem::bad(format!("{name:?} comes more than once")));
+        }
+        let setter = SETTERS.iter().find_map(|(setter, set)| match setter {
+            Setter::Parameter(known) if *known == name => Some(set),
+            _ => None,
+        });
+        match setter {
+            Some(set) => set(&mut asked, &value)?,
+            None if name == "cluster" => cluster = Some(value.into_owned()),
+            None => {
+                let known = SETTERS.iter().filter_map(|(setter, _)| match setter {
+                    Setter::Parameter(name) => Some((*name).to_owned()),
+                    Setter::Field(_) => None,
+                });
+                return Err(Problem {
+                    allowed: std::iter::once("cluster".to_owned()).chain(known).collect(),
+                    ..Problem::bad(format!("there is no parameter {name:?}"))
+                });
+            }
+        }
+        seen.push(name.into_owned());
+    }
+    Ok((cluster, asked))
+}
+
+impl Asked {
+    fn of(form: Form) -> Self {
+        Asked {
+            form,
+            class: None,
+            response_time: None,
+            session: None,
+            avoid: Vec::new(),
+            alternatives: 0,
+        }
+    }
+
+    fn set_class(&mut self, value: &str) -> Result<(), Problem> {
+        self.class = Some(value.to_owned());
+        Ok(())
+    }
+
+    fn set_response_time(&mut self, value: &str) -> Result<(), Problem> {
+        let time = wire::time(value);
+        self.response_time = Some(time.ok_or_else(|| {
+            Problem::bad(format!(
+                "{value:?} is no response time; expected a number with a unit, as in 200ms or 1.5s, of at most 3600s"
+            ))
+        })?);
+        Ok(())
+    }
+
+    fn set_session(&mut self, value: &str) -> Result<(), Problem> {
+        if !wire::is_session(value) {
+            return Err(Problem::bad(
+                "a session id has 1 to 64 letters, digits, \"-\" and \"_\"",
+            ));
+        }
+        self.session = Some(value.to_owned());
+        Ok(())
+    }
+
+    fn set_avoid(&mut self, value: &str) -> Result<(), Problem> {
+        let names: Vec<String> = value.split(',').map(str::to_owned).collect();
+        if names.len() > MOST_MEMBERS {
+            return Err(Problem::bad(format!(
+                "at most {MOST_MEMBERS} servers can be avoided"
+            )));
+        }
+        self.avoid = names;
+        Ok(())
+    }
+
+    fn set_alternatives(&mut self, value: &str) -> Result<(), Problem> {
+        let number = value.parse().ok().filter(|&number| number <= MOST_MEMBERS);
+        self.alternatives = number.ok_or_else(|| {
+            Problem::bad(format!("alternatives is a number from 0 to {MOST_MEMBERS}"))
+        })?;
+        Ok(())
+    }
+}
+
+/// Where something is said: in a field of a request for a site, or in a parameter of one
+/// by a program.
+enum Setter {
+    Field(&'static str),
+    Parameter(&'static str),
+}
+
+type Set = fn(&mut Asked, &str) -> Result<(), Problem>;
+
+static SETTERS: &[(Setter, Set)] = &[
+    (Setter::Field(CLASS), Asked::set_class),
+    (Setter::Field(RESPONSE_TIME), Asked::set_response_time),
+    (Setter::Field(SESSION), Asked::set_session),
+    (Setter::Parameter("class"), Asked::set_class),
+    (Setter::Parameter("response_time"), Asked::set_response_time),
+    (Setter::Parameter("session"), Asked::set_session),
+    (Setter::Parameter("avoid"), Asked::set_avoid),
+    (Setter::Parameter("alternatives"), Asked::set_alternatives),
+];

@@ -1,0 +1,157 @@
+//! What the negotiator counts.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::decide::Refusal;
+
+/// How a negotiation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// With a redirect to a member.
+    Redirected,
+    /// With an answer for programs.
+    Answered,
+    /// Refused: no member takes traffic.
+    NoMember,
+    /// Refused: no member is known to have the response time.
+    ResponseTime,
+    /// Refused: no member has room left for the class.
+    ClassLimit,
+}
+
+impl Ending {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Ending; 5] = [
+        Ending::Redirected,
+        Ending::Answered,
+        Ending::NoMember,
+        Ending::ResponseTime,
+        Ending::ClassLimit,
+    ];
+
+    /// The name that metrics and the admin API use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Ending::Redirected => "redirected",
+            Ending::Answered => "answered",
+            Ending::NoMember => "no_member",
+            Ending::ResponseTime => "response_time",
+            Ending::ClassLimit => "class_limit",
+        }
+    }
+}
+
+impl From<Refusal> for Ending {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NoMember => Ending::NoMember,
+            Refusal::ResponseTime(_) => Ending::ResponseTime,
+            Refusal::Class(_) => Ending::ClassLimit,
+        }
+    }
+}
+
+/// Why a request was no negotiation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unheard {
+    /// `Host` or target could be understood in two ways, or not at all.
+    Malformed,
+    /// `Host` is no site of ours.
+    UnknownHost,
+    /// There is no such cluster.
+    UnknownCluster,
+    /// The cluster has no such class.
+    UnknownClass,
+    /// A parameter, or a field, is wrong.
+    BadParameter,
+    /// The method is not for this.
+    Method,
+}
+
+impl Unheard {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Unheard; 6] = [
+        Unheard::Malformed,
+        Unheard::UnknownHost,
+        Unheard::UnknownCluster,
+        Unheard::UnknownClass,
+        Unheard::BadParameter,
+        Unheard::Method,
+    ];
+
+    /// The name that metrics and answers use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unheard::Malformed => "malformed",
+            Unheard::UnknownHost => "unknown_host",
+            Unheard::UnknownCluster => "unknown_cluster",
+            Unheard::UnknownClass => "unknown_class",
+            Unheard::BadParameter => "bad_parameter",
+            Unheard::Method => "method",
+        }
+    }
+}
+
+/// The counters. They only ever grow, and outlive every change of the configuration.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    unheard: [AtomicU64; Unheard::ALL.len()],
+    /// By cluster and class; the class of those who name none is empty.
+    classes: Mutex<BTreeMap<(String, String), Arc<ClassCounters>>>,
+}
+
+/// Counters of one class of a cluster.
+#[derive(Debug, Default)]
+pub(super) struct ClassCounters([AtomicU64; Ending::ALL.len()]);
+
+impl ClassCounters {
+    pub fn count(&self, ending: Ending) {
+        self.0[ending as usize].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Negotiations of one class of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassTotals {
+    /// Name of the cluster.
+    pub cluster: String,
+    /// Name of the class; empty for those who name none.
+    pub class: String,
+    /// How many ended how.
+    pub endings: [(Ending, u64); Ending::ALL.len()],
+}
+
+impl Metrics {
+    pub(super) fn count(&self, unheard: Unheard) {
+        self.unheard[unheard as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn class(&self, cluster: &str, class: &str) -> Arc<ClassCounters> {
+        let mut classes = self.classes.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(classes.entry((cluster.into(), class.into())).or_default())
+    }
+
+    /// Requests that were no negotiation, by why.
+    pub fn unheard(&self) -> [(Unheard, u64); Unheard::ALL.len()] {
+        Unheard::ALL.map(|unheard| {
+            let count = self.unheard[unheard as usize].load(Ordering::Relaxed);
+            (unheard, count)
+        })
+    }
+
+    /// Negotiations by cluster and class, of all that ever were configured.
+    pub fn classes(&self) -> Vec<ClassTotals> {
+        let classes = self.classes.lock().unwrap_or_else(PoisonError::into_inner);
+        let totals = classes
+            .iter()
+            .map(|((cluster, class), counters)| ClassTotals {
+                cluster: cluster.clone(),
+                class: class.clone(),
+                endings: Ending::ALL
+                    .map(|ending| (ending, counters.0[ending as usize].load(Ordering::Relaxed))),
+            });
+        totals.collect()
+    }
+}
