@@ -22,6 +22,7 @@ pub struct Balancer {
     _stdout: BufReader<ChildStdout>,
     rules: HashMap<String, SocketAddr>,
     admin: Option<SocketAddr>,
+    negotiator: Option<SocketAddr>,
     log: Arc<Mutex<String>>,
     folder: Folder,
 }
@@ -51,6 +52,7 @@ impl Balancer {
             process,
             rules: HashMap::new(),
             admin: None,
+            negotiator: None,
             log,
             folder,
         };
@@ -95,6 +97,11 @@ impl Balancer {
     /// A new connection to the rule `web`.
     pub fn connect(&self) -> Wire {
         Wire::connect(self.address("web"))
+    }
+
+    /// Where clients negotiate; with several addresses, the last one.
+    pub fn negotiator(&self) -> SocketAddr {
+        self.negotiator.expect("a negotiator")
     }
 
     /// Where the admin API is.
@@ -198,6 +205,7 @@ impl Balancer {
                 ["listening:", "rule", name, "on", at] => {
                     self.rules.insert(name.to_owned(), address(at));
                 }
+                ["listening:", "negotiator", "on", at] => self.negotiator = Some(address(at)),
                 ["listening:", "admin", "API", "on", at] => self.admin = Some(address(at)),
                 _ => {}
             }

@@ -14,7 +14,9 @@ use axum::routing::{get, post, put};
 use axum::{Json, Router, middleware};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy;
-use evenkeel_manager::status::{GroupStatus, LocationStatus, MemberStatus, RuleStatus, Status};
+use evenkeel_manager::status::{
+    ClusterStatus, GroupStatus, LocationStatus, MemberStatus, RuleStatus, Status,
+};
 use evenkeel_manager::{ManageError, ReloadError};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -41,6 +43,7 @@ pub(crate) fn router(sources: Arc<Sources>, guarded_by: Guard) -> Router {
         .route("/v1/groups/{group}", get(group))
         .route("/v1/groups/{group}/members/{member}", get(member))
         .route("/v1/locations", get(locations))
+        .route("/v1/clusters", get(clusters))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
@@ -319,6 +322,10 @@ async fn rules(State(sources): State<Arc<Sources>>) -> Json<Vec<RuleStatus>> {
 
 async fn groups(State(sources): State<Arc<Sources>>) -> Json<Vec<GroupStatus>> {
     Json(sources.manager.status().groups)
+}
+
+async fn clusters(State(sources): State<Arc<Sources>>) -> Json<Vec<ClusterStatus>> {
+    Json(sources.status().clusters)
 }
 
 async fn locations(State(sources): State<Arc<Sources>>) -> Json<Vec<LocationStatus>> {

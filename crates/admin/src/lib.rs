@@ -25,6 +25,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use evenkeel_broker::negotiator::Negotiator;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::Admin;
 use evenkeel_manager::status::Status;
@@ -42,6 +43,8 @@ pub struct Sources {
     pub config_file: PathBuf,
     /// The data plane: its counters, and where it really listens.
     pub proxy: Proxy,
+    /// Where clients negotiate: its counters, and where it really listens.
+    pub negotiator: Negotiator,
     /// Counters of the access log's writer.
     pub access_log: access_log::Counts,
     /// Set when the process begins to shut down: `/readyz` then says no.
@@ -49,14 +52,24 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// The manager's status, with the addresses that the rules really listen on: the
-    /// configuration may leave the port to the system.
+    /// The manager's status, with the addresses that are really listened on (the
+    /// configuration may leave the port to the system), and with what clients negotiated.
     fn status(&self) -> Status {
         let mut status = self.manager.status();
         for rule in &mut status.rules {
             for address in &mut rule.listen {
                 let real = self.proxy.local_address(&rule.name, *address);
                 *address = real.unwrap_or(*address);
+            }
+        }
+        status.negotiator = self.negotiator.local_addresses();
+        for totals in self.negotiator.metrics().classes() {
+            let mut clusters = status.clusters.iter_mut();
+            let cluster = clusters.find(|cluster| cluster.name == totals.cluster);
+            let mut classes = cluster.into_iter().flat_map(|cluster| &mut cluster.classes);
+            if let Some(class) = classes.find(|class| class.name == totals.class) {
+                let endings = totals.endings.into_iter();
+                class.negotiations = endings.map(|(e, count)| (e.name().into(), count)).collect();
             }
         }
         status

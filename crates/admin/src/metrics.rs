@@ -168,6 +168,7 @@ pub(crate) fn render(sources: &Sources) -> String {
     let mut out = Exposition::default();
     process(&mut out, sources, &status);
     rules(&mut out, sources, &status);
+    negotiations(&mut out, sources);
     groups(&mut out, &status.groups);
     queues(&mut out, &sources.manager.snapshots().borrow());
     members(&mut out, &status.groups);
@@ -490,6 +491,33 @@ fn locations(out: &mut Exposition, locations: &[LocationStatus]) {
     for (location, load) in loads() {
         let labels = [("location", &*location.name), ("load", &*load.id)];
         out.sample(&labels, load.age_seconds);
+    }
+}
+
+fn negotiations(out: &mut Exposition, sources: &Sources) {
+    let metrics = sources.negotiator.metrics();
+    out.family(
+        "evenkeel_negotiations_total",
+        Type::Counter,
+        "Clients that negotiated, by how that ended; class is empty for those who name none.",
+    );
+    for totals in metrics.classes() {
+        for (ending, count) in totals.endings {
+            let labels = [
+                ("cluster", totals.cluster.as_str()),
+                ("class", &totals.class),
+                ("result", ending.name()),
+            ];
+            out.sample(&labels, count as f64);
+        }
+    }
+    out.family(
+        "evenkeel_negotiator_unheard_total",
+        Type::Counter,
+        "Requests to the negotiator that were no negotiation, by why.",
+    );
+    for (why, count) in metrics.unheard() {
+        out.sample(&[("reason", why.name())], count as f64);
     }
 }
 

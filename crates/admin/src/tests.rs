@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use evenkeel_broker::negotiator::Negotiator;
 use evenkeel_core::load::LOADS_PER_LOCATION;
 use evenkeel_core::time::Clock;
 use evenkeel_manager::config::{self, Admin};
@@ -66,6 +67,7 @@ impl Balancer {
         let sources = Arc::new(Sources {
             manager,
             config_file,
+            negotiator: Negotiator::start(clock).unwrap(),
             proxy,
             access_log: access_log::Counts::default(),
             draining: AtomicBool::new(false),

@@ -287,6 +287,8 @@ mod tests {
             rules: Vec::new(),
             groups: groups.iter().map(|name| group(name)).collect(),
             locations: Vec::new(),
+            negotiator: Vec::new(),
+            clusters: Vec::new(),
         };
         Ok((status, explain))
     }

@@ -8,7 +8,9 @@ use evenkeel_admin::view::{self, GroupView};
 use evenkeel_admin::wire::{
     Done, Explain, Reloaded, Report, SetAlert, SetEnabled, SetState, SetStrategy, SetWeight,
 };
-use evenkeel_manager::status::{GroupStatus, LocationStatus, RuleStatus, Status};
+use evenkeel_manager::status::{
+    ClassStatus, ClusterStatus, GroupStatus, LocationStatus, RuleStatus, Status,
+};
 use evenkeel_manager::{AdminState, AlertSetting};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -220,12 +222,48 @@ fn status(status: &Status) -> String {
         },
         None => String::new(),
     };
+    let clusters = match status.clusters.is_empty() {
+        true => String::new(),
+        false => cluster_table(&status.clusters) + "\n",
+    };
     format!(
-        "configuration {}{reload}\n\n{}\n{}",
+        "configuration {}{reload}\n\n{}\n{clusters}{}",
         status.generation,
         rule_table(&status.rules),
         member_tables(status)
     )
+}
+
+fn cluster_table(clusters: &[ClusterStatus]) -> String {
+    let heads = [
+        Head::words("CLUSTER"),
+        Head::words("CLASS"),
+        Head::words("GROUP"),
+        Head::words("HOSTS"),
+        Head::numbers("BOUND"),
+        Head::numbers("REFUSED"),
+    ];
+    let row = |cluster: &ClusterStatus, class: &ClassStatus| {
+        let is_bound = |name: &str| matches!(name, "redirected" | "answered");
+        let count = |bound: bool| {
+            let counts = class.negotiations.iter();
+            let counts = counts.filter(|(name, _)| is_bound(name) == bound);
+            counts.map(|(_, count)| count).sum::<u64>().to_string()
+        };
+        vec![
+            cluster.name.clone(),
+            class.name.clone(),
+            cluster.group.clone(),
+            cluster.hosts.join(" "),
+            count(true),
+            count(false),
+        ]
+    };
+    let rows = clusters.iter().flat_map(|cluster| {
+        let classes = cluster.classes.iter();
+        classes.map(move |class| row(cluster, class))
+    });
+    text::table(&heads, &rows.collect::<Vec<_>>())
 }
 
 fn member_tables(status: &Status) -> String {

@@ -10,10 +10,12 @@ use std::time::Duration;
 
 use evenkeel_admin::access_log::{Counts, Writer};
 use evenkeel_admin::{Sources, serve};
+use evenkeel_broker::negotiator::Negotiator;
 use evenkeel_core::time::Clock;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::watch::{Cause, Reloads};
 use evenkeel_manager::config::{self, AccessLog as Target, Admin, Config};
+use evenkeel_manager::snapshot::DataPlane;
 use evenkeel_proxy::Proxy;
 use evenkeel_proxy::access::AccessLog;
 use tokio::net::TcpListener;
@@ -56,14 +58,23 @@ async fn live(file: &Path) -> Result<(), Failure> {
     let cores = available_parallelism().map_or(1, usize::from);
     let workers = config.workers.unwrap_or(cores);
     let proxy = Proxy::start(clock, workers).map_err(|error| Failure::new(error.to_string()))?;
-    let manager = Manager::new(clock, Arc::new(proxy.clone()));
-    let process = Process { manager, proxy };
+    let negotiator = Negotiator::start(clock)
+        .map_err(|error| Failure::new(format!("cannot start the negotiator: {error}")))?;
+    let planes: Vec<Arc<dyn DataPlane>> =
+        vec![Arc::new(proxy.clone()), Arc::new(negotiator.clone())];
+    let manager = Manager::new(clock, Arc::new(planes));
+    let process = Process {
+        manager,
+        proxy,
+        negotiator,
+    };
     process.live(file, config, signals, reloads).await
 }
 
 struct Process {
     manager: Arc<Manager>,
     proxy: Proxy,
+    negotiator: Negotiator,
 }
 
 impl Process {
@@ -96,6 +107,7 @@ impl Process {
             manager: Arc::clone(&self.manager),
             config_file: file.to_owned(),
             proxy: self.proxy.clone(),
+            negotiator: self.negotiator.clone(),
             access_log: access_log.counts.clone(),
             draining: AtomicBool::new(false),
         });
@@ -144,6 +156,9 @@ impl Process {
                 }
             }
         }
+        for address in self.negotiator.local_addresses() {
+            text.push_str(&format!("listening: negotiator on {address}\n"));
+        }
         if let Some(Ok(address)) = admin.map(TcpListener::local_addr) {
             text.push_str(&format!("listening: admin API on {address}\n"));
         }
@@ -179,6 +194,11 @@ impl Process {
     }
 
     async fn drain(&self, signals: &mut Signals) {
+        // First, so that nobody is sent anywhere by a process that is about to forget it.
+        let negotiator = self.negotiator.clone();
+        let stopped = tokio::task::spawn_blocking(move || negotiator.stop());
+        // A panic there is told by the negotiator.
+        let _ = stopped.await;
         self.proxy.drain(self.manager.config().shutdown_grace);
         let proxy = self.proxy.clone();
         let mut drained = tokio::task::spawn_blocking(move || proxy.join());

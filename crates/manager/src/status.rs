@@ -4,7 +4,7 @@
 //! names; what is not known is `null`.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use evenkeel_core::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use crate::alerts::{self, AlertSetting, Alerted};
-use crate::config::Protocol;
+use crate::config::{Cluster, Protocol, Quantum, Terms};
 use crate::manager::{ManageError, Manager, Owned, entry};
 use crate::snapshot::GroupHandle;
 use crate::state::{AdminState, Endpoint, GroupEntry, State};
@@ -39,6 +39,62 @@ pub struct Status {
     pub groups: Vec<GroupStatus>,
     /// By name.
     pub locations: Vec<LocationStatus>,
+    /// Where clients negotiate.
+    #[serde(default)]
+    pub negotiator: Vec<SocketAddr>,
+    /// What they negotiate for, in the order of the file.
+    #[serde(default)]
+    pub clusters: Vec<ClusterStatus>,
+}
+
+/// A cluster that clients negotiate for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// Name.
+    pub name: String,
+    /// Name of the group that serves it.
+    pub group: String,
+    /// The site's names.
+    pub hosts: Vec<String>,
+    /// Those who name no class, and then the classes in the order of the file.
+    pub classes: Vec<ClassStatus>,
+}
+
+/// A client class of a cluster.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClassStatus {
+    /// Name; empty for those who name none.
+    pub name: String,
+    /// Shortest and longest quantum.
+    pub quantum_seconds: (u64, u64),
+    /// Mean response time that its servers must have, if none is asked for.
+    pub response_time_ms: Option<f64>,
+    /// Largest utilisation at which a server takes it.
+    pub max_utilization: Option<f32>,
+    /// Negotiations of this process, by how they ended.
+    pub negotiations: BTreeMap<Word, u64>,
+}
+
+fn cluster_status(cluster: &Cluster) -> ClusterStatus {
+    let class = |name: &str, terms: &Terms| ClassStatus {
+        name: name.into(),
+        quantum_seconds: match terms.quantum {
+            Quantum::Fixed(time) => (time.as_secs(), time.as_secs()),
+            Quantum::ByLoad { min, max } => (min.as_secs(), max.as_secs()),
+        },
+        response_time_ms: terms.response_time.map(|time| time.as_secs_f64() * 1e3),
+        max_utilization: terms.max_utilization,
+        negotiations: BTreeMap::new(),
+    };
+    let classes = cluster.classes.iter();
+    ClusterStatus {
+        name: cluster.name.clone(),
+        group: cluster.group.clone(),
+        hosts: cluster.hosts.clone(),
+        classes: std::iter::once(class("", &cluster.terms))
+            .chain(classes.map(|known| class(&known.name, &known.terms)))
+            .collect(),
+    }
 }
 
 /// A start or reload.
@@ -341,6 +397,16 @@ impl Manager {
                 .map(|entry| group_status(entry, &alerted, now))
                 .collect(),
             locations,
+            negotiator: match &state.snapshot.negotiator {
+                Some(negotiator) => negotiator.listen.clone(),
+                None => Vec::new(),
+            },
+            clusters: state
+                .snapshot
+                .clusters
+                .iter()
+                .map(|c| cluster_status(&c.cluster))
+                .collect(),
         }
     }
 

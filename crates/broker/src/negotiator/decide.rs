@@ -11,7 +11,7 @@ use std::time::Duration;
 use evenkeel_config::{Quantum, Terms};
 use evenkeel_core::group::{Group, PickError, Request, View};
 use evenkeel_core::load::LoadId;
-use evenkeel_core::member::MemberId;
+use evenkeel_core::member::{MemberId, Reason};
 use evenkeel_core::time::Instant;
 
 /// What a client asks for.
@@ -61,7 +61,9 @@ pub(super) fn decide(
 ) -> Result<Grant, Refusal> {
     excluded.clear();
     let request = Request::at(now);
-    let view = group.view(&request);
+    // A member under a load alert serves those whom nobody else can: it must be good
+    // enough for them, too.
+    let view = group.view(&request).despite_alerts();
     let why = exclude(&view, wish, excluded);
     let good = excluded.len();
     // A wish only: one that cannot be met is better served by a member that perhaps came
@@ -169,7 +171,7 @@ fn quantum(view: &View<'_>, member: usize, quantum: Quantum) -> u64 {
         Quantum::ByLoad { min, max } => (min, max),
     };
     let fullness = || {
-        if view.location(member).is_alerted() {
+        if view.slot(member).has(Reason::Shedding) {
             return Some(1.0);
         }
         let own = view.load(member);
@@ -203,6 +205,7 @@ fn alternatives(
         let id = members.get(index).map(|member| member.id);
         index != chosen
             && view.is_eligible_unless_full(index)
+            && !view.slot(index).has(Reason::Shedding)
             && !id.is_some_and(|id| excluded.contains(&id))
     })
     .take(count)
@@ -215,7 +218,7 @@ mod tests {
 
     use evenkeel_core::group::{GroupSettings, Outcome};
     use evenkeel_core::load::{LoadValue, Location};
-    use evenkeel_core::member::{Member, Reason, Slot, Weight};
+    use evenkeel_core::member::{Member, Slot, Weight};
     use evenkeel_core::strategy::{Values, find};
     use proptest::prelude::*;
 
@@ -364,6 +367,33 @@ mod tests {
     }
 
     #[test]
+    fn members_under_alert_serve_those_whom_nobody_else_can() {
+        let group = group(3, LoadId::CPU);
+        for (index, seconds) in [(0, 0.1), (1, 0.3), (2, 0.3)] {
+            report(&group, index, LoadId::RESPONSE_TIME, seconds, 1000);
+            group.members()[index]
+                .slot
+                .set(Reason::Shedding, index != 2);
+        }
+        let terms = Terms::default();
+        let any = wish(&terms);
+        let of = |milliseconds| Wish {
+            response_time: Some(Duration::from_millis(milliseconds)),
+            alternatives: 3,
+            ..any
+        };
+        for ms in 1001..1020 {
+            assert_eq!(ask(&group, &any, ms).map(|grant| grant.member), Ok(2));
+            let fast = ask(&group, &of(200), ms).unwrap();
+            assert_eq!((fast.member, fast.alternatives), (0, vec![]));
+        }
+        assert!(ask(&group, &of(50), 1020).is_err());
+        group.members()[2].slot.set(Reason::Shedding, true);
+        let given = (1001..1050).map(|ms| ask(&group, &any, ms).unwrap().member);
+        assert!(given.collect::<std::collections::HashSet<_>>().len() == 3);
+    }
+
+    #[test]
     fn a_hot_member_gives_short_quanta() {
         let group = group(2, LoadId::CPU);
         let by_load = Quantum::ByLoad {
@@ -380,7 +410,7 @@ mod tests {
         assert_eq!((of(&group, 0, 1000), of(&group, 1, 1000)), (35, 10));
         report(&group, 0, LoadId::CPU, 0.0, 2000);
         assert_eq!(of(&group, 0, 2000), 60);
-        group.members()[0].location.set_alerted(true);
+        group.members()[0].slot.set(Reason::Shedding, true);
         assert_eq!(of(&group, 0, 2000), 10);
 
         // Requests per second have no full: twice the average is.
