@@ -55,7 +55,15 @@ struct Counter {
     /// The class of those who name none, and then the others in the order of the file.
     counters: Vec<Arc<ClassCounters>>,
     /// Where members are reached, worked out once per snapshot of the group.
-    origins: RefCell<Option<(Arc<Group>, Vec<Option<Origin>>)>>,
+    origins: RefCell<Option<Origins>>,
+}
+
+/// Where the members of a group are reached.
+#[derive(Debug)]
+struct Origins {
+    of: Arc<Group>,
+    /// In the order of the members; `None` for one that cannot be reached.
+    known: Vec<Option<Origin>>,
 }
 
 /// What a request asks for.
@@ -322,15 +330,17 @@ impl Counter {
     /// A member as its clients see it.
     fn server(&self, group: &Arc<Group>, index: usize) -> Option<Server> {
         let mut origins = self.origins.borrow_mut();
-        let known = match &mut *origins {
-            Some((of, known)) if Arc::ptr_eq(of, group) => known,
+        let origins = match &mut *origins {
+            Some(origins) if Arc::ptr_eq(&origins.of, group) => origins,
             stale => {
                 let members = group.members().iter();
-                let found = members.map(|member| self.snapshot.origin(member)).collect();
-                &mut stale.insert((Arc::clone(group), found)).1
+                stale.insert(Origins {
+                    of: Arc::clone(group),
+                    known: members.map(|member| self.snapshot.origin(member)).collect(),
+                })
             }
         };
-        let origin = known.get(index)?.as_ref()?;
+        let origin = origins.known.get(index)?.as_ref()?;
         let member = group.members().get(index)?;
         Some(Server {
             name: member.name.to_string(),
