@@ -13,7 +13,7 @@ use evenkeel_core::strategy::{self, Param, Values};
 use toml::de::DeValue;
 
 use super::document::{Entry, Item, Report, entries, quote, similar};
-use super::{AccessLog, MemberConfig, Protocol};
+use super::{AccessLog, MemberConfig, Orca, OrcaService, Protocol};
 
 /// A place in the configuration that one key fills.
 ///
@@ -337,7 +337,17 @@ macro_rules! blank {
         }
     )*};
 }
-blank!(String, u16, u32, usize, f32, PathBuf, Duration);
+blank!(
+    String,
+    u16,
+    u32,
+    usize,
+    f32,
+    PathBuf,
+    Duration,
+    Orca,
+    OrcaService
+);
 
 impl Blank for Weight {
     fn blank() -> Self {

@@ -1032,7 +1032,7 @@ pub(super) fn tables() -> Vec<TableDoc> {
             header: "[group.NAME.orca]",
             doc: "ORCA load reports of a group; off unless the table is there, because \
                   whatever can set a field of a response could else change where requests go.",
-            keys: docs(reports::ORCA, Orca::blank()),
+            keys: docs(reports::ORCA, Orca::default()),
         },
         TableDoc {
             header: "[group.NAME.orca.out_of_band]",

@@ -62,8 +62,8 @@ pub struct Orca {
     pub out_of_band: Option<OrcaService>,
 }
 
-impl Blank for Orca {
-    fn blank() -> Self {
+impl Default for Orca {
+    fn default() -> Self {
         Orca {
             headers: true,
             strip: true,
@@ -84,8 +84,8 @@ pub struct OrcaService {
     pub timeout: Duration,
 }
 
-impl Blank for OrcaService {
-    fn blank() -> Self {
+impl Default for OrcaService {
+    fn default() -> Self {
         OrcaService {
             port: None,
             interval: Duration::from_secs(1),

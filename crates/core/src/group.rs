@@ -691,6 +691,11 @@ impl Ticket {
         self.index
     }
 
+    /// The location of the member.
+    pub fn location(&self) -> &Location {
+        &self.location
+    }
+
     /// When the request was bound.
     pub fn started(&self) -> Instant {
         self.started

@@ -124,6 +124,9 @@ impl LoadValue {
     /// sensor, and one of them would dominate every average it enters.
     pub const MAX: f32 = 1e12;
 
+    /// No load at all.
+    pub const ZERO: LoadValue = LoadValue(0.0);
+
     /// Parses a reported number.
     pub fn new(value: f64) -> Result<Self, InvalidLoad> {
         // Not f64::from(MAX), which is a little less than the documented limit.

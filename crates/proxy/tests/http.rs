@@ -12,7 +12,11 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use evenkeel_core::group::{Granularity, GroupSettings};
+use evenkeel_core::load::LoadId;
+use evenkeel_core::time::Instant;
+use evenkeel_manager::config::Orca;
 use evenkeel_manager::config::Protocol::Http;
+use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_manager::snapshot::GroupHandle;
 use evenkeel_proxy::access::End;
 use support::*;
@@ -58,6 +62,69 @@ fn both_sides_are_kept_alive() {
     assert_eq!(
         (&*method, &*target, record.status),
         ("GET", "/0", Some(200))
+    );
+}
+
+#[test]
+fn load_reports_in_responses_are_taken_in_and_kept_from_clients() {
+    let reports = [
+        "endpoint-load-metrics: TEXT cpu_utilization=0.25, mem_utilization=0.5\r\n",
+        "Endpoint-Load-Metrics: JSON {\"cpu_utilization\": 0.5}\r\nX: y\r\n",
+        "ENDPOINT-LOAD-METRICS-BIN: CQAAAAAAANA/\r\n",
+        "endpoint-load-metrics: TEXT cpu_utilization=NaN\r\n",
+        "endpoint-load-metrics: TEXT cpu_utilization=1\r\nendpoint-load-metrics: TEXT cpu_utilization=0\r\n",
+        "X: y\r\n",
+    ];
+    let address = http_member(move |head| {
+        let fields = reports[path_of(head)[1..].parse::<usize>().unwrap()];
+        // A report in an interim response is none.
+        let early =
+            "HTTP/1.1 103 Early Hints\r\nendpoint-load-metrics: TEXT cpu_utilization=1\r\n\r\n";
+        format!("{early}HTTP/1.1 200 OK\r\n{fields}Content-Length: 0\r\n\r\n").into_bytes()
+    });
+    let bed = Bed::new(Http, &[address], |_| {});
+    let mut client = bed.connect();
+    let mut ask = |path: usize| {
+        let early = ask(&mut client, &get(&format!("/{path}")));
+        assert!(early.starts_with("HTTP/1.1 103 "), "{early}");
+        let head = read_head(&mut client);
+        let group = bed.group.current.load();
+        let cpu = group.members()[0].location.load(LoadId::CPU, Instant::ZERO);
+        (early + &head, cpu.map(|cpu| cpu.value.get()))
+    };
+    // Nothing is read unless it is wanted.
+    let (head, cpu) = ask(0);
+    assert!(head.contains("endpoint-load-metrics: TEXT cpu_utilization=0.25, mem"));
+    assert_eq!(cpu, None);
+
+    bed.group.orca.store(Some(Arc::new(Orca::default())));
+    for (path, expected) in [
+        (0, 0.25),
+        (1, 0.5),
+        (2, 0.25),
+        (3, 0.25),
+        (4, 0.25),
+        (5, 0.25),
+    ] {
+        let (head, cpu) = ask(path);
+        assert!(
+            !head.to_ascii_lowercase().contains("load-metrics"),
+            "{head}"
+        );
+        assert_eq!(cpu, Some(expected), "{path}");
+    }
+    let count = |fate| bed.group.reports.get(Origin::OrcaHeader, fate);
+    assert_eq!(count(Fate::Taken), 3);
+    assert_eq!((count(Fate::BadValue), count(Fate::Malformed)), (1, 1));
+    let kept = Orca {
+        strip: false,
+        ..Orca::default()
+    };
+    bed.group.orca.store(Some(Arc::new(kept)));
+    assert!(
+        ask(1)
+            .0
+            .contains("Endpoint-Load-Metrics: JSON {\"cpu_utilization\": 0.5}\r\nX: y")
     );
 }
 

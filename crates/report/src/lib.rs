@@ -6,7 +6,9 @@
 //! client: the proxy reads it in passing.
 
 pub mod agent_check;
+pub mod orca;
 mod poll;
+mod protobuf;
 
 use std::sync::Arc;
 

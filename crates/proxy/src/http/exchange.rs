@@ -9,7 +9,9 @@ use evenkeel_core::group::Outcome;
 use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 use evenkeel_manager::config::Timeouts;
+use evenkeel_manager::counts::Origin;
 use evenkeel_manager::snapshot::RuleSnapshot;
+use evenkeel_report::orca;
 use rustix::net::RecvFlags;
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
@@ -324,7 +326,8 @@ impl Client {
             max_fields: rule.rule.http.max_header_count,
         };
         let mut fields = Fields::new();
-        let head = match ResponseHead::parse(buffer.bytes(), limits, request.asked, &mut fields) {
+        let mut head = match ResponseHead::parse(buffer.bytes(), limits, request.asked, &mut fields)
+        {
             Ok(Parsed::Head(head)) => head,
             Ok(Parsed::Partial) => return Ok(None),
             Err(error) => {
@@ -341,6 +344,19 @@ impl Client {
                 && request.up.is_done()
                 && self.session.service.state.get() == State::Running,
         };
+        if let Some(orca) = &*rule.group.orca.load() {
+            if !head.is_interim() {
+                let (text, binary) = (head.values(orca::FIELD), head.values(orca::BINARY_FIELD));
+                let (location, now) = (bound.ticket.location(), worker.now());
+                if let Some(fate) = orca::take_in(text, binary, orca, location, now) {
+                    rule.group.reports.count(Origin::OrcaHeader, fate);
+                }
+            }
+            if orca.strip {
+                head.leave_out(orca::FIELD);
+                head.leave_out(orca::BINARY_FIELD);
+            }
+        }
         let mut out = worker.buffers.take_head();
         let delivery = write_response(&head, client, &mut out);
         let interim = head.is_interim();

@@ -376,6 +376,15 @@ impl<'a> ResponseHead<'a> {
     pub fn values(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
         values(self.fields, name)
     }
+
+    /// Keeps the fields called `name` (in any case) from the client.
+    pub fn leave_out(&mut self, name: &str) {
+        for (index, field) in self.fields.iter().enumerate() {
+            if field.name.eq_ignore_ascii_case(name) {
+                self.meaning.dropped.insert(index);
+            }
+        }
+    }
 }
 
 fn values<'a>(fields: &'a [Header<'a>], name: &str) -> impl Iterator<Item = &'a [u8]> {
