@@ -2,13 +2,15 @@
 
 DEMO_SECONDS ?= 0
 
-.PHONY: help demo test bench fuzz build docs
+.PHONY: help demo test bench bench-arm fuzz build arm install-arm apache install-apache
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
 	@echo "make test    format, lints, unit, property and end-to-end tests"
 	@echo "make bench   side by side with HAProxy, nginx and Envoy (BENCH_QUICK=1 for three minutes)"
 	@echo "make build   the binary that users run: target/dist/evenkeel"
+	@echo "make arm     libarm.so, with which servers tell their load: target/dist/libarm.so"
+	@echo "make apache  mod_evenkeel.so for Apache httpd, beside it; install-arm, install-apache (PREFIX=/usr/local)"
 	@echo "make fuzz    every fuzz target for FUZZ_SECONDS (60)"
 
 demo:
@@ -19,6 +21,21 @@ demo:
 build:
 	@scripts/setup build
 	cargo build --profile dist -p evenkeel
+
+arm:
+	@scripts/setup build
+	cargo build --profile dist -p evenkeel-arm
+
+PREFIX ?= /usr/local
+install-arm: arm
+	install -d $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include
+	install -s -m 644 target/dist/libarm.so $(DESTDIR)$(PREFIX)/lib/
+	install -m 644 crates/arm/include/arm.h crates/arm/include/evenkeel.h $(DESTDIR)$(PREFIX)/include/
+	[ -n "$(DESTDIR)" ] || ldconfig
+
+apache install-apache: arm
+	@scripts/setup apache
+	$(MAKE) -C modules/apache BUILD=$(CURDIR)/target/dist/mod_evenkeel LIBARM=$(CURDIR)/target/dist $(if $(filter install-apache,$@),install)
 
 test:
 	@scripts/setup test
@@ -31,6 +48,12 @@ bench:
 	@scripts/setup bench
 	cargo build --profile dist -p evenkeel -p evenkeel-bench
 	target/dist/bench
+
+bench-arm:
+	@scripts/setup apache
+	cargo build --profile dist -p evenkeel-arm -p evenkeel-bench
+	target/dist/arm
+	target/dist/apache
 
 FUZZ_SECONDS ?= 60
 fuzz:
