@@ -49,7 +49,8 @@ fn program() -> &'static Path {
         let built = std::env::current_exe().unwrap();
         let built = built.parent().unwrap();
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let program = built.join(format!("arm-client-{}", std::process::id()));
+        let program = built.join("arm-client");
+        let fresh = built.join(format!("arm-client-{}", std::process::id()));
         let status = Command::new("cc")
             .args([
                 "-std=c99",
@@ -63,7 +64,7 @@ fn program() -> &'static Path {
             .arg("-I")
             .arg(here.join("include"))
             .arg("-o")
-            .arg(&program)
+            .arg(&fresh)
             .arg("-L")
             .arg(built)
             .arg("-larm")
@@ -71,6 +72,7 @@ fn program() -> &'static Path {
             .status()
             .unwrap();
         assert!(status.success(), "cc: {status}");
+        std::fs::rename(fresh, &program).unwrap();
         program
     })
 }
@@ -258,6 +260,19 @@ fn nothing_is_lost_or_doubled_by_threads() {
     assert_eq!(sample.histogram.count(), 72_000);
     assert_eq!(sample.processes, 1);
     assert!(sample.alone <= sample.good);
+}
+
+#[test]
+fn a_transaction_makes_no_system_call_and_allocates_nothing() {
+    let dir = Dir::new("quietly");
+    let (mut server, _) = Server::shop(&dir);
+    assert_eq!(server.call("quietly 1000"), 0);
+    assert_eq!(sample(&mut dir.reader()).starts, 2000);
+    // Nor where it is not measured.
+    let mut server = Server::new(&dir.0.join("nowhere"));
+    assert_eq!(server.call("init shop"), 1);
+    assert!(server.call("getid 1 request") > 0);
+    assert_eq!(server.call("quietly 1000"), 0);
 }
 
 #[test]
