@@ -209,7 +209,7 @@ pub extern "C" fn evenkeel_shed(appl_id: i32) -> c_int {
     let Some((_, page)) = PROCESS.application(appl_id) else {
         return 0;
     };
-    let until = page.header.alert.until.load(Relaxed);
+    let until = page.header.pulse.alert_until.load(Relaxed);
     if until == 0 {
         return 0;
     }

@@ -188,7 +188,7 @@ impl Page {
     #[inline]
     fn client(&self, client: u64) -> (&AtomicU64, u64) {
         // Keyed by the page, so that who collides is another matter on each.
-        let key = mix(client ^ self.header.epoch.load(Relaxed));
+        let key = mix(client ^ self.header.pulse.key.load(Relaxed));
         (&self.clients[key as usize % CLIENTS], key & !TIME)
     }
 }
@@ -299,6 +299,8 @@ mod tests {
 
     fn pulse() -> Pulse {
         Pulse {
+            alert_until: AtomicU64::new(0),
+            key: AtomicU64::new(0),
             word: AtomicU64::new(COUNT_BIAS),
             busy_since: AtomicU64::new(0),
             busy: AtomicU64::new(0),

@@ -49,7 +49,6 @@ pub(crate) struct Header {
     pub(crate) name_len: AtomicU64,
     pub(crate) name: [AtomicU64; NAME_MAX.div_ceil(8)],
     pub(crate) rare: Rare,
-    pub(crate) alert: Alert,
     pub(crate) pulse: Pulse,
 }
 
@@ -63,16 +62,15 @@ pub(crate) struct Rare {
     pub(crate) ends: AtomicU64,
 }
 
-/// Written by the agent only.
-#[repr(C, align(128))]
-pub(crate) struct Alert {
-    /// When the load alert ends, in nanoseconds of `CLOCK_MONOTONIC`; 0 if there is none.
-    pub(crate) until: AtomicU64,
-}
-
-/// Whether the application has something in flight.
+/// What every request reads or changes, in one cache line: above all, whether something is
+/// in flight.
 #[repr(C, align(128))]
 pub(crate) struct Pulse {
+    /// When the load alert ends, in nanoseconds of `CLOCK_MONOTONIC`; 0 if there is none.
+    /// Written by the agent only.
+    pub(crate) alert_until: AtomicU64,
+    /// Scatters the clients over their table; the same as the epoch.
+    pub(crate) key: AtomicU64,
     /// Transactions in flight (low [`COUNT_BITS`], with [`COUNT_BIAS`] added) and, above
     /// that, how many were ever started: one addition changes both, so that a
     /// transaction that finds at its stop what it left at its start was alone.
@@ -100,16 +98,17 @@ pub(crate) struct Lane {
     /// `arm_init` less `arm_end`, by the owner.
     pub(crate) instances: AtomicU64,
     // Stops before starts: who copies upwards does not see more stops than starts.
-    pub(crate) good: AtomicU64,
     pub(crate) aborted: AtomicU64,
     pub(crate) failed: AtomicU64,
     /// Never stopped: their process died, ended the application, or forgot them.
     pub(crate) lost: AtomicU64,
-    pub(crate) starts: AtomicU64,
     /// All times are in nanoseconds.
-    pub(crate) response_time: AtomicU64,
     pub(crate) waits: AtomicU64,
     pub(crate) waiting_time: AtomicU64,
+    // From here on, a cache line of what most transactions change.
+    pub(crate) good: AtomicU64,
+    pub(crate) starts: AtomicU64,
+    pub(crate) response_time: AtomicU64,
     pub(crate) alone: AtomicU64,
     pub(crate) alone_time: AtomicU64,
     pub(crate) thinks: AtomicU64,
@@ -125,6 +124,7 @@ pub(crate) const LANES_AT: usize = offset_of!(Page, lanes);
 pub(crate) const HEADER_LEN: usize = offset_of!(Header, pulse) + size_of::<Pulse>();
 
 const _: () = assert!(LANE_SIZE == 1024 && LANES_AT == 4096 && SIZE <= 1 << 20);
+const _: () = assert!(offset_of!(Lane, good) == 64 && offset_of!(Lane, histogram) == 128);
 
 /// Four buckets per doubling, from [`FLOOR`] nanoseconds: a bound is at most a quarter
 /// above the one before it.

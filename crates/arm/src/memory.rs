@@ -172,10 +172,9 @@ unsafe fn unmap(page: &Page) {
 
 fn write_header(page: &Page, application: &str) {
     let header = &page.header;
-    header.epoch.store(
-        page::now() ^ u64::from(std::process::id()) << 32 | 1,
-        Relaxed,
-    );
+    let epoch = page::now() ^ u64::from(std::process::id()) << 32 | 1;
+    header.epoch.store(epoch, Relaxed);
+    header.pulse.key.store(epoch, Relaxed);
     header.boot.store(page::boot(), Relaxed);
     debug_assert!(application.len() <= NAME_MAX);
     header.name_len.store(application.len() as u64, Relaxed);

@@ -198,7 +198,7 @@ impl Reader {
             epoch: header.word(offset_of!(Header, epoch)),
             inits: header.word(offset_of!(Header, rare.inits)),
             ends: header.word(offset_of!(Header, rare.ends)),
-            alert: Lease::parse(header.word(offset_of!(Header, alert.until)), now),
+            alert: Lease::parse(header.word(offset_of!(Header, pulse.alert_until)), now),
             ..Sample::default()
         };
         let lanes = header.word(offset_of!(Header, rare.lanes_used));
@@ -258,7 +258,7 @@ impl Reader {
         if until > now().saturating_add(nanos(LEASE_MAX)) {
             return Err(Error::LeaseTooLong);
         }
-        let at = offset_of!(Header, alert.until) as u64;
+        let at = offset_of!(Header, pulse.alert_until) as u64;
         let file = &self.page.file;
         file.write_all_at(&until.to_ne_bytes(), at)
             .map_err(io_error("write an alert to it", &self.path))

@@ -68,7 +68,6 @@ fn program() -> &'static Path {
             .arg("-L")
             .arg(built)
             .arg("-larm")
-            .arg(format!("-Wl,-rpath,{}", built.display()))
             .status()
             .unwrap();
         assert!(status.success(), "cc: {status}");
@@ -88,6 +87,8 @@ impl Server {
     fn new(dir: &Path) -> Self {
         let mut process = Command::new(program())
             .env(page::DIR_VARIABLE, dir)
+            // Cargo has set it to where an older build may be.
+            .env("LD_LIBRARY_PATH", program().parent().unwrap())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
