@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use crate::config::{HealthCheck, HealthCheckKind};
 use crate::manager::Manager;
+use crate::response::{Head, NotHttp, Seen};
 use crate::state::{Endpoint, GroupEntry};
 use crate::tasks::Tasks;
 
@@ -28,9 +29,6 @@ const START_SPREAD: Duration = Duration::from_secs(1);
 
 /// The part of a response that is read: head and body together, in bytes.
 const MAX_RESPONSE: usize = 64 * 1024;
-
-/// Header fields that a response may have.
-const MAX_FIELDS: usize = 100;
 
 /// The last check of a member.
 #[derive(Clone, Debug)]
@@ -249,110 +247,14 @@ impl Expected<'_> {
         if !self.codes.contains(&head.code) {
             return Some(Err(CheckError::Code(head.code)));
         }
-        let (body, complete) = head.body(&bytes[head.length..]);
+        let (body, seen) = head.body(bytes.get(head.length..).unwrap_or_default());
         let held = self.text.is_empty() || body.windows(self.text.len()).any(|w| w == self.text);
         if held {
             Some(Ok(()))
-        } else if complete || more != More::Open {
+        } else if seen != Seen::Part || more != More::Open {
             Some(Err(CheckError::Text))
         } else {
             None
-        }
-    }
-}
-
-/// The head of the final response.
-struct Head {
-    code: u16,
-    /// Bytes up to the body, those of interim responses included.
-    length: usize,
-    framing: Framing,
-}
-
-enum Framing {
-    Chunked,
-    Length(usize),
-    UntilClose,
-}
-
-struct NotHttp;
-
-impl Head {
-    fn parse(bytes: &[u8]) -> Result<Option<Head>, NotHttp> {
-        let mut start = 0;
-        loop {
-            let rest = &bytes[start..];
-            let line = rest.split(|&byte| byte == b'\n').next().unwrap_or_default();
-            let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
-            let mut response = httparse::Response::new(&mut fields);
-            let length = match response.parse(rest) {
-                Ok(httparse::Status::Complete(length)) => length,
-                Ok(httparse::Status::Partial) => return Ok(None),
-                Err(_) => return Err(NotHttp),
-            };
-            let code = response.code.unwrap_or_default();
-            // The parser forgives a bare LF.
-            if line.last() != Some(&b'\r') || !(100..=599).contains(&code) {
-                return Err(NotHttp);
-            }
-            start += length;
-            if (100..200).contains(&code) && code != 101 {
-                continue;
-            }
-            let field = |name: &str| {
-                let field = response
-                    .headers
-                    .iter()
-                    .find(|field| field.name.eq_ignore_ascii_case(name))?;
-                std::str::from_utf8(field.value).ok()
-            };
-            let chunked = field("transfer-encoding")
-                .is_some_and(|value| value.to_ascii_lowercase().ends_with("chunked"));
-            let length = field("content-length").and_then(|value| value.parse().ok());
-            return Ok(Some(Head {
-                code,
-                length: start,
-                framing: match length {
-                    _ if chunked => Framing::Chunked,
-                    Some(length) => Framing::Length(length),
-                    None => Framing::UntilClose,
-                },
-            }));
-        }
-    }
-
-    /// The body as far as it is in `bytes`, and whether that is all of it.
-    fn body(&self, bytes: &[u8]) -> (Vec<u8>, bool) {
-        match self.framing {
-            Framing::Length(length) => {
-                let held = bytes.len().min(length);
-                (bytes[..held].to_vec(), bytes.len() >= length)
-            }
-            Framing::UntilClose => (bytes.to_vec(), false),
-            Framing::Chunked => dechunk(bytes),
-        }
-    }
-}
-
-/// The data of the chunks in `bytes`, and whether the last one is among them. Ends at
-/// what is no chunk, too.
-fn dechunk(mut bytes: &[u8]) -> (Vec<u8>, bool) {
-    let mut data = Vec::new();
-    loop {
-        let (start, size) = match httparse::parse_chunk_size(bytes) {
-            Ok(httparse::Status::Complete((start, size))) => (start, size),
-            Ok(httparse::Status::Partial) => return (data, false),
-            Err(_) => return (data, true),
-        };
-        if size == 0 {
-            return (data, true);
-        }
-        let rest = &bytes[start..];
-        let size = usize::try_from(size).unwrap_or(usize::MAX);
-        data.extend_from_slice(&rest[..rest.len().min(size)]);
-        match rest.get(size..).and_then(|after| after.get(2..)) {
-            Some(after) => bytes = after,
-            None => return (data, false),
         }
     }
 }

@@ -8,6 +8,7 @@ mod control;
 pub mod counts;
 mod dns;
 mod manager;
+pub mod response;
 pub mod snapshot;
 mod state;
 pub mod status;

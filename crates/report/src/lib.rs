@@ -6,8 +6,10 @@
 //! client: the proxy reads it in passing.
 
 pub mod agent_check;
+pub mod exposition;
 pub mod orca;
 mod poll;
+pub mod prometheus;
 mod protobuf;
 
 use std::sync::Arc;
@@ -18,5 +20,5 @@ use evenkeel_manager::Manager;
 ///
 /// Needs a tokio runtime with I/O and time; a single-threaded one is enough.
 pub async fn run(manager: Arc<Manager>) {
-    agent_check::follow(&manager).await;
+    tokio::join!(agent_check::follow(&manager), prometheus::follow(&manager));
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::group::Group;
+use evenkeel_core::load::Location;
 use evenkeel_core::member::{Member, Reason};
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::GroupConfig;
@@ -73,6 +74,17 @@ impl Followed {
     }
 }
 
+/// A location that a task reports to. If it was made anew it is another one, whatever it
+/// is called.
+#[derive(Clone, Debug)]
+pub(crate) struct Place(pub Arc<Location>);
+
+impl PartialEq for Place {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
 /// Counts what becomes of reports, and says so when it changes.
 pub(crate) struct Journal {
     pub handle: Arc<GroupHandle>,
@@ -95,7 +107,16 @@ impl Journal {
 
     /// Notes the fate of a report, with what is to be said of it.
     pub fn note(&mut self, fate: Fate, error: Option<&dyn std::fmt::Display>) {
+        self.count(fate);
+        self.tell(fate, error);
+    }
+
+    pub fn count(&self, fate: Fate) {
         self.handle.reports.count(self.origin, fate);
+    }
+
+    /// Says what became of a report, if it is something else than of the last one.
+    pub fn tell(&mut self, fate: Fate, error: Option<&dyn std::fmt::Display>) {
         if std::mem::replace(&mut self.last, fate) == fate {
             return;
         }

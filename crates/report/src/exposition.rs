@@ -1,0 +1,286 @@
+//! Metrics in Prometheus' text format (version 0.0.4), line by line and in place.
+//!
+//! ```text
+//! # HELP node_load1 1m load average.
+//! # TYPE node_load1 gauge
+//! node_load1 0.21
+//! node_cpu_seconds_total{cpu="0",mode="idle"} 362812.78 1700000000000
+//! ```
+//!
+//! The reader is strict: a page with one line that is not understood is refused as a
+//! whole, because half of a sum is a wrong number.
+
+use std::borrow::Cow;
+
+/// Most labels of a sample.
+const MAX_LABELS: usize = 64;
+
+/// A value of a metric.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample<'p> {
+    /// Name of the metric.
+    pub metric: &'p str,
+    /// Its labels.
+    pub labels: Labels<'p>,
+    /// Any number, and NaN.
+    pub value: f64,
+    /// When it was measured, in milliseconds since 1970; without it, just now.
+    pub at_ms: Option<i64>,
+}
+
+/// Labels of a sample as they are written: valid, and no name twice.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Labels<'p>(&'p str);
+
+impl<'p> Labels<'p> {
+    /// The text between the braces.
+    pub fn as_str(&self) -> &'p str {
+        self.0
+    }
+
+    /// Names and values, in the order in which they are written.
+    pub fn iter(self) -> impl Iterator<Item = (&'p str, Cow<'p, str>)> {
+        let mut rest = Some(self.0);
+        std::iter::from_fn(move || {
+            let (name, value, after) = label(rest?)?;
+            rest = Some(after);
+            Some((name, unescaped(value)))
+        })
+    }
+
+    /// The value of the label called `name`; empty if there is none.
+    pub fn get(self, name: &str) -> Cow<'p, str> {
+        let mut labels = self.iter();
+        let found = labels.find(|(known, _)| *known == name);
+        found.map(|(_, value)| value).unwrap_or_default()
+    }
+}
+
+/// A page with a line that is not understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line} is no metric in the text format of Prometheus")]
+pub struct InvalidPage {
+    /// Number of the line, from 1.
+    pub line: usize,
+}
+
+/// Gives each sample of `page` to `take`, in order.
+pub fn parse<'p>(page: &'p str, mut take: impl FnMut(Sample<'p>)) -> Result<(), InvalidPage> {
+    for (index, line) in page.split('\n').enumerate() {
+        let line = line.trim_matches([' ', '\t', '\r']);
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        take(sample(line).ok_or(InvalidPage { line: index + 1 })?);
+    }
+    Ok(())
+}
+
+fn sample(line: &str) -> Option<Sample<'_>> {
+    let (metric, rest) = name(line, true)?;
+    let rest = rest.trim_start_matches([' ', '\t']);
+    let (labels, rest) = match rest.strip_prefix('{') {
+        Some(inside) => {
+            let after = labels(inside)?;
+            let length = inside.len() - after.len();
+            (Labels(inside.get(..length)?), after.strip_prefix('}')?)
+        }
+        // Without labels it is white space that ends the name.
+        None if rest.len() + metric.len() == line.len() => return None,
+        None => (Labels(""), rest),
+    };
+    let mut numbers = rest.split([' ', '\t']).filter(|word| !word.is_empty());
+    let value = numbers.next()?.parse().ok()?;
+    let at_ms = match numbers.next() {
+        Some(at) => Some(at.parse().ok()?),
+        None => None,
+    };
+    numbers.next().is_none().then_some(Sample {
+        metric,
+        labels,
+        value,
+        at_ms,
+    })
+}
+
+/// The name at the start of `text`, and the rest.
+fn name(text: &str, is_metric: bool) -> Option<(&str, &str)> {
+    let valid =
+        |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || (is_metric && byte == b':');
+    let end = text.bytes().position(|byte| !valid(byte));
+    let (name, rest) = text.split_at_checked(end.unwrap_or(text.len()))?;
+    let start = name.bytes().next()?;
+    (!start.is_ascii_digit()).then_some((name, rest))
+}
+
+/// Checks the labels at the start of `text`; answers what follows them, from the brace.
+fn labels(text: &str) -> Option<&str> {
+    let mut rest = text;
+    let mut names = [""; MAX_LABELS];
+    for at in 0..=MAX_LABELS {
+        if rest.trim_start_matches(BLANK).starts_with('}') {
+            return Some(rest.trim_start_matches(BLANK));
+        }
+        let (name, _, after) = label(rest)?;
+        if names.get(..at)?.contains(&name) {
+            return None;
+        }
+        *names.get_mut(at)? = name;
+        rest = after;
+    }
+    None
+}
+
+const BLANK: [char; 2] = [' ', '\t'];
+
+/// The label at the start of `text`: its name, its value as it is written, and what
+/// follows it and its comma.
+fn label(text: &str) -> Option<(&str, &str, &str)> {
+    let (name, rest) = name(text.trim_start_matches(BLANK), false)?;
+    let rest = rest.trim_start_matches(BLANK).strip_prefix('=')?;
+    let rest = rest.trim_start_matches(BLANK).strip_prefix('"')?;
+    let mut is_escaped = false;
+    let end = rest.bytes().position(|byte| {
+        let ends = byte == b'"' && !is_escaped;
+        is_escaped = byte == b'\\' && !is_escaped;
+        ends
+    })?;
+    let (value, rest) = rest.split_at_checked(end)?;
+    let rest = rest.strip_prefix('"')?.trim_start_matches(BLANK);
+    let rest = match rest.strip_prefix(',') {
+        Some(rest) => rest,
+        None if rest.is_empty() || rest.starts_with('}') => rest,
+        None => return None,
+    };
+    Some((name, value, rest))
+}
+
+fn unescaped(value: &str) -> Cow<'_, str> {
+    if !value.contains('\\') {
+        return Cow::Borrowed(value);
+    }
+    let mut out = String::with_capacity(value.len());
+    let mut chars = value.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next() {
+                Some('n') => out.push('\n'),
+                Some(other) => out.push(other),
+                None => {}
+            },
+            _ => out.push(c),
+        }
+    }
+    Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Plain = (String, Vec<(String, String)>, f64, Option<i64>);
+
+    fn read(page: &str) -> Result<Vec<Plain>, InvalidPage> {
+        let mut samples = Vec::new();
+        parse(page, |sample| {
+            let labels = sample.labels.iter();
+            samples.push((
+                sample.metric.to_owned(),
+                labels.map(|(n, v)| (n.into(), v.into_owned())).collect(),
+                sample.value,
+                sample.at_ms,
+            ));
+        })?;
+        Ok(samples)
+    }
+
+    #[test]
+    fn reads_what_the_format_allows() {
+        let page = "# HELP a Any text { \"\n# TYPE a counter\n\na 1\n\
+            a_b:c{x=\"1\"} -2.5e3 1700000000000\r\n\
+            \ta { x = \"a b\" , y=\"\\\"q\\\\\\n\", } +Inf -1 \n\
+            a{} 0x\n";
+        let error = read(page).unwrap_err();
+        assert_eq!(error.line, 7, "{error}");
+        let label = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let page = page.replace("0x", "7");
+        let samples = read(&page).unwrap();
+        assert_eq!(
+            samples,
+            [
+                ("a".into(), vec![], 1.0, None),
+                (
+                    "a_b:c".into(),
+                    vec![label("x", "1")],
+                    -2500.0,
+                    Some(1_700_000_000_000)
+                ),
+                (
+                    "a".into(),
+                    vec![label("x", "a b"), label("y", "\"q\\\n")],
+                    f64::INFINITY,
+                    Some(-1)
+                ),
+                ("a".into(), vec![], 7.0, None),
+            ]
+        );
+        assert!(read("a NaN").unwrap()[0].2.is_nan());
+        parse("a{x=\"1\"} 1", |sample| {
+            assert_eq!(sample.labels.get("x"), "1");
+            assert_eq!(sample.labels.get("y"), "");
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn what_is_no_metric_is_refused() {
+        for line in [
+            "a",
+            "1a 1",
+            "a 1 2 3",
+            "a 1 2.5",
+            "a one",
+            "a{ 1",
+            "a{x} 1",
+            "a{x=1} 1",
+            "a{x=\"1} 1",
+            "a{x=\"1\\\"} 1",
+            "a{x=\"1\" y=\"2\"} 1",
+            "a{x=\"1\",x=\"2\"} 1",
+            "a{,} 1",
+            "a{x:y=\"1\"} 1",
+            "a-b 1",
+            "a=1",
+            "<html>",
+            "a{x=\"1\"}",
+            "a{x=\"1\"} ",
+        ] {
+            assert_eq!(read(line), Err(InvalidPage { line: 1 }), "{line:?}");
+        }
+        let many: String = (0..=MAX_LABELS).map(|n| format!("l{n}=\"\",")).collect();
+        assert!(read(&format!("a{{{many}}} 1")).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_page_breaks_it(page in "([a-c:{}=\"\\\\,0-9. #\n]|\\PC){0,60}") {
+            let _ = read(&page);
+        }
+
+        #[test]
+        fn what_is_written_is_read(
+            labels in proptest::collection::btree_map("[a-z_][a-z0-9_]{0,5}", "\\PC{0,8}", 0..5),
+            value in proptest::num::f64::NORMAL,
+            at in any::<Option<i64>>(),
+        ) {
+            let escaped = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let written: Vec<_> = labels.iter().map(|(n, v)| format!("{n}=\"{}\"", escaped(v))).collect();
+            let stamp = at.map(|at| format!(" {at}")).unwrap_or_default();
+            let page = format!("m{{{}}} {value:e}{stamp}\n", written.join(","));
+            let expected = ("m".to_owned(), labels.into_iter().collect(), value, at);
+            prop_assert_eq!(read(&page), Ok(vec![expected]));
+        }
+    }
+}

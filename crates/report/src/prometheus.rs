@@ -1,0 +1,707 @@
+//! Loads that are worked out from metrics in Prometheus' text format.
+//!
+//! A page is fetched once per location, however many members are there, and read as a
+//! whole or not at all. Loads are worked out one by one: what one of them lacks is no
+//! reason to refuse the others.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use evenkeel_core::load::{LoadId, LoadValue};
+use evenkeel_manager::config::Prometheus;
+use evenkeel_manager::config::expression::{Aggregate, Expression, Operator, Series};
+use evenkeel_manager::config::reports::Url;
+use evenkeel_manager::counts::{Fate, Origin};
+use evenkeel_manager::response::{Head, Seen};
+use evenkeel_manager::{Manager, Tasks};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+
+use crate::exposition::{self, InvalidPage, Sample};
+use crate::poll::{self, Followed, Journal, Place};
+
+/// Longest head of an answer in bytes.
+const MAX_HEAD: usize = 64 * 1024;
+
+/// The values of the series that some loads need, from one page.
+#[derive(Clone, Debug)]
+pub struct Readings {
+    /// For each series of each load, in order: values by labels.
+    series: Vec<HashMap<String, f64>>,
+}
+
+/// Why a page is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// It is not in the format.
+    #[error(transparent)]
+    Invalid(#[from] InvalidPage),
+    /// A series is there more than once.
+    #[error("a series is there twice")]
+    Twice,
+}
+
+/// Why a load cannot be worked out.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum NoValue {
+    /// There is no such metric.
+    #[error("there is no {0}")]
+    Missing(String),
+    /// There are several, and it is not said what to make of them.
+    #[error("there are several {0}: sum, avg, min or max says what to make of them")]
+    Several(String),
+    /// It grows from one page to the next, and this is the first, or it was counted anew.
+    #[error("the growth of {0} is not known yet")]
+    NoRate(String),
+}
+
+impl Readings {
+    /// Reads a page. Samples that were measured before `not_before` (milliseconds since
+    /// 1970) are not there: somebody shows old news.
+    pub fn of(page: &str, loads: &Prometheus, not_before: i64) -> Result<Self, Refused> {
+        let wanted: Vec<&Series> = series(loads);
+        let mut by_metric: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (index, series) in wanted.iter().enumerate() {
+            by_metric.entry(&series.metric).or_default().push(index);
+        }
+        let mut found = vec![HashMap::new(); wanted.len()];
+        let mut twice = false;
+        exposition::parse(page, |sample| {
+            let is_old = sample.at_ms.is_some_and(|at| at < not_before);
+            let Some(places) = by_metric.get(sample.metric).filter(|_| !is_old) else {
+                return;
+            };
+            for &place in places {
+                if matches(wanted[place], &sample) {
+                    let labels = sample.labels.as_str().to_owned();
+                    twice |= found[place].insert(labels, sample.value).is_some();
+                }
+            }
+        })?;
+        match twice {
+            true => Err(Refused::Twice),
+            false => Ok(Readings { series: found }),
+        }
+    }
+
+    /// What the loads are, given the readings `before` and how long ago those are.
+    pub fn loads(
+        &self,
+        loads: &Prometheus,
+        before: Option<(&Readings, Duration)>,
+    ) -> Vec<(LoadId, Result<f64, NoValue>)> {
+        let mut next = 0;
+        let load = |of: &evenkeel_manager::config::reports::MetricLoad| {
+            let mut place = next;
+            next += of.expression.series().len();
+            let value = self.value(&of.expression, &mut place, before);
+            // Growth is measured on two clocks, so that a share of time may seem to be a
+            // little more than all of it, and what is left of it less than nothing.
+            let is_rate = of.expression.series().iter().any(|series| series.rate);
+            let value = value.map(|v| if is_rate && v < 0.0 { 0.0 } else { v });
+            (of.load, value)
+        };
+        loads.loads.iter().map(load).collect()
+    }
+
+    fn value(
+        &self,
+        expression: &Expression,
+        place: &mut usize,
+        before: Option<(&Readings, Duration)>,
+    ) -> Result<f64, NoValue> {
+        match expression {
+            Expression::Number(number) => Ok(*number),
+            Expression::Binary(a, operator, b) => {
+                let a = self.value(a, place, before);
+                let b = self.value(b, place, before);
+                let (a, b) = (a?, b?);
+                Ok(match operator {
+                    Operator::Add => a + b,
+                    Operator::Subtract => a - b,
+                    Operator::Multiply => a * b,
+                    Operator::Divide => a / b,
+                })
+            }
+            Expression::Series(aggregate, series) => {
+                let at = *place;
+                *place += 1;
+                let now = self.series.get(at);
+                let now = now.filter(|now| !now.is_empty());
+                let now = now.ok_or_else(|| NoValue::Missing(series.to_string()))?;
+                let values: Vec<f64> = match series.rate {
+                    false => now.values().copied().collect(),
+                    true => {
+                        let before = before.and_then(|(readings, age)| {
+                            Some((readings.series.get(at)?, age.as_secs_f64()))
+                        });
+                        before.map_or(Vec::new(), |(before, seconds)| {
+                            rates(now, before, seconds.max(1e-3))
+                        })
+                    }
+                };
+                if values.is_empty() {
+                    return Err(NoValue::NoRate(series.to_string()));
+                }
+                made_one(*aggregate, &values).ok_or_else(|| NoValue::Several(series.to_string()))
+            }
+        }
+    }
+}
+
+/// All series of all loads, in order.
+fn series(loads: &Prometheus) -> Vec<&Series> {
+    let loads = loads.loads.iter();
+    loads.flat_map(|load| load.expression.series()).collect()
+}
+
+fn matches(series: &Series, sample: &Sample<'_>) -> bool {
+    series.labels.iter().all(|label| {
+        let is_it = sample.labels.get(&label.name) == label.value.as_str();
+        is_it == label.equal
+    })
+}
+
+/// The growth per second of the series that were there before. One that is less than it
+/// was has been counted anew since, and says nothing.
+fn rates(now: &HashMap<String, f64>, before: &HashMap<String, f64>, seconds: f64) -> Vec<f64> {
+    let rate = |(labels, now): (&String, &f64)| {
+        let before = before.get(labels).filter(|before| *before <= now)?;
+        Some((now - before) / seconds)
+    };
+    now.iter().filter_map(rate).collect()
+}
+
+/// `None` if there are several where one is wanted. What is not a number stays so.
+fn made_one(aggregate: Aggregate, values: &[f64]) -> Option<f64> {
+    let count = values.len() as f64;
+    let sum: f64 = values.iter().sum();
+    let extreme = |better: fn(f64, f64) -> f64| match values.iter().any(|v| v.is_nan()) {
+        true => f64::NAN,
+        false => values.iter().copied().reduce(better).unwrap_or(f64::NAN),
+    };
+    Some(match aggregate {
+        Aggregate::Only if values.len() > 1 => return None,
+        Aggregate::Only | Aggregate::Sum => sum,
+        Aggregate::Avg => sum / count,
+        Aggregate::Min => extreme(f64::min),
+        Aggregate::Max => extreme(f64::max),
+        Aggregate::Count => count,
+    })
+}
+
+/// Why there is no page.
+#[derive(Debug, thiserror::Error)]
+enum FetchError {
+    #[error("no connection: {0}")]
+    Connect(io::Error),
+    #[error("the connection broke: {0}")]
+    Io(#[from] io::Error),
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    #[error("the connection was closed before the answer was complete")]
+    Closed,
+    #[error("the answer is not HTTP/1.x")]
+    Garbage,
+    #[error("the answer is longer than {0} bytes")]
+    TooLong(usize),
+    #[error("response code {0}")]
+    Code(u16),
+    #[error("the answer is not text")]
+    NotText,
+    #[error(transparent)]
+    Refused(#[from] Refused),
+}
+
+impl FetchError {
+    fn fate(&self) -> Fate {
+        match self {
+            FetchError::Connect(_) => Fate::Unreachable,
+            FetchError::Timeout(_) => Fate::TimedOut,
+            FetchError::TooLong(_) => Fate::TooLong,
+            FetchError::Code(_) => Fate::Failed,
+            _ => Fate::Malformed,
+        }
+    }
+}
+
+/// What a task has to do.
+#[derive(Clone, Debug, PartialEq)]
+struct Target {
+    location: Place,
+    config: Prometheus,
+    /// Samples that are older are none.
+    max_age: Duration,
+}
+
+/// Whom a task asks: for a location, at a URL. Groups may want different things of the
+/// same page; then the number tells their tasks apart.
+type Key = (Arc<str>, Url, usize);
+
+/// Asks all exporters, as long as it is polled.
+pub(crate) async fn follow(manager: &Arc<Manager>) {
+    let permits = poll::permits();
+    let mut tasks = Tasks::default();
+    let mut changes = manager.changes();
+    loop {
+        let mut wanted: HashMap<Key, Target> = HashMap::new();
+        let mut handles = HashMap::new();
+        for followed in Followed::all(manager) {
+            let Some(config) = &followed.config.prometheus else {
+                continue;
+            };
+            for member in followed.members() {
+                let (ip, port) = (member.address.ip(), member.address.port());
+                let Some(url) = config.url.expand(ip, port, &member.name) else {
+                    continue;
+                };
+                let target = Target {
+                    location: Place(Arc::clone(&member.location)),
+                    config: config.clone(),
+                    max_age: followed.config.settings.load_max_age,
+                };
+                for number in 0.. {
+                    let key = (Arc::clone(member.location.name()), url.clone(), number);
+                    let known = wanted.get(&key);
+                    if known.is_some_and(|known| *known != target) {
+                        continue;
+                    }
+                    if known.is_none() {
+                        handles.insert(key.clone(), Arc::clone(&followed.handle));
+                        wanted.insert(key, target);
+                    }
+                    break;
+                }
+            }
+        }
+        tasks.reconcile(wanted, |key, target| {
+            let (clock, permits) = (manager.clock(), Arc::clone(&permits));
+            let handle = handles.remove(&key);
+            async move {
+                if let Some(handle) = handle {
+                    let (_, url, _) = key;
+                    let journal = Journal::new(handle, Origin::Prometheus, url.to_string());
+                    fetch_forever(clock, permits, url, target, journal).await;
+                }
+            }
+        });
+        if changes.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn fetch_forever(
+    clock: evenkeel_core::time::Clock,
+    permits: Arc<Semaphore>,
+    url: Url,
+    target: Target,
+    mut journal: Journal,
+) {
+    let config = &target.config;
+    poll::begin(config.interval).await;
+    let mut before: Option<(Readings, Instant)> = None;
+    loop {
+        let started = Instant::now();
+        let fetched = {
+            let _permit = permits.acquire().await;
+            match timeout(config.timeout, fetch(&url, config, target.max_age)).await {
+                Ok(fetched) => fetched,
+                Err(_) => Err(FetchError::Timeout(config.timeout)),
+            }
+        };
+        match fetched {
+            Ok((readings, at)) => {
+                let earlier = before
+                    .as_ref()
+                    .map(|(readings, then)| (readings, at.duration_since(*then)));
+                let loads = readings.loads(config, earlier);
+                report(
+                    &loads,
+                    &target,
+                    clock.now(),
+                    earlier.is_none(),
+                    &mut journal,
+                );
+                before = Some((readings, at));
+            }
+            Err(error) => journal.note(error.fate(), Some(&error)),
+        }
+        poll::pause(config.interval, started).await;
+    }
+}
+
+/// Reports the loads that have a value, and notes what is wrong with the others.
+fn report(
+    loads: &[(LoadId, Result<f64, NoValue>)],
+    target: &Target,
+    now: evenkeel_core::time::Instant,
+    is_first: bool,
+    journal: &mut Journal,
+) {
+    let mut values = Vec::with_capacity(loads.len());
+    let mut wrong: Option<(Fate, String)> = None;
+    for ((load, value), config) in loads.iter().zip(&target.config.loads) {
+        let (fate, why) = match value {
+            Ok(value) => match LoadValue::new(*value) {
+                Ok(value) => {
+                    values.push((*load, value));
+                    continue;
+                }
+                Err(error) => (Fate::BadValue, error.to_string()),
+            },
+            // With the first page this is no news, and with a machine that has no such
+            // thing neither.
+            Err(NoValue::NoRate(_)) if is_first => continue,
+            Err(NoValue::Missing(_)) if config.optional => continue,
+            Err(error @ NoValue::Several(_)) => (Fate::Malformed, error.to_string()),
+            Err(error) => (Fate::Missing, error.to_string()),
+        };
+        journal.count(fate);
+        wrong.get_or_insert((fate, format!("load {load}: {why}")));
+    }
+    if !values.is_empty() {
+        match target.location.0.report_all(&values, now) {
+            Ok(()) => journal.count(Fate::Taken),
+            Err(error) => {
+                journal.count(Fate::TooManyLoads);
+                wrong.get_or_insert((Fate::TooManyLoads, error.to_string()));
+            }
+        }
+    }
+    match wrong {
+        Some((fate, why)) => journal.tell(fate, Some(&why)),
+        None => journal.tell(Fate::Taken, None),
+    }
+}
+
+/// Fetches a page; answers what was read, and when it came.
+async fn fetch(
+    url: &Url,
+    config: &Prometheus,
+    max_age: Duration,
+) -> Result<(Readings, Instant), FetchError> {
+    let stream = match url.host.parse::<IpAddr>() {
+        Ok(ip) => TcpStream::connect((ip, url.port)).await,
+        Err(_) => TcpStream::connect((url.host.as_str(), url.port)).await,
+    };
+    let mut stream = stream.map_err(FetchError::Connect)?;
+    let request = format!(
+        "GET {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: evenkeel\r\n\
+         Accept: text/plain;version=0.0.4\r\nConnection: close\r\n\r\n",
+        url.path,
+        url.authority()
+    );
+    stream.write_all(request.as_bytes()).await?;
+    let mut bytes = Vec::new();
+    let mut head: Option<Head> = None;
+    let most = MAX_HEAD.saturating_add(config.max_bytes);
+    let body = loop {
+        let room = (most + 1).saturating_sub(bytes.len());
+        let read = (&mut stream).take(room as u64).read_buf(&mut bytes).await?;
+        if head.is_none() {
+            head = Head::parse(&bytes).map_err(|_| FetchError::Garbage)?;
+            if head.is_none() && bytes.len() > MAX_HEAD {
+                return Err(FetchError::TooLong(MAX_HEAD));
+            }
+        }
+        if bytes.len() > most {
+            return Err(FetchError::TooLong(config.max_bytes));
+        }
+        let Some(head) = &head else {
+            match read {
+                0 => return Err(FetchError::Closed),
+                _ => continue,
+            }
+        };
+        if head.code != 200 {
+            return Err(FetchError::Code(head.code));
+        }
+        let rest = bytes.get(head.length..).unwrap_or_default();
+        if read > 0 && !head.may_be_whole(rest) {
+            continue;
+        }
+        match head.body(rest) {
+            (_, Seen::Garbage) => return Err(FetchError::Garbage),
+            (body, Seen::Whole) => break body,
+            (body, Seen::Part) if read == 0 && head.is_until_close() => break body,
+            (_, Seen::Part) if read == 0 => return Err(FetchError::Closed),
+            (_, Seen::Part) => {}
+        }
+    };
+    let at = Instant::now();
+    if body.len() > config.max_bytes {
+        return Err(FetchError::TooLong(config.max_bytes));
+    }
+    let page = String::from_utf8(body).map_err(|_| FetchError::NotText)?;
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    let not_before = since_1970.unwrap_or_default().saturating_sub(max_age);
+    let not_before = i64::try_from(not_before.as_millis()).unwrap_or(i64::MAX);
+    Ok((Readings::of(&page, config, not_before)?, at))
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_core::time::Clock;
+    use evenkeel_manager::config;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Two members at one location, and one that is elsewhere; `port` is of the exporter.
+    fn config_of(loads: &str, port: u16) -> config::Config {
+        let text = format!(
+            "[group.g]\nmembers = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n\
+             [group.g.prometheus]\nurl = \"http://{{host}}:{port}/metrics\"\ninterval = \"100ms\"\n{loads}"
+        );
+        config::parse("t", &text).unwrap()
+    }
+
+    fn wanted(loads: &str) -> Prometheus {
+        config_of(loads, 9).groups.remove(0).prometheus.unwrap()
+    }
+
+    type Values = Vec<(LoadId, Result<f64, NoValue>)>;
+
+    /// What `loads` are after these pages, two seconds apart.
+    fn values(loads: &str, pages: &[&str]) -> Values {
+        let wanted = wanted(loads);
+        let mut before: Option<Readings> = None;
+        let mut values = Vec::new();
+        for page in pages {
+            let readings = Readings::of(page, &wanted, 1000).unwrap();
+            let earlier = before.as_ref().map(|then| (then, Duration::from_secs(2)));
+            values = readings.loads(&wanted, earlier);
+            before = Some(readings);
+        }
+        values
+    }
+
+    /// The only load.
+    fn value(expression: &str, pages: &[&str]) -> Result<f64, NoValue> {
+        values(&format!("loads = {{ cpu = '{expression}' }}"), pages)
+            .remove(0)
+            .1
+    }
+
+    #[test]
+    fn gauges_are_made_one() {
+        let page = "a{x=\"1\"} 1\na{x=\"2\",y=\"z\"} 2\na{x=\"3\"} 6\nb 0.5\nc NaN\nc{x=\"1\"} 1\n";
+        for (expression, expected) in [
+            ("sum(a)", 9.0),
+            ("avg(a)", 3.0),
+            ("min(a)", 1.0),
+            ("max(a)", 6.0),
+            ("count(a)", 3.0),
+            ("b", 0.5),
+            ("(1 - b) * 4 / 8 + 1", 1.25),
+            (r#"a{x="2"}"#, 2.0),
+            (r#"sum(a{x!="2"})"#, 7.0),
+            (r#"sum(a{y=""})"#, 7.0),
+            (r#"a{x!="1",y!=""}"#, 2.0),
+        ] {
+            assert_eq!(value(expression, &[page]), Ok(expected), "{expression}");
+        }
+        let missing = |of: &str| Err(NoValue::Missing(of.to_owned()));
+        assert_eq!(value("d", &[page]), missing("d"));
+        assert_eq!(
+            value(r#"1 - max(a{x="9"})"#, &[page]),
+            missing(r#"a{x="9"}"#)
+        );
+        assert_eq!(value("a", &[page]), Err(NoValue::Several("a".into())));
+        // Nothing that is not a number gets lost in a maximum.
+        for expression in ["max(c)", "min(c)", "sum(c)", "b / 0 - b / 0"] {
+            assert!(value(expression, &[page]).unwrap().is_nan(), "{expression}");
+        }
+    }
+
+    #[test]
+    fn counters_grow() {
+        let first = "c{x=\"1\"} 10\nc{x=\"2\"} 20\n";
+        let second = "c{x=\"1\"} 11\nc{x=\"2\"} 26\nc{x=\"3\"} 1000\n";
+        assert_eq!(
+            value("sum(rate(c))", &[first]),
+            Err(NoValue::NoRate("c".into()))
+        );
+        assert_eq!(
+            value("sum(rate(c))", &[first, second]),
+            Ok(3.5),
+            "new ones wait"
+        );
+        assert_eq!(value("max(rate(c))", &[first, second]), Ok(3.0));
+        // One was counted anew.
+        let third = "c{x=\"1\"} 13\nc{x=\"2\"} 2\n";
+        assert_eq!(value("sum(rate(c))", &[first, second, third]), Ok(1.0));
+        let all_anew = "c{x=\"1\"} 0\nc{x=\"2\"} 0\n";
+        let unknown = Err(NoValue::NoRate("c".into()));
+        assert_eq!(value("sum(rate(c))", &[first, all_anew]), unknown);
+        assert_eq!(
+            value("sum(rate(c))", &[first, "b 1"]),
+            Err(NoValue::Missing("c".into()))
+        );
+        // A CPU cannot have been idle for more than all of the time.
+        let idle = ["c 0", "c 2.1"];
+        assert_eq!(value("1 - rate(c)", &idle), Ok(0.0));
+        assert_eq!(value("1 - c", &idle), Ok(1.0 - 2.1), "that is a mistake");
+    }
+
+    #[test]
+    fn old_news_and_twins_are_refused() {
+        let wanted = wanted("loads = { cpu = \"max(a)\" }");
+        let read = |page: &str| {
+            let readings = Readings::of(page, &wanted, 1000)?;
+            Ok(readings.loads(&wanted, None).remove(0).1)
+        };
+        assert_eq!(read("a{x=\"1\"} 1 999\na{x=\"2\"} 2 1000"), Ok(Ok(2.0)));
+        let gone = Err(NoValue::Missing("a".into()));
+        assert_eq!(read("a 1 999"), Ok(gone));
+        assert_eq!(read("a 1\na 1"), Err(Refused::Twice));
+        assert_eq!(read("b 1\nb 1\na 1"), Ok(Ok(1.0)), "it is not looked at");
+        let half = Refused::Invalid(InvalidPage { line: 2 });
+        assert_eq!(read("a 1\na{x=\"2\"} "), Err(half));
+    }
+
+    #[test]
+    fn the_preset_reads_a_page_of_the_node_exporter() {
+        let page = |idle: f64, io: f64| {
+            format!(
+                "node_cpu_seconds_total{{cpu=\"0\",mode=\"idle\"}} {idle}\n\
+                 node_cpu_seconds_total{{cpu=\"1\",mode=\"idle\"}} 1e5\n\
+                 node_cpu_seconds_total{{cpu=\"0\",mode=\"user\"}} 7\n\
+                 node_memory_MemAvailable_bytes 2e9\nnode_memory_MemTotal_bytes 8e9\n\
+                 node_procs_running 3\nnode_disk_io_time_seconds_total{{device=\"a\"}} {io}\n\
+                 node_disk_io_time_seconds_total{{device=\"b\"}} 0\n"
+            )
+        };
+        let (first, second) = (page(100.0, 5.0), page(101.0, 6.5));
+        let values = values("preset = \"node_exporter\"", &[&first, &second]);
+        let known = values
+            .iter()
+            .filter_map(|(load, value)| Some((*load, value.clone().ok()?)));
+        assert_eq!(
+            known.collect::<Vec<_>>(),
+            [
+                (LoadId::CPU, 0.75),
+                (LoadId::MEMORY, 0.75),
+                (LoadId::RUN_QUEUE, 1.5),
+                (LoadId::DISK, 0.75)
+            ]
+        );
+    }
+
+    async fn page(bytes: &[u8], max_bytes: usize) -> Result<Vec<f64>, FetchError> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut wanted = wanted("loads = { cpu = \"a\" }");
+        wanted.max_bytes = max_bytes;
+        let url = Url {
+            host: "127.0.0.1".into(),
+            port: listener.local_addr().unwrap().port(),
+            path: "/m?x=1".into(),
+        };
+        let serve = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                assert!(stream.read_buf(&mut request).await.unwrap() > 0);
+            }
+            assert!(request.starts_with(b"GET /m?x=1 HTTP/1.1\r\nHost: 127.0.0.1:"));
+            // Whoever asks may have seen enough and be gone.
+            let _ = stream.write_all(bytes).await;
+        };
+        let (fetched, ()) = tokio::join!(fetch(&url, &wanted, Duration::from_secs(1)), serve);
+        let (readings, _) = fetched?;
+        let loads = readings.loads(&wanted, None).into_iter();
+        Ok(loads.filter_map(|(_, value)| value.ok()).collect())
+    }
+
+    #[tokio::test]
+    async fn pages_are_fetched_whole() {
+        for (answer, expected) in [
+            ("Content-Length: 4\r\n\r\na 1\n", 1.0),
+            ("Content-Length: 4\r\n\r\na 1\nrest", 1.0),
+            (
+                "Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n3\r\n 2\n\r\n0\r\n\r\n",
+                2.0,
+            ),
+            ("\r\na 3", 3.0),
+        ] {
+            let answer = format!("HTTP/1.1 200 OK\r\n{answer}");
+            assert_eq!(
+                page(answer.as_bytes(), 4).await.unwrap(),
+                [expected],
+                "{answer}"
+            );
+        }
+        for (answer, fate) in [
+            (
+                "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+                Fate::Failed,
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\na 1\n",
+                Fate::Malformed,
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\na 1\n\r\n",
+                Fate::Malformed,
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\na 1\nx",
+                Fate::Malformed,
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\na 1 \n",
+                Fate::TooLong,
+            ),
+            ("HTTP/1.1 200 OK\r\n\r\n<html>", Fate::TooLong),
+            ("HTTP/1.1 200 OK\r\n\r\n<a>", Fate::Malformed),
+            ("SSH-2.0-x\r\n", Fate::Malformed),
+            ("", Fate::Malformed),
+        ] {
+            let refused = page(answer.as_bytes(), 4).await.unwrap_err();
+            assert_eq!(refused.fate(), fate, "{answer}: {refused}");
+        }
+        let binary = page(b"HTTP/1.1 200 OK\r\n\r\n\xff", 4).await.unwrap_err();
+        assert!(matches!(binary, FetchError::NotText));
+        let endless = vec![b'x'; 2 * MAX_HEAD];
+        assert!(page(&endless, 4).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn members_of_one_location_are_asked_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let manager = Manager::new(Clock::start(), Arc::new(()));
+        let loads = "loads = { cpu = \"a\", 7 = \"b\", memory = \"nothing\" }";
+        manager.apply(config_of(loads, port)).await.unwrap();
+        let following = tokio::spawn(crate::run(Arc::clone(&manager)));
+        let mut asked = 0;
+        let handle = manager.handles().remove(0);
+        let count = |fate| handle.reports.get(Origin::Prometheus, fate);
+        while count(Fate::Taken) < 3 {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            asked += 1;
+            let answer = b"HTTP/1.1 200 OK\r\n\r\na 0.25\nb -1\n";
+            stream.write_all(answer).await.unwrap();
+            // It must be read, or the end of the connection is a reset.
+            let mut request = [0; 1024];
+            let _ = stream.read(&mut request).await;
+        }
+        // A second task would have asked as often as the first.
+        assert!(asked <= 4, "{asked}");
+        let loads = manager.status().locations.remove(0).loads;
+        assert_eq!(
+            loads.len(),
+            1,
+            "the others have no value that counts: {loads:?}"
+        );
+        assert_eq!((&*loads[0].id, loads[0].value), ("cpu", 0.25));
+        assert!(count(Fate::BadValue) >= 3 && count(Fate::Missing) >= 3);
+        following.abort();
+    }
+}
