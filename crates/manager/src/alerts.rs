@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use evenkeel_core::analyzer::{self, Caller, Site};
 use evenkeel_core::effective::{Shaping, effective};
@@ -117,8 +118,9 @@ pub(crate) fn alerted(state: &State) -> Alerted {
 /// Nobody is bound to a member of a group with granularity per request: its strategy
 /// sees the load with every request, and half of the members all at once without any
 /// would be worse than the load. Where load does not count, alerts do not either.
-pub(crate) fn shed(entry: &GroupEntry, alerted: &Alerted, now: Instant) {
-    let (settings, members) = (entry.group.settings(), entry.group.members());
+pub(crate) fn shed(entry: &mut GroupEntry, alerted: &Alerted, now: Instant) {
+    let group = Arc::clone(&entry.group);
+    let (settings, members) = (group.settings(), group.members());
     let follows = settings.adaptive && settings.granularity != Granularity::PerRequest;
     let concerned = follows && !alerted.is_empty();
     let at_one = |member: &Member| alerted.contains_key(member.location.name());
@@ -126,6 +128,7 @@ pub(crate) fn shed(entry: &GroupEntry, alerted: &Alerted, now: Instant) {
         for member in members {
             if member.slot.has(Reason::Shedding) {
                 member.slot.set(Reason::Shedding, false);
+                entry.opened = Some(now);
             }
         }
         return;
@@ -134,10 +137,27 @@ pub(crate) fn shed(entry: &GroupEntry, alerted: &Alerted, now: Instant) {
     let caller = |name: &&Arc<str>| alerted.get(*name).copied();
     let callers: Vec<_> = places.names.iter().map(caller).collect();
     let sheds = analyzer::shed(&settings.alert, &places.sites, &callers);
-    for (member, place) in members.iter().zip(places.of_member) {
-        member.slot.set(Reason::Shedding, sheds[place]);
+    let of_member = places.of_member;
+    for (member, &place) in members.iter().zip(&of_member) {
+        if !sheds[place] && member.slot.set(Reason::Shedding, false) {
+            entry.opened = Some(now);
+        }
+    }
+    if entry.opened.is_some_and(|at| now.since(at) < HANDOVER) {
+        return;
+    }
+    for (member, place) in members.iter().zip(of_member) {
+        if sheds[place] {
+            member.slot.set(Reason::Shedding, true);
+        }
     }
 }
+
+/// How long after one member takes clients again others that are to send theirs away
+/// go on taking them. Servers that send clients back hear of the end of an alert over the
+/// network. Until then the old way must be open, or clients would be sent around between
+/// a server that does not take them yet and the one who sends them there.
+pub(crate) const HANDOVER: Duration = Duration::from_secs(1);
 
 /// All members that send their clients away.
 pub(crate) fn shedding(groups: &[GroupEntry]) -> Vec<Shedding> {

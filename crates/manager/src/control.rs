@@ -43,7 +43,13 @@ impl Manager {
     /// A round in which everything is due.
     #[cfg(test)]
     pub(crate) fn round_now(&self) {
-        self.round(&mut Due::default(), self.clock().now());
+        self.round_after(Duration::ZERO);
+    }
+
+    /// The same, as if so much later.
+    #[cfg(test)]
+    pub(crate) fn round_after(&self, time: Duration) {
+        self.round(&mut Due::default(), self.clock().now().after(time));
     }
 
     /// One round: ejections, alerts, panic, slow start, and what is due.
@@ -93,7 +99,7 @@ impl Manager {
         }
         // Groups share locations: one that must shed for any of them must shed.
         let alerted = alerts::alerted(&owned.state);
-        for entry in &owned.state.groups {
+        for entry in &mut owned.state.groups {
             alerts::shed(entry, &alerted, now);
         }
         let shedding = alerts::shedding(&owned.state.groups);

@@ -159,6 +159,8 @@ pub(crate) struct GroupEntry {
     pub alerts: HashMap<Arc<str>, Alert>,
     /// How many it has ever raised.
     pub alerts_raised: u64,
+    /// When a member last took clients again that had sent them away.
+    pub opened: Option<Instant>,
     /// Who was ejected.
     pub outliers: Outliers,
     /// Endpoints that left, the longest gone first.
@@ -355,6 +357,7 @@ impl State {
             endpoints,
             alerts: old.map(|old| old.alerts.clone()).unwrap_or_default(),
             alerts_raised: old.map_or(0, |old| old.alerts_raised),
+            opened: old.and_then(|old| old.opened),
             outliers: old.map(|old| old.outliers.clone()).unwrap_or_default(),
             departed,
             fresh: old.is_none(),

@@ -13,6 +13,7 @@ use evenkeel_core::member::{MemberId, Weight};
 use evenkeel_core::opinion::{Opinion, Source};
 use evenkeel_core::time::Clock;
 
+use crate::alerts::HANDOVER;
 use crate::config::{AgentCheck, Config, GroupConfig, MemberConfig, Rule};
 use crate::dns::Lookup;
 use crate::snapshot::{Commit, DataPlane, GroupHandle, Snapshot};
@@ -574,8 +575,10 @@ async fn an_alert_reaches_all_groups_there_and_leaves_each_a_way_out() {
     add("requests", Granularity::PerRequest, true, &two);
     add("blind", Granularity::OnDemand, false, &two);
     manager.apply(config.clone()).await.unwrap();
-    let shedding = || {
-        manager.round_now();
+    let mut rounds = 0;
+    let mut shedding = || {
+        rounds += 1;
+        manager.round_after(HANDOVER * rounds);
         let groups = manager.status().groups.into_iter();
         let sheds = |m: MemberStatus| m.reasons.iter().any(|reason| reason == "shedding");
         groups
@@ -636,8 +639,10 @@ async fn an_alert_says_why_and_an_administrator_has_the_last_word() {
     manager.apply(config.clone()).await.unwrap();
     let mut shedding = manager.shedding();
     // The locations under alert, and the members that shed, by their last number.
+    let mut rounds = 0;
     let mut seen = || {
-        manager.round_now();
+        rounds += 1;
+        manager.round_after(HANDOVER * rounds);
         let status = manager.status().locations.into_iter();
         let last = |name: &str| name.split(':').next().unwrap().bytes().last().unwrap() - b'0';
         let alerts: Vec<u8> = status
@@ -676,6 +681,8 @@ async fn an_alert_says_why_and_an_administrator_has_the_last_word() {
     manager.apply(config).await.unwrap();
     assert_eq!(seen(), (vec![2, 3], vec![2, 3]));
     manager.set_alert("10.0.0.1", AlertSetting::On).unwrap();
+    // First it takes clients again, then the other one sends them away.
+    seen();
     assert_eq!(
         seen(),
         (vec![1, 2, 3], vec![1, 3]),
@@ -689,12 +696,19 @@ async fn an_alert_says_why_and_an_administrator_has_the_last_word() {
     assert!(matches!(nowhere, Err(ManageError::NoLocation(_))));
 
     // Who waits for news gets none where there is none.
+    let later = HANDOVER * 20;
     assert!(!shedding.has_changed().unwrap());
-    manager.round_now();
+    manager.round_after(later);
     assert!(!shedding.has_changed().unwrap());
+    // The alert passes to another one: for a while nobody sends clients away.
     manager.report("10.0.0.1", &[(LoadId::CPU, 0.1)]).unwrap();
-    manager.round_now();
-    assert!(shedding.has_changed().unwrap());
+    manager.report("10.0.0.3", &[(LoadId::CPU, 0.9)]).unwrap();
+    manager.round_after(later);
+    assert!(shedding.borrow_and_update().is_empty());
+    manager.round_after(later + HANDOVER / 2);
+    assert!(!shedding.has_changed().unwrap());
+    manager.round_after(later + HANDOVER);
+    assert_eq!(&*shedding.borrow_and_update()[0].member, "10.0.0.3:80");
 }
 
 #[tokio::test]
