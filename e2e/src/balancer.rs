@@ -225,7 +225,7 @@ impl Drop for Balancer {
 }
 
 /// Keeps what the balancer says on standard error.
-fn keep_log(stderr: ChildStderr, log: Arc<Mutex<String>>) {
+pub(crate) fn keep_log(stderr: ChildStderr, log: Arc<Mutex<String>>) {
     thread::spawn(move || {
         for line in BufReader::new(stderr).lines().map_while(Result::ok) {
             let mut log = log.lock().expect("no panic");
@@ -248,7 +248,7 @@ pub fn evenkeel(arguments: &[&str]) -> Result<String, String> {
 
 /// The binary of the workspace, built in the profile of these tests. `$EVENKEEL_BIN` is
 /// used instead where it is set.
-fn binary() -> &'static Path {
+pub(crate) fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         if let Some(given) = std::env::var_os("EVENKEEL_BIN") {

@@ -8,6 +8,7 @@
 
 pub mod apxs;
 pub mod balancer;
+pub mod engine;
 pub mod folder;
 pub mod httpd;
 pub mod load;

@@ -20,6 +20,7 @@ use evenkeel_core::strategy::{Values, default_kind};
 pub mod agent;
 mod broker;
 mod document;
+pub mod engine;
 mod errors;
 pub mod expression;
 mod fields;

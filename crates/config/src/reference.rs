@@ -2,9 +2,9 @@
 
 use evenkeel_core::strategy::{Kind, REGISTRY};
 
-use super::agent;
 use super::fields::param_allowed;
 use super::keys::{KeyDoc, TableDoc, tables};
+use super::{agent, engine};
 
 /// All keys, in Markdown: the end of `docs/configuration.md`.
 pub fn keys() -> String {
@@ -14,6 +14,11 @@ pub fn keys() -> String {
 /// All keys of the agent's file, in Markdown: the end of `docs/agent.md`.
 pub fn agent_keys() -> String {
     agent::tables().iter().map(table).collect()
+}
+
+/// All keys of the client engine's file, in Markdown: the end of `docs/engine.md`.
+pub fn engine_keys() -> String {
+    engine::tables().iter().map(table).collect()
 }
 
 /// All strategies, in Markdown: the end of `docs/strategies.md`.

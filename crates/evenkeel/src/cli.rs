@@ -27,6 +27,11 @@ pub enum Command {
     /// SIGHUP, and a change of FILE, reload the configuration. SIGTERM and SIGINT let open
     /// connections end, at most for `shutdown_grace`; a second one ends them at once.
     Run(Run),
+    /// Run the client engine in the foreground
+    ///
+    /// It listens where clients of a site come to, negotiates a server with a broker, and
+    /// redirects the clients there. FILE is usually engine.toml. Changes need a restart.
+    Engine(Run),
     /// Check a configuration and report all its errors
     Check {
         /// Configuration, usually evenkeel.toml
@@ -46,7 +51,7 @@ pub enum Command {
     },
 }
 
-/// `evenkeel run`.
+/// `evenkeel run`, and what runs like it.
 #[derive(Debug, Args)]
 pub struct Run {
     /// Configuration, usually evenkeel.toml

@@ -3,6 +3,7 @@
 mod check;
 mod cli;
 mod ctl;
+mod engine;
 mod process;
 mod run;
 mod strategies;
@@ -18,6 +19,7 @@ use cli::{Cli, Command};
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
+        Command::Engine(args) => engine::run(&args),
         Command::Check { file } => check::check(&file).and_then(print),
         Command::Ctl(args) => ctl::run(&args).and_then(print),
         Command::Top(args) => top(&args),

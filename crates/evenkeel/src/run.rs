@@ -19,16 +19,15 @@ use evenkeel_manager::snapshot::DataPlane;
 use evenkeel_proxy::Proxy;
 use evenkeel_proxy::access::AccessLog;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
-use crate::cli::{self, LogFormat};
-use crate::{Failure, process};
+use crate::process::{self, Signals};
+use crate::{Failure, cli};
 
 /// Runs the balancer until it is told to end.
 pub fn run(args: &cli::Run) -> Result<(), Failure> {
-    start_log(args.log.as_deref(), args.log_format)?;
+    process::start_log_of(args)?;
     process::warn_of_few_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -38,13 +37,6 @@ pub fn run(args: &cli::Run) -> Result<(), Failure> {
     // A lookup of a name that still runs in its thread must not delay the end.
     runtime.shutdown_background();
     result
-}
-
-fn start_log(directives: Option<&str>, format: LogFormat) -> Result<(), Failure> {
-    process::start_log(directives, format).map_err(|error| Failure {
-        code: 2,
-        message: format!("--log (or $RUST_LOG) is not understood: {error}"),
-    })
 }
 
 async fn live(file: &Path) -> Result<(), Failure> {
@@ -221,28 +213,6 @@ async fn bind(settings: &Admin) -> Result<TcpListener, Failure> {
             "cannot listen on {address} for the admin API: {error}; choose another address with listen in [admin]"
         ))
     })
-}
-
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn listen() -> io::Result<Self> {
-        Ok(Signals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    /// Waits for a signal to end; answers its name.
-    async fn end(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-        }
-    }
 }
 
 /// The access log as the configuration wants it at the moment.

@@ -51,7 +51,8 @@ pub(super) enum Refusal {
     Class(f32),
 }
 
-/// Decides, and counts the client at its member. `excluded` is room for the work.
+/// Decides, and counts the client at its member. Who is in `excluded` is not chosen; it
+/// is room for the work, too.
 pub(super) fn decide(
     group: &Group,
     wish: &Wish<'_>,
@@ -59,7 +60,6 @@ pub(super) fn decide(
     rng: &mut fastrand::Rng,
     excluded: &mut Vec<MemberId>,
 ) -> Result<Grant, Refusal> {
-    excluded.clear();
     let request = Request::at(now);
     // A member under a load alert serves those whom nobody else can: it must be good
     // enough for them, too.

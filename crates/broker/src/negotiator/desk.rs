@@ -64,6 +64,9 @@ struct Origins {
     of: Arc<Group>,
     /// In the order of the members; `None` for one that cannot be reached.
     known: Vec<Option<Origin>>,
+    /// Those that cannot: a member that has just joined is in the group a moment before it
+    /// is in the cluster.
+    unreachable: Vec<MemberId>,
 }
 
 /// What a request asks for.
@@ -233,10 +236,15 @@ impl Desk {
         let mut scratch = self.scratch.borrow_mut();
         let Scratch { rng, excluded } = &mut *scratch;
         let now = self.clock.now();
+        counter.look_up(&group);
+        excluded.clear();
+        if let Some(origins) = &*counter.origins.borrow() {
+            excluded.extend(&origins.unreachable);
+        }
         let granted = decide(&group, &wish, now, rng, excluded);
         let server = |member: usize| counter.server(&group, member);
         let granted = granted.and_then(|grant| {
-            // It is a member, and resolved: otherwise it would not have been chosen.
+            // Otherwise it would have been excluded.
             let server = server(grant.member).ok_or(Refusal::NoMember)?;
             Ok((grant, server))
         });
@@ -327,20 +335,30 @@ impl Counter {
         }
     }
 
-    /// A member as its clients see it.
-    fn server(&self, group: &Arc<Group>, index: usize) -> Option<Server> {
+    /// Has the origins of this very group worked out.
+    fn look_up(&self, group: &Arc<Group>) {
         let mut origins = self.origins.borrow_mut();
-        let origins = match &mut *origins {
-            Some(origins) if Arc::ptr_eq(&origins.of, group) => origins,
-            stale => {
-                let members = group.members().iter();
-                stale.insert(Origins {
-                    of: Arc::clone(group),
-                    known: members.map(|member| self.snapshot.origin(member)).collect(),
-                })
-            }
-        };
-        let origin = origins.known.get(index)?.as_ref()?;
+        if origins
+            .as_ref()
+            .is_some_and(|origins| Arc::ptr_eq(&origins.of, group))
+        {
+            return;
+        }
+        let members = group.members().iter();
+        let known: Vec<_> = members.map(|member| self.snapshot.origin(member)).collect();
+        let unreachable = group.members().iter().zip(&known);
+        let unreachable = unreachable.filter(|(_, origin)| origin.is_none());
+        *origins = Some(Origins {
+            of: Arc::clone(group),
+            unreachable: unreachable.map(|(member, _)| member.id).collect(),
+            known,
+        });
+    }
+
+    /// A member of the group that was looked up, as its clients see it.
+    fn server(&self, group: &Group, index: usize) -> Option<Server> {
+        let origins = self.origins.borrow();
+        let origin = origins.as_ref()?.known.get(index)?.as_ref()?;
         let member = group.members().get(index)?;
         Some(Server {
             name: member.name.to_string(),
@@ -351,7 +369,7 @@ impl Counter {
 
     fn binding(
         &self,
-        group: &Arc<Group>,
+        group: &Group,
         grant: Grant,
         server: Server,
         asked: &Asked,

@@ -1,0 +1,303 @@
+//! Questions to brokers, and what is believed of their answers.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use evenkeel_broker::negotiator::wire::{self, Binding, Refused};
+use evenkeel_config::Origin;
+use evenkeel_config::engine::EngineConfig;
+use evenkeel_core::time::Instant;
+use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, CONNECTION, HOST};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+/// Longest answer that is read, in bytes: nine servers need a tenth of it.
+const MAX_ANSWER: usize = 32 * 1024;
+
+/// Servers beside the chosen one that are asked for.
+const ALTERNATIVES: usize = 3;
+
+/// How long a broker that did not answer is not asked, if there are others.
+const LEFT_OUT: Duration = Duration::from_secs(10);
+
+/// The brokers, in the order in which they are asked.
+#[derive(Debug)]
+pub struct Brokers {
+    timeout: Duration,
+    origins: Vec<Origin>,
+    /// Since when each of them does not answer.
+    silent: RefCell<Vec<Option<Instant>>>,
+}
+
+/// What is asked.
+#[derive(Clone, Debug, Default)]
+pub struct Question {
+    /// Name of the cluster.
+    pub cluster: String,
+    /// Class of the client.
+    pub class: Option<String>,
+    /// Mean response time that it wants.
+    pub response_time: Option<Duration>,
+    /// Session that goes on.
+    pub session: Option<String>,
+    /// Servers to stay away from.
+    pub avoid: Vec<String>,
+}
+
+/// What a broker says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// The client is bound.
+    Bound(Binding),
+    /// It is not, and may ask again after so long.
+    Refused(Duration, String),
+}
+
+/// Why a broker gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Unanswered {
+    /// No connection, or it broke.
+    #[error("no connection: {0}")]
+    Connection(#[from] io::Error),
+    /// Not in time.
+    #[error("no answer in {0:?}")]
+    Timeout(Duration),
+    /// No HTTP.
+    #[error("what answers is no negotiator: {0}")]
+    Http(#[from] hyper::Error),
+    /// Not what was asked for.
+    #[error("what answers is no negotiator: {0}")]
+    Nonsense(String),
+    /// The question is wrong.
+    #[error("it does not understand the question ({status}): {detail}")]
+    Rejected {
+        /// HTTP status.
+        status: StatusCode,
+        /// What it says.
+        detail: String,
+    },
+}
+
+impl Question {
+    fn target(&self) -> String {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.append_pair("cluster", &self.cluster);
+        if let Some(class) = &self.class {
+            query.append_pair("class", class);
+        }
+        if let Some(time) = self.response_time {
+            query.append_pair("response_time", &format!("{}us", time.as_micros()));
+        }
+        if let Some(session) = &self.session {
+            query.append_pair("session", session);
+        }
+        if !self.avoid.is_empty() {
+            query.append_pair("avoid", &self.avoid.join(","));
+        }
+        query.append_pair("alternatives", &ALTERNATIVES.to_string());
+        format!("{}?{}", wire::NEGOTIATE, query.finish())
+    }
+}
+
+impl Brokers {
+    /// The brokers of a configuration.
+    pub fn new(config: &EngineConfig) -> Self {
+        Brokers {
+            timeout: config.broker_timeout,
+            origins: config.brokers.clone(),
+            silent: RefCell::new(vec![None; config.brokers.len()]),
+        }
+    }
+
+    /// How long it takes at most until nobody has answered.
+    pub fn patience(&self) -> Duration {
+        let count = u32::try_from(self.origins.len()).unwrap_or(u32::MAX);
+        self.timeout.saturating_mul(count)
+    }
+
+    /// Asks one after the other. An error is that of each broker that was asked.
+    pub async fn ask(
+        &self,
+        question: &Question,
+        now: impl Fn() -> Instant,
+    ) -> Result<Reply, Vec<(String, Unanswered)>> {
+        let mut failures = Vec::new();
+        for index in self.turn(now()) {
+            let Some(broker) = self.origins.get(index) else {
+                continue;
+            };
+            let asked = tokio::time::timeout(self.timeout, ask(broker, question)).await;
+            let answer = asked.unwrap_or(Err(Unanswered::Timeout(self.timeout)));
+            // One that does not understand is there.
+            let is_silent =
+                matches!(&answer, Err(error) if !matches!(error, Unanswered::Rejected { .. }));
+            if let Some(silent) = self.silent.borrow_mut().get_mut(index) {
+                *silent = is_silent.then(&now);
+            }
+            match answer {
+                Ok(reply) => return Ok(reply),
+                Err(error) => failures.push((broker.to_string(), error)),
+            }
+        }
+        Err(failures)
+    }
+
+    /// Who is asked, by index: those that lately did not answer come last.
+    fn turn(&self, now: Instant) -> Vec<usize> {
+        let silent = self.silent.borrow();
+        let is_left_out = |index: &usize| {
+            let since = silent.get(*index).copied().flatten();
+            since.is_some_and(|since| now.since(since) < LEFT_OUT)
+        };
+        let (mut first, last): (Vec<_>, Vec<_>) =
+            (0..self.origins.len()).partition(|index| !is_left_out(index));
+        first.extend(last);
+        first
+    }
+}
+
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reply::Bound(binding) => write!(f, "bound to {}", binding.server.name),
+            Reply::Refused(after, detail) => write!(f, "refused for {after:?}: {detail}"),
+        }
+    }
+}
+
+async fn ask(broker: &Origin, question: &Question) -> Result<Reply, Unanswered> {
+    let stream = TcpStream::connect((broker.host(), broker.port())).await?;
+    stream.set_nodelay(true)?;
+    let mut builder = http1::Builder::new();
+    builder.max_buf_size(MAX_ANSWER);
+    let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
+    let authority = broker.as_str().strip_prefix("http://").unwrap_or_default();
+    let request = Request::get(question.target())
+        .header(HOST, authority)
+        .header(ACCEPT, "application/json")
+        .header(CONNECTION, "close")
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| Unanswered::Nonsense(error.to_string()))?;
+    let answer = async move {
+        let response = sender.send_request(request).await?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_ANSWER)
+            .collect()
+            .await;
+        let body = body.map_err(|error| match error.downcast::<LengthLimitError>() {
+            Ok(_) => Unanswered::Nonsense(format!("more than {MAX_ANSWER} bytes")),
+            Err(error) => Unanswered::Nonsense(error.to_string()),
+        })?;
+        understand(status, &body.to_bytes())
+    };
+    tokio::pin!(connection, answer);
+    tokio::select! {
+        biased;
+        answer = &mut answer => answer,
+        ended = &mut connection => {
+            ended?;
+            // It may have ended after all of the answer was read.
+            answer.await
+        }
+    }
+}
+
+fn understand(status: StatusCode, body: &[u8]) -> Result<Reply, Unanswered> {
+    let nonsense = |error: serde_json::Error| Unanswered::Nonsense(error.to_string());
+    match status {
+        StatusCode::OK => Ok(Reply::Bound(
+            serde_json::from_slice(body).map_err(nonsense)?,
+        )),
+        StatusCode::SERVICE_UNAVAILABLE => {
+            let refused: Refused = serde_json::from_slice(body).map_err(nonsense)?;
+            let after = Duration::from_secs(refused.retry_after_seconds);
+            Ok(Reply::Refused(after, readable(&refused.detail)))
+        }
+        _ => {
+            let error: Option<evenkeel_http::ErrorBody> = serde_json::from_slice(body).ok();
+            let detail = error
+                .map(|error| readable(&error.detail))
+                .unwrap_or_default();
+            Err(Unanswered::Rejected { status, detail })
+        }
+    }
+}
+
+/// What somebody else says, fit for a log and an answer.
+fn readable(text: &str) -> String {
+    let shown = text.chars().take(300);
+    shown
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn brokers(count: usize) -> Brokers {
+        let origin = |n: usize| format!("http://b-{n}").parse().unwrap();
+        Brokers::new(&EngineConfig {
+            brokers: (0..count).map(origin).collect(),
+            ..EngineConfig::default()
+        })
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_nanos(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn who_did_not_answer_comes_last_for_a_while() {
+        let brokers = brokers(3);
+        assert_eq!(brokers.turn(at(1)), [0, 1, 2]);
+        brokers.silent.borrow_mut()[0] = Some(at(1));
+        assert_eq!(brokers.turn(at(2)), [1, 2, 0]);
+        brokers.silent.borrow_mut()[2] = Some(at(1));
+        assert_eq!(brokers.turn(at(2)), [1, 0, 2]);
+        assert_eq!(brokers.turn(at(11)), [0, 1, 2]);
+        assert_eq!(brokers.patience(), Duration::from_secs(6));
+    }
+
+    #[test]
+    fn a_question_is_what_the_broker_understands() {
+        let question = Question {
+            cluster: "shop".into(),
+            class: Some("gold".into()),
+            response_time: Some(Duration::from_millis(200)),
+            session: Some("s-1".into()),
+            avoid: vec!["[::1]:80".into(), "a:80/192.0.2.1".into()],
+        };
+        let target = question.target();
+        assert_eq!(
+            target,
+            "/.well-known/evenkeel/negotiate?cluster=shop&class=gold&response_time=200000us\
+             &session=s-1&avoid=%5B%3A%3A1%5D%3A80%2Ca%3A80%2F192.0.2.1&alternatives=3"
+        );
+        assert_eq!(wire::time("200000us"), question.response_time);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_broker_says_is_answered(
+            status in 100u16..600,
+            body in prop_oneof![
+                any::<Vec<u8>>(),
+                "\\{\"(cluster|error|detail)\":[0-9a-z\"{}:,]{0,40}\\}".prop_map(String::into_bytes),
+            ],
+        ) {
+            let status = StatusCode::from_u16(status).unwrap();
+            if let Err(Unanswered::Rejected { detail, .. }) = understand(status, &body) {
+                prop_assert!(detail.chars().count() <= 300);
+            }
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! One cluster: answers its clients, and keeps a server at hand for them.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use evenkeel_config::Origin;
+use evenkeel_config::engine::EngineCluster;
+use evenkeel_core::time::{Clock, Instant};
+use evenkeel_http::answer::{self, Freshness};
+use evenkeel_http::{Answer, Handler, Head, Target};
+use hyper::header::RETRY_AFTER;
+use hyper::{Method, StatusCode};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, watch};
+use tracing::{debug, info, warn};
+
+use crate::broker::{Brokers, Question, Reply};
+use crate::keeper::{Keeper, Now, Place};
+
+/// Looks after one cluster. Its negotiations happen one at a time, in [`Steward::run`];
+/// clients that need one wait for it together.
+#[derive(Debug)]
+pub(crate) struct Steward {
+    cluster: EngineCluster,
+    brokers: Rc<Brokers>,
+    clock: Clock,
+    keeper: RefCell<Keeper>,
+    rng: RefCell<fastrand::Rng>,
+    /// Told when a client waits, or the cluster comes into use.
+    wanted: Notify,
+    /// Counts the negotiations that are over.
+    turns: watch::Sender<u64>,
+}
+
+/// What to do next.
+enum Due {
+    Negotiation,
+    Probe,
+}
+
+impl Steward {
+    pub fn new(cluster: EngineCluster, brokers: Rc<Brokers>, clock: Clock) -> Self {
+        Steward {
+            keeper: RefCell::new(Keeper::new(&cluster.name, cluster.stale_for)),
+            cluster,
+            brokers,
+            clock,
+            rng: RefCell::new(fastrand::Rng::new()),
+            wanted: Notify::new(),
+            turns: watch::Sender::new(0),
+        }
+    }
+
+    /// Negotiates and probes when it is time to, for ever.
+    pub async fn run(self: Rc<Self>) {
+        let mut last_probe = self.clock.now();
+        loop {
+            match self.next(last_probe).await {
+                Due::Negotiation => self.negotiate().await,
+                Due::Probe => {
+                    self.probe().await;
+                    last_probe = self.clock.now();
+                }
+            }
+        }
+    }
+
+    async fn next(&self, last_probe: Instant) -> Due {
+        loop {
+            let now = self.clock.now();
+            let (negotiation, probe) = {
+                let keeper = self.keeper.borrow();
+                let in_use = keeper.is_in_use(now) && keeper.place().is_some();
+                let probe = last_probe.after(self.cluster.probe_interval);
+                (keeper.next_negotiation(now), in_use.then_some(probe))
+            };
+            let next = match (negotiation, probe) {
+                (Some(negotiation), Some(probe)) if probe < negotiation => (probe, Due::Probe),
+                (Some(negotiation), _) => (negotiation, Due::Negotiation),
+                (None, Some(probe)) => (probe, Due::Probe),
+                (None, None) => {
+                    self.wanted.notified().await;
+                    if self.is_waited_for() {
+                        return Due::Negotiation;
+                    }
+                    continue;
+                }
+            };
+            let (at, due) = next;
+            tokio::select! {
+                () = tokio::time::sleep(at.since(now)) => return due,
+                () = self.wanted.notified() => {
+                    if self.is_waited_for() {
+                        return Due::Negotiation;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a client needs a negotiation, and it may begin.
+    fn is_waited_for(&self) -> bool {
+        // Whoever waits watches the turns.
+        self.turns.receiver_count() > 0 && self.keeper.borrow().may_negotiate(self.clock.now())
+    }
+
+    async fn negotiate(&self) {
+        let question = {
+            let keeper = self.keeper.borrow();
+            let avoid = keeper.avoid(self.clock.now());
+            Question {
+                cluster: self.cluster.name.clone(),
+                class: self.cluster.class.clone(),
+                response_time: self.cluster.response_time,
+                session: keeper.session().map(str::to_owned),
+                avoid: avoid.into_iter().map(str::to_owned).collect(),
+            }
+        };
+        let name = &self.cluster.name;
+        let asked = self.brokers.ask(&question, || self.clock.now()).await;
+        let now = self.clock.now();
+        let answered = match asked {
+            Ok(Reply::Bound(binding)) => {
+                let before = self.keeper.borrow().place().cloned();
+                match self.keeper.borrow_mut().bound(&binding, now) {
+                    Ok(()) => {
+                        let (server, seconds) = (&binding.server.url, binding.quantum_seconds);
+                        match before.is_some_and(|before| before.name == binding.server.name) {
+                            true => debug!(cluster = name, server, seconds, "bound again"),
+                            false => info!(cluster = name, server, seconds, "bound"),
+                        }
+                        true
+                    }
+                    Err(error) => {
+                        warn!(cluster = name, %error, "a broker's answer is not believed");
+                        false
+                    }
+                }
+            }
+            Ok(Reply::Refused(after, why)) => {
+                info!(cluster = name, ?after, why, "refused");
+                self.keeper.borrow_mut().refused(after, now);
+                true
+            }
+            Err(failures) => {
+                for (broker, error) in failures {
+                    warn!(cluster = name, broker, %error, "no answer");
+                }
+                false
+            }
+        };
+        if !answered {
+            let rng = &mut self.rng.borrow_mut();
+            self.keeper.borrow_mut().unanswered(now, rng);
+        }
+        let left = self.keeper.borrow().needs_another(now);
+        if left {
+            self.fall_back().await;
+        }
+        self.turns
+            .send_modify(|turns| *turns = turns.wrapping_add(1));
+    }
+
+    /// The server in use is dead, and no broker gives another one: takes one that was
+    /// known beside it, if that accepts connections.
+    async fn fall_back(&self) {
+        let candidates = self.keeper.borrow().candidates(self.clock.now());
+        for place in candidates {
+            let accepts = accepts(&place.origin, self.cluster.probe_timeout).await;
+            let now = self.clock.now();
+            if accepts {
+                let (name, server) = (&self.cluster.name, place.origin.as_str());
+                info!(
+                    cluster = name,
+                    server, "another server until a broker answers"
+                );
+                return self.keeper.borrow_mut().fall_back(place, now);
+            }
+            self.keeper.borrow_mut().server_failed(&place.name, now);
+        }
+    }
+
+    /// Looks whether the server in use accepts connections. One refusal may be bad luck.
+    async fn probe(&self) {
+        let Some(place) = self.keeper.borrow().place().cloned() else {
+            return;
+        };
+        for _ in 0..2 {
+            if accepts(&place.origin, self.cluster.probe_timeout).await {
+                return;
+            }
+        }
+        let (name, server) = (&self.cluster.name, place.origin.as_str());
+        let now = self.clock.now();
+        if !self.keeper.borrow().needs_another(now) {
+            warn!(
+                cluster = name,
+                server, "the server does not accept connections"
+            );
+        }
+        self.keeper.borrow_mut().server_failed(&place.name, now);
+        // Otherwise a negotiation is due.
+        let is_paused = !self.keeper.borrow().may_negotiate(now);
+        if is_paused {
+            self.fall_back().await;
+        }
+    }
+
+    /// What a client gets, after a negotiation if need be.
+    async fn decide(&self) -> Now {
+        let now = self.clock.now();
+        let was_in_use = self.keeper.borrow().is_in_use(now);
+        // Before the question, so that no turn is missed.
+        let mut turns = self.turns.subscribe();
+        let decided = self.keeper.borrow_mut().ask(now);
+        if decided != Now::Wait {
+            drop(turns);
+            if !was_in_use {
+                self.wanted.notify_one();
+            }
+            return decided;
+        }
+        self.wanted.notify_one();
+        // A turn that is under way may have begun with another question; its answer is as
+        // good.
+        let patience = self.brokers.patience() + self.cluster.probe_timeout * 8;
+        let _ = tokio::time::timeout(patience, turns.changed()).await;
+        self.keeper.borrow_mut().after_waiting(self.clock.now())
+    }
+
+    fn redirect(&self, place: &Place, target: &Target, rest: Duration) -> Answer {
+        let seconds = rest.min(self.cluster.redirect_max_age).as_secs();
+        let origin = place.origin.as_str();
+        answer::redirect(origin, &target.path_and_query, Freshness::Seconds(seconds))
+    }
+}
+
+impl Handler for Steward {
+    async fn answer(&self, head: Head, client: SocketAddr) -> Answer {
+        let target = match Target::of(&head) {
+            Ok(target) => target,
+            Err(error) => {
+                debug!(%client, %error, "not understood");
+                let detail = error.to_string();
+                return answer::error(error.status(), "malformed", &detail, Vec::new());
+            }
+        };
+        if target.path_and_query == "*" {
+            return answer::empty(StatusCode::NO_CONTENT);
+        }
+        if matches!(head.method, Method::CONNECT | Method::TRACE) {
+            let detail = format!("{} is not for this", head.method);
+            return answer::error(StatusCode::NOT_IMPLEMENTED, "method", &detail, Vec::new());
+        }
+        match self.decide().await {
+            Now::Use(place, rest) => self.redirect(&place, &target, rest),
+            Now::Refused(after) => {
+                let name = &self.cluster.name;
+                let detail = format!("no server of cluster {name:?} can be had now");
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                let answer = answer::error(status, "no_server", &detail, Vec::new());
+                answer::with(answer, RETRY_AFTER, &answer::retry_after(after).to_string())
+            }
+            // It was waited for.
+            Now::Wait => answer::empty(StatusCode::SERVICE_UNAVAILABLE),
+        }
+    }
+}
+
+/// Whether a server accepts a connection.
+async fn accepts(server: &Origin, timeout: Duration) -> bool {
+    let connect = TcpStream::connect((server.host(), server.port()));
+    matches!(tokio::time::timeout(timeout, connect).await, Ok(Ok(_)))
+}
