@@ -369,3 +369,58 @@ fn the_engine_leads_around_a_dead_server() {
         through(&engine).as_ref() == Some(&first)
     });
 }
+
+/// Runs what the manual shows, and compares it with the answer that is shown there.
+#[test]
+fn the_manual_is_right() {
+    if !installed(&["curl"]) {
+        return;
+    }
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/negotiation.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let blocks = |kind: &str| {
+        let start = format!("```{kind}\n");
+        let blocks = page.split(&start).skip(1);
+        let blocks = blocks.map(|block| block.split_once("```").unwrap().0.to_owned());
+        blocks.collect::<Vec<_>>()
+    };
+    let config = blocks("toml")
+        .remove(0)
+        .replace("0.0.0.0:80", "127.0.0.1:0");
+    let broker = Balancer::start(&format!("[admin]\nlisten = \"127.0.0.1:0\"\n{config}"));
+    let to = format!("::{}", broker.negotiator());
+    let mut shown_fields = 0;
+    for block in blocks("text") {
+        let (command, shown) = block.split_once('\n').unwrap();
+        let arguments = command.strip_prefix("$ curl ").unwrap().split(' ');
+        let arguments: Vec<_> = ["--connect-to", &to].into_iter().chain(arguments).collect();
+        let answer = curl(&arguments).replace('\r', "");
+        let split = |text: &str| match text.split_once("\n\n") {
+            Some((head, body)) => (head.trim().to_owned(), body.trim().to_owned()),
+            None => (text.trim().to_owned(), String::new()),
+        };
+        let ((shown, shown_body), (head, body)) = (split(shown), split(&answer));
+        assert_eq!(shown.lines().next(), head.lines().next(), "{command}");
+        for line in shown.lines().skip(1) {
+            let (name, value) = line.split_once(": ").unwrap();
+            let mut fields = head.lines().filter_map(|line| line.split_once(": "));
+            let found = fields.find(|(known, _)| known.eq_ignore_ascii_case(name));
+            let (_, found) = found.unwrap_or_else(|| panic!("{command}: no {name}\n{head}"));
+            // Which member it is is for the strategy to say, and an id is never the same.
+            if name != "location" && !value.ends_with('…') {
+                assert_eq!(found, value, "{command}");
+            }
+            shown_fields += 1;
+        }
+        if shown_body.is_empty() {
+            continue;
+        }
+        let keys = |text: &str| {
+            let value: Value = serde_json::from_str(text).unwrap();
+            let keys = value.as_object().unwrap().keys().cloned();
+            keys.collect::<Vec<_>>()
+        };
+        assert_eq!(keys(&shown_body), keys(&body), "{command}");
+    }
+    assert!(shown_fields > 10, "{shown_fields}");
+}

@@ -38,6 +38,11 @@ fn the_reference_of_the_agents_keys_is_up_to_date() {
 }
 
 #[test]
+fn the_reference_of_the_engines_keys_is_up_to_date() {
+    ends_with_reference("docs/engine.md", &reference::engine_keys());
+}
+
+#[test]
 fn the_reference_of_strategies_is_up_to_date() {
     ends_with_reference("docs/strategies.md", &reference::strategies());
 }
@@ -60,15 +65,16 @@ fn every_strategy_is_recommended_for_something_and_explained() {
     }
 }
 
-/// The one example that is not for `evenkeel run`.
+/// The examples that are not for `evenkeel run`.
 const AGENT: &str = "agent.toml";
+const ENGINE: &str = "engine.toml";
 
 fn examples() -> Vec<PathBuf> {
     let folder = std::fs::read_dir(root().join("examples")).unwrap();
     let paths = folder.map(|entry| entry.unwrap().path());
     let examples: Vec<_> = paths
         .filter(|path| path.extension().is_some_and(|e| e == "toml"))
-        .filter(|path| path.file_name() != Some(AGENT.as_ref()))
+        .filter(|path| ![AGENT, ENGINE].iter().any(|other| path.ends_with(other)))
         .collect();
     assert!(!examples.is_empty());
     examples
@@ -102,6 +108,14 @@ fn the_example_of_the_agent_is_good_and_has_every_key() {
     assert!(keys_in(AGENT, &reference::agent_keys()) > 20);
 }
 
+#[test]
+fn the_example_of_the_engine_is_good_and_has_every_key() {
+    let path = root().join("examples").join(ENGINE);
+    let config = config::engine::load(&path).unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(config.warnings, []);
+    assert!(keys_in(ENGINE, &reference::engine_keys()) > 8);
+}
+
 /// Asserts that all keys of a reference stand in an example; answers how many there are.
 fn keys_in(example: &str, keys: &str) -> usize {
     let text = std::fs::read_to_string(root().join("examples").join(example)).unwrap();
@@ -128,7 +142,12 @@ fn keys_in(example: &str, keys: &str) -> usize {
 /// What the manual shows is valid: each block of TOML, with what it leaves out.
 #[test]
 fn every_piece_of_toml_in_the_manual_is_good() {
-    for (page, at_least) in [("README.md", 1), ("docs/configuration.md", 6)] {
+    let pages = [
+        ("README.md", 1),
+        ("docs/configuration.md", 6),
+        ("docs/negotiation.md", 1),
+    ];
+    for (page, at_least) in pages {
         let text = std::fs::read_to_string(root().join(page)).unwrap();
         let mut blocks = 0;
         for block in text.split("```toml\n").skip(1) {
@@ -147,16 +166,27 @@ fn every_piece_of_toml_in_the_manual_is_good() {
 }
 
 #[test]
-fn every_piece_of_toml_in_the_agents_manual_is_good() {
-    let text = std::fs::read_to_string(root().join("docs/agent.md")).unwrap();
+fn every_piece_of_toml_in_the_agents_and_the_engines_manual_is_good() {
+    pieces("docs/agent.md", |page, block| {
+        config::agent::parse(page, block).err()
+    });
+    pieces("docs/engine.md", |page, block| {
+        config::engine::parse(page, block).err()
+    });
+}
+
+/// Asserts that there is TOML in a page of the manual, and that it is good.
+fn pieces(page: &str, parse: impl Fn(&str, &str) -> Option<config::Errors>) {
+    let text = std::fs::read_to_string(root().join(page)).unwrap();
     let blocks = text.split("```toml\n").skip(1);
     let mut blocks = blocks
         .map(|block| block.split_once("```").unwrap().0)
         .peekable();
     assert!(blocks.peek().is_some());
     for block in blocks {
-        config::agent::parse("docs/agent.md", block)
-            .unwrap_or_else(|errors| panic!("{block}\n{errors}"));
+        if let Some(errors) = parse(page, block) {
+            panic!("{block}\n{errors}");
+        }
     }
 }
 
