@@ -1,4 +1,6 @@
 //! The QoS broker: the reporting protocol over UDP, and negotiation over HTTP.
 
+pub mod desk;
 pub mod negotiator;
 pub mod protocol;
+pub mod status;

@@ -1,0 +1,161 @@
+//! How it goes with agents, for the admin API.
+
+use std::net::SocketAddr;
+
+use evenkeel_core::time::Instant;
+use serde::{Deserialize, Serialize};
+
+use crate::protocol::server::{AgentView, Broker};
+use crate::protocol::wire::ServerState;
+
+/// How it goes with the broker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BrokerStatus {
+    /// Where it listens.
+    pub listen: Vec<SocketAddr>,
+    /// Agents that report.
+    pub agents: usize,
+    /// Agents that have signed off and are remembered.
+    pub stopped: usize,
+    /// Datagrams that came, by what became of them.
+    pub datagrams: Vec<DatagramCount>,
+    /// Messages that were sent.
+    pub sent: u64,
+    /// Of these, how many the system did not take.
+    pub unsent: u64,
+    /// Messages of agents that never came.
+    pub lost: u64,
+    /// Registrations that took the place of a live agent of the same name elsewhere.
+    pub displaced: u64,
+    /// Agents that were forgotten because they were silent.
+    pub forgotten: u64,
+    /// The smallest receive buffer of a socket, in bytes.
+    pub receive_buffer: usize,
+}
+
+/// Datagrams of one kind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DatagramCount {
+    /// What became of them.
+    pub result: String,
+    /// How many.
+    pub count: u64,
+}
+
+impl BrokerStatus {
+    pub(crate) fn new(
+        broker: &Broker,
+        listen: Vec<SocketAddr>,
+        receive_buffer: usize,
+        unsent: u64,
+    ) -> Self {
+        let counters = broker.counters();
+        let stopped = broker.agents().filter(|agent| agent.stopped).count();
+        let datagrams = counters.received().map(|(verdict, count)| DatagramCount {
+            result: verdict.name().into(),
+            count,
+        });
+        BrokerStatus {
+            listen,
+            agents: broker.agents().count() - stopped,
+            stopped,
+            datagrams: datagrams.collect(),
+            sent: counters.sent,
+            unsent,
+            lost: counters.lost,
+            displaced: counters.displaced,
+            forgotten: counters.forgotten,
+            receive_buffer,
+        }
+    }
+}
+
+/// How it goes with an agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AgentStatus {
+    /// Where the loads belong.
+    pub location: String,
+    /// Tells the agents of a location apart.
+    pub name: String,
+    /// Where its datagrams come from.
+    pub address: SocketAddr,
+    /// `registered`, or `stopped`.
+    pub state: String,
+    /// The number of its registration, in hexadecimal digits.
+    pub identifier: String,
+    /// Id of the key that it used last.
+    pub key: u16,
+    /// How long ago it registered.
+    pub registered_seconds: f64,
+    /// How long ago its last message came.
+    pub heard_seconds: f64,
+    /// How long ago the loads were measured that it reported last; `null` if it has
+    /// reported none.
+    pub measured_seconds: Option<f64>,
+    /// The sequence number of its last message.
+    pub sequence: u64,
+    /// Messages of it that never came.
+    pub lost: u64,
+    /// Whether it has confirmed what it was told last: interval, alerts.
+    pub confirmed: bool,
+    /// Whether some member is at its location.
+    pub location_known: bool,
+    /// Its servers.
+    pub servers: Vec<ServerStatus>,
+}
+
+/// A server of an agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServerStatus {
+    /// The group that it was registered for.
+    pub group: String,
+    /// Host and port as they were registered; without a host it is the agent's address.
+    pub address: String,
+    /// The members that it is: none, if there is no such group or member.
+    pub members: Vec<String>,
+    /// `up`, `drain` or `down`, as the agent says.
+    pub state: String,
+    /// It should send its clients back.
+    pub alert: bool,
+}
+
+impl AgentStatus {
+    pub(crate) fn new(agent: &AgentView<'_>, now: Instant) -> Self {
+        let age = |at| now.since(at).as_secs_f64();
+        let servers = agent.servers().map(|view| ServerStatus {
+            group: view.server.group.clone(),
+            address: match view.server.host.contains(':') {
+                true => format!("[{}]:{}", view.server.host, view.server.port),
+                false => format!("{}:{}", view.server.host, view.server.port),
+            },
+            members: view.members.iter().map(|m| m.name.to_string()).collect(),
+            state: match view.state {
+                ServerState::Up => "up".into(),
+                ServerState::Drain => "drain".into(),
+                ServerState::Down => "down".into(),
+            },
+            alert: view.alert,
+        });
+        AgentStatus {
+            location: agent.registration.location().into(),
+            name: agent.registration.agent().into(),
+            address: agent.address,
+            state: if agent.stopped {
+                "stopped"
+            } else {
+                "registered"
+            }
+            .into(),
+            identifier: format!("{:016x}", agent.identifier),
+            key: agent.key,
+            registered_seconds: age(agent.registered_at),
+            heard_seconds: age(agent.heard_at),
+            measured_seconds: agent.measured_at.map(age),
+            sequence: agent.sequence,
+            lost: agent.lost,
+            confirmed: agent.confirmed,
+            location_known: agent.location_known,
+            servers: servers.collect(),
+        }
+    }
+}
