@@ -12,6 +12,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router, middleware};
+use evenkeel_broker::status::{AgentStatus, BrokerStatus};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy;
 use evenkeel_manager::status::{
@@ -44,6 +45,8 @@ pub(crate) fn router(sources: Arc<Sources>, guarded_by: Guard) -> Router {
         .route("/v1/groups/{group}/members/{member}", get(member))
         .route("/v1/locations", get(locations))
         .route("/v1/clusters", get(clusters))
+        .route("/v1/broker", get(broker))
+        .route("/v1/agents", get(agents))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
@@ -57,6 +60,14 @@ pub(crate) fn router(sources: Arc<Sources>, guarded_by: Guard) -> Router {
         .route("/v1/rules/{rule}/enabled", put(set_enabled))
         .route("/v1/locations/{location}/loads", post(report))
         .route("/v1/locations/{location}/alert", put(set_alert))
+        .route(
+            "/v1/locations/{location}/agents/{agent}/query",
+            post(query_agent),
+        )
+        .route(
+            "/v1/locations/{location}/agents/{agent}/forget",
+            post(forget_agent),
+        )
         .route("/v1/reload", post(reload))
         .layer(middleware::from_fn_with_state(
             Arc::clone(&sources),
@@ -330,6 +341,43 @@ async fn clusters(State(sources): State<Arc<Sources>>) -> Json<Vec<ClusterStatus
 
 async fn locations(State(sources): State<Arc<Sources>>) -> Json<Vec<LocationStatus>> {
     Json(sources.manager.status().locations)
+}
+
+/// How it goes with the agents; `null` if there is no `[broker]`.
+async fn broker(State(sources): State<Arc<Sources>>) -> Json<Option<BrokerStatus>> {
+    Json(sources.desk.status())
+}
+
+async fn agents(State(sources): State<Arc<Sources>>) -> Json<Vec<AgentStatus>> {
+    Json(sources.desk.agents())
+}
+
+async fn query_agent(
+    State(sources): State<Arc<Sources>>,
+    Path((location, agent)): Path<(String, String)>,
+) -> Answer<Done> {
+    match sources.desk.query(&location, &agent) {
+        true => Ok(DONE),
+        false => Err(unknown_agent(&sources, &location, &agent)),
+    }
+}
+
+async fn forget_agent(
+    State(sources): State<Arc<Sources>>,
+    Path((location, agent)): Path<(String, String)>,
+) -> Answer<Done> {
+    match sources.desk.forget(&location, &agent) {
+        true => Ok(DONE),
+        false => Err(unknown_agent(&sources, &location, &agent)),
+    }
+}
+
+fn unknown_agent(sources: &Sources, location: &str, agent: &str) -> ApiError {
+    let there = sources.desk.agents().into_iter();
+    let there = there.filter(|known| known.location == location);
+    let names: Vec<_> = there.map(|known| known.name).take(MAX_ALLOWED).collect();
+    let detail = format!("there is no agent {agent:?} at a location {location:?}");
+    ApiError::unknown("unknown_agent", detail).allowed(names)
 }
 
 async fn group(

@@ -25,6 +25,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use evenkeel_broker::desk::Desk;
 use evenkeel_broker::negotiator::Negotiator;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::Admin;
@@ -45,6 +46,8 @@ pub struct Sources {
     pub proxy: Proxy,
     /// Where clients negotiate: its counters, and where it really listens.
     pub negotiator: Negotiator,
+    /// Where agents report.
+    pub desk: Desk,
     /// Counters of the access log's writer.
     pub access_log: access_log::Counts,
     /// Set when the process begins to shut down: `/readyz` then says no.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_broker::status::BrokerStatus;
 use evenkeel_core::group::Group;
 use evenkeel_core::member::Reason;
 use evenkeel_manager::counts::{Fate, Origin};
@@ -175,6 +176,7 @@ pub(crate) fn render(sources: &Sources) -> String {
     reports(&mut out, &sources.manager.handles());
     latencies(&mut out, &sources.manager.groups());
     locations(&mut out, &status.locations);
+    agents(&mut out, sources.desk.status().as_ref());
     out.finish()
 }
 
@@ -518,6 +520,58 @@ fn negotiations(out: &mut Exposition, sources: &Sources) {
     );
     for (why, count) in metrics.unheard() {
         out.sample(&[("reason", why.name())], count as f64);
+    }
+}
+
+fn agents(out: &mut Exposition, broker: Option<&BrokerStatus>) {
+    let Some(broker) = broker else {
+        return;
+    };
+    out.family(
+        "evenkeel_broker_agents",
+        Type::Gauge,
+        "Agents that report, and those that have signed off and are remembered.",
+    );
+    out.sample(&[("state", "registered")], broker.agents as f64);
+    out.sample(&[("state", "stopped")], broker.stopped as f64);
+    out.family(
+        "evenkeel_broker_datagrams_total",
+        Type::Counter,
+        "Datagrams that came from agents, by what became of them.",
+    );
+    for datagrams in &broker.datagrams {
+        out.sample(&[("result", &datagrams.result)], datagrams.count as f64);
+    }
+    let counters = [
+        (
+            "evenkeel_broker_sent_total",
+            "Messages sent to agents.",
+            broker.sent,
+        ),
+        (
+            "evenkeel_broker_unsent_total",
+            "Of these, those that the system did not take.",
+            broker.unsent,
+        ),
+        (
+            "evenkeel_broker_lost_total",
+            "Messages of agents that never came, by gaps in their sequence numbers.",
+            broker.lost,
+        ),
+        (
+            "evenkeel_broker_displaced_total",
+            "Registrations that took the place of a live agent of the same name elsewhere.",
+            broker.displaced,
+        ),
+        (
+            "evenkeel_broker_forgotten_total",
+            "Agents that were forgotten because they were silent.",
+            broker.forgotten,
+        ),
+    ];
+    for (name, help, count) in counters {
+        out.family(name, Type::Counter, help);
+        out.sample(&[], count as f64);
     }
 }
 

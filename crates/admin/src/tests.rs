@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use evenkeel_broker::desk::Desk;
 use evenkeel_broker::negotiator::Negotiator;
 use evenkeel_core::load::LOADS_PER_LOCATION;
 use evenkeel_core::time::Clock;
@@ -69,6 +70,7 @@ impl Balancer {
             config_file,
             negotiator: Negotiator::start(clock).unwrap(),
             proxy,
+            desk: Desk::start(clock).unwrap(),
             access_log: access_log::Counts::default(),
             draining: AtomicBool::new(false),
         });

@@ -168,6 +168,12 @@ pub enum CtlCommand {
         #[command(subcommand)]
         command: Option<LoadsCommand>,
     },
+    /// Show the agents that report, ask one for a report, or forget one
+    Agents {
+        /// Which of these.
+        #[command(subcommand)]
+        command: Option<AgentsCommand>,
+    },
     /// Force or suppress the load alert of a location, until told otherwise
     Alert {
         /// Name of the location
@@ -223,6 +229,26 @@ pub enum LoadsCommand {
         #[arg(value_name = "ID=VALUE", required = true, value_parser = assignment)]
         loads: Vec<(String, f64)>,
     },
+}
+
+/// `evenkeel ctl agents`.
+#[derive(Debug, Subcommand)]
+pub enum AgentsCommand {
+    /// Show all agents (the default)
+    List,
+    /// Ask an agent for a report at once
+    Query(AgentArgs),
+    /// Forget an agent and what it said about its servers; one that lives comes back
+    Forget(AgentArgs),
+}
+
+/// Names an agent.
+#[derive(Clone, Debug, Args)]
+pub struct AgentArgs {
+    /// Name of its location
+    pub location: String,
+    /// Name of the agent
+    pub agent: String,
 }
 
 /// `evenkeel top`.

@@ -8,6 +8,7 @@ use evenkeel_admin::view::{self, GroupView};
 use evenkeel_admin::wire::{
     Done, Explain, Reloaded, Report, SetAlert, SetEnabled, SetState, SetStrategy, SetWeight,
 };
+use evenkeel_broker::status::{AgentStatus, ServerStatus};
 use evenkeel_manager::status::{
     ClassStatus, ClusterStatus, GroupStatus, LocationStatus, RuleStatus, Status,
 };
@@ -16,7 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::Failure;
-use crate::cli::{Api, Ctl, CtlCommand, LoadsCommand, MemberArgs};
+use crate::cli::{AgentArgs, AgentsCommand, Api, Ctl, CtlCommand, LoadsCommand, MemberArgs};
 
 /// A client for the API that the command line and the environment name.
 pub fn client(api: &Api) -> Result<Client, Failure> {
@@ -122,6 +123,25 @@ pub fn run(ctl: &Ctl) -> Result<String, Failure> {
             api.done(&done, || {
                 format!("{location} reported {} loads", loads.len())
             })?
+        }
+        CtlCommand::Agents {
+            command: None | Some(AgentsCommand::List),
+        } => api.show(&["v1", "agents"], |agents: &Vec<AgentStatus>| {
+            agent_table(agents)
+        })?,
+        CtlCommand::Agents {
+            command: Some(AgentsCommand::Query(AgentArgs { location, agent })),
+        } => {
+            let path = ["v1", "locations", location, "agents", agent, "query"];
+            let done = api.client.post(&path, &serde_json::json!({}))?;
+            api.done(&done, || format!("{agent} at {location} is asked"))?
+        }
+        CtlCommand::Agents {
+            command: Some(AgentsCommand::Forget(AgentArgs { location, agent })),
+        } => {
+            let path = ["v1", "locations", location, "agents", agent, "forget"];
+            let done = api.client.post(&path, &serde_json::json!({}))?;
+            api.done(&done, || format!("{agent} at {location} is forgotten"))?
         }
         CtlCommand::Alert { location, setting } => {
             let alert = setting.setting();
@@ -329,6 +349,55 @@ fn location_table(locations: &[LocationStatus]) -> String {
         ]
     };
     text::table(&heads, &locations.iter().map(row).collect::<Vec<_>>())
+}
+
+fn agent_table(agents: &[AgentStatus]) -> String {
+    let heads = [
+        Head::words("LOCATION"),
+        Head::words("AGENT"),
+        Head::words("ADDRESS"),
+        Head::words("STATE"),
+        Head::numbers("AGE"),
+        Head::numbers("SEQUENCE"),
+        Head::numbers("LOST"),
+        Head::words("SERVERS"),
+    ];
+    let row = |agent: &AgentStatus| {
+        let location = match agent.location_known {
+            true => agent.location.clone(),
+            false => format!("{} (no member)", agent.location),
+        };
+        let state = match agent.confirmed {
+            true => agent.state.clone(),
+            false => format!("{} (unconfirmed)", agent.state),
+        };
+        let servers: Vec<_> = agent.servers.iter().map(server_words).collect();
+        vec![
+            location,
+            agent.name.clone(),
+            agent.address.to_string(),
+            state,
+            format!("{:.1}s", agent.heard_seconds),
+            agent.sequence.to_string(),
+            agent.lost.to_string(),
+            servers.join(", "),
+        ]
+    };
+    text::table(&heads, &agents.iter().map(row).collect::<Vec<_>>())
+}
+
+/// `group address`, and what is special about it.
+fn server_words(server: &ServerStatus) -> String {
+    let mut words = format!("{} {}", server.group, server.address);
+    let special = [
+        (server.members.is_empty(), "no member"),
+        (server.state != "up", &server.state),
+        (server.alert, "ALERT"),
+    ];
+    for (_, word) in special.into_iter().filter(|(is, _)| *is) {
+        words.push_str(&format!(" ({word})"));
+    }
+    words
 }
 
 impl From<ClientError> for Failure {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use evenkeel_admin::access_log::{Counts, Writer};
 use evenkeel_admin::{Sources, serve};
+use evenkeel_broker::desk::Desk;
 use evenkeel_broker::negotiator::Negotiator;
 use evenkeel_core::time::Clock;
 use evenkeel_manager::Manager;
@@ -52,13 +53,19 @@ async fn live(file: &Path) -> Result<(), Failure> {
     let proxy = Proxy::start(clock, workers).map_err(|error| Failure::new(error.to_string()))?;
     let negotiator = Negotiator::start(clock)
         .map_err(|error| Failure::new(format!("cannot start the negotiator: {error}")))?;
-    let planes: Vec<Arc<dyn DataPlane>> =
-        vec![Arc::new(proxy.clone()), Arc::new(negotiator.clone())];
+    let desk = Desk::start(clock)
+        .map_err(|error| Failure::new(format!("cannot start the broker: {error}")))?;
+    let planes: Vec<Arc<dyn DataPlane>> = vec![
+        Arc::new(proxy.clone()),
+        Arc::new(negotiator.clone()),
+        Arc::new(desk.clone()),
+    ];
     let manager = Manager::new(clock, Arc::new(planes));
     let process = Process {
         manager,
         proxy,
         negotiator,
+        desk,
     };
     process.live(file, config, signals, reloads).await
 }
@@ -67,6 +74,7 @@ struct Process {
     manager: Arc<Manager>,
     proxy: Proxy,
     negotiator: Negotiator,
+    desk: Desk,
 }
 
 impl Process {
@@ -95,11 +103,13 @@ impl Process {
 
         let control = tokio::spawn(Arc::clone(&self.manager).run());
         let sources_of_reports = tokio::spawn(evenkeel_report::run(Arc::clone(&self.manager)));
+        let agents = tokio::spawn(self.desk.clone().run(Arc::clone(&self.manager)));
         let sources = Arc::new(Sources {
             manager: Arc::clone(&self.manager),
             config_file: file.to_owned(),
             proxy: self.proxy.clone(),
             negotiator: self.negotiator.clone(),
+            desk: self.desk.clone(),
             access_log: access_log.counts.clone(),
             draining: AtomicBool::new(false),
         });
@@ -126,6 +136,7 @@ impl Process {
         sources.draining.store(true, Ordering::Relaxed);
         self.drain(&mut signals).await;
         control.abort();
+        agents.abort();
         sources_of_reports.abort();
         // Without a receiver there is nobody to stop.
         let _ = stop_admin.send(());
@@ -150,6 +161,9 @@ impl Process {
         }
         for address in self.negotiator.local_addresses() {
             text.push_str(&format!("listening: negotiator on {address}\n"));
+        }
+        for address in self.desk.local_addresses() {
+            text.push_str(&format!("listening: broker on UDP {address}\n"));
         }
         if let Some(Ok(address)) = admin.map(TcpListener::local_addr) {
             text.push_str(&format!("listening: admin API on {address}\n"));
