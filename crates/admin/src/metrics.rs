@@ -529,7 +529,7 @@ fn agents(out: &mut Exposition, broker: Option<&BrokerStatus>) {
         Type::Gauge,
         "Agents that report, and those that have signed off and are remembered.",
     );
-    for broker in broker {
+    if let Some(broker) = broker {
         out.sample(&[("state", "registered")], broker.agents as f64);
         out.sample(&[("state", "stopped")], broker.stopped as f64);
     }
@@ -543,7 +543,7 @@ fn agents(out: &mut Exposition, broker: Option<&BrokerStatus>) {
     }
     let mut counter = |name, help, read: fn(&BrokerStatus) -> u64| {
         out.family(name, Type::Counter, help);
-        for broker in broker {
+        if let Some(broker) = broker {
             out.sample(&[], read(broker) as f64);
         }
     };
