@@ -359,6 +359,20 @@ fn the_same_measurement_counts_once_and_with_its_age() {
 }
 
 #[test]
+fn a_location_that_comes_later_gets_the_loads_that_were_reported_before() {
+    let site = site(1);
+    let mut broker = broker(1);
+    let mut session = session(0, 7, at(0));
+    session.update(&load(0.5), &[], at(0));
+    speak(&mut session, peer(0), &mut broker, at(0));
+    assert!(session.is_location_unknown());
+    broker.set_directory(Arc::clone(&site.directory));
+    speak(&mut session, peer(0), &mut broker, at(100));
+    assert!(!session.is_location_unknown());
+    assert!(site.locations[0].load(LoadId::CPU, at(100)).is_some());
+}
+
+#[test]
 fn keys_are_rotated_without_a_gap() {
     let (mut broker, _site, mut session) = registered();
     broker.configure(settings(), keys(&[1, 2]));

@@ -783,10 +783,12 @@ impl Agent {
         }
         let age = u64::try_from(update.age.as_nanos()).unwrap_or(u64::MAX);
         let at = Instant::from_nanos(now.as_nanos().saturating_sub(age));
-        if let Some(location) = &self.location {
-            let stored = location.report_all(&loads, at);
-            stored.map_err(|TooManyLoads| Verdict::TooManyLoads)?;
-        }
+        // Once there is one, the agent is told, and its answer brings the loads again.
+        let Some(location) = &self.location else {
+            return Ok(());
+        };
+        let stored = location.report_all(&loads, at);
+        stored.map_err(|TooManyLoads| Verdict::TooManyLoads)?;
         self.measurement = Some((update.measurement, at));
         Ok(())
     }
