@@ -1,9 +1,9 @@
 //! What mod_evenkeel and libarm cost Apache httpd: plain httpd beside one that has them.
 //!
 //! Both run all the time, pinned to one processor, and the load on another drives them in
-//! short turns: one arm, the other, and in the next round the other way round. What else
-//! the machine does hits both arms of a round alike, so the figures to trust are the
-//! medians of the rounds' ratios, and of these the CPU time per request.
+//! short turns: one arm, the other twice, the one again, and in the next round the other
+//! way round. What else the machine does hits both arms of a round alike, so the figures
+//! to trust are the medians of the rounds' ratios, and of these the CPU time per request.
 //!
 //! `apache [--mpm event] [--rounds N] [--seconds S] [--connections N] [--close]`
 
@@ -16,7 +16,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use clap::Parser;
-use evenkeel_bench::load::{Plan, Traffic, run};
+use evenkeel_bench::load::{Outcome, Plan, Traffic, run};
 use evenkeel_bench::report::median;
 use evenkeel_bench::server::{Server, free_address, pin_to, processors, raise_file_limit};
 
@@ -27,11 +27,11 @@ struct Options {
     /// httpd's multi-processing module: event, worker or prefork.
     #[arg(long, default_value = "event")]
     mpm: String,
-    /// Turns of each arm.
-    #[arg(long, default_value_t = 30)]
+    /// Rounds, each of two turns of each arm.
+    #[arg(long, default_value_t = 100)]
     rounds: usize,
     /// Seconds of a turn that are counted; a tenth more comes before.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 0.2)]
     seconds: f64,
     /// Connections at once.
     #[arg(long, default_value_t = 16)]
@@ -122,9 +122,14 @@ fn measure(options: &Options) -> Result<()> {
     }
     pin_to(loading)?;
     for round in 0..options.rounds {
-        let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
-        for index in order {
-            arms[index].turn(options)?;
+        let first = round % 2;
+        let mut totals = [Total::default(); 2];
+        for index in [first, 1 - first, 1 - first, first] {
+            totals[index].add(&arms[index].turn(options)?);
+        }
+        for (arm, total) in arms.iter_mut().zip(totals) {
+            arm.requests_per_s.push(total.requests / total.elapsed);
+            arm.cpu_us.push(total.cpu * 1e6 / total.requests);
         }
     }
     println!("arm     requests/s  CPU us per request");
@@ -145,8 +150,24 @@ fn measure(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// What the turns of an arm in one round add up to; times in seconds.
+#[derive(Clone, Copy, Default)]
+struct Total {
+    requests: f64,
+    elapsed: f64,
+    cpu: f64,
+}
+
+impl Total {
+    fn add(&mut self, outcome: &Outcome) {
+        self.requests += outcome.requests as f64;
+        self.elapsed += outcome.elapsed.as_secs_f64();
+        self.cpu += outcome.cpu.as_secs_f64();
+    }
+}
+
 impl Arm {
-    fn turn(&mut self, options: &Options) -> Result<()> {
+    fn turn(&self, options: &Options) -> Result<Outcome> {
         let measure = Duration::try_from_secs_f64(options.seconds)?;
         let path = "/small";
         let plan = Plan {
@@ -165,11 +186,7 @@ impl Arm {
         if outcome.failures > 0 {
             return Err(format!("{} failed {} requests", self.name, outcome.failures).into());
         }
-        let requests = outcome.requests as f64;
-        self.requests_per_s
-            .push(requests / outcome.elapsed.as_secs_f64());
-        self.cpu_us.push(outcome.cpu.as_secs_f64() * 1e6 / requests);
-        Ok(())
+        Ok(outcome)
     }
 }
 
