@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int};
+use std::num::NonZero;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 use std::{ptr, slice, thread};
@@ -43,20 +44,22 @@ struct Process {
     classes: [Class; CLASSES],
 }
 
+// What a transaction needs comes first, and begins a cache line.
+#[repr(C, align(128))]
 struct Application {
     /// Null if the place is free. Once set it stays, for a thread may look at it at any
     /// time.
     page: AtomicPtr<Page>,
-    /// Device and inode of the page's file; zeros if it is private memory.
-    file: [AtomicU64; 2],
-    /// A digest of the name.
-    name: AtomicU64,
     /// `arm_init` less `arm_end`; 0 if the application is not in use.
     instances: AtomicU32,
     /// The lane that says so to others, plus 1; 0 if there is none yet.
     home: AtomicU32,
     /// The lane of each stripe, plus 1; 0 if it has none yet.
     lanes: [AtomicU32; STRIPES],
+    /// A digest of the name.
+    name: AtomicU64,
+    /// Device and inode of the page's file; zeros if it is private memory.
+    file: [AtomicU64; 2],
 }
 
 struct Class {
@@ -376,11 +379,11 @@ impl Application {
     const fn new() -> Self {
         Self {
             page: AtomicPtr::new(ptr::null_mut()),
-            file: [const { AtomicU64::new(0) }; 2],
-            name: AtomicU64::new(0),
             instances: AtomicU32::new(0),
             home: AtomicU32::new(0),
             lanes: [const { AtomicU32::new(0) }; STRIPES],
+            name: AtomicU64::new(0),
+            file: [const { AtomicU64::new(0) }; 2],
         }
     }
 
@@ -492,20 +495,34 @@ fn index(id: i32) -> Option<usize> {
     usize::try_from(id).ok()?.checked_sub(1)
 }
 
-/// The stripe of the calling thread: threads are dealt out in turn.
+/// The stripe of the calling thread: threads are dealt out in turn, over as many stripes
+/// as can run at once. More would not keep them apart better, and each is memory that has
+/// to be in a cache when a server hands its requests from thread to thread.
 #[inline]
 fn stripe() -> usize {
     const NONE: usize = usize::MAX;
     thread_local! {
         static STRIPE: Cell<usize> = const { Cell::new(NONE) };
     }
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
     STRIPE.with(|stripe| {
         if stripe.get() == NONE {
-            stripe.set(NEXT.fetch_add(1, Relaxed) % STRIPES);
+            stripe.set(deal());
         }
         stripe.get()
     })
+}
+
+#[cold]
+fn deal() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    /// Asked once, because that takes many times as long as a transaction; no lock,
+    /// because a copy of this process could find it held for ever.
+    static PROCESSORS: AtomicUsize = AtomicUsize::new(0);
+    if PROCESSORS.load(Relaxed) == 0 {
+        let count = thread::available_parallelism().map_or(1, NonZero::get);
+        PROCESSORS.store(count, Relaxed);
+    }
+    NEXT.fetch_add(1, Relaxed) % STRIPES.min(PROCESSORS.load(Relaxed))
 }
 
 /// A string of C, as a name: at most [`NAME_MAX`] bytes of it, and no control characters.
