@@ -379,15 +379,17 @@ pub(super) static ORCA_SERVICE: &[Key<OrcaService>] = &[
         name: "interval",
         field: |service| &mut service.interval,
         limits: Limits::Time(TEN_MS, HOUR),
-        doc: "Time between two reports that a member is asked for. It may choose a longer one.",
+        doc: "Time between two reports that a member is asked for. It may choose a longer one: \
+              servers of gRPC do not go below 30 s unless they are told to, and `load_max_age` \
+              must be longer than that, too.",
         example: r#""250ms""#,
     },
     Key {
         name: "timeout",
         field: |service| &mut service.timeout,
         limits: Limits::Time(TEN_MS, HOUR),
-        doc: "Time for connecting. A stream that says nothing for this time and three \
-              intervals is begun anew.",
+        doc: "Time for connecting. A stream that says nothing for three intervals, and at \
+              least 100 s, is begun anew.",
         example: r#""1s""#,
     },
 ];

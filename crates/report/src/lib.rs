@@ -8,6 +8,7 @@
 pub mod agent_check;
 pub mod exposition;
 pub mod orca;
+mod orca_service;
 mod poll;
 pub mod prometheus;
 mod protobuf;
@@ -20,5 +21,9 @@ use evenkeel_manager::Manager;
 ///
 /// Needs a tokio runtime with I/O and time; a single-threaded one is enough.
 pub async fn run(manager: Arc<Manager>) {
-    tokio::join!(agent_check::follow(&manager), prometheus::follow(&manager));
+    tokio::join!(
+        agent_check::follow(&manager),
+        orca_service::follow(&manager),
+        prometheus::follow(&manager),
+    );
 }

@@ -83,8 +83,20 @@ impl<'m> Iterator for Fields<'m> {
     }
 }
 
+/// Appends a field that is a whole number.
+pub(crate) fn put_varint(number: u8, mut value: u64, out: &mut Vec<u8>) {
+    out.push(number << 3);
+    while value > 0x7f {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -118,6 +130,16 @@ mod tests {
         ] {
             let fields: Result<Vec<_>, _> = Fields(message).collect();
             assert_eq!(fields, Err(NoMessage), "{message:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whole_numbers_come_back(value: u64, number in 1u8..16) {
+            let mut message = Vec::new();
+            put_varint(number, value, &mut message);
+            let fields: Result<Vec<_>, _> = Fields(&message).collect();
+            prop_assert_eq!(fields, Ok(vec![(u64::from(number), Value::Varint(value))]));
         }
     }
 }

@@ -1,0 +1,457 @@
+//! ORCA out of band: a stream of load reports over gRPC, beside the traffic.
+//!
+//! The service is `xds.service.orca.v3.OpenRcaService`, its only method
+//! `StreamCoreMetrics`: one request, which says how often, and any number of reports. A
+//! call of gRPC is little enough on HTTP/2 that it needs no framework: a message is a byte
+//! that says whether it is compressed, four bytes of length, and itself.
+//!
+//! Each report is all that the server says at that moment. Protocol Buffers do not write a
+//! number that is 0, so a load that was reported before and is missing now is 0.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use evenkeel_core::load::LoadId;
+use evenkeel_core::member::MemberId;
+use evenkeel_core::time::Clock;
+use evenkeel_manager::config::OrcaService;
+use evenkeel_manager::config::reports::OrcaLoads;
+use evenkeel_manager::counts::{Fate, Origin};
+use evenkeel_manager::{Manager, Tasks};
+use h2::RecvStream;
+use http::{HeaderMap, Request};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+use crate::orca;
+use crate::poll::{self, Followed, Journal, Place};
+use crate::protobuf::put_varint;
+
+/// Path of the method.
+const METHOD: &str = "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics";
+
+/// Longest message in bytes.
+const MAX_MESSAGE: usize = 64 * 1024;
+
+/// Bytes before each message.
+const PREFIX: usize = 5;
+
+/// Most bytes of the fields of an answer.
+const MAX_FIELDS: u32 = 16 * 1024;
+
+/// Waits between two attempts: the first, which doubles, and the longest.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+
+/// A stream that is silent for this long is given up, and three intervals if those are
+/// longer. Servers may choose a longer interval than they are asked for; those of gRPC do
+/// not go below 30 s unless they are told to.
+const SILENCE: Duration = Duration::from_secs(100);
+
+/// Why a stream has ended.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("no connection: {0}")]
+    Connect(io::Error),
+    #[error("no connection within {0:?}")]
+    Timeout(Duration),
+    #[error("the connection broke: {0}")]
+    Broken(#[from] h2::Error),
+    #[error("no report for {0:?}")]
+    Silent(Duration),
+    #[error("the answer is not gRPC: status {0}")]
+    NotGrpc(u16),
+    #[error("gRPC status {0}{1}")]
+    Status(String, String),
+    #[error("the stream was ended by the server")]
+    Closed,
+    #[error("a message is compressed, though nothing was said to allow it")]
+    Compressed,
+    #[error("a message of {0} bytes, where {MAX_MESSAGE} are allowed")]
+    TooLong(usize),
+}
+
+impl Ended {
+    fn fate(&self) -> Fate {
+        match self {
+            Ended::Connect(_) => Fate::Unreachable,
+            Ended::Timeout(_) | Ended::Silent(_) => Fate::TimedOut,
+            Ended::TooLong(_) => Fate::TooLong,
+            Ended::NotGrpc(_) | Ended::Compressed => Fate::Malformed,
+            Ended::Broken(_) | Ended::Status(..) | Ended::Closed => Fate::Failed,
+        }
+    }
+
+    /// Whether there is no such service, so that it is no use to ask again soon.
+    fn is_final(&self) -> bool {
+        const UNIMPLEMENTED: &str = "12";
+        matches!(self, Ended::Status(status, _) if status == UNIMPLEMENTED)
+    }
+}
+
+/// What a member's task has to do.
+#[derive(Clone, Debug, PartialEq)]
+struct Target {
+    address: SocketAddr,
+    location: Place,
+    service: OrcaService,
+    loads: OrcaLoads,
+}
+
+/// Keeps a stream to each member, as long as it is polled.
+pub(crate) async fn follow(manager: &Arc<Manager>) {
+    let permits = poll::permits();
+    let mut tasks = Tasks::default();
+    let mut changes = manager.changes();
+    loop {
+        let mut wanted: HashMap<MemberId, Target> = HashMap::new();
+        let mut journals = HashMap::new();
+        for followed in Followed::all(manager) {
+            let Some(orca) = &followed.config.orca else {
+                continue;
+            };
+            let Some(service) = &orca.out_of_band else {
+                continue;
+            };
+            for member in followed.members() {
+                let port = service.port.unwrap_or(member.address.port());
+                let target = Target {
+                    address: SocketAddr::new(member.address.ip(), port),
+                    location: Place(Arc::clone(&member.location)),
+                    service: service.clone(),
+                    loads: orca.loads.clone(),
+                };
+                wanted.insert(member.id, target);
+                let whom = (Arc::clone(&followed.handle), member.name.to_string());
+                journals.insert(member.id, whom);
+            }
+        }
+        tasks.reconcile(wanted, |member, target| {
+            let (clock, permits) = (manager.clock(), Arc::clone(&permits));
+            let journal = journals.remove(&member);
+            async move {
+                if let Some((handle, whom)) = journal {
+                    let journal = Journal::new(handle, Origin::OrcaOutOfBand, whom);
+                    stream_forever(clock, permits, target, journal).await;
+                }
+            }
+        });
+        if changes.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn stream_forever(clock: Clock, permits: Arc<Semaphore>, target: Target, journal: Journal) {
+    let mut reports = Reports {
+        clock,
+        target,
+        journal,
+        seen: Vec::new(),
+        count: 0,
+    };
+    let (shortest, longest) = BACKOFF;
+    let mut wait = shortest;
+    poll::begin(reports.target.service.interval).await;
+    loop {
+        let before = reports.count;
+        let Err(ended) = stream(&mut reports, &permits).await;
+        reports.journal.note(ended.fate(), Some(&ended));
+        wait = match reports.count > before {
+            true => shortest,
+            false if ended.is_final() => longest,
+            false => (wait * 2).min(longest),
+        };
+        // Members that went down together must not be asked together when they are back.
+        sleep(wait.mul_f32(0.5 + 0.5 * fastrand::f32())).await;
+    }
+}
+
+/// Keeps one stream. It does not end well: only what is wrong ends it.
+async fn stream(
+    reports: &mut Reports,
+    permits: &Semaphore,
+) -> Result<std::convert::Infallible, Ended> {
+    let limit = reports.target.service.timeout;
+    let address = reports.target.address;
+    let connect = async {
+        let _permit = permits.acquire().await;
+        let stream = TcpStream::connect(address).await.map_err(Ended::Connect)?;
+        let shaken = h2::client::Builder::new()
+            .max_header_list_size(MAX_FIELDS)
+            .enable_push(false)
+            .handshake::<_, Bytes>(stream)
+            .await;
+        Ok::<_, Ended>(shaken?)
+    };
+    let connected = timeout(limit, connect).await;
+    let (client, connection) = connected.map_err(|_| Ended::Timeout(limit))??;
+    tokio::select! {
+        ended = talk(reports, client) => ended,
+        ended = connection => match ended {
+            Ok(()) => Err(Ended::Closed),
+            Err(error) => Err(error.into()),
+        },
+    }
+}
+
+async fn talk(
+    reports: &mut Reports,
+    client: h2::client::SendRequest<Bytes>,
+) -> Result<std::convert::Infallible, Ended> {
+    let service = &reports.target.service;
+    let silence = SILENCE.max(service.interval * 3);
+    let silent = |_| Ended::Silent(silence);
+    let (message, address) = (request(service.interval), reports.target.address);
+    let request = Request::post(format!("http://{address}{METHOD}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("user-agent", "evenkeel")
+        .body(());
+    // All parts of it are valid.
+    let request = request.map_err(|_| Ended::Closed)?;
+    let mut client = timeout(silence, client.ready()).await.map_err(silent)??;
+    let (answer, mut sender) = client.send_request(request, false)?;
+    sender.send_data(message, true)?;
+    let answer = timeout(silence, answer).await.map_err(silent)??;
+    let is_grpc = answer
+        .headers()
+        .get("content-type")
+        .is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
+    if answer.status() != 200 || !is_grpc {
+        return Err(Ended::NotGrpc(answer.status().as_u16()));
+    }
+    status(answer.headers())?;
+
+    let mut body: RecvStream = answer.into_body();
+    let mut buffer = Vec::new();
+    loop {
+        let Some(data) = timeout(silence, body.data()).await.map_err(silent)? else {
+            let trailers = timeout(silence, body.trailers()).await.map_err(silent)??;
+            status(&trailers.unwrap_or_default())?;
+            return Err(Ended::Closed);
+        };
+        let data = data?;
+        buffer.extend_from_slice(&data);
+        body.flow_control().release_capacity(data.len())?;
+        while let Some(length) = message_length(&buffer)? {
+            let message: Vec<u8> = buffer.drain(..PREFIX + length).collect();
+            reports.take(message.get(PREFIX..).unwrap_or_default());
+        }
+    }
+}
+
+/// The length of the message at the start of `buffer`, if all of it is there.
+fn message_length(buffer: &[u8]) -> Result<Option<usize>, Ended> {
+    let Some((&[compressed, a, b, c, d], rest)) = buffer.split_first_chunk() else {
+        return Ok(None);
+    };
+    let length = u32::from_be_bytes([a, b, c, d]) as usize;
+    if compressed != 0 {
+        return Err(Ended::Compressed);
+    }
+    if length > MAX_MESSAGE {
+        return Err(Ended::TooLong(length));
+    }
+    Ok((rest.len() >= length).then_some(length))
+}
+
+/// An error, if the fields tell of one.
+fn status(fields: &HeaderMap) -> Result<(), Ended> {
+    let text = |name: &str| {
+        let value = fields.get(name)?;
+        let text = String::from_utf8_lossy(value.as_bytes());
+        Some(text.chars().take(200).collect::<String>())
+    };
+    match text("grpc-status") {
+        Some(status) if status != "0" => {
+            let message = text("grpc-message").map(|message| format!(": {message}"));
+            Err(Ended::Status(status, message.unwrap_or_default()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The request, with what is before a message: an `OrcaLoadReportRequest` with a
+/// `report_interval`, which is a `google.protobuf.Duration`.
+fn request(interval: Duration) -> Bytes {
+    let mut duration = Vec::new();
+    put_varint(1, interval.as_secs(), &mut duration);
+    put_varint(2, u64::from(interval.subsec_nanos()), &mut duration);
+    let mut bytes = vec![0, 0, 0, 0, duration.len() as u8 + 2];
+    bytes.extend([1 << 3 | 2, duration.len() as u8]);
+    bytes.extend(duration);
+    bytes.into()
+}
+
+/// What becomes of the reports of a member.
+struct Reports {
+    clock: Clock,
+    target: Target,
+    journal: Journal,
+    /// Loads that were ever reported.
+    seen: Vec<LoadId>,
+    /// Messages so far.
+    count: u64,
+}
+
+impl Reports {
+    fn take(&mut self, message: &[u8]) {
+        self.count += 1;
+        match self.loads(message) {
+            Ok(()) => self.journal.note(Fate::Taken, None),
+            Err(fate) => {
+                let error = format!("a report is refused: {}", fate.name());
+                self.journal.note(fate, Some(&error));
+            }
+        }
+    }
+
+    fn loads(&mut self, message: &[u8]) -> Result<(), Fate> {
+        let mut loads = orca::parse_message(message, &self.target.loads)?;
+        for &load in &self.seen {
+            if loads.as_slice().iter().all(|(known, _)| *known != load) {
+                loads.push(load, 0.0)?;
+            }
+        }
+        if loads.as_slice().is_empty() {
+            return Err(Fate::Missing);
+        }
+        let now = self.clock.now();
+        let reported = self.target.location.0.report_all(loads.as_slice(), now);
+        reported.map_err(|_| Fate::TooManyLoads)?;
+        self.seen = loads.as_slice().iter().map(|(load, _)| *load).collect();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_manager::config;
+    use h2::server;
+    use http::Response;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn requests_are_small() {
+        let expected = b"\0\0\0\0\x09\x0a\x07\x08\x01\x10\x80\xe5\x9a\x77";
+        assert_eq!(&request(Duration::from_millis(1250))[..], expected);
+    }
+
+    #[test]
+    fn messages_come_whole() {
+        let length = |bytes: &[u8]| message_length(bytes);
+        assert!(matches!(length(b"\0\0\0\0"), Ok(None)));
+        assert!(matches!(length(b"\0\0\0\0\x02x"), Ok(None)));
+        assert!(matches!(length(b"\0\0\0\0\x02xyz"), Ok(Some(2))));
+        assert!(matches!(length(b"\0\0\0\0\0"), Ok(Some(0))));
+        assert!(matches!(length(b"\x01\0\0\0\0"), Err(Ended::Compressed)));
+        assert!(matches!(
+            length(b"\0\0\x01\0\x01"),
+            Err(Ended::TooLong(65_537))
+        ));
+    }
+
+    /// A server that answers each connection's call with one of `scripts`, in turn.
+    async fn serve(listener: TcpListener, scripts: Vec<(&'static str, Vec<Bytes>)>) {
+        for (status, parts) in scripts {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut connection = server::handshake(stream).await.unwrap();
+            let (request, mut respond) = connection.accept().await.unwrap().unwrap();
+            assert_eq!(request.uri().path(), METHOD);
+            let answer = Response::builder()
+                .header("content-type", "application/grpc")
+                .body(())
+                .unwrap();
+            let mut body = respond.send_response(answer, false).unwrap();
+            for part in parts {
+                body.send_data(part, false).unwrap();
+            }
+            if status.is_empty() {
+                // It goes on: until the client has gone.
+                while connection.accept().await.is_some() {}
+                continue;
+            }
+            let mut trailers = HeaderMap::new();
+            trailers.insert("grpc-status", status.parse().unwrap());
+            body.send_trailers(trailers).unwrap();
+            while connection.accept().await.is_some() {}
+        }
+    }
+
+    fn message(bytes: &[u8]) -> Vec<u8> {
+        let mut message = vec![0];
+        message.extend((bytes.len() as u32).to_be_bytes());
+        message.extend(bytes);
+        message
+    }
+
+    fn cpu(load: f64) -> Vec<u8> {
+        let mut report = vec![1 << 3 | 1];
+        report.extend(load.to_le_bytes());
+        message(&report)
+    }
+
+    #[tokio::test]
+    async fn a_stream_is_read_and_begun_anew() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let text = format!(
+            "[group.g]\nmembers = [\"127.0.0.1:{port}\"]\n\
+             orca = {{ headers = false, out_of_band = {{ interval = \"10ms\" }} }}"
+        );
+        let manager = Manager::new(Clock::start(), Arc::new(()));
+        manager
+            .apply(config::parse("t", &text).unwrap())
+            .await
+            .unwrap();
+        let handle = manager.handles().remove(0);
+        let count = |fate| handle.reports.get(Origin::OrcaOutOfBand, fate);
+
+        // Two reports in three parts, and one that is NaN; then the server ends it.
+        let both = [cpu(0.5), cpu(0.75)].concat();
+        let (a, b) = both.split_at(7);
+        let (b, c) = b.split_at(10);
+        let parts = [a, b, c, &cpu(f64::NAN)].map(Bytes::copy_from_slice);
+        let too_long = Bytes::from_static(b"\0\xff\xff\xff\xff");
+        let serving = tokio::spawn(serve(
+            listener,
+            vec![
+                ("14", parts.into()),
+                ("0", vec![too_long]),
+                // 0 is not written.
+                ("", vec![cpu(0.25).into(), message(b"").into()]),
+            ],
+        ));
+        let following = tokio::spawn(crate::run(Arc::clone(&manager)));
+        let all_read = async {
+            while count(Fate::Taken) < 4 {
+                sleep(Duration::from_millis(2)).await;
+            }
+        };
+        timeout(Duration::from_secs(30), all_read).await.unwrap();
+        let location = manager.location("127.0.0.1").unwrap();
+        let cpu = location.load(LoadId::CPU, manager.clock().now()).unwrap();
+        assert_eq!(
+            cpu.value.get(),
+            0.0,
+            "all that is said is that nothing is done"
+        );
+        assert_eq!((count(Fate::BadValue), count(Fate::TooLong)), (1, 1));
+        assert_eq!(count(Fate::Failed), 1);
+
+        // Who is not followed any more is let go.
+        manager.apply(config::Config::default()).await.unwrap();
+        timeout(Duration::from_secs(30), serving)
+            .await
+            .unwrap()
+            .unwrap();
+        following.abort();
+    }
+}
