@@ -282,11 +282,9 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> AgentConf
         table.read(HOST, &mut config.host, report);
         table.finish(report);
     }
-    let mut spans = Vec::new();
     for mut table in top.named_tables("location", (LOCATION, is_location), report) {
         let mut host = config.host.clone();
         table.read(HOST, &mut host, report);
-        spans.push((table.name_span().clone(), table.path().to_owned()));
         config.locations.push((table.name(), host));
         table.finish(report);
     }
@@ -322,17 +320,6 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> AgentConf
         table.finish(report);
     }
 
-    let used = |name: &str| {
-        let locations = config.servers.iter().map(|server| &server.location);
-        let mut locations = locations.chain([&config.location]).flatten();
-        // Without a name, the agent's location is the host's, which is not known here.
-        config.location.is_none() || locations.any(|location| location == name)
-    };
-    for ((span, path), (name, _)) in spans.iter().zip(&config.locations) {
-        if !used(name) {
-            report.warning(span, path, "no server is at this location".into());
-        }
-    }
     top.finish(report);
     config
 }
@@ -602,7 +589,8 @@ pub(super) fn tables() -> Vec<TableDoc> {
         TableDoc {
             header: "[location.NAME]",
             doc: "The same for one location, by its name (in quotes if it has other \
-                  characters than letters, digits, `-` and `_`).",
+                  characters than letters, digits, `-` and `_`). Its load is reported \
+                  whether or not a server of this agent is there.",
             keys: docs(HOST, HostSettings::default()),
         },
         TableDoc {
@@ -956,15 +944,5 @@ mod tests {
                     [agent_check]\nlisten = \"127.0.0.1:9\"\n";
         let found = errors(text);
         assert!(found.contains("listens on 127.0.0.1:9 already"), "{found}");
-    }
-
-    #[test]
-    fn a_location_where_nothing_is_is_probably_misspelt() {
-        let config = parse(
-            "x",
-            "[host]\nlocation = \"a\"\n[location.b]\nscope = \"off\"\n",
-        )
-        .unwrap();
-        assert_eq!(config.warnings[0].key, "location.b");
     }
 }

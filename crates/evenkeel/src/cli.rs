@@ -32,6 +32,11 @@ pub enum Command {
     /// It listens where clients of a site come to, negotiates a server with a broker, and
     /// redirects the clients there. FILE is usually engine.toml. Changes need a restart.
     Engine(Run),
+    /// Measure the load of this machine and its servers, and report it to brokers
+    ///
+    /// FILE is usually agent.toml. SIGHUP, and a change of it, reload the configuration.
+    /// SIGTERM and SIGINT sign off.
+    Agent(Agent),
     /// Check a configuration and report all its errors
     Check {
         /// Configuration, usually evenkeel.toml
@@ -63,6 +68,17 @@ pub struct Run {
     /// How to log
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
+}
+
+/// `evenkeel agent`.
+#[derive(Debug, Args)]
+pub struct Agent {
+    /// The rest.
+    #[command(flatten)]
+    pub run: Run,
+    /// Measure one interval, print what would be reported, and end; nothing is sent
+    #[arg(long)]
+    pub once: bool,
 }
 
 /// How log lines look.

@@ -1,5 +1,6 @@
 //! The `evenkeel` binary: the command line, and the wiring of everything else.
 
+mod agent;
 mod check;
 mod cli;
 mod ctl;
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Engine(args) => engine::run(&args),
+        Command::Agent(args) => agent::agent(&args),
         Command::Check { file } => check::check(&file).and_then(print),
         Command::Ctl(args) => ctl::run(&args).and_then(print),
         Command::Top(args) => top(&args),

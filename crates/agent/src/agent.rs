@@ -1,0 +1,695 @@
+//! The agent itself: measures at each tick, reports, and passes alerts on.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arm::page::{self, Lease};
+use evenkeel_broker::protocol::keys::Keys;
+use evenkeel_broker::protocol::wire::{self, Registration, ServerState};
+use evenkeel_config::agent::{self as config, AgentConfig, HostSettings};
+use evenkeel_config::watch::{Cause, Reloads};
+use evenkeel_core::load::LoadId;
+use evenkeel_core::time::{Clock, Instant};
+use tokio::sync::{mpsc, watch};
+
+use crate::agent_check::{Bound, Lines, Responder, Subject, Weight, answer};
+use crate::figures::Figures;
+use crate::hook::Hook;
+use crate::host::{Files, HostLoad, Monitor};
+use crate::link::{Incoming, Link, Place, Plan};
+use crate::location::{Part, combine, loads};
+use crate::pages::Pages;
+use crate::server::Server;
+use crate::state::State;
+
+/// Why an agent cannot start, or cannot take a configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The configuration has errors.
+    #[error("the configuration has errors\n{0}")]
+    Config(#[from] evenkeel_config::Errors),
+    /// The keys of a broker cannot be had.
+    #[error("key_file of broker {broker}: {reason}")]
+    Keys {
+        /// Name of the broker.
+        broker: String,
+        /// What is wrong with them.
+        reason: String,
+    },
+    /// A location with its servers does not fit the protocol.
+    #[error("location {location}: {reason}")]
+    Registration {
+        /// The location.
+        location: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// An address cannot be listened on.
+    #[error("{0}")]
+    Listen(String),
+}
+
+/// Datagrams that wait to be looked at.
+const QUEUE: usize = 64;
+
+/// How long the end waits for brokers to acknowledge it.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// How often what was learned is written to the state file.
+const KEEP: Duration = Duration::from_secs(60);
+
+/// A broker cannot make the agent measure more often than this.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A running agent.
+#[derive(Debug)]
+pub struct Agent {
+    clock: Clock,
+    rng: fastrand::Rng,
+    config: AgentConfig,
+    pages: Pages,
+    places: Vec<Watched>,
+    servers: Vec<Beside>,
+    state: State,
+    links: Vec<Link>,
+    next_link: u64,
+    incoming: mpsc::Sender<(u64, Incoming)>,
+    responder: Responder,
+    lines: watch::Sender<Lines>,
+    measured_at: Instant,
+    kept_at: Instant,
+}
+
+/// A location and its host load.
+#[derive(Debug)]
+pub struct Watched {
+    /// Its name.
+    pub name: String,
+    /// What it has in use.
+    pub load: HostLoad,
+    monitor: Monitor,
+}
+
+/// A server with what the agent does about it.
+#[derive(Debug)]
+pub struct Beside {
+    /// The server.
+    pub server: Server,
+    weight: Weight,
+    hook: Hook,
+    /// Until when it is under an alert, on both clocks.
+    alert: Option<(Instant, Lease)>,
+}
+
+/// A configuration that can be taken: everything that could fail has been done.
+#[derive(Debug)]
+pub struct Prepared {
+    config: AgentConfig,
+    plans: Vec<Plan>,
+    bound: Bound,
+}
+
+impl Agent {
+    /// An agent with a configuration; what comes in for it goes to the receiver.
+    ///
+    /// # Errors
+    ///
+    /// What of the configuration cannot be done on this machine.
+    pub async fn start(
+        config: AgentConfig,
+    ) -> Result<(Self, mpsc::Receiver<(u64, Incoming)>), Error> {
+        let clock = Clock::start();
+        let now = clock.now();
+        let (incoming, receiver) = mpsc::channel(QUEUE);
+        let (lines, read_lines) = watch::channel(Lines::default());
+        let mut agent = Agent {
+            clock,
+            rng: fastrand::Rng::new(),
+            pages: Pages::new(config.arm_dir.clone()),
+            state: State::open(config.state_file.clone()),
+            config: AgentConfig::default(),
+            places: Vec::new(),
+            servers: Vec::new(),
+            links: Vec::new(),
+            next_link: 0,
+            incoming,
+            responder: Responder::new(read_lines),
+            lines,
+            measured_at: now,
+            kept_at: now,
+        };
+        let prepared = agent.prepare(config).await?;
+        agent.take(prepared);
+        agent.begin();
+        Ok((agent, receiver))
+    }
+
+    /// Does everything about a configuration that can fail.
+    async fn prepare(&self, config: AgentConfig) -> Result<Prepared, Error> {
+        let plans = plans(&config)?;
+        let named = config.agent_check.listen.iter();
+        let named = named.map(|address| (*address, Subject::Named));
+        let own = config.servers.iter().flat_map(|server| {
+            let subject = Subject::Server(server.name.clone());
+            let addresses = server.agent_check.iter();
+            addresses.map(move |address| (*address, subject.clone()))
+        });
+        let wanted = named.chain(own).collect();
+        let bound = self.responder.bind(wanted).await.map_err(Error::Listen)?;
+        Ok(Prepared {
+            config,
+            plans,
+            bound,
+        })
+    }
+
+    /// Goes on with a configuration. What is not changed goes on as it was.
+    fn take(&mut self, prepared: Prepared) {
+        let now = self.clock.now();
+        let Prepared {
+            config,
+            plans,
+            bound,
+        } = prepared;
+        if config.arm_dir != self.config.arm_dir {
+            self.pages = Pages::new(config.arm_dir.clone());
+        }
+        if config.state_file != self.config.state_file {
+            self.keep(now);
+            self.state = State::open(config.state_file.clone());
+        }
+        self.take_locations(&config);
+        self.take_servers(&config);
+        self.take_plans(plans, now);
+        self.responder.serve(bound);
+        self.config = config;
+        self.publish_lines();
+    }
+
+    fn take_locations(&mut self, config: &AgentConfig) {
+        let mut before = std::mem::take(&mut self.places);
+        for (name, settings) in locations(config) {
+            let known = before
+                .iter()
+                .position(|place| place.name == name && *place.monitor.settings() == settings);
+            self.places.push(match known {
+                Some(index) => before.swap_remove(index),
+                None => Watched {
+                    monitor: Monitor::new(Files::new("/"), settings),
+                    load: HostLoad::default(),
+                    name,
+                },
+            });
+        }
+    }
+
+    fn take_servers(&mut self, config: &AgentConfig) {
+        let mut before = std::mem::take(&mut self.servers);
+        for wanted in &config.servers {
+            let known = before
+                .iter()
+                .position(|known| known.server.config.name == wanted.name);
+            self.servers.push(match known {
+                Some(index) => {
+                    let mut known = before.swap_remove(index);
+                    let applications = &known.server.config.applications;
+                    if *applications != wanted.applications && known.alert.take().is_some() {
+                        self.pages.set_alert(&applications.0, None);
+                    }
+                    known.server.reconfigure(wanted.clone());
+                    known
+                }
+                None => Beside {
+                    server: Server::new(wanted.clone(), self.state.learned(&wanted.name)),
+                    weight: Weight::default(),
+                    hook: Hook::default(),
+                    alert: None,
+                },
+            });
+        }
+        // Nobody would lift their alerts any more.
+        for gone in before {
+            if gone.alert.is_some() {
+                self.pages
+                    .set_alert(&gone.server.config.applications.0, None);
+            }
+        }
+    }
+
+    fn take_plans(&mut self, plans: Vec<Plan>, now: Instant) {
+        let mut before = std::mem::take(&mut self.links);
+        for plan in plans {
+            let known = before
+                .iter()
+                .position(|link| *link.address() == plan.address);
+            let link = match known {
+                Some(index) => {
+                    let mut link = before.swap_remove(index);
+                    for session in link.replan(plan, now, &mut self.rng) {
+                        link.adopt(session, now);
+                    }
+                    link
+                }
+                None => {
+                    self.next_link += 1;
+                    let incoming = self.incoming.clone();
+                    Link::new(plan, self.next_link, incoming, now, &mut self.rng)
+                }
+            };
+            self.links.push(link);
+        }
+        // They end when their brokers have acknowledged it.
+        for mut link in before {
+            link.stop(now);
+            self.links.push(link);
+        }
+    }
+
+    /// Looks at everything once, so that there is something to compare with.
+    pub fn begin(&mut self) {
+        self.measured_at = self.clock.now();
+        self.look();
+        for beside in &self.servers {
+            beside.server.check_port();
+        }
+    }
+
+    fn look(&mut self) {
+        self.pages.sample();
+        // The pages' clock and the kernel's counters stand still together.
+        let at = Duration::from_nanos(page::now());
+        for place in &mut self.places {
+            place.load = place.monitor.measure(at, &place.name);
+        }
+    }
+
+    /// Ends a measurement interval.
+    pub fn measure(&mut self) {
+        let now = self.clock.now();
+        let length = now.since(self.measured_at);
+        self.measured_at = now;
+        self.look();
+        for beside in &mut self.servers {
+            let server = &mut beside.server;
+            let location = server.config.location.clone();
+            let location = location.unwrap_or_else(|| default_location(&self.config));
+            let place = self.places.iter().find(|place| place.name == location);
+            server.measure(&self.pages, length, place.and_then(|place| place.load.cpus));
+            server.check_port();
+            let load = place.and_then(|place| {
+                let host = &place.load.loads;
+                let wanted = self.config.agent_check.loads.iter();
+                let known = wanted.filter_map(|id| load_of(*id, server.figures.as_ref(), host));
+                known.reduce(f64::max)
+            });
+            beside.weight.follow(load, length, &self.config.agent_check);
+        }
+        self.publish_lines();
+        if now.since(self.kept_at) >= KEEP {
+            self.keep(now);
+        }
+    }
+
+    /// Writes what was learned.
+    fn keep(&mut self, now: Instant) {
+        self.kept_at = now;
+        let servers = self.servers.iter().map(|beside| &beside.server);
+        let learned = servers.map(|server| (server.config.name.as_str(), &server.learner));
+        self.state.keep(learned);
+    }
+
+    fn publish_lines(&self) {
+        let settings = &self.config.agent_check;
+        let line = |beside: &Beside| {
+            let server = &beside.server;
+            let line = answer(server.condition, beside.weight, settings);
+            (server.config.name.clone(), line.to_string())
+        };
+        let lines: HashMap<_, _> = self.servers.iter().map(line).collect();
+        self.lines.send_replace(Arc::new(lines));
+    }
+
+    /// Gives the last measurement to the brokers.
+    fn report(&mut self) {
+        let now = self.clock.now();
+        let states: Vec<ServerState> = self
+            .servers
+            .iter()
+            .map(|beside| beside.server.condition.reported())
+            .collect();
+        let reports: HashMap<&str, _> = self
+            .places
+            .iter()
+            .map(|place| (place.name.as_str(), self.loads_at(place)))
+            .collect();
+        for link in &mut self.links {
+            let loads = |location: &str| reports.get(location).cloned().unwrap_or_default();
+            link.update(loads, &states, now);
+        }
+    }
+
+    /// The loads of a location as they are reported.
+    pub fn loads_at(&self, place: &Watched) -> Vec<(LoadId, evenkeel_core::load::LoadValue)> {
+        let parts = self.servers.iter().map(|beside| &beside.server);
+        let parts = parts.filter(|server| self.location_of(server) == place.name);
+        // One that does not serve is not idle.
+        let parts = parts.filter(|server| server.condition.reported() != ServerState::Down);
+        let parts: Vec<_> = parts
+            .filter_map(|server| {
+                let figures = server.figures.as_ref()?;
+                let own_capacity = server.config.capacity.is_some();
+                Some(Part {
+                    figures,
+                    own_capacity,
+                })
+            })
+            .collect();
+        loads(&place.load.loads, combine(&parts).as_ref())
+    }
+
+    /// The location of a server.
+    pub fn location_of(&self, server: &Server) -> String {
+        let location = server.config.location.clone();
+        location.unwrap_or_else(|| default_location(&self.config))
+    }
+
+    /// Its locations.
+    pub fn places(&self) -> &[Watched] {
+        &self.places
+    }
+
+    /// Its servers.
+    pub fn servers(&self) -> impl Iterator<Item = &Server> {
+        self.servers.iter().map(|beside| &beside.server)
+    }
+
+    /// Its pages.
+    pub fn pages(&self) -> &Pages {
+        &self.pages
+    }
+
+    /// The answer to agent-check for a server.
+    pub fn line_of(&self, server: &str) -> Option<String> {
+        self.lines.borrow().get(server).cloned()
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> &AgentConfig {
+        &self.config
+    }
+
+    /// Passes alerts of the brokers on to the servers; answers when the next one ends.
+    fn pass_alerts_on(&mut self) -> Option<Instant> {
+        let now = self.clock.now();
+        let mut alerts: Vec<Option<Instant>> = vec![None; self.servers.len()];
+        for (server, until) in self.links.iter().flat_map(|link| link.alerts(now)) {
+            if let Some(alert) = alerts.get_mut(server) {
+                *alert = (*alert).max(Some(until));
+            }
+        }
+        for (beside, until) in self.servers.iter_mut().zip(&alerts) {
+            let config = &beside.server.config;
+            let was = beside.alert.is_some();
+            beside.alert = until.map(|until| match beside.alert {
+                // Not worked out anew, or it would be another one each time.
+                Some((same, lease)) if same == until => (same, lease),
+                _ => {
+                    let length = until.since(now).min(page::LEASE_MAX);
+                    (until, Lease::new(page::now(), length))
+                }
+            });
+            let lease = beside.alert.map(|(_, lease)| lease);
+            let shed = self.pages.set_alert(&config.applications.0, lease);
+            let name = &config.name;
+            match (was, lease.is_some()) {
+                (false, true) if shed => tracing::info!(server = name, "load alert: it sheds"),
+                (false, true) => tracing::info!(server = name, "load alert"),
+                (true, false) => tracing::info!(server = name, "the load alert is over"),
+                _ => {}
+            }
+            beside.hook.tell(&config.on_alert.0, name, lease.is_some());
+        }
+        alerts.into_iter().flatten().min()
+    }
+
+    /// Says on standard output what listens where: a line each, for people and scripts.
+    fn announce(&self) -> String {
+        let mut text = String::new();
+        for (subject, address) in self.responder.addresses() {
+            let name = match subject {
+                Subject::Named => "",
+                Subject::Server(ref name) => &format!(" {name}"),
+            };
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "listening: agent-check{name} on {address}");
+        }
+        text.push_str("ready\n");
+        text
+    }
+
+    /// Time between two measurements.
+    fn interval(&self) -> Duration {
+        let asked = self.links.iter().filter_map(Link::interval).min();
+        asked.unwrap_or(self.config.interval).max(SHORTEST_INTERVAL)
+    }
+
+    async fn reload(&mut self, file: &Path, cause: Cause) {
+        let loaded = config::load(file).map_err(Error::from);
+        let prepared = match loaded {
+            Ok(config) => self.prepare(config).await,
+            Err(error) => Err(error),
+        };
+        match prepared {
+            Ok(prepared) => {
+                warn(&prepared.config);
+                self.take(prepared);
+                tracing::info!(?cause, "the configuration is in effect");
+            }
+            Err(error) => {
+                tracing::error!(
+                    ?cause,
+                    "the configuration is refused, the old one stays: {error}"
+                );
+            }
+        }
+    }
+
+    /// Signs off at all brokers, and waits a little for their acknowledgements.
+    async fn end(mut self, receiver: &mut mpsc::Receiver<(u64, Incoming)>) {
+        self.keep(self.clock.now());
+        for beside in &mut self.servers {
+            if beside.alert.take().is_some() {
+                let config = &beside.server.config;
+                self.pages.set_alert(&config.applications.0, None);
+                beside.hook.tell(&config.on_alert.0, &config.name, false);
+            }
+        }
+        let start = self.clock.now();
+        for link in &mut self.links {
+            link.stop(start);
+        }
+        loop {
+            let now = self.clock.now();
+            let end = start.after(GOODBYE);
+            let next = self.links.iter_mut().map(|link| link.poll(now)).min();
+            if self.links.iter().all(Link::has_ended) {
+                return;
+            }
+            if now >= end {
+                tracing::warn!("a broker does not acknowledge the end; it will notice");
+                return;
+            }
+            let wait = next.unwrap_or(end).min(end).since(now);
+            if let Ok(Some((number, incoming))) = tokio::time::timeout(wait, receiver.recv()).await
+            {
+                self.receive(number, incoming);
+            }
+        }
+    }
+
+    fn receive(&mut self, number: u64, incoming: Incoming) {
+        let now = self.clock.now();
+        // One of a link that is gone by now is nobody's.
+        if let Some(link) = self.links.iter_mut().find(|link| link.number() == number) {
+            link.receive(incoming, now);
+        }
+    }
+}
+
+/// Runs an agent with the configuration in `file` until `stop` is ready. It says to
+/// `ready` what listens where when everything does.
+///
+/// # Errors
+///
+/// Why it cannot start.
+///
+/// # Panics
+///
+/// Outside a tokio runtime with I/O and time enabled.
+pub async fn run(
+    file: &Path,
+    mut reloads: Reloads,
+    stop: impl Future<Output = ()>,
+    ready: impl FnOnce(String),
+) -> Result<(), Error> {
+    let config = config::load(file)?;
+    warn(&config);
+    let (mut agent, mut receiver) = Agent::start(config).await?;
+    ready(agent.announce());
+    let mut stop = std::pin::pin!(stop);
+    // Thousands of agents that start together shall not report together for ever.
+    let first = agent.interval().mul_f64(agent.rng.f64());
+    let mut tick = agent.clock.now().after(first);
+    loop {
+        let now = agent.clock.now();
+        let mut wake = tick;
+        agent.links.retain(|link| !link.has_ended());
+        for link in &mut agent.links {
+            wake = wake.min(link.poll(now));
+        }
+        if let Some(end) = agent.pass_alerts_on() {
+            wake = wake.min(end);
+        }
+        tokio::select! {
+            biased;
+            () = &mut stop => break,
+            () = tokio::time::sleep(wake.since(now)) => {}
+            Some((number, incoming)) = receiver.recv() => agent.receive(number, incoming),
+            cause = reloads.next() => agent.reload(file, cause).await,
+        }
+        let now = agent.clock.now();
+        if now >= tick {
+            agent.measure();
+            agent.report();
+            // On a grid, unless the machine was too busy for it or has slept.
+            let interval = agent.interval();
+            tick = tick.after(interval);
+            if tick <= now {
+                tick = now.after(interval);
+            }
+        } else {
+            // A broker may want it more often from now on.
+            tick = tick.min(agent.measured_at.after(agent.interval()));
+        }
+    }
+    agent.end(&mut receiver).await;
+    Ok(())
+}
+
+fn warn(config: &AgentConfig) {
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+}
+
+/// The name of the machine.
+fn host_name() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
+}
+
+fn default_location(config: &AgentConfig) -> String {
+    config.location.clone().unwrap_or_else(host_name)
+}
+
+/// All locations of a configuration, with what is measured there.
+fn locations(config: &AgentConfig) -> Vec<(String, HostSettings)> {
+    let named = config.locations.iter().map(|(name, _)| name.clone());
+    let of_servers = config
+        .servers
+        .iter()
+        .filter_map(|server| server.location.clone());
+    let mut names = vec![default_location(config)];
+    for name in named.chain(of_servers) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let settings = |name: &str| {
+        let own = config.locations.iter().find(|(known, _)| known == name);
+        own.map_or_else(|| config.host.clone(), |(_, settings)| settings.clone())
+    };
+    names
+        .into_iter()
+        .map(|name| {
+            let settings = settings(&name);
+            (name, settings)
+        })
+        .collect()
+}
+
+/// What is to be registered where.
+fn plans(config: &AgentConfig) -> Result<Vec<Plan>, Error> {
+    let places = registrations(config)?;
+    let plan = |broker: &config::BrokerConfig| {
+        let keys = Keys::load(&broker.key_file).map_err(|error| Error::Keys {
+            broker: broker.name.clone(),
+            reason: error.to_string(),
+        })?;
+        Ok(Plan {
+            broker: broker.name.clone(),
+            address: broker.address.clone(),
+            keys,
+            registrations: places.clone(),
+        })
+    };
+    config.brokers.iter().map(plan).collect()
+}
+
+fn registrations(config: &AgentConfig) -> Result<Vec<Place>, Error> {
+    let agent = agent_name();
+    let default = default_location(config);
+    let place = |(location, _): (String, HostSettings)| {
+        let (mut servers, mut indices) = (Vec::new(), Vec::new());
+        for (index, server) in config.servers.iter().enumerate() {
+            if *server.location.as_ref().unwrap_or(&default) != location {
+                continue;
+            }
+            for group in &server.groups.0 {
+                servers.push(wire::Server {
+                    group: group.clone(),
+                    host: server.address.host.clone(),
+                    port: server.address.port,
+                    weight: server.weight,
+                });
+                indices.push(index);
+            }
+        }
+        let registration = Registration::new(location.clone(), agent.clone(), servers);
+        Ok(Place {
+            registration: registration.map_err(|error| Error::Registration {
+                location,
+                reason: error.to_string(),
+            })?,
+            servers: indices,
+        })
+    };
+    locations(config).into_iter().map(place).collect()
+}
+
+/// Tells the agents of a location apart: the name of the machine, in the letters that
+/// names have.
+fn agent_name() -> String {
+    let plain = |letter: char| match letter {
+        'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' | '.' => letter,
+        _ => '-',
+    };
+    let name: String = host_name().chars().map(plain).take(64).collect();
+    if name.is_empty() {
+        "agent".into()
+    } else {
+        name
+    }
+}
+
+/// A load of a server: its own where it has one, else its host's.
+fn load_of(id: LoadId, figures: Option<&Figures>, host: &[(LoadId, f64)]) -> Option<f64> {
+    if id == LoadId::UTILIZATION {
+        return figures?.utilization;
+    }
+    let (_, load) = host.iter().find(|(known, _)| *known == id)?;
+    Some(*load)
+}

@@ -1,0 +1,400 @@
+//! What goes to a broker and comes from it: a socket, and a session for each location.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_broker::protocol::client::{Event, Poll, Refused, Session, State};
+use evenkeel_broker::protocol::keys::Keys;
+use evenkeel_broker::protocol::wire::{self, Registration, ServerState};
+use evenkeel_config::agent::Address;
+use evenkeel_core::load::{LoadId, LoadValue};
+use evenkeel_core::time::Instant;
+use tokio::net::UdpSocket;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+/// Larger than any datagram of the protocol.
+const MAX_DATAGRAM: usize = 2048;
+
+/// How often the broker's name is looked up again while the broker does not answer.
+const LOOK_UP_AGAIN: Duration = Duration::from_secs(10);
+
+/// What a broker is, and what is registered there.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Name of the broker, for logs.
+    pub broker: String,
+    /// Where it is.
+    pub address: Address,
+    /// The keys.
+    pub keys: Keys,
+    /// What to register: a location each.
+    pub registrations: Vec<Place>,
+}
+
+/// A location as it is registered at a broker.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// What is registered.
+    pub registration: Registration,
+    /// For each server of the registration, its index among the agent's servers.
+    pub servers: Vec<usize>,
+}
+
+/// Something that came in for a link: a datagram, or the broker's address.
+#[derive(Debug)]
+pub enum Incoming {
+    /// A datagram from the broker.
+    Datagram(Vec<u8>),
+    /// A socket that is connected to the broker.
+    Connected(Arc<UdpSocket>),
+}
+
+/// A link to a broker.
+#[derive(Debug)]
+pub struct Link {
+    plan: Plan,
+    /// Tells links apart, also from one that was here before.
+    number: u64,
+    incoming: mpsc::Sender<(u64, Incoming)>,
+    socket: Option<Arc<UdpSocket>>,
+    reader: Option<JoinHandle<()>>,
+    looking_up: Option<JoinHandle<()>>,
+    look_up_at: Instant,
+    sessions: Vec<(Session, Place)>,
+    said_unanswered: bool,
+    /// Servers of which the broker knows no member, and that was said.
+    said_unknown: BTreeSet<usize>,
+}
+
+impl Link {
+    /// A link that will look up its broker's address and register at the first poll.
+    pub fn new(
+        plan: Plan,
+        number: u64,
+        incoming: mpsc::Sender<(u64, Incoming)>,
+        now: Instant,
+        rng: &mut fastrand::Rng,
+    ) -> Self {
+        let mut link = Link {
+            plan,
+            number,
+            incoming,
+            socket: None,
+            reader: None,
+            looking_up: None,
+            look_up_at: now,
+            sessions: Vec::new(),
+            said_unanswered: false,
+            said_unknown: BTreeSet::new(),
+        };
+        link.make_sessions(Vec::new(), now, rng);
+        link
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The broker's address in the configuration.
+    pub fn address(&self) -> &Address {
+        &self.plan.address
+    }
+
+    /// Goes on with another plan for the same broker. What is registered as before stays
+    /// so; answers the sessions of locations that are gone, which have to sign off.
+    pub fn replan(&mut self, plan: Plan, now: Instant, rng: &mut fastrand::Rng) -> Vec<Session> {
+        let before = std::mem::take(&mut self.sessions);
+        self.plan = plan;
+        self.said_unknown.clear();
+        self.make_sessions(before, now, rng)
+    }
+
+    fn make_sessions(
+        &mut self,
+        mut before: Vec<(Session, Place)>,
+        now: Instant,
+        rng: &mut fastrand::Rng,
+    ) -> Vec<Session> {
+        for place in &self.plan.registrations {
+            let known = before
+                .iter()
+                .position(|(session, _)| *session.registration() == place.registration);
+            let session = match known {
+                Some(index) => {
+                    let (mut session, _) = before.swap_remove(index);
+                    session.set_keys(self.plan.keys.clone());
+                    session
+                }
+                None => {
+                    let keys = self.plan.keys.clone();
+                    Session::new(place.registration.clone(), keys, now, rng.fork())
+                }
+            };
+            self.sessions.push((session, place.clone()));
+        }
+        // A location that is registered with other servers now replaces the registration;
+        // to sign off the old one, too, could take the new one along.
+        let is_here = |session: &Session| {
+            let places = self.plan.registrations.iter();
+            let mut locations = places.map(|place| place.registration.location());
+            locations.any(|location| location == session.registration().location())
+        };
+        let gone = before.into_iter().map(|(session, _)| session);
+        gone.filter(|session| !is_here(session)).collect()
+    }
+
+    /// Signs off with a session that is not part of the plan any more.
+    pub fn adopt(&mut self, mut session: Session, now: Instant) {
+        session.stop(now);
+        let place = Place {
+            registration: session.registration().clone(),
+            servers: Vec::new(),
+        };
+        self.sessions.push((session, place));
+    }
+
+    /// The interval that the broker wants, once it has said so.
+    pub fn interval(&self) -> Option<Duration> {
+        let sessions = self.sessions.iter().map(|(session, _)| session);
+        let registered = sessions.filter(|session| session.state() == State::Registered);
+        registered.map(Session::interval).min()
+    }
+
+    /// Until when each server is under an alert: its index among the agent's, and when.
+    pub fn alerts(&self, now: Instant) -> impl Iterator<Item = (usize, Instant)> + '_ {
+        self.sessions.iter().flat_map(move |(session, place)| {
+            let alerts = session.alerts(now).zip(&place.servers);
+            alerts.filter_map(|(until, server)| Some((*server, until?)))
+        })
+    }
+
+    /// Takes in a measurement: for each location its loads, and the state of each server.
+    pub fn update(
+        &mut self,
+        loads: impl Fn(&str) -> Vec<(LoadId, LoadValue)>,
+        states: &[ServerState],
+        now: Instant,
+    ) {
+        for (session, place) in &mut self.sessions {
+            let loads = loads(place.registration.location());
+            let state = |server: &usize| states.get(*server).copied().unwrap_or_default();
+            let states: Vec<_> = place.servers.iter().map(state).collect();
+            session.update(&loads, &states, now);
+        }
+    }
+
+    /// Signs off everywhere.
+    pub fn stop(&mut self, now: Instant) {
+        for (session, _) in &mut self.sessions {
+            session.stop(now);
+        }
+    }
+
+    /// Whether there is nothing left to be said to the broker.
+    pub fn has_ended(&self) -> bool {
+        let mut sessions = self.sessions.iter();
+        sessions.all(|(session, _)| session.state() == State::Stopped)
+    }
+
+    /// Takes in what came.
+    pub fn receive(&mut self, incoming: Incoming, now: Instant) {
+        match incoming {
+            Incoming::Connected(socket) => self.connect(socket),
+            Incoming::Datagram(datagram) => {
+                for (session, place) in &mut self.sessions {
+                    match session.receive(&datagram, now) {
+                        Err(Refused::Other) => {}
+                        Ok(event) => {
+                            self.said_unanswered = false;
+                            say(&self.plan.broker, session, event);
+                            let unknown = session.unknown_servers().zip(&place.servers);
+                            let unknown = unknown.map(|(unknown, server)| (unknown, *server));
+                            let servers = session.registration().servers();
+                            for ((unknown, index), server) in unknown.zip(servers) {
+                                if !unknown {
+                                    self.said_unknown.remove(&index);
+                                } else if self.said_unknown.insert(index) {
+                                    say_unknown(&self.plan.broker, server);
+                                }
+                            }
+                            return;
+                        }
+                        Err(error) => {
+                            tracing::debug!(broker = self.plan.broker, %error, "datagram refused");
+                            return;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends what is due; answers when to poll again.
+    pub fn poll(&mut self, now: Instant) -> Instant {
+        if self.socket.is_none() {
+            if now >= self.look_up_at {
+                self.look_up();
+                self.look_up_at = now.after(LOOK_UP_AGAIN);
+            }
+            return self.look_up_at;
+        }
+        let mut next = now.after(Duration::from_secs(3600));
+        let mut answered = true;
+        for (session, _) in &mut self.sessions {
+            loop {
+                match session.poll(now) {
+                    Poll::Send(datagram) => {
+                        // What is lost here is lost as on the way: it is sent again.
+                        if let Some(socket) = &self.socket
+                            && let Err(error) = socket.try_send(&datagram)
+                        {
+                            tracing::debug!(broker = self.plan.broker, %error, "cannot send");
+                        }
+                    }
+                    Poll::Wait(until) => {
+                        next = next.min(until);
+                        break;
+                    }
+                    Poll::Done => break,
+                }
+            }
+            answered &= session.state() != State::Registering;
+        }
+        self.sessions
+            .retain(|(session, _)| session.state() != State::Stopped);
+        if answered {
+            self.look_up_at = now.after(LOOK_UP_AGAIN);
+            return next;
+        }
+        if now >= self.look_up_at {
+            self.look_up();
+            if !self.said_unanswered {
+                self.said_unanswered = true;
+                tracing::warn!(
+                    broker = self.plan.broker,
+                    address = %self.plan.address,
+                    "the broker does not answer: is it there, may its UDP port be reached, and \
+                     does it have the same key?"
+                );
+            }
+            self.look_up_at = now.after(LOOK_UP_AGAIN);
+        }
+        next.min(self.look_up_at)
+    }
+
+    fn look_up(&mut self) {
+        if let Some(task) = self.looking_up.take() {
+            task.abort();
+        }
+        let address = self.plan.address.clone();
+        let (broker, number) = (self.plan.broker.clone(), self.number);
+        let incoming = self.incoming.clone();
+        self.looking_up = Some(tokio::spawn(async move {
+            match connect(&address).await {
+                // If nobody listens any more, nobody misses it.
+                Ok(socket) => {
+                    let _ = incoming
+                        .send((number, Incoming::Connected(Arc::new(socket))))
+                        .await;
+                }
+                Err(error) => {
+                    tracing::warn!(broker, %address, %error, "cannot reach the broker's address");
+                }
+            }
+        }));
+    }
+
+    fn connect(&mut self, socket: Arc<UdpSocket>) {
+        let is_same = match (&self.socket, socket.peer_addr()) {
+            (Some(old), Ok(address)) => old.peer_addr().is_ok_and(|old| old == address),
+            _ => false,
+        };
+        if is_same {
+            return;
+        }
+        if let Some(reader) = self.reader.take() {
+            reader.abort();
+        }
+        let (incoming, number) = (self.incoming.clone(), self.number);
+        let from = Arc::clone(&socket);
+        self.reader = Some(tokio::spawn(read(from, incoming, number)));
+        self.socket = Some(socket);
+        self.said_unanswered = false;
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        for task in self.reader.iter().chain(&self.looking_up) {
+            task.abort();
+        }
+    }
+}
+
+async fn connect(address: &Address) -> std::io::Result<UdpSocket> {
+    let mut last = std::io::Error::other("the name has no address");
+    for peer in tokio::net::lookup_host((address.host.as_str(), address.port)).await? {
+        let any: SocketAddr = match peer {
+            SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+            SocketAddr::V6(_) => ([0u16; 8], 0).into(),
+        };
+        let socket = UdpSocket::bind(any).await?;
+        match socket.connect(peer).await {
+            Ok(()) => return Ok(socket),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+async fn read(socket: Arc<UdpSocket>, incoming: mpsc::Sender<(u64, Incoming)>, number: u64) {
+    let mut buffer = [0; MAX_DATAGRAM];
+    loop {
+        match socket.recv(&mut buffer).await {
+            Ok(len) => {
+                let datagram = buffer.get(..len).unwrap_or_default().to_vec();
+                // When more come than are looked at, they are lost as on the way.
+                let _ = incoming.try_send((number, Incoming::Datagram(datagram)));
+            }
+            // Nobody listens at the broker's port, says an ICMP message.
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    }
+}
+
+fn say_unknown(broker: &str, server: &wire::Server) {
+    let (group, host, port) = (&server.group, &server.host, server.port);
+    tracing::warn!(
+        broker,
+        group,
+        "the broker has no member {host}:{port} in this group: name group and address as it \
+         does, or let agents join there"
+    );
+}
+
+fn say(broker: &str, session: &Session, event: Event) {
+    let location = session.registration().location();
+    match event {
+        Event::Registered => {
+            let interval = session.interval();
+            tracing::info!(broker, location, ?interval, "registered");
+        }
+        Event::Controlled => {
+            let interval = session.interval();
+            tracing::debug!(broker, location, ?interval, "control");
+        }
+        Event::Forgotten => {
+            tracing::info!(
+                broker,
+                location,
+                "the broker has started anew; registering again"
+            );
+        }
+        Event::Stopped => tracing::info!(broker, location, "signed off"),
+        Event::Challenged => tracing::debug!(broker, location, "challenged"),
+    }
+}

@@ -1,0 +1,247 @@
+//! A server beside the agent: its figures, and whether it serves.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use evenkeel_broker::protocol::wire::ServerState;
+use evenkeel_config::agent::{ServerConfig, Wanted};
+
+use crate::figures::{Activity, Figures, Meter};
+use crate::learn::Learner;
+use crate::pages::Pages;
+
+/// Connections in a row that must fail until a server counts as down.
+const FALL: u32 = 2;
+
+/// Longest time that a connection may take to be established.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A server and what is known about it.
+#[derive(Debug)]
+pub struct Server {
+    /// What the configuration says.
+    pub config: ServerConfig,
+    /// What it has learned of its service time.
+    pub learner: Learner,
+    /// The figures of the last interval; `None` without a page.
+    pub figures: Option<Figures>,
+    /// Whether it serves.
+    pub condition: Condition,
+    meter: Meter,
+    port: Port,
+    /// Whether the last look found no process with the application open.
+    deserted: bool,
+    said_no_page: bool,
+    said_clamped: bool,
+}
+
+/// Whether a server serves, and why not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// It does.
+    Up,
+    /// It keeps its clients and gets no new ones, as its operator wants.
+    Drain,
+    /// Its operator has taken it out.
+    Maint,
+    /// No process has the application open.
+    NoProcess,
+    /// Its address takes no connections.
+    PortClosed,
+}
+
+impl Condition {
+    /// As the reporting protocol has it.
+    pub fn reported(self) -> ServerState {
+        match self {
+            Condition::Up => ServerState::Up,
+            Condition::Drain => ServerState::Drain,
+            Condition::Maint | Condition::NoProcess | Condition::PortClosed => ServerState::Down,
+        }
+    }
+}
+
+impl std::fmt::Display for Condition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Condition::Up => "up",
+            Condition::Drain => "drain",
+            Condition::Maint => "in maintenance",
+            Condition::NoProcess => "down: no process has the application open",
+            Condition::PortClosed => "down: its port takes no connections",
+        })
+    }
+}
+
+impl Server {
+    /// A server about which nothing is known but what was `learned` before.
+    pub fn new(config: ServerConfig, learned: Option<Learner>) -> Self {
+        Server {
+            meter: Meter::new(config.service_time),
+            learner: learned.unwrap_or_default(),
+            figures: None,
+            condition: Condition::Up,
+            port: Port::default(),
+            deserted: false,
+            said_no_page: false,
+            said_clamped: false,
+            config,
+        }
+    }
+
+    /// Goes on with another configuration.
+    pub fn reconfigure(&mut self, config: ServerConfig) {
+        self.meter.set_source(config.service_time);
+        if config.address != self.config.address {
+            self.port = Port::default();
+        }
+        self.said_no_page &= config.applications == self.config.applications;
+        self.said_clamped = false;
+        self.config = config;
+    }
+
+    /// Takes in what happened in an interval of `length`. `cpus` is what the server can
+    /// use where its capacity is not given.
+    pub fn measure(&mut self, pages: &Pages, length: Duration, cpus: Option<f64>) {
+        let mut activity = Activity::none(length);
+        let (mut instrumented, mut ended) = (false, false);
+        for page in pages.of(&self.config.applications.0) {
+            activity.add(page);
+            instrumented = true;
+            ended |= page.ended;
+        }
+        if instrumented {
+            self.learner.learn(&activity);
+            let capacity = self.config.capacity.map(f64::from);
+            let capacity = capacity.or(cpus).unwrap_or(1.0).max(0.01);
+            let figures = self.meter.figures(&activity, &self.learner, capacity);
+            self.say_if_clamped(figures.clamped, capacity);
+            self.figures = Some(figures);
+            self.said_no_page = false;
+        } else {
+            self.figures = None;
+            self.say_if_no_page(pages);
+        }
+        let before = self.condition;
+        self.condition = self.judge(instrumented, activity.processes, ended);
+        if before != self.condition {
+            tracing::info!(server = self.config.name, "{}", self.condition);
+        }
+    }
+
+    fn judge(&mut self, instrumented: bool, processes: u32, ended: bool) -> Condition {
+        let empty = instrumented && processes == 0;
+        // A server that starts its processes anew may have none for a moment; one that has
+        // said goodbye has not.
+        let gone = empty && (ended || self.deserted);
+        self.deserted = empty;
+        let check_port = self.config.check_port.unwrap_or(!instrumented);
+        match self.config.state {
+            Wanted::Maint => Condition::Maint,
+            _ if gone => Condition::NoProcess,
+            _ if check_port && self.port.is_closed() => Condition::PortClosed,
+            Wanted::Drain => Condition::Drain,
+            Wanted::Ready => Condition::Up,
+        }
+    }
+
+    /// Starts to find out whether its port takes connections, if that matters; the answer
+    /// counts from the next interval on.
+    pub fn check_port(&self) {
+        let wanted = self.config.check_port;
+        if wanted.unwrap_or(self.figures.is_none()) {
+            self.port
+                .check(self.config.address.host.clone(), self.config.address.port);
+        }
+    }
+
+    /// Waits until it is known whether its port takes connections.
+    pub async fn check_port_now(&self) {
+        if self.config.check_port.unwrap_or(self.figures.is_none()) {
+            let address = &self.config.address;
+            for _ in 0..FALL {
+                self.port
+                    .clone()
+                    .connect(address.host.clone(), address.port)
+                    .await;
+            }
+        }
+    }
+
+    fn say_if_no_page(&mut self, pages: &Pages) {
+        let wanted = &self.config.applications.0;
+        if wanted.is_empty() || self.said_no_page {
+            return;
+        }
+        self.said_no_page = true;
+        tracing::warn!(server = self.config.name, "{}", no_page(wanted, pages));
+    }
+
+    fn say_if_clamped(&mut self, clamped: bool, capacity: f64) {
+        if clamped && !self.said_clamped {
+            self.said_clamped = true;
+            tracing::warn!(
+                server = self.config.name,
+                capacity,
+                "more service time than there is: the utilisation is cut to 1; set `capacity` \
+                 to the requests that it can serve at once, or look at `service_time`"
+            );
+        }
+    }
+}
+
+/// What to do if there is no page of these applications.
+pub fn no_page(wanted: &[String], pages: &Pages) -> String {
+    let known: Vec<_> = pages.applications().into_iter().collect();
+    let known = match known[..] {
+        [] => "there are no pages at all".to_owned(),
+        _ => format!("there are pages of {}", known.join(", ")),
+    };
+    format!(
+        "no page of application {} in {}; {known}. Is the ARM library loaded by the server, \
+         does it run, and does it use the same folder?",
+        wanted.join(", "),
+        pages.dir().display()
+    )
+}
+
+/// What is known about a port. Copies share it.
+#[derive(Clone, Debug, Default)]
+struct Port {
+    failures: Arc<AtomicU32>,
+    running: Arc<AtomicU32>,
+}
+
+impl Port {
+    fn is_closed(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) >= FALL
+    }
+
+    fn check(&self, host: String, port: u16) {
+        let port_state = self.clone();
+        if port_state.running.swap(1, Ordering::Relaxed) == 0 {
+            tokio::spawn(async move {
+                port_state.clone().connect(host, port).await;
+                port_state.running.store(0, Ordering::Relaxed);
+            });
+        }
+    }
+
+    async fn connect(self, host: String, port: u16) {
+        // Without a host it is this machine.
+        let host = if host.is_empty() {
+            "127.0.0.1".into()
+        } else {
+            host
+        };
+        let connect = tokio::net::TcpStream::connect((host, port));
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, connect).await;
+        match connected {
+            Ok(Ok(_)) => self.failures.store(0, Ordering::Relaxed),
+            _ => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
