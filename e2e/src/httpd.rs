@@ -10,6 +10,7 @@ use arm::page::{self, Reader, Sample};
 
 use crate::eventually;
 use crate::folder::Folder;
+use crate::libarm;
 use crate::process::{Signal, installed, parent_program, signal};
 use crate::server;
 
@@ -252,16 +253,7 @@ struct Built {
 fn built() -> &'static Built {
     static BUILT: OnceLock<Built> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "evenkeel-arm"]);
-        if !cfg!(debug_assertions) {
-            build.arg("--release");
-        }
-        let status = build.status().expect("cargo runs");
-        assert!(status.success(), "the library cannot be built");
-        // This test is target/PROFILE/deps/NAME.
-        let test = std::env::current_exe().expect("the path of this test");
-        let profile = test.ancestors().nth(2).expect("a target folder");
+        let profile = libarm::folder();
         let folder = profile.join("mod_evenkeel");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../modules/apache");
         let made = Command::new("make")

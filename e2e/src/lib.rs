@@ -6,11 +6,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test helper fails by panicking.
 
+pub mod agent;
 pub mod apxs;
 pub mod balancer;
 pub mod engine;
 pub mod folder;
 pub mod httpd;
+pub mod libarm;
 pub mod load;
 pub mod member;
 pub mod process;

@@ -80,6 +80,8 @@ pub struct Agent {
     responder: Responder,
     lines: watch::Sender<Lines>,
     measured_at: Instant,
+    /// The same moment on the clock of pages.
+    looked_at: u64,
     kept_at: Instant,
 }
 
@@ -139,6 +141,7 @@ impl Agent {
             responder: Responder::new(read_lines),
             lines,
             measured_at: now,
+            looked_at: page::now(),
             kept_at: now,
         };
         let prepared = agent.prepare(config).await?;
@@ -269,29 +272,34 @@ impl Agent {
     }
 
     /// Looks at everything once, so that there is something to compare with.
-    pub fn begin(&mut self) {
-        self.measured_at = self.clock.now();
+    fn begin(&mut self) {
         self.look();
         for beside in &self.servers {
             beside.server.check_port();
         }
     }
 
-    fn look(&mut self) {
-        self.pages.sample();
-        // The pages' clock and the kernel's counters stand still together.
-        let at = Duration::from_nanos(page::now());
+    /// Looks at everything; answers how long ago it did so before.
+    fn look(&mut self) -> Duration {
+        self.measured_at = self.clock.now();
+        let now = page::now();
+        let length = Duration::from_nanos(now.saturating_sub(self.looked_at));
+        self.looked_at = now;
+        self.pages.sample(now);
         for place in &mut self.places {
-            place.load = place.monitor.measure(at, &place.name);
+            // The kernel's counters stand still when this clock does.
+            let load = place
+                .monitor
+                .measure(Duration::from_nanos(now), &place.name);
+            place.load = load;
         }
+        length
     }
 
     /// Ends a measurement interval.
     pub fn measure(&mut self) {
-        let now = self.clock.now();
-        let length = now.since(self.measured_at);
-        self.measured_at = now;
-        self.look();
+        let length = self.look();
+        let now = self.measured_at;
         for beside in &mut self.servers {
             let server = &mut beside.server;
             let location = server.config.location.clone();

@@ -112,6 +112,14 @@ struct Listening {
     task: tokio::task::JoinHandle<()>,
 }
 
+impl Listening {
+    /// Whether it is the one at a wanted address. With port 0 each subject has a free port
+    /// of its own.
+    fn is_at(&self, address: SocketAddr, subject: &Subject) -> bool {
+        self.wanted == address && (address.port() != 0 || *self.subject.borrow() == *subject)
+    }
+}
+
 impl Drop for Listening {
     fn drop(&mut self) {
         self.task.abort();
@@ -141,8 +149,7 @@ impl Responder {
     pub async fn bind(&self, wanted: Vec<(SocketAddr, Subject)>) -> Result<Bound, String> {
         let mut bound = Vec::new();
         for (address, subject) in wanted {
-            // A free port of its own for each who wants one.
-            let is_open = address.port() != 0 && self.listening.iter().any(|l| l.wanted == address);
+            let is_open = self.listening.iter().any(|l| l.is_at(address, &subject));
             let listener = if is_open {
                 None
             } else {
@@ -163,7 +170,7 @@ impl Responder {
             let listening = match listener {
                 Some(listener) => self.start(wanted, subject, listener),
                 None => {
-                    let known = before.iter().position(|l| l.wanted == wanted);
+                    let known = before.iter().position(|l| l.is_at(wanted, &subject));
                     known.map(|index| {
                         let known = before.swap_remove(index);
                         known.subject.send_replace(subject);

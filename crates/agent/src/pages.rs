@@ -38,10 +38,10 @@ impl Pages {
         &self.dir
     }
 
-    /// Looks at all pages: what happened since the last call is then to be had from
+    /// Looks at all pages at the time `now` of their clock: what happened since the last call is then to be had from
     /// [`Self::of`]. What a page counted before it was first looked at is not known to
     /// belong to the interval, and left out.
-    pub fn sample(&mut self) {
+    pub fn sample(&mut self, now: u64) {
         let mut said = Vec::new();
         let found = page::scan(&self.dir).unwrap_or_else(|error| {
             said.push(error.to_string());
@@ -49,7 +49,7 @@ impl Pages {
         });
         self.open.retain(|path, _| found.contains(path));
         for path in found {
-            if let Err(error) = self.look_at(path) {
+            if let Err(error) = self.look_at(path, now) {
                 said.push(error.to_string());
             }
         }
@@ -61,16 +61,16 @@ impl Pages {
         }
     }
 
-    fn look_at(&mut self, path: PathBuf) -> Result<(), page::Error> {
+    fn look_at(&mut self, path: PathBuf, now: u64) -> Result<(), page::Error> {
         if let Some(known) = self.open.get_mut(&path) {
-            let looked = known.look();
+            let looked = known.look(now);
             if looked.is_err() {
                 self.open.remove(&path);
             }
             return looked;
         }
         let mut reader = Reader::open(&path)?;
-        let last = reader.sample(page::now())?;
+        let last = reader.sample(now)?;
         let page = Page {
             reader,
             interval: last.since(&last),
@@ -132,8 +132,8 @@ impl Page {
         applications.iter().any(|wanted| wanted == application)
     }
 
-    fn look(&mut self) -> Result<(), page::Error> {
-        let sample = self.reader.sample(page::now())?;
+    fn look(&mut self, now: u64) -> Result<(), page::Error> {
+        let sample = self.reader.sample(now)?;
         if sample.epoch != self.last.epoch {
             // A page that has taken the place of the last one knows of no alert.
             self.alert = None;

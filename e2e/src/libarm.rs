@@ -1,0 +1,130 @@
+//! The ARM library, and a server that is instrumented with it and does what it is told.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
+
+use crate::process::program;
+
+/// The folder of `libarm.so`, which is built.
+pub fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--package", "evenkeel-arm"]);
+        if !cfg!(debug_assertions) {
+            build.arg("--release");
+        }
+        let status = build.status().expect("cargo runs");
+        assert!(status.success(), "the library cannot be built");
+        // This test is target/PROFILE/deps/NAME.
+        let test = std::env::current_exe().expect("the path of this test");
+        let profile = test.ancestors().nth(2).expect("a target folder");
+        profile.to_owned()
+    })
+}
+
+/// The program of the library's own tests.
+fn client() -> &'static Path {
+    static CLIENT: OnceLock<PathBuf> = OnceLock::new();
+    CLIENT.get_or_init(|| {
+        let arm = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/arm");
+        let client = folder().join(format!("e2e-arm-client-{}", std::process::id()));
+        let status = program("cc")
+            .args(["-std=c99", "-D_GNU_SOURCE", "-pthread"])
+            .arg(arm.join("tests/client.c"))
+            .arg("-I")
+            .arg(arm.join("include"))
+            .arg("-o")
+            .arg(&client)
+            .arg("-L")
+            .arg(folder())
+            .arg("-larm")
+            .arg(format!("-Wl,-rpath,{}", folder().display()))
+            .status()
+            .expect("cc runs");
+        assert!(status.success(), "cc: {status}");
+        client
+    })
+}
+
+/// An instrumented server, killed when dropped.
+pub struct Instrumented {
+    process: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    application: i64,
+    class: i64,
+}
+
+impl Instrumented {
+    /// Starts one whose page is in `pages`.
+    pub fn start(pages: &Path, application: &str) -> Self {
+        let mut process = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "--"])
+            .arg(client())
+            .env("EVENKEEL_ARM_DIR", pages)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the server starts");
+        let mut server = Self {
+            stdin: process.stdin.take().expect("it is piped"),
+            stdout: BufReader::new(process.stdout.take().expect("it is piped")),
+            process,
+            application: 0,
+            class: 0,
+        };
+        server.application = server.call(&format!("init {application}"));
+        server.class = server.call(&format!("getid {} request", server.application));
+        assert!(server.application > 0 && server.class > 0);
+        server
+    }
+
+    /// Begins a request of a client; answers its number.
+    pub fn begin(&mut self, client: u32) -> i64 {
+        let class = self.class;
+        let request = self.call(&format!("start {class} {client} -1"));
+        assert!(request > 0);
+        request
+    }
+
+    /// Ends a request.
+    pub fn end(&mut self, request: i64) {
+        assert_eq!(self.call(&format!("stop {request} 0")), 0);
+    }
+
+    /// Whether it has to send clients away.
+    pub fn sheds(&mut self) -> bool {
+        let application = self.application;
+        self.call(&format!("shed {application}")) == 1
+    }
+
+    /// Says that it will serve no more, as a server does before it ends.
+    pub fn close(&mut self) {
+        let application = self.application;
+        assert_eq!(self.call(&format!("end {application}")), 0);
+    }
+
+    /// Kills it as `kill -9` does.
+    pub fn kill(mut self) {
+        self.process.kill().expect("it runs");
+        self.process.wait().expect("it ends");
+    }
+
+    fn call(&mut self, line: &str) -> i64 {
+        writeln!(self.stdin, "{line}").expect("it listens");
+        let mut answer = String::new();
+        self.stdout.read_line(&mut answer).expect("it answers");
+        answer.trim().parse().expect("a number")
+    }
+}
+
+impl Drop for Instrumented {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
