@@ -218,7 +218,7 @@ static int on_configured(apr_pool_t *conf, apr_pool_t *log, apr_pool_t *temp, se
 {
     retained_t *kept = retained(all->process);
     apr_array_header_t *before;
-    const char *main_name;
+    const char *main_name, *warned = NULL;
 
     /* At start httpd reads its configuration twice; this is the first time. */
     if (ap_state_query(AP_SQ_MAIN_STATE) == AP_SQ_MS_CREATE_PRE_CONFIG)
@@ -246,6 +246,13 @@ static int on_configured(apr_pool_t *conf, apr_pool_t *log, apr_pool_t *temp, se
                          "cannot open the application '%s': its requests are not measured",
                          settings->application);
             continue;
+        }
+        if (!evenkeel_measured(settings->appl) && settings->application != warned) {
+            ap_log_error(APLOG_MARK, APLOG_WARNING, 0, s,
+                         "no agent can see the requests of '%s': there is no place for its "
+                         "page in $EVENKEEL_ARM_DIR, /run/evenkeel or /dev/shm",
+                         settings->application);
+            warned = settings->application;
         }
         APR_ARRAY_PUSH(kept->open, arm_appl_id_t) = settings->appl;
         settings->tran = transaction_class(settings->appl);

@@ -18,6 +18,13 @@ extern "C" {
  */
 int evenkeel_shed(arm_appl_id_t appl_id);
 
+/*
+ * Whether an agent can see what the application counts: 1 if so; 0 if there was no place
+ * for its page (no such directory, no right to write there, no memory, a file of somebody
+ * else), or it is no application.
+ */
+int evenkeel_measured(arm_appl_id_t appl_id);
+
 #ifdef __cplusplus
 }
 #endif

@@ -221,6 +221,14 @@ pub extern "C" fn evenkeel_shed(appl_id: i32) -> c_int {
     c_int::from(left > 0 && u128::from(left) <= LEASE_MAX.as_nanos())
 }
 
+/// Whether an agent can see what an application counts: 1 if so, 0 if there was no place
+/// for its page.
+#[unsafe(no_mangle)]
+pub extern "C" fn evenkeel_measured(appl_id: i32) -> c_int {
+    let application = PROCESS.application(appl_id);
+    c_int::from(application.is_some_and(|(application, _)| application.is_shared()))
+}
+
 impl Process {
     /// Runs while no other thread changes anything here.
     fn alone<R>(&self, change: impl FnOnce() -> R) -> R {
@@ -412,6 +420,10 @@ impl Application {
         inode.store(file.1, Relaxed);
         self.page.store(ptr::from_ref(page).cast_mut(), Release);
         Some(())
+    }
+
+    fn is_shared(&self) -> bool {
+        self.file.iter().any(|part| part.load(Relaxed) != 0)
     }
 
     /// The lane of a stripe.

@@ -154,6 +154,8 @@ int main(void)
             say(arm_end(a, 0, NULL, 0));
         } else if (sscanf(line, "shed %ld", &a) == 1) {
             say(evenkeel_shed(a));
+        } else if (sscanf(line, "measured %ld", &a) == 1) {
+            say(evenkeel_measured(a));
         } else if (sscanf(line, "threads %ld %ld", &a, &turns) == 2) {
             threads(a);
             say(0);

@@ -439,8 +439,14 @@ fn without_a_place_for_a_page_everything_works_and_is_not_measured() {
     server.stop(handle);
     assert_eq!(server.call("threads 2 100"), 0);
     assert_eq!(server.call("shed 1"), 0);
+    assert_eq!(server.call("measured 1"), 0);
     assert_eq!(server.call("end 1"), 0);
     assert!(dir.pages().is_empty());
+    // There is one when the application is opened again.
+    std::fs::create_dir_all(dir.0.join("not/there")).unwrap();
+    assert_eq!(server.call("init shop"), 1);
+    assert_eq!(server.call("measured 1"), 1);
+    assert_eq!(server.call("measured 2"), 0);
 }
 
 #[test]
