@@ -261,11 +261,15 @@ impl Process {
         let place = all.iter().position(|it| !is_free(it) && is_it(it));
         let place = place.or_else(|| all.iter().position(is_free))?;
         let application = all.get(place)?;
-        if application.instances.load(Relaxed) == 0 {
+        let first = application.instances.load(Relaxed) == 0;
+        if first {
             application.renew(name)?;
             application.name.store(digest, Relaxed);
         }
         let page = application.page()?;
+        if first {
+            page.bury(ProcessId::current(), namespace(), true);
+        }
         application.instances.fetch_add(1, Relaxed);
         page.header.rare.inits.fetch_add(1, Relaxed);
         application.lane(stripe(), page);
@@ -442,7 +446,7 @@ impl Application {
         let (me, namespace) = (ProcessId::current(), namespace());
         if self.home.load(Acquire) == 0 {
             // A process comes, perhaps in place of one that died.
-            page.bury(me, namespace);
+            page.bury(me, namespace, false);
         }
         let lane = page.claim(me, namespace);
         let Some(cell) = self.lanes.get(stripe) else {

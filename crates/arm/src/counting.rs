@@ -133,17 +133,21 @@ impl Page {
 
     /// Gives up what dead processes had in flight. It looks at each process of the
     /// application, so it is for when one comes, not for a transaction.
-    pub(crate) fn bury(&self, me: ProcessId, namespace: u64) {
+    ///
+    /// `reborn` says that this process has no lane yet: one of its own is from before it
+    /// became another program.
+    pub(crate) fn bury(&self, me: ProcessId, namespace: u64, reborn: bool) {
         for (index, lane) in self.lanes.iter().enumerate().skip(1) {
             let owner = ProcessId(lane.owner.load(Acquire));
-            if owner.0 == 0 || owner == me || lane.namespace.load(Relaxed) != namespace {
+            if owner.0 == 0 || lane.namespace.load(Relaxed) != namespace {
                 continue;
             }
-            // Only what is left behind is worth the longer question.
-            let leaves = lane.in_flight() > 0;
-            let dead = if leaves {
+            let dead = if owner == me {
+                reborn
+            } else if lane.in_flight() > 0 {
                 !owner.runs()
             } else {
+                // Leaves nothing behind, so it is not worth the longer question.
                 owner.is_gone()
             };
             if dead && self.take(lane, owner, me, namespace) {

@@ -310,6 +310,22 @@ fn a_killed_process_leaves_nothing_in_flight() {
 }
 
 #[test]
+fn a_process_that_becomes_another_program_leaves_nothing_in_flight() {
+    let dir = Dir::new("reborn");
+    let (mut server, class) = Server::shop(&dir);
+    let mut reader = dir.reader();
+    server.start(class);
+    writeln!(server.input, "exec").unwrap();
+    assert!(server.call("init shop") > 0);
+    let after = sample(&mut reader);
+    assert_eq!((after.in_flight, after.lost, after.processes), (0, 1, 1));
+    let class = server.call("getid 1 request");
+    let handle = server.start(class);
+    server.stop(handle);
+    assert_eq!(sample(&mut reader).alone, 1);
+}
+
+#[test]
 fn a_forked_process_is_another_one() {
     let dir = Dir::new("forked");
     let (mut server, class) = Server::shop(&dir);
