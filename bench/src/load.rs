@@ -33,6 +33,11 @@ pub enum Traffic {
         /// Path asked for.
         path: &'static str,
     },
+    /// The same, answered with a redirect.
+    Redirect {
+        /// Path asked for.
+        path: &'static str,
+    },
     /// A connection for every request; it ends when the other side has closed.
     HttpClose {
         /// Path asked for.
@@ -203,7 +208,7 @@ pub fn open_idle(
             answer.extend_from_slice(&buffer[..count]);
             let complete = match traffic {
                 Traffic::TcpEcho { bytes } => answer.len() >= *bytes,
-                _ => match parse_head(&answer) {
+                _ => match parse_head(&answer, status(traffic)) {
                     Some(Ok((head, body))) => answer.len() >= head + body,
                     Some(Err(reason)) => return Err(at(io::Error::other(reason))),
                     None => false,
@@ -355,7 +360,7 @@ impl Run<'_> {
             }
             None => {
                 connection.head.extend_from_slice(bytes);
-                match parse_head(&connection.head) {
+                match parse_head(&connection.head, status(&self.plan.traffic)) {
                     None => return true,
                     Some(Err(_)) => return false,
                     Some(Ok((head, body))) => {
@@ -429,7 +434,7 @@ fn is_upload(index: usize) -> bool {
 
 fn request_bytes(traffic: &Traffic) -> Vec<u8> {
     match traffic {
-        Traffic::Http { path } => {
+        Traffic::Http { path } | Traffic::Redirect { path } => {
             format!("GET {path} HTTP/1.1\r\nHost: bench.local\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n")
                 .into_bytes()
         }
@@ -442,15 +447,23 @@ fn request_bytes(traffic: &Traffic) -> Vec<u8> {
     }
 }
 
+/// The status of a good answer.
+fn status(traffic: &Traffic) -> &'static str {
+    match traffic {
+        Traffic::Redirect { .. } => "307",
+        _ => "200",
+    }
+}
+
 /// Lengths of the head (its empty line included) and of the body of a response; `None`
 /// when the head has not all come.
-fn parse_head(bytes: &[u8]) -> Option<Result<(usize, usize), String>> {
+fn parse_head(bytes: &[u8], wanted: &str) -> Option<Result<(usize, usize), String>> {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
     let head = String::from_utf8_lossy(&bytes[..end]);
     let mut lines = head.split("\r\n");
     let status = lines.next().unwrap_or_default();
-    if status.split(' ').nth(1) != Some("200") {
-        return Some(Err(format!("expected status 200, found {status:?}")));
+    if status.split(' ').nth(1) != Some(wanted) {
+        return Some(Err(format!("expected status {wanted}, found {status:?}")));
     }
     let length = lines.find_map(|line| {
         let (name, value) = line.split_once(':')?;
@@ -474,14 +487,14 @@ mod tests {
     #[test]
     fn heads_give_both_lengths_or_a_reason() {
         let ok = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
-        assert_eq!(parse_head(ok), Some(Ok((38, 5))));
-        assert_eq!(parse_head(&ok[..30]), None);
+        assert_eq!(parse_head(ok, "200"), Some(Ok((38, 5))));
+        assert_eq!(parse_head(&ok[..30], "200"), None);
         assert!(matches!(
-            parse_head(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"),
+            parse_head(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", "307"),
             Some(Err(_))
         ));
         assert!(matches!(
-            parse_head(b"HTTP/1.1 200 OK\r\n\r\n"),
+            parse_head(b"HTTP/1.1 200 OK\r\n\r\n", "200"),
             Some(Err(_))
         ));
     }

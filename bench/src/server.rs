@@ -68,6 +68,11 @@ impl Server {
         Ok(())
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The pipe of its standard output, once, if it was started with one.
     pub fn take_stdout(&mut self) -> Option<std::process::ChildStdout> {
         self.child.stdout.take()

@@ -350,8 +350,10 @@ fn the_engine_leads_around_a_dead_server() {
     }
     let mut servers = [Server::nginx(None), Server::nginx(None)];
     let members = servers.each_ref().map(Server::address);
-    let broker = broker(&members, "quantum = \"1h\"");
-    let engine = Engine::start(&[broker.negotiator()], "probe_interval = \"100ms\"");
+    let place = address();
+    let config = config(place, &members, "quantum = \"1h\"");
+    let broker = Balancer::start(&config);
+    let engine = Engine::start(&[place], "probe_interval = \"100ms\"");
     let first = through(&engine).unwrap();
     assert_eq!(through(&engine).as_ref(), Some(&first), "a quantum is long");
     let index = usize::from(first != members[0].to_string());

@@ -344,7 +344,9 @@ fn measure_row(
     pace: &Pace,
 ) -> Result<Option<BTreeMap<&'static str, f64>>> {
     let target = match row.traffic {
-        Traffic::Http { .. } | Traffic::HttpClose { .. } => Some(proxy.http),
+        Traffic::Http { .. } | Traffic::Redirect { .. } | Traffic::HttpClose { .. } => {
+            Some(proxy.http)
+        }
         Traffic::TcpEcho { .. } | Traffic::TcpBulk => proxy.tcp,
     };
     let Some(target) = target else {

@@ -181,16 +181,15 @@ impl Keeper {
             return None;
         }
         let wanted = match &self.held {
+            // What is used meanwhile has no quantum.
+            _ if self.outage => now,
             Some(held) if !self.is_dead(&held.place.name, now) => {
                 let quantum = held.until.since(held.since);
-                // One that is too short to be renewed ahead of time is renewed on demand.
-                if quantum < Duration::from_secs(1) && held.until > held.since {
+                // That of nothing is renewed for those who ask.
+                if quantum.is_zero() {
                     return None;
                 }
-                match quantum.is_zero() {
-                    true => return None,
-                    false => held.since.after(quantum.mul_f32(RENEW_AT)),
-                }
+                held.since.after(quantum.mul_f32(RENEW_AT))
             }
             _ => now,
         };
@@ -476,6 +475,7 @@ mod tests {
         assert_eq!(keeper.candidates(at(2.0)), [place("c"), place("b")]);
         keeper.server_failed("c:80", at(2.1));
         keeper.fall_back(place("b"), at(2.2));
+        assert!(keeper.next_negotiation(at(2.2)).is_some());
         assert_eq!(keeper.ask(at(3.0)), Now::Use(place("b"), Duration::ZERO));
         let dead = [place("a"), place("c")];
         assert_eq!(keeper.candidates(at(3.0)), dead, "they may be back");
@@ -574,6 +574,7 @@ mod tests {
                 }
                 let next = keeper.next_negotiation(now);
                 prop_assert!(next.is_none_or(|next| keeper.may_negotiate(next)));
+                prop_assert!(!keeper.outage || next.is_some(), "the broker is not given up");
                 prop_assert!(keeper.others.len() <= MOST_OTHERS);
                 prop_assert!(keeper.avoid(now).len() <= wire::MOST_MEMBERS);
             }
