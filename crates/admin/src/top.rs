@@ -271,6 +271,7 @@ mod tests {
             strategy: "random".into(),
             params: Vec::new(),
             granularity: "per_request".into(),
+            load: "cpu".into(),
             adaptive: true,
             panic: false,
             alerts: 0,

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use evenkeel_core::strategy;
 use evenkeel_manager::AlertSetting;
-use evenkeel_manager::status::{Explained, GroupStatus, LocationStatus, MemberStatus, Status};
+use evenkeel_manager::status::{
+    Explained, GroupStatus, LoadStatus, LocationStatus, MemberStatus, Status,
+};
 use ratatui::layout::Constraint;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
@@ -55,8 +57,8 @@ pub struct MemberView {
     pub p99: Option<Duration>,
     /// Share of the requests that failed, 0 to 1.
     pub failures: f64,
-    /// The loads that its location reports.
-    pub loads: String,
+    /// The load that the group goes by, as its location reports it; empty if it does not.
+    pub load: String,
     /// Whether its location is under a load alert, and since when; empty if not.
     pub alert: String,
     /// Why its last health check failed; empty if it passed, or there is none.
@@ -105,7 +107,7 @@ impl GroupView {
 
     /// A group whose members are at some of `locations`.
     pub fn of(group: &GroupStatus, locations: &[LocationStatus]) -> GroupView {
-        let view = |member| MemberView::of(member, locations);
+        let view = |member| MemberView::of(member, &group.load, locations);
         GroupView {
             name: group.name.clone(),
             strategy: strategy_line(group),
@@ -193,7 +195,8 @@ impl GroupView {
 }
 
 impl MemberView {
-    fn of(member: &MemberStatus, locations: &[LocationStatus]) -> MemberView {
+    /// `load` is the one that the group's strategy looks at: agents report a dozen.
+    fn of(member: &MemberStatus, load: &str, locations: &[LocationStatus]) -> MemberView {
         let recent = &member.recent;
         let millis = |ms: f64| Duration::try_from_secs_f64(ms / 1e3).ok();
         let location = locations
@@ -227,7 +230,10 @@ impl MemberView {
                 0 => 0.0,
                 all => recent.failures as f64 / all as f64,
             },
-            loads: location.map(loads_line).unwrap_or_default(),
+            load: location
+                .and_then(|location| location.loads.iter().find(|known| known.id == load))
+                .map(load_word)
+                .unwrap_or_default(),
             alert: location.map(alert_word).unwrap_or_default(),
             check: match &member.check {
                 Some(check) => check.error.clone().unwrap_or_default(),
@@ -259,7 +265,7 @@ impl MemberView {
             latency(self.p50),
             latency(self.p99),
             percent(self.failures),
-            self.loads.clone(),
+            self.load.clone(),
             self.alert.clone(),
             self.check.clone(),
             self.reports.clone(),
@@ -292,14 +298,16 @@ fn strategy_line(group: &GroupStatus) -> String {
 
 /// The loads of a location in one line.
 pub fn loads_line(location: &LocationStatus) -> String {
-    let loads = location.loads.iter().map(|load| {
-        let value = format!("{}={}", load.id, digits(f64::from(load.value)));
-        match Duration::try_from_secs_f64(load.age_seconds) {
-            Ok(age) if load.age_seconds > OLD => format!("{value} ({} old)", text::duration(age)),
-            _ => value,
-        }
-    });
+    let loads = location.loads.iter().map(load_word);
     loads.collect::<Vec<_>>().join(" ")
+}
+
+fn load_word(load: &LoadStatus) -> String {
+    let value = format!("{}={}", load.id, digits_of(f64::from(load.value)));
+    match Duration::try_from_secs_f64(load.age_seconds) {
+        Ok(age) if load.age_seconds > OLD => format!("{value} ({} old)", text::duration(age)),
+        _ => value,
+    }
 }
 
 /// `ALERT` and for how long the location has had one; empty if it has none.
@@ -389,9 +397,13 @@ fn score(score: f64) -> String {
     }
 }
 
-fn digits_of(score: f64) -> String {
-    let decimals = (3 - score.abs().log10().floor() as i32).clamp(0, 6) as usize;
-    let text = format!("{score:.decimals$}");
+/// A number with three digits that say something, as far as it has any behind the point,
+/// down to a millionth: response times are loads, too.
+fn digits_of(number: f64) -> String {
+    // Of zero it is minus infinity.
+    let magnitude = number.abs().log10().floor().clamp(-4.0, 2.0) as i32;
+    let decimals = (2 - magnitude) as usize;
+    let text = format!("{number:.decimals$}");
     match text.contains('.') {
         true => text.trim_end_matches('0').trim_end_matches('.').into(),
         false => text,
@@ -446,7 +458,7 @@ mod tests {
             rate: 100.0,
             members: vec![
                 MemberView {
-                    loads: "cpu 0.4".into(),
+                    load: "cpu 0.4".into(),
                     alert: "ALERT".into(),
                     ..member("a:80", 0.75)
                 },
@@ -460,6 +472,12 @@ mod tests {
                 },
             ],
         }
+    }
+
+    #[test]
+    fn loads_have_three_digits_however_small_they_are() {
+        let texts = [0.0, 0.000_871_6, 0.25, 1.0, 12.345, 1234.5].map(digits_of);
+        assert_eq!(texts, ["0", "0.000872", "0.25", "1", "12.3", "1234"]);
     }
 
     #[test]
@@ -522,7 +540,7 @@ b:80    down        1  ██▌·······   25%     25          3      -   
         assert!(!view.plain().contains("CHECK"));
         view.members[1].check = "connection refused".into();
         view.members[0].alert.clear();
-        view.members[0].loads = String::new();
+        view.members[0].load = String::new();
         let plain = view.plain();
         assert!(plain.contains("FAILED  CHECK\n"), "{plain}");
         assert!(plain.contains("100%  connection refused\n"), "{plain}");

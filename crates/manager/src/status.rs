@@ -134,6 +134,8 @@ pub struct GroupStatus {
     pub granularity: Word,
     /// Whether load reports take part in decisions.
     pub adaptive: bool,
+    /// Which reported load the strategy looks at.
+    pub load: String,
     /// Too many members are down or ejected, so all are routed to.
     pub panic: bool,
     /// Locations that the group has under a load alert.
@@ -540,6 +542,7 @@ fn group_status(entry: &GroupEntry, alerted: &Alerted, now: Instant) -> GroupSta
             Granularity::OnDemand => "on_demand".into(),
         },
         adaptive: settings.adaptive,
+        load: settings.load_id.to_string(),
         panic: entry.group.state().is_panicking(),
         alerts: entry.alerts.len(),
         alerts_raised: entry.alerts_raised,
