@@ -7,6 +7,7 @@
 pub mod arms;
 pub mod epoll;
 pub mod histogram;
+pub mod httpd;
 pub mod load;
 pub mod report;
 pub mod server;

@@ -7,15 +7,13 @@
 //!
 //! `apache [--mpm event] [--rounds N] [--seconds S] [--connections N] [--close]`
 
-use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::path::Path;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use evenkeel_bench::httpd::{Built, Folder, Httpd};
 use evenkeel_bench::load::{Outcome, Plan, Traffic, run};
 use evenkeel_bench::report::median;
 use evenkeel_bench::server::{Server, free_address, pin_to, processors, raise_file_limit};
@@ -64,53 +62,30 @@ fn main() -> ExitCode {
 }
 
 fn measure(options: &Options) -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("..")
-        .canonicalize()?;
-    let dist = root.join("target/dist");
-    let module = dist.join("mod_evenkeel");
-    if !options.as_built {
-        let mut library = Command::new("cargo");
-        library.args([
-            "build",
-            "--quiet",
-            "--profile",
-            "dist",
-            "--package",
-            "evenkeel-arm",
-        ]);
-        succeed(library.current_dir(&root))?;
-        let mut made = Command::new("make");
-        made.arg("-C").arg(root.join("modules/apache"));
-        made.arg(format!("BUILD={}", module.display()));
-        made.arg(format!("LIBARM={}", dist.display()));
-        succeed(made.stdout(Stdio::null()))?;
-    }
+    let built = Built::new(options.as_built)?;
     let processors = processors()?;
     let (Some(&serving), Some(&loading)) = (processors.first(), processors.last()) else {
         return Err("no processor to run on".into());
     };
     raise_file_limit()?;
     let mut rng = fastrand::Rng::new();
-    let folder = Folder::new()?;
-    let load = format!(
-        "LoadFile {}\nLoadModule evenkeel_module {}",
-        dist.join("libarm.so").display(),
-        module.join("mod_evenkeel.so").display(),
-    );
+    let folder = Folder::new("apache")?;
     // The shed valve is on, and not under alert, as in operation.
-    let load = format!("{load}\nEvenkeelBalancer http://balancer.example/");
+    let load = format!(
+        "{}\nEvenkeelBalancer http://balancer.example/",
+        built.load()
+    );
     let mut arms = Vec::new();
     for (name, lines) in [("plain", ""), ("module", load.as_str())] {
         let address = free_address(&mut rng)?;
-        let config = configure(&folder.0, name, address, options, lines)?;
-        let mut command = Command::new("/usr/sbin/apache2");
-        command.arg("-DFOREGROUND").arg("-f").arg(config);
-        command.env("EVENKEEL_ARM_DIR", "/dev/shm");
-        command.stderr(fs::File::create(folder.0.join(format!("{name}.out")))?);
-        // At its end it sends a signal to its whole group.
-        command.process_group(0);
-        let mut server = Server::start(command, serving, libc::SIGTERM)?;
+        let httpd = Httpd {
+            name,
+            address,
+            mpm: &options.mpm,
+            lines,
+            pages: Path::new("/dev/shm"),
+        };
+        let mut server = httpd.start(&folder, serving)?;
         server.wait_for(&[address])?;
         arms.push(Arm {
             name,
@@ -205,71 +180,4 @@ fn print_ratio(what: &str, plain: &[f64], module: &[f64]) {
         at(0.25),
         at(0.75)
     );
-}
-
-fn configure(
-    folder: &Path,
-    name: &str,
-    address: SocketAddr,
-    options: &Options,
-    lines: &str,
-) -> Result<PathBuf> {
-    let root = folder.join(name);
-    fs::create_dir(&root)?;
-    fs::set_permissions(&root, fs::Permissions::from_mode(0o755))?;
-    fs::write(
-        root.join("small"),
-        "A small document, as small as bench's back-end\n",
-    )?;
-    // As many processes as ever, so that none ends and takes its CPU time along.
-    let sizes = if options.mpm == "prefork" {
-        "StartServers 16\nMinSpareServers 1\nMaxSpareServers 64\nMaxRequestWorkers 64"
-    } else {
-        "ServerLimit 1\nStartServers 1\nThreadsPerChild 32\nMaxRequestWorkers 32\n\
-         MinSpareThreads 1\nMaxSpareThreads 32"
-    };
-    let config = root.join("server.conf");
-    let (mpm, root) = (&options.mpm, root.display());
-    let modules = "/usr/lib/apache2/modules";
-    fs::write(
-        &config,
-        format!(
-            "LoadModule mpm_{mpm}_module {modules}/mod_mpm_{mpm}.so\n\
-             LoadModule authz_core_module {modules}/mod_authz_core.so\n\
-             {lines}\n{sizes}\n\
-             ServerRoot {root}\nServerName {name}.example\nUser nobody\nGroup nogroup\n\
-             Listen {address}\nPidFile {root}/pid\nMutex file:{root}\n\
-             ErrorLog {root}/error.log\nDocumentRoot {root}\n\
-             KeepAlive On\nMaxKeepAliveRequests 0\nKeepAliveTimeout 60\n\
-             <Directory {root}>\nRequire all granted\n</Directory>\n"
-        ),
-    )?;
-    Ok(config)
-}
-
-fn succeed(command: &mut Command) -> Result<()> {
-    let status = command.status()?;
-    if status.success() {
-        return Ok(());
-    }
-    Err(format!("{:?} ended with {status}", command.get_program()).into())
-}
-
-/// A temporary folder, gone when dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Result<Self> {
-        let folder = std::env::temp_dir().join(format!("evenkeel-apache-{}", std::process::id()));
-        fs::create_dir(&folder)?;
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
-        Ok(Self(folder))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // Nothing depends on it.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
