@@ -22,6 +22,7 @@ pub struct Balancer {
     _stdout: BufReader<ChildStdout>,
     rules: HashMap<String, SocketAddr>,
     admin: Option<SocketAddr>,
+    broker: Option<SocketAddr>,
     negotiator: Option<SocketAddr>,
     log: Arc<Mutex<String>>,
     folder: Folder,
@@ -52,6 +53,7 @@ impl Balancer {
             process,
             rules: HashMap::new(),
             admin: None,
+            broker: None,
             negotiator: None,
             log,
             folder,
@@ -102,6 +104,11 @@ impl Balancer {
     /// Where clients negotiate; with several addresses, the last one.
     pub fn negotiator(&self) -> SocketAddr {
         self.negotiator.expect("a negotiator")
+    }
+
+    /// Where agents report.
+    pub fn broker(&self) -> SocketAddr {
+        self.broker.expect("a broker")
     }
 
     /// Where the admin API is.
@@ -206,6 +213,7 @@ impl Balancer {
                     self.rules.insert(name.to_owned(), address(at));
                 }
                 ["listening:", "negotiator", "on", at] => self.negotiator = Some(address(at)),
+                ["listening:", "broker", "on", "UDP", at] => self.broker = Some(address(at)),
                 ["listening:", "admin", "API", "on", at] => self.admin = Some(address(at)),
                 _ => {}
             }

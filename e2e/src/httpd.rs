@@ -43,6 +43,11 @@ impl Httpd {
         Self::start_in(folder, &pages, mpm, lines)
     }
 
+    /// The same with its pages in another folder: that of an agent.
+    pub fn start_with_pages(pages: &Path, mpm: &str, lines: &str) -> Self {
+        Self::start_in(Folder::new(), pages, mpm, lines)
+    }
+
     /// Starts it where the library finds no place for its page.
     pub fn start_without_pages(mpm: &str) -> Self {
         let folder = Folder::new();
