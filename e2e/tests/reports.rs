@@ -1,0 +1,438 @@
+//! Load reports from what others have written: Python's HTTP server with ORCA in its
+//! responses, gRPC's own library, Prometheus' node exporter, and agents as HAProxy has
+//! them. The programs of the manual are run as they stand there.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::eventually;
+use evenkeel_e2e::folder::Folder;
+use evenkeel_e2e::process::{installed, program};
+use serde_json::Value;
+
+/// Debian's own, which knows Debian's packages.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// A program that says where it listens, killed when dropped.
+struct Peer {
+    process: Child,
+    address: SocketAddr,
+    _folder: Folder,
+}
+
+impl Peer {
+    /// Runs a script of Python that gets a port of 0 and prints `listening on PORT`.
+    fn python(script: &str, arguments: &[&str]) -> Self {
+        let folder = Folder::new();
+        let file = folder.write("peer.py", script);
+        let mut process = program(PYTHON)
+            .arg(file)
+            .arg("0")
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = BufReader::new(process.stdout.take().unwrap());
+        let port = said(stdout, "listening on ");
+        Peer {
+            process,
+            address: format!("127.0.0.1:{port}").parse().unwrap(),
+            _folder: folder,
+        }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What follows `before` on the first line that has it.
+fn said(output: impl BufRead, before: &str) -> String {
+    let mut lines = output.lines().map_while(Result::ok);
+    let found = lines.find_map(|line| Some(line.split_once(before)?.1.to_owned()));
+    found.unwrap_or_else(|| panic!("it ended before it said {before:?}"))
+}
+
+/// The block of Python in the manual that begins with `# NAME`.
+fn from_the_manual(name: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let page = std::fs::read_to_string(root.join("docs/load-reports.md")).unwrap();
+    let start = format!("```python\n# {name}: ");
+    let (_, rest) = page.split_once(&start).unwrap();
+    format!("# {}", rest.split_once("```").unwrap().0)
+}
+
+/// The fresh loads of the only location: name and value.
+fn loads(balancer: &Balancer) -> Vec<(String, f64)> {
+    let status = balancer.status();
+    let loads = status["locations"][0]["loads"].as_array().unwrap().clone();
+    let load = |load: &Value| {
+        (
+            load["id"].as_str().unwrap().to_owned(),
+            number(load, "value"),
+        )
+    };
+    loads.iter().map(load).collect()
+}
+
+fn load(balancer: &Balancer, id: &str) -> Option<f64> {
+    let mut loads = loads(balancer).into_iter();
+    loads.find(|(known, _)| known == id).map(|(_, value)| value)
+}
+
+fn number(of: &Value, name: &str) -> f64 {
+    of[name].as_f64().unwrap()
+}
+
+/// Reports of a source with that result.
+fn count(balancer: &Balancer, source: &str, result: &str) -> u64 {
+    let page = balancer.admin_get("/metrics");
+    let start =
+        format!("evenkeel_reports_total{{group=\"web\",source=\"{source}\",result=\"{result}\"}} ");
+    let text = String::from_utf8(page.body).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(&start));
+    line.map_or(0, |count| count.parse().unwrap())
+}
+
+/// An HTTP server whose responses carry the field that the path asks for.
+const ECHO: &str = r#"
+import sys, urllib.parse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class App(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def log_message(self, *_): pass
+    def do_GET(self):
+        name, _, value = urllib.parse.unquote(self.path[1:]).partition("=")
+        self.send_response(200)
+        self.send_header(name, value)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), App)
+print("listening on", server.server_port, flush=True)
+server.serve_forever()
+"#;
+
+#[test]
+fn orca_in_responses() {
+    if !installed(&[PYTHON]) {
+        return;
+    }
+    let peer = Peer::python(ECHO, &[]);
+    let orca = "[rule.web.orca.loads]\ncpu_utilization = \"cpu\"\n\"named_metrics.queue\" = 100";
+    let balancer = Balancer::http(&[peer.address], orca);
+    let mut wire = balancer.connect();
+    let mut answer = |field: &str| {
+        let path = field
+            .replace('%', "%25")
+            .replace(' ', "%20")
+            .replace('"', "%22");
+        wire.send(format!("GET /{path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let response = wire.read_response();
+        assert!(response.head.starts_with("HTTP/1.1 200"), "{response:?}");
+        let head = response.head.to_ascii_lowercase();
+        assert!(
+            !head.contains("load-metrics"),
+            "clients do not get it: {head}"
+        );
+        loads(&balancer)
+    };
+    let load = |id: &str, value: f64| (id.to_owned(), value);
+    let metrics = "endpoint-load-metrics=";
+    assert_eq!(
+        answer(&format!(
+            "{metrics}TEXT cpu_utilization=0.25, mem_utilization=0.9"
+        )),
+        [load("cpu", 0.25)]
+    );
+    let both = [load("cpu", 0.5), load("100", 7.0)];
+    let json = r#"JSON {"cpu_utilization": 0.5, "named_metrics": {"queue": 7}}"#;
+    assert_eq!(answer(&format!("{metrics}{json}")), both);
+    for wrong in [
+        "TEXT cpu_utilization=NaN",
+        "TEXT cpu_utilization=-1",
+        "TEXT cpu_utilization=1e13",
+        "TEXT cpu_utilization:0.9",
+        "JSON {\"cpu_utilization\": 0.9",
+        "JSON {\"cpu_utilization\": 0.9, \"cpu_utilization\": 0.1}",
+        "YAML cpu_utilization: 0.9",
+        "TEXT mem_utilization=0.9",
+    ] {
+        assert_eq!(answer(&format!("{metrics}{wrong}")), both, "{wrong}");
+    }
+    assert_eq!(
+        answer("endpoint-load-metrics-bin=CQAAAAAAANA/")[0],
+        load("cpu", 0.25)
+    );
+    let counts = ["taken", "bad_value", "malformed", "missing"];
+    let counts = counts.map(|result| count(&balancer, "orca_header", result));
+    assert_eq!(counts, [3, 3, 4, 1]);
+}
+
+#[test]
+fn the_app_of_the_manual_reports_its_load() {
+    if !installed(&[PYTHON]) {
+        return;
+    }
+    let peer = Peer::python(&from_the_manual("app.py"), &[]);
+    let balancer = Balancer::http(&[peer.address], "orca = true");
+    let mut wire = balancer.connect();
+    wire.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(wire.read_response().body, b"hello\n");
+    assert!(load(&balancer, "cpu").is_some());
+}
+
+/// An agent that answers with what is in a file.
+const AGENT: &str = r#"
+import socketserver, sys
+class Agent(socketserver.BaseRequestHandler):
+    def handle(self):
+        assert self.request.recv(100) == b"state?\n"
+        with open(sys.argv[2], "rb") as file:
+            self.request.sendall(file.read())
+class Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+server = Server(("127.0.0.1", int(sys.argv[1])), Agent)
+print("listening on", server.server_address[1], flush=True)
+server.serve_forever()
+"#;
+
+#[test]
+fn agents_and_health_checks_are_an_and() {
+    if !installed(&[PYTHON]) {
+        return;
+    }
+    let folder = Folder::new();
+    let say = |line: &str| {
+        // As a whole: the agent may read it at any moment.
+        let new = folder.write("new", line);
+        std::fs::rename(new, folder.join("state")).unwrap();
+    };
+    say("ready up 50% maxconn:30\n");
+    let agent = Peer::python(AGENT, &[folder.join("state").to_str().unwrap()]);
+    let member = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, port) = (member.local_addr().unwrap(), agent.address.port());
+    let checks = format!(
+        "slow_start = \"0s\"\npanic_threshold = 1.0\n\
+         health_check = {{ frequency = \"20ms\", fall = 1, rise = 1 }}\n\
+         agent_check = {{ port = {port}, interval = \"20ms\", send = \"state?\\n\" }}"
+    );
+    let balancer = Balancer::tcp(&[address], &checks);
+    let reasons = || balancer.member("web", address)["reasons"].to_string();
+    let becomes = |wanted: &str| eventually(wanted, || reasons() == wanted);
+    eventually("the weight is halved", || {
+        let member = balancer.member("web", address);
+        number(&member, "effective_weight") == 0.5 && member["max_connections"] == 30
+    });
+    // A weight that is set live is halved, too, and not lost.
+    balancer.ctl(&format!("weight web {address} 10")).unwrap();
+    assert_eq!(
+        number(&balancer.member("web", address), "effective_weight"),
+        5.0
+    );
+
+    say("drain down #disk full\r\n");
+    becomes(r#"["reported_drain","reported_down"]"#);
+    let member_now = balancer.member("web", address);
+    let says = member_now["opinions"][0]["says"].as_str().unwrap();
+    assert_eq!(says, "down drain 50% maxconn:30 (disk full)");
+    // Garbage, and what is ambiguous, changes nothing.
+    let before = count(&balancer, "agent_check", "malformed");
+    say("ready up now\n");
+    eventually("garbage is counted", || {
+        count(&balancer, "agent_check", "malformed") > before
+    });
+    say("up down\n");
+    let before = count(&balancer, "agent_check", "malformed") + 1;
+    eventually("it is again", || {
+        count(&balancer, "agent_check", "malformed") > before
+    });
+    assert_eq!(reasons(), r#"["reported_drain","reported_down"]"#);
+
+    // The member dies, and its agent says that it is up.
+    drop(member);
+    becomes(r#"["reported_drain","down","reported_down"]"#);
+    say("ready up 100%\n");
+    becomes(r#"["down"]"#);
+    let before = count(&balancer, "agent_check", "taken") + 3;
+    eventually("it says so again and again", || {
+        count(&balancer, "agent_check", "taken") > before
+    });
+    assert_eq!(reasons(), r#"["down"]"#, "up is no reason to believe in");
+    let _member = TcpListener::bind(address).unwrap();
+    becomes("[]");
+
+    say("maint\n");
+    becomes(r#"["reported_maintenance"]"#);
+    // Without the check nobody has said it.
+    let mut config = balancer.folder().text("evenkeel.toml");
+    let check = config.find("agent_check").unwrap();
+    config.truncate(check);
+    balancer.reconfigure(&config);
+    becomes("[]");
+}
+
+#[test]
+fn the_agent_of_the_manual_is_understood() {
+    if !installed(&[PYTHON]) {
+        return;
+    }
+    let agent = Peer::python(&from_the_manual("agent.py"), &[]);
+    let port = agent.address.port();
+    let check = format!("agent_check = {{ port = {port}, interval = \"20ms\" }}");
+    let balancer = Balancer::http(&["127.0.0.1:1".parse().unwrap()], &check);
+    eventually("it is understood", || {
+        count(&balancer, "agent_check", "taken") > 0
+    });
+    assert_eq!(count(&balancer, "agent_check", "malformed"), 0);
+}
+
+#[test]
+fn metrics_of_the_node_exporter() {
+    if !installed(&["prometheus-node-exporter"]) {
+        return;
+    }
+    let mut process = program("prometheus-node-exporter")
+        .arg("--web.listen-address=127.0.0.1:0")
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stderr = BufReader::new(process.stderr.take().unwrap());
+    let address = said(&mut stderr, "msg=\"Listening on\" address=");
+    let exporter = Peer {
+        process,
+        address: address.trim().parse().unwrap(),
+        _folder: Folder::new(),
+    };
+    let port = exporter.address.port();
+    let source = format!(
+        "[rule.web.prometheus]\nurl = \"http://{{host}}:{port}/metrics\"\n\
+         preset = \"node_exporter\"\ninterval = \"100ms\"\n\
+         loads = {{ 100 = 'count(node_cpu_seconds_total{{mode=\"idle\"}})', 101 = 'no_such_metric' }}"
+    );
+    // Two members at one location are one question.
+    let members = [
+        "127.0.0.1:1".parse().unwrap(),
+        "127.0.0.1:2".parse().unwrap(),
+    ];
+    let balancer = Balancer::http(&members, &source);
+    let known = ["cpu", "memory", "run_queue", "100"];
+    eventually("all loads are known", || {
+        let loads = loads(&balancer);
+        known
+            .iter()
+            .all(|id| loads.iter().any(|(known, _)| known == id))
+    });
+    let load = |id: &str| load(&balancer, id).unwrap();
+    assert!((0.0..=1.5).contains(&load("cpu")), "{:?}", loads(&balancer));
+    assert!(
+        (0.01..1.0).contains(&load("memory")),
+        "{:?}",
+        loads(&balancer)
+    );
+    let cpus = std::fs::read_to_string("/proc/stat").unwrap();
+    let cpus = cpus.lines().filter(|line| line.starts_with("cpu")).count() - 1;
+    assert_eq!(load("100"), cpus as f64);
+    assert!(
+        load("run_queue") * cpus as f64 >= 1.0,
+        "the exporter itself runs"
+    );
+    assert!(
+        count(&balancer, "prometheus", "missing") > 0,
+        "there is no such metric"
+    );
+    // Without the exporter they grow old.
+    drop(exporter);
+    eventually("it is missed", || {
+        count(&balancer, "prometheus", "unreachable") > 0
+    });
+}
+
+/// The ORCA service with gRPC's own library: reports as fast as it is asked to, first one
+/// that is NaN, and a load that falls to 0.
+const SERVICE: &str = r#"
+import struct, sys, time
+from concurrent import futures
+import grpc
+def double(field, value):
+    return bytes([field << 3 | 1]) + struct.pack("<d", value)
+def text(field, value):
+    return bytes([field << 3 | 2, len(value)]) + value
+def stream(request, context):
+    assert context.invocation_metadata() is not None
+    # report_interval = 20 ms, as Protocol Buffers write it; zeros may be written, too.
+    assert request in (b"\x0a\x05\x10\x80\xda\xc4\x09", b"\x0a\x07\x08\x00\x10\x80\xda\xc4\x09"), request
+    yield double(1, float("nan"))
+    for step in range(1000000):
+        entry = text(1, b"queue") + double(2, 7.0)
+        cpu = double(1, 0.75) if step < 3 else b""
+        yield cpu + double(9, 0.25) + text(8, entry)
+        time.sleep(0.02)
+method = grpc.unary_stream_rpc_method_handler(stream)
+service = grpc.method_handlers_generic_handler(
+    "xds.service.orca.v3.OpenRcaService", {"StreamCoreMetrics": method})
+server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
+server.add_generic_rpc_handlers([service] if len(sys.argv) < 3 else [])
+print("listening on", server.add_insecure_port("127.0.0.1:" + sys.argv[1]), flush=True)
+server.start()
+server.wait_for_termination()
+"#;
+
+/// Whether Debian's Python has gRPC.
+fn has_grpc() -> bool {
+    installed(&[PYTHON, "/usr/lib/python3/dist-packages/grpc/__init__.py"])
+}
+
+const OUT_OF_BAND: &str = r#"
+[rule.web.orca]
+headers = false
+out_of_band = { interval = "20ms" }
+loads = { cpu_utilization = "cpu", application_utilization = "utilization", "named_metrics.queue" = 100 }
+"#;
+
+#[test]
+fn orca_out_of_band() {
+    if !has_grpc() {
+        return;
+    }
+    let peer = Peer::python(SERVICE, &[]);
+    let balancer = Balancer::tcp(&[peer.address], OUT_OF_BAND);
+    eventually("what is no longer reported is 0", || {
+        load(&balancer, "cpu") == Some(0.0)
+    });
+    let others = [load(&balancer, "utilization"), load(&balancer, "100")];
+    assert_eq!(others, [Some(0.25), Some(7.0)]);
+    assert_eq!(count(&balancer, "orca_out_of_band", "bad_value"), 1);
+    // The server goes.
+    drop(peer);
+    eventually("it is missed", || {
+        count(&balancer, "orca_out_of_band", "unreachable") > 0
+    });
+}
+
+#[test]
+fn a_grpc_server_without_the_service_is_no_source() {
+    if !has_grpc() {
+        return;
+    }
+    let peer = Peer::python(SERVICE, &["without"]);
+    let balancer = Balancer::tcp(&[peer.address], OUT_OF_BAND);
+    eventually("it says so", || {
+        count(&balancer, "orca_out_of_band", "failed") > 0
+    });
+    assert!(
+        balancer.log().contains("gRPC status 12"),
+        "{}",
+        balancer.log()
+    );
+    assert!(loads(&balancer).is_empty());
+}
