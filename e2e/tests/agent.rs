@@ -4,16 +4,19 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use evenkeel_e2e::agent::Agent;
-use evenkeel_e2e::balancer::evenkeel;
+use evenkeel_e2e::agent::{Agent, key_file};
+use evenkeel_e2e::balancer::{Balancer, evenkeel};
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::libarm::Instrumented;
 use evenkeel_e2e::process::{installed, program};
+use serde_json::Value;
 
 /// A free address, which somebody else could have in a moment only by chance.
 fn closed_port() -> SocketAddr {
@@ -270,4 +273,262 @@ fn an_agent_check_that_never_ends_holds_nobody_up() {
         let _ = stream.read_to_string(&mut answer);
         assert_eq!(answer, "");
     }
+}
+
+/// A place where a broker can listen for agents again after a restart: an address on
+/// loopback that nobody else uses.
+fn udp_address() -> SocketAddr {
+    let ip = evenkeel_e2e::server::address().ip();
+    let socket = UdpSocket::bind((ip, 0)).unwrap();
+    socket.local_addr().unwrap()
+}
+
+/// A balancer with a broker, an agent, and an instrumented server beside the agent.
+struct Site {
+    config: String,
+    balancer: Option<Balancer>,
+    agent: Agent,
+    shop: Option<Instrumented>,
+    /// The member that the server is, and where a second one is that nobody reports on.
+    member: SocketAddr,
+    _folder: Folder,
+}
+
+/// Where the agent is.
+const LOCATION: &str = "machine-1/shop";
+
+impl Site {
+    /// The server can do `capacity` requests at once, of 5 ms each.
+    fn new(capacity: u32) -> Self {
+        let folder = Folder::new();
+        let key = key_file(&folder);
+        let (key, udp) = (key.display(), udp_address());
+        let (member, other) = (closed_port(), closed_port());
+        let config = format!(
+            "workers = 1\n\
+             [admin]\n\
+             listen = \"127.0.0.1:0\"\n\
+             [broker]\n\
+             listen = \"{udp}\"\n\
+             key_file = \"{key}\"\n\
+             interval = \"200ms\"\n\
+             [rule.shop]\n\
+             listen = \"127.0.0.1:0\"\n\
+             granularity = \"on_demand\"\n\
+             load = \"utilization\"\n\
+             load_max_age = \"2s\"\n\
+             slow_start = \"0s\"\n\
+             alert = {{ threshold = 0.8, shed_time = \"0s\" }}\n\
+             members = [\n\
+               {{ address = \"{member}\", location = \"{LOCATION}\" }},\n\
+               {{ address = \"{other}\", location = \"elsewhere\" }},\n\
+             ]\n"
+        );
+        let balancer = Balancer::start(&config);
+        let agent = Agent::start(&format!(
+            "interval = \"200ms\"\n\
+             [host]\n\
+             location = \"{LOCATION}\"\n\
+             [broker.main]\n\
+             address = \"{udp}\"\n\
+             key_file = \"{key}\"\n\
+             [server.shop]\n\
+             address = \"{member}\"\n\
+             application = \"shop\"\n\
+             service_time = \"5ms\"\n\
+             capacity = {capacity}\n"
+        ));
+        let shop = Instrumented::start(&agent.pages(), "shop");
+        let site = Self {
+            config,
+            balancer: Some(balancer),
+            agent,
+            shop: Some(shop),
+            member,
+            _folder: folder,
+        };
+        site.wait_for_load("in_flight", |load| load == 0.0);
+        site
+    }
+
+    fn balancer(&self) -> &Balancer {
+        self.balancer.as_ref().unwrap()
+    }
+
+    fn shop(&mut self) -> &mut Instrumented {
+        self.shop.as_mut().unwrap()
+    }
+
+    /// A load as `evenkeel ctl loads` shows it, if it is not old.
+    fn load(&self, id: &str) -> Option<f64> {
+        let loads = self.balancer().ctl("loads --json").unwrap();
+        let loads: Value = serde_json::from_str(&loads).unwrap();
+        let mut locations = loads.as_array().unwrap().iter();
+        let location = locations.find(|location| location["name"] == LOCATION)?;
+        let mut loads = location["loads"].as_array().unwrap().iter();
+        let load = loads.find(|load| load["id"] == id)?;
+        let is_old = load["age_seconds"].as_f64().unwrap() > 2.0;
+        (!is_old).then(|| load["value"].as_f64().unwrap())
+    }
+
+    fn wait_for_load(&self, id: &str, wanted: impl Fn(f64) -> bool) -> f64 {
+        let mut found = None;
+        eventually(&format!("{id} is reported as it is"), || {
+            found = self.load(id);
+            found.is_some_and(&wanted)
+        });
+        found.unwrap()
+    }
+
+    fn wait_until_unknown(&self, id: &str) {
+        eventually(&format!("{id} is unknown"), || self.load(id).is_none());
+    }
+}
+
+#[test]
+fn what_is_reported_is_what_the_server_did() {
+    if !installed(&["cc"]) {
+        return;
+    }
+    let mut site = Site::new(4);
+    // Of the machine.
+    for id in ["cpu", "memory", "run_queue"] {
+        site.wait_for_load(id, |load| load >= 0.0);
+    }
+    // Three of the four that it can do, for as long as it takes.
+    let requests: Vec<_> = (1..=3).map(|client| site.shop().begin(client)).collect();
+    site.wait_for_load("in_flight", |load| load == 3.0);
+    site.wait_for_load("utilization", |load| load == 0.75);
+    assert_eq!(site.load("service_time"), Some(0.005));
+    for request in requests {
+        site.shop().end(request);
+    }
+    site.wait_for_load("utilization", |load| load == 0.0);
+    site.wait_for_load("requests_per_second", |load| load == 0.0);
+
+    // A client that asks and thinks. Each time is between two that are measured here: one
+    // within it, and one around it.
+    let (mut response, mut think) = (Bounds::default(), Bounds::default());
+    let mut end_of_last: Option<(Instant, Instant)> = None;
+    eventually("reported times are those that were", || {
+        for _ in 0..5 {
+            let before = Instant::now();
+            let request = site.shop().begin(9);
+            let begun = Instant::now();
+            if let Some((before_end, ended)) = end_of_last {
+                think.hold(before - ended, begun - before_end);
+            }
+            thread::sleep(Duration::from_millis(3));
+            let before_end = Instant::now();
+            site.shop().end(request);
+            let ended = Instant::now();
+            response.hold(before_end - begun, ended - before);
+            end_of_last = Some((before_end, ended));
+            thread::sleep(Duration::from_millis(9));
+        }
+        let loads = ["requests_per_second", "response_time", "think_time"];
+        let [rate, responded, thought] = loads.map(|id| site.load(id));
+        // Not a value of before.
+        let reported = rate.is_some_and(|rate| rate > 0.0)
+            && responded.is_some_and(|time| time > 0.0 && time != 0.005);
+        let thought = thought.filter(|_| reported);
+        if let (Some(responded), Some(thought)) = (responded, thought) {
+            // The first reports may still have the three of before in them.
+            return response.has(responded) && think.has(thought);
+        }
+        false
+    });
+}
+
+/// Times, each of which lay between two.
+#[derive(Default)]
+struct Bounds {
+    least: Option<Duration>,
+    most: Duration,
+}
+
+impl Bounds {
+    fn hold(&mut self, least: Duration, most: Duration) {
+        self.least = Some(self.least.map_or(least, |known| known.min(least)));
+        self.most = self.most.max(most);
+    }
+
+    /// Whether a mean of such times can be this; loads have 24 bits.
+    fn has(&self, mean: f64) -> bool {
+        let least = self.least.unwrap().as_secs_f64();
+        (least * 0.999..=self.most.as_secs_f64() * 1.001).contains(&mean)
+    }
+}
+
+#[test]
+fn each_of_the_three_may_be_killed_and_is_back_when_it_is_started() {
+    if !installed(&["cc"]) {
+        return;
+    }
+    let mut site = Site::new(4);
+    let request = site.shop().begin(1);
+    site.wait_for_load("in_flight", |load| load == 1.0);
+
+    // The agent: what it reported grows old, and is not taken for what is. The server goes
+    // on, and is known again as it is.
+    site.agent.kill();
+    site.wait_until_unknown("in_flight");
+    site.shop().end(request);
+    site.shop().begin(1);
+    site.shop().begin(2);
+    site.agent.restart();
+    site.wait_for_load("in_flight", |load| load == 2.0);
+
+    // The balancer: it gets its agent back, which is not started again.
+    site.balancer = None;
+    let id = site.agent.id();
+    site.balancer = Some(Balancer::start(&site.config));
+    site.wait_for_load("in_flight", |load| load == 2.0);
+    assert_eq!(site.agent.id(), id);
+
+    // The server: it is down, which nobody has tried out, and what it had in flight is gone.
+    site.balancer().wait_for_state("shop", site.member, &["up"]);
+    site.shop.take().unwrap().kill();
+    site.balancer()
+        .wait_for_state("shop", site.member, &["reported_down"]);
+    let mut shop = Instrumented::start(&site.agent.pages(), "shop");
+    site.balancer().wait_for_state("shop", site.member, &["up"]);
+    site.wait_for_load("in_flight", |load| load == 0.0);
+
+    // It says goodbye.
+    shop.close();
+    site.balancer()
+        .wait_for_state("shop", site.member, &["reported_down"]);
+}
+
+#[test]
+fn an_alert_reaches_the_server_and_is_lifted_there() {
+    if !installed(&["cc"]) {
+        return;
+    }
+    let mut site = Site::new(1);
+    assert!(!site.shop().sheds());
+    let request = site.shop().begin(1);
+    eventually("the server sheds", || site.shop().sheds());
+    site.shop().end(request);
+    eventually("the server sheds no more", || !site.shop().sheds());
+
+    // Its agent dies, and nobody can lift it: it ends by itself.
+    let _request = site.shop().begin(1);
+    eventually("the server sheds", || site.shop().sheds());
+    site.agent.kill();
+    eventually("the alert has ended", || !site.shop().sheds());
+    // One who is told to end lifts it before.
+    site.agent.restart();
+    eventually("the server sheds", || site.shop().sheds());
+    assert!(site.agent.terminate().success());
+    assert!(!site.shop().sheds());
+    // And has signed off.
+    let agents = site.balancer().ctl("agents --json").unwrap();
+    let agents: Value = serde_json::from_str(&agents).unwrap();
+    assert_eq!(agents[0]["state"], "stopped", "{agents}");
+    let log = site.agent.log();
+    assert!(log.contains("signed off"), "{log}");
+    let member = site.balancer().member("shop", site.member);
+    assert_ne!(member["state"], "up", "{member}");
 }
