@@ -2,12 +2,13 @@
 
 DEMO_SECONDS ?= 0
 
-.PHONY: help demo test bench bench-arm fuzz build arm install-arm apache install-apache
+.PHONY: help demo test bench bench-arm experiment fuzz build arm install-arm apache install-apache
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
 	@echo "make test    format, lints, unit, property and end-to-end tests"
 	@echo "make bench   side by side with HAProxy, nginx and Envoy (BENCH_QUICK=1 for three minutes)"
+	@echo "make experiment  the QoS broker's policies on three Apaches (EXPERIMENT_TIMES=1 for four minutes)"
 	@echo "make build   the binary that users run: target/dist/evenkeel"
 	@echo "make arm     libarm.so, with which servers tell their load: target/dist/libarm.so"
 	@echo "make apache  mod_evenkeel.so for Apache httpd, beside it; install-arm, install-apache (PREFIX=/usr/local)"
@@ -54,6 +55,12 @@ bench-arm:
 	cargo build --profile dist -p evenkeel-arm -p evenkeel-bench
 	target/dist/arm
 	target/dist/apache
+
+EXPERIMENT_TIMES ?= 10
+experiment:
+	@scripts/setup test
+	EXPERIMENT_TIMES=$(EXPERIMENT_TIMES) EXPERIMENT_FOLDER=$(CURDIR)/target/experiment \
+	  cargo test --release -p evenkeel-e2e --test broker_experiment -- --nocapture --test-threads 1
 
 FUZZ_SECONDS ?= 60
 fuzz:

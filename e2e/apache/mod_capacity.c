@@ -11,7 +11,11 @@
  * one that is late to wake up a thread delays that one response and takes no capacity
  * from the server.
  *
+ * Where the server has a share of a CPU instead (a quota of a cgroup), that is its
+ * capacity: with CapacityWork the request computes for that time, and nothing else.
+ *
  *   CapacityServiceTime  microseconds for a document of mean length
+ *   CapacityWork         the same, of a CPU
  *   CapacityMeanLength   bytes
  *   SetHandler capacity-status
  *                        answers three numbers: nanoseconds for which the place was busy
@@ -41,13 +45,19 @@ typedef struct {
 /* Shared by all processes of the server. */
 static place *the_place;
 static double service_time_us;
+static double work_us;
 static double mean_length = 1.0;
+
+static int64_t clock_ns(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
 
 static int64_t now_ns(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    return clock_ns(CLOCK_MONOTONIC);
 }
 
 static void sleep_until(int64_t at)
@@ -74,18 +84,9 @@ static int status(request_rec *r)
     return OK;
 }
 
-static int handler(request_rec *r)
+static void wait_for_place(int64_t work)
 {
-    int64_t now, until, work;
-    double length;
-    if (r->handler && !strcmp(r->handler, "capacity-status")) {
-        return status(r);
-    }
-    if (service_time_us <= 0 || r->main || r->finfo.filetype != APR_REG) {
-        return DECLINED;
-    }
-    length = (double)r->finfo.size / mean_length;
-    work = (int64_t)(1e3 * service_time_us * (1.0 - LENGTH_SHARE + LENGTH_SHARE * length));
+    int64_t now, until;
     pthread_mutex_lock(&the_place->lock);
     now = now_ns();
     until = (the_place->free_at > now ? the_place->free_at : now) + work;
@@ -94,6 +95,31 @@ static int handler(request_rec *r)
     the_place->requests += 1;
     pthread_mutex_unlock(&the_place->lock);
     sleep_until(until);
+}
+
+static void compute(int64_t work)
+{
+    int64_t until = clock_ns(CLOCK_THREAD_CPUTIME_ID) + work;
+    while (clock_ns(CLOCK_THREAD_CPUTIME_ID) < until) {
+    }
+}
+
+static int handler(request_rec *r)
+{
+    double factor;
+    if (r->handler && !strcmp(r->handler, "capacity-status")) {
+        return status(r);
+    }
+    if (r->main || r->finfo.filetype != APR_REG) {
+        return DECLINED;
+    }
+    factor = 1.0 - LENGTH_SHARE + LENGTH_SHARE * (double)r->finfo.size / mean_length;
+    if (service_time_us > 0) {
+        wait_for_place((int64_t)(1e3 * service_time_us * factor));
+    }
+    if (work_us > 0) {
+        compute((int64_t)(1e3 * work_us * factor));
+    }
     /* Apache sends it. */
     return DECLINED;
 }
@@ -130,6 +156,8 @@ static const char *set_number(cmd_parms *cmd, void *dummy, const char *text)
 static const command_rec commands[] = {
     AP_INIT_TAKE1("CapacityServiceTime", set_number, &service_time_us, RSRC_CONF,
                   "microseconds for a document of mean length"),
+    AP_INIT_TAKE1("CapacityWork", set_number, &work_us, RSRC_CONF,
+                  "microseconds of a CPU for a document of mean length"),
     AP_INIT_TAKE1("CapacityMeanLength", set_number, &mean_length, RSRC_CONF,
                   "mean length of a document in bytes"),
     { NULL }

@@ -127,6 +127,11 @@ impl Httpd {
         self.folder.text("error.log")
     }
 
+    /// The process that starts those that serve.
+    pub fn parent(&self) -> u32 {
+        self.process.id()
+    }
+
     /// The processes that serve.
     pub fn children(&self) -> Vec<u32> {
         let parent = self.process.id();

@@ -9,6 +9,7 @@
 pub mod agent;
 pub mod apxs;
 pub mod balancer;
+pub mod cgroup;
 pub mod engine;
 pub mod folder;
 pub mod httpd;

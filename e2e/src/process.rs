@@ -1,9 +1,11 @@
 //! Programs from packages.
 
+use std::fs;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
@@ -58,6 +60,20 @@ fn ended_by(signal: &str, program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", signal, "--"]).arg(path);
     command
+}
+
+/// CPU time that a process has used, all its threads together.
+pub fn cpu_time(process: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("the process lives");
+    // The second field, its name in parentheses, may hold anything.
+    let (_, fields) = stat.rsplit_once(") ").expect("a name");
+    let mut fields = fields.split(' ').skip(11);
+    let mut ticks = || fields.next().and_then(|ticks| ticks.parse::<u64>().ok());
+    let (Some(user), Some(system)) = (ticks(), ticks()) else {
+        panic!("no CPU time: {stat}");
+    };
+    let per_second = rustix::param::clock_ticks_per_second();
+    Duration::from_secs_f64((user + system) as f64 / per_second as f64)
 }
 
 /// Sends a signal to a process of ours.

@@ -91,11 +91,6 @@ http {{
 
     /// Starts Apache httpd. `/cgi/echo` answers a request with its body.
     pub fn apache() -> Self {
-        Self::apache_with("")
-    }
-
-    /// The same with further lines of configuration.
-    pub fn apache_with(more: &str) -> Self {
         let folder = Folder::new();
         let address = address();
         let root = folder.path().display();
@@ -145,9 +140,8 @@ KeepAlive On
 MaxKeepAliveRequests 0
 KeepAliveTimeout 60
 ServerLimit 1
-ThreadLimit 256
-ThreadsPerChild 256
-MaxRequestWorkers 256
+ThreadsPerChild 64
+MaxRequestWorkers 64
 DavLockDB {root}/lock/dav
 ScriptAlias /cgi/ {root}/cgi/
 RewriteEngine On
@@ -158,7 +152,6 @@ RewriteRule ^/name$ /files/name [PT]
 <Location /dav>
     Dav On
 </Location>
-{more}
 "#
             ),
         );
