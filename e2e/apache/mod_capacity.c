@@ -19,7 +19,8 @@
  *   CapacityMeanLength   bytes
  *   SetHandler capacity-status
  *                        answers three numbers: nanoseconds for which the place was busy
- *                        until now, requests served or in service, and now
+ *                        until now, requests that came to it, and the nanoseconds from
+ *                        their arrival to the end of their service, all together
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -40,6 +41,7 @@ typedef struct {
     int64_t free_at;
     int64_t busy;
     int64_t requests;
+    int64_t response_time;
 } place;
 
 /* Shared by all processes of the server. */
@@ -69,7 +71,7 @@ static void sleep_until(int64_t at)
 
 static int status(request_rec *r)
 {
-    int64_t now, busy, requests;
+    int64_t now, busy, requests, response_time;
     pthread_mutex_lock(&the_place->lock);
     now = now_ns();
     busy = the_place->busy;
@@ -77,10 +79,11 @@ static int status(request_rec *r)
         busy -= the_place->free_at - now;
     }
     requests = the_place->requests;
+    response_time = the_place->response_time;
     pthread_mutex_unlock(&the_place->lock);
     ap_set_content_type(r, "text/plain");
     ap_rprintf(r, "%" APR_INT64_T_FMT " %" APR_INT64_T_FMT " %" APR_INT64_T_FMT "\n",
-               (apr_int64_t)busy, (apr_int64_t)requests, (apr_int64_t)now);
+               (apr_int64_t)busy, (apr_int64_t)requests, (apr_int64_t)response_time);
     return OK;
 }
 
@@ -93,6 +96,7 @@ static void wait_for_place(int64_t work)
     the_place->free_at = until;
     the_place->busy += work;
     the_place->requests += 1;
+    the_place->response_time += until - now;
     pthread_mutex_unlock(&the_place->lock);
     sleep_until(until);
 }

@@ -50,6 +50,10 @@ const HETEROGENEOUS: [u32; 3] = [3_000, 6_000, 15_000];
 /// The same of the homogeneous one.
 const HOMOGENEOUS: [u32; 3] = [3_500; 3];
 
+/// In seconds: so much later than the server can serve them do users get their answers on
+/// a machine that is not too busy for figures.
+const LATE: f64 = 0.010;
+
 /// Requests after which a policy has come into effect.
 const SETTLE: usize = 5_000;
 
@@ -68,13 +72,26 @@ struct Figures {
     response_times: Vec<Duration>,
     /// Share of all requests.
     share: f64,
+    /// Mean time from a request's arrival at the place of service to its end there, in
+    /// seconds: the response time without Apache, the network, and the users' threads.
+    at_server: Option<f64>,
 }
 
 impl Figures {
-    /// In seconds.
+    /// As users saw it, in seconds.
     fn mean_response_time(&self) -> f64 {
         let sum: Duration = self.response_times.iter().sum();
         sum.as_secs_f64() / self.response_times.len().max(1) as f64
+    }
+
+    /// The response time at the server, or what comes next to it, in seconds.
+    fn response_time(&self) -> f64 {
+        self.at_server.unwrap_or_else(|| self.mean_response_time())
+    }
+
+    /// By how much users see more than that, in seconds.
+    fn lateness(&self) -> f64 {
+        self.mean_response_time() - self.response_time()
     }
 
     /// In seconds, of response times in order.
@@ -111,6 +128,18 @@ const WORK: u32 = 1_000;
 
 /// What Apache and the kernel take of them, about.
 const OVERHEAD: u32 = 150;
+
+/// What a server says of its place, until now.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    at: Instant,
+    /// For how long it was in use; where it is a share of a CPU, that share.
+    busy: Duration,
+    /// Requests that came to it, and the times from their arrival to the end of their
+    /// service, all together. None where it is a share of a CPU.
+    requests: u64,
+    response_time: Duration,
+}
 
 /// An Apache of some capacity, with its agent.
 struct Limited {
@@ -181,14 +210,14 @@ impl Limited {
     fn give_share(&mut self, share: f64, site: &Site) {
         const REQUESTS: u32 = 500;
         let mut rng = fastrand::Rng::with_seed(3);
-        let before = self.busy();
+        let before = self.read().busy;
         let mut wire = Wire::connect(self.httpd.address());
         for _ in 0..REQUESTS {
             let document = site.draw(&mut rng);
             wire.send(format!("GET /site/{document} HTTP/1.1\r\nHost: a\r\n\r\n"));
             assert_eq!(wire.read_response().second_word(), "200");
         }
-        let work = (self.busy() - before) / REQUESTS;
+        let work = (self.read().busy - before) / REQUESTS;
         self.service_time = work.div_f64(share);
         self.share = Some(share);
         let millisecond = Duration::from_millis(1);
@@ -203,17 +232,35 @@ impl Limited {
         children.into_iter().chain([self.httpd.parent()])
     }
 
-    /// For how long its place, or its share of a CPU, was in use until now.
-    fn busy(&self) -> Duration {
+    fn read(&self) -> Reading {
+        let mut reading = Reading {
+            at: Instant::now(),
+            busy: Duration::ZERO,
+            requests: 0,
+            response_time: Duration::ZERO,
+        };
         if let Capacity::Cpu = Capacity::wanted() {
             let used = self.processes().map(cpu_time).sum::<Duration>();
-            return self.share.map_or(used, |share| used.div_f64(share));
+            reading.busy = self.share.map_or(used, |share| used.div_f64(share));
+            return reading;
         }
         let mut wire = Wire::connect(self.httpd.address());
         wire.send("GET /capacity HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         let answer = wire.read_response();
-        let busy = answer.text().split_whitespace().next();
-        Duration::from_nanos(busy.unwrap().parse().unwrap())
+        let numbers: Vec<u64> = answer
+            .text()
+            .split_whitespace()
+            .map(|number| number.parse().unwrap())
+            .collect();
+        let [busy, requests, response_time] = numbers[..] else {
+            panic!("not three numbers: {}", answer.text());
+        };
+        Reading {
+            busy: Duration::from_nanos(busy),
+            requests,
+            response_time: Duration::from_nanos(response_time),
+            ..reading
+        }
     }
 
     /// Has the agent report what the server carries, under the name of its address.
@@ -301,32 +348,43 @@ impl Cluster {
     }
 
     /// What a policy comes to.
+    ///
+    /// Where something else keeps the machine so busy that users get their answers late,
+    /// the figures are its and not the policy's: then they are taken again, a few times.
     fn play(&self, strategy: &str, measure: usize) -> Vec<Figures> {
         let told = self.balancer.ctl(&format!("strategy www {strategy}"));
         told.expect("the strategy is changed");
         self.wait_for(SETTLE);
-        let before: Vec<_> = self
-            .servers
-            .iter()
-            .map(|s| (Instant::now(), s.busy()))
-            .collect();
+        let mut figures = self.measure(measure);
+        for _ in 0..3 {
+            let late = mean(&figures, Figures::lateness);
+            if late < LATE {
+                break;
+            }
+            println!("{strategy}: once more, answers are {late:.3} s late");
+            figures = self.measure(measure);
+        }
+        figures
+    }
+
+    fn measure(&self, measure: usize) -> Vec<Figures> {
+        let before = self.servers.each_ref().map(Limited::read);
         let samples = self.wait_for(measure);
-        let figures = self
-            .servers
-            .iter()
-            .zip(before)
-            .map(|(limited, (since, before))| {
-                let busy = limited.busy() - before;
-                let address = limited.httpd.address();
-                let mine = samples.iter().filter(|sample| sample.server == address);
-                let mut response_times: Vec<_> = mine.map(|sample| sample.response_time).collect();
-                response_times.sort_unstable();
-                Figures {
-                    utilization: busy.as_secs_f64() / since.elapsed().as_secs_f64(),
-                    share: response_times.len() as f64 / samples.len() as f64,
-                    response_times,
-                }
-            });
+        let figures = self.servers.iter().zip(before).map(|(limited, before)| {
+            let after = limited.read();
+            let address = limited.httpd.address();
+            let mine = samples.iter().filter(|sample| sample.server == address);
+            let mut response_times: Vec<_> = mine.map(|sample| sample.response_time).collect();
+            response_times.sort_unstable();
+            let requests = after.requests - before.requests;
+            let at_server = (after.response_time - before.response_time).as_secs_f64();
+            Figures {
+                utilization: (after.busy - before.busy).div_duration_f64(after.at - before.at),
+                share: response_times.len() as f64 / samples.len() as f64,
+                response_times,
+                at_server: (requests > 0).then(|| at_server / requests as f64),
+            }
+        });
         figures.collect()
     }
 
@@ -439,7 +497,7 @@ fn table(found: &[Vec<Figures>], published: &[(&str, [f64; 3])]) -> String {
                 .map(|share| format!("{:.1}", 100.0 * share))
                 .join(" ")
         });
-        let mean = 1e3 * mean_response_time(servers);
+        let mean = 1e3 * mean(servers, Figures::mean_response_time);
         writeln!(
             lines,
             "{policy:3} | {utilization} | {mean:.0} | {response} | {share} | {paper}"
@@ -450,9 +508,8 @@ fn table(found: &[Vec<Figures>], published: &[(&str, [f64; 3])]) -> String {
 }
 
 /// Of all requests, in seconds.
-fn mean_response_time(servers: &[Figures]) -> f64 {
-    let parts = servers.iter().map(|s| s.share * s.mean_response_time());
-    parts.sum()
+fn mean(servers: &[Figures], of: impl Fn(&Figures) -> f64) -> f64 {
+    servers.iter().map(|server| server.share * of(server)).sum()
 }
 
 /// The difference between the most and the least utilised server.
@@ -475,15 +532,16 @@ fn reports_balance_servers_of_different_capacity() {
     // Within 10 % of each other: percentage points, as on the scale of figure 7.
     assert!(spread(lu) <= 0.10, "LU does not balance");
     // Figure 9.
-    let slowest = |servers: &[Figures]| servers[2].mean_response_time();
+    let slowest = |servers: &[Figures]| servers[2].response_time();
     assert!(slowest(las) < slowest(lu), "LAS does not spare the slowest");
     // Figures 5 and 6.
+    let all = |servers: &[Figures]| mean(servers, Figures::response_time);
     for servers in [rr, ran] {
         assert!(servers[2].utilization > 0.95, "the slowest is overloaded");
         assert!(servers[0].utilization < 0.70, "the fastest has time");
         for dynamic in [lu, las] {
             assert!(slowest(servers) > 3.0 * slowest(dynamic));
-            assert!(mean_response_time(servers) > 1.5 * mean_response_time(dynamic));
+            assert!(all(servers) > 1.5 * all(dynamic));
         }
     }
     // Shares as published, give or take five of a hundred.
@@ -504,8 +562,8 @@ fn equal_servers_need_no_reports() {
     }
     let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let [rr, ran, lu, las] = experiment("homogeneous", HOMOGENEOUS, 193, 8_000, &[]);
-    let best = mean_response_time(&lu).min(mean_response_time(&las));
+    let all = |servers: &[Figures]| mean(servers, Figures::response_time);
     for servers in [&rr, &ran] {
-        assert!(mean_response_time(servers) < 1.5 * best);
+        assert!(all(servers) < 1.5 * all(&lu).min(all(&las)));
     }
 }
