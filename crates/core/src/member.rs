@@ -127,8 +127,6 @@ pub struct Slot {
     weight: AtomicU32,
     /// Most requests or connections at once by report; `u32::MAX` is no limit.
     reported_limit: AtomicU32,
-    /// [`Outcome::Failure`]s since the last answer.
-    consecutive_failures: AtomicU32,
     /// When slow start began, in nanoseconds; 0 when the member is fully warm.
     ramp_from: AtomicU64,
     /// Latency of successes, in seconds.
@@ -145,6 +143,8 @@ pub struct Slot {
     damped: Damped,
     /// What reports make of the weight.
     load_factor: LoadFactor,
+    /// [`Outcome::Failure`]s since the last answer.
+    consecutive_failures: AtomicU32,
 
     /// Written once per request, read by control loops and the admin API. Kept apart
     /// because it is large: with it inside, each slot would be in a page of its own, and
