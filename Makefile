@@ -2,7 +2,7 @@
 
 DEMO_SECONDS ?= 0
 
-.PHONY: help demo test bench bench-arm experiment fuzz build arm install-arm apache install-apache
+.PHONY: help demo test bench bench-arm bench-on-demand experiment fuzz build arm install-arm apache install-apache
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
@@ -61,6 +61,12 @@ experiment:
 	@scripts/setup test
 	EXPERIMENT_TIMES=$(EXPERIMENT_TIMES) EXPERIMENT_FOLDER=$(CURDIR)/target/experiment \
 	  cargo test --release -p evenkeel-e2e --test broker_experiment -- --nocapture --test-threads 1
+
+# A client that the negotiator has bound, against one that knew the address.
+bench-on-demand:
+	@scripts/setup apache
+	cargo build --profile dist -p evenkeel-arm -p evenkeel -p evenkeel-bench
+	target/dist/on_demand
 
 FUZZ_SECONDS ?= 60
 fuzz:

@@ -86,13 +86,15 @@ impl Httpd<'_> {
         let mut command = Command::new("/usr/sbin/apache2");
         command.arg("-DFOREGROUND").arg("-f").arg(config);
         command.env("EVENKEEL_ARM_DIR", self.pages);
-        command.stderr(fs::File::create(
-            folder.0.join(format!("{}.out", self.name)),
-        )?);
+        let output = folder.0.join(format!("{}.out", self.name));
+        command.stderr(fs::File::create(&output)?);
         // At its end it sends a signal to its whole group.
         command.process_group(0);
         let mut server = Server::start(command, cpu, libc::SIGTERM)?;
-        server.wait_for(&[self.address])?;
+        server.wait_for(&[self.address]).map_err(|error| {
+            let said = fs::read_to_string(output).unwrap_or_default();
+            io::Error::other(format!("httpd {error}: {said}"))
+        })?;
         Ok(server)
     }
 

@@ -41,6 +41,8 @@ struct Options {
 }
 
 const SITE: &str = "www.example.org";
+/// The tag of a file is longer while the file is young.
+const SAME_LENGTH: &str = "FileETag None";
 /// Longer than a request takes on any machine.
 const HANG: Duration = Duration::from_secs(10);
 
@@ -70,9 +72,9 @@ fn measure(options: &Options) -> Result<()> {
         lines,
         pages: folder.path(),
     };
-    let _plain = httpd("plain", plain_at, "").start(&folder, serving)?;
+    let _plain = httpd("plain", plain_at, SAME_LENGTH).start(&folder, serving)?;
     let lines = format!(
-        "{}\nEvenkeelBalancer http://{SITE}/.well-known/evenkeel/rebind",
+        "{SAME_LENGTH}\n{}\nEvenkeelBalancer http://{SITE}/.well-known/evenkeel/rebind",
         built.load()
     );
     let _direct = httpd("direct", direct_at, &lines).start(&folder, serving)?;
