@@ -69,7 +69,14 @@ struct Library {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = Options::parse();
-    let library = Library::load(&options.library)?;
+    let pages = PathBuf::from(format!("/dev/shm/evenkeel-arm-{}", std::process::id()));
+    std::fs::create_dir(&pages)?;
+    // SAFETY: there is no other thread yet.
+    unsafe { std::env::set_var("EVENKEEL_ARM_DIR", &pages) };
+    let library = Library::load(&options.library);
+    // The library has its page, and needs its name no more.
+    std::fs::remove_dir_all(&pages)?;
+    let library = library?;
     let processors = thread::available_parallelism()?.get();
     println!("threads  wall ns  CPU ns  floor: wall ns  CPU ns");
     for threads in 1..=options.threads.unwrap_or(processors) {
