@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -531,4 +532,50 @@ fn an_alert_reaches_the_server_and_is_lifted_there() {
     assert!(log.contains("signed off"), "{log}");
     let member = site.balancer().member("shop", site.member);
     assert_ne!(member["state"], "up", "{member}");
+}
+
+#[test]
+fn a_reload_is_taken_as_a_whole_or_not_at_all() {
+    if !installed(&["cc"]) {
+        return;
+    }
+    let site = Site::new(4);
+    let states = || {
+        let agents = site.balancer().ctl("agents --json").unwrap();
+        let agents: Value = serde_json::from_str(&agents).unwrap();
+        let agents = agents.as_array().unwrap().iter();
+        let text = |agent: &Value, key: &str| agent[key].as_str().unwrap().to_owned();
+        let states = agents.map(|agent| (text(agent, "location"), text(agent, "state")));
+        states.collect::<BTreeMap<_, _>>()
+    };
+    let registered = BTreeMap::from([(LOCATION.to_owned(), "registered".to_owned())]);
+    assert_eq!(states(), registered);
+
+    // Half of it would be good.
+    let config = site.agent.folder().text("agent.toml");
+    let (_, config) = config.split_once('\n').unwrap();
+    let moved = config.replace(LOCATION, "machine-2");
+    site.agent.write_config(&format!("{moved}nonsense = 1\n"));
+    eventually("the configuration is refused", || {
+        site.agent.log().contains("the old one stays")
+    });
+    let in_flight = site.load("in_flight");
+    assert_eq!(in_flight, Some(0.0));
+    assert_eq!(states(), registered);
+
+    // What moves signs off where it was.
+    site.agent.reconfigure(&moved);
+    let both = BTreeMap::from([
+        (LOCATION.to_owned(), "stopped".to_owned()),
+        ("machine-2".to_owned(), "registered".to_owned()),
+    ]);
+    eventually("the server has moved", || states() == both);
+    // And comes back.
+    site.agent.reconfigure(config);
+    eventually("the server is back", || {
+        states()
+            .get(LOCATION)
+            .is_some_and(|state| state == "registered")
+    });
+    site.wait_for_load("in_flight", |load| load == 0.0);
 }

@@ -182,8 +182,8 @@ impl Meter {
             service_time.map(|(service, _)| service).or(carried)
         } else {
             // Something has been in flight for this long at least, and is not back yet.
-            let so_far = self.stuck.as_secs_f64();
-            Some(carried.map_or(so_far, |last| last.max(so_far)))
+            let so_far = Some(self.stuck.as_secs_f64()).filter(|time| *time > 0.0);
+            carried.into_iter().chain(so_far).reduce(f64::max)
         };
 
         let (utilization, clamped) = utilization(activity, service_time, capacity, length);
@@ -362,6 +362,18 @@ mod tests {
         // It is back.
         let figures = meter.figures(&queued(), &Learner::default(), 4.0);
         assert!(near(figures.response_time, 0.02));
+    }
+
+    #[test]
+    fn requests_that_are_lost_took_no_time_that_is_known() {
+        let mut meter = Meter::new(ServiceTime::Auto);
+        let lost = Activity {
+            starts: 3,
+            ..Activity::none(SECOND)
+        };
+        let figures = meter.figures(&lost, &Learner::default(), 4.0);
+        assert_eq!(figures.response_time, None);
+        assert_eq!(figures.arrival_rate, 3.0);
     }
 
     #[test]

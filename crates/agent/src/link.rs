@@ -187,10 +187,12 @@ impl Link {
         }
     }
 
-    /// Signs off everywhere.
+    /// Signs off everywhere. Alerts that still come are nobody's any more: the agent's
+    /// servers may be others by now.
     pub fn stop(&mut self, now: Instant) {
-        for (session, _) in &mut self.sessions {
+        for (session, place) in &mut self.sessions {
             session.stop(now);
+            place.servers.clear();
         }
     }
 

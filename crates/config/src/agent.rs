@@ -460,7 +460,7 @@ static SERVER: &[Key<ServerConfig>] = &[
         doc: "The ARM application that it is, or a list of them. With one, the agent reports \
               the figures of its requests, and that it is down when no process has the \
               application open.",
-        example: r#""httpd""#,
+        example: r#""www.example.org:80""#,
     },
     Key {
         name: "service_time",
