@@ -5,9 +5,12 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
 use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::eventually;
@@ -205,6 +208,33 @@ print("listening on", server.server_address[1], flush=True)
 server.serve_forever()
 "#;
 
+/// Accepts connections, and closes them, until it is told to end; then the port is free.
+/// Without it the queue of connections that nobody accepts would fill up.
+struct Acceptor {
+    ends: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Acceptor {
+    fn of(listener: TcpListener) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&ends);
+        let thread = std::thread::spawn(move || {
+            while !told.load(Ordering::SeqCst) {
+                // The end is a connection, too.
+                drop(listener.accept());
+            }
+        });
+        Acceptor { ends, thread }
+    }
+
+    fn end(self, address: SocketAddr) {
+        self.ends.store(true, Ordering::SeqCst);
+        drop(TcpStream::connect(address));
+        self.thread.join().unwrap();
+    }
+}
+
 #[test]
 fn agents_and_health_checks_are_an_and() {
     if !installed(&[PYTHON]) {
@@ -220,6 +250,7 @@ fn agents_and_health_checks_are_an_and() {
     let agent = Peer::python(AGENT, &[folder.join("state").to_str().unwrap()]);
     let member = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, port) = (member.local_addr().unwrap(), agent.address.port());
+    let member = Acceptor::of(member);
     let checks = format!(
         "slow_start = \"0s\"\npanic_threshold = 1.0\n\
          health_check = {{ frequency = \"20ms\", fall = 1, rise = 1 }}\n\
@@ -258,7 +289,7 @@ fn agents_and_health_checks_are_an_and() {
     assert_eq!(reasons(), r#"["reported_drain","reported_down"]"#);
 
     // The member dies, and its agent says that it is up.
-    drop(member);
+    member.end(address);
     becomes(r#"["reported_drain","down","reported_down"]"#);
     say("ready up 100%\n");
     becomes(r#"["down"]"#);
@@ -267,7 +298,7 @@ fn agents_and_health_checks_are_an_and() {
         count(&balancer, "agent_check", "taken") > before
     });
     assert_eq!(reasons(), r#"["down"]"#, "up is no reason to believe in");
-    let _member = TcpListener::bind(address).unwrap();
+    let _member = Acceptor::of(TcpListener::bind(address).unwrap());
     becomes("[]");
 
     say("maint\n");
