@@ -176,8 +176,30 @@ fn every_piece_of_toml_in_the_agents_and_the_engines_manual_is_good() {
     });
 }
 
+/// Files that are copied from the page, each whole: the agent's have servers.
+#[test]
+fn every_file_in_the_tutorial_is_good() {
+    let mut agents = 0;
+    pieces("docs/tutorial-load-reports.md", |page, block| {
+        let warnings = if block.contains("[server.") {
+            agents += 1;
+            config::agent::parse(page, block).map(|config| config.warnings)
+        } else {
+            config::parse(page, block).map(|config| config.warnings)
+        };
+        match warnings {
+            Ok(warnings) => {
+                assert_eq!(warnings, [], "{block}");
+                None
+            }
+            Err(errors) => Some(errors),
+        }
+    });
+    assert_eq!(agents, 2);
+}
+
 /// Asserts that there is TOML in a page of the manual, and that it is good.
-fn pieces(page: &str, parse: impl Fn(&str, &str) -> Option<config::Errors>) {
+fn pieces(page: &str, mut parse: impl FnMut(&str, &str) -> Option<config::Errors>) {
     let text = std::fs::read_to_string(root().join(page)).unwrap();
     let blocks = text.split("```toml\n").skip(1);
     let mut blocks = blocks
