@@ -200,6 +200,12 @@ impl Session {
         }
     }
 
+    /// The nonce of all messages of this session now: [`wire::peek`] tells to which of
+    /// several sessions a datagram belongs.
+    pub fn nonce(&self) -> u64 {
+        self.nonce
+    }
+
     /// The time between two measurements that the broker wants.
     pub fn interval(&self) -> Duration {
         self.interval

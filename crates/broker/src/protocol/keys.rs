@@ -45,6 +45,12 @@ impl Key {
         self.id
     }
 
+    /// Appends the code of `message` to it.
+    pub fn sign(&self, message: &mut Vec<u8>) {
+        let tag = self.tag(&[message]);
+        message.extend(tag);
+    }
+
     /// The code of `parts`, one after the other.
     pub(crate) fn tag(&self, parts: &[&[u8]]) -> [u8; TAG_LEN] {
         let full = self.digest(parts).finalize().into_bytes();

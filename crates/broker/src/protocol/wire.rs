@@ -520,8 +520,7 @@ pub fn seal(nonce: u64, identifier: u64, sequence: u64, body: &Body, key: &Key) 
     out.extend(identifier.to_be_bytes());
     out.extend(sequence.to_be_bytes());
     body.encode(&mut out);
-    let tag = key.tag(&[&out]);
-    out.extend(tag);
+    key.sign(&mut out);
     out
 }
 
