@@ -78,11 +78,6 @@ impl Server {
         self.child.stdout.take()
     }
 
-    /// The server's process id.
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// CPU time used so far by the server and the processes that it has started.
     ///
     /// # Errors
