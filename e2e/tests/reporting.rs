@@ -98,7 +98,7 @@ fn balancer(broker: &str, keys: &Path) -> Balancer {
 }
 
 fn json(balancer: &Balancer, path: &str) -> Value {
-    serde_json::from_str(&balancer.admin_get(path).text()).unwrap()
+    serde_json::from_str(balancer.admin_get(path).text()).unwrap()
 }
 
 /// The load of "rack-1" that was reported last.
