@@ -101,11 +101,6 @@ impl Balancer {
         Wire::connect(self.address("web"))
     }
 
-    /// Where agents report; with several addresses, the last one.
-    pub fn broker(&self) -> SocketAddr {
-        self.broker.expect("a broker")
-    }
-
     /// Where clients negotiate; with several addresses, the last one.
     pub fn negotiator(&self) -> SocketAddr {
         self.negotiator.expect("a negotiator")
@@ -217,7 +212,6 @@ impl Balancer {
                 ["listening:", "rule", name, "on", at] => {
                     self.rules.insert(name.to_owned(), address(at));
                 }
-                ["listening:", "broker", "on", "UDP", at] => self.broker = Some(address(at)),
                 ["listening:", "negotiator", "on", at] => self.negotiator = Some(address(at)),
                 ["listening:", "broker", "on", "UDP", at] => self.broker = Some(address(at)),
                 ["listening:", "admin", "API", "on", at] => self.admin = Some(address(at)),
