@@ -159,8 +159,20 @@ impl Folder {
     ///
     /// When it cannot be made.
     pub fn new(name: &str) -> io::Result<Self> {
-        let name = format!("evenkeel-{name}-{}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
+        Self::make(&std::env::temp_dir(), name)
+    }
+
+    /// Makes one in memory, where no disk takes part.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be made.
+    pub fn in_memory(name: &str) -> io::Result<Self> {
+        Self::make(Path::new("/dev/shm"), name)
+    }
+
+    fn make(place: &Path, name: &str) -> io::Result<Self> {
+        let folder = place.join(format!("evenkeel-{name}-{}", std::process::id()));
         fs::create_dir(&folder)?;
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
         Ok(Self(folder))

@@ -8,7 +8,6 @@
 //! `apache [--mpm event] [--rounds N] [--seconds S] [--connections N] [--close]`
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -70,6 +69,7 @@ fn measure(options: &Options) -> Result<()> {
     raise_file_limit()?;
     let mut rng = fastrand::Rng::new();
     let folder = Folder::new("apache")?;
+    let pages = Folder::in_memory("apache")?;
     // The shed valve is on, and not under alert, as in operation.
     let load = format!(
         "{}\nEvenkeelBalancer http://balancer.example/",
@@ -83,7 +83,7 @@ fn measure(options: &Options) -> Result<()> {
             address,
             mpm: &options.mpm,
             lines,
-            pages: Path::new("/dev/shm"),
+            pages: pages.path(),
         };
         let mut server = httpd.start(&folder, serving)?;
         server.wait_for(&[address])?;
