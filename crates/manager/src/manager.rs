@@ -292,6 +292,9 @@ impl Manager {
         source: Source,
         opinion: Option<&Opinion>,
     ) {
+        if !state.may_say(member, source) {
+            return;
+        }
         let now = self.clock.now();
         let Some((handle, endpoint)) = state.endpoint_mut(member) else {
             return;

@@ -130,6 +130,11 @@ fn member<'a>(config: &'a Config, group_name: &str, name: &str) -> Option<&'a Me
     members.iter().find(|member| member.name() == in_file)
 }
 
+/// Whether the group asks that source at all. Agents come by themselves.
+fn is_asked(config: &GroupConfig, source: Source) -> bool {
+    source != Source::AgentCheck || config.agent_check.is_some()
+}
+
 type Locations = HashMap<Arc<str>, Arc<Location>>;
 
 /// Everything that is made from [`Inputs`], and what outlives them.
@@ -266,14 +271,19 @@ impl State {
         Some((&entry.handle, entry.endpoints.get_mut(endpoint)?))
     }
 
+    /// Whether `source` has a say about the member `id`. An answer may come when nobody
+    /// wants it any more, and would stay for ever.
+    pub fn may_say(&self, id: MemberId, source: Source) -> bool {
+        let entry = self.index.get(&id).and_then(|at| self.groups.get(at.0));
+        entry.is_some_and(|entry| is_asked(&entry.config, source))
+    }
+
     /// Makes this state the one that the data plane sees, as far as groups go.
     pub fn commit(&mut self, now: Instant) {
         for entry in &mut self.groups {
             for endpoint in &mut entry.endpoints {
                 let slot = &endpoint.member.slot;
-                if entry.config.agent_check.is_none() {
-                    endpoint.opinions.retain(|of| of != Source::AgentCheck);
-                }
+                endpoint.opinions.retain(|of| is_asked(&entry.config, of));
                 endpoint.opinions.publish(slot, endpoint.weight, now);
                 slot.set(Reason::Draining, endpoint.admin == AdminState::Drain);
                 let maintenance = endpoint.admin == AdminState::Maintenance;

@@ -802,6 +802,9 @@ async fn health_is_an_and_of_its_sources() {
     file.groups[0].agent_check = None;
     manager.apply(file).await.unwrap();
     assert_eq!(member(&manager, a).opinions.len(), 1);
+    // An answer that was on its way comes too late.
+    say(a, Source::AgentCheck, Some(up.clone())).unwrap();
+    assert_eq!(member(&manager, a).opinions.len(), 1);
     let nowhere = manager.set_opinion("web", a, Source::Agent, Some(&up));
     assert!(matches!(nowhere, Err(ManageError::NoGroup(_))));
 }
@@ -820,7 +823,7 @@ async fn a_reported_weight_is_a_part_of_the_one_that_an_admin_gives() {
             max_connections: std::num::NonZeroU32::new(most),
             ..Opinion::default()
         };
-        manager.set_opinion_of(id, Source::AgentCheck, Some(&opinion));
+        manager.set_opinion_of(id, Source::Agent, Some(&opinion));
         let member = member(&manager, "10.0.0.1:80");
         (
             member.weight,
