@@ -173,7 +173,7 @@ fn config(members: usize, negotiator: SocketAddr, admin: SocketAddr) -> String {
          [negotiator]\nlisten = \"{negotiator}\"\n\
          [cluster.shop]\ngroup = \"pool\"\nhosts = [\"bench.local\"]\n\
          quantum = {{ min = \"5s\", max = \"60s\" }}\n\
-         [cluster.shop.class.gold]\nmax_utilization = 100\n",
+         [cluster.shop.class.gold]\nresponse_time = \"20ms\"\n",
         members.join(", ")
     )
 }
