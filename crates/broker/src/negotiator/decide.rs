@@ -27,6 +27,8 @@ pub(super) struct Wish<'a> {
     pub alternatives: usize,
     /// Who it is.
     pub client: IpAddr,
+    /// It comes from a member under a load alert, which has sent it back.
+    pub sent_back: bool,
 }
 
 /// What it gets.
@@ -65,6 +67,9 @@ pub(super) fn decide(
     // enough for them, too.
     let view = group.view(&request).despite_alerts();
     let why = exclude(&view, wish, excluded);
+    if wish.sent_back {
+        exclude_shedding(&view, excluded);
+    }
     let good = excluded.len();
     // A wish only: one that cannot be met is better served by a member that perhaps came
     // back than not at all.
@@ -131,6 +136,21 @@ fn exclude(view: &View<'_>, wish: &Wish<'_>, excluded: &mut Vec<MemberId>) -> Op
         }
     }
     why
+}
+
+/// Excludes those under a load alert, if others take clients: whoever was sent back by one
+/// of them would only be sent back again, however good it is otherwise. There always is
+/// another one, unless it has just gone.
+fn exclude_shedding(view: &View<'_>, excluded: &mut Vec<MemberId>) {
+    let sheds = |index: &usize| view.slot(*index).has(Reason::Shedding);
+    let taking = || (0..view.len()).filter(|&index| view.is_eligible_unless_full(index));
+    if taking().any(|index| !sheds(&index)) {
+        let members = view.members();
+        let shedding = taking()
+            .filter(sheds)
+            .filter_map(|index| members.get(index));
+        excluded.extend(shedding.map(|member| member.id));
+    }
 }
 
 /// The mean response time of a member in seconds: what its location reports, else what
@@ -262,6 +282,7 @@ mod tests {
             avoid: &[],
             alternatives: 0,
             client: IpAddr::from([192, 0, 2, 9]),
+            sent_back: false,
         }
     }
 
@@ -391,6 +412,38 @@ mod tests {
         group.members()[2].slot.set(Reason::Shedding, true);
         let given = (1001..1050).map(|ms| ask(&group, &any, ms).unwrap().member);
         assert!(given.collect::<std::collections::HashSet<_>>().len() == 3);
+    }
+
+    #[test]
+    fn who_was_sent_back_by_an_alert_is_not_sent_there_again() {
+        let group = group(3, LoadId::CPU);
+        for (index, seconds) in [(0, 0.1), (1, 0.3), (2, 0.3)] {
+            report(&group, index, LoadId::RESPONSE_TIME, seconds, 1000);
+        }
+        let shed = |index: usize, on| group.members()[index].slot.set(Reason::Shedding, on);
+        shed(0, true);
+        let terms = Terms::default();
+        let back = Wish {
+            response_time: Some(Duration::from_millis(200)),
+            sent_back: true,
+            ..wish(&terms)
+        };
+        // The only one that is fast enough sheds: it would send the client back for ever.
+        let refused = Err(Refusal::ResponseTime(Duration::from_millis(200)));
+        assert_eq!(ask(&group, &back, 1001), refused);
+        // The same if it is the only one that others could be reached instead of.
+        let avoid = ["m1:80".to_owned(), "m2:80".to_owned()];
+        let elsewhere = Wish {
+            response_time: None,
+            avoid: &avoid,
+            ..back
+        };
+        let given = (1001..1020).map(|ms| ask(&group, &elsewhere, ms).unwrap().member);
+        assert!(given.into_iter().all(|member| member != 0));
+        // Where everybody sheds, somebody serves.
+        shed(1, true);
+        shed(2, true);
+        assert_eq!(ask(&group, &back, 1002).map(|grant| grant.member), Ok(0));
     }
 
     #[test]

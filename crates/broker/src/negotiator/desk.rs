@@ -231,6 +231,7 @@ impl Desk {
             avoid: &asked.avoid,
             alternatives: asked.alternatives,
             client,
+            sent_back: matches!(asked.form, Form::Redirect { keep: false, .. }),
         };
         let group = counter.snapshot.group.current.load_full();
         let mut scratch = self.scratch.borrow_mut();

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use evenkeel_core::load::LoadId;
+use evenkeel_core::member::Reason;
 use evenkeel_manager::{AdminState, Manager, config};
 
 use super::wire::{Binding, Refused};
@@ -289,9 +290,19 @@ fn what_nobody_can_promise_is_refused() {
         broker.get("127.0.0.1", "/", strict).refused().error,
         "response_time"
     );
+    // The only one that is fast enough sheds its load: whoever comes from there would only
+    // be sent back again.
+    let group = broker.manager.groups().remove(0);
+    let slot = &group.members()[1].slot;
+    slot.set(Reason::Shedding, true);
+    let back = broker.get("127.0.0.1", &format!("{}/", wire::REBIND), class);
+    assert_eq!(back.refused().error, "response_time");
+    slot.set(Reason::Shedding, false);
+    let back = broker.get("127.0.0.1", &format!("{}/", wire::REBIND), class);
+    assert_eq!(back.field("location"), Some("https://www-2.example/"));
     let lax = broker.negotiate("cluster=shop&class=gold&response_time=1s");
     assert_eq!(lax.status(), "200");
-    assert_eq!(broker.count("gold", Ending::ResponseTime), 1);
+    assert_eq!(broker.count("gold", Ending::ResponseTime), 2);
     assert_eq!(broker.count("", Ending::ResponseTime), 1);
 
     for member in ["192.0.2.1:8080", "192.0.2.2:8080"] {
