@@ -120,9 +120,11 @@ impl Link {
         rng: &mut fastrand::Rng,
     ) -> Vec<Session> {
         for place in &self.plan.registrations {
-            let known = before
-                .iter()
-                .position(|(session, _)| *session.registration() == place.registration);
+            // One that signs off does not come back.
+            let known = before.iter().position(|(session, _)| {
+                let stays = matches!(session.state(), State::Registering | State::Registered);
+                stays && *session.registration() == place.registration
+            });
             let session = match known {
                 Some(index) => {
                     let (mut session, _) = before.swap_remove(index);
@@ -311,11 +313,14 @@ impl Link {
     }
 
     fn connect(&mut self, socket: Arc<UdpSocket>) {
-        let is_same = match (&self.socket, socket.peer_addr()) {
-            (Some(old), Ok(address)) => old.peer_addr().is_ok_and(|old| old == address),
-            _ => false,
+        // A socket keeps the address that this machine had when it was connected: after a
+        // move nothing gets through from the old one.
+        let ends = |socket: &UdpSocket| {
+            let (here, there) = (socket.local_addr().ok()?, socket.peer_addr().ok()?);
+            Some((here.ip(), there))
         };
-        if is_same {
+        let old = self.socket.as_deref().and_then(ends);
+        if old.is_some() && old == ends(&socket) {
             return;
         }
         if let Some(reader) = self.reader.take() {
@@ -398,5 +403,95 @@ fn say(broker: &str, session: &Session, event: Event) {
         }
         Event::Stopped => tracing::info!(broker, location, "signed off"),
         Event::Challenged => tracing::debug!(broker, location, "challenged"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_broker::protocol::keys::Key;
+
+    use super::*;
+
+    const NOW: Instant = Instant::from_nanos(1);
+
+    fn plan() -> Plan {
+        let registration = Registration::new("here", "agent", Vec::new()).unwrap();
+        let servers = Vec::new();
+        Plan {
+            broker: "site".into(),
+            address: Address {
+                host: "127.0.0.1".into(),
+                port: 9,
+            },
+            keys: Keys::new(vec![Key::new(1, &[1; 16]).unwrap()]).unwrap(),
+            registrations: vec![Place {
+                registration,
+                servers,
+            }],
+        }
+    }
+
+    fn link() -> (Link, fastrand::Rng) {
+        let (incoming, _) = mpsc::channel(1);
+        let mut rng = fastrand::Rng::with_seed(1);
+        (Link::new(plan(), 1, incoming, NOW, &mut rng), rng)
+    }
+
+    /// A broker's side of the link, without a socket.
+    fn register(link: &mut Link) {
+        use evenkeel_broker::protocol::server::{Broker, Peer, Settings};
+        let settings = Settings {
+            interval: Duration::from_secs(1),
+            lease: 3,
+            keepalive: Duration::from_secs(5),
+            forget: Duration::from_secs(60),
+            max_agents: 10,
+        };
+        let rng = fastrand::Rng::with_seed(2);
+        let mut broker = Broker::new(settings, plan().keys, &[7; 32], rng).unwrap();
+        let peer = Peer {
+            socket: 0,
+            address: ([127, 0, 0, 1], 1).into(),
+        };
+        while link.sessions[0].0.state() != State::Registered {
+            let Poll::Send(datagram) = link.sessions[0].0.poll(NOW) else {
+                panic!("it has to register");
+            };
+            let (_, answer) = broker.receive(peer, &datagram, NOW);
+            link.receive(Incoming::Datagram(answer.unwrap()), NOW);
+        }
+    }
+
+    #[test]
+    fn a_broker_that_is_taken_out_and_put_back_is_registered_at_again() {
+        let (mut link, mut rng) = link();
+        register(&mut link);
+        link.replan(plan(), NOW, &mut rng);
+        assert_eq!(link.sessions[0].0.state(), State::Registered, "untouched");
+        link.stop(NOW);
+        assert_eq!(link.sessions[0].0.state(), State::Stopping);
+        assert!(link.replan(plan(), NOW, &mut rng).is_empty());
+        assert_eq!(link.sessions.len(), 1);
+        assert_eq!(link.sessions[0].0.state(), State::Registering);
+        assert!(!link.has_ended());
+    }
+
+    #[tokio::test]
+    async fn a_machine_that_moves_takes_another_socket() {
+        let broker = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let connected = async |from: &str| {
+            let socket = UdpSocket::bind(from).await.unwrap();
+            socket.connect(broker.local_addr().unwrap()).await.unwrap();
+            Arc::new(socket)
+        };
+        let (mut link, _) = link();
+        let first = connected("127.0.0.2:0").await;
+        link.connect(Arc::clone(&first));
+        // The broker's name was looked up again, and nothing has changed.
+        link.connect(connected("127.0.0.2:0").await);
+        assert!(Arc::ptr_eq(link.socket.as_ref().unwrap(), &first));
+        let moved = connected("127.0.0.3:0").await;
+        link.connect(Arc::clone(&moved));
+        assert!(Arc::ptr_eq(link.socket.as_ref().unwrap(), &moved));
     }
 }
