@@ -433,6 +433,46 @@ fn there_are_only_so_many_agents() {
     assert_eq!(sessions[2].state(), State::Registered);
 }
 
+#[test]
+fn an_agent_that_counts_wildly_breaks_no_counter() {
+    let (mut broker, _, mut session) = registered();
+    for turn in 0..2 {
+        let header = Header {
+            sequence: u64::MAX,
+            ..next_header(&mut session, at(100))
+        };
+        let datagram = seal(header, &Body::Update(update(Vec::new())));
+        let (verdict, _) = broker.receive(peer(0), &datagram, at(100));
+        assert_eq!(verdict, Verdict::Updated);
+        assert!(broker.counters().lost >= u64::MAX - 10, "turn {turn}");
+        assert!(broker.forget("rack-0", "agent"));
+        assert!(broker.counters().lost >= u64::MAX - 10, "turn {turn}");
+        speak(&mut session, peer(0), &mut broker, at(200));
+        session.update(&load(0.5), &[], at(300));
+        speak(&mut session, peer(0), &mut broker, at(300));
+        assert_eq!(session.state(), State::Registered);
+    }
+}
+
+#[test]
+fn no_server_is_at_an_address_of_nobody_or_of_many() {
+    let at = |host: &str| {
+        let server = Server {
+            group: "web".into(),
+            host: host.into(),
+            port: 80,
+            weight: None,
+        };
+        Registration::new("here", "agent", vec![server])
+    };
+    for host in ["0.0.0.0", "::", "255.255.255.255", "224.0.0.1", "ff02::1"] {
+        assert!(at(host).is_err(), "{host}");
+    }
+    for host in ["10.0.0.1", "::1", "web-1.example", ""] {
+        assert!(at(host).is_ok(), "{host}");
+    }
+}
+
 /// Every kind of bad datagram, each of which is counted by its cause, gets the answer
 /// that the protocol gives it, and changes nothing.
 #[test]

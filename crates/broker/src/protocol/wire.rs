@@ -4,7 +4,7 @@
 //! [`TAG_LEN`] bytes over both. All numbers are big-endian. What is not understood whole
 //! is refused whole: a message has no byte that its receiver does not know.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId};
@@ -110,8 +110,8 @@ pub struct Header {
 pub struct Server {
     /// Name of the group that it is a member of.
     pub group: String,
-    /// Its host: an IP address, a DNS name in lower case, or nothing for the address from
-    /// which the agent's datagrams come.
+    /// Its host: an IP address of one machine, a DNS name in lower case, or nothing for the
+    /// address from which the agent's datagrams come.
     pub host: String,
     /// Its port.
     pub port: u16,
@@ -662,6 +662,14 @@ fn is_name(name: &str) -> bool {
 fn is_host(host: &str) -> bool {
     let in_name =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte);
-    let is_name = host.len() <= MAX_HOST_LEN && host.bytes().all(in_name);
-    is_name || host.parse::<IpAddr>().is_ok()
+    match host.parse::<IpAddr>() {
+        Ok(ip) => is_of_one(ip),
+        Err(_) => host.len() <= MAX_HOST_LEN && host.bytes().all(in_name),
+    }
+}
+
+/// Whether an address can be a server's: `0.0.0.0` would be whoever connects to it.
+fn is_of_one(ip: IpAddr) -> bool {
+    let is_broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
+    !(ip.is_unspecified() || ip.is_multicast() || is_broadcast)
 }
