@@ -94,6 +94,8 @@ fn measure(options: &Options) -> Result<bool> {
     let first = *cpus.first().ok_or("no processor")?;
     let mut server = Server::start(command, first, libc::SIGTERM)?;
     server.wait_for(&[admin])?;
+    // The admin API is bound first and answers last: then agents can report.
+    Counts::read(admin)?;
     let thread = thread_of(server.id(), "evenkeel-broker")?;
 
     let mut agents = Agents::new(options, broker, &keys, &mut rng)?;
