@@ -40,17 +40,6 @@ pub(crate) struct Alert {
 /// Locations under alert, with who says so.
 pub(crate) type Alerted = HashMap<Arc<str>, Caller>;
 
-/// A member whose clients are sent elsewhere at the moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shedding {
-    /// Its group.
-    pub group: Arc<str>,
-    /// Its name.
-    pub member: Arc<str>,
-    /// Where it is.
-    pub location: Arc<str>,
-}
-
 /// Brings the load alerts that a group raises up to date.
 pub(crate) fn raise(entry: &mut GroupEntry, now: Instant) {
     let settings = entry.group.settings();
@@ -158,23 +147,6 @@ pub(crate) fn shed(entry: &mut GroupEntry, alerted: &Alerted, now: Instant) {
 /// network. Until then the old way must be open, or clients would be sent around between
 /// a server that does not take them yet and the one who sends them there.
 pub(crate) const HANDOVER: Duration = Duration::from_secs(1);
-
-/// All members that send their clients away.
-pub(crate) fn shedding(groups: &[GroupEntry]) -> Vec<Shedding> {
-    let mut all = Vec::new();
-    for entry in groups {
-        for member in entry.group.members() {
-            if member.slot.has(Reason::Shedding) {
-                all.push(Shedding {
-                    group: Arc::clone(entry.group.name()),
-                    member: Arc::clone(&member.name),
-                    location: Arc::clone(member.location.name()),
-                });
-            }
-        }
-    }
-    all
-}
 
 /// The locations of a group.
 struct Places<'a> {

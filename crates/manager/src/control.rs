@@ -102,14 +102,6 @@ impl Manager {
         for entry in &mut owned.state.groups {
             alerts::shed(entry, &alerted, now);
         }
-        let shedding = alerts::shedding(&owned.state.groups);
-        self.shedding.send_if_modified(|known| {
-            let news = *known != shedding;
-            if news {
-                *known = shedding;
-            }
-            news
-        });
     }
 }
 

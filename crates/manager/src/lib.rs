@@ -16,7 +16,7 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 
-pub use alerts::{AlertSetting, Shedding};
+pub use alerts::AlertSetting;
 pub use manager::{Applied, ApplyError, ManageError, Manager, ReloadError};
 pub use state::AdminState;
 pub use tasks::Tasks;

@@ -14,7 +14,7 @@ use evenkeel_core::time::Clock;
 use tokio::sync::watch;
 use tracing::{debug, error, info, warn};
 
-use crate::alerts::{AlertSetting, Shedding};
+use crate::alerts::AlertSetting;
 use crate::config::{self, Config, MemberConfig};
 use crate::dns::{Lookup, Resolver};
 use crate::snapshot::{DataPlane, Snapshot};
@@ -36,7 +36,6 @@ pub struct Manager {
     snapshots: watch::Sender<Arc<Snapshot>>,
     /// Told when there may be other members to check or names to resolve.
     changes: watch::Sender<()>,
-    pub(crate) shedding: watch::Sender<Vec<Shedding>>,
     owned: Mutex<Owned>,
     /// One reload at a time: it waits for DNS while others may go on.
     reloading: tokio::sync::Mutex<()>,
@@ -79,7 +78,6 @@ impl Manager {
             resolver: Arc::new(Resolver::new(lookup)),
             snapshots: watch::Sender::new(Arc::default()),
             changes: watch::Sender::new(()),
-            shedding: watch::Sender::default(),
             owned: Mutex::new(Owned {
                 state: State::empty(),
                 last_reload: None,
@@ -363,13 +361,6 @@ impl Manager {
         };
         info!(location, alert = ?to, "load alert set by an administrator");
         Ok(())
-    }
-
-    /// The members whose clients are to go elsewhere, because of a load alert at their
-    /// locations, and each new version of that list: at most one every tenth of a second.
-    /// Sorted as in the file. Of each group at least one location is never among them.
-    pub fn shedding(&self) -> watch::Receiver<Vec<Shedding>> {
-        self.shedding.subscribe()
     }
 
     /// Told when there may be other members, names to resolve, or locations.
