@@ -301,12 +301,13 @@ impl Group {
         None
     }
 
-    /// Counts a client that was told to go to the member at `index` itself. Nobody will
-    /// tell when it has ended, so there is no ticket: it counts as bound since the last
-    /// load report, so that the next client is not sent there for the same low load.
-    pub fn assign(&self, index: usize) {
+    /// Counts a client that was told to go to the member at `index` itself, and to ask
+    /// again after `stay`. Nobody will tell when it has ended, so there is no ticket: it
+    /// counts as bound since the last load report, so that the next client is not sent
+    /// there for the same low load.
+    pub fn assign(&self, index: usize, stay: Duration) {
         if let Some(seat) = self.seats.get(index) {
-            seat.location.assign();
+            seat.location.assign(stay);
             seat.slot.record().count_assigned();
         }
     }
@@ -790,6 +791,45 @@ mod tests {
 
     const DECAY: Duration = Duration::from_secs(10);
 
+    /// Three clients a second, each for half a minute, and a report a second: were the
+    /// whole load taken for that of the clients of the last second, each member would get
+    /// one in each, however small it is.
+    #[test]
+    fn clients_that_stay_are_sent_by_load_and_not_one_to_each_in_turn() {
+        const CAPACITIES: [f64; 3] = [100.0, 50.0, 25.0];
+        const STAY: usize = 30;
+        let mut group = group(3, None);
+        let kind = strategy::find("least_utilization").unwrap();
+        group.strategy = (kind.build)(&strategy::Values::defaults(kind), group.members());
+        let mut rng = fastrand::Rng::with_seed(8);
+        let mut sent = vec![[0u32; 3]];
+        let load = |sent: &[[u32; 3]], index: usize| {
+            let there: u32 = sent.iter().rev().take(STAY).map(|sent| sent[index]).sum();
+            f64::from(there) / CAPACITIES[index]
+        };
+        for second in 1..=200u64 {
+            for (index, member) in group.members().iter().enumerate() {
+                let load = LoadValue::new(load(&sent, index)).unwrap();
+                let now = at(second * 1000);
+                member.location.report(LoadId::CPU, load, now).unwrap();
+            }
+            let mut counts = [0; 3];
+            for client in 0..3 {
+                let request = Request::at(at(second * 1000 + client * 300));
+                let index = group.choose(&request, &mut rng).unwrap();
+                group.assign(index, Duration::from_secs(STAY as u64));
+                counts[index] += 1;
+            }
+            sent.push(counts);
+        }
+        let loads = [0, 1, 2].map(|index| load(&sent, index));
+        let (low, high) = (
+            loads.iter().copied().fold(1.0, f64::min),
+            loads.iter().copied().fold(0.0, f64::max),
+        );
+        assert!(high < 1.25 * low, "{loads:?}");
+    }
+
     /// A hundred clients a second go to the members themselves, each for five seconds, and
     /// reports come once a second: in between nobody knows of the clients but we who sent
     /// them.
@@ -817,7 +857,7 @@ mod tests {
                 for client in 0..100 {
                     let request = Request::at(at(second * 1000 + client * 10));
                     let index = group.choose(&request, &mut rng).unwrap();
-                    group.assign(index);
+                    group.assign(index, Duration::from_secs(5));
                     counts[index] += 1;
                 }
                 sent.push(counts);

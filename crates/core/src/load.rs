@@ -194,6 +194,9 @@ pub struct Location {
     assigned: AtomicU32,
     /// The first cell shares the first cache line: most locations report one load.
     cells: [Cell; LOADS_PER_LOCATION],
+    /// For how long the last of those whose clients go there themselves may stay, in
+    /// seconds (f32 bits).
+    stay: AtomicU32,
     name: Arc<str>,
 }
 
@@ -238,6 +241,7 @@ impl Location {
                 assigned_at: AtomicU32::new(0),
                 rate: AtomicU32::new(0),
             }),
+            stay: AtomicU32::new(0),
             name: name.into(),
         }
     }
@@ -300,12 +304,22 @@ impl Location {
         let rate = f32::from_bits(cell.rate.load(Ordering::Relaxed));
         let rate = rate + (since as f32 / seconds - rate) * share;
         cell.rate.store(rate.to_bits(), Ordering::Relaxed);
-        let binds = (rate * seconds.max(1.0)).max(1.0);
+        let assigned = self.assigned.load(Ordering::Relaxed);
+        let stayed = assigned.wrapping_sub(cell.assigned_at.swap(assigned, Ordering::Relaxed));
+        // The load is that of all clients who are there, and not only of those who came
+        // since the last report. They counted for so much otherwise that each location got
+        // one in each interval, whatever its load. Not the whole stay: many leave before,
+        // those who have just come are in the next report in part only, and a controller
+        // that corrects all of a difference at once swings. A third is ours; a half and
+        // a quarter do as well in simulation.
+        let stay = match stayed.saturating_mul(2) >= since {
+            true => f32::from_bits(self.stay.load(Ordering::Relaxed)) / 3.0,
+            false => 0.0,
+        };
+        let binds = (rate * seconds.max(1.0).max(stay)).max(1.0);
         let per_bind = value.get().max(floor(id)) / binds;
         cell.per_bind.store(per_bind.to_bits(), Ordering::Relaxed);
         cell.in_flight_at.store(self.in_flight(), Ordering::Relaxed);
-        let assigned = self.assigned.load(Ordering::Relaxed);
-        cell.assigned_at.store(assigned, Ordering::Relaxed);
         let word = (u64::from(value.get().to_bits()) << 32) | u64::from(millis(now));
         cell.value_at.store(word, Ordering::Release);
     }
@@ -316,7 +330,9 @@ impl Location {
     /// Without the addition a member with a low report would get all requests until its
     /// next one. What a request adds is not reported. It is estimated from the last
     /// interval as load divided by binds, with a floor where a
-    /// location was idle: an error there corrects itself with the next report. For
+    /// location was idle: an error there corrects itself with the next report. Where
+    /// clients go there themselves and stay for longer than an interval, it is divided by
+    /// the binds in a third of that time. For
     /// [`LoadId::IN_FLIGHT`] only those need an estimate whose clients go there themselves
     /// ([`Group::assign`](crate::group::Group::assign)).
     #[inline]
@@ -381,10 +397,12 @@ impl Location {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A client was sent to a member here, and will go there itself.
-    pub(crate) fn assign(&self) {
+    /// A client was sent to a member here, and will go there itself, for at most `stay`.
+    pub(crate) fn assign(&self, stay: Duration) {
         self.bound.fetch_add(1, Ordering::Relaxed);
         self.assigned.fetch_add(1, Ordering::Relaxed);
+        let stay = stay.as_secs_f32();
+        self.stay.store(stay.to_bits(), Ordering::Relaxed);
     }
 
     pub(crate) fn end(&self) {
