@@ -22,7 +22,9 @@
 //! rather than a share of a CPU: three busy servers and 130 users on a small, shared
 //! machine would measure the machine.
 //!
-//! `make experiment` runs it for longer and writes tables.
+//! `make experiment` runs it for longer and writes tables. With `EXPERIMENT_CAPACITY=cpu`
+//! servers have shares of a CPU by quotas of cgroups, which wants a machine that does
+//! nothing else.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // Helpers of tests fail by panicking.
 
@@ -55,7 +57,7 @@ const HOMOGENEOUS: [u32; 3] = [3_500; 3];
 const LATE: f64 = 0.010;
 
 /// Requests after which a policy has come into effect.
-const SETTLE: usize = 5_000;
+const SETTLE: usize = 4_000;
 
 const PACE: Pace = Pace {
     active: 0.02,
@@ -527,7 +529,7 @@ fn reports_balance_servers_of_different_capacity() {
         return;
     }
     let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    let found = experiment("heterogeneous", HETEROGENEOUS, 130, 14_000, &PUBLISHED);
+    let found = experiment("heterogeneous", HETEROGENEOUS, 130, 12_000, &PUBLISHED);
     let [rr, ran, lu, las] = &found;
     // Within 10 % of each other: percentage points, as on the scale of figure 7.
     assert!(spread(lu) <= 0.10, "LU does not balance");
