@@ -75,6 +75,12 @@ fn people_see_what_would_be_reported_and_what_is_wrong() {
     has("would report to no broker");
     shop.end(request);
 
+    // Its page stays when it dies.
+    drop(shop);
+    let text = once(&folder, &config).unwrap();
+    let gone = "in group shop): down: no process has the application open\n";
+    assert!(text.contains(gone), "{text}");
+
     let refused = once(
         &folder,
         "[broker.a]\naddress = \"localhost:1\"\nkey_file = \"none\"\n",
