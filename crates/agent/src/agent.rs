@@ -58,6 +58,9 @@ const QUEUE: usize = 64;
 /// How long the end waits for brokers to acknowledge it.
 const GOODBYE: Duration = Duration::from_secs(2);
 
+/// How often it is looked at the end whether a command is still running.
+const HOOK: Duration = Duration::from_millis(20);
+
 /// How often what was learned is written to the state file.
 const KEEP: Duration = Duration::from_secs(60);
 
@@ -73,6 +76,9 @@ pub struct Agent {
     pages: Pages,
     places: Vec<Watched>,
     servers: Vec<Beside>,
+    /// Servers that are no longer in the configuration, while their commands are told that
+    /// there is no alert any more.
+    gone: Vec<Beside>,
     state: State,
     links: Vec<Link>,
     next_link: u64,
@@ -135,6 +141,7 @@ impl Agent {
             config: AgentConfig::default(),
             places: Vec::new(),
             servers: Vec::new(),
+            gone: Vec::new(),
             links: Vec::new(),
             next_link: 0,
             incoming,
@@ -234,10 +241,11 @@ impl Agent {
             });
         }
         // Nobody would lift their alerts any more.
-        for gone in before {
-            if gone.alert.is_some() {
+        for mut gone in before {
+            if gone.alert.take().is_some() {
                 self.pages
                     .set_alert(&gone.server.config.applications.0, None);
+                self.gone.push(gone);
             }
         }
     }
@@ -440,6 +448,7 @@ impl Agent {
             }
             beside.hook.tell(&config.on_alert.0, name, lease.is_some());
         }
+        tell_all_is_over(&mut self.gone);
         alerts.into_iter().flatten().min()
     }
 
@@ -488,12 +497,12 @@ impl Agent {
     /// Signs off at all brokers, and waits a little for their acknowledgements.
     async fn end(mut self, receiver: &mut mpsc::Receiver<(u64, Incoming)>) {
         self.keep(self.clock.now());
-        for beside in &mut self.servers {
+        for mut beside in std::mem::take(&mut self.servers) {
             if beside.alert.take().is_some() {
-                let config = &beside.server.config;
-                self.pages.set_alert(&config.applications.0, None);
-                beside.hook.tell(&config.on_alert.0, &config.name, false);
+                let applications = &beside.server.config.applications.0;
+                self.pages.set_alert(applications, None);
             }
+            self.gone.push(beside);
         }
         let start = self.clock.now();
         for link in &mut self.links {
@@ -503,14 +512,30 @@ impl Agent {
             let now = self.clock.now();
             let end = start.after(GOODBYE);
             let next = self.links.iter_mut().map(|link| link.poll(now)).min();
-            if self.links.iter().all(Link::has_ended) {
+            tell_all_is_over(&mut self.gone);
+            let said = self.links.iter().all(Link::has_ended);
+            let behind = self.gone.iter().find(|gone| gone.hook.is_behind());
+            if said && behind.is_none() {
                 return;
             }
             if now >= end {
-                tracing::warn!("a broker does not acknowledge the end; it will notice");
+                if !said {
+                    tracing::warn!("a broker does not acknowledge the end; it will notice");
+                }
+                if let Some(beside) = behind {
+                    let server = &beside.server.config.name;
+                    tracing::warn!(
+                        server,
+                        "on_alert does not end: it is not told that the alert is over"
+                    );
+                }
                 return;
             }
-            let wait = next.unwrap_or(end).min(end).since(now);
+            let mut next = next.unwrap_or(end).min(end);
+            if behind.is_some() {
+                next = next.min(now.after(HOOK));
+            }
+            let wait = next.since(now);
             if let Ok(Some((number, incoming))) = tokio::time::timeout(wait, receiver.recv()).await
             {
                 self.receive(number, incoming);
@@ -591,6 +616,15 @@ fn warn(config: &AgentConfig) {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
+}
+
+/// Tells the commands of servers that there is no alert; leaves those that still run.
+fn tell_all_is_over(servers: &mut Vec<Beside>) {
+    servers.retain_mut(|beside| {
+        let config = &beside.server.config;
+        beside.hook.tell(&config.on_alert.0, &config.name, false);
+        beside.hook.runs()
+    });
 }
 
 /// The name of the machine.
@@ -700,4 +734,51 @@ fn load_of(id: LoadId, figures: Option<&Figures>, host: &[(LoadId, f64)]) -> Opt
     }
     let (_, load) = host.iter().find(|(known, _)| *known == id)?;
     Some(*load)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An agent with a server whose command writes down what it is told, slowly, and the
+    /// file that it writes to.
+    async fn alerted() -> (Agent, std::path::PathBuf) {
+        let name = format!("evenkeel-agent-alert-{}", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        let script = format!(
+            "echo $EVENKEEL_ALERT >>{file}; until [ -e {file}.go ]; do sleep 0.01; done",
+            file = file.display()
+        );
+        let text = format!(
+            "[server.web]\ngroup = \"web\"\naddress = \"127.0.0.1:9\"\n\
+             check_port = false\non_alert = [\"sh\", \"-c\", {script:?}]\n"
+        );
+        let config = config::parse("agent.toml", &text).unwrap();
+        let (mut agent, _) = Agent::start(config).await.unwrap();
+        let until = agent.clock.now().after(Duration::from_secs(60));
+        let beside = &mut agent.servers[0];
+        beside.alert = Some((until, Lease::new(page::now(), Duration::from_secs(60))));
+        let command = beside.server.config.on_alert.0.clone();
+        beside.hook.tell(&command, "web", true);
+        (agent, file)
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_taken_out_under_an_alert_is_told_that_it_is_over() {
+        let (mut agent, file) = alerted().await;
+        let prepared = agent.prepare(AgentConfig::default()).await.unwrap();
+        agent.take(prepared);
+        assert!(agent.servers.is_empty());
+        while std::fs::read_to_string(&file).unwrap_or_default() != "on\n" {
+            tokio::task::yield_now().await;
+        }
+        std::fs::write(file.with_extension("go"), "").unwrap();
+        while !agent.gone.is_empty() {
+            agent.pass_alerts_on();
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "on\noff\n");
+        std::fs::remove_file(&file).unwrap();
+        std::fs::remove_file(file.with_extension("go")).unwrap();
+    }
 }

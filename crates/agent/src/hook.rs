@@ -6,8 +6,9 @@ use std::process::{Child, Command, Stdio};
 #[derive(Debug, Default)]
 pub struct Hook {
     running: Option<Child>,
-    /// What the command was last told.
-    told: bool,
+    /// What this agent has told it last. In the beginning that is nothing: an agent that
+    /// was killed may have left the server under an alert that is long over.
+    told: Option<bool>,
     /// What it is to be told.
     wanted: bool,
 }
@@ -29,10 +30,10 @@ impl Hook {
         let Some((program, arguments)) = command.split_first() else {
             return;
         };
-        if self.told == self.wanted {
+        if self.told == Some(self.wanted) {
             return;
         }
-        self.told = self.wanted;
+        self.told = Some(self.wanted);
         let child = Command::new(program)
             .args(arguments)
             .env("EVENKEEL_ALERT", if alert { "on" } else { "off" })
@@ -44,6 +45,16 @@ impl Hook {
             Ok(child) => self.running = Some(child),
             Err(error) => tracing::warn!(server, program, %error, "cannot run on_alert"),
         }
+    }
+
+    /// Whether the command was running when it was last to be told something.
+    pub fn runs(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Whether it is to be told something else than it was when it was started.
+    pub fn is_behind(&self) -> bool {
+        self.runs() && self.told != Some(self.wanted)
     }
 }
 
@@ -66,13 +77,12 @@ mod tests {
                 hook.tell(&command, "shop", alert);
             }
         };
-        tell(false);
-        assert!(!file.exists(), "no news");
-        for alert in [true, true, false] {
+        for alert in [false, false, true, true, false] {
             tell(alert);
         }
         let told = std::fs::read_to_string(&file).unwrap();
-        assert_eq!(told, "shop on me\nshop off me\n");
+        // The first one ends what an agent before this one may have left behind.
+        assert_eq!(told, "shop off me\nshop on me\nshop off me\n");
         std::fs::remove_file(file).unwrap();
         Hook::default().tell(&["/nowhere".into()], "shop", true);
         Hook::default().tell(&[], "shop", true);
