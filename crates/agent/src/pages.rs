@@ -5,6 +5,12 @@ use std::path::PathBuf;
 
 use arm::page::{self, Interval, Lease, Reader, Sample};
 
+/// Most pages: each is an open file. Anybody may make some in a folder that is everybody's.
+const MAX_PAGES: usize = 512;
+
+/// Most complaints, so that neither memory nor the log fills up with them.
+const MAX_COMPLAINTS: usize = 100;
+
 /// All pages in a folder.
 #[derive(Debug)]
 pub struct Pages {
@@ -47,18 +53,35 @@ impl Pages {
             said.push(error.to_string());
             Vec::new()
         });
-        self.open.retain(|path, _| found.contains(path));
+        let mut too_many = false;
+        self.open
+            .retain(|path, _| found.binary_search(path).is_ok());
         for path in found {
+            if self.open.len() >= MAX_PAGES && !self.open.contains_key(&path) {
+                too_many = true;
+                continue;
+            }
             if let Err(error) = self.look_at(path, now) {
                 said.push(error.to_string());
             }
         }
+        if too_many {
+            let dir = self.dir.display();
+            said.push(format!(
+                "{dir} has more than {MAX_PAGES} pages: some are not read; see who makes them, or \
+                 name another folder with arm_dir"
+            ));
+        }
         for complaint in said {
-            if !self.complained.contains(&complaint) {
+            if self.is_new(&complaint) {
                 tracing::warn!("{complaint}");
-                self.complained.insert(complaint);
             }
         }
+    }
+
+    /// Whether a complaint has to be said: each is once, and no more than there is room for.
+    fn is_new(&mut self, complaint: &str) -> bool {
+        self.complained.len() < MAX_COMPLAINTS && self.complained.insert(complaint.to_owned())
     }
 
     fn look_at(&mut self, path: PathBuf, now: u64) -> Result<(), page::Error> {
@@ -118,7 +141,7 @@ impl Pages {
             }
         }
         for complaint in said {
-            if self.complained.insert(complaint.clone()) {
+            if self.is_new(&complaint) {
                 tracing::warn!("{complaint}; this server cannot be told to shed load");
             }
         }
@@ -141,5 +164,26 @@ impl Page {
         self.interval = sample.since(&self.last);
         self.last = sample;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_full_of_nonsense_fills_neither_memory_nor_log() {
+        let name = format!("evenkeel-agent-pages-{}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        for number in 0..2 * MAX_COMPLAINTS {
+            std::fs::write(dir.join(format!("{number}.arm")), "nonsense").unwrap();
+        }
+        let mut pages = Pages::new(Some(dir.clone()));
+        pages.sample(1);
+        pages.sample(2);
+        assert_eq!(pages.complained.len(), MAX_COMPLAINTS);
+        assert!(pages.open.is_empty());
+        std::fs::remove_dir_all(dir).unwrap();
     }
 }
