@@ -133,8 +133,10 @@ impl Keeper {
     /// A client asks.
     pub fn ask(&mut self, now: Instant) -> Now {
         self.used = Some(now);
+        // To a server that is dead nobody is sent for the rest of the quantum.
         if let Some(held) = &self.held
             && now < held.until
+            && !self.needs_another(now)
         {
             return Now::Use(held.place.clone(), held.until.since(now));
         }
@@ -412,6 +414,28 @@ mod tests {
             None,
             "only for those who ask"
         );
+    }
+
+    #[test]
+    fn nobody_is_sent_to_a_dead_server_for_the_rest_of_its_quantum() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let mut keeper = keeper();
+        keeper.bound(&binding("a", 30, &[]), at(1.0)).unwrap();
+        keeper.server_failed("a:80", at(2.0));
+        assert_eq!(keeper.ask(at(2.0)), Now::Wait, "a broker knows another one");
+        // It knows none, and says when to ask again.
+        keeper.refused(Duration::from_secs(5), at(2.0));
+        let later = Now::Refused(Duration::from_secs(4));
+        assert_eq!(keeper.ask(at(3.0)), later);
+        assert_eq!(keeper.after_waiting(at(3.0)), later);
+        // Without a broker it is all that there is: perhaps it is back, perhaps soon not.
+        assert_eq!(keeper.ask(at(7.5)), Now::Wait);
+        keeper.unanswered(at(7.5), &mut rng);
+        let once = Now::Use(place("a"), Duration::ZERO);
+        assert_eq!(keeper.ask(at(7.6)), once);
+        keeper.bound(&binding("b", 30, &[]), at(8.0)).unwrap();
+        let rest = Duration::from_secs(29);
+        assert_eq!(keeper.ask(at(9.0)), Now::Use(place("b"), rest));
     }
 
     #[test]
