@@ -76,12 +76,16 @@ fn curl_follows_to_the_members_and_takes_its_body_along() {
         let url = format!("{site}/dav/{name}");
         let arguments = ["--location", "--fail", "--header", expect, "--upload-file"];
         curl(&[&arguments[..], &[text(&file), &url]].concat());
-        let arrived = servers.iter().filter(|server| {
-            let log = server.access_log();
-            log.iter()
-                .any(|line| line.contains(&format!("PUT /dav/{name}")))
-        });
-        let arrived: Vec<_> = arrived.collect();
+        let arrived = || {
+            servers.iter().filter(|server| {
+                let log = server.access_log();
+                log.iter()
+                    .any(|line| line.contains(&format!("PUT /dav/{name}")))
+            })
+        };
+        // nginx writes its log after the answer.
+        eventually("the upload is in a log", || arrived().count() > 0);
+        let arrived: Vec<_> = arrived().collect();
         assert_eq!(arrived.len(), 1);
         assert!(arrived[0].uploaded(name) == content.as_bytes());
     }
