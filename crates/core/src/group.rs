@@ -82,7 +82,7 @@ pub struct Request<'a> {
     /// The client, for strategies that hash it.
     pub client: Option<IpAddr>,
     /// Members that are out of the question for this request: tried already, or not able
-    /// to do what it asks for.
+    /// to do what it asks for. In ascending order: there may be as many as members.
     pub tried: &'a [MemberId],
 }
 
@@ -237,6 +237,7 @@ impl Group {
 
     /// The members as a strategy sees them for `request`.
     pub fn view<'a>(&'a self, request: &'a Request<'a>) -> View<'a> {
+        debug_assert!(request.tried.is_sorted());
         View {
             group: self,
             request,
@@ -473,7 +474,11 @@ impl<'a> View<'a> {
         slot.reasons() & self.mask == 0
             && slot.weight() > 0.0
             && (self.request.tried.is_empty()
-                || !self.request.tried.contains(&self.group.members[index].id))
+                || self
+                    .request
+                    .tried
+                    .binary_search(&self.group.members[index].id)
+                    .is_err())
     }
 
     /// Indices of the members that may be picked.

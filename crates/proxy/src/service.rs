@@ -251,3 +251,8 @@ fn is_reset(stream: &TcpStream, cx: &mut Context<'_>) -> bool {
     let mut byte = ReadBuf::new(&mut byte);
     matches!(stream.poll_peek(cx, &mut byte), Poll::Ready(Err(_)))
 }
+
+/// Adds a member to those that were tried, which are in order.
+pub(crate) fn insert(tried: &mut Vec<MemberId>, member: MemberId) {
+    tried.insert(tried.partition_point(|known| *known < member), member);
+}

@@ -17,7 +17,7 @@ use crate::access::{End, Record};
 use crate::buffer::Buffer;
 use crate::listen::Session;
 use crate::pipe::Pipe;
-use crate::service::{Bound, Refusal};
+use crate::service::{Bound, Refusal, insert};
 use crate::watch::{Stop, Watch};
 use crate::worker::Worker;
 
@@ -110,7 +110,7 @@ async fn connect_member(
                     ConnectFailure::Cut => return Err(End::Terminated),
                     ConnectFailure::Exhausted => return Err(End::Refused),
                     _ if tried.len() + 1 < TRIES => {
-                        tried.push(bound.member);
+                        insert(&mut tried, bound.member);
                         *retries += 1;
                         session.service.metrics.retries.add(1);
                     }

@@ -70,19 +70,12 @@ pub(super) fn decide(
     if wish.sent_back {
         exclude_shedding(&view, excluded);
     }
-    let good = excluded.len();
     // A wish only: one that cannot be met is better served by a member that perhaps came
     // back than not at all.
-    for member in group.members() {
-        let (in_file, _) = member.name.split_once('/').unwrap_or((&member.name, ""));
-        if wish
-            .avoid
-            .iter()
-            .any(|a| **a == *member.name || a == in_file)
-        {
-            excluded.push(member.id);
-        }
-    }
+    excluded.sort_unstable();
+    let avoided = avoided(group, wish, excluded);
+    excluded.extend(&avoided);
+    excluded.sort_unstable();
     let ask = |excluded: &[MemberId], rng: &mut fastrand::Rng| {
         let request = Request {
             now,
@@ -92,8 +85,8 @@ pub(super) fn decide(
         group.choose(&request, rng)
     };
     let mut chosen = ask(excluded, rng);
-    if chosen == Err(PickError::NoneEligible) && excluded.len() > good {
-        excluded.truncate(good);
+    if chosen == Err(PickError::NoneEligible) && !avoided.is_empty() {
+        excluded.retain(|id| !avoided.contains(id));
         chosen = ask(excluded, rng);
     }
     let member = chosen.map_err(|_| why.unwrap_or(Refusal::NoMember))?;
@@ -105,6 +98,20 @@ pub(super) fn decide(
         quantum,
         alternatives,
     })
+}
+
+/// The members that a client could not reach, of those that are not excluded anyway.
+fn avoided(group: &Group, wish: &Wish<'_>, excluded: &[MemberId]) -> Vec<MemberId> {
+    if wish.avoid.is_empty() {
+        return Vec::new();
+    }
+    let members = group.members().iter().filter(|member| {
+        let (in_file, _) = member.name.split_once('/').unwrap_or((&member.name, ""));
+        let mut names = wish.avoid.iter();
+        names.any(|name| **name == *member.name || name == in_file)
+            && excluded.binary_search(&member.id).is_err()
+    });
+    members.map(|member| member.id).collect()
 }
 
 /// Excludes those that are not good enough; answers why, if there was any.
@@ -226,7 +233,7 @@ fn alternatives(
         index != chosen
             && view.is_eligible_unless_full(index)
             && !view.slot(index).has(Reason::Shedding)
-            && !id.is_some_and(|id| excluded.contains(&id))
+            && id.is_none_or(|id| excluded.binary_search(&id).is_err())
     })
     .take(count)
     .collect()

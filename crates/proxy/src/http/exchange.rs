@@ -23,7 +23,7 @@ use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::http1::forward::{self, Delivery, write_response};
 use crate::http1::respond::Answer;
 use crate::http1::{Body, Fields, Limits, Parsed, ResponseHead, Version};
-use crate::service::{Bound, Refusal, State};
+use crate::service::{Bound, Refusal, State, insert};
 use crate::tcp::{self, ConnectFailure, Traffic, Tunnel, connect, reset};
 use crate::watch::Stop;
 
@@ -120,7 +120,7 @@ impl Client {
             if self.may_retry(request, &rule, &failure, summary.retries) {
                 summary.retries += 1;
                 self.session.service.metrics.retries.add(1);
-                tried.push(bound.member);
+                insert(&mut tried, bound.member);
                 continue;
             }
             break self.failed(request, &mut summary, failure).await;
