@@ -13,7 +13,7 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use evenkeel_core::group::Group;
@@ -23,6 +23,7 @@ use evenkeel_core::time::{Clock, Instant};
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::{Broker as Config, MemberConfig};
 use evenkeel_manager::snapshot::{Commit, DataPlane, Snapshot};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -42,8 +43,9 @@ const RECEIVE_BUFFER: usize = 16 * 1024 * 1024;
 /// With less, a few thousand agents that report at the same moment may lose something.
 const SMALL_BUFFER: usize = 2 * 1024 * 1024;
 
-/// Datagrams that are taken from a socket before others have their turn.
-const BATCH: usize = 256;
+/// Datagrams that are taken from a socket before others have their turn. Well below a
+/// millisecond's work, as the control loop may wait for it.
+const BATCH: usize = 64;
 
 /// How often refused datagrams are told in the log, at most.
 const TELL: Duration = Duration::from_secs(60);
@@ -197,9 +199,9 @@ impl Desk {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // What a panic may leave half done is one agent's business, and goes when that
-        // registers again.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        // Not poisoned by a panic: what one may leave half done is one agent's business,
+        // and goes when that registers again.
+        self.state.lock()
     }
 }
 
@@ -394,7 +396,9 @@ fn serve(shared: &Weak<Shared>, wake: &OwnedFd, clock: Clock) {
         }
         told.tell(broker, now);
         let has_news = broker.version() != version;
-        drop(guard);
+        // Whoever waits has it now. Otherwise this thread would take it again before the
+        // other one is awake, for as long as somebody floods it with datagrams.
+        MutexGuard::unlock_fair(guard);
         if has_news {
             desk.news.notify_one();
         }

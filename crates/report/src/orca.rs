@@ -7,8 +7,9 @@
 //! | `endpoint-load-metrics: JSON {"cpu_utilization": 0.3, "named_metrics": {"queue": 7}}` | JSON |
 //! | `endpoint-load-metrics-bin: CQAAAAAAANA/` | Protocol Buffers in Base64 |
 //!
-//! A report is taken as a whole or not at all. All of it is read in place: nothing here
-//! allocates or locks, as it runs for each response.
+//! A report is taken as a whole or not at all. It is read in place, as this runs for each
+//! response: nothing here locks, and nothing allocates but for names with escapes and for
+//! errors in the JSON form.
 
 use std::fmt;
 
