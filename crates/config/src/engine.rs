@@ -9,7 +9,7 @@ use toml::de::DeValue;
 
 use super::document::{Item, Report};
 use super::errors::{Errors, Problem};
-use super::fields::{Field, Limits, WRONG_TYPE};
+use super::fields::{Field, Limits, WRONG_TYPE, is_empty_list, one_or_each};
 use super::keys::{DAY, Key, TableDoc, docs, secs};
 use super::negotiator::Origin;
 use super::parse::{NAMES, Table, document, listens};
@@ -224,7 +224,7 @@ const BROKER: &str = r#"a broker's URL, as in "http://broker.example:8088""#;
 impl Field for Vec<Origin> {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
         let mut brokers: Vec<Origin> = Vec::new();
-        let mut one = |item: &Item<'_>, report: &mut Report<'_>| {
+        let one = |item: &Item<'_>, report: &mut Report<'_>| {
             let DeValue::String(text) = item.value else {
                 return report.wrong(item, WRONG_TYPE, BROKER.into());
             };
@@ -239,17 +239,10 @@ impl Field for Vec<Origin> {
                 Err(_) => report.wrong(item, "not a URL of a broker", BROKER.into()),
             }
         };
-        match item.value {
-            DeValue::Array(list) if list.is_empty() => {
-                return report.wrong(item, "no broker", self.allowed(limits));
-            }
-            DeValue::Array(list) => {
-                for element in item.elements(list) {
-                    one(&element, report);
-                }
-            }
-            _ => one(item, report),
+        if is_empty_list(item) {
+            return report.wrong(item, "no broker", self.allowed(limits));
         }
+        one_or_each(item, report, one);
         *self = brokers;
     }
 

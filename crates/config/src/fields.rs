@@ -533,6 +533,27 @@ fn socket_address(item: &Item<'_>, report: &mut Report<'_>) -> Option<SocketAddr
     None
 }
 
+/// Whether there is a list with nothing in it.
+pub(super) fn is_empty_list(item: &Item<'_>) -> bool {
+    matches!(item.value, DeValue::Array(list) if list.is_empty())
+}
+
+/// Gives `one` what stands there, or each element if that is a list.
+pub(super) fn one_or_each(
+    item: &Item<'_>,
+    report: &mut Report<'_>,
+    mut one: impl FnMut(&Item<'_>, &mut Report<'_>),
+) {
+    match item.value {
+        DeValue::Array(list) => {
+            for element in item.elements(list) {
+                one(&element, report);
+            }
+        }
+        _ => one(item, report),
+    }
+}
+
 /// The address of a member.
 impl Field for MemberConfig {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {

@@ -11,7 +11,10 @@ use evenkeel_core::load::LoadId;
 use toml::de::DeValue;
 
 use super::document::{Item, Report, entries, similar};
-use super::fields::{Blank, Field, Limits, WRONG_TYPE, choice_field, is_host_name, time, unknown};
+use super::fields::{
+    Blank, Field, Limits, WRONG_TYPE, choice_field, is_empty_list, is_host_name, one_or_each, time,
+    unknown,
+};
 use super::keys::{Key, KeyDoc, TableDoc, docs};
 use super::parse::{NAMES, Table};
 use super::{GroupConfig, MemberConfig};
@@ -366,7 +369,7 @@ const HOST: &str = r#"a host name or an IP address without port, as in "www.exam
 impl Field for Vec<String> {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
         let mut hosts: Vec<String> = Vec::new();
-        let mut one = |item: &Item<'_>, report: &mut Report<'_>| {
+        let one = |item: &Item<'_>, report: &mut Report<'_>| {
             let DeValue::String(text) = item.value else {
                 return report.wrong(item, WRONG_TYPE, HOST.into());
             };
@@ -378,17 +381,10 @@ impl Field for Vec<String> {
                 None => report.wrong(item, "not a host", HOST.into()),
             }
         };
-        match item.value {
-            DeValue::Array(list) if list.is_empty() => {
-                return report.wrong(item, "no host", self.allowed(limits));
-            }
-            DeValue::Array(list) => {
-                for element in item.elements(list) {
-                    one(&element, report);
-                }
-            }
-            _ => one(item, report),
+        if is_empty_list(item) {
+            return report.wrong(item, "no host", self.allowed(limits));
         }
+        one_or_each(item, report, one);
         *self = hosts;
     }
 
