@@ -14,7 +14,10 @@ use toml::de::DeValue;
 
 use super::document::{Item, Report, quote};
 use super::errors::{Errors, Problem};
-use super::fields::{Field, Limits, OUT_OF_RANGE, WRONG_TYPE, choice_field, host_port};
+use super::fields::{
+    ADDRESS, Field, Limits, OUT_OF_RANGE, WRONG_TYPE, choice_field, host_port, is_empty_list,
+    one_or_each,
+};
 use super::keys::{DAY, Key, TableDoc, docs, secs};
 use super::parse::{NAMES, Table, document, listens};
 use super::{MAX_FILE_SIZE, read_bounded};
@@ -630,7 +633,7 @@ impl Field for Address {
     }
 
     fn allowed(&self, _: &Limits) -> String {
-        r#"a host name or IP address with a port from 1 to 65535, as in "10.0.0.1:80", "app.example:80" or "[::1]:80""#.into()
+        ADDRESS.into()
     }
 }
 
@@ -762,21 +765,14 @@ impl Field for Option<bool> {
 impl Field for Texts {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
         let mut texts = Vec::new();
-        let mut one = |item: &Item<'_>, report: &mut Report<'_>| {
+        let one = |item: &Item<'_>, report: &mut Report<'_>| {
             let (before, mut text) = (report.problems(), String::new());
             text.read(item, limits, report);
             if report.problems() == before {
                 texts.push(text);
             }
         };
-        match item.value {
-            DeValue::Array(list) => {
-                for element in item.elements(list) {
-                    one(&element, report);
-                }
-            }
-            _ => one(item, report),
-        }
+        one_or_each(item, report, one);
         self.0 = texts;
     }
 
@@ -793,7 +789,7 @@ impl Field for Texts {
 impl Field for Vec<LoadId> {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
         let mut loads = Vec::new();
-        let mut one = |item: &Item<'_>, report: &mut Report<'_>| {
+        let one = |item: &Item<'_>, report: &mut Report<'_>| {
             let (before, mut load) = (report.problems(), LoadId::CPU);
             load.read(item, limits, report);
             if report.problems() == before && !load.is_utilization() {
@@ -802,17 +798,10 @@ impl Field for Vec<LoadId> {
                 loads.push(load);
             }
         };
-        match item.value {
-            DeValue::Array(list) if list.is_empty() => {
-                return report.wrong(item, "no load", self.allowed(limits));
-            }
-            DeValue::Array(list) => {
-                for element in item.elements(list) {
-                    one(&element, report);
-                }
-            }
-            _ => one(item, report),
+        if is_empty_list(item) {
+            return report.wrong(item, "no load", self.allowed(limits));
         }
+        one_or_each(item, report, one);
         *self = loads;
     }
 

@@ -476,17 +476,12 @@ impl Field for LoadId {
 impl Field for Vec<SocketAddr> {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
         let mut addresses = Vec::new();
-        match item.value {
-            DeValue::Array(list) if list.is_empty() => {
-                return report.wrong(item, "no address", self.allowed(limits));
-            }
-            DeValue::Array(list) => {
-                for element in item.elements(list) {
-                    addresses.extend(socket_address(&element, report));
-                }
-            }
-            _ => addresses.extend(socket_address(item, report)),
+        if is_empty_list(item) {
+            return report.wrong(item, "no address", self.allowed(limits));
         }
+        one_or_each(item, report, |item, report| {
+            addresses.extend(socket_address(item, report));
+        });
         *self = addresses;
     }
 
@@ -554,6 +549,9 @@ pub(super) fn one_or_each(
     }
 }
 
+/// What an address of a host and a port may be.
+pub(super) const ADDRESS: &str = r#"a host name or IP address with a port from 1 to 65535, as in "10.0.0.1:80", "app.example:80" or "[::1]:80""#;
+
 /// The address of a member.
 impl Field for MemberConfig {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
@@ -571,7 +569,7 @@ impl Field for MemberConfig {
     }
 
     fn allowed(&self, _: &Limits) -> String {
-        r#"a host name or IP address with a port from 1 to 65535, as in "10.0.0.1:80", "app.example:80" or "[::1]:80""#.into()
+        ADDRESS.into()
     }
 }
 
@@ -624,7 +622,7 @@ pub(super) fn is_host_name(host: &str) -> bool {
 impl Field for Vec<u16> {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
         let mut codes = Vec::new();
-        let mut one = |item: &Item<'_>, report: &mut Report<'_>| {
+        let one = |item: &Item<'_>, report: &mut Report<'_>| {
             let range = match item.value {
                 DeValue::Integer(_) => item.integer().map(|code| (code, code)),
                 DeValue::String(text) => match text.split_once('-') {
@@ -640,17 +638,10 @@ impl Field for Vec<u16> {
                 _ => report.wrong(item, "not a response code", CODES.into()),
             }
         };
-        match item.value {
-            DeValue::Array(list) if list.is_empty() => {
-                return report.wrong(item, "no response code", self.allowed(limits));
-            }
-            DeValue::Array(list) => {
-                for element in item.elements(list) {
-                    one(&element, report);
-                }
-            }
-            _ => one(item, report),
+        if is_empty_list(item) {
+            return report.wrong(item, "no response code", self.allowed(limits));
         }
+        one_or_each(item, report, one);
         codes.sort_unstable();
         codes.dedup();
         *self = codes;
