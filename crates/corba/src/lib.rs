@@ -1,0 +1,1 @@
+//! The OMG's load balancing and monitoring service, over IIOP.

@@ -1,0 +1,9 @@
+//! GIOP, the protocol of CORBA, as far as a load balancer needs it.
+//!
+//! Versions 1.0, 1.1 and 1.2 (OMG, *Common Object Request Broker Architecture*, part 2,
+//! *Interoperability*, version 3.3). Decoders take bytes from the network: every length
+//! is checked against what is there before anything is allocated, nesting is bounded, and
+//! what is ambiguous is refused.
+
+pub mod cdr;
+pub mod ior;
