@@ -12,6 +12,7 @@ use evenkeel_core::strategy::least_loaded::{CRITICAL_THRESHOLD, REJECT_THRESHOLD
 use evenkeel_core::strategy::{self, Param, Values};
 use toml::de::DeValue;
 
+use super::agent::Address;
 use super::document::{Entry, Item, Report, entries, quote, similar};
 use super::{AccessLog, MemberConfig, Orca, OrcaService, Protocol};
 
@@ -346,7 +347,8 @@ blank!(
     PathBuf,
     Duration,
     Orca,
-    OrcaService
+    OrcaService,
+    Address
 );
 
 impl Blank for Weight {

@@ -327,28 +327,37 @@ pub(super) static HTTP: &[Key<HttpOptions>] = &[
 
 /// Tables that are nothing but their keys.
 macro_rules! table_field {
-    ($type:ty, $keys:ident, $what:literal) => {
-        impl Field for $type {
-            fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
-                match Table::open(item) {
+    ($type:ty, $keys:path, $what:literal) => {
+        impl $crate::fields::Field for $type {
+            fn read(
+                &mut self,
+                item: &$crate::document::Item<'_>,
+                limits: &$crate::fields::Limits,
+                report: &mut $crate::document::Report<'_>,
+            ) {
+                match $crate::parse::Table::open(item) {
                     Some(mut table) => {
                         table.read($keys, self, report);
                         table.finish(report);
                     }
-                    None => report.wrong(item, WRONG_TYPE, self.allowed(limits)),
+                    None => {
+                        let allowed = self.allowed(limits);
+                        report.wrong(item, $crate::fields::WRONG_TYPE, allowed);
+                    }
                 }
             }
 
-            fn show(&self, _: &Limits) -> Option<String> {
+            fn show(&self, _: &$crate::fields::Limits) -> Option<String> {
                 None
             }
 
-            fn allowed(&self, _: &Limits) -> String {
+            fn allowed(&self, _: &$crate::fields::Limits) -> String {
                 $what.into()
             }
         }
     };
 }
+pub(super) use table_field;
 table_field!(HttpOptions, HTTP, "a table of HTTP options");
 table_field!(AlertSettings, ALERT, "a table of alert settings");
 
@@ -374,7 +383,8 @@ pub(super) static GROUP_OWN: &[Key<GroupConfig>] = &[
     },
 ];
 
-/// Keys of a group that `[defaults]` can have, too.
+/// Keys of a group that `[defaults]` can have, too, and that make sense whoever its members
+/// are.
 pub(super) static GROUP: &[Key<GroupConfig>] = &[
     Key {
         name: "strategy",
@@ -470,6 +480,10 @@ pub(super) static GROUP: &[Key<GroupConfig>] = &[
               members that give far more of those than the others are taken out for that.",
         example: "3",
     },
+];
+
+/// Further keys that `[defaults]` can have, too: of a group whose members are addresses.
+pub(super) static ADDRESSED: &[Key<GroupConfig>] = &[
     Key {
         name: "max_queue",
         field: |group| &mut group.max_queue,
@@ -982,6 +996,7 @@ pub(super) fn tables() -> Vec<TableDoc> {
     rule_keys.extend(docs(RULE, rule()));
     let mut group_keys = docs(GROUP_OWN, group());
     group_keys.extend(docs(GROUP, group()));
+    group_keys.extend(docs(ADDRESSED, group()));
     let mut tables = vec![
         TableDoc {
             header: "",
@@ -1064,5 +1079,6 @@ pub(super) fn tables() -> Vec<TableDoc> {
     ];
     tables.extend(super::broker::tables());
     tables.extend(super::negotiator::tables());
+    tables.extend(super::corba::tables());
     tables
 }

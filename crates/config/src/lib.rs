@@ -19,6 +19,7 @@ use evenkeel_core::strategy::{Values, default_kind};
 
 pub mod agent;
 mod broker;
+mod corba;
 mod document;
 pub mod engine;
 mod errors;
@@ -34,6 +35,7 @@ mod tests;
 pub mod watch;
 
 pub use broker::Broker;
+pub use corba::Corba;
 pub use errors::{Errors, Problem};
 pub use negotiator::{Class, Cluster, Negotiator, Origin, Quantum, Scheme, Terms};
 pub use parse::parse;
@@ -99,6 +101,8 @@ pub struct Config {
     pub negotiator: Option<Negotiator>,
     /// Clusters that they negotiate for, in the order of the file. Names are unique.
     pub clusters: Vec<Cluster>,
+    /// The CORBA service; `None` is none.
+    pub corba: Option<Corba>,
     /// What is allowed but probably not meant (a group that nobody uses).
     pub warnings: Vec<Problem>,
 }
@@ -115,6 +119,7 @@ impl Default for Config {
             broker: None,
             negotiator: None,
             clusters: Vec::new(),
+            corba: None,
             warnings: Vec::new(),
         }
     }

@@ -84,6 +84,7 @@ fn document_to_config(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>
     if let Some(mut table) = top.table("defaults", report) {
         table.read(keys::RULE, &mut defaults.rule, report);
         table.read(keys::GROUP, &mut defaults.group, report);
+        table.read(keys::ADDRESSED, &mut defaults.group, report);
         table.finish(report);
     }
 
@@ -96,6 +97,7 @@ fn document_to_config(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>
         };
         table.read(keys::GROUP_OWN, &mut group, report);
         table.read(keys::GROUP, &mut group, report);
+        table.read(keys::ADDRESSED, &mut group, report);
         check_alert(&table, &group, report);
         if !group.agents_may_join {
             table.require("members", report);
@@ -150,6 +152,7 @@ fn document_to_config(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>
     }
     (config.negotiator, config.clusters) = (negotiator, clusters);
     config.broker = super::broker::read(&mut top, folder, report);
+    config.corba = super::corba::read(&mut top, folder, &mut listening, report);
     for (span, group) in &groups {
         if group.agents_may_join && config.broker.is_none() {
             let path = super::document::join("group", &group.name);
@@ -172,7 +175,7 @@ struct Defaults {
 }
 
 /// Alerts move nobody where nobody is bound.
-fn check_alert(table: &Table<'_>, group: &GroupConfig, report: &mut Report<'_>) {
+pub(super) fn check_alert(table: &Table<'_>, group: &GroupConfig, report: &mut Report<'_>) {
     let settings = &group.settings;
     let wants = settings.alert.close_idle.is_some() || settings.alert.move_sessions;
     if table.given("alert") && wants && settings.granularity == Granularity::PerRequest {
@@ -219,6 +222,7 @@ fn read_rule(
         keys::GROUP_OWN
             .iter()
             .chain(keys::GROUP)
+            .chain(keys::ADDRESSED)
             .map(|key| key.name)
     };
     if table.given("group") {
@@ -245,6 +249,7 @@ fn read_rule(
     };
     table.read(keys::GROUP_OWN, &mut group, report);
     table.read(keys::GROUP, &mut group, report);
+    table.read(keys::ADDRESSED, &mut group, report);
     check_alert(table, &group, report);
     warn_of_twins(&group, &table.name_span, &table.path, report);
     match shared.get(&rule.name) {

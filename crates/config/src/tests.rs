@@ -706,8 +706,8 @@ fn document_with(header: &str, line: &str) -> String {
             let rest = own.into_iter().filter(|own| own.split(' ').next() != key);
             format!("{header}\n{line}\n{}", rest.collect::<Vec<_>>().join("\n"))
         }
-        "[negotiator]" if line.starts_with("listen") => format!("{header}\n{line}"),
-        "[negotiator]" => format!("{header}\nlisten = \"127.0.0.1:80\"\n{line}"),
+        "[negotiator]" | "[corba]" if line.starts_with("listen") => format!("{header}\n{line}"),
+        "[negotiator]" | "[corba]" => format!("{header}\nlisten = \"127.0.0.1:80\"\n{line}"),
         "[cluster.x]" if line.starts_with("group") => cluster(line),
         "[cluster.x]" => cluster(&format!("group = \"g\"\n{line}")),
         "[cluster.x.class.y]" => cluster(&format!("group = \"g\"\n{header}\n{line}")),

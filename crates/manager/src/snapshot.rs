@@ -10,7 +10,7 @@ use evenkeel_core::member::Member;
 use tokio::sync::Notify;
 
 use crate::config::negotiator::origin_of;
-use crate::config::{Broker, Cluster, MemberConfig, Negotiator, Orca, Origin, Rule};
+use crate::config::{Broker, Cluster, Corba, MemberConfig, Negotiator, Orca, Origin, Rule};
 use crate::counts::ReportCounts;
 
 /// All rules of one configuration, with live changes applied. Workers receive each
@@ -27,6 +27,8 @@ pub struct Snapshot {
     pub negotiator: Option<Negotiator>,
     /// What they negotiate for, in the order of the file.
     pub clusters: Vec<Arc<ClusterSnapshot>>,
+    /// The CORBA service; `None` is none.
+    pub corba: Option<Arc<Corba>>,
 }
 
 /// A cluster with the handle of its group.

@@ -515,10 +515,15 @@ impl State {
         let clusters = self.next_clusters(old);
         let broker = self.inputs.config.broker.clone();
         let negotiator = self.inputs.config.negotiator.clone();
+        let corba = match (&old.corba, &self.inputs.config.corba) {
+            (Some(old), Some(new)) if **old == *new => Some(Arc::clone(old)),
+            (_, new) => new.clone().map(Arc::new),
+        };
         let same = same_objects(&old.rules, &rules)
             && same_objects(&old.clusters, &clusters)
             && old.broker == broker
-            && old.negotiator == negotiator;
+            && old.negotiator == negotiator
+            && old.corba == corba;
         if same && old.generation == generation {
             return Arc::clone(old);
         }
@@ -528,6 +533,7 @@ impl State {
             broker,
             negotiator,
             clusters,
+            corba,
         })
     }
 
