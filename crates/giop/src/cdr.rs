@@ -285,6 +285,15 @@ impl Writer {
         }
     }
 
+    /// Appends to `bytes`, at whose end the alignment starts.
+    pub fn append(bytes: Vec<u8>, endian: Endian) -> Self {
+        Writer {
+            before: bytes.len().wrapping_neg(),
+            bytes,
+            endian,
+        }
+    }
+
     /// Writes an encapsulation: starts with the octet that says the byte order.
     pub fn encapsulation(endian: Endian) -> Self {
         let mut writer = Writer::new(endian);
@@ -299,7 +308,8 @@ impl Writer {
 
     /// Where the next byte will stand, from the start of the alignment.
     pub fn position(&self) -> usize {
-        self.before + self.bytes.len()
+        // `before` is negative, in two's complement, after `append`.
+        self.before.wrapping_add(self.bytes.len())
     }
 
     /// What has been written.

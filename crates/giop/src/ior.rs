@@ -1,6 +1,23 @@
-//! Object references.
+//! Object references, and the strings that stand for them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::cdr::{CdrError, Endian, Reader, Writer};
+use crate::context::CodeSetInfo;
+
+/// Tag of the profile for IIOP.
+pub const TAG_INTERNET_IOP: u32 = 0;
+/// Tag of a component: the kind of ORB that made the reference.
+pub const TAG_ORB_TYPE: u32 = 0;
+/// Tag of a component: the server's code sets ([`CodeSetInfo`]).
+pub const TAG_CODE_SETS: u32 = 1;
+/// Tag of a component: one more address of the server.
+pub const TAG_ALTERNATE_IIOP_ADDRESS: u32 = 3;
 
 /// An interoperable object reference (IOR).
+///
+/// It reads and writes `IOR:` strings by [`FromStr`] and [`fmt::Display`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Ior {
     /// Repository id of the object's interface; empty with no profiles is nil.
@@ -12,7 +29,7 @@ pub struct Ior {
 /// One way to reach an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Profile {
-    /// TAG_INTERNET_IOP (0).
+    /// TAG_INTERNET_IOP (0), version 1.x.
     Iiop(IiopProfile),
     /// Any other, kept as it is.
     Other(Tagged),
@@ -40,4 +57,278 @@ pub struct Tagged {
     pub tag: u32,
     /// The data.
     pub data: Vec<u8>,
+}
+
+/// A string that is no reference.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IorError {
+    /// It starts with something else than `IOR:`.
+    #[error("a reference starts with \"IOR:\"")]
+    NoIor,
+    /// What follows is no hexadecimal number of whole bytes.
+    #[error("character {at} of the reference is no hexadecimal digit of a whole byte")]
+    NoHex {
+        /// Which character, from 0.
+        at: usize,
+    },
+    /// The bytes are no reference.
+    #[error("the reference is damaged: {0}")]
+    Cdr(#[from] CdrError),
+}
+
+impl Ior {
+    /// The reference of an object behind IIOP 1.2 at one address.
+    pub fn iiop(type_id: &str, host: &str, port: u16, object_key: &[u8]) -> Self {
+        Ior {
+            type_id: type_id.into(),
+            profiles: vec![Profile::Iiop(IiopProfile {
+                minor: 2,
+                host: host.into(),
+                port,
+                object_key: object_key.into(),
+                components: Vec::new(),
+            })],
+        }
+    }
+
+    /// Whether it is nil: it refers to nothing.
+    pub fn is_nil(&self) -> bool {
+        self.profiles.is_empty()
+    }
+
+    /// Its profiles for IIOP, best first.
+    pub fn iiop_profiles(&self) -> impl Iterator<Item = &IiopProfile> {
+        self.profiles.iter().filter_map(|profile| match profile {
+            Profile::Iiop(iiop) => Some(iiop),
+            Profile::Other(_) => None,
+        })
+    }
+
+    /// Reads one as it stands in messages.
+    pub fn read(reader: &mut Reader<'_>) -> Result<Self, CdrError> {
+        let type_id = reader.read_string("type id of a reference")?.into_owned();
+        let count = reader.read_len(8, "profiles of a reference")?;
+        let profiles = (0..count).map(|_| {
+            let (tag, data) = read_tagged(reader)?;
+            Profile::decode(tag, data)
+        });
+        Ok(Ior {
+            type_id,
+            profiles: profiles.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Writes it as it stands in messages. Nothing in it is aligned to more than 4, so the
+    /// same bytes are good wherever a multiple of 4 is the start.
+    pub fn write(&self, writer: &mut Writer) {
+        writer.write_string(&self.type_id);
+        writer.write_len(self.profiles.len());
+        for profile in &self.profiles {
+            profile.write(writer);
+        }
+    }
+}
+
+impl Profile {
+    /// Reads the data of a profile with that tag.
+    pub fn decode(tag: u32, data: &[u8]) -> Result<Self, CdrError> {
+        if tag == TAG_INTERNET_IOP
+            && let Some(iiop) = IiopProfile::decode(data)?
+        {
+            return Ok(Profile::Iiop(iiop));
+        }
+        let data = data.into();
+        Ok(Profile::Other(Tagged { tag, data }))
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        match self {
+            Profile::Iiop(iiop) => {
+                writer.write_u32(TAG_INTERNET_IOP);
+                writer.write_octets(&iiop.encode(writer.endian()));
+            }
+            Profile::Other(other) => other.write(writer),
+        }
+    }
+}
+
+impl Tagged {
+    fn write(&self, writer: &mut Writer) {
+        writer.write_u32(self.tag);
+        writer.write_octets(&self.data);
+    }
+}
+
+fn read_tagged<'a>(reader: &mut Reader<'a>) -> Result<(u32, &'a [u8]), CdrError> {
+    let tag = reader.read_u32()?;
+    Ok((tag, reader.read_octets("tagged data")?))
+}
+
+/// Version, host, port and key of an IIOP profile, which all versions have, unless the
+/// version is not 1.x.
+struct Front<'a> {
+    minor: u8,
+    host: std::borrow::Cow<'a, str>,
+    port: u16,
+    object_key: &'a [u8],
+}
+
+impl<'a> Front<'a> {
+    fn read(reader: &mut Reader<'a>) -> Result<Option<Self>, CdrError> {
+        let major = reader.read_u8()?;
+        let minor = reader.read_u8()?;
+        if major != 1 {
+            return Ok(None);
+        }
+        Ok(Some(Front {
+            minor,
+            host: reader.read_string("host of a profile")?,
+            port: reader.read_u16()?,
+            object_key: reader.read_octets("object key of a profile")?,
+        }))
+    }
+}
+
+/// The object key in the data of a profile with that tag, if it is of IIOP 1.x.
+pub(crate) fn key_of_profile(tag: u32, data: &[u8]) -> Option<&[u8]> {
+    if tag != TAG_INTERNET_IOP {
+        return None;
+    }
+    let mut reader = Reader::of_encapsulation(data).ok()?;
+    Front::read(&mut reader)
+        .ok()
+        .flatten()
+        .map(|front| front.object_key)
+}
+
+impl IiopProfile {
+    /// Reads a profile's data; none if the version is not 1.x. What stands behind its end
+    /// in later minor versions is left out.
+    pub fn decode(data: &[u8]) -> Result<Option<Self>, CdrError> {
+        let mut reader = Reader::of_encapsulation(data)?;
+        let Some(front) = Front::read(&mut reader)? else {
+            return Ok(None);
+        };
+        let mut components = Vec::new();
+        if front.minor > 0 {
+            let count = reader.read_len(8, "components of a profile")?;
+            for _ in 0..count {
+                let (tag, data) = read_tagged(&mut reader)?;
+                let data = data.into();
+                components.push(Tagged { tag, data });
+            }
+        }
+        Ok(Some(IiopProfile {
+            minor: front.minor,
+            host: front.host.into_owned(),
+            port: front.port,
+            object_key: front.object_key.into(),
+            components,
+        }))
+    }
+
+    /// The profile's data.
+    pub fn encode(&self, endian: Endian) -> Vec<u8> {
+        let mut writer = Writer::encapsulation(endian);
+        writer.write_u8(1);
+        writer.write_u8(self.minor);
+        writer.write_string(&self.host);
+        writer.write_u16(self.port);
+        writer.write_octets(&self.object_key);
+        if self.minor > 0 {
+            writer.write_len(self.components.len());
+            for component in &self.components {
+                component.write(&mut writer);
+            }
+        }
+        writer.into_bytes()
+    }
+
+    /// The data of the first component with that tag.
+    pub fn component(&self, tag: u32) -> Option<&[u8]> {
+        let found = self.components.iter().find(|c| c.tag == tag);
+        found.map(|component| component.data.as_slice())
+    }
+
+    /// The kind of ORB that made the reference, if it says so. The OMG keeps the list.
+    pub fn orb_type(&self) -> Option<u32> {
+        let data = self.component(TAG_ORB_TYPE)?;
+        Reader::of_encapsulation(data).ok()?.read_u32().ok()
+    }
+
+    /// The server's code sets, if it says them.
+    pub fn code_sets(&self) -> Option<CodeSetInfo> {
+        CodeSetInfo::decode(self.component(TAG_CODE_SETS)?).ok()
+    }
+
+    /// Where the server listens: host and port, and then those of its alternate addresses
+    /// that can be read.
+    pub fn addresses(&self) -> impl Iterator<Item = (String, u16)> {
+        let more = self.components.iter().filter_map(|component| {
+            if component.tag != TAG_ALTERNATE_IIOP_ADDRESS {
+                return None;
+            }
+            let mut reader = Reader::of_encapsulation(&component.data).ok()?;
+            let host = reader.read_string("alternate host").ok()?.into_owned();
+            Some((host, reader.read_u16().ok()?))
+        });
+        std::iter::once((self.host.clone(), self.port)).chain(more)
+    }
+}
+
+impl Tagged {
+    /// A component that says one more address of the server.
+    pub fn alternate_address(host: &str, port: u16) -> Self {
+        let mut writer = Writer::encapsulation(Endian::NATIVE);
+        writer.write_string(host);
+        writer.write_u16(port);
+        Tagged {
+            tag: TAG_ALTERNATE_IIOP_ADDRESS,
+            data: writer.into_bytes(),
+        }
+    }
+
+    /// A component that says the server's code sets.
+    pub fn code_sets(info: &CodeSetInfo) -> Self {
+        Tagged {
+            tag: TAG_CODE_SETS,
+            data: info.encode(Endian::NATIVE),
+        }
+    }
+}
+
+impl fmt::Display for Ior {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut writer = Writer::encapsulation(Endian::NATIVE);
+        self.write(&mut writer);
+        f.write_str("IOR:")?;
+        writer
+            .bytes()
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for Ior {
+    type Err = IorError;
+
+    /// Reads an `IOR:` string, with digits of either case. White space around it, as in
+    /// files, is left out.
+    fn from_str(text: &str) -> Result<Self, IorError> {
+        let text = text.trim();
+        let hex = match text.split_at_checked(4) {
+            Some((start, hex)) if start.eq_ignore_ascii_case("IOR:") => hex.as_bytes(),
+            _ => return Err(IorError::NoIor),
+        };
+        let digit = |at: usize| {
+            let digit = hex.get(at).and_then(|&c| char::from(c).to_digit(16));
+            digit.ok_or(IorError::NoHex { at: at + 4 })
+        };
+        let bytes = (0..hex.len()).step_by(2).map(|at| {
+            // Two digits are at most 255.
+            Ok((digit(at)? << 4 | digit(at + 1)?) as u8)
+        });
+        let bytes = bytes.collect::<Result<Vec<_>, IorError>>()?;
+        Ok(Ior::read(&mut Reader::of_encapsulation(&bytes)?)?)
+    }
 }

@@ -6,4 +6,7 @@
 //! what is ambiguous is refused.
 
 pub mod cdr;
+pub mod context;
+pub mod exception;
 pub mod ior;
+pub mod message;

@@ -1,0 +1,346 @@
+//! What is encoded is decoded to the same, in all versions and byte orders, and no bytes
+//! make a decoder panic.
+
+use evenkeel_giop::cdr::{Endian, Reader, Writer};
+use evenkeel_giop::context::{CodeSetChoice, CodeSetInfo, CodeSets, Contexts, ServiceContext};
+use evenkeel_giop::ior::{IiopProfile, Ior, Profile, Tagged};
+use evenkeel_giop::message::{
+    Content, Fragment, GiopError, Header, LocateReply, LocateRequest, LocateStatus, Message, Reply,
+    ReplyStatus, Request, Target, Version,
+};
+use proptest::prelude::*;
+
+const VERSIONS: [Version; 3] = [Version::V1_0, Version::V1_1, Version::V1_2];
+
+fn version() -> impl Strategy<Value = Version> {
+    prop::sample::select(&VERSIONS[..])
+}
+
+fn endian() -> impl Strategy<Value = Endian> {
+    prop::sample::select(&[Endian::Big, Endian::Little][..])
+}
+
+fn octets() -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(any::<u8>(), 0..24)
+}
+
+fn tagged() -> impl Strategy<Value = Tagged> {
+    // Never tag 0, which is another variant in a reference.
+    (1..=u32::MAX, octets()).prop_map(|(tag, data)| Tagged { tag, data })
+}
+
+fn profile() -> impl Strategy<Value = Profile> {
+    let iiop = (
+        0u8..4,
+        "[a-z0-9.:]{0,12}",
+        any::<u16>(),
+        octets(),
+        prop::collection::vec(tagged(), 0..3),
+    );
+    prop_oneof![
+        tagged().prop_map(Profile::Other),
+        iiop.prop_map(|(minor, host, port, object_key, mut components)| {
+            if minor == 0 {
+                components.clear();
+            }
+            Profile::Iiop(IiopProfile {
+                minor,
+                host,
+                port,
+                object_key,
+                components,
+            })
+        }),
+    ]
+}
+
+fn ior() -> impl Strategy<Value = Ior> {
+    ("[ -~ü]{0,20}", prop::collection::vec(profile(), 0..4))
+        .prop_map(|(type_id, profiles)| Ior { type_id, profiles })
+}
+
+/// The parts that messages are made of, owned.
+#[derive(Clone, Debug)]
+struct Parts {
+    kind: u8,
+    id: u32,
+    flags: u8,
+    mode: u8,
+    key: Vec<u8>,
+    number: u32,
+    ior: Ior,
+    operation: String,
+    contexts: Vec<(u32, Vec<u8>)>,
+    principal: Vec<u8>,
+    body: Vec<u8>,
+    body_at: usize,
+}
+
+fn parts() -> impl Strategy<Value = Parts> {
+    (
+        (0u8..8, any::<u32>(), 0u8..4, 0u8..3, octets(), 0u32..6),
+        (ior(), "[a-z_]{0,12}", octets(), octets(), 0usize..16),
+        prop::collection::vec((any::<u32>(), octets()), 0..4),
+    )
+        .prop_map(
+            |(
+                (kind, id, flags, mode, key, number),
+                (ior, operation, principal, body, body_at),
+                contexts,
+            )| {
+                Parts {
+                    kind,
+                    id,
+                    flags,
+                    mode,
+                    key,
+                    number,
+                    ior,
+                    operation,
+                    contexts,
+                    principal,
+                    body,
+                    body_at,
+                }
+            },
+        )
+}
+
+impl Parts {
+    fn target(&self, version: Version) -> Target<'_> {
+        match self.mode {
+            1 if version == Version::V1_2 => Target::Profile {
+                tag: self.number,
+                data: &self.key,
+            },
+            2 if version == Version::V1_2 => Target::Reference {
+                selected: self.number,
+                ior: self.ior.clone(),
+            },
+            _ => Target::Key(&self.key),
+        }
+    }
+
+    fn content<'a>(&'a self, version: Version, contexts: &'a [ServiceContext<'a>]) -> Content<'a> {
+        let contexts = Contexts::given(contexts);
+        let new = version == Version::V1_2;
+        match self.kind {
+            0 => Content::Request(Request {
+                request_id: self.id,
+                request_id_at: 0,
+                response_flags: if new { self.flags } else { self.flags & 1 },
+                target: self.target(version),
+                operation: &self.operation,
+                contexts,
+                principal: if new { &[] } else { &self.principal },
+                body: &self.body,
+                body_at: if new { 0 } else { self.body_at },
+            }),
+            1 => Content::Reply(Reply {
+                request_id: self.id,
+                request_id_at: 0,
+                status: [
+                    ReplyStatus::NoException,
+                    ReplyStatus::UserException,
+                    ReplyStatus::SystemException,
+                    ReplyStatus::LocationForward,
+                    ReplyStatus::LocationForwardPerm,
+                    ReplyStatus::NeedsAddressingMode,
+                ][if new { self.number } else { self.number % 4 } as usize],
+                contexts,
+                body: &self.body,
+                body_at: if new { 0 } else { self.body_at / 4 * 4 },
+            }),
+            2 => Content::CancelRequest {
+                request_id: self.id,
+            },
+            3 => Content::LocateRequest(LocateRequest {
+                request_id: self.id,
+                target: self.target(version),
+            }),
+            4 => Content::LocateReply(LocateReply {
+                request_id: self.id,
+                status: [
+                    LocateStatus::UnknownObject,
+                    LocateStatus::ObjectHere,
+                    LocateStatus::ObjectForward,
+                    LocateStatus::ObjectForwardPerm,
+                    LocateStatus::SystemException,
+                    LocateStatus::NeedsAddressingMode,
+                ][if new { self.number } else { self.number % 3 } as usize],
+                body: &self.body,
+            }),
+            5 => Content::CloseConnection,
+            7 if version > Version::V1_0 => Content::Fragment(Fragment {
+                request_id: new.then_some(self.id),
+                data: &self.body,
+            }),
+            _ => Content::MessageError,
+        }
+    }
+}
+
+/// The same without what encoding fills up and where things stand.
+fn plain<'a>(content: Content<'a>, given: &Content<'a>) -> Content<'a> {
+    match (content, given) {
+        (Content::Request(got), Content::Request(given)) => {
+            assert!(got.principal.starts_with(given.principal));
+            assert!(got.principal.len() - given.principal.len() < 8);
+            if !got.body.is_empty() {
+                assert_eq!(got.body_at % 8, given.body_at % 8);
+            }
+            Content::Request(Request {
+                request_id_at: given.request_id_at,
+                body_at: given.body_at,
+                principal: given.principal,
+                ..got
+            })
+        }
+        (Content::Reply(got), Content::Reply(given)) => {
+            let extra = got.contexts.len() - given.contexts.len();
+            assert!(extra <= 1);
+            assert!(
+                got.contexts
+                    .iter()
+                    .take(given.contexts.len())
+                    .eq(given.contexts.iter())
+            );
+            if !got.body.is_empty() {
+                assert_eq!(got.body_at % 8, given.body_at % 8);
+            }
+            Content::Reply(Reply {
+                request_id_at: given.request_id_at,
+                body_at: given.body_at,
+                contexts: given.contexts.clone(),
+                ..got
+            })
+        }
+        (content, _) => content,
+    }
+}
+
+proptest! {
+    #[test]
+    fn messages(parts in parts(), version in version(), endian in endian(), ahead in octets()) {
+        let contexts: Vec<_> = parts
+            .contexts
+            .iter()
+            .map(|(id, data)| ServiceContext { id: *id, data })
+            .collect();
+        let content = parts.content(version, &contexts);
+        let mut out = ahead.clone();
+        content.encode(version, endian, &mut out).unwrap();
+        prop_assert_eq!(&out[..ahead.len()], &ahead[..]);
+        let message = Message::whole(&out[ahead.len()..]).unwrap();
+        prop_assert_eq!(message.header.version, version);
+        prop_assert_eq!(message.header.endian, endian);
+        let got = message.content().unwrap();
+        if let Content::Request(Request { request_id_at: at, .. })
+        | Content::Reply(Reply { request_id_at: at, .. }) = got
+        {
+            let mut reader = Reader::after(at, &message.bytes[at..], endian);
+            prop_assert_eq!(reader.read_u32(), Ok(parts.id));
+        }
+        prop_assert_eq!(plain(got, &content), content);
+    }
+
+    #[test]
+    fn damaged_messages_are_refused_or_are_others(
+        parts in parts(),
+        version in version(),
+        endian in endian(),
+        cut in 0usize..64,
+        change in any::<u8>(),
+    ) {
+        let content = parts.content(version, &[]);
+        let mut out = Vec::new();
+        content.encode(version, endian, &mut out).unwrap();
+        let at = cut.min(out.len() - 1);
+        out[at] ^= change;
+        for end in [at, out.len()] {
+            let bytes = &out[..end];
+            if let Ok(Some(header)) = Header::peek(bytes, 1 << 20) {
+                let message = Message { header, bytes };
+                if let Ok(content) = message.content() {
+                    // Whatever was taken can be passed on, or is refused.
+                    for version in VERSIONS {
+                        let mut out = Vec::new();
+                        match content.encode(version, endian, &mut out) {
+                            Ok(()) => prop_assert!(Message::whole(&out).unwrap().content().is_ok()),
+                            Err(_) => prop_assert!(out.is_empty()),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn references(ior in ior(), endian in endian(), words in 0usize..4) {
+        let mut writer = Writer::after(4 * words, endian);
+        ior.write(&mut writer);
+        // The same bytes wherever a multiple of 4 is the start.
+        let mut elsewhere = Writer::new(endian);
+        ior.write(&mut elsewhere);
+        prop_assert_eq!(writer.bytes(), elsewhere.bytes());
+        let got = Ior::read(&mut Reader::new(writer.bytes(), endian)).unwrap();
+        prop_assert_eq!(&got, &ior);
+        let text = ior.to_string();
+        prop_assert_eq!(&text.parse::<Ior>().unwrap(), &ior);
+        let upper = text.to_ascii_uppercase();
+        prop_assert_eq!(&upper.parse::<Ior>().unwrap(), &ior);
+    }
+
+    #[test]
+    fn no_string_makes_a_reference_panic(text in "(?i:ior:)?[0-9a-fA-F]{0,200}", any in ".*") {
+        let _ = text.parse::<Ior>();
+        let _ = any.parse::<Ior>();
+    }
+
+    #[test]
+    fn code_sets(chars in any::<u32>(), wchars in any::<u32>(), endian in endian(),
+                 conversion in prop::collection::vec(any::<u32>(), 0..4)) {
+        let sets = CodeSets { chars, wchars };
+        prop_assert_eq!(CodeSets::decode(&sets.encode(endian)), Ok(sets));
+        let info = CodeSetInfo {
+            chars: CodeSetChoice { native: chars, conversion },
+            wchars: CodeSetChoice { native: wchars, conversion: vec![] },
+        };
+        prop_assert_eq!(CodeSetInfo::decode(&info.encode(endian)), Ok(info));
+    }
+
+    #[test]
+    fn a_body_keeps_its_alignment_behind_another_key_and_in_another_version(
+        parts in parts(),
+        from in version(),
+        to in version(),
+        endian in endian(),
+        key in octets(),
+    ) {
+        let content = Parts { kind: 0, mode: 0, ..parts.clone() };
+        let content = content.content(from, &[]);
+        let mut bytes = Vec::new();
+        content.encode(from, endian, &mut bytes).unwrap();
+        let Ok(Content::Request(request)) = Message::whole(&bytes).unwrap().content() else {
+            unreachable!()
+        };
+        let mut out = Vec::new();
+        let onward = Request { target: Target::Key(&key), ..request.clone() };
+        let aligned = request.body_at % 8 == 0 || request.body.is_empty();
+        match onward.encode(to, endian, &mut out) {
+            Ok(()) => {
+                prop_assert!(to < Version::V1_2 || aligned);
+                let Ok(Content::Request(got)) = Message::whole(&out).unwrap().content() else {
+                    unreachable!()
+                };
+                prop_assert_eq!(got.target, Target::Key(&key));
+                prop_assert_eq!(got.body, request.body);
+                prop_assert!(got.body.is_empty() || got.body_at % 8 == request.body_at % 8);
+            }
+            Err(error) => {
+                prop_assert!(to == Version::V1_2 && !aligned);
+                prop_assert!(matches!(error, GiopError::NotInVersion { .. }), "{}", error);
+            }
+        }
+    }
+}
