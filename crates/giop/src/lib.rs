@@ -10,3 +10,4 @@ pub mod context;
 pub mod exception;
 pub mod ior;
 pub mod message;
+pub mod server;
