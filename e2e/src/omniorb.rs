@@ -1,0 +1,138 @@
+//! Servers and clients of omniORB, as its packages have it: see `e2e/corba/omniorb`.
+
+use std::fs::{self, File};
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::process::{installed, program};
+use crate::script::Script;
+
+/// Whether omniORB, and what builds a program with it, are installed.
+pub fn can_run() -> bool {
+    installed(&["omniidl", "c++", "make", "pkg-config"])
+}
+
+/// A server with a `PeerTest::Peer` and a `PeerTest::SessionFactory`, killed when dropped.
+pub struct Server {
+    script: Script,
+    peer: String,
+    sessions: String,
+}
+
+impl Server {
+    /// Starts a server that calls itself `name`, and waits until it serves.
+    ///
+    /// `arguments` are further ones for the ORB, such as `-ORBInitRef`. It listens on a port
+    /// of its own unless they say where (`-ORBendPoint giop:tcp:127.0.0.1:PORT`).
+    pub fn start(name: &str, arguments: &[&str]) -> Self {
+        let mut command = peer();
+        command.args(["server", name]).args(arguments);
+        if !arguments.contains(&"-ORBendPoint") {
+            command.args(["-ORBendPoint", "giop:tcp:127.0.0.1:"]);
+        }
+        let script = Script::start(&mut command);
+        let [peer, sessions] = [script.line(), script.line()];
+        assert!(peer.starts_with("IOR:"), "no reference: {peer}");
+        assert_eq!(script.line(), "ready");
+        Self {
+            script,
+            peer,
+            sessions,
+        }
+    }
+
+    /// The reference of its `Peer`: `IOR:…`.
+    pub fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// The reference of its `SessionFactory`.
+    pub fn sessions(&self) -> &str {
+        &self.sessions
+    }
+
+    /// How many requests its objects have answered.
+    pub fn served(&mut self) -> u64 {
+        let served = self.script.ask("served");
+        served.parse().expect("a number")
+    }
+}
+
+/// A client, killed when dropped.
+pub struct Client(Script);
+
+impl Client {
+    /// A client that makes the calls it is told to: `client.ask("who")`, and other
+    /// operations as `client.cc` lists them. An exception is `error NAME MINOR COMPLETED`.
+    ///
+    /// `reference` may also be `corbaloc:…`, or a name given with `-ORBInitRef`.
+    pub fn start(reference: &str, arguments: &[&str]) -> Self {
+        let client = Self::repeat(reference, "", arguments);
+        assert_eq!(client.line(), "ready");
+        client
+    }
+
+    /// A client that repeats an operation, as told by `--count N`, `--rate HZ`, `--warm N`,
+    /// `--each` and `--latencies`: see `client.cc` for what it prints.
+    pub fn repeat(reference: &str, operation: &str, arguments: &[&str]) -> Self {
+        let mut command = peer();
+        command.args(["client", reference]);
+        command.args(operation.split_whitespace()).args(arguments);
+        Self(Script::start(&mut command))
+    }
+}
+
+macro_rules! scripted {
+    ($program:ident, $field:tt) => {
+        impl Deref for $program {
+            type Target = Script;
+
+            fn deref(&self) -> &Script {
+                &self.$field
+            }
+        }
+
+        impl DerefMut for $program {
+            fn deref_mut(&mut self) -> &mut Script {
+                &mut self.$field
+            }
+        }
+    };
+}
+scripted!(Server, script);
+scripted!(Client, 0);
+
+/// The test program, built once.
+fn peer() -> Command {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let path = BUILT.get_or_init(|| build().join("peer"));
+    let mut command = program("env");
+    // Settings of the user's own.
+    command.args(["--unset", "OMNIORB_CONFIG"]).arg(path);
+    command
+}
+
+/// Builds it; answers in which folder. Tests that run side by side wait for each other.
+fn build() -> PathBuf {
+    // This test is target/PROFILE/deps/NAME.
+    let test = std::env::current_exe().expect("the path of this test");
+    let folder = test.ancestors().nth(2).expect("a target folder");
+    let folder = folder.join("omniorb");
+    fs::create_dir_all(&folder).expect("a folder");
+    let lock = File::create(folder.join("lock")).expect("a file");
+    flock(&lock, FlockOperation::LockExclusive).expect("a lock");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("corba/omniorb");
+    let mut make = program("make");
+    make.args(["--silent", "--jobs", "2", "--directory"]);
+    make.arg(source).arg(format!("BUILD={}", folder.display()));
+    // Those of a make that runs these tests.
+    make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
+    let built = make.output().expect("make runs");
+    let said = String::from_utf8_lossy(&built.stderr);
+    assert!(built.status.success(), "it cannot be built: {said}");
+    folder
+}

@@ -1,0 +1,129 @@
+//! Programs that do what the lines on their standard input say, and answer with lines.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use crate::HANG;
+use crate::balancer::keep_log;
+use crate::process::{Signal, signal};
+
+/// A program that runs, killed when dropped.
+pub struct Script {
+    process: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+    log: Arc<Mutex<String>>,
+}
+
+impl Script {
+    /// Starts it.
+    pub fn start(command: &mut Command) -> Self {
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let log = Arc::new(Mutex::new(String::new()));
+        let stderr = process.stderr.take().expect("it is piped");
+        keep_log(stderr, Arc::clone(&log));
+        let stdout = BufReader::new(process.stdout.take().expect("it is piped"));
+        let (send, lines) = mpsc::channel();
+        thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                if send.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Self {
+            stdin: process.stdin.take(),
+            process,
+            lines,
+            log,
+        }
+    }
+
+    /// The next line that it says; none when it has ended.
+    pub fn next_line(&self) -> Option<String> {
+        match self.lines.recv_timeout(HANG) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => panic!("the program hangs; it said: {}", self.log()),
+        }
+    }
+
+    /// The next line that it says.
+    pub fn line(&self) -> String {
+        let log = || panic!("the program has ended; it said: {}", self.log());
+        self.next_line().unwrap_or_else(log)
+    }
+
+    /// All that it has said and nobody has read yet.
+    pub fn unread(&self) -> Vec<String> {
+        self.lines.try_iter().collect()
+    }
+
+    /// Reads up to a line; answers those before it.
+    pub fn read_until(&self, last: &str) -> Vec<String> {
+        let mut before = Vec::new();
+        loop {
+            match self.line() {
+                line if line == last => return before,
+                line => before.push(line),
+            }
+        }
+    }
+
+    /// Says a line to it, and does not wait.
+    pub fn tell(&mut self, line: &str) {
+        let stdin = self.stdin.as_mut().expect("it has not been closed");
+        writeln!(stdin, "{line}").expect("the program listens");
+    }
+
+    /// Says a line to it, and waits for its answer.
+    pub fn ask(&mut self, line: &str) -> String {
+        self.tell(line);
+        self.line()
+    }
+
+    /// Ends its standard input, and so the program; answers what it still had to say.
+    pub fn finish(&mut self) -> Vec<String> {
+        self.stdin = None;
+        std::iter::from_fn(|| self.next_line()).collect()
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, which: Signal) {
+        signal(self.id(), which);
+    }
+
+    /// Kills it, as a fault does, and waits until it is gone.
+    pub fn kill(&mut self) {
+        // It may have ended by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// All that it has said on standard error.
+    pub fn log(&self) -> String {
+        self.log.lock().expect("no panic").clone()
+    }
+}
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        self.kill();
+        if thread::panicking() {
+            eprintln!("a program's log:\n{}", self.log());
+        }
+    }
+}
