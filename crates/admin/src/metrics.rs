@@ -266,10 +266,11 @@ fn groups(out: &mut Exposition, groups: &[GroupStatus]) {
         "Always 1; the strategy of the group is in the label.",
     );
     for group in groups {
-        out.sample(
-            &[("group", &group.name), ("strategy", &group.strategy)],
-            1.0,
-        );
+        let labels = [("group", &*group.name), ("strategy", &*group.strategy)];
+        match &group.owner {
+            Some(owner) => out.sample(&[labels[0], labels[1], ("owner", owner)], 1.0),
+            None => out.sample(&labels, 1.0),
+        }
     }
     out.family(
         "evenkeel_group_panic",

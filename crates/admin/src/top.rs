@@ -268,6 +268,7 @@ mod tests {
     fn group(name: &str) -> GroupStatus {
         GroupStatus {
             name: name.into(),
+            owner: None,
             strategy: "random".into(),
             params: Vec::new(),
             granularity: "per_request".into(),

@@ -24,6 +24,8 @@ const OLD: f64 = 5.0;
 pub struct GroupView {
     /// Name of the group.
     pub name: String,
+    /// Who has made it; empty if it stands in the configuration.
+    pub owner: String,
     /// Its strategy, with parameters that are not the default's.
     pub strategy: String,
     /// So many members are out that health is ignored.
@@ -110,6 +112,7 @@ impl GroupView {
         let view = |member| MemberView::of(member, &group.load, locations);
         GroupView {
             name: group.name.clone(),
+            owner: group.owner.clone().unwrap_or_default().into_owned(),
             strategy: strategy_line(group),
             panic: group.panic,
             rate: rate(group.recent.picks, group.recent.seconds),
@@ -119,14 +122,18 @@ impl GroupView {
 
     /// The line above the table.
     pub fn title(&self) -> Line<'static> {
-        let mut spans = vec![
-            Span::styled(clean(&self.name), Style::new().add_modifier(Modifier::BOLD)),
-            Span::raw(format!(
-                "  {}  {} req/s",
-                clean(&self.strategy),
-                digits(self.rate)
-            )),
-        ];
+        let mut spans = vec![Span::styled(
+            clean(&self.name),
+            Style::new().add_modifier(Modifier::BOLD),
+        )];
+        if !self.owner.is_empty() {
+            spans.push(Span::raw(format!(" ({})", clean(&self.owner))));
+        }
+        spans.push(Span::raw(format!(
+            "  {}  {} req/s",
+            clean(&self.strategy),
+            digits(self.rate)
+        )));
         if self.panic {
             let loud = Style::new().fg(Color::White).bg(Color::Red);
             spans.push(Span::raw("  "));
@@ -453,6 +460,7 @@ mod tests {
         };
         GroupView {
             name: "web".into(),
+            owner: String::new(),
             strategy: "adaptive".into(),
             panic: true,
             rate: 100.0,
@@ -488,6 +496,13 @@ MEMBER  STATE  WEIGHT  SHARE             REQ/S  IN FLIGHT    P50   P99  FAILED  
 a:80    ready       1  ███████▌··   75%     75          3  900us  12ms      0%  cpu 0.4  ALERT\n\
 b:80    down        1  ██▌·······   25%     25          3      -     -    100%\n";
         assert_eq!(view().plain(), wanted);
+        let mut owned = view();
+        owned.owner = "corba".into();
+        assert!(
+            owned
+                .plain()
+                .starts_with("web (corba)  adaptive  100 req/s")
+        );
     }
 
     #[test]

@@ -57,6 +57,8 @@ impl Default for Corba {
     fn default() -> Self {
         let mut groups = GroupConfig::new("", Vec::new());
         groups.settings.granularity = Granularity::OnDemand;
+        // Who counts clients round robin expects each member in its turn.
+        groups.settings.slow_start = Duration::ZERO;
         Corba {
             listen: Vec::new(),
             advertise: None,
@@ -217,8 +219,8 @@ static CORBA: &[Key<Corba>] = &[
         limits: Limits::None,
         doc: "What counts in object groups that say nothing else by their properties: keys \
               of [`[group.NAME]`](#groupname) up to `connection_failure_limit`, with their \
-              defaults, except that `granularity` is `\"on_demand\"`. `[defaults]` does not \
-              count here.",
+              defaults, except that `granularity` is `\"on_demand\"` and `slow_start` is \
+              `\"0s\"`. `[defaults]` does not count here.",
         example: r#"{ strategy = "least_loaded", load_max_age = "12s" }"#,
     },
 ];

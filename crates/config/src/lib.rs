@@ -365,6 +365,10 @@ pub struct MemberConfig {
     pub drain: bool,
     /// Where clients reach it themselves; by default its address.
     pub url: Option<Origin>,
+    /// The name of a member that is no address, but something that clients reach by a
+    /// reference which they are given, as a CORBA object is. It has no `host` and `port`:
+    /// there is nothing to resolve and nothing to connect to.
+    pub reference: Option<String>,
 }
 
 impl MemberConfig {
@@ -378,14 +382,26 @@ impl MemberConfig {
             max_connections: None,
             drain: false,
             url: None,
+            reference: None,
         }
     }
 
-    /// `host:port`: the name of the member.
+    /// A member that is no address, with all defaults: `name` is its
+    /// [`MemberConfig::reference`], and its location unless it has another one.
+    pub fn referred(name: &str) -> Self {
+        MemberConfig {
+            reference: Some(name.into()),
+            location: Some(name.into()),
+            ..MemberConfig::new("", 0)
+        }
+    }
+
+    /// The name of the member: `host:port`, or that of a reference.
     pub fn name(&self) -> String {
-        match self.ip() {
-            Some(ip) => SocketAddr::new(ip, self.port).to_string(),
-            None => format!("{}:{}", self.host, self.port),
+        match (&self.reference, self.ip()) {
+            (Some(name), _) => name.clone(),
+            (None, Some(ip)) => SocketAddr::new(ip, self.port).to_string(),
+            (None, None) => format!("{}:{}", self.host, self.port),
         }
     }
 

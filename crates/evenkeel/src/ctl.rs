@@ -318,6 +318,7 @@ fn group_table(groups: &[GroupStatus]) -> String {
         Head::words("PANIC"),
         Head::numbers("USABLE"),
         Head::numbers("REQ/S"),
+        Head::words("OWNER"),
     ];
     let row = |group: &GroupStatus| {
         let usable = group
@@ -334,6 +335,7 @@ fn group_table(groups: &[GroupStatus]) -> String {
             if group.panic { "PANIC" } else { "" }.into(),
             format!("{usable} of {}", group.members.len()),
             text::digits(view.rate),
+            view.owner,
         ]
     };
     text::table(&heads, &groups.iter().map(row).collect::<Vec<_>>())

@@ -1,6 +1,6 @@
 //! The one entry point: everything that changes a group, a rule or a load comes here.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,10 +15,10 @@ use tokio::sync::watch;
 use tracing::{debug, error, info, warn};
 
 use crate::alerts::AlertSetting;
-use crate::config::{self, Config, MemberConfig};
+use crate::config::{self, Config, GroupConfig, MemberConfig};
 use crate::dns::{Lookup, Resolver};
 use crate::snapshot::{DataPlane, Snapshot};
-use crate::state::{AdminState, GroupEntry, Inputs, State};
+use crate::state::{AdminState, GroupEntry, Inputs, State, endpoint_of};
 
 /// The load manager. Share it in an `Arc`; all methods may be called from any thread.
 ///
@@ -243,6 +243,45 @@ impl Manager {
         self.change(&mut owned.state, inputs)
     }
 
+    /// The groups that `owner` has and that do not stand in the file, in place of those
+    /// that it had before. Everything else about them is as in groups of the file: what is
+    /// changed live stays until the group says something new about it, and members keep
+    /// their slots.
+    ///
+    /// # Errors
+    ///
+    /// A name is taken, by a group of the file or of another owner, or comes twice. Nothing
+    /// has changed then.
+    pub fn set_groups(
+        &self,
+        owner: &'static str,
+        groups: Vec<GroupConfig>,
+    ) -> Result<(), ApplyError> {
+        let mut owned = self.lock();
+        let present = owned.state.inputs.live.groups.iter();
+        if present
+            .filter(|(of, _)| *of == owner)
+            .map(|(_, g)| g)
+            .eq(&groups)
+        {
+            return Ok(());
+        }
+        let inputs = owned.state.inputs.with_groups(owner, groups);
+        self.change(&mut owned.state, inputs)
+    }
+
+    /// The locations that are there whether a member is or not, in place of those before:
+    /// somebody reports their load, or listens to their alerts.
+    pub fn hold_locations(&self, names: BTreeSet<String>) -> Result<(), ApplyError> {
+        let mut owned = self.lock();
+        if owned.state.inputs.live.held == names {
+            return Ok(());
+        }
+        let mut inputs = owned.state.inputs.clone();
+        inputs.live.held = names;
+        self.change(&mut owned.state, inputs)
+    }
+
     /// Takes in what `source` says about a member, or withdraws it (`None`). `member` is
     /// as in [`Manager::set_admin_state`].
     ///
@@ -259,10 +298,7 @@ impl Manager {
         let mut owned = self.lock();
         find_member(&owned.state, group, member)?;
         let endpoints = entry(&owned.state, group)?.endpoints.iter();
-        let meant = endpoints.filter(|e| {
-            let name = &*e.member.name;
-            name == member || name.split_once('/').is_some_and(|(name, _)| name == member)
-        });
+        let meant = endpoints.filter(|e| *e.member.name == *member || *e.in_file == *member);
         let meant: Vec<MemberId> = meant.map(|endpoint| endpoint.member.id).collect();
         for member in meant {
             self.take_in(&mut owned.state, member, source, opinion);
@@ -388,6 +424,7 @@ impl Manager {
         generation: u64,
     ) -> Result<(), ApplyError> {
         let now = self.clock.now();
+        one_name_each(&inputs)?;
         let mut next = state.next(inputs, generation, now);
         let news = !Arc::ptr_eq(&next.snapshot, &state.snapshot);
         let commit = match news {
@@ -402,6 +439,31 @@ impl Manager {
         *state = next;
         self.changes.send_replace(());
         Ok(())
+    }
+}
+
+/// Groups of all owners have one name each.
+fn one_name_each(inputs: &Inputs) -> Result<(), ApplyError> {
+    let mut names = HashMap::new();
+    let mut errors = Vec::new();
+    for (owner, group) in inputs.groups() {
+        let Some(other) = names.insert(&*group.name, owner) else {
+            continue;
+        };
+        let who = |owner: Option<&str>| match owner {
+            Some(owner) => format!("one of {owner}"),
+            None => "one of the configuration".into(),
+        };
+        errors.push(format!(
+            "two groups are called {:?}, {} and {}: give one of them another name",
+            group.name,
+            who(other),
+            who(owner)
+        ));
+    }
+    match errors.is_empty() {
+        true => Ok(()),
+        false => Err(ApplyError(errors)),
     }
 }
 
@@ -437,7 +499,8 @@ fn find_member(state: &State, group: &str, name: &str) -> Result<(), ManageError
 /// Sets a live change of a member, which overrides those of its endpoints.
 fn set_live<T>(live: &mut HashMap<(String, String), T>, group: &str, member: &str, value: T) {
     let endpoints = format!("{member}/");
-    live.retain(|(of, name), _| of != group || !name.starts_with(&endpoints));
+    let is_one = |name: &str| name.starts_with(&endpoints) && endpoint_of(name) == Some(member);
+    live.retain(|(of, name), _| of != group || !is_one(name));
     live.insert((group.into(), member.into()), value);
 }
 

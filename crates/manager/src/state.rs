@@ -5,7 +5,7 @@
 //! the data plane sees; [`State::commit`] then makes it count. Between the two a change
 //! can still be refused.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,6 +67,10 @@ pub(crate) struct Live {
     pub joined: HashMap<String, Vec<MemberConfig>>,
     /// Forced and suppressed load alerts by location, about which the file says nothing.
     pub alerts: HashMap<String, bool>,
+    /// Groups that do not stand in the file, with who owns them.
+    pub groups: Vec<(&'static str, GroupConfig)>,
+    /// Locations that somebody needs, whether a member is there or not.
+    pub held: BTreeSet<String>,
 }
 
 impl Inputs {
@@ -85,49 +89,84 @@ impl Inputs {
             config,
             ..self.clone()
         };
-        let (old, new) = (&self.config, &next.config);
-        let live = &mut next.live;
-        let enabled = |config: &Config, name: &str| {
-            let rule = config.rules.iter().find(|rule| rule.name == name);
-            rule.map(|rule| rule.enabled)
+        next.keep_live(self);
+        let hosts = next.config.dns_hosts().map(|(host, _)| host);
+        let hosts: HashSet<&str> = hosts.collect();
+        next.addresses
+            .retain(|host, _| hosts.contains(host.as_str()));
+        next
+    }
+
+    /// The inputs after the groups that do not stand in the file, and that `owner` has,
+    /// have become `groups`. A live change stays as in [`Inputs::with_config`].
+    pub fn with_groups(&self, owner: &'static str, groups: Vec<GroupConfig>) -> Inputs {
+        let mut next = self.clone();
+        next.live.groups.retain(|(of, _)| *of != owner);
+        let groups = groups.into_iter().map(|group| (owner, group));
+        next.live.groups.extend(groups);
+        next.keep_live(self);
+        next
+    }
+
+    /// Forgets live changes of what is gone, or is not as it was in `old`.
+    fn keep_live(&mut self, old: &Inputs) {
+        let mut live = std::mem::take(&mut self.live);
+        // Who looks for members must see them.
+        self.live.groups = std::mem::take(&mut live.groups);
+        let new = &*self;
+        let enabled = |inputs: &Inputs, name: &str| {
+            let mut rules = inputs.config.rules.iter();
+            rules.find(|rule| rule.name == name).map(|r| r.enabled)
         };
         let same = |before: Option<bool>, after: Option<bool>| after.is_some() && before == after;
         live.enabled
             .retain(|name, _| same(enabled(old, name), enabled(new, name)));
         live.strategies.retain(|name, _| {
-            let strategy = |config| group(config, name).map(|group| &group.strategy);
+            let strategy = |inputs: &Inputs| inputs.group(name).map(|g| g.strategy.clone());
             strategy(new).is_some() && strategy(old) == strategy(new)
         });
         // The file has never said anything about those.
         let joined = &live.joined;
         let has_joined = |group: &str, name: &str| {
             let joined = joined.get(group).into_iter().flatten();
-            member(new, group, name).is_none() && joined.into_iter().any(|m| m.name() == name)
+            new.member(group, name).is_none() && joined.into_iter().any(|m| m.name() == name)
         };
         live.admin.retain(|(group, name), _| {
-            let drain = |config| member(config, group, name).map(|member| member.drain);
+            let drain = |inputs: &Inputs| inputs.member(group, name).map(|m| m.drain);
             same(drain(old), drain(new)) || has_joined(group, name)
         });
         live.weights.retain(|(group, name), _| {
-            let weight = |config| member(config, group, name).map(|member| member.weight);
+            let weight = |inputs: &Inputs| inputs.member(group, name).map(|m| m.weight);
             (weight(new).is_some() && weight(old) == weight(new)) || has_joined(group, name)
         });
-        let hosts: HashSet<&str> = new.dns_hosts().map(|(host, _)| host).collect();
-        next.addresses
-            .retain(|host, _| hosts.contains(host.as_str()));
-        next
+        live.groups = std::mem::take(&mut self.live.groups);
+        self.live = live;
+    }
+
+    /// All groups, each with its owner if it does not stand in the file.
+    pub fn groups(&self) -> impl Iterator<Item = (Option<&'static str>, &GroupConfig)> {
+        let in_file = self.config.groups.iter().map(|group| (None, group));
+        let live = self.live.groups.iter();
+        in_file.chain(live.map(|(owner, group)| (Some(*owner), group)))
+    }
+
+    fn group(&self, name: &str) -> Option<&GroupConfig> {
+        let mut groups = self.groups().map(|(_, group)| group);
+        groups.find(|group| group.name == name)
+    }
+
+    /// The member of a group that `name`, its own or an endpoint's, belongs to.
+    fn member(&self, group: &str, name: &str) -> Option<&MemberConfig> {
+        let members = &self.group(group)?.members;
+        let called = |name: &str| members.iter().find(|member| member.name() == name);
+        called(name).or_else(|| called(endpoint_of(name)?))
     }
 }
 
-fn group<'a>(config: &'a Config, name: &str) -> Option<&'a GroupConfig> {
-    config.groups.iter().find(|group| group.name == name)
-}
-
-/// The member of the file that `name`, its own or an endpoint's, belongs to.
-fn member<'a>(config: &'a Config, group_name: &str, name: &str) -> Option<&'a MemberConfig> {
-    let in_file = name.split_once('/').map_or(name, |(name, _)| name);
-    let members = &group(config, group_name)?.members;
-    members.iter().find(|member| member.name() == in_file)
+/// The member of which `name` is an endpoint, if it can be one's.
+pub(crate) fn endpoint_of(name: &str) -> Option<&str> {
+    let (member, ip) = name.rsplit_once('/')?;
+    ip.parse::<IpAddr>().is_ok().then_some(member)
 }
 
 /// Whether the group asks that source at all. Agents come by themselves.
@@ -141,9 +180,9 @@ type Locations = HashMap<Arc<str>, Arc<Location>>;
 #[derive(Debug)]
 pub(crate) struct State {
     pub inputs: Inputs,
-    /// In the order of the file.
+    /// In the order of the file, and then those that do not stand there.
     pub groups: Vec<GroupEntry>,
-    /// By name, those that a member is at.
+    /// By name, those that a member is at, or that are held.
     pub locations: Locations,
     pub snapshot: Arc<Snapshot>,
     /// Where each member is in `groups` and its `endpoints`.
@@ -156,6 +195,8 @@ pub(crate) struct State {
 pub(crate) struct GroupEntry {
     /// As in the file, with the strategy of now.
     pub config: GroupConfig,
+    /// Who owns it, if it does not stand in the file.
+    pub owner: Option<&'static str>,
     pub handle: Arc<GroupHandle>,
     pub group: Arc<Group>,
     /// One for each member of `group`, in the same order.
@@ -193,7 +234,10 @@ type Before<'a> = HashMap<Identity<'a>, &'a Endpoint>;
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
     pub member: Member,
-    /// The name in the file, which a health check also uses as the `Host`.
+    /// The name of the member of the file whose endpoint it is.
+    pub in_file: Arc<str>,
+    /// The host in the file, which a health check also uses as the `Host`; or the name of
+    /// a reference.
     pub host: String,
     pub port: u16,
     pub weight: Weight,
@@ -247,14 +291,26 @@ impl State {
             index: HashMap::new(),
             next_id: self.next_id,
         };
-        for config in next.inputs.config.groups.clone() {
-            let old = self.group(&config.name);
-            let entry = next.next_group(config, old, &self.locations, now);
+        let groups = next.inputs.groups();
+        let groups: Vec<_> = groups.map(|(of, group)| (of, group.clone())).collect();
+        let before: HashMap<&str, &GroupEntry> = self
+            .groups
+            .iter()
+            .map(|entry| (&*entry.config.name, entry))
+            .collect();
+        for (owner, config) in groups {
+            // Whoever else has the name now, it is another group.
+            let old = before.get(&*config.name).copied();
+            let old = old.filter(|old| old.owner == owner);
+            let entry = next.next_group(owner, config, old, &self.locations, now);
             for (index, endpoint) in entry.endpoints.iter().enumerate() {
                 let place = (next.groups.len(), index);
                 next.index.insert(endpoint.member.id, place);
             }
             next.groups.push(entry);
+        }
+        for name in next.inputs.live.held.clone() {
+            next.location(&name, &self.locations);
         }
         next.snapshot = next.next_snapshot(&self.snapshot, generation);
         next
@@ -314,6 +370,7 @@ impl State {
 
     fn next_group(
         &mut self,
+        owner: Option<&'static str>,
         mut config: GroupConfig,
         old: Option<&GroupEntry>,
         old_locations: &Locations,
@@ -362,6 +419,7 @@ impl State {
         };
         GroupEntry {
             config,
+            owner,
             handle,
             group,
             endpoints,
@@ -400,13 +458,15 @@ impl State {
         endpoints: &mut Vec<Endpoint>,
     ) {
         let literal = member.ip().map(|ip| vec![ip]);
-        let is_name = literal.is_none();
+        let is_name = literal.is_none() && member.reference.is_none();
         let ips = literal
             .or_else(|| self.inputs.addresses.get(&member.host).cloned())
             .unwrap_or_default();
         let in_file = member.name();
+        let host = member.reference.as_ref().unwrap_or(&member.host);
+        let none = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let addresses: Vec<(SocketAddr, bool)> = match ips.is_empty() {
-            true => vec![(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), false)],
+            true => vec![(none, member.reference.is_some())],
             false => ips
                 .iter()
                 .map(|&ip| (SocketAddr::new(ip, member.port), true))
@@ -415,7 +475,7 @@ impl State {
         let alone = addresses.len() == 1;
         for (address, resolved) in addresses {
             let (name, place) = if alone {
-                (in_file.clone(), member.host.clone())
+                (in_file.clone(), host.clone())
             } else {
                 (
                     format!("{in_file}/{}", address.ip()),
@@ -423,7 +483,7 @@ impl State {
                 )
             };
             let place = member.location.clone().unwrap_or(place);
-            let before = before.get(&(member.host.as_str(), member.port, address));
+            let before = before.get(&(host.as_str(), member.port, address));
             let key = |name: &str| (config.name.clone(), name.to_owned());
             let live = &self.inputs.live;
             let admin = live.admin.get(&key(&name));
@@ -453,7 +513,8 @@ impl State {
                     location,
                     slot,
                 },
-                host: member.host.clone(),
+                in_file: in_file.as_str().into(),
+                host: host.clone(),
                 port: member.port,
                 weight,
                 admin,
@@ -809,7 +870,7 @@ mod tests {
                     Step::Admin(host, to) => {
                         let mut inputs = state.inputs.clone();
                         let name = format!("{}:80", HOSTS[host]);
-                        if member(&inputs.config, "a", &name).is_some() {
+                        if inputs.member("a", &name).is_some() {
                             inputs.live.admin.insert(("a".into(), name), to);
                         }
                         inputs
@@ -851,7 +912,7 @@ mod tests {
                         prop_assert_eq!(seen.id, endpoint.member.id);
                         prop_assert!(Arc::ptr_eq(&seen.slot, &endpoint.member.slot));
                         let name = format!("{}:{}", endpoint.host, endpoint.port);
-                        let in_file = member(&state.inputs.config, &entry.config.name, &name);
+                        let in_file = state.inputs.member(&entry.config.name, &name);
                         let in_file = in_file.map_or(AdminState::Ready, |m| match m.drain {
                             true => AdminState::Drain,
                             false => AdminState::Ready,

@@ -126,6 +126,9 @@ pub struct RuleStatus {
 pub struct GroupStatus {
     /// Name.
     pub name: String,
+    /// Who has made it, if it does not stand in the file.
+    #[serde(default)]
+    pub owner: Option<Word>,
     /// Strategy of now.
     pub strategy: Word,
     /// Its parameters.
@@ -164,7 +167,8 @@ pub struct ParamStatus {
 pub struct MemberStatus {
     /// Name, unique in the group.
     pub name: String,
-    /// Where it listens; `null` until its name resolves.
+    /// Where it listens; `null` until its name resolves, and where the balancer needs no
+    /// address.
     pub address: Option<SocketAddr>,
     /// An agent has registered it; it does not stand in the configuration.
     pub joined: bool,
@@ -525,6 +529,7 @@ fn group_status(entry: &GroupEntry, alerted: &Alerted, now: Instant) -> GroupSta
     }
     GroupStatus {
         name: entry.config.name.clone(),
+        owner: entry.owner.map(Word::from),
         strategy: entry.group.strategy().name().into(),
         params: values
             .kind()
@@ -582,7 +587,7 @@ fn member_status(
     let totals = slot.record().totals();
     MemberStatus {
         name: member.name.to_string(),
-        address: endpoint.resolved.then_some(member.address),
+        address: (member.address.port() != 0).then_some(member.address),
         joined: endpoint.joined,
         location: member.location.name().to_string(),
         state: match reasons.first() {

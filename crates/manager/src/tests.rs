@@ -11,6 +11,7 @@ use evenkeel_core::group::{Granularity, Outcome, PickError, Request, Ticket};
 use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId};
 use evenkeel_core::member::{MemberId, Weight};
 use evenkeel_core::opinion::{Opinion, Source};
+use evenkeel_core::strategy::{self, Values};
 use evenkeel_core::time::Clock;
 
 use crate::alerts::HANDOVER;
@@ -912,4 +913,144 @@ async fn members_join_and_leave_and_outlast_reloads() {
     assert_eq!(names(), [ours]);
     // Nobody listens elsewhere because of it.
     assert_eq!(plane.prepared.load(Ordering::Relaxed), 4);
+}
+
+/// A group of an owner, with members at these locations.
+fn owned(name: &str, locations: &[&str]) -> GroupConfig {
+    let members = locations.iter().copied().map(MemberConfig::referred);
+    GroupConfig::new(name, members.collect())
+}
+
+fn group(manager: &Manager, name: &str) -> GroupStatus {
+    let groups = manager.status().groups;
+    groups.into_iter().find(|g| g.name == name).unwrap()
+}
+
+#[tokio::test]
+async fn groups_that_do_not_stand_in_the_file_are_groups_like_others() {
+    let (manager, _, _) = manager();
+    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    manager
+        .set_groups("corba", vec![owned("stocks", &["host1", "host1/10.0.0.1"])])
+        .unwrap();
+    let stocks = group(&manager, "stocks");
+    assert_eq!(stocks.owner.as_deref(), Some("corba"));
+    assert_eq!(app(&manager).owner, None);
+    let places: Vec<_> = stocks
+        .members
+        .iter()
+        .map(|m| (&*m.name, &*m.location))
+        .collect();
+    assert_eq!(
+        places,
+        [("host1", "host1"), ("host1/10.0.0.1", "host1/10.0.0.1")]
+    );
+    for member in &stocks.members {
+        // Nobody has looked its name up, and nobody needs to.
+        assert_eq!((member.address, &*member.reasons), (None, &[][..]));
+    }
+
+    // A name that looks like an endpoint of another member is no such thing.
+    let drain = AdminState::Drain;
+    manager
+        .set_admin_state("stocks", "host1/10.0.0.1", drain)
+        .unwrap();
+    manager.set_weight("stocks", "host1", 3.0).unwrap();
+    let down = Opinion {
+        down: true,
+        ..Opinion::default()
+    };
+    manager
+        .set_opinion("stocks", "host1", Source::Agent, Some(&down))
+        .unwrap();
+    manager.set_strategy("stocks", "random", &[]).unwrap();
+    let check = |manager: &Manager| {
+        let stocks = group(manager, "stocks");
+        assert_eq!(stocks.strategy, "random");
+        assert_eq!(
+            (stocks.members[0].weight, stocks.members[0].admin),
+            (3.0, AdminState::Ready)
+        );
+        assert_eq!(stocks.members[0].reasons, ["reported_down"]);
+        assert_eq!(
+            (stocks.members[1].weight, stocks.members[1].admin),
+            (1.0, drain)
+        );
+        assert_eq!(stocks.members[1].reasons, ["draining"]);
+    };
+    check(&manager);
+    let before = manager.groups()[1].members()[0].id;
+
+    // It lives through reloads, and through changes of what is beside it.
+    manager.apply(config(&["10.0.0.2:80"])).await.unwrap();
+    check(&manager);
+    let members = ["host1", "host1/10.0.0.1", "host2"];
+    manager
+        .set_groups(
+            "corba",
+            vec![owned("other", &[]), owned("stocks", &members)],
+        )
+        .unwrap();
+    check(&manager);
+    assert_eq!(group(&manager, "stocks").members.len(), 3);
+    assert_eq!(manager.groups()[2].members()[0].id, before);
+
+    // Its owner has the last word about what it changes.
+    let mut stocks = owned("stocks", &members);
+    stocks.strategy = Values::defaults(strategy::find("round_robin").unwrap());
+    manager.set_groups("corba", vec![stocks]).unwrap();
+    assert_eq!(group(&manager, "stocks").strategy, "round_robin");
+    assert_eq!(group(&manager, "stocks").members[1].admin, drain);
+    manager.set_groups("corba", Vec::new()).unwrap();
+    assert_eq!(manager.status().groups.len(), 1);
+}
+
+#[tokio::test]
+async fn a_name_belongs_to_one_group() {
+    let (manager, _, _) = manager();
+    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    let error = manager.set_groups("corba", vec![owned("app", &["a"])]);
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("two groups are called \"app\""), "{error}");
+    assert_eq!(manager.status().groups.len(), 1);
+
+    manager
+        .set_groups("corba", vec![owned("new", &["a"])])
+        .unwrap();
+    let mut file = config(&["10.0.0.1:80"]);
+    file.groups.push(GroupConfig::new(
+        "new",
+        vec![MemberConfig::new("10.0.0.9", 80)],
+    ));
+    let error = manager.apply(file).await.unwrap_err().to_string();
+    assert!(
+        error.contains("one of the configuration and one of corba"),
+        "{error}"
+    );
+    assert_eq!(group(&manager, "new").owner.as_deref(), Some("corba"));
+    assert_eq!(manager.status().generation, 1);
+}
+
+#[tokio::test]
+async fn a_location_that_is_held_keeps_its_loads_without_a_member() {
+    let (manager, _, _) = manager();
+    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    assert!(manager.location("host1").is_none());
+    manager.hold_locations(["host1".into()].into()).unwrap();
+    manager.report("host1", &[(LoadId::CPU, 0.5)]).unwrap();
+    manager.set_alert("host1", AlertSetting::On).unwrap();
+    let held = manager.location("host1").unwrap();
+    manager.apply(config(&["10.0.0.2:80"])).await.unwrap();
+    assert!(Arc::ptr_eq(&held, &manager.location("host1").unwrap()));
+
+    // The member that comes finds what is known.
+    manager
+        .set_groups("corba", vec![owned("stocks", &["host1"])])
+        .unwrap();
+    let member = &group(&manager, "stocks").members[0];
+    assert_eq!((member.load, member.alert), (Some(0.5), true));
+    manager.hold_locations([].into()).unwrap();
+    assert!(Arc::ptr_eq(&held, &manager.location("host1").unwrap()));
+    manager.set_groups("corba", Vec::new()).unwrap();
+    assert!(manager.location("host1").is_none());
 }
