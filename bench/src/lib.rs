@@ -6,6 +6,7 @@
 
 pub mod arms;
 pub mod epoll;
+pub mod giop;
 pub mod histogram;
 pub mod httpd;
 pub mod load;

@@ -1,1 +1,3 @@
 //! The OMG's load balancing and monitoring service, over IIOP.
+
+pub mod keys;
