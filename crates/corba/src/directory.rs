@@ -1,0 +1,309 @@
+//! The object groups as requests find them: a snapshot that is replaced as a whole.
+//!
+//! Who the members are, and which of them may be used, the manager's group says; where
+//! they are, in CORBA's terms, is said here. Both change one after the other, so members
+//! are matched by their id and not by their place.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::{ArcSwap, Guard};
+use evenkeel_core::group::Group;
+use evenkeel_core::member::MemberId;
+use evenkeel_giop::cdr::{Endian, Writer};
+use evenkeel_giop::ior::Ior;
+use evenkeel_manager::snapshot::GroupHandle;
+
+use crate::keys::Key;
+
+/// A reference, with the bytes that stand for it in messages.
+#[derive(Debug)]
+pub struct Reference {
+    ior: Ior,
+    big: Box<[u8]>,
+    little: Box<[u8]>,
+}
+
+impl Reference {
+    /// Writes it down once for both byte orders.
+    pub fn new(ior: Ior) -> Self {
+        let encode = |endian| {
+            let mut writer = Writer::new(endian);
+            ior.write(&mut writer);
+            writer.into_bytes().into_boxed_slice()
+        };
+        Reference {
+            big: encode(Endian::Big),
+            little: encode(Endian::Little),
+            ior,
+        }
+    }
+
+    /// The reference.
+    pub fn ior(&self) -> &Ior {
+        &self.ior
+    }
+
+    /// As it stands in a message of that byte order, wherever that is: nothing in it is
+    /// aligned to more than 4.
+    #[inline]
+    pub fn bytes(&self, endian: Endian) -> &[u8] {
+        match endian {
+            Endian::Big => &self.big,
+            Endian::Little => &self.little,
+        }
+    }
+}
+
+/// How a request to a group ended that was not relayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Forwarded to a member that the group's strategy chose.
+    Forwarded,
+    /// Forwarded to a member that a custom strategy chose.
+    Custom,
+    /// Forwarded to a member that the group's strategy chose because the custom strategy
+    /// did not.
+    Fallback,
+    /// TRANSIENT: no member may be used.
+    Transient,
+    /// None is possible: the client waits for none.
+    Oneway,
+}
+
+impl Answer {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Answer; 5] = [
+        Answer::Forwarded,
+        Answer::Custom,
+        Answer::Fallback,
+        Answer::Transient,
+        Answer::Oneway,
+    ];
+
+    /// The name that metrics and the admin API use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Answer::Forwarded => "forwarded",
+            Answer::Custom => "custom",
+            Answer::Fallback => "fallback",
+            Answer::Transient => "transient",
+            Answer::Oneway => "oneway",
+        }
+    }
+}
+
+/// Counters of a group. They only ever grow, and last as long as the group.
+#[derive(Debug, Default)]
+pub struct Counters([AtomicU64; Answer::ALL.len()]);
+
+impl Counters {
+    #[inline]
+    pub(crate) fn count(&self, answer: Answer) {
+        self.0[answer as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many requests ended how.
+    pub fn totals(&self) -> [(Answer, u64); Answer::ALL.len()] {
+        Answer::ALL.map(|answer| (answer, self.0[answer as usize].load(Ordering::Relaxed)))
+    }
+}
+
+/// An object group.
+#[derive(Debug)]
+pub struct Entry {
+    /// Its persistent id.
+    pub id: u64,
+    /// The manager's group.
+    pub handle: Arc<GroupHandle>,
+    /// What it counts; the same over all versions of the entry.
+    pub counters: Arc<Counters>,
+    /// In the order of the manager's group when the entry was made.
+    seats: Box<[(MemberId, Arc<Reference>)]>,
+}
+
+impl Entry {
+    /// An entry of the group `handle`, whose members have the references that `reference`
+    /// knows by the member's name. `before` is the entry that it replaces.
+    pub fn new(
+        id: u64,
+        handle: Arc<GroupHandle>,
+        reference: impl Fn(&str) -> Option<Arc<Reference>>,
+        before: Option<&Entry>,
+    ) -> Self {
+        let group = handle.current.load();
+        let members = group.members().iter();
+        let seats = members.filter_map(|member| Some((member.id, reference(&member.name)?)));
+        Entry {
+            id,
+            seats: seats.collect(),
+            counters: before.map_or_else(Arc::default, |before| Arc::clone(&before.counters)),
+            handle,
+        }
+    }
+
+    /// The name of the manager's group.
+    pub fn name(&self) -> Arc<str> {
+        Arc::clone(self.handle.current.load().name())
+    }
+
+    /// Where the member at `index` of `group` is; `None` for one that has just joined or
+    /// left: the manager hears of it a moment before the directory.
+    #[inline]
+    pub fn reference(&self, group: &Group, index: usize) -> Option<&Arc<Reference>> {
+        let id = group.members().get(index)?.id;
+        match self.seats.get(index) {
+            Some((seat, reference)) if *seat == id => Some(reference),
+            _ => {
+                let found = self.seats.iter().find(|(seat, _)| *seat == id);
+                found.map(|(_, reference)| reference)
+            }
+        }
+    }
+}
+
+/// All object groups at one moment.
+#[derive(Default)]
+pub struct Book {
+    groups: HashMap<u64, Arc<Entry>>,
+    names: HashMap<Arc<str>, u64>,
+}
+
+impl Book {
+    /// The group with this id.
+    #[inline]
+    pub fn group(&self, id: u64) -> Option<&Arc<Entry>> {
+        self.groups.get(&id)
+    }
+
+    /// The group that a key names; `None` if it names none, or something else.
+    #[inline]
+    pub fn find(&self, key: Key<'_>) -> Option<&Arc<Entry>> {
+        match key {
+            Key::Group(id) => self.group(id),
+            Key::GroupName(name) => self.group(*self.names.get(name)?),
+            Key::Manager | Key::Strategy(_) => None,
+        }
+    }
+
+    /// All of them, in no particular order.
+    pub fn groups(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        self.groups.values()
+    }
+}
+
+impl fmt::Debug for Book {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.groups.keys()).finish()
+    }
+}
+
+/// The book that counts now. Read without a lock by all workers.
+#[derive(Debug, Default)]
+pub struct Directory {
+    current: ArcSwap<Book>,
+}
+
+impl Directory {
+    /// The groups as they are.
+    #[inline]
+    pub fn load(&self) -> Guard<Arc<Book>> {
+        self.current.load()
+    }
+
+    /// Goes on with these groups.
+    pub fn publish(&self, entries: impl IntoIterator<Item = Arc<Entry>>) {
+        let mut book = Book::default();
+        for entry in entries {
+            book.names.insert(entry.name(), entry.id);
+            book.groups.insert(entry.id, entry);
+        }
+        self.current.store(Arc::new(book));
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use evenkeel_core::group::{GroupSettings, GroupState};
+    use evenkeel_core::load::Location;
+    use evenkeel_core::member::{Member, Slot, Weight};
+    use evenkeel_core::strategy::{self, Values};
+
+    use super::*;
+
+    /// A group whose members have these ids and are named after them.
+    pub(crate) fn group(name: &str, strategy: &str, ids: &[u64], settings: GroupSettings) -> Group {
+        let member = |&id: &u64| Member {
+            id: MemberId(id),
+            name: format!("host{id}").into(),
+            address: "192.0.2.1:1".parse().unwrap(),
+            max_connections: None,
+            location: Arc::new(Location::new(format!("host{id}"))),
+            slot: Arc::new(Slot::new(Weight::ONE)),
+        };
+        let members: Vec<_> = ids.iter().map(member).collect();
+        let values = Values::defaults(strategy::find(strategy).unwrap());
+        let strategy = (values.kind().build)(&values, &members);
+        let state = Arc::new(GroupState::default());
+        Group::new(name, settings, strategy, members, state)
+    }
+
+    /// The reference of the member with that name.
+    pub(crate) fn reference(name: &str) -> Arc<Reference> {
+        Arc::new(Reference::new(Ior::iiop(
+            "IDL:Test:1.0",
+            name,
+            4711,
+            b"key",
+        )))
+    }
+
+    /// An entry with that id for a group, all of whose members are known.
+    pub(crate) fn entry(id: u64, group: Group) -> Arc<Entry> {
+        let handle = Arc::new(GroupHandle::new(Arc::new(group), 0));
+        let known = |name: &str| Some(reference(name));
+        Arc::new(Entry::new(id, handle, known, None))
+    }
+
+    #[test]
+    fn groups_are_found_by_id_and_by_name() {
+        let directory = Directory::default();
+        assert!(directory.load().find(Key::Group(1)).is_none());
+        let make = |id, name| entry(id, group(name, "random", &[], GroupSettings::default()));
+        directory.publish([make(1, "a"), make(7, "b")]);
+        let book = directory.load();
+        assert_eq!(book.find(Key::Group(7)).unwrap().id, 7);
+        assert_eq!(book.find(Key::GroupName("a")).unwrap().id, 1);
+        assert!(book.find(Key::Group(2)).is_none());
+        assert!(book.find(Key::GroupName("c")).is_none());
+        assert!(book.find(Key::Manager).is_none());
+        directory.publish([make(7, "b")]);
+        assert!(directory.load().find(Key::GroupName("a")).is_none());
+    }
+
+    #[test]
+    fn members_are_matched_by_id_while_group_and_entry_change() {
+        let settings = GroupSettings::default;
+        let before = entry(1, group("g", "random", &[1, 2, 3], settings()));
+        let host = |entry: &Entry, group: &Group, index| {
+            let reference = entry.reference(group, index)?;
+            let iiop = reference.ior().iiop_profiles().next();
+            iiop.map(|profile| profile.host.clone())
+        };
+        let after = group("g", "random", &[2, 3, 4], settings());
+        assert_eq!(host(&before, &after, 0).unwrap(), "host2");
+        assert_eq!(host(&before, &after, 1).unwrap(), "host3");
+        assert_eq!(host(&before, &after, 2), None);
+        assert_eq!(host(&before, &after, 3), None);
+        // The next entry has the same counters.
+        before.counters.count(Answer::Transient);
+        before.handle.current.store(Arc::new(after));
+        let known = |name: &str| Some(reference(name));
+        let next = Entry::new(1, Arc::clone(&before.handle), known, Some(&before));
+        let group = next.handle.current.load();
+        assert_eq!(host(&next, &group, 2).unwrap(), "host4");
+        assert_eq!(next.counters.totals()[3], (Answer::Transient, 1));
+    }
+}
