@@ -22,17 +22,9 @@ pub const TAG_ALTERNATE_IIOP_ADDRESS: u32 = 3;
 pub struct Ior {
     /// Repository id of the object's interface; empty with no profiles is nil.
     pub type_id: String,
-    /// Ways to reach it, best first.
-    pub profiles: Vec<Profile>,
-}
-
-/// One way to reach an object.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Profile {
-    /// TAG_INTERNET_IOP (0), version 1.x.
-    Iiop(IiopProfile),
-    /// Any other, kept as it is.
-    Other(Tagged),
+    /// Ways to reach it, best first; kept as they are, so that a reference is passed on
+    /// byte for byte as it came. For those of IIOP see [`Ior::iiop_profiles`].
+    pub profiles: Vec<Tagged>,
 }
 
 /// An object behind IIOP.
@@ -81,13 +73,16 @@ impl Ior {
     pub fn iiop(type_id: &str, host: &str, port: u16, object_key: &[u8]) -> Self {
         Ior {
             type_id: type_id.into(),
-            profiles: vec![Profile::Iiop(IiopProfile {
-                minor: 2,
-                host: host.into(),
-                port,
-                object_key: object_key.into(),
-                components: Vec::new(),
-            })],
+            profiles: vec![
+                IiopProfile {
+                    minor: 2,
+                    host: host.into(),
+                    port,
+                    object_key: object_key.into(),
+                    components: Vec::new(),
+                }
+                .tagged(),
+            ],
         }
     }
 
@@ -96,25 +91,28 @@ impl Ior {
         self.profiles.is_empty()
     }
 
-    /// Its profiles for IIOP, best first.
-    pub fn iiop_profiles(&self) -> impl Iterator<Item = &IiopProfile> {
-        self.profiles.iter().filter_map(|profile| match profile {
-            Profile::Iiop(iiop) => Some(iiop),
-            Profile::Other(_) => None,
-        })
+    /// Its profiles for IIOP 1.x, best first.
+    pub fn iiop_profiles(&self) -> impl Iterator<Item = IiopProfile> {
+        let iiop = self.profiles.iter().filter(|p| p.tag == TAG_INTERNET_IOP);
+        iiop.filter_map(|profile| IiopProfile::decode(&profile.data).ok().flatten())
     }
 
-    /// Reads one as it stands in messages.
+    /// Reads one as it stands in messages. A profile for IIOP that cannot be read is an
+    /// error.
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, CdrError> {
         let type_id = reader.read_string("type id of a reference")?.into_owned();
         let count = reader.read_len(8, "profiles of a reference")?;
         let profiles = (0..count).map(|_| {
             let (tag, data) = read_tagged(reader)?;
-            Profile::decode(tag, data)
+            if tag == TAG_INTERNET_IOP {
+                IiopProfile::decode(data)?;
+            }
+            let data = data.into();
+            Ok(Tagged { tag, data })
         });
         Ok(Ior {
             type_id,
-            profiles: profiles.collect::<Result<_, _>>()?,
+            profiles: profiles.collect::<Result<_, CdrError>>()?,
         })
     }
 
@@ -125,29 +123,6 @@ impl Ior {
         writer.write_len(self.profiles.len());
         for profile in &self.profiles {
             profile.write(writer);
-        }
-    }
-}
-
-impl Profile {
-    /// Reads the data of a profile with that tag.
-    pub fn decode(tag: u32, data: &[u8]) -> Result<Self, CdrError> {
-        if tag == TAG_INTERNET_IOP
-            && let Some(iiop) = IiopProfile::decode(data)?
-        {
-            return Ok(Profile::Iiop(iiop));
-        }
-        let data = data.into();
-        Ok(Profile::Other(Tagged { tag, data }))
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        match self {
-            Profile::Iiop(iiop) => {
-                writer.write_u32(TAG_INTERNET_IOP);
-                writer.write_octets(&iiop.encode(writer.endian()));
-            }
-            Profile::Other(other) => other.write(writer),
         }
     }
 }
@@ -244,6 +219,14 @@ impl IiopProfile {
         writer.into_bytes()
     }
 
+    /// The profile as a reference has it, in this machine's byte order.
+    pub fn tagged(&self) -> Tagged {
+        Tagged {
+            tag: TAG_INTERNET_IOP,
+            data: self.encode(Endian::NATIVE),
+        }
+    }
+
     /// The data of the first component with that tag.
     pub fn component(&self, tag: u32) -> Option<&[u8]> {
         let found = self.components.iter().find(|c| c.tag == tag);
@@ -330,5 +313,32 @@ impl FromStr for Ior {
         });
         let bytes = bytes.collect::<Result<Vec<_>, IorError>>()?;
         Ok(Ior::read(&mut Reader::of_encapsulation(&bytes)?)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reference of an ORB that writes its profiles with the most significant byte first,
+    /// has garbage as padding, and something behind the components.
+    #[test]
+    fn a_reference_is_passed_on_as_it_came() {
+        let profile = b"\0\x01\x02\xaa\0\0\0\x02h\0\x12\x34\0\0\0\x03key\xbb\0\0\0\0more";
+        for endian in [Endian::Big, Endian::Little] {
+            let mut writer = Writer::new(endian);
+            writer.write_string("IDL:Test:1.0");
+            writer.write_len(1);
+            writer.write_u32(TAG_INTERNET_IOP);
+            writer.write_octets(profile);
+            let ior = Ior::read(&mut Reader::new(writer.bytes(), endian)).unwrap();
+            let iiop = ior.iiop_profiles().next().unwrap();
+            assert_eq!((&*iiop.host, iiop.port), ("h", 0x1234));
+            assert_eq!(iiop.object_key, b"key");
+            let mut again = Writer::new(endian);
+            ior.write(&mut again);
+            assert_eq!(again.bytes(), writer.bytes());
+            assert_eq!(ior.to_string().parse(), Ok(ior));
+        }
     }
 }

@@ -23,7 +23,7 @@ use std::mem;
 
 use crate::cdr::{CdrError, Endian, Reader, Writer};
 use crate::context::{Contexts, ServiceContext};
-use crate::ior::{self, Ior, Profile};
+use crate::ior::{self, Ior};
 
 /// A version of GIOP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -387,10 +387,8 @@ impl<'a> Target<'a> {
             Target::Key(key) => Some(key),
             Target::Profile { tag, data } => ior::key_of_profile(*tag, data),
             Target::Reference { selected, ior } => {
-                match ior.profiles.get(usize::try_from(*selected).ok()?)? {
-                    Profile::Iiop(iiop) => Some(&iiop.object_key),
-                    Profile::Other(_) => None,
-                }
+                let profile = ior.profiles.get(usize::try_from(*selected).ok()?)?;
+                ior::key_of_profile(profile.tag, &profile.data)
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use evenkeel_giop::cdr::{Endian, Reader, Writer};
 use evenkeel_giop::context::{CodeSetChoice, CodeSetInfo, CodeSets, Contexts, ServiceContext};
-use evenkeel_giop::ior::{IiopProfile, Ior, Profile, Tagged};
+use evenkeel_giop::ior::{IiopProfile, Ior, TAG_INTERNET_IOP, Tagged};
 use evenkeel_giop::message::{
     Content, Fragment, GiopError, Header, LocateReply, LocateRequest, LocateStatus, Message, Reply,
     ReplyStatus, Request, Target, Version,
@@ -25,31 +25,38 @@ fn octets() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn tagged() -> impl Strategy<Value = Tagged> {
-    // Never tag 0, which is another variant in a reference.
+    // Never tag 0, whose data must be a profile for IIOP.
     (1..=u32::MAX, octets()).prop_map(|(tag, data)| Tagged { tag, data })
 }
 
-fn profile() -> impl Strategy<Value = Profile> {
+fn profile() -> impl Strategy<Value = Tagged> {
     let iiop = (
         0u8..4,
         "[a-z0-9.:]{0,12}",
         any::<u16>(),
         octets(),
         prop::collection::vec(tagged(), 0..3),
+        endian(),
     );
     prop_oneof![
-        tagged().prop_map(Profile::Other),
-        iiop.prop_map(|(minor, host, port, object_key, mut components)| {
+        tagged(),
+        iiop.prop_map(|(minor, host, port, object_key, mut components, endian)| {
             if minor == 0 {
                 components.clear();
             }
-            Profile::Iiop(IiopProfile {
+            let profile = IiopProfile {
                 minor,
                 host,
                 port,
                 object_key,
                 components,
-            })
+            };
+            let data = profile.encode(endian);
+            assert_eq!(IiopProfile::decode(&data), Ok(Some(profile)));
+            Tagged {
+                tag: TAG_INTERNET_IOP,
+                data,
+            }
         }),
     ]
 }
