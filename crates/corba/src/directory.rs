@@ -101,7 +101,8 @@ pub struct Counters([AtomicU64; Answer::ALL.len()]);
 
 impl Counters {
     #[inline]
-    pub(crate) fn count(&self, answer: Answer) {
+    /// Counts one.
+    pub fn count(&self, answer: Answer) {
         self.0[answer as usize].fetch_add(1, Ordering::Relaxed);
     }
 
