@@ -6,6 +6,7 @@
 //! what is ambiguous is refused.
 
 pub mod cdr;
+pub mod client;
 pub mod context;
 pub mod exception;
 pub mod ior;

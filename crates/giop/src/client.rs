@@ -1,0 +1,474 @@
+//! A small GIOP client: calls of the load balancer itself, to monitors, alerts, factories and
+//! custom strategies.
+//!
+//! A [`Client`] is cheap to clone and works on any tokio runtime. It keeps one connection per
+//! address and version, on which any number of calls are under way at a time; one that is not
+//! used is closed.
+
+mod connection;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+
+use crate::cdr::{CdrError, Endian, Reader, Writer};
+use crate::context::{CodeSetChoice, CodeSets, ISO_8859_1, UCS_2, UTF_8, UTF_16};
+use crate::exception::{Completion, SystemException};
+use crate::ior::{IiopProfile, Ior, TAG_INTERNET_IOP};
+use crate::message::{GiopError, ReplyStatus, Target, Version};
+use connection::{Connection, Failure, Outgoing};
+
+/// Limits of a client.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// How long one attempt to connect may take.
+    pub connect_timeout: Duration,
+    /// A connection on which nothing is outstanding for so long is closed.
+    pub idle_timeout: Duration,
+    /// Longest reply, in bytes.
+    pub max_message: usize,
+    /// Most calls under way on one connection; further ones wait.
+    pub max_pending: usize,
+    /// Most forwards that one call follows.
+    pub max_forwards: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            connect_timeout: Duration::from_secs(5),
+            idle_timeout: Duration::from_secs(60),
+            max_message: 16 << 20,
+            max_pending: 256,
+            max_forwards: 8,
+        }
+    }
+}
+
+/// A call to be made.
+#[derive(Clone, Debug)]
+pub struct Call<'a> {
+    /// The object.
+    pub target: &'a Ior,
+    /// The operation.
+    pub operation: &'a str,
+    /// Its arguments, in this machine's byte order, written from the start of an alignment.
+    pub arguments: Vec<u8>,
+    /// When the caller gives up; then the server gets a CancelRequest.
+    pub deadline: Instant,
+    /// Whether to follow forwards; if not, a forward is [`CallError::Forward`].
+    pub follow: bool,
+}
+
+impl<'a> Call<'a> {
+    /// A call without arguments that follows forwards.
+    pub fn new(target: &'a Ior, operation: &'a str, deadline: Instant) -> Self {
+        Call {
+            target,
+            operation,
+            arguments: Vec::new(),
+            deadline,
+            follow: true,
+        }
+    }
+
+    /// With the arguments that `write` writes.
+    pub fn arguments(mut self, write: impl FnOnce(&mut Writer)) -> Self {
+        let mut writer = Writer::new(Endian::NATIVE);
+        write(&mut writer);
+        self.arguments = writer.into_bytes();
+        self
+    }
+
+    /// Without following forwards.
+    pub fn do_not_follow(mut self) -> Self {
+        self.follow = false;
+        self
+    }
+}
+
+/// The body of a reply.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Body {
+    message: Vec<u8>,
+    at: usize,
+    endian: Endian,
+    version: Version,
+}
+
+impl Body {
+    /// Reads it from its start.
+    pub fn reader(&self) -> Reader<'_> {
+        let body = self.message.get(self.at..).unwrap_or_default();
+        Reader::after(self.at, body, self.endian)
+    }
+
+    /// The version of the message that it came in.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Body({} bytes)",
+            self.message.len().saturating_sub(self.at)
+        )
+    }
+}
+
+/// Why a call has no results.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CallError {
+    /// The object raised a system exception.
+    #[error("{0}")]
+    System(SystemException),
+    /// The object raised an exception of its interface.
+    #[error("the object raised {id}")]
+    User {
+        /// Repository id.
+        id: String,
+        /// The exception: its id, as a string, and its members.
+        body: Body,
+    },
+    /// The object is elsewhere, and the call does not follow.
+    #[error("the object is elsewhere")]
+    Forward(Box<Ior>),
+    /// More forwards than a call follows.
+    #[error("the object was forwarded {0} times and is still elsewhere")]
+    TooManyForwards(usize),
+    /// The reference has no profile of IIOP.
+    #[error("the reference has no address of IIOP 1.0 to 1.2")]
+    NoAddress,
+    /// No address of the reference can be connected to.
+    #[error("cannot connect to {address}: {error}")]
+    Unreachable {
+        /// The last address that was tried.
+        address: String,
+        /// What went wrong there.
+        error: String,
+    },
+    /// The connection broke; the call may have been carried out.
+    #[error("lost the connection to {address}: {error}")]
+    Lost {
+        /// Where.
+        address: String,
+        /// What went wrong.
+        error: String,
+    },
+    /// The deadline has passed; the call may have been carried out.
+    #[error("no answer in time")]
+    Timeout,
+    /// The answer cannot be read.
+    #[error("the answer is not valid: {0}")]
+    NotValid(#[from] GiopError),
+    /// The server says that the call cannot be read.
+    #[error("{0} answered MessageError")]
+    MessageError(String),
+}
+
+impl From<CdrError> for CallError {
+    fn from(error: CdrError) -> Self {
+        CallError::NotValid(error.into())
+    }
+}
+
+impl CallError {
+    /// Whether the operation was carried out: after `No` it may be called again.
+    pub fn completed(&self) -> Completion {
+        match self {
+            CallError::System(exception) => exception.completed,
+            CallError::User { .. } => Completion::Yes,
+            CallError::Forward(_)
+            | CallError::TooManyForwards(_)
+            | CallError::NoAddress
+            | CallError::Unreachable { .. }
+            | CallError::MessageError(_) => Completion::No,
+            CallError::Lost { .. } | CallError::Timeout | CallError::NotValid(_) => {
+                Completion::Maybe
+            }
+        }
+    }
+}
+
+/// Where calls go: host, port, and the version of GIOP that is spoken there.
+type Address = (String, u16, Version);
+
+/// The connection to an address, or a place for it. Who connects holds the lock, so that the
+/// others wait for that connection instead of making more.
+type Place = Arc<tokio::sync::Mutex<Option<Arc<Connection>>>>;
+
+/// Above so many addresses those without a connection are forgotten.
+const MANY_ADDRESSES: usize = 256;
+
+/// Calls objects.
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    settings: Settings,
+    places: Mutex<HashMap<Address, Place>>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Client")
+            .field(&self.shared.settings)
+            .finish()
+    }
+}
+
+/// One way to the target of a call.
+struct Way {
+    address: Address,
+    key: Vec<u8>,
+    /// What to send as CodeSets context in the first request of a connection.
+    code_sets: Option<CodeSets>,
+    /// Which profile of the reference it is.
+    selected: usize,
+}
+
+/// What came of one attempt.
+enum Attempt {
+    Done(Body),
+    Forward(Ior),
+    /// The server wants the target to be said in another way.
+    Readdress(u16),
+}
+
+impl Client {
+    /// A client without connections.
+    pub fn new(settings: Settings) -> Self {
+        Client {
+            shared: Arc::new(Shared {
+                settings,
+                places: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Calls and waits for the results.
+    pub async fn call(&self, call: &Call<'_>) -> Result<Body, CallError> {
+        let answer = timeout_at(call.deadline, self.follow(call, true)).await;
+        answer.unwrap_or(Err(CallError::Timeout))?.ok_or_else(|| {
+            let what = "reply to a call";
+            CdrError::Short {
+                what,
+                at: 0,
+                wanted: 1,
+            }
+            .into()
+        })
+    }
+
+    /// Calls without waiting for a reply: the operation is a `oneway`. It is handed to the
+    /// transport; whether it arrives nobody knows, and forwards are not seen.
+    pub async fn oneway(&self, call: &Call<'_>) -> Result<(), CallError> {
+        let sent = timeout_at(call.deadline, self.follow(call, false)).await;
+        sent.unwrap_or(Err(CallError::Timeout)).map(|_| ())
+    }
+
+    /// Calls the target, and where it is forwarded to. None for a oneway.
+    async fn follow(&self, call: &Call<'_>, reply: bool) -> Result<Option<Body>, CallError> {
+        let mut forwarded = None;
+        for _ in 0..=self.shared.settings.max_forwards {
+            let target = forwarded.as_ref().unwrap_or(call.target);
+            match self.try_ways(call, target, reply).await? {
+                None => return Ok(None),
+                Some(Attempt::Done(body)) => return Ok(Some(body)),
+                Some(Attempt::Forward(to)) if !call.follow => {
+                    return Err(CallError::Forward(Box::new(to)));
+                }
+                Some(Attempt::Forward(to)) => forwarded = Some(to),
+                Some(Attempt::Readdress(_)) => return Err(not_understood()),
+            }
+        }
+        Err(CallError::TooManyForwards(
+            self.shared.settings.max_forwards,
+        ))
+    }
+
+    /// Tries the addresses of `target` until one can be connected to.
+    async fn try_ways(
+        &self,
+        call: &Call<'_>,
+        target: &Ior,
+        reply: bool,
+    ) -> Result<Option<Attempt>, CallError> {
+        let mut failed = CallError::NoAddress;
+        for way in ways(target) {
+            let mut outgoing = Outgoing {
+                operation: call.operation,
+                target: Target::Key(&way.key),
+                arguments: &call.arguments,
+                code_sets: way.code_sets,
+                reply,
+            };
+            let mut result = self.try_way(&way, &outgoing).await;
+            if let Ok(Some(Attempt::Readdress(mode))) = result {
+                outgoing.target = match (mode, target.profiles.get(way.selected)) {
+                    (1, Some(profile)) => Target::Profile {
+                        tag: profile.tag,
+                        data: &profile.data,
+                    },
+                    (2, _) => Target::Reference {
+                        selected: way.selected as u32,
+                        ior: target.clone(),
+                    },
+                    _ => return Err(not_understood()),
+                };
+                result = self.try_way(&way, &outgoing).await;
+            }
+            match result {
+                Err(error @ CallError::Unreachable { .. }) => failed = error,
+                result => return result,
+            }
+        }
+        Err(failed)
+    }
+
+    /// Tries one address. A connection that the server closes just then costs another
+    /// attempt, on a new one.
+    async fn try_way(
+        &self,
+        way: &Way,
+        outgoing: &Outgoing<'_>,
+    ) -> Result<Option<Attempt>, CallError> {
+        let name = || format!("{}:{}", way.address.0, way.address.1);
+        let mut failed = String::from("the server closes each connection");
+        for _ in 0..3 {
+            let connection = self.connection(&way.address).await?;
+            match connection.call(outgoing).await {
+                Ok(None) => return Ok(None),
+                Ok(Some(body)) => return judge(body).map(Some),
+                Err(Failure::NotSent(error)) => failed = error,
+                Err(Failure::Lost(error)) => {
+                    let address = name();
+                    return Err(CallError::Lost { address, error });
+                }
+                Err(Failure::MessageError) => return Err(CallError::MessageError(name())),
+                Err(Failure::NotValid(error)) => return Err(error.into()),
+            }
+        }
+        Err(CallError::Unreachable {
+            address: name(),
+            error: failed,
+        })
+    }
+
+    /// The open connection to `address`, or a new one.
+    async fn connection(&self, address: &Address) -> Result<Arc<Connection>, CallError> {
+        let place = self.place(address);
+        let mut place = place.lock().await;
+        if let Some(connection) = &*place
+            && !connection.is_closed()
+        {
+            return Ok(Arc::clone(connection));
+        }
+        let (host, port, version) = address;
+        let deadline = Instant::now() + self.shared.settings.connect_timeout;
+        let connecting = TcpStream::connect((host.as_str(), *port));
+        let connected = match timeout_at(deadline, connecting).await {
+            Ok(Ok(stream)) => stream.set_nodelay(true).map(|()| stream),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(std::io::ErrorKind::TimedOut.into()),
+        };
+        let stream = connected.map_err(|error| CallError::Unreachable {
+            address: format!("{host}:{port}"),
+            error: error.to_string(),
+        })?;
+        let connection = Connection::start(stream, *version, &self.shared.settings);
+        *place = Some(Arc::clone(&connection));
+        Ok(connection)
+    }
+
+    fn place(&self, address: &Address) -> Place {
+        let places = self.shared.places.lock();
+        let mut places = places.unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = places.get(address) {
+            return Arc::clone(place);
+        }
+        if places.len() >= MANY_ADDRESSES {
+            // A place that cannot be locked is one where somebody connects.
+            places.retain(|_, place| {
+                place.try_lock().map_or(true, |place| {
+                    place.as_ref().is_some_and(|open| !open.is_closed())
+                })
+            });
+        }
+        Arc::clone(places.entry(address.clone()).or_default())
+    }
+}
+
+fn not_understood() -> CallError {
+    CallError::NotValid(GiopError::NotInVersion {
+        what: "addressing mode that the server asks for",
+        version: Version::V1_2,
+    })
+}
+
+/// All ways to `target`, best first. What cannot be read is passed over.
+fn ways(target: &Ior) -> Vec<Way> {
+    let mut ways = Vec::new();
+    for (selected, profile) in target.profiles.iter().enumerate() {
+        let profile = match profile.tag {
+            TAG_INTERNET_IOP => IiopProfile::decode(&profile.data).ok().flatten(),
+            _ => None,
+        };
+        let Some(profile) = profile else { continue };
+        let version = Version::for_minor(profile.minor);
+        ways.extend(profile.addresses().map(|(host, port)| Way {
+            address: (host, port, version),
+            key: profile.object_key.clone(),
+            code_sets: code_sets(&profile, version),
+            selected,
+        }));
+    }
+    ways
+}
+
+/// The code sets to settle on with a server. Strings are sent in UTF-8; with a server that
+/// says that it has only ISO 8859-1, all is well as long as they are ASCII.
+fn code_sets(profile: &IiopProfile, version: Version) -> Option<CodeSets> {
+    if version < Version::V1_1 {
+        return None;
+    }
+    let info = profile.code_sets()?;
+    let has =
+        |choice: &CodeSetChoice, set| choice.native == set || choice.conversion.contains(&set);
+    Some(CodeSets {
+        chars: match has(&info.chars, ISO_8859_1) && !has(&info.chars, UTF_8) {
+            true => ISO_8859_1,
+            false => UTF_8,
+        },
+        wchars: match has(&info.wchars, UCS_2) && !has(&info.wchars, UTF_16) {
+            true => UCS_2,
+            false => UTF_16,
+        },
+    })
+}
+
+/// What a reply means.
+fn judge((status, body): (ReplyStatus, Body)) -> Result<Attempt, CallError> {
+    let mut reader = body.reader();
+    match status {
+        ReplyStatus::NoException => Ok(Attempt::Done(body)),
+        ReplyStatus::UserException => {
+            let id = reader.read_string("exception")?.into_owned();
+            Err(CallError::User { id, body })
+        }
+        ReplyStatus::SystemException => Err(CallError::System(SystemException::read(&mut reader)?)),
+        ReplyStatus::LocationForward | ReplyStatus::LocationForwardPerm => {
+            Ok(Attempt::Forward(Ior::read(&mut reader)?))
+        }
+        ReplyStatus::NeedsAddressingMode => Ok(Attempt::Readdress(reader.read_u16()?)),
+    }
+}
