@@ -72,6 +72,7 @@ pub struct Reader<'a> {
     /// Bytes that stand before the first one of `bytes`, for alignment.
     before: usize,
     endian: Endian,
+    minor: u8,
 }
 
 macro_rules! numbers {
@@ -130,7 +131,21 @@ impl<'a> Reader<'a> {
             position: 0,
             before,
             endian,
+            minor: 2,
         }
+    }
+
+    /// Reads what stands in a message of GIOP 1.`minor`. Without this it is 1.2, of which
+    /// encapsulations are, too. Only wide characters differ ([`crate::wide`]).
+    #[must_use]
+    pub fn of_minor(mut self, minor: u8) -> Self {
+        self.minor = minor;
+        self
+    }
+
+    /// The minor version of GIOP 1.x.
+    pub fn minor(&self) -> u8 {
+        self.minor
     }
 
     /// Reads an encapsulation: its first octet says its byte order.
@@ -268,6 +283,7 @@ pub struct Writer {
     bytes: Vec<u8>,
     before: usize,
     endian: Endian,
+    minor: u8,
 }
 
 impl Writer {
@@ -282,6 +298,7 @@ impl Writer {
             bytes: Vec::new(),
             before,
             endian,
+            minor: 2,
         }
     }
 
@@ -291,7 +308,20 @@ impl Writer {
             before: bytes.len().wrapping_neg(),
             bytes,
             endian,
+            minor: 2,
         }
+    }
+
+    /// Writes for a message of GIOP 1.`minor`, as [`Reader::of_minor`] reads.
+    #[must_use]
+    pub fn of_minor(mut self, minor: u8) -> Self {
+        self.minor = minor;
+        self
+    }
+
+    /// The minor version of GIOP 1.x.
+    pub fn minor(&self) -> u8 {
+        self.minor
     }
 
     /// Writes an encapsulation: starts with the octet that says the byte order.

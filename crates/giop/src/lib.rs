@@ -12,3 +12,4 @@ pub mod exception;
 pub mod ior;
 pub mod message;
 pub mod server;
+pub mod wide;
