@@ -392,8 +392,13 @@ impl Writer {
     /// have, ends it.
     pub fn write_string(&mut self, text: &str) {
         let text = text.split('\0').next().unwrap_or_default();
+        self.write_string_bytes(text.as_bytes());
+    }
+
+    /// Writes a `string` of bytes of which none is zero, with its terminating zero.
+    pub fn write_string_bytes(&mut self, text: &[u8]) {
         self.write_len(text.len() + 1);
-        self.write_raw(text.as_bytes());
+        self.write_raw(text);
         self.write_u8(0);
     }
 }

@@ -5,6 +5,7 @@
 //! is checked against what is there before anything is allocated, nesting is bounded, and
 //! what is ambiguous is refused.
 
+pub mod any;
 pub mod cdr;
 pub mod client;
 pub mod context;
@@ -12,4 +13,5 @@ pub mod exception;
 pub mod ior;
 pub mod message;
 pub mod server;
+pub mod typecode;
 pub mod wide;

@@ -1,0 +1,348 @@
+//! Any: a value together with its type.
+//!
+//! A value is kept in one form, whatever the message looked like that it came in, so that
+//! it can be sent on in another byte order, at another alignment and in another version
+//! of GIOP: it is walked along its TypeCode and checked when it comes in, and again walked
+//! when it goes out.
+
+use crate::cdr::{CdrError, Endian, Reader, Writer};
+use crate::ior::Ior;
+use crate::typecode::{Kind, Node, Ref, Switch, TypeCode, unalias};
+
+/// How deep values (structs, sequences, Anys in Anys) may be nested.
+pub const MAX_DEPTH: usize = 64;
+
+/// How many parts of a value may take no bytes, such as empty structs; beyond that the
+/// work for a value is bounded by its bytes.
+pub const MAX_EMPTY: usize = 4096;
+
+/// A type that can be put into an Any: those that IDL describes.
+pub trait Idl: Sized {
+    /// Bytes that the shortest value takes, at least: bounds lengths of sequences.
+    const LEAST: usize;
+
+    /// Its TypeCode.
+    fn type_code() -> TypeCode;
+
+    /// Reads a value.
+    fn read(reader: &mut Reader<'_>) -> Result<Self, CdrError>;
+
+    /// Writes a value.
+    fn write(&self, writer: &mut Writer);
+}
+
+/// A value of any type.
+#[derive(Clone, Debug)]
+pub struct Any {
+    type_code: TypeCode,
+    /// CDR in the byte order of this machine, as it is at the start of an alignment.
+    value: Vec<u8>,
+}
+
+impl Any {
+    /// `value` and its type.
+    pub fn new<T: Idl>(value: &T) -> Any {
+        let mut writer = Writer::new(Endian::NATIVE);
+        value.write(&mut writer);
+        Any {
+            type_code: T::type_code(),
+            value: writer.into_bytes(),
+        }
+    }
+
+    /// The type, with its aliases.
+    pub fn type_code(&self) -> &TypeCode {
+        &self.type_code
+    }
+
+    /// The value, if its type is `T` apart from aliases. `same_id` says which repository
+    /// ids are the same, as in [`TypeCode::equivalent_if`].
+    pub fn get_if<T: Idl>(&self, same_id: impl Fn(&str, &str) -> bool) -> Option<T> {
+        let same = self.type_code.equivalent_if(&T::type_code(), same_id);
+        let mut reader = Reader::new(&self.value, Endian::NATIVE);
+        same.then(|| T::read(&mut reader).ok()).flatten()
+    }
+
+    /// The value, if its type is `T` apart from aliases.
+    pub fn get<T: Idl>(&self) -> Option<T> {
+        self.get_if(|one, other| one == other)
+    }
+
+    /// The value, if it is a reference to an object, of whatever interface.
+    pub fn reference(&self) -> Option<Ior> {
+        match self.type_code.unaliased().kind() {
+            Kind::ObjRef | Kind::Component | Kind::Home => {
+                Ior::read(&mut Reader::new(&self.value, Endian::NATIVE)).ok()
+            }
+            _ => None,
+        }
+    }
+
+    /// Reads one. See [`TypeCode::read`] for what a TypeCode may be; of values are
+    /// refused those that nest deeper than [`MAX_DEPTH`] or have more than [`MAX_EMPTY`]
+    /// empty parts, those that their type does not have (an enum's unknown value, more
+    /// than a bound allows), and value types unless nil, since where they end is known
+    /// only to who knows their class.
+    pub fn read(reader: &mut Reader<'_>) -> Result<Any, CdrError> {
+        let type_code = TypeCode::read(reader)?;
+        let mut walk = Walk {
+            left: reader
+                .remaining()
+                .saturating_mul(8)
+                .saturating_add(MAX_EMPTY),
+        };
+        let mut writer = Writer::new(Endian::NATIVE);
+        walk.value(type_code.nodes(), type_code.root(), reader, &mut writer, 0)?;
+        Ok(Any {
+            type_code,
+            value: writer.into_bytes(),
+        })
+    }
+
+    /// Writes it.
+    pub fn write(&self, writer: &mut Writer) {
+        self.type_code.write(writer);
+        let mut walk = Walk { left: usize::MAX };
+        let mut reader = Reader::new(&self.value, Endian::NATIVE);
+        let (nodes, root) = (self.type_code.nodes(), self.type_code.root());
+        let walked = walk.value(nodes, root, &mut reader, writer, 0);
+        // It was walked in the same way when it came in.
+        debug_assert!(walked.is_ok(), "{walked:?} in {self:?}");
+    }
+}
+
+/// Both type and value are the same.
+impl PartialEq for Any {
+    fn eq(&self, other: &Any) -> bool {
+        self.type_code == other.type_code && self.value == other.value
+    }
+}
+
+impl Eq for Any {}
+
+impl Idl for Any {
+    const LEAST: usize = 4;
+
+    fn type_code() -> TypeCode {
+        TypeCode::basic(Kind::Any)
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, CdrError> {
+        Any::read(reader)
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        Any::write(self, writer);
+    }
+}
+
+/// Copies values from one form into another.
+struct Walk {
+    /// How many parts may still come.
+    left: usize,
+}
+
+impl Walk {
+    fn value(
+        &mut self,
+        nodes: &[Node],
+        of: Ref,
+        reader: &mut Reader<'_>,
+        writer: &mut Writer,
+        depth: usize,
+    ) -> Result<(), CdrError> {
+        let at = reader.position();
+        let too_large = |what, most| CdrError::TooLarge { what, at, most };
+        if depth > MAX_DEPTH {
+            return Err(too_large("nesting of a value", MAX_DEPTH));
+        }
+        let Some(left) = self.left.checked_sub(1) else {
+            return Err(too_large("number of empty parts of a value", MAX_EMPTY));
+        };
+        self.left = left;
+        let node = match unalias(nodes, of) {
+            Some(Ref::Basic(kind)) => return self.basic(kind, reader, writer, depth),
+            Some(Ref::Node(node)) => nodes.get(node as usize),
+            None => None,
+        };
+        let invalid = |what, found: String| Err(CdrError::Invalid { what, at, found });
+        match node {
+            Some(Node::Text { kind, bound }) => {
+                let len = match kind {
+                    Kind::WString => {
+                        let units = reader.read_wstring("wstring")?;
+                        writer.write_wstring(&units);
+                        units.len()
+                    }
+                    _ => {
+                        let bytes = reader.read_string_bytes("string")?;
+                        writer.write_string_bytes(bytes);
+                        bytes.len()
+                    }
+                };
+                bounded(*bound, len, at)
+            }
+            Some(Node::Fixed { digits, .. }) => {
+                let bytes = reader.take(usize::from(digits / 2) + 1, "fixed")?;
+                writer.write_raw(bytes);
+                match is_packed_decimal(bytes, *digits) {
+                    true => Ok(()),
+                    false => invalid("fixed", format!("{bytes:02x?}")),
+                }
+            }
+            Some(Node::Interface { kind, name, .. }) => match kind {
+                Kind::ObjRef | Kind::Component | Kind::Home => reference(reader, writer),
+                Kind::AbstractInterface => {
+                    let is_reference = reader.read_bool()?;
+                    writer.write_bool(is_reference);
+                    match is_reference {
+                        true => reference(reader, writer),
+                        false => nil_value(reader, writer),
+                    }
+                }
+                _ => invalid("value in Any", format!("{name}, which stays where it is")),
+            },
+            Some(Node::Struct { kind, members, .. }) => {
+                if *kind == Kind::Except {
+                    writer.write_string_bytes(reader.read_string_bytes("repository id")?);
+                }
+                for member in members {
+                    self.value(nodes, member.of, reader, writer, depth + 1)?;
+                }
+                Ok(())
+            }
+            Some(Node::Union {
+                discriminator,
+                default,
+                arms,
+                ..
+            }) => {
+                let Some(switch) = Switch::of(nodes, *discriminator) else {
+                    return invalid("union", "a discriminator that it cannot have".into());
+                };
+                let chosen = switch.read(reader)?;
+                switch.write(chosen, writer);
+                let default = default.map(|default| default as usize);
+                let mut labelled = arms.iter().enumerate();
+                let arm = labelled
+                    .find(|&(index, &(label, _))| Some(index) != default && label == chosen)
+                    .map(|(_, arm)| arm)
+                    .or_else(|| arms.get(default?));
+                match arm {
+                    Some((_, arm)) => self.value(nodes, arm.of, reader, writer, depth + 1),
+                    None => Ok(()),
+                }
+            }
+            Some(Node::Enum { values, .. }) => {
+                let switch = Switch::Enum(values.len() as u32);
+                switch.write(switch.read(reader)?, writer);
+                Ok(())
+            }
+            Some(Node::List { kind, element, len }) => {
+                let len = match kind {
+                    Kind::Array => *len as usize,
+                    _ => {
+                        // Elements may take no bytes at all.
+                        let found = reader.read_u32()?;
+                        writer.write_u32(found);
+                        bounded(*len, found as usize, at)?;
+                        found as usize
+                    }
+                };
+                if let Some(Ref::Basic(Kind::Octet | Kind::Char)) = unalias(nodes, *element) {
+                    writer.write_raw(reader.take(len, "sequence or array")?);
+                    return Ok(());
+                }
+                for _ in 0..len {
+                    self.value(nodes, *element, reader, writer, depth + 1)?;
+                }
+                Ok(())
+            }
+            Some(Node::Wrapped { .. } | Node::Value { .. }) => nil_value(reader, writer),
+            None => invalid("TypeCode", "an alias of no type".into()),
+        }
+    }
+
+    fn basic(
+        &mut self,
+        kind: Kind,
+        reader: &mut Reader<'_>,
+        writer: &mut Writer,
+        depth: usize,
+    ) -> Result<(), CdrError> {
+        match kind {
+            Kind::Short | Kind::UShort => writer.write_u16(reader.read_u16()?),
+            Kind::Long | Kind::ULong | Kind::Float => writer.write_u32(reader.read_u32()?),
+            Kind::LongLong | Kind::ULongLong | Kind::Double => {
+                writer.write_u64(reader.read_u64()?);
+            }
+            Kind::LongDouble => {
+                reader.align(8, "long double")?;
+                let mut bytes = [0; 16];
+                bytes.copy_from_slice(reader.take(16, "long double")?);
+                if reader.endian() != writer.endian() {
+                    bytes.reverse();
+                }
+                writer.align(8);
+                writer.write_raw(&bytes);
+            }
+            Kind::Boolean => writer.write_bool(reader.read_bool()?),
+            Kind::Char | Kind::Octet => writer.write_u8(reader.read_u8()?),
+            Kind::WChar => writer.write_wchar(reader.read_wchar()?),
+            Kind::Principal => writer.write_octets(reader.read_octets("principal")?),
+            Kind::TypeCode => TypeCode::read(reader)?.write(writer),
+            Kind::Any => {
+                let inner = TypeCode::read(reader)?;
+                inner.write(writer);
+                self.value(inner.nodes(), inner.root(), reader, writer, depth + 1)?;
+            }
+            // null and void have no bytes; the others are never basic.
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn bounded(bound: u32, len: usize, at: usize) -> Result<(), CdrError> {
+    match bound as usize {
+        bound if bound == 0 || len <= bound => Ok(()),
+        bound => Err(CdrError::TooLarge {
+            what: "string or sequence in Any",
+            at,
+            most: bound,
+        }),
+    }
+}
+
+/// Whether `bytes` are a decimal of so many digits: two in a byte, and last the sign. If
+/// that leaves half a byte at the start, it is zero.
+fn is_packed_decimal(bytes: &[u8], digits: u16) -> bool {
+    let mut halves = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+    let sign = halves.next_back();
+    let unused = digits.is_multiple_of(2) && halves.next() != Some(0);
+    !unused && halves.all(|digit| digit <= 9) && matches!(sign, Some(0xc | 0xd))
+}
+
+fn reference(reader: &mut Reader<'_>, writer: &mut Writer) -> Result<(), CdrError> {
+    Ior::read(reader)?.write(writer);
+    Ok(())
+}
+
+/// Copies a value type's nil.
+fn nil_value(reader: &mut Reader<'_>, writer: &mut Writer) -> Result<(), CdrError> {
+    let at = reader.position();
+    match reader.read_u32()? {
+        0 => {
+            writer.write_u32(0);
+            Ok(())
+        }
+        _ => Err(CdrError::Invalid {
+            what: "value in Any",
+            at,
+            found: "an object by value, which cannot be read without its class".into(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;
