@@ -136,6 +136,91 @@ impl Idl for Any {
     }
 }
 
+macro_rules! primitives {
+    ($($type:ty, $kind:ident, $least:literal, $read:ident, $write:ident;)*) => {
+        $(
+            impl Idl for $type {
+                const LEAST: usize = $least;
+
+                fn type_code() -> TypeCode {
+                    TypeCode::basic(Kind::$kind)
+                }
+
+                fn read(reader: &mut Reader<'_>) -> Result<Self, CdrError> {
+                    reader.$read()
+                }
+
+                fn write(&self, writer: &mut Writer) {
+                    writer.$write(*self);
+                }
+            }
+        )*
+    };
+}
+
+primitives! {
+    bool, Boolean, 1, read_bool, write_bool;
+    i32, Long, 4, read_i32, write_i32;
+    u16, UShort, 2, read_u16, write_u16;
+    u32, ULong, 4, read_u32, write_u32;
+    u64, ULongLong, 8, read_u64, write_u64;
+    f32, Float, 4, read_f32, write_f32;
+}
+
+impl Idl for String {
+    const LEAST: usize = 4;
+
+    fn type_code() -> TypeCode {
+        TypeCode::string()
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, CdrError> {
+        Ok(reader.read_string("string")?.into_owned())
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.write_string(self);
+    }
+}
+
+/// A reference to an object of any interface.
+impl Idl for Ior {
+    const LEAST: usize = 8;
+
+    fn type_code() -> TypeCode {
+        TypeCode::interface("IDL:omg.org/CORBA/Object:1.0", "Object")
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, CdrError> {
+        Ior::read(reader)
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        Ior::write(self, writer);
+    }
+}
+
+/// A sequence without a bound.
+impl<T: Idl> Idl for Vec<T> {
+    const LEAST: usize = 4;
+
+    fn type_code() -> TypeCode {
+        TypeCode::sequence(&T::type_code())
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, CdrError> {
+        let len = reader.read_len(T::LEAST, "sequence")?;
+        (0..len).map(|_| T::read(reader)).collect()
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.write_len(self.len());
+        for element in self {
+            element.write(writer);
+        }
+    }
+}
+
 /// Copies values from one form into another.
 struct Walk {
     /// How many parts may still come.
