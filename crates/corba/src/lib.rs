@@ -1,4 +1,8 @@
 //! The OMG's load balancing and monitoring service, over IIOP.
 
 pub mod directory;
+pub mod exceptions;
+pub mod interfaces;
 pub mod keys;
+pub mod name;
+pub mod types;

@@ -1,0 +1,244 @@
+//! The interfaces of the service: repository ids, inheritance, operations.
+
+/// Prefix of `CosLoadBalancing` in repository ids that clients in the field have.
+pub const DEFAULT_PREFIX: &str = "tao.lb";
+
+/// All prefixes of `CosLoadBalancing` that are taken for the same.
+const PREFIXES: [&str; 2] = [DEFAULT_PREFIX, "omg.org"];
+
+/// Repository id of every object.
+pub const OBJECT_ID: &str = "IDL:omg.org/CORBA/Object:1.0";
+
+/// An interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Interface {
+    PropertyManager,
+    ObjectGroupManager,
+    GenericFactory,
+    LoadManager,
+    /// Also `CustomStrategy`, which is another name for it.
+    Strategy,
+    LoadAlert,
+    LoadMonitor,
+}
+
+impl Interface {
+    /// Its name in IDL.
+    pub fn name(self) -> &'static str {
+        match self {
+            Interface::PropertyManager => "PropertyManager",
+            Interface::ObjectGroupManager => "ObjectGroupManager",
+            Interface::GenericFactory => "GenericFactory",
+            Interface::LoadManager => "LoadManager",
+            Interface::Strategy => "Strategy",
+            Interface::LoadAlert => "LoadAlert",
+            Interface::LoadMonitor => "LoadMonitor",
+        }
+    }
+
+    /// Its repository id, if `CosLoadBalancing` has that prefix.
+    pub fn id(self, prefix: &str) -> String {
+        match self {
+            Interface::PropertyManager
+            | Interface::ObjectGroupManager
+            | Interface::GenericFactory => portable_group_id(self.name()),
+            _ => load_balancing_id(prefix, self.name()),
+        }
+    }
+
+    /// Answers `_is_a`: whether an object with this interface has `id`, too.
+    pub fn is_a(self, id: &str) -> bool {
+        let own = same_id(&self.id(DEFAULT_PREFIX), id);
+        let alias = self == Interface::Strategy
+            && same_id(&load_balancing_id(DEFAULT_PREFIX, "CustomStrategy"), id);
+        let inherited = self.bases().iter().any(|base| base.is_a(id));
+        own || alias || inherited || id == OBJECT_ID
+    }
+
+    /// What it inherits.
+    fn bases(self) -> &'static [Interface] {
+        match self {
+            Interface::LoadManager => &[
+                Interface::PropertyManager,
+                Interface::ObjectGroupManager,
+                Interface::GenericFactory,
+            ],
+            _ => &[],
+        }
+    }
+
+    /// Whether it has that operation, inherited ones too, as it is called on the wire.
+    /// Those that every object has (`_is_a` and so on) are not counted.
+    pub fn has_operation(self, operation: &str) -> bool {
+        let inherited = || {
+            self.bases()
+                .iter()
+                .any(|base| base.has_operation(operation))
+        };
+        self.operations().contains(&operation) || inherited()
+    }
+
+    fn operations(self) -> &'static [&'static str] {
+        match self {
+            Interface::PropertyManager => &[
+                "set_default_properties",
+                "get_default_properties",
+                "remove_default_properties",
+                "set_type_properties",
+                "get_type_properties",
+                "remove_type_properties",
+                "set_properties_dynamically",
+                "get_properties",
+            ],
+            Interface::ObjectGroupManager => &[
+                "create_member",
+                "add_member",
+                "remove_member",
+                "locations_of_members",
+                "groups_at_location",
+                "get_object_group_id",
+                "get_object_group_ref",
+                "get_member_ref",
+                "get_object_group_ref_from_id",
+            ],
+            Interface::GenericFactory => &["create_object", "delete_object"],
+            Interface::LoadManager => &[
+                "push_loads",
+                "get_loads",
+                "enable_alert",
+                "disable_alert",
+                "register_load_alert",
+                "get_load_alert",
+                "remove_load_alert",
+                "register_load_monitor",
+                "get_load_monitor",
+                "remove_load_monitor",
+            ],
+            Interface::Strategy => &[
+                "_get_name",
+                "get_properties",
+                "push_loads",
+                "get_loads",
+                "next_member",
+                "analyze_loads",
+            ],
+            Interface::LoadAlert => &["enable_alert", "disable_alert"],
+            Interface::LoadMonitor => &["_get_the_location", "_get_loads"],
+        }
+    }
+}
+
+/// Repository id of something in `PortableGroup`.
+pub fn portable_group_id(name: &str) -> String {
+    format!("IDL:omg.org/PortableGroup/{name}:1.0")
+}
+
+/// Repository id of something in `CosLoadBalancing`, with that prefix.
+pub fn load_balancing_id(prefix: &str, name: &str) -> String {
+    format!("IDL:{prefix}/CosLoadBalancing/{name}:1.0")
+}
+
+/// Whether two repository ids are the same: `CosLoadBalancing` goes by more than one prefix.
+pub fn same_id(one: &str, other: &str) -> bool {
+    one == other || matches!((local(one), local(other)), (Some(one), Some(other)) if one == other)
+}
+
+/// What follows the prefix in a repository id of `CosLoadBalancing`.
+pub(crate) fn local(id: &str) -> Option<&str> {
+    let id = id.strip_prefix("IDL:")?;
+    let mut ids = PREFIXES
+        .iter()
+        .filter_map(|&prefix| id.strip_prefix(prefix));
+    ids.find_map(|id| id.strip_prefix("/CosLoadBalancing/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_prefixes_and_what_is_inherited_are_known() {
+        let manager = Interface::LoadManager;
+        for id in [
+            "IDL:tao.lb/CosLoadBalancing/LoadManager:1.0",
+            "IDL:omg.org/CosLoadBalancing/LoadManager:1.0",
+            "IDL:omg.org/PortableGroup/PropertyManager:1.0",
+            "IDL:omg.org/PortableGroup/ObjectGroupManager:1.0",
+            "IDL:omg.org/PortableGroup/GenericFactory:1.0",
+            "IDL:omg.org/CORBA/Object:1.0",
+        ] {
+            assert!(manager.is_a(id), "{id}");
+        }
+        for id in [
+            "",
+            "IDL:CosLoadBalancing/LoadManager:1.0",
+            "IDL:tao.lb/CosLoadBalancing/LoadManager:1.1",
+            "IDL:tao.lb/CosLoadBalancing/Strategy:1.0",
+            "IDL:tao.lb/PortableGroup/GenericFactory:1.0",
+            "IDL:omg.org/CosNaming/NamingContext:1.0",
+        ] {
+            assert!(!manager.is_a(id), "{id}");
+        }
+        let custom = "IDL:omg.org/CosLoadBalancing/CustomStrategy:1.0";
+        assert!(Interface::Strategy.is_a(custom));
+        assert!(!Interface::LoadAlert.is_a(custom));
+        assert_eq!(
+            Interface::Strategy.id("omg.org"),
+            "IDL:omg.org/CosLoadBalancing/Strategy:1.0"
+        );
+        assert_eq!(
+            Interface::GenericFactory.id("tao.lb"),
+            "IDL:omg.org/PortableGroup/GenericFactory:1.0"
+        );
+    }
+
+    /// The operations are those of the IDL: names before `(`, and attributes.
+    #[test]
+    fn operations_are_those_of_the_idl() {
+        let idl = [
+            include_str!("../idl/PortableGroup.idl"),
+            include_str!("../idl/CosLoadBalancing.idl"),
+        ]
+        .concat();
+        for interface in [
+            Interface::PropertyManager,
+            Interface::ObjectGroupManager,
+            Interface::GenericFactory,
+            Interface::LoadManager,
+            Interface::Strategy,
+            Interface::LoadAlert,
+            Interface::LoadMonitor,
+        ] {
+            let body = idl
+                .split(&format!("interface {}", interface.name()))
+                .skip(1)
+                .find_map(|after| {
+                    after
+                        .split_once('{')
+                        .filter(|(head, _)| !head.contains(';'))
+                })
+                .and_then(|(_, body)| body.split_once("\n  };"))
+                .unwrap()
+                .0;
+            let mut operations = Vec::new();
+            for statement in body.split(';') {
+                let words = statement
+                    .split_once('(')
+                    .map_or(statement, |(head, _)| head);
+                let attribute = words.contains("readonly attribute");
+                if attribute || statement.contains('(') {
+                    let name = words.split_whitespace().last().unwrap();
+                    operations.push(match attribute {
+                        true => format!("_get_{name}"),
+                        false => name.to_owned(),
+                    });
+                }
+            }
+            assert!(operations.len() > 1);
+            assert_eq!(interface.operations(), operations, "{interface:?}");
+        }
+        assert!(Interface::LoadManager.has_operation("create_object"));
+        assert!(!Interface::LoadManager.has_operation("next_member"));
+    }
+}
