@@ -1,0 +1,275 @@
+//! The member locator: sends clients of a group to its members.
+//!
+//! Whatever is asked of a group, `_is_a` and `_non_existent` too, is answered with a
+//! forward to the member that the group's strategy chooses (Balasubramanian, Schmidt,
+//! Dowdy and Othman, "Evaluating the Performance of Middleware Load Balancing Strategies",
+//! 2004, section 2). The member's reference was written down when it joined, so that an
+//! answer is a decision and a copy: no lock, no allocation.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_core::group::{Granularity, Group, GroupSettings, PickError, Request};
+use evenkeel_core::member::MemberId;
+use evenkeel_core::time::Instant;
+use evenkeel_giop::exception::{Kind, SystemException};
+
+use crate::call::Question;
+use crate::directory::{Answer, Entry, Reference};
+
+/// What the locator knows of a connection.
+#[derive(Debug)]
+pub struct Client {
+    /// Where it comes from.
+    pub address: IpAddr,
+    /// Chance, for strategies.
+    pub rng: fastrand::Rng,
+}
+
+/// Members that one decision may find that the directory does not know (yet).
+const STRANGERS: usize = 4;
+
+/// A member that was chosen.
+#[derive(Clone, Copy, Debug)]
+pub struct Chosen<'a> {
+    /// Its place in the group.
+    pub index: usize,
+    /// Where it is.
+    pub reference: &'a Arc<Reference>,
+}
+
+/// Chooses a member of `group`, which is the current one of `entry`, without counting
+/// anybody there.
+///
+/// # Errors
+///
+/// Nobody may be used: [`nobody`] is what the client is told.
+#[inline]
+pub fn choose<'a>(
+    entry: &'a Entry,
+    group: &Group,
+    client: &mut Client,
+    now: Instant,
+) -> Result<Chosen<'a>, PickError> {
+    let mut strangers = [MemberId(0); STRANGERS];
+    for known in 0..=STRANGERS {
+        let tried = strangers.get(..known).unwrap_or_default();
+        let request = Request {
+            now,
+            client: Some(client.address),
+            tried,
+        };
+        let index = group.choose(&request, &mut client.rng)?;
+        if let Some(reference) = entry.reference(group, index) {
+            return Ok(Chosen { index, reference });
+        }
+        if let (Some(place), Some(member)) = (strangers.get_mut(known), group.members().get(index))
+        {
+            *place = member.id;
+            strangers[..=known].sort_unstable();
+        }
+    }
+    Err(PickError::NoneEligible)
+}
+
+/// Answers a question to a group that is not relayed: with a forward to the member that its
+/// strategy chooses, or with TRANSIENT. `chosen_by` says how it is counted.
+#[inline]
+pub fn answer(
+    entry: &Entry,
+    client: &mut Client,
+    now: Instant,
+    question: Question,
+    chosen_by: Answer,
+    out: &mut Vec<u8>,
+) {
+    let group = entry.handle.current.load();
+    match choose(entry, &group, client, now) {
+        Ok(chosen) => {
+            send(&group, chosen, question, out);
+            entry.counters.count(chosen_by);
+        }
+        Err(_) => {
+            question.refuse(nobody(), out);
+            entry.counters.count(Answer::Transient);
+        }
+    }
+}
+
+/// Sends a client to the member that was chosen, and counts it there.
+#[inline]
+pub fn send(group: &Group, chosen: Chosen<'_>, question: Question, out: &mut Vec<u8>) {
+    question.forward(chosen.reference.bytes(question.endian), out);
+    group.assign(chosen.index, stay(group.settings()));
+}
+
+/// What a client is told when no member can take it: it may try again. OBJECT_NOT_EXIST
+/// would be for ever, and clients would throw the group's reference away.
+pub fn nobody() -> SystemException {
+    SystemException::new(Kind::Transient)
+}
+
+/// How long a client that is forwarded probably stays at its member, from which the cost of
+/// one client is told until the next report ([`Group::assign`]).
+///
+/// Per session, and on demand with feedback, a binding has no end that anybody could know
+/// of: until the client's program ends, or the member sheds it. The interval after which a
+/// binding without feedback ends is then taken as well: a client is there for about a
+/// minute, unless the group says otherwise.
+#[inline]
+pub fn stay(settings: &GroupSettings) -> Duration {
+    match settings.granularity {
+        // The next request comes here again.
+        Granularity::PerRequest => Duration::ZERO,
+        Granularity::PerSession | Granularity::OnDemand => settings.rebind_interval,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use evenkeel_core::member::Reason;
+    use evenkeel_giop::cdr::{Endian, Reader};
+    use evenkeel_giop::ior::Ior;
+    use evenkeel_giop::message::{Content, LocateStatus, Message, ReplyStatus, Version};
+
+    use super::*;
+    use crate::directory::tests::{entry, group};
+
+    fn client() -> Client {
+        Client {
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            rng: fastrand::Rng::with_seed(11),
+        }
+    }
+
+    const NOW: Instant = Instant::from_nanos(1_000_000_000);
+
+    fn question(version: Version, endian: Endian, locates: bool) -> Question {
+        Question {
+            request_id: 0x0a0b_0c0d,
+            version,
+            endian,
+            locates,
+        }
+    }
+
+    fn ask(entry: &Entry, client: &mut Client, question: Question) -> Vec<u8> {
+        let mut out = Vec::new();
+        answer(entry, client, NOW, question, Answer::Forwarded, &mut out);
+        out
+    }
+
+    /// The host of the member that an answer sends to.
+    fn host(answer: &[u8]) -> Option<String> {
+        let message = Message::whole(answer).unwrap();
+        let body = match message.content().unwrap() {
+            Content::Reply(reply) if reply.status == ReplyStatus::LocationForward => reply.body,
+            Content::LocateReply(reply) if reply.status == LocateStatus::ObjectForward => {
+                reply.body
+            }
+            _ => return None,
+        };
+        let ior = Ior::read(&mut Reader::new(body, message.header.endian)).unwrap();
+        let first = ior.iiop_profiles().next().unwrap();
+        Some(first.host)
+    }
+
+    /// The member's reference stands where the version has it, byte for byte.
+    #[test]
+    fn a_forward_is_a_copy_of_the_reference_in_every_version_and_byte_order() {
+        let entry = entry(1, group("g", "random", &[1], GroupSettings::default()));
+        let group = entry.handle.current.load();
+        let reference = entry.reference(&group, 0).unwrap();
+        for version in [Version::V1_0, Version::V1_1, Version::V1_2] {
+            for endian in [Endian::Big, Endian::Little] {
+                let bytes = reference.bytes(endian);
+                let reply = ask(&entry, &mut client(), question(version, endian, false));
+                let long = |value: u32| match endian {
+                    Endian::Big => value.to_be_bytes(),
+                    Endian::Little => value.to_le_bytes(),
+                };
+                let mut expected = vec![b'G', b'I', b'O', b'P', 1, version.minor()];
+                expected.extend([endian.flag(), 1]);
+                expected.extend(long(12 + bytes.len() as u32));
+                match version {
+                    Version::V1_2 => [0x0a0b_0c0d, 3, 0].map(|v| expected.extend(long(v))),
+                    _ => [0, 0x0a0b_0c0d, 3].map(|v| expected.extend(long(v))),
+                };
+                expected.extend(bytes);
+                assert_eq!(reply, expected, "{version:?} {endian:?}");
+                let reply = ask(&entry, &mut client(), question(version, endian, true));
+                assert_eq!(reply[7..8], [4]);
+                assert_eq!(reply[16..20], long(2));
+                assert_eq!(reply[20..], *bytes);
+            }
+        }
+        assert_eq!(entry.counters.totals()[0], (Answer::Forwarded, 12));
+        assert_eq!(group.members()[0].slot.record().assigned(), 12);
+    }
+
+    #[test]
+    fn who_may_not_be_used_gets_nobody_and_with_none_left_it_is_transient() {
+        let entry = entry(
+            1,
+            group("g", "round_robin", &[1, 2, 3], GroupSettings::default()),
+        );
+        let mut client = client();
+        let question = question(Version::V1_2, Endian::Little, false);
+        let group = entry.handle.current.load_full();
+        group.members()[0].slot.set(Reason::Down, true);
+        group.members()[1].slot.set(Reason::Shedding, true);
+        for _ in 0..5 {
+            assert_eq!(host(&ask(&entry, &mut client, question)).unwrap(), "host3");
+        }
+        group.members()[2].slot.set(Reason::Draining, true);
+        // An alert is no reason to refuse anybody.
+        assert_eq!(host(&ask(&entry, &mut client, question)).unwrap(), "host2");
+        group.members()[1].slot.set(Reason::Maintenance, true);
+        let refused = ask(&entry, &mut client, question);
+        let message = Message::whole(&refused).unwrap();
+        let Content::Reply(reply) = message.content().unwrap() else {
+            panic!("{message:?}");
+        };
+        assert_eq!(reply.status, ReplyStatus::SystemException);
+        let mut reader = Reader::new(reply.body, Endian::Little);
+        let exception = SystemException::read(&mut reader).unwrap();
+        assert_eq!(
+            exception.to_string(),
+            "CORBA::TRANSIENT (minor 0, completed NO)"
+        );
+        assert_eq!(entry.counters.totals()[3], (Answer::Transient, 1));
+    }
+
+    /// The manager's group may be ahead of the directory.
+    #[test]
+    fn a_member_that_the_directory_does_not_know_yet_gets_nobody() {
+        let entry = entry(1, group("g", "random", &[1, 2], GroupSettings::default()));
+        let settings = GroupSettings::default();
+        let ahead = group("g", "random", &[2, 9, 8, 7], settings.clone());
+        entry.handle.current.store(Arc::new(ahead));
+        let mut client = client();
+        let question = question(Version::V1_0, Endian::Big, false);
+        for _ in 0..20 {
+            assert_eq!(host(&ask(&entry, &mut client, question)).unwrap(), "host2");
+        }
+        let ahead = group("g", "random", &[9, 8, 7, 6, 5, 4], settings);
+        entry.handle.current.store(Arc::new(ahead));
+        assert_eq!(host(&ask(&entry, &mut client, question)), None);
+    }
+
+    #[test]
+    fn strategies_know_where_a_client_comes_from() {
+        let settings = GroupSettings::default();
+        let ids: Vec<u64> = (1..9).collect();
+        let entry = entry(1, group("g", "source_ip_hash", &ids, settings));
+        let question = question(Version::V1_2, Endian::Big, false);
+        let mut client = client();
+        let first = host(&ask(&entry, &mut client, question));
+        for _ in 0..10 {
+            assert_eq!(host(&ask(&entry, &mut client, question)), first);
+        }
+    }
+}
