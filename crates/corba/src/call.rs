@@ -1,130 +1,9 @@
-//! Calls of operations of ours, and how all answers are put into messages.
+//! Calls of operations of our own objects, and how they end.
 
 use evenkeel_giop::cdr::{Endian, Reader, Writer};
-use evenkeel_giop::exception::{Kind, SystemException};
+use evenkeel_giop::exception::SystemException;
 use evenkeel_giop::ior::Ior;
-use evenkeel_giop::message::{
-    LocateReply, LocateRequest, LocateStatus, Reply, ReplyStatus, Request, Version,
-};
-
-/// Where an answer goes, and in which form: of a Request that expects one, or of a
-/// LocateRequest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Question {
-    /// The client's number for it.
-    pub request_id: u32,
-    /// The version of its message.
-    pub version: Version,
-    /// The byte order of its message.
-    pub endian: Endian,
-    /// Whether it is a LocateRequest.
-    pub locates: bool,
-}
-
-impl Question {
-    /// That of a Request; `None` if it expects no answer.
-    pub fn of_request(request: &Request<'_>, version: Version, endian: Endian) -> Option<Self> {
-        request.response_expected().then_some(Question {
-            request_id: request.request_id,
-            version,
-            endian,
-            locates: false,
-        })
-    }
-
-    /// That of a LocateRequest.
-    pub fn of_locate(request: &LocateRequest<'_>, version: Version, endian: Endian) -> Self {
-        Question {
-            request_id: request.request_id,
-            version,
-            endian,
-            locates: true,
-        }
-    }
-
-    /// Sends the client to another object. `reference` is it in the byte order of the
-    /// question.
-    #[inline]
-    pub fn forward(&self, reference: &[u8], out: &mut Vec<u8>) {
-        self.put(
-            ReplyStatus::LocationForward,
-            Some(LocateStatus::ObjectForward),
-            reference,
-            out,
-        );
-    }
-
-    /// Raises a system exception. A LocateReply before 1.2 cannot: OBJECT_NOT_EXIST is
-    /// then said as it can, and for any other the client is told to ask the object, so that
-    /// it gets the exception for its request.
-    pub fn refuse(&self, exception: SystemException, out: &mut Vec<u8>) {
-        let mut body = Writer::new(self.endian);
-        exception.write(&mut body);
-        let located = match exception.kind {
-            Kind::ObjectNotExist => LocateStatus::UnknownObject,
-            _ if self.version < Version::V1_2 => LocateStatus::ObjectHere,
-            _ => LocateStatus::SystemException,
-        };
-        let body = match self.locates && located != LocateStatus::SystemException {
-            true => &[],
-            false => body.bytes(),
-        };
-        self.put(ReplyStatus::SystemException, Some(located), body, out);
-    }
-
-    /// Says that the target has to be named by its object key.
-    pub fn ask_for_key(&self, out: &mut Vec<u8>) {
-        // KeyAddr, an unsigned short: 0 in both byte orders.
-        let (reply, located) = (
-            ReplyStatus::NeedsAddressingMode,
-            LocateStatus::NeedsAddressingMode,
-        );
-        self.put(reply, Some(located), &[0, 0], out);
-    }
-
-    /// Says that the object is here. For a LocateRequest only.
-    pub fn here(&self, out: &mut Vec<u8>) {
-        let (reply, located) = (ReplyStatus::NoException, LocateStatus::ObjectHere);
-        self.put(reply, Some(located), &[], out);
-    }
-
-    /// Says how a call has ended.
-    pub fn answer(&self, outcome: &Outcome, out: &mut Vec<u8>) {
-        match outcome {
-            Outcome::Reply(body) => self.put(ReplyStatus::NoException, None, body, out),
-            Outcome::User(body) => self.put(ReplyStatus::UserException, None, body, out),
-            Outcome::System(exception) => self.refuse(*exception, out),
-            Outcome::Forward(ior) => {
-                let mut reference = Writer::new(self.endian);
-                ior.write(&mut reference);
-                self.forward(reference.bytes(), out);
-            }
-        }
-    }
-
-    #[inline]
-    fn put(
-        &self,
-        status: ReplyStatus,
-        located: Option<LocateStatus>,
-        body: &[u8],
-        out: &mut Vec<u8>,
-    ) {
-        let put = match located.filter(|_| self.locates) {
-            Some(status) => LocateReply {
-                request_id: self.request_id,
-                status,
-                body,
-            }
-            .encode(self.version, self.endian, out),
-            None => {
-                Reply::new(self.request_id, status, body).encode(self.version, self.endian, out)
-            }
-        };
-        // Statuses are chosen by version, and bodies are far below the limit of 4 GiB.
-        debug_assert!(put.is_ok(), "{put:?}");
-    }
-}
+use evenkeel_giop::message::{Request, Version};
 
 /// A call of an operation of one of our own objects.
 #[derive(Clone, Debug)]
@@ -134,7 +13,7 @@ pub struct Call {
     /// The arguments.
     pub body: Vec<u8>,
     /// Where they stand in their message, for alignment.
-    pub body_at: usize,
+    pub before: usize,
     /// The byte order of arguments and results.
     pub endian: Endian,
     /// The version of the message.
@@ -147,7 +26,7 @@ impl Call {
         Call {
             operation: request.operation.into(),
             body: request.body.into(),
-            body_at: request.body_at,
+            before: request.body_at,
             endian,
             version,
         }
@@ -155,12 +34,12 @@ impl Call {
 
     /// Reads the arguments.
     pub fn arguments(&self) -> Reader<'_> {
-        Reader::after(self.body_at, &self.body, self.endian)
+        Reader::after(self.before, &self.body, self.endian).of_minor(self.version.minor())
     }
 
     /// Writes what [`Outcome::Reply`] and [`Outcome::User`] hold.
     pub fn results(&self) -> Writer {
-        Writer::new(self.endian)
+        Writer::new(self.endian).of_minor(self.version.minor())
     }
 }
 
@@ -175,97 +54,4 @@ pub enum Outcome {
     System(SystemException),
     /// The client is to call this object instead.
     Forward(Ior),
-}
-
-#[cfg(test)]
-mod tests {
-    use evenkeel_giop::message::{Content, Message};
-
-    use super::*;
-
-    const VERSIONS: [Version; 3] = [Version::V1_0, Version::V1_1, Version::V1_2];
-
-    fn every_question() -> impl Iterator<Item = Question> {
-        VERSIONS.into_iter().flat_map(|version| {
-            [Endian::Big, Endian::Little]
-                .into_iter()
-                .flat_map(move |endian| {
-                    [false, true].map(|locates| Question {
-                        request_id: 0x0102_0304,
-                        version,
-                        endian,
-                        locates,
-                    })
-                })
-        })
-    }
-
-    /// The status of the one answer that `put` gives.
-    fn status(question: &Question, put: impl Fn(&mut Vec<u8>)) -> (String, Vec<u8>) {
-        let mut out = vec![7; 5];
-        put(&mut out);
-        assert_eq!(out[..5], [7; 5], "what is there already is left alone");
-        let message = Message::whole(&out[5..]).unwrap();
-        assert_eq!(message.header.version, question.version);
-        assert_eq!(message.header.endian, question.endian);
-        match message.content().unwrap() {
-            Content::Reply(reply) => {
-                assert_eq!(reply.request_id, question.request_id);
-                (format!("{:?}", reply.status), reply.body.to_vec())
-            }
-            Content::LocateReply(reply) => {
-                assert!(question.locates);
-                assert_eq!(reply.request_id, question.request_id);
-                (format!("{:?}", reply.status), reply.body.to_vec())
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn exceptions_are_said_as_the_version_can() {
-        let transient = SystemException::new(Kind::Transient);
-        let gone = SystemException::new(Kind::ObjectNotExist);
-        for question in every_question() {
-            let of = |exception| status(&question, |out| question.refuse(exception, out));
-            let ((again, body), (never, _)) = (of(transient), of(gone));
-            match (question.locates, question.version) {
-                (false, _) => {
-                    assert_eq!((&*again, &*never), ("SystemException", "SystemException"));
-                    let mut reader = Reader::new(&body, question.endian);
-                    assert_eq!(SystemException::read(&mut reader), Ok(transient));
-                }
-                (true, Version::V1_2) => {
-                    assert_eq!((&*again, &*never), ("SystemException", "UnknownObject"));
-                }
-                (true, _) => assert_eq!((&*again, &*never), ("ObjectHere", "UnknownObject")),
-            }
-        }
-    }
-
-    #[test]
-    fn outcomes_are_replies() {
-        let ior = Ior::iiop("IDL:Test:1.0", "h", 1, b"k");
-        let question = Question {
-            request_id: 1,
-            version: Version::V1_1,
-            endian: Endian::Big,
-            locates: false,
-        };
-        for (outcome, expected) in [
-            (Outcome::Reply(vec![1, 2]), "NoException"),
-            (Outcome::User(vec![1, 2]), "UserException"),
-            (
-                Outcome::System(SystemException::new(Kind::BadParam)),
-                "SystemException",
-            ),
-            (Outcome::Forward(ior), "LocationForward"),
-        ] {
-            let (status, body) = status(&question, |out| question.answer(&outcome, out));
-            assert_eq!(status, expected);
-            if let Outcome::Reply(bytes) = outcome {
-                assert_eq!(bytes, body);
-            }
-        }
-    }
 }

@@ -8,3 +8,4 @@ pub mod keys;
 pub mod name;
 pub mod types;
 pub mod locator;
+pub mod question;

@@ -15,8 +15,8 @@ use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 use evenkeel_giop::exception::{Kind, SystemException};
 
-use crate::call::Question;
 use crate::directory::{Answer, Entry, Reference};
+use crate::question::Question;
 
 /// What the locator knows of a connection.
 #[derive(Debug)]
