@@ -15,3 +15,4 @@ pub mod message;
 pub mod server;
 pub mod typecode;
 pub mod wide;
+pub mod wire;

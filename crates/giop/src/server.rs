@@ -13,14 +13,12 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -28,6 +26,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::cdr::Endian;
 use crate::message::{GiopError, Header, Kind, Message, Version};
+use crate::wire::{Buffers, Stop, Wire};
 
 /// What answers the messages.
 pub trait Service: 'static {
@@ -111,12 +110,6 @@ fn count(counter: &AtomicU64) {
 
 /// Most messages of one connection that are handled before the others get their turn.
 const MESSAGES_PER_TURN: usize = 32;
-/// How much is read at once.
-const READ: usize = 32 << 10;
-/// Buffers up to this capacity are used again.
-const KEEP: usize = 64 << 10;
-/// Most free buffers that a worker keeps.
-const FREE: usize = 64;
 /// How often time limits are looked at.
 const TICK: Duration = Duration::from_millis(250);
 /// How long a client may take to close its side after we have closed ours.
@@ -159,8 +152,7 @@ impl Server {
     ) {
         let worker = Rc::new(Worker {
             server: Arc::clone(self),
-            scratch: RefCell::new(vec![0; READ].into_boxed_slice()),
-            free: RefCell::default(),
+            buffers: Buffers::default(),
             outboxes: RefCell::default(),
             now: Cell::new(Instant::now()),
             stopping: Cell::new(false),
@@ -244,9 +236,7 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
 /// What the connections of one [`Server::serve`] share.
 struct Worker {
     server: Arc<Server>,
-    /// Where everything is read to first, so that an idle connection holds no buffer.
-    scratch: RefCell<Box<[u8]>>,
-    free: RefCell<Vec<Vec<u8>>>,
+    buffers: Buffers,
     outboxes: RefCell<BTreeMap<u64, Rc<Outbox>>>,
     /// The time at the last tick: time limits need no clock of their own.
     now: Cell<Instant>,
@@ -274,18 +264,6 @@ impl Worker {
             .values()
             .for_each(|outbox| outbox.wake());
     }
-
-    fn buffer(&self) -> Vec<u8> {
-        self.free.borrow_mut().pop().unwrap_or_default()
-    }
-
-    fn give_back(&self, mut buffer: Vec<u8>) {
-        let mut free = self.free.borrow_mut();
-        if (1..=KEEP).contains(&buffer.capacity()) && free.len() < FREE {
-            buffer.clear();
-            free.push(buffer);
-        }
-    }
 }
 
 /// The output of a connection, shared with those that answer later.
@@ -309,7 +287,7 @@ impl Outbox {
     fn write<R>(&self, append: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         let mut bytes = self.bytes.borrow_mut();
         if bytes.capacity() == 0 {
-            *bytes = self.worker.buffer();
+            *bytes = self.worker.buffers.take();
         }
         append(&mut bytes)
     }
@@ -415,16 +393,12 @@ enum Waits {
 
 struct Connection<C> {
     id: u64,
-    stream: TcpStream,
+    wire: Wire,
     peer: SocketAddr,
     state: C,
     outbox: Rc<Outbox>,
-    /// What has been read of the next messages, if not all is handled yet.
-    held: Vec<u8>,
     waits: Waits,
     since: Instant,
-    /// How much of the output is sent.
-    sent: usize,
 }
 
 impl<C> Connection<C> {
@@ -442,14 +416,12 @@ impl<C> Connection<C> {
         counters.open.fetch_add(1, Ordering::Relaxed);
         Connection {
             id,
-            stream,
+            wire: Wire::new(stream),
             peer,
             state,
             outbox,
-            held: Vec::new(),
             waits: Waits::Idle,
             since: worker.now.get(),
-            sent: 0,
         }
     }
 
@@ -478,7 +450,7 @@ impl<C> Connection<C> {
                 tracing::debug!(peer = %self.peer, "GIOP: client does not take its replies");
                 return Poll::Ready(End::Gone);
             }
-            if worker.stopping.get() && self.outbox.pending.get() == 0 && self.held.is_empty() {
+            if worker.stopping.get() && self.outbox.pending.get() == 0 && !self.wire.is_holding() {
                 self.say(Kind::CloseConnection);
                 break Some(End::Told);
             }
@@ -512,32 +484,15 @@ impl<C> Connection<C> {
 
     /// Sends output as far as the client takes it.
     fn send(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        let mut bytes = self.outbox.bytes.borrow_mut();
-        while let Some(rest) = bytes.get(self.sent..).filter(|rest| !rest.is_empty()) {
-            match Pin::new(&mut self.stream).poll_write(cx, rest)? {
-                Poll::Ready(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Poll::Ready(len) => {
-                    self.sent += len;
-                    self.since = self.outbox.worker.now.get();
-                }
-                Poll::Pending => {
-                    // What is sent makes room, so that the limit is about what is not.
-                    if self.sent >= bytes.len() / 2 {
-                        bytes.drain(..self.sent);
-                        self.sent = 0;
-                    }
-                    return Ok(());
-                }
-            }
-        }
-        self.sent = 0;
-        if bytes.capacity() > 0 {
-            self.outbox.worker.give_back(std::mem::take(&mut bytes));
+        let worker = &self.outbox.worker;
+        let mut out = self.outbox.bytes.borrow_mut();
+        if self.wire.send(cx, &mut out, &worker.buffers)? > 0 {
+            self.since = worker.now.get();
         }
         Ok(())
     }
 
-    /// Handles messages that are held or else reads, once.
+    /// Handles messages that are here or else reads, once.
     fn receive<S: Service<Connection = C>>(
         &mut self,
         service: &S,
@@ -545,115 +500,20 @@ impl<C> Connection<C> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), End>> {
         let worker = Rc::clone(&self.outbox.worker);
-        if self.held.is_empty() {
-            let mut scratch = worker.scratch.borrow_mut();
-            let mut into = ReadBuf::new(&mut scratch);
-            match Pin::new(&mut self.stream).poll_read(cx, &mut into) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(End::Gone)),
-                Poll::Ready(Ok(())) if into.filled().is_empty() => {
-                    return Poll::Ready(Err(End::Gone));
-                }
-                Poll::Ready(Ok(())) => {}
-            }
-            let handled = self.handle(into.filled(), service, budget);
-            return Poll::Ready(handled.map(|len| {
-                let rest = into.filled().get(len..).unwrap_or_default();
-                if !rest.is_empty() {
-                    self.held = worker.buffer();
-                    self.held.extend_from_slice(rest);
-                }
-            }));
+        let limit = worker.server.settings.max_message;
+        let before = *budget;
+        let (outbox, state) = (&self.outbox, &mut self.state);
+        let handle = |message: Message<'_>| handle(message, service, state, outbox);
+        let received = self
+            .wire
+            .receive(cx, &worker.buffers, limit, budget, handle);
+        if *budget < before {
+            self.since = worker.now.get();
         }
-        // Whole messages may be left over from the last turn.
-        let missing = match Header::peek(&self.held, worker.server.settings.max_message) {
-            Ok(Some(header)) => header.total().saturating_sub(self.held.len()),
-            Ok(None) => Header::LEN,
-            Err(error) => return Poll::Ready(Err(self.refuse(&error))),
-        };
-        if missing == 0 {
-            let held = std::mem::take(&mut self.held);
-            let handled = self.handle(&held, service, budget);
-            self.held = held;
-            return Poll::Ready(handled.map(|len| self.forget(len)));
-        }
-        // Room for what is known to come, but not more than has come already: a length is
-        // only a claim.
-        let room = missing.min(self.held.len().max(READ));
-        let len = self.held.len();
-        self.held.resize(len + room, 0);
-        let mut into = ReadBuf::new(self.held.get_mut(len..).unwrap_or_default());
-        let read = Pin::new(&mut self.stream).poll_read(cx, &mut into);
-        let filled = into.filled().len();
-        self.held.truncate(len + filled);
-        match read {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(())) if filled > 0 => Poll::Ready(Ok(())),
-            Poll::Ready(_) => Poll::Ready(Err(End::Gone)),
-        }
-    }
-
-    /// Forgets the first `len` bytes of what is held.
-    fn forget(&mut self, len: usize) {
-        match len >= self.held.len() {
-            true => {
-                let held = std::mem::take(&mut self.held);
-                self.outbox.worker.give_back(held);
-            }
-            false => drop(self.held.drain(..len)),
-        }
-    }
-
-    /// Handles the messages at the start of `bytes`; answers how many bytes they take.
-    fn handle<S: Service<Connection = C>>(
-        &mut self,
-        bytes: &[u8],
-        service: &S,
-        budget: &mut usize,
-    ) -> Result<usize, End> {
-        let server = Arc::clone(&self.outbox.worker.server);
-        let mut handled = 0;
-        while *budget > 0 {
-            let rest = bytes.get(handled..).unwrap_or_default();
-            let header = match Header::peek(rest, server.settings.max_message) {
-                Ok(Some(header)) => header,
-                Ok(None) => break,
-                Err(error) => return Err(self.refuse(&error)),
-            };
-            let Some(bytes) = rest.get(..header.total()) else {
-                break;
-            };
-            handled += bytes.len();
-            if header.more {
-                return Err(self.refuse(&GiopError::NotWhole(bytes.len())));
-            }
-            *budget -= 1;
-            self.since = self.outbox.worker.now.get();
-            match header.kind {
-                Kind::Request => count(&server.counters.requests),
-                Kind::LocateRequest => count(&server.counters.locates),
-                Kind::CancelRequest => count(&server.counters.cancels),
-                Kind::Fragment => {}
-                Kind::CloseConnection => return Err(End::Gone),
-                Kind::MessageError => {
-                    count(&server.counters.message_errors);
-                    tracing::debug!(peer = %self.peer, "GIOP: the client sent MessageError");
-                    return Err(End::Gone);
-                }
-                Kind::Reply | Kind::LocateReply => {
-                    let error = GiopError::Type(header.kind as u8);
-                    return Err(self.refuse(&error));
-                }
-            }
-            let out = Out {
-                outbox: &self.outbox,
-            };
-            let message = Message { header, bytes };
-            if let Err(error) = service.message(&mut self.state, message, &out) {
-                return Err(self.refuse(&error));
-            }
-        }
-        Ok(handled)
+        received.map_err(|stop| match stop {
+            Stop::Gone(_) | Stop::Handler(Refusal::Leaves) => End::Gone,
+            Stop::NotValid(error) | Stop::Handler(Refusal::NotValid(error)) => self.refuse(&error),
+        })
     }
 
     /// Says that what came is not valid.
@@ -684,7 +544,7 @@ impl<C> Connection<C> {
         let server = &worker.server;
         let waits = if !self.outbox.bytes.borrow().is_empty() {
             Waits::Output
-        } else if !self.held.is_empty() {
+        } else if self.wire.is_holding() {
             Waits::Rest
         } else if self.outbox.pending.get() > 0 {
             Waits::Answers
@@ -742,24 +602,46 @@ impl<C> Connection<C> {
         if !self.outbox.bytes.borrow().is_empty() {
             return Poll::Pending;
         }
-        if !matches!(
-            Pin::new(&mut self.stream).poll_shutdown(cx),
-            Poll::Ready(Ok(()))
-        ) {
-            return Poll::Ready(());
-        }
-        let mut scratch = worker.scratch.borrow_mut();
-        for _ in 0..MESSAGES_PER_TURN {
-            let mut into = ReadBuf::new(&mut scratch);
-            match Pin::new(&mut self.stream).poll_read(cx, &mut into) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(())) if !into.filled().is_empty() => {}
-                Poll::Ready(_) => return Poll::Ready(()),
-            }
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
+        self.wire.close(cx, &worker.buffers)
     }
+}
+
+/// Why a message ends the connection.
+enum Refusal {
+    /// It cannot be read, or is not for a server.
+    NotValid(GiopError),
+    /// The client says that it goes.
+    Leaves,
+}
+
+/// Handles one message.
+fn handle<S: Service>(
+    message: Message<'_>,
+    service: &S,
+    state: &mut S::Connection,
+    outbox: &Rc<Outbox>,
+) -> Result<(), Refusal> {
+    let Header { kind, more, .. } = message.header;
+    let counters = &outbox.worker.server.counters;
+    if more {
+        let error = GiopError::NotWhole(message.bytes.len());
+        return Err(Refusal::NotValid(error));
+    }
+    match kind {
+        Kind::Request => count(&counters.requests),
+        Kind::LocateRequest => count(&counters.locates),
+        Kind::CancelRequest => count(&counters.cancels),
+        Kind::CloseConnection => return Err(Refusal::Leaves),
+        Kind::MessageError => {
+            count(&counters.message_errors);
+            return Err(Refusal::Leaves);
+        }
+        Kind::Reply | Kind::LocateReply | Kind::Fragment => {
+            return Err(Refusal::NotValid(GiopError::Type(kind as u8)));
+        }
+    }
+    let handled = service.message(state, message, &Out { outbox });
+    handled.map_err(Refusal::NotValid)
 }
 
 impl<C> Drop for Connection<C> {
@@ -767,7 +649,7 @@ impl<C> Drop for Connection<C> {
         let worker = &self.outbox.worker;
         self.outbox.gone.set(true);
         self.outbox.waker.take();
-        worker.give_back(std::mem::take(&mut self.outbox.bytes.borrow_mut()));
+        worker.buffers.give_back(self.outbox.bytes.take());
         worker.outboxes.borrow_mut().remove(&self.id);
         worker.server.counters.open.fetch_sub(1, Ordering::Relaxed);
     }
