@@ -10,6 +10,7 @@ pub mod cdr;
 pub mod client;
 pub mod context;
 pub mod exception;
+pub mod fragment;
 pub mod ior;
 pub mod message;
 pub mod server;

@@ -87,6 +87,9 @@ pub enum GiopError {
     /// A part of it cannot be read.
     #[error(transparent)]
     Cdr(#[from] CdrError),
+    /// A fragment that does not fit.
+    #[error("a message in fragments is not as it should be: {0}")]
+    Fragment(&'static str),
     /// Something that this version cannot express.
     #[error("GIOP {} has no {what}", match .version {
         Version::V1_0 => "1.0", Version::V1_1 => "1.1", Version::V1_2 => "1.2" })]
@@ -227,13 +230,26 @@ pub struct Message<'a> {
     pub header: Header,
     /// All of its bytes, with the header.
     pub bytes: &'a [u8],
+    /// Where fragments of 1.1 were joined ([`crate::fragment`]); empty otherwise.
+    pub joints: &'a [usize],
 }
 
 impl<'a> Message<'a> {
+    /// The message with that header, which has been read from the start of `bytes`, and as
+    /// many bytes as it says.
+    pub fn new(header: Header, bytes: &'a [u8]) -> Self {
+        let joints = &[];
+        Message {
+            header,
+            bytes,
+            joints,
+        }
+    }
+
     /// The message that `bytes` is, from its first byte to its last.
     pub fn whole(bytes: &'a [u8]) -> Result<Self, GiopError> {
         match Header::peek(bytes, usize::MAX)? {
-            Some(header) if header.total() == bytes.len() => Ok(Message { header, bytes }),
+            Some(header) if header.total() == bytes.len() => Ok(Message::new(header, bytes)),
             _ => Err(GiopError::NotWhole(bytes.len())),
         }
     }

@@ -267,7 +267,7 @@ proptest! {
         for end in [at, out.len()] {
             let bytes = &out[..end];
             if let Ok(Some(header)) = Header::peek(bytes, 1 << 20) {
-                let message = Message { header, bytes };
+                let message = Message::new(header, bytes);
                 if let Ok(content) = message.content() {
                     // Whatever was taken can be passed on, or is refused.
                     for version in VERSIONS {

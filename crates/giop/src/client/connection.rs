@@ -264,7 +264,7 @@ impl Connection {
                 };
                 let bytes = rest.get(..header.total()).unwrap_or_default();
                 handled += bytes.len();
-                if let Err(end) = self.message(Message { header, bytes }) {
+                if let Err(end) = self.message(Message::new(header, bytes)) {
                     return end;
                 }
             }
