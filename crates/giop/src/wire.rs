@@ -221,7 +221,7 @@ fn messages<E>(
         };
         handled += bytes.len();
         *budget -= 1;
-        handle(Message { header, bytes }).map_err(Stop::Handler)?;
+        handle(Message::new(header, bytes)).map_err(Stop::Handler)?;
     }
     Ok(handled)
 }
