@@ -13,15 +13,17 @@ use arc_swap::{ArcSwap, Guard};
 use evenkeel_core::group::Group;
 use evenkeel_core::member::MemberId;
 use evenkeel_giop::cdr::{Endian, Writer};
-use evenkeel_giop::ior::Ior;
+use evenkeel_giop::ior::{IiopProfile, Ior};
 use evenkeel_manager::snapshot::GroupHandle;
 
+use crate::custom::Custom;
 use crate::keys::Key;
 
-/// A reference, with the bytes that stand for it in messages.
+/// A member's reference, with what is worked out from it once.
 #[derive(Debug)]
 pub struct Reference {
     ior: Ior,
+    profiles: Vec<IiopProfile>,
     big: Box<[u8]>,
     little: Box<[u8]>,
 }
@@ -37,6 +39,7 @@ impl Reference {
         Reference {
             big: encode(Endian::Big),
             little: encode(Endian::Little),
+            profiles: ior.iiop_profiles().collect(),
             ior,
         }
     }
@@ -44,6 +47,19 @@ impl Reference {
     /// The reference.
     pub fn ior(&self) -> &Ior {
         &self.ior
+    }
+
+    /// Whether the other one is of the same object: one of its profiles has the same
+    /// address and object key.
+    pub fn is_same_object(&self, other: &Ior) -> bool {
+        let is_one = |other: IiopProfile| {
+            self.profiles.iter().any(|own| {
+                own.port == other.port
+                    && own.host.eq_ignore_ascii_case(&other.host)
+                    && own.object_key == other.object_key
+            })
+        };
+        other.iiop_profiles().any(is_one)
     }
 
     /// As it stands in a message of that byte order, wherever that is: nothing in it is
@@ -117,8 +133,12 @@ impl Counters {
 pub struct Entry {
     /// Its persistent id.
     pub id: u64,
+    /// Its reference, which clients have.
+    pub reference: Ior,
     /// The manager's group.
     pub handle: Arc<GroupHandle>,
+    /// The custom strategy that is asked before the manager's group is.
+    pub custom: Option<Arc<Custom>>,
     /// What it counts; the same over all versions of the entry.
     pub counters: Arc<Counters>,
     /// In the order of the manager's group when the entry was made.
@@ -126,19 +146,23 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// An entry of the group `handle`, whose members have the references that `reference`
-    /// knows by the member's name. `before` is the entry that it replaces.
+    /// An entry of the group `handle` with that reference, whose members are where
+    /// `member` says by the member's name. `before` is the entry that it replaces.
     pub fn new(
         id: u64,
+        reference: Ior,
         handle: Arc<GroupHandle>,
-        reference: impl Fn(&str) -> Option<Arc<Reference>>,
+        member: impl Fn(&str) -> Option<Arc<Reference>>,
+        custom: Option<Arc<Custom>>,
         before: Option<&Entry>,
     ) -> Self {
         let group = handle.current.load();
         let members = group.members().iter();
-        let seats = members.filter_map(|member| Some((member.id, reference(&member.name)?)));
+        let seats = members.filter_map(|known| Some((known.id, member(&known.name)?)));
         Entry {
             id,
+            reference,
+            custom,
             seats: seats.collect(),
             counters: before.map_or_else(Arc::default, |before| Arc::clone(&before.counters)),
             handle,
@@ -153,7 +177,7 @@ impl Entry {
     /// Where the member at `index` of `group` is; `None` for one that has just joined or
     /// left: the manager hears of it a moment before the directory.
     #[inline]
-    pub fn reference(&self, group: &Group, index: usize) -> Option<&Arc<Reference>> {
+    pub fn member(&self, group: &Group, index: usize) -> Option<&Arc<Reference>> {
         let id = group.members().get(index)?.id;
         match self.seats.get(index) {
             Some((seat, reference)) if *seat == id => Some(reference),
@@ -261,11 +285,21 @@ pub(crate) mod tests {
         )))
     }
 
+    /// The reference of the group with that id.
+    pub(crate) fn group_ior(id: u64) -> Ior {
+        Ior::iiop(
+            "IDL:Test:1.0",
+            "127.0.0.1",
+            2809,
+            &Key::Group(id).to_bytes(),
+        )
+    }
+
     /// An entry with that id for a group, all of whose members are known.
     pub(crate) fn entry(id: u64, group: Group) -> Arc<Entry> {
         let handle = Arc::new(GroupHandle::new(Arc::new(group), 0));
         let known = |name: &str| Some(reference(name));
-        Arc::new(Entry::new(id, handle, known, None))
+        Arc::new(Entry::new(id, group_ior(id), handle, known, None, None))
     }
 
     #[test]
@@ -289,7 +323,7 @@ pub(crate) mod tests {
         let settings = GroupSettings::default;
         let before = entry(1, group("g", "random", &[1, 2, 3], settings()));
         let host = |entry: &Entry, group: &Group, index| {
-            let reference = entry.reference(group, index)?;
+            let reference = entry.member(group, index)?;
             let iiop = reference.ior().iiop_profiles().next();
             iiop.map(|profile| profile.host.clone())
         };
@@ -302,7 +336,8 @@ pub(crate) mod tests {
         before.counters.count(Answer::Transient);
         before.handle.current.store(Arc::new(after));
         let known = |name: &str| Some(reference(name));
-        let next = Entry::new(1, Arc::clone(&before.handle), known, Some(&before));
+        let handle = Arc::clone(&before.handle);
+        let next = Entry::new(1, group_ior(1), handle, known, None, Some(&before));
         let group = next.handle.current.load();
         assert_eq!(host(&next, &group, 2).unwrap(), "host4");
         assert_eq!(next.counters.totals()[3], (Answer::Transient, 1));

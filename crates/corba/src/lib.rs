@@ -1,7 +1,9 @@
 //! The OMG's load balancing and monitoring service, over IIOP.
 
 pub mod call;
+pub mod custom;
 pub mod directory;
+pub mod door;
 pub mod exceptions;
 pub mod interfaces;
 pub mod keys;

@@ -61,7 +61,7 @@ pub fn choose<'a>(
             tried,
         };
         let index = group.choose(&request, &mut client.rng)?;
-        if let Some(reference) = entry.reference(group, index) {
+        if let Some(reference) = entry.member(group, index) {
             return Ok(Chosen { index, reference });
         }
         if let (Some(place), Some(member)) = (strangers.get_mut(known), group.members().get(index))
@@ -73,35 +73,42 @@ pub fn choose<'a>(
     Err(PickError::NoneEligible)
 }
 
-/// Answers a question to a group that is not relayed: with a forward to the member that its
-/// strategy chooses, or with TRANSIENT. `chosen_by` says how it is counted.
+/// Answers a question to a group with a forward to the member that its strategy chooses, or
+/// with TRANSIENT.
 #[inline]
 pub fn answer(
     entry: &Entry,
     client: &mut Client,
     now: Instant,
     question: Question,
-    chosen_by: Answer,
     out: &mut Vec<u8>,
 ) {
     let group = entry.handle.current.load();
     match choose(entry, &group, client, now) {
-        Ok(chosen) => {
-            send(&group, chosen, question, out);
-            entry.counters.count(chosen_by);
-        }
-        Err(_) => {
-            question.refuse(nobody(), out);
-            entry.counters.count(Answer::Transient);
-        }
+        Ok(chosen) => send(entry, &group, chosen, Answer::Forwarded, question, out),
+        Err(_) => refuse(entry, question, out),
     }
 }
 
 /// Sends a client to the member that was chosen, and counts it there.
 #[inline]
-pub fn send(group: &Group, chosen: Chosen<'_>, question: Question, out: &mut Vec<u8>) {
+pub fn send(
+    entry: &Entry,
+    group: &Group,
+    chosen: Chosen<'_>,
+    by: Answer,
+    question: Question,
+    out: &mut Vec<u8>,
+) {
     question.forward(chosen.reference.bytes(question.endian), out);
     group.assign(chosen.index, stay(group.settings()));
+    entry.counters.count(by);
+}
+
+/// Tells a client that nobody can take it now.
+pub fn refuse(entry: &Entry, question: Question, out: &mut Vec<u8>) {
+    question.refuse(nobody(), out);
+    entry.counters.count(Answer::Transient);
 }
 
 /// What a client is told when no member can take it: it may try again. OBJECT_NOT_EXIST
@@ -158,7 +165,7 @@ mod tests {
 
     fn ask(entry: &Entry, client: &mut Client, question: Question) -> Vec<u8> {
         let mut out = Vec::new();
-        answer(entry, client, NOW, question, Answer::Forwarded, &mut out);
+        answer(entry, client, NOW, question, &mut out);
         out
     }
 
@@ -182,7 +189,7 @@ mod tests {
     fn a_forward_is_a_copy_of_the_reference_in_every_version_and_byte_order() {
         let entry = entry(1, group("g", "random", &[1], GroupSettings::default()));
         let group = entry.handle.current.load();
-        let reference = entry.reference(&group, 0).unwrap();
+        let reference = entry.member(&group, 0).unwrap();
         for version in [Version::V1_0, Version::V1_1, Version::V1_2] {
             for endian in [Endian::Big, Endian::Little] {
                 let bytes = reference.bytes(endian);

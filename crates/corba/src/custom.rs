@@ -1,0 +1,494 @@
+//! Custom strategies: objects of the application, in other processes, that choose members.
+//!
+//! A strategy that does not answer must not hold up a client for longer than the deadline,
+//! and not one client after the other: once it has missed a deadline nobody waits for it
+//! until it has answered a probe. Until then, and whenever it names nobody who can take the
+//! client, the group's strategy decides.
+//!
+//! It may call the load manager while it decides: no lock is held, and the thread that
+//! waits for it serves others.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use evenkeel_core::group::{Group, PickError, Request};
+use evenkeel_core::time::{Clock, Instant};
+use evenkeel_giop::any::Idl;
+use evenkeel_giop::client::{Call, CallError, Client as Orb};
+use evenkeel_giop::ior::Ior;
+use tracing::{debug, info, warn};
+
+use crate::directory::{Answer, Book, Directory, Entry, Reference};
+use crate::locator::{self, Chosen, Client};
+use crate::name::Name;
+use crate::types::Load;
+
+/// Time between two probes of a strategy that does not answer.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// Clients that wait for one strategy at a time; the group's strategy decides for others.
+const MOST_WAITING: usize = 512;
+/// Time between two complaints about answers that cannot be used.
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
+/// How often strategies are told what loads have come.
+const ROUND: Duration = Duration::from_millis(200);
+/// The time of a report is known to so much.
+const REPORT_GRAIN: Duration = Duration::from_millis(4);
+
+/// What all custom strategies have in common.
+#[derive(Debug)]
+pub struct Customs {
+    orb: Orb,
+    clock: Clock,
+    /// The load manager, as strategies are told.
+    manager: Ior,
+    timeout: Mutex<Duration>,
+    known: Mutex<HashMap<Ior, Weak<Custom>>>,
+}
+
+impl Customs {
+    /// None yet. They are called with `orb`, and told that `manager` is the load manager.
+    pub fn new(orb: Orb, clock: Clock, manager: Ior, timeout: Duration) -> Arc<Self> {
+        Arc::new(Customs {
+            orb,
+            clock,
+            manager,
+            timeout: Mutex::new(timeout),
+            known: Mutex::default(),
+        })
+    }
+
+    /// How long a strategy may take from now on.
+    pub fn set_timeout(&self, timeout: Duration) {
+        *lock(&self.timeout) = timeout;
+    }
+
+    /// The strategy with this reference: the same for all groups that have it, as long as
+    /// one has.
+    pub fn get(self: &Arc<Self>, ior: &Ior) -> Arc<Custom> {
+        let mut known = lock(&self.known);
+        if let Some(custom) = known.get(ior).and_then(Weak::upgrade) {
+            return custom;
+        }
+        known.retain(|_, custom| custom.strong_count() > 0);
+        let custom = Arc::new(Custom {
+            common: Arc::clone(self),
+            ior: ior.clone(),
+            standing: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            counts: Counts::default(),
+        });
+        known.insert(ior.clone(), Arc::downgrade(&custom));
+        custom
+    }
+}
+
+/// A custom strategy.
+pub struct Custom {
+    common: Arc<Customs>,
+    ior: Ior,
+    standing: Mutex<Standing>,
+    waiting: AtomicUsize,
+    counts: Counts,
+}
+
+/// What is thought of a strategy.
+#[derive(Debug, Default)]
+struct Standing {
+    /// Since it has not answered: when it is probed next; `None` while it is.
+    silent: Option<Option<Instant>>,
+    /// When somebody last complained of its answers.
+    complained: Option<Instant>,
+    /// It has said that it does not look at loads.
+    not_adaptive: bool,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    silences: AtomicU64,
+    unusable: AtomicU64,
+}
+
+/// Why a strategy has named nobody.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// It does not answer, or did not the last time.
+    #[error("{0}")]
+    Silent(CallError),
+    /// Nobody has asked it: it did not answer the last time, or too many wait for it.
+    #[error("it was not asked")]
+    NotAsked,
+    /// It has answered, but not with a member that may be used.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+impl fmt::Debug for Custom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Custom").field("ior", &self.ior).finish()
+    }
+}
+
+/// What was decided for a client.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// The group as it was then.
+    pub group: Arc<Group>,
+    /// The place of the member in it.
+    pub index: usize,
+    /// Where the member is.
+    pub reference: Arc<Reference>,
+    /// Who has decided: [`Answer::Custom`] or [`Answer::Fallback`].
+    pub by: Answer,
+}
+
+impl Decision {
+    /// The member.
+    pub fn chosen(&self) -> Chosen<'_> {
+        let (index, reference) = (self.index, &self.reference);
+        Chosen { index, reference }
+    }
+}
+
+/// Has `custom` choose a member of its group for a client, without counting the client
+/// there; if it does not, the group's strategy does.
+///
+/// # Errors
+///
+/// Nobody may be used.
+pub async fn decide(
+    entry: &Entry,
+    custom: &Arc<Custom>,
+    client: &mut Client,
+) -> Result<Decision, PickError> {
+    let asked = match custom.ask(&entry.reference).await {
+        Ok(named) => custom.check(entry, &named),
+        Err(failure) => Err(failure),
+    };
+    match asked {
+        Ok(decision) => Ok(decision),
+        Err(failure) => {
+            custom.complain(entry, &failure);
+            let group = entry.handle.current.load_full();
+            let chosen = locator::choose(entry, &group, client, custom.now())?;
+            let (index, reference) = (chosen.index, Arc::clone(chosen.reference));
+            let by = Answer::Fallback;
+            Ok(Decision {
+                group,
+                index,
+                reference,
+                by,
+            })
+        }
+    }
+}
+
+impl Custom {
+    /// Its reference.
+    pub fn ior(&self) -> &Ior {
+        &self.ior
+    }
+
+    /// Whether it answers, as far as is known.
+    pub fn answers(&self) -> bool {
+        lock(&self.standing).silent.is_none()
+    }
+
+    /// How often it has become silent, and how many of its answers could not be used.
+    pub fn failures(&self) -> (u64, u64) {
+        let Counts { silences, unusable } = &self.counts;
+        (
+            silences.load(Ordering::Relaxed),
+            unusable.load(Ordering::Relaxed),
+        )
+    }
+
+    fn now(&self) -> Instant {
+        self.common.clock.now()
+    }
+
+    fn deadline(&self) -> tokio::time::Instant {
+        tokio::time::Instant::now() + *lock(&self.common.timeout)
+    }
+
+    /// Asks for the next member of a group.
+    async fn ask(self: &Arc<Self>, group: &Ior) -> Result<Ior, Failure> {
+        if !self.may_ask(group) {
+            return Err(Failure::NotAsked);
+        }
+        let place = Place::take(&self.waiting).ok_or(Failure::NotAsked)?;
+        let answer = self.next_member(group).await;
+        drop(place);
+        self.note(&answer);
+        answer
+    }
+
+    async fn next_member(&self, group: &Ior) -> Result<Ior, Failure> {
+        let call = Call::new(&self.ior, "next_member", self.deadline());
+        let call = call.arguments(|writer| {
+            group.write(writer);
+            self.common.manager.write(writer);
+        });
+        match self.common.orb.call(&call).await {
+            Ok(body) => Ior::read(&mut body.reader())
+                .map_err(|error| Failure::Silent(CallError::from(error))),
+            Err(CallError::User { id, .. }) => Err(Failure::Unusable(format!("it raised {id}"))),
+            Err(error) => Err(Failure::Silent(error)),
+        }
+    }
+
+    /// Whether a client is to wait for it. If not, and it is time, it is probed beside.
+    fn may_ask(self: &Arc<Self>, group: &Ior) -> bool {
+        let mut standing = self.standing();
+        let Some(probe) = &mut standing.silent else {
+            return true;
+        };
+        if probe.is_some_and(|at| at <= self.now()) {
+            *probe = None;
+            let (custom, group) = (Arc::clone(self), group.clone());
+            tokio::spawn(async move {
+                let answer = custom.next_member(&group).await;
+                custom.note(&answer);
+            });
+        }
+        false
+    }
+
+    /// Takes in how a question has ended.
+    fn note<T>(&self, answer: &Result<T, Failure>) {
+        let mut standing = self.standing();
+        match answer {
+            Err(Failure::Silent(error)) => {
+                if standing.silent.is_none() {
+                    self.counts.silences.fetch_add(1, Ordering::Relaxed);
+                    let strategy = self.place();
+                    warn!(strategy, %error, "custom strategy does not answer: the groups' own strategies decide");
+                }
+                standing.silent = Some(Some(self.now().after(PROBE_INTERVAL)));
+            }
+            Err(Failure::NotAsked) => {}
+            Ok(_) | Err(Failure::Unusable(_)) => {
+                if standing.silent.take().is_some() {
+                    info!(strategy = self.place(), "custom strategy answers again");
+                }
+            }
+        }
+    }
+
+    /// The member that was named, if it may be used.
+    fn check(&self, entry: &Entry, named: &Ior) -> Result<Decision, Failure> {
+        let unusable = |why: &str| Failure::Unusable(why.into());
+        let group = entry.handle.current.load_full();
+        let mut members = (0..group.members().len())
+            .filter_map(|index| Some((index, entry.member(&group, index)?)));
+        let found = members.find(|(_, reference)| reference.is_same_object(named));
+        let (index, reference) = found.ok_or_else(|| match named.is_nil() {
+            true => unusable("it has answered nil"),
+            false => unusable("it has named an object that is no member of the group"),
+        })?;
+        let request = Request::at(self.now());
+        let view = group.view(&request);
+        match view.obstacle(index) {
+            Some(obstacle) => Err(Failure::Unusable(format!(
+                "it has named a member that gets no new clients ({obstacle})"
+            ))),
+            None => Ok(Decision {
+                index,
+                reference: Arc::clone(reference),
+                by: Answer::Custom,
+                group: Arc::clone(&group),
+            }),
+        }
+    }
+
+    /// Counts an answer that cannot be used, and says so, but not each time.
+    fn complain(&self, entry: &Entry, failure: &Failure) {
+        let Failure::Unusable(why) = failure else {
+            return;
+        };
+        self.counts.unusable.fetch_add(1, Ordering::Relaxed);
+        let mut standing = self.standing();
+        let now = self.now();
+        let last = standing.complained;
+        if last.is_none_or(|last| now.since(last) >= COMPLAINT_INTERVAL) {
+            standing.complained = Some(now);
+            let (group, strategy) = (entry.name(), self.place());
+            warn!(%group, strategy, why, "custom strategy: its answer cannot be used, the group's own strategy decides");
+        }
+    }
+
+    /// Hands it loads that have come.
+    async fn push(&self, location: &Name, loads: &[Load]) -> Result<(), Failure> {
+        let call = Call::new(&self.ior, "push_loads", self.deadline());
+        let call = call.arguments(|writer| {
+            location.write(writer);
+            writer.write_len(loads.len());
+            loads.iter().for_each(|load| load.write(writer));
+        });
+        match self.common.orb.call(&call).await {
+            Ok(_) => Ok(()),
+            Err(CallError::User { id, .. }) => {
+                if id.ends_with("/StrategyNotAdaptive:1.0") {
+                    self.standing().not_adaptive = true;
+                }
+                Err(Failure::Unusable(format!("it raised {id}")))
+            }
+            Err(error) => Err(Failure::Silent(error)),
+        }
+    }
+
+    /// Tells it to look at the loads of a group.
+    async fn analyze(&self, group: &Ior) -> Result<(), Failure> {
+        let call = Call::new(&self.ior, "analyze_loads", self.deadline());
+        let call = call.arguments(|writer| {
+            group.write(writer);
+            self.common.manager.write(writer);
+        });
+        self.common.orb.oneway(&call).await.map_err(Failure::Silent)
+    }
+
+    fn standing(&self) -> MutexGuard<'_, Standing> {
+        lock(&self.standing)
+    }
+
+    /// Where it is, for logs.
+    fn place(&self) -> String {
+        match self.ior.iiop_profiles().next() {
+            Some(profile) => format!("{}:{}", profile.host, profile.port),
+            None => "nowhere".into(),
+        }
+    }
+}
+
+/// A place among those who wait for a strategy.
+struct Place<'a>(&'a AtomicUsize);
+
+impl<'a> Place<'a> {
+    fn take(waiting: &'a AtomicUsize) -> Option<Self> {
+        let place = Place(waiting);
+        (waiting.fetch_add(1, Ordering::Relaxed) < MOST_WAITING).then_some(place)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Tells custom strategies of loads, for ever: after each round of reports, wherever they
+/// come from, those of each location are pushed to the strategies of the groups there, which
+/// are then told to analyze them.
+pub async fn follow_loads(directory: Arc<Directory>, clock: Clock) {
+    let mut rounds = tokio::time::interval(ROUND);
+    rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut told: HashMap<Ior, Arc<tokio::sync::Mutex<Told>>> = HashMap::new();
+    loop {
+        rounds.tick().await;
+        let work = by_strategy(&directory.load());
+        told.retain(|ior, _| work.contains_key(ior));
+        for (ior, (custom, groups)) in work {
+            let told = Arc::clone(told.entry(ior).or_default());
+            // One that takes longer than a round gets the next one when it is done.
+            let Ok(mut told) = told.try_lock_owned() else {
+                continue;
+            };
+            if groups
+                .first()
+                .is_some_and(|any| custom.may_ask(&any.reference))
+            {
+                tokio::spawn(async move { told.tell(&custom, &groups, clock).await });
+            }
+        }
+    }
+}
+
+/// The custom strategies of all groups, with the groups.
+fn by_strategy(book: &Book) -> HashMap<Ior, (Arc<Custom>, Vec<Arc<Entry>>)> {
+    let mut work: HashMap<Ior, (Arc<Custom>, Vec<Arc<Entry>>)> = HashMap::new();
+    for entry in book.groups() {
+        if let Some(custom) = &entry.custom {
+            let work = work.entry(custom.ior.clone());
+            let (_, groups) = work.or_insert_with(|| (Arc::clone(custom), Vec::new()));
+            groups.push(Arc::clone(entry));
+        }
+    }
+    work
+}
+
+/// What a strategy has been told.
+#[derive(Debug, Default)]
+struct Told {
+    /// When it was told the loads of a location.
+    locations: HashMap<Arc<str>, Instant>,
+}
+
+impl Told {
+    /// Tells it what is new.
+    async fn tell(&mut self, custom: &Custom, groups: &[Arc<Entry>], clock: Clock) {
+        let mut fresh: HashMap<Arc<str>, Vec<Load>> = HashMap::new();
+        let mut concerned = Vec::new();
+        let now = clock.now();
+        let mut there = HashMap::new();
+        for entry in groups {
+            let group = entry.handle.current.load_full();
+            let mut news = false;
+            for member in group.members() {
+                let name = member.location.name();
+                let before = self.locations.get(name).copied();
+                there.insert(Arc::clone(name), now);
+                let max_age = group.settings().load_max_age;
+                let is_new = |load: &evenkeel_core::load::Load| {
+                    now.since(load.at) <= max_age
+                        && before.is_none_or(|before| load.at.after(REPORT_GRAIN) > before)
+                };
+                let loads: Vec<_> = member
+                    .location
+                    .loads(now)
+                    .filter(is_new)
+                    .map(|load| Load {
+                        id: load.id.0,
+                        value: load.value.get(),
+                    })
+                    .collect();
+                if !loads.is_empty() {
+                    news = true;
+                    fresh.insert(Arc::clone(name), loads);
+                }
+            }
+            if news {
+                concerned.push(entry);
+            }
+        }
+        self.locations = there;
+        for (location, loads) in fresh {
+            if custom.standing().not_adaptive {
+                break;
+            }
+            let Ok(name) = location.parse::<Name>() else {
+                debug!(
+                    %location,
+                    "no name of CORBA: a custom strategy is not told its loads"
+                );
+                continue;
+            };
+            let told = custom.push(&name, &loads).await;
+            custom.note(&told);
+            if matches!(told, Err(Failure::Silent(_))) {
+                return;
+            }
+        }
+        for entry in concerned {
+            if let Err(error) = custom.analyze(&entry.reference).await {
+                custom.note::<()>(&Err(error));
+                return;
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

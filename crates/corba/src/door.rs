@@ -1,0 +1,213 @@
+//! The door: each message that clients send goes through here to whom it is for.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use evenkeel_core::time::Clock;
+use evenkeel_giop::exception::{Kind, OMG_MINOR, SystemException};
+use evenkeel_giop::message::{Content, GiopError, Message, Request};
+use evenkeel_giop::server::{Out, Service};
+
+use crate::call::{Call, Outcome};
+use crate::custom::{self, Custom};
+use crate::directory::{Answer, Directory, Entry};
+use crate::keys::{Key, Level};
+use crate::locator::{self, Client};
+use crate::question::Question;
+
+/// What carries out the operations of our own objects.
+pub trait Objects: 'static {
+    /// Carries out an operation of the load manager.
+    fn manager(&self, call: Call) -> impl Future<Output = Outcome>;
+
+    /// Carries out an operation of a strategy.
+    fn strategy(&self, level: Level<'_>, call: Call) -> Outcome;
+}
+
+/// What is counted at the door. The counters only ever grow.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Operations of the load manager.
+    pub manager: AtomicU64,
+    /// Operations of strategies.
+    pub strategies: AtomicU64,
+    /// Requests for objects that are not here, or no more.
+    pub unknown: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Sends requests to the locator, the load manager and strategies.
+#[derive(Debug)]
+pub struct Door<O> {
+    clock: Clock,
+    directory: Arc<Directory>,
+    objects: Rc<O>,
+    counters: Arc<Counters>,
+}
+
+impl<O> Door<O> {
+    /// The door of one worker to what all share.
+    pub fn new(
+        clock: Clock,
+        directory: Arc<Directory>,
+        objects: Rc<O>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        Door {
+            clock,
+            directory,
+            objects,
+            counters,
+        }
+    }
+}
+
+impl<O: Objects> Service for Door<O> {
+    type Connection = Client;
+
+    fn connected(&self, peer: SocketAddr) -> Client {
+        Client {
+            // A listener for both families gives IPv4 clients a mapped address.
+            address: peer.ip().to_canonical(),
+            rng: fastrand::Rng::new(),
+        }
+    }
+
+    fn message(
+        &self,
+        client: &mut Client,
+        message: Message<'_>,
+        out: &Out<'_>,
+    ) -> Result<(), GiopError> {
+        let (version, endian) = (message.header.version, message.header.endian);
+        match message.content()? {
+            Content::Request(request) => {
+                let question = Question::of_request(&request, version, endian);
+                let Some(key) = request.target.key() else {
+                    ask_for_key(question, out);
+                    return Ok(());
+                };
+                match Key::parse(key) {
+                    Some(Key::Manager) => {
+                        self.call_manager(Call::new(&request, version, endian), question, out);
+                    }
+                    Some(Key::Strategy(level)) => {
+                        count(&self.counters.strategies);
+                        let call = Call::new(&request, version, endian);
+                        let outcome = self.objects.strategy(level, call);
+                        if let Some(question) = question {
+                            out.write(|out| question.answer(&outcome, out));
+                        }
+                    }
+                    key => self.ask_group(key, Some(&request), question, client, out),
+                }
+            }
+            Content::LocateRequest(request) => {
+                let question = Question::of_locate(&request, version, endian);
+                let Some(key) = request.target.key() else {
+                    ask_for_key(Some(question), out);
+                    return Ok(());
+                };
+                match Key::parse(key) {
+                    Some(Key::Manager | Key::Strategy(_)) => out.write(|out| question.here(out)),
+                    key => self.ask_group(key, None, Some(question), client, out),
+                }
+            }
+            // An answer that is not wanted any more is passed over by the client.
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<O: Objects> Door<O> {
+    fn call_manager(&self, call: Call, question: Option<Question>, out: &Out<'_>) {
+        count(&self.counters.manager);
+        let (objects, later) = (Rc::clone(&self.objects), out.later());
+        // What has begun is finished even if the client goes away.
+        tokio::task::spawn_local(async move {
+            let outcome = objects.manager(call).await;
+            if let Some(question) = question {
+                later.write(|out| question.answer(&outcome, out));
+            }
+        });
+    }
+
+    /// Answers what is asked of a group: a Request, or a LocateRequest if there is none.
+    #[inline]
+    fn ask_group(
+        &self,
+        key: Option<Key<'_>>,
+        request: Option<&Request<'_>>,
+        question: Option<Question>,
+        client: &mut Client,
+        out: &Out<'_>,
+    ) {
+        let book = self.directory.load();
+        let Some(entry) = key.and_then(|key| book.find(key)) else {
+            count(&self.counters.unknown);
+            if let Some(question) = question {
+                out.write(|out| question.refuse(not_here(), out));
+            }
+            return;
+        };
+        let Some(question) = question else {
+            entry.counters.count(Answer::Oneway);
+            tracing::debug!(
+                group = %entry.name(),
+                operation = request.map(|request| request.operation),
+                "a oneway request cannot be forwarded, and is lost"
+            );
+            return;
+        };
+        match &entry.custom {
+            None => out.write(|out| {
+                let now = self.clock.now();
+                locator::answer(entry, client, now, question, out);
+            }),
+            Some(custom) => ask_custom(entry, custom, question, client, out),
+        }
+    }
+}
+
+/// Has a custom strategy choose who a client is sent to.
+fn ask_custom(
+    entry: &Arc<Entry>,
+    custom: &Arc<Custom>,
+    question: Question,
+    client: &mut Client,
+    out: &Out<'_>,
+) {
+    let (entry, custom, later) = (Arc::clone(entry), Arc::clone(custom), out.later());
+    let mut client = Client {
+        address: client.address,
+        rng: client.rng.fork(),
+    };
+    tokio::task::spawn_local(async move {
+        let decided = custom::decide(&entry, &custom, &mut client).await;
+        later.write(|out| match decided {
+            Ok(decision) => {
+                let (group, chosen, by) = (&decision.group, decision.chosen(), decision.by);
+                locator::send(&entry, group, chosen, by, question, out);
+            }
+            Err(_) => locator::refuse(&entry, question, out),
+        });
+    });
+}
+
+fn ask_for_key(question: Option<Question>, out: &Out<'_>) {
+    if let Some(question) = question {
+        out.write(|out| question.ask_for_key(out));
+    }
+}
+
+/// What is said of keys that name nothing: the client may forget the reference. The minor
+/// code is the OMG's for an object adapter that is not there.
+fn not_here() -> SystemException {
+    SystemException::new(Kind::ObjectNotExist).minor(OMG_MINOR | 2)
+}
