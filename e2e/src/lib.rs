@@ -9,10 +9,12 @@
 pub mod agent;
 pub mod apxs;
 pub mod balancer;
+pub mod built;
 pub mod cgroup;
 pub mod engine;
 pub mod folder;
 pub mod httpd;
+pub mod jacorb;
 pub mod libarm;
 pub mod load;
 pub mod member;

@@ -1,13 +1,11 @@
 //! Servers and clients of omniORB, as its packages have it: see `e2e/corba/omniorb`.
 
-use std::fs::{self, File};
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use rustix::fs::{FlockOperation, flock};
-
+use crate::built::built;
 use crate::process::{installed, program};
 use crate::script::Script;
 
@@ -109,30 +107,22 @@ scripted!(Client, 0);
 /// The test program, built once.
 fn peer() -> Command {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let path = BUILT.get_or_init(|| build().join("peer"));
+    let path = BUILT.get_or_init(|| built("omniorb", build).join("peer"));
     let mut command = program("env");
     // Settings of the user's own.
     command.args(["--unset", "OMNIORB_CONFIG"]).arg(path);
     command
 }
 
-/// Builds it; answers in which folder. Tests that run side by side wait for each other.
-fn build() -> PathBuf {
-    // This test is target/PROFILE/deps/NAME.
-    let test = std::env::current_exe().expect("the path of this test");
-    let folder = test.ancestors().nth(2).expect("a target folder");
-    let folder = folder.join("omniorb");
-    fs::create_dir_all(&folder).expect("a folder");
-    let lock = File::create(folder.join("lock")).expect("a file");
-    flock(&lock, FlockOperation::LockExclusive).expect("a lock");
+/// Builds it.
+fn build(folder: &Path) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("corba/omniorb");
     let mut make = program("make");
     make.args(["--silent", "--jobs", "2", "--directory"]);
     make.arg(source).arg(format!("BUILD={}", folder.display()));
     // Those of a make that runs these tests.
     make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
-    let built = make.output().expect("make runs");
-    let said = String::from_utf8_lossy(&built.stderr);
-    assert!(built.status.success(), "it cannot be built: {said}");
-    folder
+    let made = make.output().expect("make runs");
+    let said = String::from_utf8_lossy(&made.stderr);
+    assert!(made.status.success(), "it cannot be built: {said}");
 }
