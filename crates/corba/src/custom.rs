@@ -15,6 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use evenkeel_core::group::{Group, PickError, Request};
+use evenkeel_core::load;
+use evenkeel_core::member::Member;
 use evenkeel_core::time::{Clock, Instant};
 use evenkeel_giop::any::Idl;
 use evenkeel_giop::client::{Call, CallError, Client as Orb};
@@ -45,13 +47,26 @@ pub struct Customs {
     /// The load manager, as strategies are told.
     manager: Ior,
     timeout: Mutex<Duration>,
+    probe_interval: Duration,
     known: Mutex<HashMap<Ior, Weak<Custom>>>,
 }
 
 impl Customs {
     /// None yet. They are called with `orb`, and told that `manager` is the load manager.
     pub fn new(orb: Orb, clock: Clock, manager: Ior, timeout: Duration) -> Arc<Self> {
+        Customs::with_probes(orb, clock, manager, timeout, PROBE_INTERVAL)
+    }
+
+    /// The same with another time between two probes.
+    pub(crate) fn with_probes(
+        orb: Orb,
+        clock: Clock,
+        manager: Ior,
+        timeout: Duration,
+        probe_interval: Duration,
+    ) -> Arc<Self> {
         Arc::new(Customs {
+            probe_interval,
             orb,
             clock,
             manager,
@@ -266,7 +281,7 @@ impl Custom {
                     let strategy = self.place();
                     warn!(strategy, %error, "custom strategy does not answer: the groups' own strategies decide");
                 }
-                standing.silent = Some(Some(self.now().after(PROBE_INTERVAL)));
+                standing.silent = Some(Some(self.now().after(self.common.probe_interval)));
             }
             Err(Failure::NotAsked) => {}
             Ok(_) | Err(Failure::Unusable(_)) => {
@@ -399,7 +414,8 @@ pub async fn follow_loads(directory: Arc<Directory>, clock: Clock) {
                 .first()
                 .is_some_and(|any| custom.may_ask(&any.reference))
             {
-                tokio::spawn(async move { told.tell(&custom, &groups, clock).await });
+                let now = clock.now();
+                tokio::spawn(async move { told.tell(&custom, &groups, now).await });
             }
         }
     }
@@ -421,48 +437,39 @@ fn by_strategy(book: &Book) -> HashMap<Ior, (Arc<Custom>, Vec<Arc<Entry>>)> {
 /// What a strategy has been told.
 #[derive(Debug, Default)]
 struct Told {
-    /// When it was told the loads of a location.
-    locations: HashMap<Arc<str>, Instant>,
+    /// Of each location.
+    loads: HashMap<Arc<str>, Vec<load::Load>>,
 }
 
 impl Told {
     /// Tells it what is new.
-    async fn tell(&mut self, custom: &Custom, groups: &[Arc<Entry>], clock: Clock) {
+    async fn tell(&mut self, custom: &Custom, groups: &[Arc<Entry>], now: Instant) {
         let mut fresh: HashMap<Arc<str>, Vec<Load>> = HashMap::new();
-        let mut concerned = Vec::new();
-        let now = clock.now();
         let mut there = HashMap::new();
+        let mut concerned = Vec::new();
         for entry in groups {
             let group = entry.handle.current.load_full();
+            let max_age = group.settings().load_max_age;
             let mut news = false;
-            for member in group.members() {
-                let name = member.location.name();
-                let before = self.locations.get(name).copied();
-                there.insert(Arc::clone(name), now);
-                let max_age = group.settings().load_max_age;
-                let is_new = |load: &evenkeel_core::load::Load| {
-                    now.since(load.at) <= max_age
-                        && before.is_none_or(|before| load.at.after(REPORT_GRAIN) > before)
+            for Member { location, .. } in group.members() {
+                let name = location.name();
+                let before = self.loads.get(name).map_or(&[][..], Vec::as_slice);
+                let loads: Vec<_> = location.loads(now).collect();
+                let is_new = |load: &&load::Load| {
+                    now.since(load.at) <= max_age && !before.iter().any(|b| is_same(b, load))
                 };
-                let loads: Vec<_> = member
-                    .location
-                    .loads(now)
-                    .filter(is_new)
-                    .map(|load| Load {
-                        id: load.id.0,
-                        value: load.value.get(),
-                    })
-                    .collect();
-                if !loads.is_empty() {
+                let new: Vec<_> = loads.iter().filter(is_new).map(as_told).collect();
+                if !new.is_empty() {
                     news = true;
-                    fresh.insert(Arc::clone(name), loads);
+                    fresh.insert(Arc::clone(name), new);
                 }
+                there.insert(Arc::clone(name), loads);
             }
             if news {
                 concerned.push(entry);
             }
         }
-        self.locations = there;
+        self.loads = there;
         for (location, loads) in fresh {
             if custom.standing().not_adaptive {
                 break;
@@ -487,6 +494,19 @@ impl Told {
             }
         }
     }
+}
+
+fn as_told(load: &load::Load) -> Load {
+    Load {
+        id: load.id.0,
+        value: load.value.get(),
+    }
+}
+
+/// Whether it is the same report. Its time is known to a few milliseconds only.
+fn is_same(before: &load::Load, now: &load::Load) -> bool {
+    let same = before.id == now.id && before.value == now.value;
+    same && now.at <= before.at.after(REPORT_GRAIN)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

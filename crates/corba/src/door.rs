@@ -211,3 +211,6 @@ fn ask_for_key(question: Option<Question>, out: &Out<'_>) {
 fn not_here() -> SystemException {
     SystemException::new(Kind::ObjectNotExist).minor(OMG_MINOR | 2)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,560 @@
+//! The door over TCP, with custom strategies in other places.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use evenkeel_core::group::GroupSettings;
+use evenkeel_core::load::{LoadId, LoadValue};
+use evenkeel_core::member::Reason;
+use evenkeel_giop::any::Idl;
+use evenkeel_giop::cdr::{Endian, Reader};
+use evenkeel_giop::client::{self, Call as Outgoing, CallError, Client as Orb};
+use evenkeel_giop::ior::Ior;
+use evenkeel_giop::message::{Header, LocateRequest, LocateStatus, ReplyStatus, Target, Version};
+use evenkeel_giop::server::{Later, Server, Settings};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio::task::LocalSet;
+
+use super::*;
+use crate::custom::Customs;
+use crate::directory::tests::{group, group_ior, reference};
+use crate::keys::MANAGER;
+use crate::name::Name;
+use crate::types::Load;
+
+/// Longer than anything here takes.
+const LONG: Duration = Duration::from_secs(60);
+const MANAGER_LOAD: f32 = 0.25;
+
+fn live<T>(test: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let test = async { tokio::time::timeout(LONG, test).await.unwrap() };
+    LocalSet::new().block_on(&runtime, test)
+}
+
+async fn serve(service: Rc<impl Service>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = Server::new(Settings::default());
+    tokio::task::spawn_local(async move {
+        server
+            .serve(listener, service, std::future::pending())
+            .await;
+    });
+    address
+}
+
+/// A load manager that knows one operation.
+struct Manager;
+
+impl Objects for Manager {
+    async fn manager(&self, call: Call) -> Outcome {
+        match call.operation.as_str() {
+            "get_loads" => {
+                let mut results = call.results();
+                vec![Load {
+                    id: 0,
+                    value: MANAGER_LOAD,
+                }]
+                .write(&mut results);
+                Outcome::Reply(results.into_bytes())
+            }
+            _ => Outcome::System(SystemException::new(Kind::BadOperation)),
+        }
+    }
+
+    fn strategy(&self, level: Level<'_>, call: Call) -> Outcome {
+        assert_eq!((level, &*call.operation), (Level::Default, "_get_name"));
+        let mut results = call.results();
+        results.write_string("Random");
+        Outcome::Reply(results.into_bytes())
+    }
+}
+
+/// A door with one group, number 1, of the members 1 to 3, which take turns.
+struct House {
+    address: SocketAddr,
+    directory: Arc<Directory>,
+    counters: Arc<Counters>,
+    clock: Clock,
+    orb: Orb,
+}
+
+impl House {
+    async fn new() -> Self {
+        let (clock, directory) = (Clock::start(), Arc::new(Directory::default()));
+        let counters = Arc::new(Counters::default());
+        let (book, count) = (Arc::clone(&directory), Arc::clone(&counters));
+        let address = serve(Rc::new(Door::new(clock, book, Rc::new(Manager), count))).await;
+        let house = House {
+            address,
+            directory,
+            counters,
+            clock,
+            orb: Orb::new(client::Settings::default()),
+        };
+        house.publish(None);
+        house
+    }
+
+    fn publish(&self, custom: Option<Arc<Custom>>) {
+        use evenkeel_manager::snapshot::GroupHandle;
+        let group = group("g", "round_robin", &[1, 2, 3], GroupSettings::default());
+        let handle = Arc::new(GroupHandle::new(Arc::new(group), 0));
+        let known = |name: &str| Some(reference(name));
+        let entry = Entry::new(1, group_ior(1), handle, known, custom, None);
+        self.directory.publish([Arc::new(entry)]);
+    }
+
+    /// Has a strategy at `address` decide.
+    fn customize(&self, address: SocketAddr, timeout: Duration, probes: Duration) -> Arc<Custom> {
+        let manager = self.ior(MANAGER);
+        let customs = Customs::with_probes(self.orb.clone(), self.clock, manager, timeout, probes);
+        let custom = customs.get(&ior_of(address, b"strategy"));
+        self.publish(Some(Arc::clone(&custom)));
+        custom
+    }
+
+    fn entry(&self) -> Arc<Entry> {
+        Arc::clone(self.directory.load().group(1).unwrap())
+    }
+
+    fn ior(&self, key: &[u8]) -> Ior {
+        ior_of(self.address, key)
+    }
+
+    /// The host of the member that the group sends a client to.
+    async fn bound_to(&self) -> String {
+        let target = self.ior(&Key::Group(1).to_bytes());
+        let deadline = tokio::time::Instant::now() + LONG;
+        let call = Outgoing::new(&target, "anything", deadline).do_not_follow();
+        match self.orb.call(&call).await {
+            Err(CallError::Forward(ior)) => ior.iiop_profiles().next().unwrap().host,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn total(&self, answer: Answer) -> u64 {
+        let totals = self.entry().counters.totals();
+        totals.into_iter().find(|(a, _)| *a == answer).unwrap().1
+    }
+}
+
+fn ior_of(address: SocketAddr, key: &[u8]) -> Ior {
+    Ior::iiop(
+        "IDL:Test:1.0",
+        &address.ip().to_string(),
+        address.port(),
+        key,
+    )
+}
+
+/// The answer to one message.
+async fn answer(stream: &mut TcpStream, question: &[u8]) -> Vec<u8> {
+    stream.write_all(question).await.unwrap();
+    let mut bytes = vec![0; Header::LEN];
+    stream.read_exact(&mut bytes).await.unwrap();
+    let header = Header::peek(&bytes, usize::MAX).unwrap().unwrap();
+    bytes.resize(header.total(), 0);
+    stream.read_exact(&mut bytes[Header::LEN..]).await.unwrap();
+    bytes
+}
+
+fn request(target: Target<'_>, operation: &str, flags: u8) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let request = Request {
+        response_flags: flags,
+        ..Request::new(77, target, operation)
+    };
+    request
+        .encode(Version::V1_2, Endian::Big, &mut bytes)
+        .unwrap();
+    bytes
+}
+
+fn reply_status(bytes: &[u8]) -> (ReplyStatus, Vec<u8>) {
+    match Message::whole(bytes).unwrap().content().unwrap() {
+        Content::Reply(reply) => {
+            assert_eq!(reply.request_id, 77);
+            (reply.status, reply.body.to_vec())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn everything_is_answered_by_whom_it_is_for() {
+    live(async {
+        let house = House::new().await;
+        let stream = &mut TcpStream::connect(house.address).await.unwrap();
+        // A strategy, the manager, and what neither knows.
+        let key = Key::Strategy(Level::Default).to_bytes();
+        let bytes = answer(stream, &request(Target::Key(&key), "_get_name", 3)).await;
+        assert_eq!(reply_status(&bytes).1, b"\0\0\0\x07Random\0");
+        let bytes = answer(stream, &request(Target::Key(MANAGER), "get_loads", 3)).await;
+        assert_eq!(reply_status(&bytes).0, ReplyStatus::NoException);
+        let bytes = answer(stream, &request(Target::Key(MANAGER), "nonsense", 3)).await;
+        assert_eq!(reply_status(&bytes).0, ReplyStatus::SystemException);
+        // The group by its key, by its name, and by its profile.
+        let named = answer(stream, &request(Target::Key(b"group/g"), "_is_a", 3)).await;
+        assert_eq!(reply_status(&named).0, ReplyStatus::LocationForward);
+        let ior = group_ior(1);
+        let profile = &ior.profiles[0];
+        let (tag, data) = (profile.tag, profile.data.as_slice());
+        let target = Target::Profile { tag, data };
+        let by_profile = answer(stream, &request(target, "_non_existent", 1)).await;
+        assert_eq!(reply_status(&by_profile).0, ReplyStatus::LocationForward);
+        let target = Target::Reference {
+            selected: 0,
+            ior: ior.clone(),
+        };
+        let by_reference = answer(stream, &request(target, "op", 3)).await;
+        assert_eq!(reply_status(&by_reference).0, ReplyStatus::LocationForward);
+        let target = Target::Profile { tag: 99, data };
+        let unknown = answer(stream, &request(target, "op", 3)).await;
+        assert_eq!(
+            reply_status(&unknown),
+            (ReplyStatus::NeedsAddressingMode, vec![0, 0])
+        );
+        // What is not here is gone for good; what expects no answer gets none.
+        stream
+            .write_all(&request(Target::Key(&Key::Group(1).to_bytes()), "op", 0))
+            .await
+            .unwrap();
+        for key in [&b"nobody"[..], &Key::Group(2).to_bytes(), b"group/h"] {
+            let (status, body) =
+                reply_status(&answer(stream, &request(Target::Key(key), "op", 3)).await);
+            assert_eq!(status, ReplyStatus::SystemException);
+            let exception = SystemException::read(&mut Reader::new(&body, Endian::Big)).unwrap();
+            assert_eq!(exception, not_here());
+        }
+        let locate = |key| {
+            let mut bytes = Vec::new();
+            let request = LocateRequest {
+                request_id: 5,
+                target: Target::Key(key),
+            };
+            request
+                .encode(Version::V1_0, Endian::Little, &mut bytes)
+                .unwrap();
+            bytes
+        };
+        for (key, expected) in [
+            (MANAGER, LocateStatus::ObjectHere),
+            (b"nobody", LocateStatus::UnknownObject),
+            (b"group/g", LocateStatus::ObjectForward),
+        ] {
+            let bytes = answer(stream, &locate(key)).await;
+            match Message::whole(&bytes).unwrap().content().unwrap() {
+                Content::LocateReply(reply) => assert_eq!(reply.status, expected),
+                other => panic!("{other:?}"),
+            }
+        }
+        let totals = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        assert_eq!(totals(&house.counters.manager), 2);
+        assert_eq!(totals(&house.counters.strategies), 1);
+        assert_eq!(totals(&house.counters.unknown), 4);
+        assert_eq!(house.total(Answer::Forwarded), 4);
+        assert_eq!(house.total(Answer::Oneway), 1);
+    });
+}
+
+/// What a strategy does.
+#[derive(Clone, Copy, PartialEq)]
+enum Manner {
+    /// Names the member with that number; 0 is nil.
+    Names(u64),
+    /// Does not answer.
+    Silent,
+    /// Raises an exception of its interface.
+    Raises,
+    /// Asks the load manager for loads, and names the member 2 if they are right.
+    AsksBack,
+    /// Answers everybody, with the member 3, as soon as so many wait.
+    WaitsFor(usize),
+}
+
+/// A custom strategy.
+struct Scripted {
+    manner: Cell<Manner>,
+    asked: Cell<usize>,
+    waiting: RefCell<Vec<(Later, Question)>>,
+    told: RefCell<Vec<String>>,
+    news: Notify,
+}
+
+impl Scripted {
+    async fn new(manner: Manner) -> (Rc<Self>, SocketAddr) {
+        let strategy = Rc::new(Scripted {
+            manner: Cell::new(manner),
+            asked: Cell::new(0),
+            waiting: RefCell::default(),
+            told: RefCell::default(),
+            news: Notify::new(),
+        });
+        let address = serve(Rc::clone(&strategy)).await;
+        (strategy, address)
+    }
+
+    fn next_member(&self, manager: Ior, question: Question, out: &Out<'_>) {
+        self.asked.set(self.asked.get() + 1);
+        match self.manner.get() {
+            Manner::Names(0) => out.write(|out| question.answer(&named(None, question), out)),
+            Manner::Names(id) => out.write(|out| question.answer(&named(Some(id), question), out)),
+            Manner::Raises => {
+                let mut body = evenkeel_giop::cdr::Writer::new(question.endian);
+                body.write_string("IDL:omg.org/PortableGroup/MemberNotFound:1.0");
+                let raised = Outcome::User(body.into_bytes());
+                out.write(|out| question.answer(&raised, out));
+            }
+            Manner::Silent => self.waiting.borrow_mut().push((out.later(), question)),
+            Manner::WaitsFor(many) => {
+                self.waiting.borrow_mut().push((out.later(), question));
+                if self.waiting.borrow().len() == many {
+                    for (later, question) in self.waiting.take() {
+                        later.write(|out| question.answer(&named(Some(3), question), out));
+                    }
+                }
+            }
+            Manner::AsksBack => {
+                let later = out.later();
+                tokio::task::spawn_local(async move {
+                    let orb = Orb::new(client::Settings::default());
+                    let deadline = tokio::time::Instant::now() + LONG;
+                    let call = Outgoing::new(&manager, "get_loads", deadline);
+                    let call = call.arguments(|writer| Name::simple("host2").write(writer));
+                    let loads = orb.call(&call).await.unwrap();
+                    let loads = Vec::<Load>::read(&mut loads.reader()).unwrap();
+                    assert_eq!(loads[0].value, MANAGER_LOAD);
+                    later.write(|out| question.answer(&named(Some(2), question), out));
+                });
+            }
+        }
+    }
+}
+
+/// The reply that names the member with that number.
+fn named(id: Option<u64>, question: Question) -> Outcome {
+    let mut body = evenkeel_giop::cdr::Writer::new(question.endian);
+    match id {
+        // With a component that the member's own reference does not have.
+        Some(id) => {
+            let mut ior = reference(&format!("HOST{id}")).ior().clone();
+            let mut profile = ior.iiop_profiles().next().unwrap();
+            profile
+                .components
+                .push(evenkeel_giop::ior::Tagged::alternate_address("h", 1));
+            ior.profiles = vec![profile.tagged()];
+            ior.write(&mut body);
+        }
+        None => Ior::default().write(&mut body),
+    }
+    Outcome::Reply(body.into_bytes())
+}
+
+impl Service for Scripted {
+    type Connection = ();
+
+    fn connected(&self, _: SocketAddr) {}
+
+    fn message(&self, (): &mut (), message: Message<'_>, out: &Out<'_>) -> Result<(), GiopError> {
+        let Content::Request(request) = message.content()? else {
+            return Ok(());
+        };
+        let (version, endian) = (message.header.version, message.header.endian);
+        let question = Question::of_request(&request, version, endian);
+        let call = Call::new(&request, version, endian);
+        let arguments = &mut call.arguments();
+        match (request.operation, question) {
+            ("next_member", Some(question)) => {
+                let group = Ior::read(arguments)?;
+                assert_eq!(group, group_ior(1));
+                self.next_member(Ior::read(arguments)?, question, out);
+            }
+            ("push_loads", Some(question)) => {
+                let location = Name::read(arguments)?;
+                let loads = Vec::<Load>::read(arguments)?;
+                let loads: Vec<_> = loads.iter().map(|load| (load.id, load.value)).collect();
+                self.told.borrow_mut().push(format!("{location} {loads:?}"));
+                out.write(|out| question.answer(&Outcome::Reply(Vec::new()), out));
+            }
+            ("analyze_loads", None) => {
+                assert_eq!(Ior::read(arguments)?, group_ior(1));
+                self.told.borrow_mut().push("analyze".into());
+                self.news.notify_one();
+            }
+            other => panic!("{other:?}"),
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_custom_strategy_decides() {
+    live(async {
+        let house = House::new().await;
+        let (strategy, address) = Scripted::new(Manner::Names(2)).await;
+        house.customize(address, LONG, LONG);
+        for _ in 0..3 {
+            assert_eq!(house.bound_to().await, "host2");
+        }
+        strategy.manner.set(Manner::Names(3));
+        assert_eq!(house.bound_to().await, "host3");
+        assert_eq!(house.total(Answer::Custom), 4);
+        let entry = house.entry();
+        let group = entry.handle.current.load();
+        let assigned = [0, 1, 2].map(|i| group.members()[i].slot.record().assigned());
+        assert_eq!(assigned, [0, 3, 1]);
+    });
+}
+
+#[test]
+fn it_may_call_the_manager_while_it_decides() {
+    live(async {
+        let house = House::new().await;
+        let (_strategy, address) = Scripted::new(Manner::AsksBack).await;
+        house.customize(address, LONG, LONG);
+        assert_eq!(house.bound_to().await, "host2");
+        assert_eq!(house.total(Answer::Custom), 1);
+    });
+}
+
+#[test]
+fn it_is_asked_for_many_clients_at_once() {
+    live(async {
+        let house = House::new().await;
+        let (_strategy, address) = Scripted::new(Manner::WaitsFor(20)).await;
+        house.customize(address, LONG, LONG);
+        let house = Rc::new(house);
+        let clients = (0..20).map(|_| {
+            let house = Rc::clone(&house);
+            tokio::task::spawn_local(async move { house.bound_to().await })
+        });
+        for client in clients.collect::<Vec<_>>() {
+            assert_eq!(client.await.unwrap(), "host3");
+        }
+    });
+}
+
+#[test]
+fn nobody_waits_for_a_silent_one_twice() {
+    live(async {
+        let house = House::new().await;
+        let (strategy, address) = Scripted::new(Manner::Silent).await;
+        let custom = house.customize(address, Duration::from_millis(50), LONG);
+        assert!(custom.answers());
+        let hosts = [
+            house.bound_to().await,
+            house.bound_to().await,
+            house.bound_to().await,
+        ];
+        let mut sorted = hosts.clone();
+        sorted.sort();
+        assert_eq!(
+            sorted,
+            ["host1", "host2", "host3"],
+            "the fallback takes turns"
+        );
+        assert_eq!((strategy.asked.get(), custom.failures()), (1, (1, 0)));
+        assert!(!custom.answers());
+        assert_eq!(house.total(Answer::Fallback), 3);
+    });
+}
+
+#[test]
+fn one_that_is_dead_is_probed_and_comes_back() {
+    live(async {
+        let house = House::new().await;
+        let (strategy, address) = Scripted::new(Manner::Silent).await;
+        let custom = house.customize(address, Duration::from_millis(50), Duration::ZERO);
+        house.bound_to().await;
+        assert!(!custom.answers());
+        strategy.manner.set(Manner::Names(2));
+        while house.total(Answer::Custom) == 0 {
+            house.bound_to().await;
+        }
+        assert!(custom.answers());
+        assert_eq!(house.bound_to().await, "host2");
+        // Nobody listens there any more.
+        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = closed.local_addr().unwrap();
+        drop(closed);
+        let custom = house.customize(address, LONG, LONG);
+        house.bound_to().await;
+        assert_eq!(custom.failures(), (1, 0));
+        assert_eq!(house.total(Answer::Fallback), 1);
+    });
+}
+
+#[test]
+fn answers_that_cannot_be_used_are_not_but_it_is_asked_again() {
+    live(async {
+        let house = House::new().await;
+        let (strategy, address) = Scripted::new(Manner::Names(9)).await;
+        let custom = house.customize(address, LONG, LONG);
+        let entry = house.entry();
+        let group = entry.handle.current.load();
+        group.members()[1].slot.set(Reason::Draining, true);
+        for manner in [
+            Manner::Names(9),
+            Manner::Names(0),
+            Manner::Raises,
+            Manner::Names(2),
+        ] {
+            strategy.manner.set(manner);
+            let host = house.bound_to().await;
+            assert!(host == "host1" || host == "host3", "{host}");
+        }
+        assert_eq!((strategy.asked.get(), custom.failures()), (4, (0, 4)));
+        assert!(custom.answers());
+        group.members()[1].slot.set(Reason::Draining, false);
+        assert_eq!(house.bound_to().await, "host2");
+        // With nobody left the client may try again.
+        for member in group.members() {
+            member.slot.set(Reason::Maintenance, true);
+        }
+        let stream = &mut TcpStream::connect(house.address).await.unwrap();
+        let key = Key::Group(1).to_bytes();
+        let bytes = answer(stream, &request(Target::Key(&key), "op", 3)).await;
+        let (_, body) = reply_status(&bytes);
+        let exception = SystemException::read(&mut Reader::new(&body, Endian::Big));
+        assert_eq!(exception, Ok(locator::nobody()));
+        assert_eq!(house.total(Answer::Transient), 1);
+    });
+}
+
+#[test]
+fn loads_are_handed_on_and_to_be_analyzed() {
+    live(async {
+        let house = House::new().await;
+        let (strategy, address) = Scripted::new(Manner::Names(1)).await;
+        house.customize(address, LONG, LONG);
+        tokio::task::spawn_local(custom::follow_loads(
+            Arc::clone(&house.directory),
+            house.clock,
+        ));
+        let entry = house.entry();
+        let group = entry.handle.current.load();
+        let report = |index: usize, value| {
+            let (id, value) = (LoadId::CPU, LoadValue::new(value).unwrap());
+            let location = &group.members()[index].location;
+            location.report(id, value, house.clock.now()).unwrap();
+        };
+        report(1, 0.5);
+        strategy.news.notified().await;
+        assert_eq!(strategy.told.take(), ["host2 [(0, 0.5)]", "analyze"]);
+        report(0, 0.25);
+        report(2, 0.75);
+        strategy.news.notified().await;
+        let mut told = strategy.told.take();
+        assert_eq!(told.pop().unwrap(), "analyze");
+        told.sort();
+        assert_eq!(told, ["host1 [(0, 0.25)]", "host3 [(0, 0.75)]"]);
+    });
+}
