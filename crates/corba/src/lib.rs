@@ -10,4 +10,5 @@ pub mod keys;
 pub mod locator;
 pub mod name;
 pub mod question;
+pub mod service;
 pub mod types;

@@ -1,0 +1,280 @@
+//! `PortableGroup::ObjectGroupManager`: object groups and their members.
+
+use std::sync::Arc;
+
+use evenkeel_giop::any::Any;
+use evenkeel_giop::client::{Call, CallError};
+use evenkeel_giop::exception::{Kind, SystemException};
+use evenkeel_giop::ior::Ior;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::LoadManager;
+use super::raise::Raise;
+use super::state::{GroupMember, ObjectGroup, State};
+use crate::directory::Reference;
+use crate::exceptions::UserException;
+use crate::keys::Key;
+use crate::name::Name;
+use crate::types::Properties;
+
+/// Most object groups.
+const MOST_GROUPS: usize = 100_000;
+
+/// Most members of a group.
+const MOST_MEMBERS: usize = 10_000;
+
+/// Longest location, in bytes of its text.
+const LONGEST_LOCATION: usize = 1024;
+
+/// The text of a location: what it is called everywhere else. One without any component
+/// names nothing, and control characters would end up in logs and terminals: BAD_PARAM.
+pub(super) fn location(name: &Name) -> Result<String, Raise> {
+    let text = name.to_string();
+    let bad = name.0.is_empty() || text.len() > LONGEST_LOCATION;
+    match bad || text.contains(char::is_control) {
+        true => Err(Kind::BadParam.into()),
+        false => Ok(text),
+    }
+}
+
+/// The name of a location.
+fn name_of(location: &str) -> Result<Name, Raise> {
+    // It was made of one.
+    location.parse().map_err(|_| Kind::Internal.into())
+}
+
+/// A reference that must refer to something.
+pub(super) fn not_nil(ior: &Ior) -> Result<(), Raise> {
+    match ior.is_nil() {
+        true => Err(Kind::BadParam.into()),
+        false => Ok(()),
+    }
+}
+
+impl LoadManager {
+    /// The id of the group that a reference means: by its key, wherever it says that we
+    /// are, since that may have changed after it was made. It may be the group's
+    /// reference, the same after a stay in a file, or one with the group's name.
+    pub(super) fn group_id(&self, state: &State, group: &Ior) -> Result<u64, Raise> {
+        not_nil(group)?;
+        let directory = self.directory().load();
+        let found = group.iiop_profiles().find_map(|profile| {
+            let id = match Key::parse(&profile.object_key)? {
+                Key::Group(id) => id,
+                key @ Key::GroupName(_) => directory.find(key)?.id,
+                Key::Manager | Key::Strategy(_) => return None,
+            };
+            state.groups.contains_key(&id).then_some(id)
+        });
+        found.ok_or(UserException::ObjectGroupNotFound.into())
+    }
+
+    /// The group that a reference means, and its id.
+    fn group_of(&self, group: &Ior) -> Result<(u64, Arc<ObjectGroup>), Raise> {
+        let state = self.state();
+        let id = self.group_id(&state, group)?;
+        Ok((id, Arc::clone(state.group(id)?)))
+    }
+
+    pub(super) async fn create_object(
+        &self,
+        type_id: String,
+        criteria: Properties,
+    ) -> Result<(Ior, Any), Raise> {
+        if type_id.is_empty() {
+            return Err(Kind::BadParam.into());
+        }
+        let (id, group) = self
+            .change(|state| {
+                if state.groups.len() >= MOST_GROUPS {
+                    return Err(Kind::NoResources.into());
+                }
+                let (id, creation) = (state.next_group, state.next_creation);
+                let next = |id: u64| id.checked_add(1).ok_or(Raise::from(Kind::NoResources));
+                state.next_group = next(id)?;
+                state.next_creation = creation.checked_add(1).ok_or(Kind::NoResources)?;
+                let group = Arc::new(ObjectGroup {
+                    type_id,
+                    creation,
+                    properties: criteria,
+                    members: Vec::new(),
+                });
+                state.groups.insert(id, Arc::clone(&group));
+                Ok((id, group))
+            })
+            .await?;
+        info!(id, type_id = group.type_id, "object group created");
+        Ok((self.group_reference(id, &group), Any::new(&group.creation)))
+    }
+
+    pub(super) async fn delete_object(&self, creation: &Any) -> Result<(), Raise> {
+        let creation = creation.get::<u32>();
+        let creation = creation.ok_or(UserException::ObjectNotFound)?;
+        let id = self
+            .change(|state| {
+                let mut groups = state.groups.iter();
+                let found = groups.find(|(_, group)| group.creation == creation);
+                let id = *found.ok_or(UserException::ObjectNotFound)?.0;
+                state.groups.remove(&id);
+                Ok(id)
+            })
+            .await?;
+        info!(id, "object group deleted");
+        Ok(())
+    }
+
+    pub(super) async fn add_member(
+        &self,
+        group: &Ior,
+        at: &Name,
+        member: Ior,
+    ) -> Result<Ior, Raise> {
+        let (id, before) = self.group_of(group)?;
+        let at = location(at)?;
+        not_nil(&member)?;
+        if before.member(&at).is_some() {
+            return Err(UserException::MemberAlreadyPresent.into());
+        }
+        if self.is_group_of_ours(&member) {
+            warn!(
+                id,
+                location = at,
+                "a group of this load manager cannot be a member"
+            );
+            return Err(UserException::ObjectNotAdded.into());
+        }
+        if member.type_id != before.type_id {
+            self.check_type(&member, &before.type_id).await?;
+        }
+        let reference = Arc::new(Reference::new(member));
+        let group = self
+            .change(|state| {
+                let group = state.group_mut(id)?;
+                if group.member(&at).is_some() {
+                    return Err(UserException::MemberAlreadyPresent.into());
+                }
+                if group.members.len() >= MOST_MEMBERS {
+                    return Err(Kind::NoResources.into());
+                }
+                group.members.push(GroupMember {
+                    location: at.clone(),
+                    reference,
+                    made: None,
+                });
+                Ok(group.clone())
+            })
+            .await?;
+        info!(id, location = at, "member added");
+        Ok(self.group_reference(id, &group))
+    }
+
+    /// Whether a reference leads to a group here: as a member it would forward clients in
+    /// circles.
+    fn is_group_of_ours(&self, member: &Ior) -> bool {
+        let state = self.state();
+        let port = self.address().port;
+        let mut here = member
+            .iiop_profiles()
+            .filter(|profile| profile.port == port);
+        here.any(|profile| {
+            let key = Key::parse(&profile.object_key);
+            key.is_some_and(|key| match key {
+                Key::Group(id) => state.groups.contains_key(&id),
+                Key::GroupName(_) => self.directory().load().find(key).is_some(),
+                Key::Manager | Key::Strategy(_) => true,
+            })
+        })
+    }
+
+    /// Asks an object whether it has a type. One that does not say is believed if it may be
+    /// alive: a server may add its objects before it serves them, and one that sheds its
+    /// load answers TRANSIENT.
+    async fn check_type(&self, member: &Ior, type_id: &str) -> Result<(), Raise> {
+        let not_added = |why: &dyn std::fmt::Display| {
+            warn!(type_id, "an object cannot be a member: {why}");
+            Err(UserException::ObjectNotAdded.into())
+        };
+        let deadline = Instant::now() + self.settings().call_timeout;
+        let call = Call::new(member, "_is_a", deadline).arguments(|w| w.write_string(type_id));
+        match self.client().call(&call).await {
+            Ok(body) => match body.reader().read_bool() {
+                Ok(true) => Ok(()),
+                Ok(false) => not_added(&"it says that it does not have the type of the group"),
+                Err(error) => not_added(&error),
+            },
+            Err(error) if may_be_alive(&error) => {
+                warn!(
+                    type_id,
+                    "a member does not say whether it has the type of its group: {error}"
+                );
+                Ok(())
+            }
+            Err(error) => not_added(&error),
+        }
+    }
+
+    pub(super) async fn remove_member(&self, group: &Ior, at: &Name) -> Result<Ior, Raise> {
+        let (id, _) = self.group_of(group)?;
+        let at = location(at)?;
+        let group = self
+            .change(|state| {
+                let group = state.group_mut(id)?;
+                let place = group.members.iter().position(|m| m.location == at);
+                group
+                    .members
+                    .remove(place.ok_or(UserException::MemberNotFound)?);
+                Ok(group.clone())
+            })
+            .await?;
+        info!(id, location = at, "member removed");
+        Ok(self.group_reference(id, &group))
+    }
+
+    pub(super) fn locations_of_members(&self, group: &Ior) -> Result<Vec<Name>, Raise> {
+        let (_, group) = self.group_of(group)?;
+        group.members.iter().map(|m| name_of(&m.location)).collect()
+    }
+
+    pub(super) fn groups_at_location(&self, at: &Name) -> Result<Vec<Ior>, Raise> {
+        let (state, at) = (self.state(), location(at)?);
+        let there = state
+            .groups
+            .iter()
+            .filter(|(_, group)| group.member(&at).is_some());
+        Ok(there
+            .map(|(id, group)| self.group_reference(*id, group))
+            .collect())
+    }
+
+    pub(super) fn object_group_id(&self, group: &Ior) -> Result<u64, Raise> {
+        Ok(self.group_of(group)?.0)
+    }
+
+    pub(super) fn object_group_ref(&self, group: &Ior) -> Result<Ior, Raise> {
+        let (id, group) = self.group_of(group)?;
+        Ok(self.group_reference(id, &group))
+    }
+
+    pub(super) fn object_group_ref_from_id(&self, id: u64) -> Result<Ior, Raise> {
+        let state = self.state();
+        Ok(self.group_reference(id, state.group(id)?))
+    }
+
+    pub(super) fn member_ref(&self, group: &Ior, at: &Name) -> Result<Ior, Raise> {
+        let (_, group) = self.group_of(group)?;
+        let member = group.member(&location(at)?);
+        let member = member.ok_or(UserException::MemberNotFound)?;
+        Ok(member.reference.ior().clone())
+    }
+}
+
+/// Whether an object may be alive that has not given the results of a call: it sheds its
+/// load, by TRANSIENT or by forwarding its clients, or is slow.
+pub(super) fn may_be_alive(error: &CallError) -> bool {
+    match error {
+        CallError::System(SystemException { kind, .. }) => *kind == Kind::Transient,
+        CallError::Forward(_) | CallError::TooManyForwards(_) | CallError::Timeout => true,
+        _ => false,
+    }
+}

@@ -1,0 +1,351 @@
+//! The load manager as a CORBA object: its operations on object groups, properties, loads,
+//! monitors and alerts, and the state behind them.
+//!
+//! Operations are called from the workers that serve clients, and carried out in the
+//! service's own runtime: some of them call objects of the application, and all that
+//! change something wait until it is in the [state file](store). What they change goes to
+//! Evenkeel's manager, and then to the [`Directory`] by which requests find their members.
+
+mod dispatch;
+mod groups;
+mod loads;
+pub mod raise;
+pub mod state;
+pub mod store;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+use evenkeel_config::{Corba as Settings, GroupConfig, MemberConfig};
+use evenkeel_giop::client::Client;
+use evenkeel_giop::exception::{Completion, Kind, SystemException};
+use evenkeel_giop::ior::Ior;
+use evenkeel_manager::snapshot::GroupHandle;
+use evenkeel_manager::{ApplyError, Manager};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use crate::call::{Call, Outcome};
+use crate::directory::{Directory, Entry};
+use crate::interfaces::Interface;
+use crate::keys::{Key, MANAGER};
+use raise::Raise;
+use state::{ObjectGroup, State};
+use store::Store;
+
+/// Who owns the groups, in the manager's words.
+pub const OWNER: &str = "corba";
+
+/// Where references say that the load manager is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// Host name or IP address.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+}
+
+/// The load manager. Share it in an `Arc`; it may be called from any thread.
+pub struct LoadManager {
+    manager: Arc<Manager>,
+    directory: Arc<Directory>,
+    client: Client,
+    /// Where operations are carried out.
+    runtime: Handle,
+    settings: ArcSwap<Settings>,
+    address: ArcSwap<Address>,
+    store: Store,
+    owned: Mutex<Owned>,
+    /// Each new state, once it counts.
+    states: watch::Sender<Arc<State>>,
+}
+
+/// What the lock protects. It may be held while the manager is called.
+struct Owned {
+    state: Arc<State>,
+    /// Number of the last change.
+    version: u64,
+    /// Locations that only a push of loads has named, with the number of the push.
+    pushed: loads::Pushed,
+    /// What references said when the directory was last written.
+    address: Option<Arc<Address>>,
+    /// The entries of the directory, with the groups that they were made of.
+    entries: HashMap<u64, (Arc<ObjectGroup>, Arc<Entry>)>,
+}
+
+impl fmt::Debug for LoadManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoadManager").finish_non_exhaustive()
+    }
+}
+
+/// What a load manager works with.
+#[derive(Clone)]
+pub struct Parts {
+    /// Evenkeel's manager.
+    pub manager: Arc<Manager>,
+    /// Where requests find groups.
+    pub directory: Arc<Directory>,
+    /// By which objects of the application are called.
+    pub client: Client,
+    /// Where operations are carried out.
+    pub runtime: Handle,
+}
+
+impl LoadManager {
+    /// A load manager that goes on with `state`, and whose references name `address`.
+    ///
+    /// # Errors
+    ///
+    /// Evenkeel's manager refuses the groups: one of its configuration has the name of one
+    /// of them.
+    pub fn open(
+        parts: Parts,
+        settings: Arc<Settings>,
+        address: Address,
+        state: State,
+    ) -> Result<Arc<Self>, ApplyError> {
+        let state = Arc::new(state);
+        let (store, writing) = Store::new(settings.state_file.clone(), Arc::clone(&state));
+        parts.runtime.spawn(writing);
+        let this = LoadManager {
+            manager: parts.manager,
+            directory: parts.directory,
+            client: parts.client,
+            runtime: parts.runtime,
+            settings: ArcSwap::new(settings),
+            address: ArcSwap::from_pointee(address),
+            store,
+            owned: Mutex::new(Owned {
+                state: Arc::clone(&state),
+                version: 0,
+                pushed: loads::Pushed::default(),
+                address: None,
+                entries: HashMap::new(),
+            }),
+            states: watch::Sender::new(Arc::clone(&state)),
+        };
+        this.publish(&mut this.lock(), state)?;
+        Ok(Arc::new(this))
+    }
+
+    /// Goes on with other settings, and another address in references.
+    ///
+    /// # Errors
+    ///
+    /// As in [`LoadManager::open`]; nothing has changed then.
+    pub fn configure(&self, settings: Arc<Settings>, address: Address) -> Result<(), ApplyError> {
+        let mut owned = self.lock();
+        let before = (
+            self.settings.swap(settings),
+            self.address.swap(Arc::new(address)),
+        );
+        let state = Arc::clone(&owned.state);
+        self.publish(&mut owned, state).inspect_err(|_| {
+            self.settings.store(before.0);
+            self.address.store(before.1);
+        })
+    }
+
+    /// Withdraws all groups from Evenkeel's manager: the service is switched off.
+    pub fn close(&self) -> Result<(), ApplyError> {
+        self.directory.publish([]);
+        self.manager.set_groups(OWNER, Vec::new())?;
+        self.manager.hold_locations(BTreeSet::new())
+    }
+
+    /// Carries out a call in the service's runtime, whether or not somebody waits for it
+    /// to the end.
+    pub fn invoke(self: &Arc<Self>, call: Call) -> impl Future<Output = Outcome> + Send + use<> {
+        let this = Arc::clone(self);
+        let running = self.runtime.spawn(async move {
+            match this.dispatch(&call).await {
+                Ok(results) => Outcome::Reply(results),
+                Err(raise) => raise.answer(&call, &this.settings().repository_prefix),
+            }
+        });
+        async move {
+            let outcome = running.await;
+            // It has panicked, or the process ends.
+            outcome.unwrap_or_else(|_| Outcome::System(SystemException::new(Kind::Internal)))
+        }
+    }
+
+    /// The settings of `[corba]`.
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.load_full()
+    }
+
+    /// What it has been told, as it is now.
+    pub fn state(&self) -> Arc<State> {
+        Arc::clone(&self.lock().state)
+    }
+
+    /// What it has been told, and each new version of it once it counts.
+    pub fn states(&self) -> watch::Receiver<Arc<State>> {
+        self.states.subscribe()
+    }
+
+    /// By which objects of the application are called.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Where requests find groups.
+    pub fn directory(&self) -> &Arc<Directory> {
+        &self.directory
+    }
+
+    /// Where references say that it is.
+    pub fn address(&self) -> Arc<Address> {
+        self.address.load_full()
+    }
+
+    /// Evenkeel's manager.
+    pub fn manager(&self) -> &Arc<Manager> {
+        &self.manager
+    }
+
+    /// Why the last change is not in the state file.
+    pub fn store_problem(&self) -> Option<Arc<str>> {
+        self.store.problem()
+    }
+
+    /// Its own reference.
+    pub fn reference(&self) -> Ior {
+        let type_id = Interface::LoadManager.id(&self.settings().repository_prefix);
+        self.reference_of(&type_id, MANAGER)
+    }
+
+    /// The reference of an object group.
+    pub fn group_reference(&self, id: u64, group: &ObjectGroup) -> Ior {
+        self.reference_of(&group.type_id, &Key::Group(id).to_bytes())
+    }
+
+    /// A reference to an object here with that key.
+    pub fn reference_of(&self, type_id: &str, key: &[u8]) -> Ior {
+        let address = self.address.load();
+        Ior::iiop(type_id, &address.host, address.port, key)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Owned> {
+        // A panic with the lock held leaves the state that was there before.
+        self.owned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state, as a whole or not at all, and waits until it is kept.
+    async fn change<T>(
+        &self,
+        change: impl FnOnce(&mut State) -> Result<T, Raise>,
+    ) -> Result<T, Raise> {
+        let (value, version) = {
+            let mut owned = self.lock();
+            let mut next = (*owned.state).clone();
+            let value = change(&mut next)?;
+            let next = Arc::new(next);
+            self.publish(&mut owned, Arc::clone(&next))
+                .map_err(|error| {
+                    tracing::warn!("object groups stay as they were: {error}");
+                    Raise::from(Kind::BadParam)
+                })?;
+            owned.version += 1;
+            self.store.keep(owned.version, Arc::clone(&next));
+            self.states.send_replace(next);
+            (value, owned.version)
+        };
+        match self.store.saved(version).await {
+            Ok(()) => Ok(value),
+            // It counts, but not for long.
+            Err(_) => Err(SystemException::new(Kind::PersistStore)
+                .completed(Completion::Yes)
+                .into()),
+        }
+    }
+
+    /// Makes `next` the state that Evenkeel's manager and the directory have.
+    fn publish(&self, owned: &mut Owned, next: Arc<State>) -> Result<(), ApplyError> {
+        let settings = self.settings();
+        let groups: Vec<(u64, GroupConfig)> = next
+            .groups
+            .iter()
+            .map(|(id, group)| (*id, config_of(*id, group, &settings)))
+            .collect();
+        let names: Vec<(u64, String)> =
+            groups.iter().map(|(id, g)| (*id, g.name.clone())).collect();
+        // First the places, so that loads and alerts outlive a member that leaves.
+        self.hold(&owned.pushed, &next)?;
+        let groups = groups.into_iter().map(|(_, group)| group).collect();
+        self.manager.set_groups(OWNER, groups)?;
+        let handles: HashMap<Arc<str>, Arc<GroupHandle>> = self
+            .manager
+            .handles()
+            .into_iter()
+            .map(|handle| (Arc::clone(handle.current.load().name()), handle))
+            .collect();
+        let address = self.address();
+        let readdressed = owned.address.as_ref() != Some(&address);
+        let mut entries = HashMap::with_capacity(names.len());
+        for (id, name) in names {
+            let (Some(group), Some(handle)) = (next.groups.get(&id), handles.get(&*name)) else {
+                continue;
+            };
+            let before = owned.entries.get(&id);
+            let entry = match before {
+                Some((of, entry))
+                    if Arc::ptr_eq(of, group)
+                        && Arc::ptr_eq(&entry.handle, handle)
+                        && !readdressed =>
+                {
+                    Arc::clone(entry)
+                }
+                _ => Arc::new(self.entry_of(id, group, handle, before.map(|(_, entry)| &**entry))),
+            };
+            entries.insert(id, (Arc::clone(group), entry));
+        }
+        self.directory
+            .publish(entries.values().map(|(_, entry)| Arc::clone(entry)));
+        (owned.entries, owned.address) = (entries, Some(address));
+        owned.state = next;
+        Ok(())
+    }
+
+    /// The directory's entry of a group.
+    fn entry_of(
+        &self,
+        id: u64,
+        group: &ObjectGroup,
+        handle: &Arc<GroupHandle>,
+        before: Option<&Entry>,
+    ) -> Entry {
+        let members = group.members.iter();
+        let references: HashMap<&str, _> = members
+            .map(|member| (&*member.location, &member.reference))
+            .collect();
+        let member = |name: &str| references.get(name).map(|known| Arc::clone(known));
+        let reference = self.group_reference(id, group);
+        Entry::new(id, reference, Arc::clone(handle), member, None, before)
+    }
+
+    /// Keeps the locations that are known without a member.
+    fn hold(&self, pushed: &loads::Pushed, state: &State) -> Result<(), ApplyError> {
+        let registered = state.monitors.keys().chain(state.alerts.keys());
+        let names = registered.cloned().chain(pushed.names());
+        self.manager.hold_locations(names.collect())
+    }
+}
+
+/// What a group is for Evenkeel's manager.
+fn config_of(id: u64, group: &ObjectGroup, settings: &Settings) -> GroupConfig {
+    let members = group.members.iter();
+    GroupConfig {
+        name: format!("corba-{id}"),
+        members: members
+            .map(|member| MemberConfig::referred(&member.location))
+            .collect(),
+        ..settings.groups.clone()
+    }
+}

@@ -1,0 +1,46 @@
+//! Why an operation has no results.
+
+use evenkeel_giop::cdr::CdrError;
+use evenkeel_giop::exception::{Kind, SystemException};
+
+use crate::call::{Call, Outcome};
+use crate::exceptions::UserException;
+
+/// What an operation raises.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Raise {
+    /// Any operation may raise it.
+    #[error(transparent)]
+    System(#[from] SystemException),
+    /// It is in the operation's interface.
+    #[error(transparent)]
+    User(#[from] UserException),
+}
+
+impl From<Kind> for Raise {
+    /// Before anything was done, with minor code 0.
+    fn from(kind: Kind) -> Self {
+        SystemException::new(kind).into()
+    }
+}
+
+/// Arguments that cannot be read.
+impl From<CdrError> for Raise {
+    fn from(_: CdrError) -> Self {
+        Kind::Marshal.into()
+    }
+}
+
+impl Raise {
+    /// As the answer to `call`, where ids of `CosLoadBalancing` have that prefix.
+    pub fn answer(&self, call: &Call, prefix: &str) -> Outcome {
+        match self {
+            Raise::System(exception) => Outcome::System(*exception),
+            Raise::User(exception) => {
+                let mut body = call.results();
+                exception.write(prefix, &mut body);
+                Outcome::User(body.into_bytes())
+            }
+        }
+    }
+}

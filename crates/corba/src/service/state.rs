@@ -1,0 +1,95 @@
+//! What the load manager has been told: object groups with their members, properties,
+//! monitors and alerts. All of it is kept in the [state file](super::store).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use evenkeel_giop::any::Any;
+use evenkeel_giop::ior::Ior;
+
+use crate::directory::Reference;
+use crate::exceptions::UserException;
+use crate::types::Properties;
+
+/// Everything that outlives the process. Cheap to clone: a change clones what it changes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State {
+    /// The id of the next group. None is ever used again.
+    pub next_group: u64,
+    /// The next creation id.
+    pub next_creation: u32,
+    /// By id.
+    pub groups: BTreeMap<u64, Arc<ObjectGroup>>,
+    /// Load monitors by location.
+    pub monitors: BTreeMap<String, Arc<Ior>>,
+    /// Load alerts by location.
+    pub alerts: BTreeMap<String, Arc<Ior>>,
+    /// The default properties.
+    pub defaults: Arc<Properties>,
+    /// Properties of groups by the repository id of their interface.
+    pub types: BTreeMap<String, Arc<Properties>>,
+}
+
+/// An object group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ObjectGroup {
+    /// Repository id of its interface.
+    pub type_id: String,
+    /// By which its creator deletes it.
+    pub creation: u32,
+    /// Its own properties.
+    pub properties: Properties,
+    /// Its members, in the order in which they came.
+    pub members: Vec<GroupMember>,
+}
+
+/// A member of an object group.
+#[derive(Clone, Debug)]
+pub struct GroupMember {
+    /// Where it is, and what it is called: see [`Name`](crate::name::Name).
+    pub location: String,
+    /// Where clients reach it, exactly as it was given.
+    pub reference: Arc<Reference>,
+    /// The factory that made it.
+    pub made: Option<Made>,
+}
+
+/// How a member was made, for the one who is to delete it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Made {
+    /// The factory.
+    pub factory: Ior,
+    /// What the factory calls it.
+    pub creation: Any,
+}
+
+impl PartialEq for GroupMember {
+    fn eq(&self, other: &Self) -> bool {
+        self.location == other.location
+            && self.reference.ior() == other.reference.ior()
+            && self.made == other.made
+    }
+}
+
+impl ObjectGroup {
+    /// The member at a location.
+    pub fn member(&self, location: &str) -> Option<&GroupMember> {
+        self.members.iter().find(|m| m.location == location)
+    }
+}
+
+impl State {
+    /// The group with this id.
+    pub fn group(&self, id: u64) -> Result<&Arc<ObjectGroup>, UserException> {
+        let group = self.groups.get(&id);
+        group.ok_or(UserException::ObjectGroupNotFound)
+    }
+
+    /// The same to be changed.
+    pub fn group_mut(&mut self, id: u64) -> Result<&mut ObjectGroup, UserException> {
+        let group = self.groups.get_mut(&id);
+        group
+            .map(Arc::make_mut)
+            .ok_or(UserException::ObjectGroupNotFound)
+    }
+}

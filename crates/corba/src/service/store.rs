@@ -1,0 +1,560 @@
+//! The state file: JSON, replaced as a whole with each change.
+//!
+//! A new file is written beside the old one, synchronised and renamed, so that whatever
+//! happens one of the two is there. Changes that come while one is being written are
+//! written together. `docs/corba.md` describes the format.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use evenkeel_giop::any::Any;
+use evenkeel_giop::cdr::{Endian, Reader, Writer};
+use evenkeel_giop::ior::Ior;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tracing::error;
+
+use super::state::{GroupMember, Made, ObjectGroup, State};
+use crate::directory::Reference;
+use crate::name::Name;
+use crate::types::{Properties, Property};
+
+/// What this program writes.
+const VERSION: u32 = 1;
+
+/// Larger ones are not read.
+const MAX_SIZE: u64 = 1 << 30;
+
+/// The file as it is.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    version: u32,
+    next_group: u64,
+    next_creation: u32,
+    groups: Vec<GroupEntry>,
+    monitors: BTreeMap<String, String>,
+    alerts: BTreeMap<String, String>,
+    default_properties: Vec<PropertyEntry>,
+    type_properties: BTreeMap<String, Vec<PropertyEntry>>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GroupEntry {
+    id: u64,
+    type_id: String,
+    creation: u32,
+    properties: Vec<PropertyEntry>,
+    members: Vec<MemberEntry>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MemberEntry {
+    location: String,
+    reference: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    factory: Option<FactoryEntry>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FactoryEntry {
+    reference: String,
+    creation: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PropertyEntry {
+    name: String,
+    value: String,
+}
+
+/// Why there is no state to go on with. The file is left as it is.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// It cannot be read.
+    #[error("cannot read {}: {error}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// It is not what this program writes.
+    #[error(
+        "{} is damaged: {reason}; put a good copy there, or move it away to start without \
+         object groups",
+        path.display()
+    )]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        reason: String,
+    },
+    /// A later program wrote it.
+    #[error(
+        "{} has version {version}, and this program knows versions up to {VERSION}: start the \
+         one that wrote it, or move the file away to start without object groups",
+        path.display()
+    )]
+    Later {
+        /// Which file.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+    },
+}
+
+/// The state in the file at `path`; a new one if there is no such file.
+///
+/// # Errors
+///
+/// There is one, but it cannot be used.
+pub fn load(path: &Path) -> Result<State, StoreError> {
+    let read = |error| StoreError::Read {
+        path: path.into(),
+        error,
+    };
+    let damaged = |reason: String| StoreError::Damaged {
+        path: path.into(),
+        reason,
+    };
+    let size = match fs::metadata(path) {
+        Ok(meta) if meta.is_file() => meta.len(),
+        Ok(_) => return Err(read(io::Error::other("it is not a regular file"))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(fresh()),
+        Err(error) => return Err(read(error)),
+    };
+    if size > MAX_SIZE {
+        return Err(damaged(format!("it is larger than {MAX_SIZE} bytes")));
+    }
+    let bytes = fs::read(path).map_err(read)?;
+    #[derive(Deserialize)]
+    struct Versioned {
+        version: u32,
+    }
+    let versioned: Versioned =
+        serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+    if versioned.version > VERSION {
+        return Err(StoreError::Later {
+            path: path.into(),
+            version: versioned.version,
+        });
+    }
+    let document: Document =
+        serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+    document.into_state().map_err(damaged)
+}
+
+/// The state of a load manager that knows nothing. References of an earlier one, whose
+/// file is lost, must not mean the groups of this one, so ids start with the time, in
+/// seconds: nobody makes a group per second for as long as the file was there.
+pub fn fresh() -> State {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    State {
+        next_group: now.map_or(1, |now| now.as_secs()),
+        next_creation: 1,
+        ..State::default()
+    }
+}
+
+impl Document {
+    fn of(state: &State) -> Self {
+        let references = |map: &BTreeMap<String, Arc<Ior>>| {
+            let text = |(at, ior): (&String, &Arc<Ior>)| (at.clone(), ior.to_string());
+            map.iter().map(text).collect()
+        };
+        let group = |(id, group): (&u64, &Arc<ObjectGroup>)| GroupEntry {
+            id: *id,
+            type_id: group.type_id.clone(),
+            creation: group.creation,
+            properties: entries(&group.properties),
+            members: group.members.iter().map(MemberEntry::of).collect(),
+        };
+        let types = state.types.iter();
+        Document {
+            version: VERSION,
+            next_group: state.next_group,
+            next_creation: state.next_creation,
+            groups: state.groups.iter().map(group).collect(),
+            monitors: references(&state.monitors),
+            alerts: references(&state.alerts),
+            default_properties: entries(&state.defaults),
+            type_properties: types.map(|(id, of)| (id.clone(), entries(of))).collect(),
+        }
+    }
+
+    fn into_state(self) -> Result<State, String> {
+        let mut groups = BTreeMap::new();
+        for entry in self.groups {
+            let id = entry.id;
+            let group = entry
+                .into_group()
+                .map_err(|error| format!("group {id}: {error}"))?;
+            if id >= self.next_group || groups.insert(id, Arc::new(group)).is_some() {
+                return Err(format!(
+                    "group {id} is there twice, or is not below `next_group`"
+                ));
+            }
+        }
+        let references = |map: BTreeMap<String, String>| {
+            let one = |(at, ior): (String, String)| Ok((location(at)?, Arc::new(reference(&ior)?)));
+            map.into_iter()
+                .map(one)
+                .collect::<Result<BTreeMap<_, _>, String>>()
+        };
+        let types = self.type_properties.into_iter();
+        let types = types.map(|(id, of)| Ok((id, Arc::new(properties(of)?))));
+        Ok(State {
+            next_group: self.next_group,
+            next_creation: self.next_creation,
+            groups,
+            monitors: references(self.monitors)?,
+            alerts: references(self.alerts)?,
+            defaults: Arc::new(properties(self.default_properties)?),
+            types: types.collect::<Result<_, String>>()?,
+        })
+    }
+}
+
+impl GroupEntry {
+    fn into_group(self) -> Result<ObjectGroup, String> {
+        let mut members: Vec<GroupMember> = Vec::with_capacity(self.members.len());
+        for entry in self.members {
+            let made = match entry.factory {
+                None => None,
+                Some(factory) => Some(Made {
+                    factory: reference(&factory.reference)?,
+                    creation: any(&factory.creation)?,
+                }),
+            };
+            let location = location(entry.location)?;
+            if members.iter().any(|member| member.location == location) {
+                return Err(format!("two members are at {location:?}"));
+            }
+            members.push(GroupMember {
+                location,
+                reference: Arc::new(Reference::new(reference(&entry.reference)?)),
+                made,
+            });
+        }
+        Ok(ObjectGroup {
+            type_id: self.type_id,
+            creation: self.creation,
+            properties: properties(self.properties)?,
+            members,
+        })
+    }
+}
+
+impl MemberEntry {
+    fn of(member: &GroupMember) -> Self {
+        MemberEntry {
+            location: member.location.clone(),
+            reference: member.reference.ior().to_string(),
+            factory: member.made.as_ref().map(|made| FactoryEntry {
+                reference: made.factory.to_string(),
+                creation: hex(&made.creation),
+            }),
+        }
+    }
+}
+
+fn location(text: String) -> Result<String, String> {
+    match text.parse::<Name>() {
+        Ok(_) => Ok(text),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn reference(text: &str) -> Result<Ior, String> {
+    text.parse::<Ior>().map_err(|error| error.to_string())
+}
+
+fn entries(properties: &Properties) -> Vec<PropertyEntry> {
+    let entry = |property: &Property| PropertyEntry {
+        name: property.nam.to_string(),
+        value: hex(&property.val),
+    };
+    properties.iter().map(entry).collect()
+}
+
+fn properties(entries: Vec<PropertyEntry>) -> Result<Properties, String> {
+    let property = |entry: PropertyEntry| {
+        let value = any(&entry.value).map_err(|error| format!("{}: {error}", entry.name))?;
+        Ok(Property {
+            nam: entry
+                .name
+                .parse::<Name>()
+                .map_err(|error| error.to_string())?,
+            val: value,
+        })
+    };
+    entries.into_iter().map(property).collect()
+}
+
+/// An Any as an encapsulation in hexadecimal digits, like a reference.
+fn hex(any: &Any) -> String {
+    let mut writer = Writer::encapsulation(Endian::NATIVE);
+    any.write(&mut writer);
+    let digits = writer.bytes().iter().map(|byte| format!("{byte:02x}"));
+    digits.collect()
+}
+
+fn any(hex: &str) -> Result<Any, String> {
+    let wrong = || "a value is no encapsulation in hexadecimal digits".to_owned();
+    let digits = hex.as_bytes().chunks(2).map(|pair| {
+        let pair = std::str::from_utf8(pair)
+            .ok()
+            .filter(|pair| pair.len() == 2);
+        pair.and_then(|pair| u8::from_str_radix(pair, 16).ok())
+    });
+    let bytes: Vec<u8> = digits.collect::<Option<_>>().ok_or_else(wrong)?;
+    let mut reader = Reader::of_encapsulation(&bytes).map_err(|_| wrong())?;
+    Any::read(&mut reader).map_err(|error| error.to_string())
+}
+
+/// Replaces the file at `path`.
+fn save(path: &Path, state: &State) -> io::Result<()> {
+    let mut text = serde_json::to_vec_pretty(&Document::of(state))?;
+    text.push(b'\n');
+    replace(path, &text)
+}
+
+/// Replaces the file at `path` as a whole: after a crash there is the old one or this.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = PathBuf::from(beside);
+    let mut file = File::create(&beside)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    drop(file);
+    fs::rename(&beside, path)?;
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    // The name is only safe when its folder is.
+    File::open(folder)?.sync_all()
+}
+
+/// Writes states to their file, one after the other.
+#[derive(Debug)]
+pub struct Store {
+    latest: watch::Sender<(u64, Arc<State>)>,
+    /// The last change that was written, or tried to be, and how that went.
+    saved: watch::Receiver<(u64, Result<(), Arc<str>>)>,
+}
+
+impl Store {
+    /// A store for the file at `path`; without one it keeps nothing. The future does the
+    /// writing, for as long as the store is there: it needs a runtime.
+    pub fn new(path: Option<PathBuf>, state: Arc<State>) -> (Store, impl Future<Output = ()>) {
+        let (latest, mut news) = watch::channel((0, state));
+        let (done, saved) = watch::channel((0, Ok(())));
+        let writing = async move {
+            while news.changed().await.is_ok() {
+                let (version, state) = news.borrow_and_update().clone();
+                let result = match path.clone() {
+                    None => Ok(()),
+                    Some(path) => write(path, state).await,
+                };
+                let _ = done.send((version, result));
+            }
+        };
+        (Store { latest, saved }, writing)
+    }
+
+    /// The state after change number `version` is to be kept.
+    pub fn keep(&self, version: u64, state: Arc<State>) {
+        self.latest.send_replace((version, state));
+    }
+
+    /// Waits until change number `version` is in the file, or cannot be.
+    pub async fn saved(&self, version: u64) -> Result<(), Arc<str>> {
+        let mut saved = self.saved.clone();
+        match saved.wait_for(|(done, _)| *done >= version).await {
+            Ok(saved) => saved.1.clone(),
+            Err(_) => Err("the load manager is ending".into()),
+        }
+    }
+
+    /// Why the last change is not in the file.
+    pub fn problem(&self) -> Option<Arc<str>> {
+        self.saved.borrow().1.clone().err()
+    }
+}
+
+async fn write(path: PathBuf, state: Arc<State>) -> Result<(), Arc<str>> {
+    let name = path.display().to_string();
+    let written = tokio::task::spawn_blocking(move || save(&path, &state)).await;
+    let error = match written {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(error)) => error.to_string(),
+        Err(panic) => panic.to_string(),
+    };
+    let problem = format!("cannot write {name}: {error}");
+    error!("object groups would not survive a restart: {problem}");
+    Err(problem.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> State {
+        let member = |location: &str, made| GroupMember {
+            location: location.into(),
+            reference: Arc::new(Reference::new(Ior::iiop("IDL:S:1.0", "h", 1, b"k"))),
+            made,
+        };
+        let factory = Ior::iiop("IDL:F:1.0", "f", 2, b"f");
+        let creation = Any::new(&7u32);
+        let property = Property::new("org.omg.x", &0.5f32);
+        let group = ObjectGroup {
+            type_id: "IDL:Stock/Factory:1.0".into(),
+            creation: 3,
+            properties: vec![property.clone()],
+            members: vec![
+                member("host1", None),
+                member(
+                    r"a\.b/c.d",
+                    Some(Made {
+                        factory: factory.clone(),
+                        creation,
+                    }),
+                ),
+            ],
+        };
+        State {
+            next_group: 100,
+            next_creation: 4,
+            groups: [(99, Arc::new(group))].into(),
+            monitors: [("host1".into(), Arc::new(factory.clone()))].into(),
+            alerts: [("host2".into(), Arc::new(factory))].into(),
+            defaults: Arc::new(vec![property.clone()]),
+            types: [("IDL:T:1.0".into(), Arc::new(vec![property]))].into(),
+        }
+    }
+
+    /// A folder of its own, which is gone in the end.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let name = format!("evenkeel-store-{name}-{}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            fs::create_dir_all(&path).unwrap();
+            Folder(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded() {
+        let folder = Folder::new("saved");
+        let path = folder.0.join("state.json");
+        save(&path, &state()).unwrap();
+        assert_eq!(load(&path).unwrap(), state());
+        // The old file goes, and nothing else is left.
+        save(
+            &path,
+            &State {
+                next_group: 200,
+                ..state()
+            },
+        )
+        .unwrap();
+        assert_eq!(load(&path).unwrap().next_group, 200);
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn without_a_file_ids_start_where_no_earlier_one_has_been() {
+        let state = load(Path::new("/nonexistent/state.json")).unwrap();
+        assert!(state.groups.is_empty() && state.next_group > 1_700_000_000);
+    }
+
+    #[test]
+    fn a_broken_file_is_an_error_and_stays_as_it_is() {
+        let folder = Folder::new("broken");
+        let path = folder.0.join("state.json");
+        let good = serde_json::to_string(&Document::of(&state())).unwrap();
+        let texts = [
+            (good[..good.len() - 1].to_owned(), "is damaged: EOF"),
+            (good.replace("IOR:", "IOR:x"), "no hexadecimal digit"),
+            (
+                good.replace("\"next_group\":100", "\"next_group\":99"),
+                "`next_group`",
+            ),
+            (good.replace("\"host1\"", "\"a..b\""), "a..b"),
+            (
+                good.replace("\"monitors\"", "\"monitor\""),
+                "unknown field `monitor`",
+            ),
+            (
+                good.replace("\"version\":1", "\"version\":2"),
+                "has version 2",
+            ),
+            (String::new(), "is damaged: EOF"),
+        ];
+        for (text, wanted) in texts {
+            fs::write(&path, &text).unwrap();
+            let error = load(&path).unwrap_err().to_string();
+            assert!(error.contains(wanted), "{error}");
+            assert!(error.contains("state.json"), "{error}");
+            assert!(error.contains("to start without object groups"), "{error}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        let error = load(&folder.0).unwrap_err().to_string();
+        assert!(error.contains("not a regular file"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn changes_are_saved_before_anybody_is_told() {
+        let folder = Folder::new("changes");
+        let path = folder.0.join("state.json");
+        let (store, writing) = Store::new(Some(path.clone()), Arc::new(state()));
+        let writing = tokio::spawn(writing);
+        for version in 1..=50 {
+            let next_group = 1000 + version;
+            store.keep(
+                version,
+                Arc::new(State {
+                    next_group,
+                    ..state()
+                }),
+            );
+        }
+        store.saved(50).await.unwrap();
+        assert_eq!(load(&path).unwrap().next_group, 1050);
+
+        // A folder is in the way: it is said, and the next change is tried again.
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        store.keep(51, Arc::new(state()));
+        let problem = store.saved(51).await.unwrap_err();
+        assert!(problem.contains("state.json"), "{problem}");
+        assert_eq!(store.problem(), Some(problem));
+        fs::remove_dir(&path).unwrap();
+        store.keep(52, Arc::new(state()));
+        store.saved(52).await.unwrap();
+        assert_eq!(store.problem(), None);
+        drop(store);
+        writing.await.unwrap();
+    }
+}

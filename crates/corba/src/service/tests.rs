@@ -1,0 +1,480 @@
+//! The load manager, called as by a client, on a manager without traffic.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use evenkeel_config::{Config, Corba as Settings};
+use evenkeel_core::time::Clock;
+use evenkeel_giop::any::{Any, Idl};
+use evenkeel_giop::cdr::{Endian, Reader, Writer};
+use evenkeel_giop::client::{self, Client};
+use evenkeel_giop::exception::{Kind, SystemException};
+use evenkeel_giop::ior::{IiopProfile, Ior};
+use evenkeel_giop::message::Version;
+use evenkeel_manager::{AlertSetting, Manager};
+
+use super::{Address, LoadManager, Parts, store};
+use crate::call::{Call, Outcome};
+use crate::directory::Directory;
+use crate::exceptions::UserException;
+use crate::keys::Key;
+use crate::name::Name;
+use crate::types::{Load, Properties, Property};
+
+const TYPE: &str = "IDL:Stock/Factory:1.0";
+
+fn address() -> Address {
+    Address {
+        host: "balancer.example".into(),
+        port: 2809,
+    }
+}
+
+/// A load manager with these settings that goes on with what its state file says.
+async fn start(settings: Settings) -> Arc<LoadManager> {
+    let manager = Manager::new(Clock::start(), Arc::new(()));
+    manager.apply(Config::default()).await.unwrap();
+    let state = match &settings.state_file {
+        Some(path) => store::load(path).unwrap(),
+        None => store::fresh(),
+    };
+    let parts = Parts {
+        manager,
+        directory: Arc::new(Directory::default()),
+        client: Client::new(client::Settings::default()),
+        runtime: tokio::runtime::Handle::current(),
+    };
+    LoadManager::open(parts, Arc::new(settings), address(), state).unwrap()
+}
+
+fn settings() -> Settings {
+    Settings {
+        state_file: None,
+        ..Settings::default()
+    }
+}
+
+/// Arguments, one after the other.
+macro_rules! args {
+    ($($value:expr),*) => {
+        |writer: &mut Writer| { $( $value.write(writer); )* let _ = writer; }
+    };
+}
+
+/// Calls an operation in both byte orders' worth of ways: as one client would.
+async fn call(
+    lm: &Arc<LoadManager>,
+    operation: &str,
+    arguments: impl FnOnce(&mut Writer),
+) -> Outcome {
+    // Behind the head of a request, in the order that is not the machine's.
+    let mut writer = Writer::after(40, Endian::Big);
+    arguments(&mut writer);
+    lm.invoke(Call {
+        operation: operation.into(),
+        body: writer.into_bytes(),
+        before: 40,
+        endian: Endian::Big,
+        version: Version::V1_2,
+    })
+    .await
+}
+
+/// The only result of a call.
+fn result<T: Idl>(outcome: Outcome) -> T {
+    match outcome {
+        Outcome::Reply(body) => {
+            let mut reader = Reader::new(&body, Endian::Big);
+            let value = T::read(&mut reader).unwrap();
+            assert_eq!(reader.remaining(), 0);
+            value
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn raised(outcome: Outcome) -> UserException {
+    match outcome {
+        Outcome::User(body) => {
+            let exception = UserException::read(&mut Reader::new(&body, Endian::Big));
+            exception.unwrap().unwrap()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn system(kind: Kind) -> Outcome {
+    Outcome::System(SystemException::new(kind))
+}
+
+/// Application-controlled membership.
+fn by_hand() -> Properties {
+    vec![Property::new(
+        "org.omg.PortableGroup.MembershipStyle",
+        &0i32,
+    )]
+}
+
+/// A group, and what its creator deletes it by.
+async fn group(lm: &Arc<LoadManager>) -> (Ior, Any) {
+    match call(lm, "create_object", args!(TYPE.to_owned(), by_hand())).await {
+        Outcome::Reply(body) => {
+            let mut reader = Reader::new(&body, Endian::Big);
+            (
+                Ior::read(&mut reader).unwrap(),
+                Any::read(&mut reader).unwrap(),
+            )
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// An object with the type of the group, so that nobody asks it.
+fn object(host: &str) -> Ior {
+    Ior::iiop(TYPE, host, 4711, b"\0key")
+}
+
+fn at(id: &str) -> Name {
+    Name::simple(id)
+}
+
+#[tokio::test]
+async fn members_come_and_go() {
+    let lm = start(settings()).await;
+    let (group, creation) = group(&lm).await;
+    assert_eq!(group.type_id, TYPE);
+    let profile = group.iiop_profiles().next().unwrap();
+    assert_eq!((&*profile.host, profile.port), ("balancer.example", 2809));
+    for host in ["host1", "host2"] {
+        let same = call(&lm, "add_member", args!(group, at(host), object(host))).await;
+        assert_eq!(result::<Ior>(same), group);
+    }
+    let again = call(
+        &lm,
+        "add_member",
+        args!(group, at("host1"), object("other")),
+    )
+    .await;
+    assert_eq!(raised(again), UserException::MemberAlreadyPresent);
+
+    let places = call(&lm, "locations_of_members", args!(group)).await;
+    assert_eq!(result::<Vec<Name>>(places), [at("host1"), at("host2")]);
+    let there = call(&lm, "groups_at_location", args!(at("host2"))).await;
+    assert_eq!(result::<Vec<Ior>>(there), std::slice::from_ref(&group));
+    let nobody = call(&lm, "groups_at_location", args!(at("host3"))).await;
+    assert_eq!(result::<Vec<Ior>>(nobody), []);
+    let member = call(&lm, "get_member_ref", args!(group, at("host1"))).await;
+    assert_eq!(result::<Ior>(member), object("host1"));
+    let none = call(&lm, "get_member_ref", args!(group, at("host3"))).await;
+    assert_eq!(raised(none), UserException::MemberNotFound);
+
+    let id: u64 = result(call(&lm, "get_object_group_id", args!(group)).await);
+    let by_id = call(&lm, "get_object_group_ref_from_id", args!(id)).await;
+    assert_eq!(result::<Ior>(by_id), group);
+    let other = call(&lm, "get_object_group_ref_from_id", args!(id + 1)).await;
+    assert_eq!(raised(other), UserException::ObjectGroupNotFound);
+
+    // Evenkeel's manager has it, and so has the directory.
+    let status = lm.manager().status().groups.remove(0);
+    assert_eq!(
+        (&*status.name, status.owner.as_deref()),
+        (&*format!("corba-{id}"), Some("corba"))
+    );
+    let names: Vec<_> = status.members.iter().map(|m| &*m.location).collect();
+    assert_eq!(names, ["host1", "host2"]);
+    let entry = lm.directory().load().find(Key::Group(id)).unwrap().clone();
+    let current = entry.handle.current.load();
+    assert_eq!(entry.member(&current, 1).unwrap().ior(), &object("host2"));
+
+    let removed = call(&lm, "remove_member", args!(group, at("host1"))).await;
+    assert_eq!(result::<Ior>(removed), group);
+    let again = call(&lm, "remove_member", args!(group, at("host1"))).await;
+    assert_eq!(raised(again), UserException::MemberNotFound);
+    assert_eq!(lm.manager().status().groups[0].members.len(), 1);
+
+    assert_eq!(
+        call(&lm, "delete_object", args!(creation)).await,
+        Outcome::Reply(vec![])
+    );
+    let again = call(&lm, "delete_object", args!(creation)).await;
+    assert_eq!(raised(again), UserException::ObjectNotFound);
+    let odd = call(&lm, "delete_object", args!(Any::new(&"x".to_owned()))).await;
+    assert_eq!(raised(odd), UserException::ObjectNotFound);
+    let gone = call(&lm, "locations_of_members", args!(group)).await;
+    assert_eq!(raised(gone), UserException::ObjectGroupNotFound);
+    assert!(lm.manager().status().groups.is_empty());
+    assert!(lm.directory().load().find(Key::Group(id)).is_none());
+}
+
+#[tokio::test]
+async fn a_group_is_meant_by_any_reference_with_its_key() {
+    let lm = start(settings()).await;
+    let (group, _) = group(&lm).await;
+    let id: u64 = result(call(&lm, "get_object_group_id", args!(group)).await);
+    let read_back: Ior = group.to_string().parse().unwrap();
+    // Made when the load manager was somewhere else, and narrowed to another type.
+    let old = Ior::iiop("", "192.0.2.9", 1, &Key::Group(id).to_bytes());
+    let mut second = object("other");
+    second.profiles.extend(group.profiles.clone());
+    let name = format!("corba-{id}");
+    let by_name = Ior::iiop("", "192.0.2.9", 1, &Key::GroupName(&name).to_bytes());
+    for reference in [read_back, old, second, by_name] {
+        let same = call(&lm, "get_object_group_ref", args!(reference)).await;
+        assert_eq!(result::<Ior>(same), group);
+    }
+    for other in [
+        object("x"),
+        lm.reference(),
+        Ior::iiop("", "h", 1, &Key::Group(id + 1).to_bytes()),
+    ] {
+        let refused = call(&lm, "get_object_group_ref", args!(other)).await;
+        assert_eq!(raised(refused), UserException::ObjectGroupNotFound);
+    }
+    let nil = call(&lm, "get_object_group_ref", args!(Ior::default())).await;
+    assert_eq!(nil, system(Kind::BadParam));
+}
+
+#[tokio::test]
+async fn what_cannot_be_a_member_is_refused() {
+    let lm = start(settings()).await;
+    let (group, _) = group(&lm).await;
+    let add = |place: Name, member: Ior| {
+        call(&lm, "add_member", {
+            let group = group.clone();
+            move |w: &mut Writer| {
+                group.write(w);
+                place.write(w);
+                member.write(w);
+            }
+        })
+    };
+    assert_eq!(add(at("a"), Ior::default()).await, system(Kind::BadParam));
+    assert_eq!(add(Name(vec![]), object("a")).await, system(Kind::BadParam));
+    assert_eq!(
+        add(at("a\u{1b}[0m"), object("a")).await,
+        system(Kind::BadParam)
+    );
+    let itself = add(at("a"), group.clone()).await;
+    assert_eq!(raised(itself), UserException::ObjectNotAdded);
+
+    // Nobody listens there: it can be asked nothing.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let dead = Ior::iiop("IDL:Other:1.0", "127.0.0.1", port, b"k");
+    assert_eq!(
+        raised(add(at("a"), dead).await),
+        UserException::ObjectNotAdded
+    );
+    assert!(
+        lm.state()
+            .groups
+            .values()
+            .all(|group| group.members.is_empty())
+    );
+}
+
+#[tokio::test]
+async fn loads_alerts_and_monitors_belong_to_locations() {
+    let lm = start(settings()).await;
+    let place = at("host1");
+    let none = call(&lm, "get_loads", args!(place)).await;
+    assert_eq!(raised(none), UserException::LocationNotFound);
+    let loads = vec![
+        Load { id: 0, value: 0.5 },
+        Load {
+            id: 900,
+            value: 12.0,
+        },
+    ];
+    let pushed = call(&lm, "push_loads", args!(place, loads)).await;
+    assert_eq!(
+        pushed,
+        Outcome::Reply(vec![]),
+        "though there is no member yet"
+    );
+    let known = call(&lm, "get_loads", args!(place)).await;
+    assert_eq!(result::<Vec<Load>>(known), loads);
+    for bad in [
+        vec![],
+        vec![Load { id: 0, value: -1.0 }],
+        vec![Load {
+            id: 0,
+            value: f32::NAN,
+        }],
+    ] {
+        let refused = call(&lm, "push_loads", args!(place, bad)).await;
+        assert_eq!(refused, system(Kind::BadParam));
+    }
+
+    let (other, alert) = (at("host2"), object("alert"));
+    for operation in [
+        "enable_alert",
+        "disable_alert",
+        "get_load_alert",
+        "remove_load_alert",
+    ] {
+        let none = call(&lm, operation, args!(other)).await;
+        assert_eq!(
+            raised(none),
+            UserException::LoadAlertNotFound,
+            "{operation}"
+        );
+    }
+    let register = async |alert: &Ior| call(&lm, "register_load_alert", args!(other, alert)).await;
+    assert_eq!(register(&Ior::default()).await, system(Kind::BadParam));
+    assert_eq!(register(&alert).await, Outcome::Reply(vec![]));
+    assert_eq!(
+        raised(register(&alert).await),
+        UserException::LoadAlertAlreadyPresent
+    );
+    let known = call(&lm, "get_load_alert", args!(other)).await;
+    assert_eq!(result::<Ior>(known), alert);
+    let setting = || {
+        let locations = lm.manager().status().locations;
+        locations
+            .iter()
+            .find(|l| l.name == "host2")
+            .unwrap()
+            .alert_setting
+    };
+    assert_eq!(
+        call(&lm, "enable_alert", args!(other)).await,
+        Outcome::Reply(vec![])
+    );
+    assert_eq!(setting(), AlertSetting::On);
+    assert_eq!(
+        call(&lm, "disable_alert", args!(other)).await,
+        Outcome::Reply(vec![])
+    );
+    assert_eq!(setting(), AlertSetting::Auto);
+    assert_eq!(
+        call(&lm, "remove_load_alert", args!(other)).await,
+        Outcome::Reply(vec![])
+    );
+
+    let monitor = object("monitor");
+    for operation in ["get_load_monitor", "remove_load_monitor"] {
+        let none = call(&lm, operation, args!(other)).await;
+        assert_eq!(raised(none), UserException::LocationNotFound, "{operation}");
+    }
+    let register = async |at: &Ior| call(&lm, "register_load_monitor", args!(other, at)).await;
+    assert_eq!(register(&Ior::default()).await, system(Kind::BadParam));
+    assert_eq!(register(&monitor).await, Outcome::Reply(vec![]));
+    assert_eq!(
+        raised(register(&monitor).await),
+        UserException::MonitorAlreadyPresent
+    );
+    let known = call(&lm, "get_load_monitor", args!(other)).await;
+    assert_eq!(result::<Ior>(known), monitor);
+    assert_eq!(
+        call(&lm, "remove_load_monitor", args!(other)).await,
+        Outcome::Reply(vec![])
+    );
+}
+
+#[tokio::test]
+async fn every_operation_of_the_interface_is_there_and_reads_its_arguments() {
+    let lm = start(settings()).await;
+    let idl = [
+        include_str!("../../idl/PortableGroup.idl"),
+        include_str!("../../idl/CosLoadBalancing.idl"),
+    ]
+    .concat();
+    let mut seen = 0;
+    for line in idl
+        .lines()
+        .filter(|line| line.starts_with("    ") && line.contains('('))
+    {
+        let name = line
+            .split('(')
+            .next()
+            .unwrap()
+            .split_whitespace()
+            .last()
+            .unwrap();
+        if !crate::interfaces::Interface::LoadManager.has_operation(name) {
+            continue;
+        }
+        seen += 1;
+        // They are still to come.
+        if line.contains("()") || name.contains("propert") || name == "create_member" {
+            continue;
+        }
+        let expected = system(Kind::Marshal);
+        let nothing = |_: &mut Writer| {};
+        assert_eq!(call(&lm, name, nothing).await, expected, "{name}");
+    }
+    assert!(seen >= 27, "{seen}");
+    assert_eq!(
+        call(&lm, "shutdown", args!()).await,
+        system(Kind::BadOperation)
+    );
+}
+
+#[tokio::test]
+async fn it_is_an_object() {
+    let lm = start(settings()).await;
+    for id in [
+        "IDL:tao.lb/CosLoadBalancing/LoadManager:1.0",
+        "IDL:omg.org/CosLoadBalancing/LoadManager:1.0",
+        "IDL:omg.org/PortableGroup/GenericFactory:1.0",
+        "IDL:omg.org/CORBA/Object:1.0",
+    ] {
+        let is = call(&lm, "_is_a", args!(id.to_owned())).await;
+        assert!(result::<bool>(is), "{id}");
+    }
+    let other = call(&lm, "_is_a", args!("IDL:Other:1.0".to_owned())).await;
+    assert!(!result::<bool>(other));
+    assert!(!result::<bool>(call(&lm, "_non_existent", args!()).await));
+    let id: String = result(call(&lm, "_repository_id", args!()).await);
+    assert_eq!(id, lm.reference().type_id);
+    assert!(result::<Ior>(call(&lm, "_component", args!()).await).is_nil());
+    assert_eq!(
+        call(&lm, "_interface", args!()).await,
+        system(Kind::IntfRepos)
+    );
+}
+
+#[tokio::test]
+async fn what_was_told_outlives_the_process() {
+    let name = format!("evenkeel-service-{}.json", std::process::id());
+    let path: PathBuf = std::env::temp_dir().join(name);
+    let with_file = || Settings {
+        state_file: Some(path.clone()),
+        ..Settings::default()
+    };
+    let lm = start(with_file()).await;
+    let (first, _) = group(&lm).await;
+    let (second, creation) = group(&lm).await;
+    for (group, place) in [(&first, "host1"), (&second, "host2")] {
+        result::<Ior>(call(&lm, "add_member", args!(group, at(place), object(place))).await);
+    }
+    call(
+        &lm,
+        "register_load_monitor",
+        args!(at("host9"), object("m")),
+    )
+    .await;
+    call(&lm, "delete_object", args!(creation)).await;
+    drop(lm);
+
+    let lm = start(with_file()).await;
+    let places = call(&lm, "locations_of_members", args!(first)).await;
+    assert_eq!(result::<Vec<Name>>(places), [at("host1")]);
+    let gone = call(&lm, "locations_of_members", args!(second)).await;
+    assert_eq!(raised(gone), UserException::ObjectGroupNotFound);
+    let monitor = call(&lm, "get_load_monitor", args!(at("host9"))).await;
+    assert_eq!(result::<Ior>(monitor), object("m"));
+    assert!(lm.manager().location("host9").is_some());
+    // The id of the one that was deleted is not used again.
+    let (third, _) = group(&lm).await;
+    let keys = |ior: &Ior| {
+        ior.iiop_profiles()
+            .map(|p: IiopProfile| p.object_key)
+            .collect::<Vec<_>>()
+    };
+    assert_ne!(keys(&third), keys(&second));
+    drop(lm);
+    std::fs::remove_file(&path).unwrap();
+}
