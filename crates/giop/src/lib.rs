@@ -9,6 +9,7 @@ pub mod any;
 pub mod cdr;
 pub mod client;
 pub mod context;
+pub mod corbaloc;
 pub mod exception;
 pub mod fragment;
 pub mod ior;
