@@ -2,7 +2,7 @@
 
 DEMO_SECONDS ?= 0
 
-.PHONY: help demo test bench bench-arm bench-on-demand experiment fuzz build arm install-arm apache install-apache
+.PHONY: help demo test bench bench-arm bench-on-demand experiment fuzz build arm install-arm apache install-apache omniorb install-omniorb
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
@@ -12,6 +12,7 @@ help:
 	@echo "make build   the binary that users run: target/dist/evenkeel"
 	@echo "make arm     libarm.so, with which servers tell their load: target/dist/libarm.so"
 	@echo "make apache  mod_evenkeel.so for Apache httpd, beside it; install-arm, install-apache (PREFIX=/usr/local)"
+	@echo "make omniorb libevenkeel-omniorb.a for CORBA servers on omniORB, with its example; install-omniorb (PREFIX)"
 	@echo "make fuzz    every fuzz target for FUZZ_SECONDS (60)"
 
 demo:
@@ -37,6 +38,11 @@ install-arm: arm
 apache install-apache: arm
 	@scripts/setup apache
 	$(MAKE) -C modules/apache BUILD=$(CURDIR)/target/dist/mod_evenkeel LIBARM=$(CURDIR)/target/dist $(if $(filter install-apache,$@),install)
+
+omniorb install-omniorb:
+	@scripts/setup omniorb
+	$(MAKE) -C modules/omniorb BUILD=$(CURDIR)/target/dist/omniorb PREFIX=$(PREFIX) \
+	  $(if $(filter install-omniorb,$@),install,all example)
 
 test:
 	@scripts/setup test

@@ -6,13 +6,14 @@
 //     with its standard input.
 //
 // Commands: `served` (how many requests its objects have answered), `peer NAME` (one more;
-// its reference).
+// its reference), and those of balancing.cc.
 #include <atomic>
 #include <chrono>
 #include <memory>
 #include <thread>
 
-#include "peer.h"
+#include "balancing.h"
+#include "server.h"
 
 namespace {
 
@@ -129,52 +130,52 @@ private:
   const std::string name_;
 };
 
-class Server {
-public:
-  explicit Server(CORBA::ORB_ptr orb) : orb_(CORBA::ORB::_duplicate(orb)) {
-    CORBA::Object_var object = orb->resolve_initial_references("RootPOA");
-    poa_ = PortableServer::POA::_narrow(object);
-    PortableServer::POAManager_var manager = poa_->the_POAManager();
-    manager->activate();
-  }
+PortableServer::POA_var poa;
 
-  // Activates a servant, which is kept by its POA.
-  template <class Servant> std::string activate(Servant *servant) {
-    PortableServer::Servant_var<Servant> held(servant);
-    CORBA::Object_var reference = servant->_this();
-    return text(reference);
-  }
-
-  std::string answer(const std::vector<std::string> &words) {
-    const std::string &command = words.at(0);
-    if (command == "served") return std::to_string(served);
-    if (command == "peer") return activate(new Peer(words.at(1)));
-    return "unknown command " + command;
-  }
-
-private:
-  CORBA::ORB_var orb_;
-  PortableServer::POA_var poa_;
-
-  std::string text(CORBA::Object_ptr object) {
-    CORBA::String_var text = orb_->object_to_string(object);
+std::string answer(CORBA::ORB_ptr orb, Balancing &balancing,
+                   const std::vector<std::string> &words) {
+  try {
+    if (words.at(0) == "served") return std::to_string(served);
+    if (words[0] != "peer") return balancing.answer(words);
+    CORBA::Object_var reference = new_peer(words.at(1));
+    CORBA::String_var text = orb->object_to_string(reference);
     return text.in();
+  } catch (const CORBA::Exception &exception) {
+    return told(exception);
+  } catch (const std::logic_error &exception) {
+    return std::string("error ") + exception.what();
   }
-};
+}
 
 } // namespace
 
+CORBA::Object_ptr activate(PortableServer::ServantBase *servant) {
+  PortableServer::ServantBase_var held(servant);
+  PortableServer::ObjectId_var id = poa->activate_object(servant);
+  return poa->id_to_reference(id);
+}
+
+CORBA::Object_ptr new_peer(const std::string &name) { return activate(new Peer(name)); }
+
+void end_peer(CORBA::Object_ptr peer) {
+  PortableServer::ObjectId_var id = poa->reference_to_id(peer);
+  poa->deactivate_object(id);
+}
+
 int serve(CORBA::ORB_ptr orb, const std::vector<std::string> &arguments) {
-  Server server(orb);
-  say(server.activate(new Peer(arguments.at(0))));
-  say(server.activate(new SessionFactory(arguments.at(0))));
-  say("ready");
-  for (std::string line; std::getline(std::cin, line);) {
-    try {
-      say(server.answer(words(line)));
-    } catch (const CORBA::Exception &exception) {
-      say(told(exception));
-    }
+  CORBA::Object_var object = orb->resolve_initial_references("RootPOA");
+  poa = PortableServer::POA::_narrow(object);
+  PortableServer::POAManager_var manager = poa->the_POAManager();
+  manager->activate();
+  CORBA::Object_var peer = new_peer(arguments.at(0));
+  CORBA::Object_var sessions = activate(new SessionFactory(arguments.at(0)));
+  for (CORBA::Object_ptr mine : {peer.in(), sessions.in()}) {
+    CORBA::String_var text = orb->object_to_string(mine);
+    say(text.in());
   }
+  say("ready");
+  Balancing balancing(orb, peer);
+  for (std::string line; std::getline(std::cin, line);)
+    say(answer(orb, balancing, words(line)));
   return 0;
 }
