@@ -8,8 +8,7 @@ use std::time::Duration;
 use evenkeel_core::group::Granularity;
 use evenkeel_core::load::{LoadId, ParseLoadIdError};
 use evenkeel_core::member::Weight;
-use evenkeel_core::strategy::least_loaded::{CRITICAL_THRESHOLD, REJECT_THRESHOLD};
-use evenkeel_core::strategy::{self, Param, Values};
+use evenkeel_core::strategy::{self, Param, Values, least_loaded};
 use toml::de::DeValue;
 
 use super::agent::Address;
@@ -733,13 +732,8 @@ impl Field for Values {
                 None => report.wrong(&entry.item, WRONG_TYPE, param_allowed(param)),
             }
         }
-        let get = |param: &Param| values.try_get(param.name).unwrap_or(0.0);
-        let (reject, critical) = (get(&REJECT_THRESHOLD), get(&CRITICAL_THRESHOLD));
-        if critical > 0.0 && critical <= reject {
-            let message = format!(
-                "a critical_threshold of {critical} is not above the reject_threshold of {reject}"
-            );
-            report.problem(&item.span, &item.path, message, None);
+        if let Err(error) = least_loaded::check(&values) {
+            report.problem(&item.span, &item.path, error.to_string(), None);
         }
         *self = values;
     }

@@ -38,7 +38,7 @@ pub use broker::Broker;
 pub use corba::Corba;
 pub use errors::{Errors, Problem};
 pub use negotiator::{Class, Cluster, Negotiator, Origin, Quantum, Scheme, Terms};
-pub use parse::parse;
+pub use parse::{is_name, parse};
 pub use reports::{AgentCheck, Orca, OrcaService, Prometheus};
 
 /// The largest configuration file that is read, in bytes.

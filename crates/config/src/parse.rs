@@ -554,7 +554,9 @@ impl<'d> Table<'d> {
 pub(super) const NAMES: (&str, fn(&str) -> bool) =
     ("1 to 64 letters, digits, \"-\", \"_\" or \".\"", is_name);
 
-fn is_name(name: &str) -> bool {
+/// Whether a group, a rule or a cluster may be called so: 1 to 64 letters, digits, `-`, `_`
+/// or `.`.
+pub fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
         && name
             .bytes()

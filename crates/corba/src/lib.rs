@@ -11,4 +11,5 @@ pub mod locator;
 pub mod name;
 pub mod question;
 pub mod service;
+pub mod strategies;
 pub mod types;

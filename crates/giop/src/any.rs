@@ -42,10 +42,16 @@ pub struct Any {
 impl Any {
     /// `value` and its type.
     pub fn new<T: Idl>(value: &T) -> Any {
+        Any::of_type(T::type_code(), value)
+    }
+
+    /// `value` under another TypeCode than the type's own: with other aliases or names, or
+    /// of a reference to an object with a certain interface. It must be that of such values.
+    pub fn of_type<T: Idl>(type_code: TypeCode, value: &T) -> Any {
         let mut writer = Writer::new(Endian::NATIVE);
         value.write(&mut writer);
         Any {
-            type_code: T::type_code(),
+            type_code,
             value: writer.into_bytes(),
         }
     }

@@ -10,7 +10,7 @@
 
 use super::by_load::{self, Standing};
 use super::choose::Best;
-use super::{Kind, Param, Strategy};
+use super::{Kind, Param, Strategy, Values};
 use crate::analyzer::Threshold;
 use crate::effective::{DAMPENING, PER_BALANCE_LOAD, Shaping, TOLERANCE};
 use crate::group::View;
@@ -37,6 +37,25 @@ pub const CRITICAL_THRESHOLD: Param = Param {
     max: 1e12,
     integer: false,
 };
+
+/// Thresholds that contradict each other.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("a critical_threshold of {critical} is not above the reject_threshold of {reject}")]
+pub struct ThresholdError {
+    critical: f64,
+    reject: f64,
+}
+
+/// Whether the critical threshold is above the reject threshold, if both are on. Values of
+/// other strategies, which have none, pass.
+pub fn check(values: &Values) -> Result<(), ThresholdError> {
+    let get = |param: &Param| values.try_get(param.name).unwrap_or(0.0);
+    let (reject, critical) = (get(&REJECT_THRESHOLD), get(&CRITICAL_THRESHOLD));
+    match critical > 0.0 && critical <= reject {
+        true => Err(ThresholdError { critical, reject }),
+        false => Ok(()),
+    }
+}
 
 pub(super) const KIND: Kind = Kind {
     name: "least_loaded",
