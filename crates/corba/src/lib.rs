@@ -9,6 +9,7 @@ pub mod interfaces;
 pub mod keys;
 pub mod locator;
 pub mod name;
+pub mod properties;
 pub mod question;
 pub mod service;
 pub mod strategies;

@@ -5,7 +5,11 @@
 //! of GIOP: it is walked along its TypeCode and checked when it comes in, and again walked
 //! when it goes out.
 
+use std::fmt;
+use std::str::FromStr;
+
 use crate::cdr::{CdrError, Endian, Reader, Writer};
+use crate::hex;
 use crate::ior::Ior;
 use crate::typecode::{Kind, Node, Ref, Switch, TypeCode, unalias};
 
@@ -114,6 +118,38 @@ impl Any {
         let walked = walk.value(nodes, root, &mut reader, writer, 0);
         // It was walked in the same way when it came in.
         debug_assert!(walked.is_ok(), "{walked:?} in {self:?}");
+    }
+}
+
+/// As text: an encapsulation in hexadecimal digits. [`FromStr`] reads it.
+impl fmt::Display for Any {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut writer = Writer::encapsulation(Endian::NATIVE);
+        self.write(&mut writer);
+        hex::write(writer.bytes(), out)
+    }
+}
+
+/// A text that stands for no Any.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TextError {
+    /// It is not in hexadecimal.
+    #[error("character {at} is no hexadecimal digit of a whole byte")]
+    NoHex {
+        /// Which character.
+        at: usize,
+    },
+    /// The bytes are those of no Any.
+    #[error(transparent)]
+    Cdr(#[from] CdrError),
+}
+
+impl FromStr for Any {
+    type Err = TextError;
+
+    fn from_str(text: &str) -> Result<Self, TextError> {
+        let bytes = hex::read(text).map_err(|at| TextError::NoHex { at })?;
+        Ok(Any::read(&mut Reader::of_encapsulation(&bytes)?)?)
     }
 }
 

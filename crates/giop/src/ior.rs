@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use crate::cdr::{CdrError, Endian, Reader, Writer};
 use crate::context::CodeSetInfo;
+use crate::hex;
 
 /// Tag of the profile for IIOP.
 pub const TAG_INTERNET_IOP: u32 = 0;
@@ -285,10 +286,7 @@ impl fmt::Display for Ior {
         let mut writer = Writer::encapsulation(Endian::NATIVE);
         self.write(&mut writer);
         f.write_str("IOR:")?;
-        writer
-            .bytes()
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))
+        hex::write(writer.bytes(), f)
     }
 }
 
@@ -300,18 +298,10 @@ impl FromStr for Ior {
     fn from_str(text: &str) -> Result<Self, IorError> {
         let text = text.trim();
         let hex = match text.split_at_checked(4) {
-            Some((start, hex)) if start.eq_ignore_ascii_case("IOR:") => hex.as_bytes(),
+            Some((start, hex)) if start.eq_ignore_ascii_case("IOR:") => hex,
             _ => return Err(IorError::NoIor),
         };
-        let digit = |at: usize| {
-            let digit = hex.get(at).and_then(|&c| char::from(c).to_digit(16));
-            digit.ok_or(IorError::NoHex { at: at + 4 })
-        };
-        let bytes = (0..hex.len()).step_by(2).map(|at| {
-            // Two digits are at most 255.
-            Ok((digit(at)? << 4 | digit(at + 1)?) as u8)
-        });
-        let bytes = bytes.collect::<Result<Vec<_>, IorError>>()?;
+        let bytes = hex::read(hex).map_err(|at| IorError::NoHex { at: at + 4 })?;
         Ok(Ior::read(&mut Reader::of_encapsulation(&bytes)?)?)
     }
 }

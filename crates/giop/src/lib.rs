@@ -12,6 +12,7 @@ pub mod context;
 pub mod corbaloc;
 pub mod exception;
 pub mod fragment;
+mod hex;
 pub mod ior;
 pub mod message;
 pub mod server;

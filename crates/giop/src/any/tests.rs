@@ -342,6 +342,7 @@ proptest! {
                 prop_assert_eq!(writer.into_bytes(), bytes);
             }
         }
+        prop_assert_eq!(expected.to_string().parse(), Ok(expected));
     }
 
     #[test]

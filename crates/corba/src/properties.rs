@@ -1,0 +1,533 @@
+//! Properties: what object groups can be told, at three levels.
+//!
+//! Strongest first: the group's own (given at its creation, or later), those of its type
+//! (the repository id of its interface), the defaults. What counts is put together anew
+//! whenever it is asked for, so a changed default or type property changes the groups that
+//! use it at once.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use evenkeel_config::GroupConfig;
+use evenkeel_core::group::Granularity;
+use evenkeel_core::load::LoadId;
+use evenkeel_core::strategy::{Kind, Values};
+use evenkeel_giop::any::Any;
+use evenkeel_giop::ior::Ior;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::exceptions::UserException;
+use crate::name::Name;
+use crate::strategies::{self, Refusal};
+use crate::types::{FactoryInfo, Properties, Property, StrategyInfo, value_of};
+
+/// Who makes a group's members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Membership {
+    /// The application adds and removes them.
+    Application,
+    /// The load manager makes them by factories, and replaces them.
+    Infrastructure,
+}
+
+/// How many members a group has at least, and at first, where nobody says it.
+const DEFAULT_MEMBERS: u16 = 2;
+
+/// Where properties are set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// For all groups.
+    Default,
+    /// For groups of a type.
+    Type,
+    /// For a group that is being created.
+    Creation,
+    /// For a group that exists.
+    Group,
+}
+
+/// A property that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Which {
+    MembershipStyle,
+    InitialNumberMembers,
+    MinimumNumberMembers,
+    MaximumNumberMembers,
+    Factories,
+    StrategyInfo,
+    Strategy,
+    CustomStrategy,
+    Fallback,
+    GroupName,
+    Granularity,
+    Adaptive,
+    RebindInterval,
+    LoadId,
+    MoveShare,
+}
+
+/// Name of the property that the load manager sets itself: a reference to the strategy
+/// that StrategyInfo describes.
+pub const STRATEGY: &str = "org.omg.CosLoadBalancing.Strategy";
+
+const NAMES: [(&str, Which); 15] = [
+    (
+        "org.omg.PortableGroup.MembershipStyle",
+        Which::MembershipStyle,
+    ),
+    (
+        "org.omg.PortableGroup.InitialNumberMembers",
+        Which::InitialNumberMembers,
+    ),
+    (
+        "org.omg.PortableGroup.MinimumNumberMembers",
+        Which::MinimumNumberMembers,
+    ),
+    (
+        "org.evenkeel.MaximumNumberMembers",
+        Which::MaximumNumberMembers,
+    ),
+    ("org.omg.PortableGroup.Factories", Which::Factories),
+    ("org.omg.CosLoadBalancing.StrategyInfo", Which::StrategyInfo),
+    (STRATEGY, Which::Strategy),
+    (
+        "org.omg.CosLoadBalancing.CustomStrategy",
+        Which::CustomStrategy,
+    ),
+    ("org.evenkeel.Fallback", Which::Fallback),
+    ("org.evenkeel.GroupName", Which::GroupName),
+    ("org.evenkeel.Granularity", Which::Granularity),
+    ("org.evenkeel.Adaptive", Which::Adaptive),
+    ("org.evenkeel.RebindInterval", Which::RebindInterval),
+    ("org.evenkeel.LoadId", Which::LoadId),
+    ("org.evenkeel.MoveShare", Which::MoveShare),
+];
+
+/// A property's value, as it is understood.
+#[derive(Clone, Debug, PartialEq)]
+enum Value {
+    Membership(Membership),
+    Initial(u16),
+    Minimum(u16),
+    Maximum(u16),
+    Factories(Vec<FactoryInfo>),
+    Strategy(Values),
+    Custom(Ior),
+    Fallback(&'static Kind),
+    GroupName(String),
+    Granularity(Granularity),
+    Adaptive(bool),
+    RebindInterval(Duration),
+    LoadId(LoadId),
+    MoveShare(f32),
+}
+
+/// A property that is set: as it was given, and as it is understood.
+#[derive(Clone, Debug, PartialEq)]
+struct Entry {
+    any: Any,
+    value: Value,
+}
+
+/// The properties that are set at one level. All of them are valid.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PropertySet {
+    entries: BTreeMap<Which, Entry>,
+}
+
+impl PropertySet {
+    /// Reads properties that are to be set at `place`.
+    ///
+    /// One that is not known, or not at this place, is UnsupportedProperty; a value that
+    /// it cannot have, and a property that is there twice, is InvalidProperty, which names
+    /// the property within StrategyInfo if it is that one. Names have one component with
+    /// an empty kind. That a custom strategy is one is for the caller to find out, by a
+    /// call.
+    pub fn read(properties: &Properties, place: Place) -> Result<Self, UserException> {
+        let mut set = PropertySet::default();
+        for property in properties {
+            let unsupported = || UserException::UnsupportedProperty(property.clone());
+            let id = id_of(&property.nam).ok_or_else(unsupported)?;
+            // A group keeps its name: references say it.
+            if id == Which::GroupName && place != Place::Creation {
+                return Err(unsupported());
+            }
+            let entry = Entry {
+                any: property.val.clone(),
+                value: understand(id, property)?,
+            };
+            if set.entries.insert(id, entry).is_some() {
+                return Err(UserException::InvalidProperty(property.clone()));
+            }
+        }
+        Ok(set)
+    }
+
+    /// Reads the criteria of a group that is being created. Those that are not known are
+    /// InvalidCriteria, all together.
+    pub fn of_criteria(criteria: &Properties) -> Result<Self, UserException> {
+        let unknown = criteria.iter().filter(|c| id_of(&c.nam).is_none());
+        let unknown: Properties = unknown.cloned().collect();
+        match unknown.is_empty() {
+            true => PropertySet::read(criteria, Place::Creation),
+            false => Err(UserException::InvalidCriteria(unknown)),
+        }
+    }
+
+    /// Sets what `others` sets; what is set otherwise stays.
+    pub fn set(&mut self, others: PropertySet) {
+        self.entries.extend(others.entries);
+    }
+
+    /// Unsets the properties with these names, whatever their values. One that is not set
+    /// stays so; one that is not known is UnsupportedProperty, and then nothing is unset.
+    pub fn remove(&mut self, properties: &Properties) -> Result<(), UserException> {
+        let ids = properties.iter().map(|property| {
+            let unsupported = || UserException::UnsupportedProperty(property.clone());
+            id_of(&property.nam).ok_or_else(unsupported)
+        });
+        for id in ids.collect::<Result<Vec<_>, _>>()? {
+            self.entries.remove(&id);
+        }
+        Ok(())
+    }
+
+    /// What is set, as it was given.
+    pub fn properties(&self) -> Properties {
+        listed(self.entries.iter())
+    }
+
+    /// The strategy of StrategyInfo, if it is set at this level.
+    pub fn strategy(&self) -> Option<&Values> {
+        match &self.entries.get(&Which::StrategyInfo)?.value {
+            Value::Strategy(values) => Some(values),
+            _ => None,
+        }
+    }
+
+    /// The custom strategy, if it is set at this level.
+    pub fn custom_strategy(&self) -> Option<&Ior> {
+        match &self.entries.get(&Which::CustomStrategy)?.value {
+            Value::Custom(ior) => Some(ior),
+            _ => None,
+        }
+    }
+
+    /// Each property that is set: its name, and what its value means, for people.
+    pub fn describe(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let entries = self.entries.iter();
+        entries.map(|(&id, entry)| (name_of(id), entry.value.to_string()))
+    }
+}
+
+/// The properties that count for a group, as they were given at whatever level.
+///
+/// The property [`STRATEGY`] is not among them: which object that is only the service
+/// knows.
+pub fn merged(group: &PropertySet, of_type: &PropertySet, default: &PropertySet) -> Properties {
+    let mut entries = BTreeMap::new();
+    for set in [default, of_type, group] {
+        if overrides_custom(set) {
+            entries.remove(&Which::CustomStrategy);
+        }
+        entries.extend(&set.entries);
+    }
+    listed(entries.into_iter())
+}
+
+/// What counts for a group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EffectiveSettings {
+    /// Who makes its members.
+    pub membership: Membership,
+    /// Members that are made at first.
+    pub initial_members: u16,
+    /// Members that it is to have at least.
+    pub minimum_members: u16,
+    /// Members that it may have at most where the load manager makes them; `None` is as
+    /// many as it has factories. Never below `minimum_members`.
+    pub maximum_members: Option<u16>,
+    /// Who makes members.
+    pub factories: Vec<FactoryInfo>,
+    /// The name that the creator gave.
+    pub group_name: Option<String>,
+    /// The built-in strategy; `None` is that of the configuration. Where there is a custom
+    /// strategy, this one decides while that does not answer.
+    pub strategy: Option<Values>,
+    /// The custom strategy.
+    pub custom_strategy: Option<Ior>,
+    /// When the strategy is asked; `None` is as configured, as in all that follow.
+    pub granularity: Option<Granularity>,
+    /// Whether loads and alerts count.
+    pub adaptive: Option<bool>,
+    /// How long a binding lasts if they do not.
+    pub rebind_interval: Option<Duration>,
+    /// Which load counts.
+    pub load_id: Option<LoadId>,
+    /// Share of the clients that leave in each step of an alert.
+    pub move_share: Option<f32>,
+}
+
+impl EffectiveSettings {
+    /// Writes into `config` what the properties say.
+    pub fn apply(&self, config: &mut GroupConfig) {
+        fn put<T: Clone>(value: &Option<T>, into: &mut T) {
+            if let Some(value) = value {
+                into.clone_from(value);
+            }
+        }
+        put(&self.strategy, &mut config.strategy);
+        let settings = &mut config.settings;
+        put(&self.granularity, &mut settings.granularity);
+        put(&self.adaptive, &mut settings.adaptive);
+        put(&self.rebind_interval, &mut settings.rebind_interval);
+        put(&self.load_id, &mut settings.load_id);
+        put(&self.move_share, &mut settings.alert.move_share);
+    }
+}
+
+/// What counts for a group with these properties of its own, of its type and by default.
+///
+/// Each property counts at the strongest level that has it. Which strategy is used is one
+/// question: at the strongest level that answers it, a custom strategy is preferred to a
+/// built-in one, which is then used while the custom one does not answer (unless
+/// `org.evenkeel.Fallback` names another). So a group that names a built-in strategy does
+/// not get the custom one of its type.
+pub fn effective(
+    group: &PropertySet,
+    of_type: &PropertySet,
+    default: &PropertySet,
+) -> EffectiveSettings {
+    let mut counts = EffectiveSettings {
+        membership: Membership::Infrastructure,
+        initial_members: DEFAULT_MEMBERS,
+        minimum_members: DEFAULT_MEMBERS,
+        maximum_members: None,
+        factories: Vec::new(),
+        group_name: None,
+        strategy: None,
+        custom_strategy: None,
+        granularity: None,
+        adaptive: None,
+        rebind_interval: None,
+        load_id: None,
+        move_share: None,
+    };
+    let mut fallback = None;
+    for set in [default, of_type, group] {
+        if overrides_custom(set) {
+            counts.custom_strategy = None;
+        }
+        for entry in set.entries.values() {
+            match entry.value.clone() {
+                Value::Membership(membership) => counts.membership = membership,
+                Value::Initial(members) => counts.initial_members = members,
+                Value::Minimum(members) => counts.minimum_members = members,
+                Value::Maximum(members) => counts.maximum_members = Some(members),
+                Value::Factories(factories) => counts.factories = factories,
+                Value::Strategy(values) => counts.strategy = Some(values),
+                Value::Custom(custom) => counts.custom_strategy = Some(custom),
+                Value::Fallback(kind) => fallback = Some(kind),
+                Value::GroupName(name) => counts.group_name = Some(name),
+                Value::Granularity(granularity) => counts.granularity = Some(granularity),
+                Value::Adaptive(adaptive) => counts.adaptive = Some(adaptive),
+                Value::RebindInterval(interval) => counts.rebind_interval = Some(interval),
+                Value::LoadId(id) => counts.load_id = Some(id),
+                Value::MoveShare(share) => counts.move_share = Some(share),
+            }
+        }
+    }
+    counts.maximum_members = counts
+        .maximum_members
+        .map(|most| most.max(counts.minimum_members));
+    if let (Some(kind), Some(_)) = (fallback, &counts.custom_strategy) {
+        let same = counts
+            .strategy
+            .take()
+            .filter(|values| values.kind() == kind);
+        counts.strategy = Some(same.unwrap_or_else(|| Values::defaults(kind)));
+    }
+    counts
+}
+
+/// Whether `set` answers which strategy is used by a built-in one.
+fn overrides_custom(set: &PropertySet) -> bool {
+    set.entries.contains_key(&Which::StrategyInfo)
+}
+
+fn listed<'a>(entries: impl Iterator<Item = (&'a Which, &'a Entry)>) -> Properties {
+    entries
+        .map(|(&id, entry)| Property {
+            nam: Name::simple(name_of(id)),
+            val: entry.any.clone(),
+        })
+        .collect()
+}
+
+fn id_of(name: &Name) -> Option<Which> {
+    let called = name.as_simple()?;
+    let found = NAMES.iter().find(|&&(name, _)| name == called);
+    found.map(|&(_, id)| id)
+}
+
+fn name_of(id: Which) -> &'static str {
+    let found = NAMES.iter().find(|&&(_, of)| of == id);
+    found.map_or("", |&(name, _)| name)
+}
+
+/// What a property's value means; InvalidProperty if nothing.
+fn understand(id: Which, property: &Property) -> Result<Value, UserException> {
+    let any = &property.val;
+    let valid = match id {
+        Which::MembershipStyle => value_of::<i32>(any).and_then(|style| match style {
+            0 => Some(Value::Membership(Membership::Application)),
+            1 => Some(Value::Membership(Membership::Infrastructure)),
+            _ => None,
+        }),
+        Which::InitialNumberMembers => value_of(any).map(Value::Initial),
+        Which::MinimumNumberMembers => value_of(any).map(Value::Minimum),
+        Which::MaximumNumberMembers => value_of(any).filter(|&most| most > 0).map(Value::Maximum),
+        Which::Factories => value_of(any)
+            .filter(|factories: &Vec<_>| are_factories(factories))
+            .map(Value::Factories),
+        Which::StrategyInfo => {
+            match value_of::<StrategyInfo>(any).map(|info| strategies::values_of(&info)) {
+                Some(Ok(values)) => Some(Value::Strategy(values)),
+                Some(Err(Refusal::Property(inner))) => {
+                    return Err(UserException::InvalidProperty(*inner));
+                }
+                Some(Err(Refusal::Unknown)) | None => None,
+            }
+        }
+        // The load manager's own.
+        Which::Strategy => None,
+        Which::CustomStrategy => any
+            .reference()
+            .filter(|ior| !ior.is_nil())
+            .map(Value::Custom),
+        Which::Fallback => value_of::<String>(any)
+            .and_then(|name| strategies::find(&name))
+            .map(Value::Fallback),
+        Which::GroupName => value_of::<String>(any)
+            .filter(|name| is_group_name(name))
+            .map(Value::GroupName),
+        Which::Granularity => value_of::<String>(any)
+            .and_then(|text| GRANULARITIES.iter().find(|(name, _)| *name == text))
+            .map(|&(_, granularity)| Value::Granularity(granularity)),
+        Which::Adaptive => value_of(any).map(Value::Adaptive),
+        Which::RebindInterval => value_of::<f32>(any)
+            .filter(|seconds| (0.001..=86_400.0).contains(seconds))
+            .map(|seconds| Value::RebindInterval(Duration::from_secs_f32(seconds))),
+        Which::LoadId => value_of(any).map(|id| Value::LoadId(LoadId(id))),
+        Which::MoveShare => value_of(any)
+            .filter(|share| (0.01..=1.0).contains(share))
+            .map(Value::MoveShare),
+    };
+    valid.ok_or_else(|| UserException::InvalidProperty(property.clone()))
+}
+
+const GRANULARITIES: [(&str, Granularity); 3] = [
+    ("per_session", Granularity::PerSession),
+    ("per_request", Granularity::PerRequest),
+    ("on_demand", Granularity::OnDemand),
+];
+
+/// What the names of groups begin with that were given none.
+pub const GROUP_PREFIX: &str = "corba-";
+
+fn is_group_name(name: &str) -> bool {
+    evenkeel_config::is_name(name) && !name.starts_with(GROUP_PREFIX)
+}
+
+/// Whether all are there, each at a location of its own: a group has at most one member
+/// at each.
+fn are_factories(factories: &[FactoryInfo]) -> bool {
+    let mut locations: Vec<_> = factories.iter().map(|info| &info.the_location).collect();
+    locations.sort_unstable();
+    let distinct = locations.windows(2).all(|two| two.first() != two.last());
+    let complete =
+        |info: &FactoryInfo| !info.the_factory.is_nil() && !info.the_location.0.is_empty();
+    distinct && factories.iter().all(complete)
+}
+
+/// A property in the state file.
+#[derive(Deserialize, Serialize)]
+struct Stored {
+    name: String,
+    /// What the value means, for people. Only written.
+    #[serde(skip_deserializing)]
+    means: String,
+    /// The value: an Any, as [`Any`] writes itself as text.
+    any: String,
+}
+
+/// As a list of properties, each with its value as it was given.
+impl Serialize for PropertySet {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let stored = self.entries.iter().map(|(&id, entry)| Stored {
+            name: name_of(id).into(),
+            means: entry.value.to_string(),
+            any: entry.any.to_string(),
+        });
+        serializer.collect_seq(stored)
+    }
+}
+
+/// Checked in the same way as what clients send.
+impl<'de> Deserialize<'de> for PropertySet {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let stored = Vec::<Stored>::deserialize(deserializer)?;
+        let properties = stored.into_iter().map(|Stored { name, any, .. }| {
+            let val = any.parse().map_err(|error| {
+                D::Error::custom(format!("the value of property {name} is no Any: {error}"))
+            })?;
+            let nam = Name::simple(&name);
+            Ok(Property { nam, val })
+        });
+        let properties = properties.collect::<Result<_, D::Error>>()?;
+        PropertySet::read(&properties, Place::Creation).map_err(D::Error::custom)
+    }
+}
+
+/// For people.
+impl fmt::Display for Value {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Membership(Membership::Application) => out.write_str("application"),
+            Value::Membership(Membership::Infrastructure) => out.write_str("infrastructure"),
+            Value::Initial(members) | Value::Minimum(members) | Value::Maximum(members) => {
+                write!(out, "{members}")
+            }
+            Value::Factories(factories) => {
+                let at: Vec<_> = factories
+                    .iter()
+                    .map(|f| f.the_location.to_string())
+                    .collect();
+                out.write_str(&at.join(", "))
+            }
+            Value::Strategy(values) => {
+                out.write_str(&strategies::name(values.kind()))?;
+                for param in values.kind().params {
+                    write!(out, " {}={}", param.name, values.get(param.name))?;
+                }
+                Ok(())
+            }
+            Value::Custom(ior) => write!(out, "{ior}"),
+            Value::Fallback(kind) => out.write_str(&strategies::name(kind)),
+            Value::GroupName(name) => out.write_str(name),
+            Value::Granularity(granularity) => {
+                let name = GRANULARITIES.iter().find(|(_, of)| of == granularity);
+                out.write_str(name.map_or("", |(name, _)| name))
+            }
+            Value::Adaptive(adaptive) => write!(out, "{adaptive}"),
+            Value::RebindInterval(interval) => write!(out, "{interval:?}"),
+            Value::LoadId(id) => write!(out, "{}", id.0),
+            Value::MoveShare(share) => write!(out, "{share}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
