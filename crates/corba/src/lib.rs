@@ -11,6 +11,7 @@ pub mod locator;
 pub mod name;
 pub mod properties;
 pub mod question;
+pub mod relay;
 pub mod service;
 pub mod strategies;
 pub mod types;
