@@ -24,8 +24,9 @@ pub struct Balancer {
     admin: Option<SocketAddr>,
     broker: Option<SocketAddr>,
     negotiator: Option<SocketAddr>,
+    corba: Option<SocketAddr>,
     log: Arc<Mutex<String>>,
-    folder: Folder,
+    folder: Arc<Folder>,
 }
 
 impl Balancer {
@@ -33,7 +34,11 @@ impl Balancer {
     ///
     /// Rules listen on `127.0.0.1:0`.
     pub fn start(config: &str) -> Self {
-        let folder = Folder::new();
+        Self::start_in(Arc::new(Folder::new()), config)
+    }
+
+    /// The same in a folder where there may be something already.
+    fn start_in(folder: Arc<Folder>, config: &str) -> Self {
         let file = folder.write("evenkeel.toml", config);
         let mut process = Command::new(binary())
             .args(["run".as_ref(), file.as_os_str()])
@@ -55,6 +60,7 @@ impl Balancer {
             admin: None,
             broker: None,
             negotiator: None,
+            corba: None,
             log,
             folder,
         };
@@ -109,6 +115,11 @@ impl Balancer {
     /// Where agents report.
     pub fn broker(&self) -> SocketAddr {
         self.broker.expect("a broker")
+    }
+
+    /// Where CORBA clients find the load manager.
+    pub fn corba(&self) -> SocketAddr {
+        self.corba.expect("a CORBA service")
     }
 
     /// Where the admin API is.
@@ -198,6 +209,14 @@ impl Balancer {
         ended.expect("it has ended")
     }
 
+    /// Kills it, and starts another one in its place: with the same folder, and so with
+    /// the state that it has kept there.
+    pub fn replace(self, config: &str) -> Self {
+        let folder = Arc::clone(&self.folder);
+        drop(self);
+        Self::start_in(folder, config)
+    }
+
     /// Reads `listening: rule NAME on ADDRESS` and the like, up to `ready`.
     fn read_addresses(&mut self) {
         loop {
@@ -214,6 +233,7 @@ impl Balancer {
                 }
                 ["listening:", "negotiator", "on", at] => self.negotiator = Some(address(at)),
                 ["listening:", "broker", "on", "UDP", at] => self.broker = Some(address(at)),
+                ["listening:", "corba", "on", at] => self.corba = Some(address(at)),
                 ["listening:", "admin", "API", "on", at] => self.admin = Some(address(at)),
                 _ => {}
             }

@@ -11,6 +11,7 @@ pub mod apxs;
 pub mod balancer;
 pub mod built;
 pub mod cgroup;
+pub mod corba;
 pub mod engine;
 pub mod folder;
 pub mod httpd;

@@ -12,6 +12,7 @@ use evenkeel_admin::access_log::{Counts, Writer};
 use evenkeel_admin::{Sources, serve};
 use evenkeel_broker::desk::Desk;
 use evenkeel_broker::negotiator::Negotiator;
+use evenkeel_corba::plane::Corba;
 use evenkeel_core::time::Clock;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::watch::{Cause, Reloads};
@@ -55,10 +56,13 @@ async fn live(file: &Path) -> Result<(), Failure> {
         .map_err(|error| Failure::new(format!("cannot start the negotiator: {error}")))?;
     let desk = Desk::start(clock)
         .map_err(|error| Failure::new(format!("cannot start the broker: {error}")))?;
+    let corba = Corba::start(clock)
+        .map_err(|error| Failure::new(format!("cannot start the CORBA service: {error}")))?;
     let planes: Vec<Arc<dyn DataPlane>> = vec![
         Arc::new(proxy.clone()),
         Arc::new(negotiator.clone()),
         Arc::new(desk.clone()),
+        Arc::new(corba.clone()),
     ];
     let manager = Manager::new(clock, Arc::new(planes));
     let process = Process {
@@ -66,6 +70,7 @@ async fn live(file: &Path) -> Result<(), Failure> {
         proxy,
         negotiator,
         desk,
+        corba,
     };
     process.live(file, config, signals, reloads).await
 }
@@ -75,6 +80,7 @@ struct Process {
     proxy: Proxy,
     negotiator: Negotiator,
     desk: Desk,
+    corba: Corba,
 }
 
 impl Process {
@@ -97,6 +103,8 @@ impl Process {
             .apply(config)
             .await
             .map_err(|error| Failure::new(format!("cannot start: {error}")))?;
+        let corba = self.corba.run(Arc::clone(&self.manager)).await;
+        corba.map_err(|error| Failure::new(format!("cannot start the CORBA service: {error}")))?;
         // Whoever reads the access log from standard output gets nothing else there.
         let to_stdout = access_log.target != Some(Target::Stdout);
         self.announce(admin.as_ref().map(|(_, listener)| listener), to_stdout);
@@ -165,6 +173,9 @@ impl Process {
         for address in self.desk.local_addresses() {
             text.push_str(&format!("listening: broker on UDP {address}\n"));
         }
+        for address in self.corba.local_addresses() {
+            text.push_str(&format!("listening: corba on {address}\n"));
+        }
         if let Some(Ok(address)) = admin.map(TcpListener::local_addr) {
             text.push_str(&format!("listening: admin API on {address}\n"));
         }
@@ -201,9 +212,12 @@ impl Process {
 
     async fn drain(&self, signals: &mut Signals) {
         // First, so that nobody is sent anywhere by a process that is about to forget it.
-        let negotiator = self.negotiator.clone();
-        let stopped = tokio::task::spawn_blocking(move || negotiator.stop());
-        // A panic there is told by the negotiator.
+        let (negotiator, corba) = (self.negotiator.clone(), self.corba.clone());
+        let stopped = tokio::task::spawn_blocking(move || {
+            negotiator.stop();
+            corba.stop();
+        });
+        // A panic there is told by whose it is.
         let _ = stopped.await;
         self.proxy.drain(self.manager.config().shutdown_grace);
         let proxy = self.proxy.clone();

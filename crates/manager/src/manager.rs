@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tracing::{debug, error, info, warn};
 
 use crate::alerts::AlertSetting;
-use crate::config::{self, Config, GroupConfig, MemberConfig};
+use crate::config::{self, Config, Corba, GroupConfig, MemberConfig};
 use crate::dns::{Lookup, Resolver};
 use crate::snapshot::{DataPlane, Snapshot};
 use crate::state::{AdminState, GroupEntry, Inputs, State, endpoint_of};
@@ -469,9 +469,25 @@ fn one_name_each(inputs: &Inputs) -> Result<(), ApplyError> {
 
 /// What of a reload has no effect on the running process.
 fn needs_restart(old: &Config, new: &Config) -> impl Iterator<Item = String> {
+    let corba = |differs: fn(&Corba, &Corba) -> bool| match (&old.corba, &new.corba) {
+        (Some(old), Some(new)) => differs(old, new),
+        _ => false,
+    };
     let parts = [
         ("the number of workers", old.workers != new.workers),
         ("the admin API's settings", old.admin != new.admin),
+        (
+            "the number of workers of [corba]",
+            corba(|old, new| old.workers != new.workers),
+        ),
+        (
+            "the state file of [corba]",
+            corba(|old, new| old.state_file != new.state_file),
+        ),
+        (
+            "the repository prefix of [corba]",
+            corba(|old, new| old.repository_prefix != new.repository_prefix),
+        ),
     ];
     let changed = parts.into_iter().filter(|(_, changed)| *changed);
     changed.map(|(what, _)| format!("{what} changed in the file: restart to have it take effect"))

@@ -90,8 +90,9 @@ private:
   // The last one: it uses all the others.
   std::thread thread_;
 
-  // With the lock held: whether all is registered.
+  // With the lock held.
   bool complete() const;
+  void regroup(const std::string &key) const;
 
   Active activate(PortableServer::ServantBase *servant) const;
   void deactivate(Active &object) const;

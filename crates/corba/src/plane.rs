@@ -1,0 +1,562 @@
+//! The service among Evenkeel's data planes: its sockets, its threads, and what a new
+//! configuration changes of them.
+//!
+//! One thread carries out operations of the load manager and all calls of the
+//! application's objects. Workers, one unless told otherwise, answer clients: forwarding
+//! them takes no lock and waits for nobody.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use arc_swap::ArcSwapOption;
+use evenkeel_config::Corba as Settings;
+use evenkeel_core::time::Clock;
+use evenkeel_giop::client::{self, Client};
+use evenkeel_giop::exception::{Kind, SystemException};
+use evenkeel_giop::server::{self, Server};
+use evenkeel_manager::Manager;
+use evenkeel_manager::snapshot::{Commit, DataPlane, Snapshot};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{JoinSet, LocalSet};
+use tracing::{error, info};
+
+use crate::call::{Call, Outcome};
+use crate::directory::Directory;
+use crate::door::{Counters, Door, Objects};
+use crate::keys::Level;
+use crate::service::state::State;
+use crate::service::{Address, LoadManager, Parts, store};
+
+/// Connections that the system keeps until they are accepted.
+const BACKLOG: i32 = 4096;
+
+/// The CORBA service from outside. Cheap to clone; all clones are the same one.
+#[derive(Clone)]
+pub struct Corba {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    orders: mpsc::UnboundedSender<Order>,
+    prepared: Mutex<Prepared>,
+    /// Once it has been switched on.
+    service: ArcSwapOption<LoadManager>,
+    /// Of the workers, while they serve.
+    server: ArcSwapOption<Server>,
+    counters: Arc<Counters>,
+}
+
+/// What the last configuration has been prepared to.
+#[derive(Default)]
+struct Prepared {
+    settings: Option<Arc<Settings>>,
+    /// By the address that the configuration asks for: a socket for each worker.
+    listeners: HashMap<SocketAddr, Vec<StdListener>>,
+    /// What cannot change as long as the process lives: the number of workers, and the
+    /// state file, which has been read.
+    fixed: Option<(usize, Option<PathBuf>, String)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the service's thread is told.
+enum Order {
+    /// This is the manager; the answer is whether the service could start.
+    Start(Arc<Manager>, oneshot::Sender<Result<(), String>>),
+    /// Another configuration counts.
+    Apply(Option<Box<Wanted>>),
+    /// End.
+    Stop,
+}
+
+/// A configuration that has been prepared.
+struct Wanted {
+    settings: Arc<Settings>,
+    /// For each worker.
+    listeners: Vec<Vec<StdListener>>,
+    /// Where references say that we are.
+    address: Address,
+    /// What the state file says, if it has been read for this.
+    state: Option<State>,
+}
+
+impl fmt::Debug for Corba {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Corba").finish_non_exhaustive()
+    }
+}
+
+impl Corba {
+    /// Starts the service's thread, which does nothing yet. `clock` is that of the whole
+    /// process.
+    ///
+    /// # Errors
+    ///
+    /// The thread or its runtime cannot be started.
+    pub fn start(clock: Clock) -> io::Result<Self> {
+        let (orders, commands) = mpsc::unbounded_channel();
+        let inner = Arc::new(Inner {
+            orders,
+            prepared: Mutex::default(),
+            service: ArcSwapOption::empty(),
+            server: ArcSwapOption::empty(),
+            counters: Arc::default(),
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let outside = Arc::downgrade(&inner);
+        let thread = std::thread::Builder::new()
+            .name("corba".into())
+            .spawn(move || {
+                let desk = Desk {
+                    clock,
+                    outside,
+                    manager: None,
+                    running: None,
+                    workers: Vec::new(),
+                };
+                runtime.block_on(desk.follow(commands));
+            })?;
+        inner.prepared().thread = Some(thread);
+        Ok(Corba { inner })
+    }
+
+    /// Lets the service begin, once `manager` has a configuration.
+    ///
+    /// # Errors
+    ///
+    /// It cannot, and why.
+    pub async fn run(&self, manager: Arc<Manager>) -> Result<(), String> {
+        let (answer, answered) = oneshot::channel();
+        let _ = self.inner.orders.send(Order::Start(manager, answer));
+        let ended = "the thread of the CORBA service has ended".to_owned();
+        answered.await.unwrap_or(Err(ended))
+    }
+
+    /// The load manager; `None` if the service has never been switched on.
+    pub fn load_manager(&self) -> Option<Arc<LoadManager>> {
+        self.inner.service.load_full()
+    }
+
+    /// What is counted at the door.
+    pub fn counters(&self) -> &Counters {
+        &self.inner.counters
+    }
+
+    /// Serves clients now, and counts them; `None` while the service is off.
+    pub fn server(&self) -> Option<Arc<Server>> {
+        self.inner.server.load_full()
+    }
+
+    /// Where it really listens, in the order of their configured addresses.
+    pub fn local_addresses(&self) -> Vec<SocketAddr> {
+        let prepared = self.inner.prepared();
+        let settings = prepared.settings.iter();
+        let wanted = settings.flat_map(|settings| &settings.listen);
+        wanted
+            .filter_map(|address| prepared.listeners.get(address)?.first()?.local_addr().ok())
+            .collect()
+    }
+
+    /// Stops listening, gives answers under way a few seconds, tells clients that their
+    /// connections end, and ends. Blocks until then.
+    pub fn stop(&self) {
+        let thread = {
+            let mut prepared = self.inner.prepared();
+            prepared.listeners.clear();
+            prepared.thread.take()
+        };
+        let _ = self.inner.orders.send(Order::Stop);
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            error!("the CORBA service has panicked");
+        }
+    }
+}
+
+impl Inner {
+    fn prepared(&self) -> MutexGuard<'_, Prepared> {
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Called with the manager's lock held, under which the load manager must not be locked.
+impl DataPlane for Corba {
+    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, Vec<String>> {
+        let prepared = self.inner.prepared();
+        if prepared.settings == next.corba {
+            return Ok(Box::new(|| ()));
+        }
+        let inner = Arc::clone(&self.inner);
+        let Some(settings) = next.corba.clone() else {
+            return Ok(Box::new(move || {
+                let mut prepared = inner.prepared();
+                prepared.settings = None;
+                prepared.listeners.clear();
+                let _ = inner.orders.send(Order::Apply(None));
+            }));
+        };
+        let (fixed, state) = match prepared.fixed.clone() {
+            Some(fixed) => (fixed, None),
+            None => {
+                let state = match &settings.state_file {
+                    Some(path) => store::load(path).map_err(|error| vec![error.to_string()])?,
+                    None => store::fresh(),
+                };
+                let prefix = settings.repository_prefix.clone();
+                let fixed = (settings.workers, settings.state_file.clone(), prefix);
+                (fixed, Some(state))
+            }
+        };
+        let listeners = prepared.bind(&settings.listen, fixed.0)?;
+        drop(prepared);
+        let (workers, state_file, repository_prefix) = fixed.clone();
+        let in_effect = Arc::new(Settings {
+            workers,
+            state_file,
+            repository_prefix,
+            ..(*settings).clone()
+        });
+        let mut wanted = Wanted {
+            address: address_of(&settings, &listeners),
+            settings: in_effect,
+            listeners: Vec::with_capacity(workers),
+            state,
+        };
+        // The workers get handles of their own.
+        for worker in 0..workers {
+            let own = listeners.values().filter_map(|sockets| sockets.get(worker));
+            let own: io::Result<Vec<_>> = own.map(StdListener::try_clone).collect();
+            let own = own.map_err(|error| vec![format!("corba: {error}")])?;
+            wanted.listeners.push(own);
+        }
+        Ok(Box::new(move || {
+            let mut prepared = inner.prepared();
+            prepared.settings = Some(settings);
+            prepared.listeners = listeners;
+            prepared.fixed = Some(fixed);
+            let _ = inner.orders.send(Order::Apply(Some(Box::new(wanted))));
+        }))
+    }
+}
+
+impl Prepared {
+    /// Sockets on `addresses`, one for each worker: those that are there already stay.
+    fn bind(
+        &self,
+        addresses: &[SocketAddr],
+        workers: usize,
+    ) -> Result<HashMap<SocketAddr, Vec<StdListener>>, Vec<String>> {
+        let mut listeners = HashMap::new();
+        let mut errors = Vec::new();
+        for &address in addresses {
+            let sockets = match self.listeners.get(&address) {
+                Some(known) => known.iter().map(StdListener::try_clone).collect(),
+                None => bind_all(address, workers),
+            };
+            match sockets {
+                Ok(sockets) => {
+                    listeners.insert(address, sockets);
+                }
+                Err(error) => errors.push(format!(
+                    "corba: cannot listen on {address}: {error}; choose another address with \
+                     listen in [corba]"
+                )),
+            }
+        }
+        match errors.is_empty() {
+            true => Ok(listeners),
+            false => Err(errors),
+        }
+    }
+}
+
+/// A socket for each worker on the same address: the system spreads clients over them.
+fn bind_all(address: SocketAddr, workers: usize) -> io::Result<Vec<StdListener>> {
+    let first = bind(address, workers > 1)?;
+    // Port 0 is the same one for all.
+    let real = first.local_addr()?;
+    let others = (1..workers).map(|_| bind(real, true));
+    std::iter::once(Ok(first)).chain(others).collect()
+}
+
+fn bind(address: SocketAddr, shared: bool) -> io::Result<StdListener> {
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    // After a restart the old connections must not be in the way.
+    socket.set_reuse_address(true)?;
+    if shared {
+        socket.set_reuse_port(true)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Where references say that we are: as the configuration says, or where we listen first.
+fn address_of(settings: &Settings, listeners: &HashMap<SocketAddr, Vec<StdListener>>) -> Address {
+    let first = settings.listen.first();
+    let real = first.and_then(|first| listeners.get(first)?.first()?.local_addr().ok());
+    let advertised = settings.advertise.clone().unwrap_or_default();
+    let host = match real {
+        _ if !advertised.host.is_empty() => advertised.host,
+        Some(real) if !real.ip().is_unspecified() => real.ip().to_string(),
+        _ => {
+            let system = rustix::system::uname();
+            system.nodename().to_string_lossy().into_owned()
+        }
+    };
+    let port = match advertised.port {
+        0 => real.map_or(0, |real| real.port()),
+        port => port,
+    };
+    Address { host, port }
+}
+
+/// What the service's thread owns.
+struct Desk {
+    clock: Clock,
+    outside: std::sync::Weak<Inner>,
+    manager: Option<Arc<Manager>>,
+    running: Option<Running>,
+    workers: Vec<Worker>,
+}
+
+/// The service, switched on at least once.
+struct Running {
+    service: Arc<LoadManager>,
+    /// What the workers serve with; `None` while it is switched off.
+    serving: Option<Arc<Settings>>,
+}
+
+impl Desk {
+    /// Follows orders until the last one.
+    async fn follow(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
+        // What counts when there is no manager yet.
+        let mut first = None;
+        while let Some(order) = orders.recv().await {
+            match order {
+                Order::Stop => break,
+                Order::Apply(wanted) if self.manager.is_none() => first = wanted,
+                Order::Apply(wanted) => {
+                    if let Err(problem) = self.apply(wanted) {
+                        error!("the CORBA service is not as it is configured: {problem}");
+                    }
+                }
+                Order::Start(manager, answer) => {
+                    self.manager = Some(manager);
+                    let _ = answer.send(self.apply(first.take()));
+                }
+            }
+        }
+        for worker in self.workers.drain(..) {
+            worker.end().await;
+        }
+    }
+
+    fn apply(&mut self, wanted: Option<Box<Wanted>>) -> Result<(), String> {
+        match wanted {
+            Some(wanted) => self.switch_on(*wanted),
+            None => self.switch_off(),
+        }
+    }
+
+    fn switch_off(&mut self) -> Result<(), String> {
+        let Some(running) = &mut self.running else {
+            return Ok(());
+        };
+        running.serving = None;
+        for worker in &self.workers {
+            worker.serve(None);
+        }
+        if let Some(outside) = self.outside.upgrade() {
+            outside.server.store(None);
+        }
+        info!("the CORBA service is off");
+        running.service.close().map_err(|error| error.to_string())
+    }
+
+    fn switch_on(&mut self, wanted: Wanted) -> Result<(), String> {
+        let settings = Arc::clone(&wanted.settings);
+        match (&mut self.running, wanted.state, &self.manager) {
+            (Some(running), _, _) => running
+                .service
+                .configure(Arc::clone(&settings), wanted.address)
+                .map_err(|error| error.to_string())?,
+            (None, Some(state), Some(manager)) => {
+                let parts = Parts {
+                    manager: Arc::clone(manager),
+                    directory: Arc::new(Directory::default()),
+                    client: Client::new(client_settings(&settings)),
+                    runtime: tokio::runtime::Handle::current(),
+                };
+                let service =
+                    LoadManager::open(parts, Arc::clone(&settings), wanted.address, state)
+                        .map_err(|error| error.to_string())?;
+                self.running = Some(Running {
+                    service,
+                    serving: None,
+                });
+            }
+            // The state is read before anything else, and once.
+            (None, _, _) => return Err("its state has not been read".into()),
+        }
+        let Some(running) = &mut self.running else {
+            return Ok(());
+        };
+        let service = Arc::clone(&running.service);
+        if let Some(file) = &settings.ior_file {
+            let text = service.reference().to_string();
+            store::replace(file, text.as_bytes())
+                .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        }
+        while self.workers.len() < wanted.listeners.len() {
+            let worker = Worker::start(self.workers.len(), self.clock);
+            self.workers
+                .push(worker.map_err(|error| error.to_string())?);
+        }
+        let unchanged = running
+            .serving
+            .as_ref()
+            .is_some_and(|before| is_served_alike(before, &settings));
+        running.serving = Some(Arc::clone(&settings));
+        let Some(outside) = self.outside.upgrade().filter(|_| !unchanged) else {
+            return Ok(());
+        };
+        let server = Server::new(server_settings(&settings));
+        outside.service.store(Some(Arc::clone(&service)));
+        outside.server.store(Some(Arc::clone(&server)));
+        for (worker, listeners) in self.workers.iter().zip(wanted.listeners) {
+            worker.serve(Some(Job {
+                server: Arc::clone(&server),
+                listeners,
+                service: Arc::clone(&service),
+                counters: Arc::clone(&outside.counters),
+            }));
+        }
+        Ok(())
+    }
+}
+
+fn server_settings(settings: &Settings) -> server::Settings {
+    server::Settings {
+        max_message: settings.max_message,
+        max_connections: settings.max_connections,
+        idle_timeout: settings.idle_timeout,
+        ..server::Settings::default()
+    }
+}
+
+fn client_settings(settings: &Settings) -> client::Settings {
+    client::Settings {
+        max_message: settings.max_message,
+        ..client::Settings::default()
+    }
+}
+
+/// Whether clients may stay connected when one configuration follows the other.
+fn is_served_alike(one: &Settings, other: &Settings) -> bool {
+    one.listen == other.listen && server_settings(one) == server_settings(other)
+}
+
+/// A thread that serves clients.
+struct Worker {
+    jobs: mpsc::UnboundedSender<Option<Job>>,
+    ended: oneshot::Receiver<()>,
+}
+
+/// What a worker serves.
+struct Job {
+    server: Arc<Server>,
+    listeners: Vec<StdListener>,
+    service: Arc<LoadManager>,
+    counters: Arc<Counters>,
+}
+
+impl Worker {
+    fn start(number: usize, clock: Clock) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let (jobs, orders) = mpsc::unbounded_channel();
+        let (end, ended) = oneshot::channel();
+        std::thread::Builder::new()
+            .name(format!("corba-{number}"))
+            .spawn(move || {
+                LocalSet::new().block_on(&runtime, work(orders, clock));
+                let _ = end.send(());
+            })?;
+        Ok(Worker { jobs, ended })
+    }
+
+    /// Serves something else from now on, or nothing.
+    fn serve(&self, job: Option<Job>) {
+        // It only ends when it is told to.
+        let _ = self.jobs.send(job);
+    }
+
+    /// Ends it in good order.
+    async fn end(self) {
+        drop(self.jobs);
+        if self.ended.await.is_err() {
+            error!("a worker of the CORBA service has panicked");
+        }
+    }
+}
+
+/// Serves one job after the other. Who is connected when the job changes is told that the
+/// connection ends, and connects again.
+async fn work(mut jobs: mpsc::UnboundedReceiver<Option<Job>>, clock: Clock) {
+    let mut tasks = JoinSet::new();
+    // Dropped, it stops what it belongs to.
+    let mut stop = watch::Sender::new(());
+    while let Some(job) = jobs.recv().await {
+        stop = watch::Sender::new(());
+        for listener in job.iter().flat_map(|job| &job.listeners) {
+            let Some(job) = &job else { continue };
+            let listener = listener.try_clone().and_then(TcpListener::from_std);
+            let listener = match listener {
+                Ok(listener) => listener,
+                Err(error) => {
+                    error!("the CORBA service cannot listen: {error}");
+                    continue;
+                }
+            };
+            let service = &job.service;
+            let door = Rc::new(Door::new(
+                clock,
+                Arc::clone(service.directory()),
+                Rc::new(Ours(Arc::clone(service))),
+                Arc::clone(&job.counters),
+            ));
+            let (server, mut stopped) = (Arc::clone(&job.server), stop.subscribe());
+            tasks.spawn_local(async move {
+                let stopped = async move { while stopped.changed().await.is_ok() {} };
+                server.serve(listener, door, stopped).await;
+            });
+        }
+        while tasks.try_join_next().is_some() {}
+    }
+    drop(stop);
+    while tasks.join_next().await.is_some() {}
+}
+
+/// Our own objects.
+struct Ours(Arc<LoadManager>);
+
+impl Objects for Ours {
+    fn manager(&self, call: Call) -> impl Future<Output = Outcome> {
+        self.0.invoke(call)
+    }
+
+    fn strategy(&self, _: Level<'_>, _: Call) -> Outcome {
+        Outcome::System(SystemException::new(Kind::NoImplement))
+    }
+}

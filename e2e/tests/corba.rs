@@ -1,0 +1,151 @@
+//! The CORBA service as a process, with a client made of Evenkeel's own GIOP. Peers of real
+//! ORBs are in `corba_jacorb.rs` and `corba_omniorb.rs`.
+
+use std::net::SocketAddr;
+
+use evenkeel_corba::exceptions::UserException;
+use evenkeel_corba::types::Load;
+use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::corba::{LoadManager, free_address};
+use evenkeel_e2e::process::Signal;
+use evenkeel_giop::client::CallError;
+use evenkeel_giop::exception::{Kind, SystemException};
+use evenkeel_giop::ior::Ior;
+
+const TYPE: &str = "IDL:Stock/Factory:1.0";
+
+fn config(listen: SocketAddr) -> String {
+    format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [corba]\nlisten = \"{listen}\"\nior_file = \"lm.ior\"\n\
+         [corba.groups]\nstrategy = \"round_robin\"\n"
+    )
+}
+
+/// An object that nobody needs to reach.
+fn object(host: &str) -> Ior {
+    Ior::iiop(TYPE, host, 4711, b"\0\x01key")
+}
+
+fn transient() -> CallError {
+    CallError::System(SystemException::new(Kind::Transient))
+}
+
+#[test]
+fn clients_of_a_group_are_sent_to_its_members_in_turn() {
+    let balancer = Balancer::start(&config("127.0.0.1:0".parse().unwrap()));
+    let lm = LoadManager::at(balancer.corba());
+    // The file says the same as `corbaloc:iiop:HOST:PORT/LoadManager`.
+    let from_file: Ior = balancer.folder().text("lm.ior").parse().unwrap();
+    assert_eq!(from_file, lm.reference);
+
+    let (group, _) = lm.create_group(TYPE, vec![]).unwrap();
+    assert_eq!(
+        lm.orb.forward(&group).unwrap_err(),
+        transient(),
+        "nobody is there"
+    );
+    let members = ["host1", "host2", "host3"].map(|host| (host, object(host)));
+    for (at, member) in &members {
+        assert_eq!(lm.add_member(&group, at, member).unwrap(), group);
+    }
+    let again = lm.add_member(&group, "host1", &object("x")).unwrap_err();
+    assert_eq!(again, UserException::MemberAlreadyPresent);
+    // More than once around.
+    let mut sent: Vec<Ior> = (0..9).map(|_| lm.orb.forward(&group).unwrap()).collect();
+    assert_ne!(sent[0], sent[1]);
+    sent.sort_by_key(ToString::to_string);
+    let mut wanted: Vec<Ior> = (0..3)
+        .flat_map(|_| members.clone().map(|(_, m)| m))
+        .collect();
+    wanted.sort_by_key(ToString::to_string);
+    assert_eq!(sent, wanted, "each exactly as it was registered");
+
+    // It is a group like others, for administrators too.
+    let status = balancer.status();
+    let name = status["groups"][0]["name"].as_str().unwrap().to_owned();
+    assert_eq!(status["groups"][0]["owner"], "corba");
+    for host in ["host1", "host2"] {
+        balancer.ctl(&format!("drain {name} {host}")).unwrap();
+    }
+    assert_eq!(lm.orb.forward(&group).unwrap(), object("host3"));
+    lm.push_loads("host3", &[Load { id: 0, value: 0.5 }])
+        .unwrap();
+    let status = balancer.status();
+    assert_eq!(status["groups"][0]["members"][2]["load"], 0.5);
+
+    lm.remove_member(&group, "host3").unwrap();
+    assert_eq!(lm.orb.forward(&group).unwrap_err(), transient());
+    assert_eq!(lm.locations(&group).unwrap(), ["host1", "host2"]);
+}
+
+#[test]
+fn references_and_members_outlive_the_manager() {
+    let listen = free_address();
+    let balancer = Balancer::start(&config(listen));
+    let lm = LoadManager::at(listen);
+    let (group, creation) = lm.create_group(TYPE, vec![]).unwrap();
+    lm.add_member(&group, "host1", &object("host1")).unwrap();
+
+    let balancer = balancer.replace(&config(listen));
+    let lm = LoadManager::at(listen);
+    assert_eq!(lm.orb.forward(&group).unwrap(), object("host1"));
+    lm.add_member(&group, "host2", &object("host2")).unwrap();
+    assert_eq!(lm.locations(&group).unwrap(), ["host1", "host2"]);
+
+    let mut balancer = balancer.replace(&config(listen));
+    let lm = LoadManager::at(listen);
+    lm.call("delete_object", |w| creation.write(w)).unwrap();
+    balancer.signal(Signal::TERM);
+    assert!(balancer.wait().success());
+    let balancer = balancer.replace(&config(listen));
+    let lm = LoadManager::at(listen);
+    let gone = lm.orb.forward(&group).unwrap_err();
+    assert!(
+        matches!(
+            gone,
+            CallError::System(SystemException {
+                kind: Kind::ObjectNotExist,
+                ..
+            })
+        ),
+        "{gone}"
+    );
+    assert_eq!(balancer.status()["groups"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn the_service_follows_the_configuration() {
+    let (first, second) = (free_address(), free_address());
+    let balancer = Balancer::start(&config(first));
+    let lm = LoadManager::at(first);
+    let (group, _) = lm.create_group(TYPE, vec![]).unwrap();
+    lm.add_member(&group, "host1", &object("host1")).unwrap();
+    balancer.reconfigure(&config(second));
+    let moved = LoadManager::at(second);
+    assert_eq!(
+        moved.locations(&group).unwrap(),
+        ["host1"],
+        "its key is the same"
+    );
+    let there = moved
+        .orb
+        .forward(&moved.add_member(&group, "host2", &object("host2")).unwrap());
+    there.unwrap();
+    let old = lm.orb.forward(&group).unwrap_err();
+    assert!(matches!(old, CallError::Unreachable { .. }), "{old}");
+
+    let off = "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n";
+    balancer.reconfigure(off);
+    evenkeel_e2e::eventually("the groups are withdrawn", || {
+        balancer.status()["groups"].as_array().unwrap().is_empty()
+    });
+    balancer.reconfigure(&config(second));
+    evenkeel_e2e::eventually("they are back", || {
+        moved
+            .orb
+            .forward(&group)
+            .inspect_err(|e| eprintln!("{e}"))
+            .is_ok()
+    });
+}
