@@ -2,7 +2,7 @@
 
 DEMO_SECONDS ?= 0
 
-.PHONY: help demo test bench bench-arm bench-on-demand experiment fuzz build arm install-arm apache install-apache omniorb install-omniorb
+.PHONY: help demo test bench bench-arm bench-on-demand experiment fuzz build arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
@@ -13,6 +13,7 @@ help:
 	@echo "make arm     libarm.so, with which servers tell their load: target/dist/libarm.so"
 	@echo "make apache  mod_evenkeel.so for Apache httpd, beside it; install-arm, install-apache (PREFIX=/usr/local)"
 	@echo "make omniorb libevenkeel-omniorb.a for CORBA servers on omniORB, with its example; install-omniorb (PREFIX)"
+	@echo "make java    the jar for CORBA servers on JacORB, with its example: target/dist/java/lib"
 	@echo "make fuzz    every fuzz target for FUZZ_SECONDS (60)"
 
 demo:
@@ -43,6 +44,10 @@ omniorb install-omniorb:
 	@scripts/setup omniorb
 	$(MAKE) -C modules/omniorb BUILD=$(CURDIR)/target/dist/omniorb PREFIX=$(PREFIX) \
 	  $(if $(filter install-omniorb,$@),install,all example)
+
+java:
+	@scripts/setup java
+	mvn -q -f modules/java/pom.xml package -Dbuild.folder=$(CURDIR)/target/dist/java
 
 test:
 	@scripts/setup test

@@ -60,6 +60,20 @@ impl Server {
     }
 }
 
+/// An application that calls the load manager (`-ORBInitRef LoadManager=…`) by the stubs of
+/// its IDL, killed when dropped: `manager.ask("create_object …")` and all other operations,
+/// as `Manager.java` tells.
+pub struct Manager(Script);
+
+impl Manager {
+    /// Starts it, and waits until it has found the load manager.
+    pub fn start(arguments: &[&str]) -> Self {
+        let manager = Self(Script::start(&mut peer(&["manager"], arguments)));
+        assert_eq!(manager.line(), "ready");
+        manager
+    }
+}
+
 /// A client, killed when dropped. It knows nothing of load balancing.
 pub struct Client(Script);
 
@@ -102,6 +116,7 @@ macro_rules! scripted {
 }
 scripted!(Server, script);
 scripted!(Client, 0);
+scripted!(Manager, 0);
 
 /// The test program, built once.
 fn peer(words: &[&str], arguments: &[&str]) -> Command {
@@ -130,6 +145,7 @@ fn build(folder: &Path) {
         "modules/java/pom.xml",
         "modules/java/library",
         "modules/java/trading",
+        "modules/omniorb/example/stock.idl",
         "crates/corba/idl",
         "e2e/corba/test.idl",
         "e2e/corba/jacorb",

@@ -11,6 +11,8 @@ import org.evenkeel.peer.idl.RefusedHelper;
 import org.omg.CORBA.ORB;
 import org.omg.CORBA.SystemException;
 import org.omg.CORBA.UserException;
+import org.omg.CosLoadBalancing.PortableGroup.InvalidProperty;
+import org.omg.CosLoadBalancing.PortableGroup.UnsupportedProperty;
 
 /**
  * Unmodified JacORB as a server or client, driven by a test.
@@ -18,6 +20,7 @@ import org.omg.CORBA.UserException;
  * <pre>
  * Peer server NAME [-ORB…]         see Server
  * Peer client REFERENCE … [-ORB…]  see Client
+ * Peer manager [-ORB…]             see Manager
  * </pre>
  */
 final class Peer {
@@ -40,8 +43,11 @@ final class Peer {
             case "client":
                 new Client(orb, arguments[0]).run(Arrays.copyOfRange(arguments, 1, arguments.length));
                 break;
+            case "manager":
+                new Manager(orb).run();
+                break;
             default:
-                throw new IllegalArgumentException("usage: Peer server NAME | client REFERENCE …");
+                throw new IllegalArgumentException("usage: Peer server NAME | client REFERENCE … | manager");
         }
         orb.shutdown(false);
         System.exit(0);
@@ -95,6 +101,10 @@ final class Peer {
                     + completed[e.completed.value()];
         } catch (Refused e) {
             return "error " + RefusedHelper.id() + " " + e.why + " " + e.code;
+        } catch (InvalidProperty e) {
+            return "error " + id(e) + " " + e.nam[0].id;
+        } catch (UnsupportedProperty e) {
+            return "error " + id(e) + " " + e.nam[0].id;
         } catch (UserException e) {
             return "error " + id(e);
         } catch (Exception e) {

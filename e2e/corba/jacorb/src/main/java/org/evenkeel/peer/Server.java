@@ -46,8 +46,8 @@ final class Server {
     private final ORB orb;
     private final String name;
     private final POA root;
-    private final AtomicLong served = new AtomicLong();
-    private final AtomicInteger posted = new AtomicInteger();
+    private static final AtomicLong SERVED = new AtomicLong();
+    private static final AtomicInteger POSTED = new AtomicInteger();
     private final Map<String, Location> locations = new ConcurrentHashMap<>();
     private final Map<String, Member> members = new ConcurrentHashMap<>();
     private final Map<Integer, Double> loads = new ConcurrentHashMap<>();
@@ -71,7 +71,7 @@ final class Server {
     private String command(String[] words) throws Exception {
         switch (words[0]) {
             case "served":
-                return "" + served;
+                return "" + SERVED;
             case "peer":
                 return activate(new PeerServant(words[1]));
             case "call":
@@ -160,7 +160,8 @@ final class Server {
         return orb.object_to_string(root.servant_to_reference(servant));
     }
 
-    private final class PeerServant extends PeerPOA {
+    /** One Peer, with the counters of the process. */
+    static final class PeerServant extends PeerPOA {
         private final String name;
         private volatile int setting;
 
@@ -170,49 +171,49 @@ final class Server {
 
         @Override
         public String who() {
-            served.incrementAndGet();
+            SERVED.incrementAndGet();
             return name;
         }
 
         @Override
         public int add(int a, int b) {
-            served.incrementAndGet();
+            SERVED.incrementAndGet();
             return a + b;
         }
 
         @Override
         public byte[] blob(byte[] data) {
-            served.incrementAndGet();
+            SERVED.incrementAndGet();
             return data;
         }
 
         @Override
         public String wide(String text) {
-            served.incrementAndGet();
+            SERVED.incrementAndGet();
             return text;
         }
 
         @Override
         public Any reflect(Any value) {
-            served.incrementAndGet();
+            SERVED.incrementAndGet();
             return value;
         }
 
         @Override
         public void post(int value) {
-            served.incrementAndGet();
-            posted.addAndGet(value);
+            SERVED.incrementAndGet();
+            POSTED.addAndGet(value);
         }
 
         @Override
         public int posted() {
-            served.incrementAndGet();
-            return posted.get();
+            SERVED.incrementAndGet();
+            return POSTED.get();
         }
 
         @Override
         public void fail(int kind) throws Refused {
-            served.incrementAndGet();
+            SERVED.incrementAndGet();
             switch (kind) {
                 case 0:
                     throw new Refused("as asked", 42);
@@ -234,7 +235,7 @@ final class Server {
 
         @Override
         public void sleep(int ms) {
-            served.incrementAndGet();
+            SERVED.incrementAndGet();
             try {
                 Thread.sleep(ms);
             } catch (InterruptedException e) {
@@ -244,7 +245,7 @@ final class Server {
 
         @Override
         public boolean is_prime(int number) {
-            served.incrementAndGet();
+            SERVED.incrementAndGet();
             long n = Integer.toUnsignedLong(number);
             for (long i = 2; i * i <= n; i++) {
                 if (n % i == 0) {
@@ -256,13 +257,13 @@ final class Server {
 
         @Override
         public int setting() {
-            served.incrementAndGet();
+            SERVED.incrementAndGet();
             return setting;
         }
 
         @Override
         public void setting(int value) {
-            served.incrementAndGet();
+            SERVED.incrementAndGet();
             setting = value;
         }
     }
@@ -270,7 +271,7 @@ final class Server {
     private final class Factory extends SessionFactoryPOA {
         @Override
         public Session open(String client) {
-            served.incrementAndGet();
+            SERVED.incrementAndGet();
             try {
                 return SessionHelper.narrow(root.servant_to_reference(new SessionServant(name + "/" + client)));
             } catch (org.omg.CORBA.UserException e) {
@@ -289,20 +290,20 @@ final class Server {
 
         @Override
         public String who() {
-            served.incrementAndGet();
+            SERVED.incrementAndGet();
             count.incrementAndGet();
             return name;
         }
 
         @Override
         public int count() {
-            served.incrementAndGet();
+            SERVED.incrementAndGet();
             return count.incrementAndGet();
         }
 
         @Override
         public void close() {
-            served.incrementAndGet();
+            SERVED.incrementAndGet();
             try {
                 root.deactivate_object(root.servant_to_id(this));
             } catch (org.omg.CORBA.UserException e) {

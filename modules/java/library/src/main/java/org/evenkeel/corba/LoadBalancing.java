@@ -231,7 +231,7 @@ public final class LoadBalancing {
     }
 
     /** {@code HOST:PORT} of the first IIOP profile of a reference. */
-    private String address(org.omg.CORBA.Object reference) {
+    String address(org.omg.CORBA.Object reference) {
         OutputStream out = (OutputStream) orb.create_output_stream();
         out.write_Object(reference);
         IOR ior = IORHelper.read(out.create_input_stream());
@@ -246,7 +246,7 @@ public final class LoadBalancing {
                 return (host.indexOf(':') < 0 ? host : "[" + host + "]") + ":" + port;
             }
         }
-        throw new BAD_PARAM("the reference to the manager has no IIOP profile");
+        throw new BAD_PARAM("the reference has no IIOP profile");
     }
 
     /** Escapes what may not stand in a corbaloc's key. */

@@ -7,7 +7,9 @@ import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
+import org.omg.CORBA.COMM_FAILURE;
 import org.omg.CORBA.SystemException;
+import org.omg.CORBA.TRANSIENT;
 import org.omg.CORBA.UserException;
 import org.omg.CosLoadBalancing.Load;
 import org.omg.CosLoadBalancing.LoadAlert;
@@ -53,6 +55,7 @@ public final class Location implements AutoCloseable {
     private volatile boolean alerted;
     private volatile boolean managerLost;
     private volatile boolean closed;
+    private volatile String deadAddress; // of a process before this one
 
     // Of the keeper's thread:
     private LoadManager manager;
@@ -213,10 +216,21 @@ public final class Location implements AutoCloseable {
         return old._is_equivalent(own) || isGone(old);
     }
 
+    /**
+     * Whether nobody answers for an object. A process that crashed has left several, and to find out
+     * takes an ORB seconds, so where nobody listens is asked only once.
+     */
     private boolean isGone(org.omg.CORBA.Object reference) {
+        String address = balancing.address(reference);
+        if (address.equals(deadAddress)) {
+            return true;
+        }
         try {
             return balancing.within(SHORT, reference)._non_existent();
         } catch (SystemException e) {
+            if (e instanceof TRANSIENT || e instanceof COMM_FAILURE) {
+                deadAddress = address;
+            }
             return Patience.isGone(e);
         }
     }
@@ -328,6 +342,7 @@ public final class Location implements AutoCloseable {
             setManagerLost(false);
             if (!rejoin.isZero() && System.nanoTime() - nextRejoin >= 0) {
                 nextRejoin = System.nanoTime() + rejoin.toNanos();
+                deadAddress = null; // Another process may have it now.
                 register();
                 for (Member member : members) {
                     member.rejoin();
