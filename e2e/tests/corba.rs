@@ -7,6 +7,7 @@ use evenkeel_corba::exceptions::UserException;
 use evenkeel_corba::types::Load;
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::corba::{LoadManager, free_address};
+use evenkeel_e2e::eventually;
 use evenkeel_e2e::process::Signal;
 use evenkeel_giop::client::CallError;
 use evenkeel_giop::exception::{Kind, SystemException};
@@ -128,24 +129,16 @@ fn the_service_follows_the_configuration() {
         ["host1"],
         "its key is the same"
     );
-    let there = moved
-        .orb
-        .forward(&moved.add_member(&group, "host2", &object("host2")).unwrap());
-    there.unwrap();
+    let group_there = moved.add_member(&group, "host2", &object("host2")).unwrap();
+    moved.orb.forward(&group_there).unwrap();
     let old = lm.orb.forward(&group).unwrap_err();
     assert!(matches!(old, CallError::Unreachable { .. }), "{old}");
 
     let off = "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n";
     balancer.reconfigure(off);
-    evenkeel_e2e::eventually("the groups are withdrawn", || {
+    eventually("the groups are withdrawn", || {
         balancer.status()["groups"].as_array().unwrap().is_empty()
     });
     balancer.reconfigure(&config(second));
-    evenkeel_e2e::eventually("they are back", || {
-        moved
-            .orb
-            .forward(&group)
-            .inspect_err(|e| eprintln!("{e}"))
-            .is_ok()
-    });
+    eventually("they are back", || moved.orb.forward(&group_there).is_ok());
 }
