@@ -53,6 +53,29 @@ impl Server {
         &self.sessions
     }
 
+    /// Does what a line says, and has no more to say than that it did: see `server.cc` and
+    /// the files that it names.
+    pub fn obey(&mut self, line: &str) {
+        let answer = self.script.ask(line);
+        let command = line.split(' ').next();
+        let at = line.split(' ').nth(2);
+        let expected = if command == Some("at") { at } else { command };
+        assert_eq!(Some(answer.as_str()), expected, "{line}");
+    }
+
+    /// Makes a location of its own, with an alert, and its `Peer` a member of the group
+    /// there; waits until the manager knows. It was started with `-ORBInitRef LoadManager=…`.
+    pub fn join(&mut self, location: &str, group: &str) {
+        self.obey(&format!("location {location} retry=100 check=500"));
+        self.obey(&format!("at {location} member {group}"));
+        self.joined(location);
+    }
+
+    /// Waits until all that it has at a location is registered.
+    pub fn joined(&mut self, location: &str) {
+        assert_eq!(self.script.ask(&format!("at {location} wait 60000")), "yes");
+    }
+
     /// How many requests its objects have answered.
     pub fn served(&mut self) -> u64 {
         let served = self.script.ask("served");

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use evenkeel_core::group::Granularity;
 use evenkeel_core::time::Clock;
 use evenkeel_giop::exception::{Kind, OMG_MINOR, SystemException};
 use evenkeel_giop::message::{Content, GiopError, Message, Request};
@@ -16,6 +17,7 @@ use crate::directory::{Answer, Directory, Entry};
 use crate::keys::{Key, Level};
 use crate::locator::{self, Client};
 use crate::question::Question;
+use crate::relay::{self, Relay};
 
 /// What carries out the operations of our own objects.
 pub trait Objects: 'static {
@@ -41,10 +43,18 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Sends requests to the locator, the load manager and strategies.
+/// A client's connection, as those behind the door know it.
+#[derive(Debug)]
+pub struct Visitor {
+    locator: Client,
+    relay: relay::Client,
+}
+
+/// Sends requests to the locator, the relay, the load manager and strategies.
 #[derive(Debug)]
 pub struct Door<O> {
     clock: Clock,
+    relay: Rc<Relay>,
     directory: Arc<Directory>,
     objects: Rc<O>,
     counters: Arc<Counters>,
@@ -54,12 +64,14 @@ impl<O> Door<O> {
     /// The door of one worker to what all share.
     pub fn new(
         clock: Clock,
+        relay: Rc<Relay>,
         directory: Arc<Directory>,
         objects: Rc<O>,
         counters: Arc<Counters>,
     ) -> Self {
         Door {
             clock,
+            relay,
             directory,
             objects,
             counters,
@@ -68,19 +80,23 @@ impl<O> Door<O> {
 }
 
 impl<O: Objects> Service for Door<O> {
-    type Connection = Client;
+    type Connection = Visitor;
 
-    fn connected(&self, peer: SocketAddr) -> Client {
-        Client {
-            // A listener for both families gives IPv4 clients a mapped address.
-            address: peer.ip().to_canonical(),
-            rng: fastrand::Rng::new(),
+    fn connected(&self, peer: SocketAddr) -> Visitor {
+        // A listener for both families gives IPv4 clients a mapped address.
+        let address = peer.ip().to_canonical();
+        Visitor {
+            locator: Client {
+                address,
+                rng: fastrand::Rng::new(),
+            },
+            relay: self.relay.client(address),
         }
     }
 
     fn message(
         &self,
-        client: &mut Client,
+        visitor: &mut Visitor,
         message: Message<'_>,
         out: &Out<'_>,
     ) -> Result<(), GiopError> {
@@ -104,7 +120,7 @@ impl<O: Objects> Service for Door<O> {
                             out.write(|out| question.answer(&outcome, out));
                         }
                     }
-                    key => self.ask_group(key, Some(&request), question, client, out),
+                    key => self.ask_group(key, Some((message, &request)), question, visitor, out),
                 }
             }
             Content::LocateRequest(request) => {
@@ -115,10 +131,11 @@ impl<O: Objects> Service for Door<O> {
                 };
                 match Key::parse(key) {
                     Some(Key::Manager | Key::Strategy(_)) => out.write(|out| question.here(out)),
-                    key => self.ask_group(key, None, Some(question), client, out),
+                    key => self.ask_group(key, None, Some(question), visitor, out),
                 }
             }
-            // An answer that is not wanted any more is passed over by the client.
+            // Other answers that are not wanted any more are passed over by the client.
+            Content::CancelRequest { request_id } => visitor.relay.cancel(request_id),
             _ => {}
         }
         Ok(())
@@ -143,9 +160,9 @@ impl<O: Objects> Door<O> {
     fn ask_group(
         &self,
         key: Option<Key<'_>>,
-        request: Option<&Request<'_>>,
+        request: Option<(Message<'_>, &Request<'_>)>,
         question: Option<Question>,
-        client: &mut Client,
+        visitor: &mut Visitor,
         out: &Out<'_>,
     ) {
         let book = self.directory.load();
@@ -156,11 +173,21 @@ impl<O: Objects> Door<O> {
             }
             return;
         };
+        let group = entry.handle.current.load();
+        if group.settings().granularity == Granularity::PerRequest {
+            return match (request, question) {
+                (Some((message, request)), _) => {
+                    visitor.relay.request(entry, message, request, out);
+                }
+                (None, Some(question)) => out.write(|out| question.here(out)),
+                (None, None) => {}
+            };
+        }
         let Some(question) = question else {
             entry.counters.count(Answer::Oneway);
             tracing::debug!(
                 group = %entry.name(),
-                operation = request.map(|request| request.operation),
+                operation = request.map(|(_, request)| request.operation),
                 "a oneway request cannot be forwarded, and is lost"
             );
             return;
@@ -168,9 +195,9 @@ impl<O: Objects> Door<O> {
         match &entry.custom {
             None => out.write(|out| {
                 let now = self.clock.now();
-                locator::answer(entry, client, now, question, out);
+                locator::answer(entry, &mut visitor.locator, now, question, out);
             }),
-            Some(custom) => ask_custom(entry, custom, question, client, out),
+            Some(custom) => ask_custom(entry, custom, question, &mut visitor.locator, out),
         }
     }
 }

@@ -12,6 +12,7 @@ pub mod name;
 pub mod plane;
 pub mod properties;
 pub mod question;
+pub mod relay;
 pub mod service;
 pub mod strategies;
 pub mod types;

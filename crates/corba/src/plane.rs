@@ -32,6 +32,7 @@ use crate::call::{Call, Outcome};
 use crate::directory::Directory;
 use crate::door::{Counters, Door, Objects};
 use crate::keys::Level;
+use crate::relay::{self, Relay};
 use crate::service::state::State;
 use crate::service::{Address, LoadManager, Parts, store};
 
@@ -52,6 +53,7 @@ struct Inner {
     /// Of the workers, while they serve.
     server: ArcSwapOption<Server>,
     counters: Arc<Counters>,
+    relayed: Arc<relay::Counters>,
 }
 
 /// What the last configuration has been prepared to.
@@ -108,6 +110,7 @@ impl Corba {
             service: ArcSwapOption::empty(),
             server: ArcSwapOption::empty(),
             counters: Arc::default(),
+            relayed: Arc::default(),
         });
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -149,6 +152,11 @@ impl Corba {
     /// What is counted at the door.
     pub fn counters(&self) -> &Counters {
         &self.inner.counters
+    }
+
+    /// What the relays have done.
+    pub fn relayed(&self) -> &relay::Counters {
+        &self.inner.relayed
     }
 
     /// Serves clients now, and counts them; `None` while the service is off.
@@ -439,6 +447,7 @@ impl Desk {
                 listeners,
                 service: Arc::clone(&service),
                 counters: Arc::clone(&outside.counters),
+                relayed: Arc::clone(&outside.relayed),
             }));
         }
         Ok(())
@@ -478,6 +487,7 @@ struct Job {
     listeners: Vec<StdListener>,
     service: Arc<LoadManager>,
     counters: Arc<Counters>,
+    relayed: Arc<relay::Counters>,
 }
 
 impl Worker {
@@ -519,10 +529,19 @@ async fn work(mut jobs: mpsc::UnboundedReceiver<Option<Job>>, clock: Clock) {
     let mut stop = watch::Sender::new(());
     while let Some(job) = jobs.recv().await {
         stop = watch::Sender::new(());
-        for listener in job.iter().flat_map(|job| &job.listeners) {
-            let Some(job) = &job else { continue };
-            let listener = listener.try_clone().and_then(TcpListener::from_std);
-            let listener = match listener {
+        while tasks.try_join_next().is_some() {}
+        let Some(job) = job else { continue };
+        let relay = Relay::start(
+            relay::Settings {
+                max_message: job.service.settings().max_message,
+                ..relay::Settings::default()
+            },
+            Arc::clone(&job.relayed),
+            clock,
+            fastrand::Rng::new(),
+        );
+        for listener in job.listeners {
+            let listener = match TcpListener::from_std(listener) {
                 Ok(listener) => listener,
                 Err(error) => {
                     error!("the CORBA service cannot listen: {error}");
@@ -532,6 +551,7 @@ async fn work(mut jobs: mpsc::UnboundedReceiver<Option<Job>>, clock: Clock) {
             let service = &job.service;
             let door = Rc::new(Door::new(
                 clock,
+                Rc::clone(&relay),
                 Arc::clone(service.directory()),
                 Rc::new(Ours(Arc::clone(service))),
                 Arc::clone(&job.counters),
@@ -542,7 +562,6 @@ async fn work(mut jobs: mpsc::UnboundedReceiver<Option<Job>>, clock: Clock) {
                 server.serve(listener, door, stopped).await;
             });
         }
-        while tasks.try_join_next().is_some() {}
     }
     drop(stop);
     while tasks.join_next().await.is_some() {}

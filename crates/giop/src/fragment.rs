@@ -60,6 +60,11 @@ impl Assembler {
         !self.open.is_empty()
     }
 
+    /// Bytes of the messages that lack fragments.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
     /// Takes the next message of the connection, and gives a whole one: this one, if it is
     /// no fragment, or the one that it completes. An error is the end of the connection.
     ///

@@ -36,7 +36,7 @@ pub trait Service: 'static {
     /// A client has connected.
     fn connected(&self, peer: SocketAddr) -> Self::Connection;
 
-    /// A whole message has arrived: a Request, a LocateRequest or a
+    /// A whole message (fragments are joined) has arrived: a Request, a LocateRequest or a
     /// CancelRequest. What is not valid gets a MessageError, and the connection ends.
     fn message(
         &self,
@@ -49,7 +49,7 @@ pub trait Service: 'static {
 /// Limits of a server. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Longest message.
+    /// Longest message, with all its fragments.
     pub max_message: usize,
     /// Most connections; further ones wait in the queue of the listening socket.
     pub max_connections: usize,
@@ -57,6 +57,9 @@ pub struct Settings {
     pub max_pending: usize,
     /// Output that a connection may have unsent; above it, it is not read.
     pub max_output: usize,
+    /// Bytes of messages that have not come in full, with all fragments, over all
+    /// connections of a worker: the connection that would need more ends.
+    pub max_held: usize,
     /// A connection on which nothing happens for so long gets CloseConnection; zero: never.
     pub idle_timeout: Duration,
     /// A message that has begun must be there within this time.
@@ -74,6 +77,7 @@ impl Default for Settings {
             max_connections: 10_000,
             max_pending: 1024,
             max_output: 1 << 20,
+            max_held: 256 << 20,
             idle_timeout: Duration::from_secs(600),
             message_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),
@@ -152,7 +156,7 @@ impl Server {
     ) {
         let worker = Rc::new(Worker {
             server: Arc::clone(self),
-            buffers: Buffers::default(),
+            buffers: Buffers::new(self.settings.max_held),
             outboxes: RefCell::default(),
             now: Cell::new(Instant::now()),
             stopping: Cell::new(false),
@@ -236,7 +240,7 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
 /// What the connections of one [`Server::serve`] share.
 struct Worker {
     server: Arc<Server>,
-    buffers: Buffers,
+    buffers: Rc<Buffers>,
     outboxes: RefCell<BTreeMap<u64, Rc<Outbox>>>,
     /// The time at the last tick: time limits need no clock of their own.
     now: Cell<Instant>,
@@ -416,7 +420,7 @@ impl<C> Connection<C> {
         counters.open.fetch_add(1, Ordering::Relaxed);
         Connection {
             id,
-            wire: Wire::new(stream),
+            wire: Wire::new(stream, &worker.buffers, worker.server.settings.max_message),
             peer,
             state,
             outbox,
@@ -486,7 +490,7 @@ impl<C> Connection<C> {
     fn send(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let worker = &self.outbox.worker;
         let mut out = self.outbox.bytes.borrow_mut();
-        if self.wire.send(cx, &mut out, &worker.buffers)? > 0 {
+        if self.wire.send(cx, &mut out)? > 0 {
             self.since = worker.now.get();
         }
         Ok(())
@@ -500,13 +504,10 @@ impl<C> Connection<C> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), End>> {
         let worker = Rc::clone(&self.outbox.worker);
-        let limit = worker.server.settings.max_message;
         let before = *budget;
         let (outbox, state) = (&self.outbox, &mut self.state);
         let handle = |message: Message<'_>| handle(message, service, state, outbox);
-        let received = self
-            .wire
-            .receive(cx, &worker.buffers, limit, budget, handle);
+        let received = self.wire.receive(cx, budget, handle);
         if *budget < before {
             self.since = worker.now.get();
         }
@@ -602,7 +603,7 @@ impl<C> Connection<C> {
         if !self.outbox.bytes.borrow().is_empty() {
             return Poll::Pending;
         }
-        self.wire.close(cx, &worker.buffers)
+        self.wire.close(cx)
     }
 }
 
@@ -621,12 +622,8 @@ fn handle<S: Service>(
     state: &mut S::Connection,
     outbox: &Rc<Outbox>,
 ) -> Result<(), Refusal> {
-    let Header { kind, more, .. } = message.header;
+    let kind = message.header.kind;
     let counters = &outbox.worker.server.counters;
-    if more {
-        let error = GiopError::NotWhole(message.bytes.len());
-        return Err(Refusal::NotValid(error));
-    }
     match kind {
         Kind::Request => count(&counters.requests),
         Kind::LocateRequest => count(&counters.locates),

@@ -1,15 +1,17 @@
 //! The two directions of a connection, for servers and relays on single-threaded runtimes:
 //! whole messages come in, bytes go out, and an idle connection holds no buffer.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::message::{GiopError, Header, Message};
+use crate::fragment::Assembler;
+use crate::message::{GiopError, Header, Kind, Message};
 
 /// How much is read at once.
 const READ: usize = 32 << 10;
@@ -18,23 +20,31 @@ const KEEP: usize = 64 << 10;
 /// Most free buffers that are kept.
 const FREE: usize = 256;
 
+/// Most messages of a connection that lack fragments at a time.
+const MOST_OPEN: usize = 16;
+
 /// Buffers that the connections of a thread share.
 pub struct Buffers {
     /// Where everything is read to first.
     scratch: RefCell<Box<[u8]>>,
     free: RefCell<Vec<Vec<u8>>>,
-}
-
-impl Default for Buffers {
-    fn default() -> Self {
-        Buffers {
-            scratch: RefCell::new(vec![0; READ].into_boxed_slice()),
-            free: RefCell::default(),
-        }
-    }
+    /// Bytes of messages that have not come in full, over all connections.
+    held: Cell<usize>,
+    max_held: usize,
 }
 
 impl Buffers {
+    /// Buffers of which messages that have not come in full take `max_held` bytes at most,
+    /// over all connections: the one that would need more ends.
+    pub fn new(max_held: usize) -> Rc<Self> {
+        Rc::new(Buffers {
+            scratch: RefCell::new(vec![0; READ].into_boxed_slice()),
+            free: RefCell::default(),
+            held: Cell::new(0),
+            max_held,
+        })
+    }
+
     /// An empty buffer, with capacity if one is free.
     pub fn take(&self) -> Vec<u8> {
         self.free.borrow_mut().pop().unwrap_or_default()
@@ -62,39 +72,44 @@ pub enum Stop<E> {
 }
 
 /// A connection.
-#[derive(Debug)]
 pub struct Wire {
     stream: TcpStream,
+    buffers: Rc<Buffers>,
+    /// Longest message.
+    limit: usize,
     /// What has been read of the next messages, if not all is handled yet.
     held: Vec<u8>,
+    /// Messages that lack fragments.
+    assembler: Option<Box<Assembler>>,
+    /// What of this connection is counted in the buffers' sum.
+    charged: usize,
     /// How much of the output is sent.
     sent: usize,
 }
 
 impl Wire {
-    /// Takes a connection over.
-    pub fn new(stream: TcpStream) -> Self {
+    /// Takes a connection over, on which messages are `limit` bytes long at most.
+    pub fn new(stream: TcpStream, buffers: &Rc<Buffers>, limit: usize) -> Self {
         Wire {
             stream,
+            buffers: Rc::clone(buffers),
+            limit,
             held: Vec::new(),
+            assembler: None,
+            charged: 0,
             sent: 0,
         }
     }
 
     /// Whether a message has begun to arrive, or waits to be handled.
     pub fn is_holding(&self) -> bool {
-        !self.held.is_empty()
+        !self.held.is_empty() || self.assembler.as_ref().is_some_and(|open| open.is_open())
     }
 
     /// Sends `out` as far as the other side takes it; answers how many bytes it took. What
     /// is sent is removed at some later time: until `out` is empty, more may be appended
     /// but nothing else changed.
-    pub fn send(
-        &mut self,
-        cx: &mut Context<'_>,
-        out: &mut Vec<u8>,
-        buffers: &Buffers,
-    ) -> io::Result<usize> {
+    pub fn send(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> io::Result<usize> {
         let before = self.sent;
         while let Some(rest) = out.get(self.sent..).filter(|rest| !rest.is_empty()) {
             match Pin::new(&mut self.stream).poll_write(cx, rest)? {
@@ -114,47 +129,46 @@ impl Wire {
         let sent = self.sent;
         self.sent = 0;
         if out.capacity() > 0 {
-            buffers.give_back(std::mem::take(out));
+            self.buffers.give_back(std::mem::take(out));
         }
         Ok(sent - before)
     }
 
-    /// Gives `handle` up to `budget` whole messages: those that are here already, or else
-    /// those that one read brings. `limit` is for the length of a message. Pending means
-    /// that the task is woken when more is there.
+    /// Gives `handle` up to `budget` whole messages, their fragments joined: those that are
+    /// here already, or else those that one read brings. Pending means that the task is
+    /// woken when more is there.
     pub fn receive<E>(
         &mut self,
         cx: &mut Context<'_>,
-        buffers: &Buffers,
-        limit: usize,
         budget: &mut usize,
         mut handle: impl FnMut(Message<'_>) -> Result<(), E>,
     ) -> Poll<Result<(), Stop<E>>> {
+        let (assembler, limit) = (&mut self.assembler, self.limit);
         if self.held.is_empty() {
-            let mut scratch = buffers.scratch.borrow_mut();
+            let mut scratch = self.buffers.scratch.borrow_mut();
             let mut into = ReadBuf::new(&mut scratch);
             match Pin::new(&mut self.stream).poll_read(cx, &mut into) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(())) if !into.filled().is_empty() => {}
                 Poll::Ready(read) => return Poll::Ready(Err(Stop::Gone(read.err()))),
             }
-            let handled = messages(into.filled(), limit, budget, &mut handle);
-            return Poll::Ready(handled.map(|len| {
-                let rest = into.filled().get(len..).unwrap_or_default();
-                if !rest.is_empty() {
-                    self.held = buffers.take();
-                    self.held.extend_from_slice(rest);
-                }
-            }));
+            let handled = messages(into.filled(), limit, assembler, budget, &mut handle);
+            let rest = into.filled().get(handled?..).unwrap_or_default();
+            if !rest.is_empty() {
+                self.held = self.buffers.take();
+                self.held.extend_from_slice(rest);
+            }
+            drop(scratch);
+            return Poll::Ready(self.charge());
         }
-        let missing = match Header::peek(&self.held, limit) {
-            Ok(Some(header)) => header.total().saturating_sub(self.held.len()),
-            Ok(None) => Header::LEN,
-            Err(error) => return Poll::Ready(Err(Stop::NotValid(error))),
+        let missing = match Header::peek(&self.held, limit).map_err(Stop::NotValid)? {
+            Some(header) => header.total().saturating_sub(self.held.len()),
+            None => Header::LEN,
         };
         if missing == 0 {
-            let handled = messages(&self.held, limit, budget, &mut handle);
-            return Poll::Ready(handled.map(|len| self.forget(len, buffers)));
+            let handled = messages(&self.held, limit, assembler, budget, &mut handle)?;
+            self.forget(handled);
+            return Poll::Ready(self.charge());
         }
         // Room for what is known to come, but not more than has come already: a length is
         // only a claim.
@@ -167,15 +181,32 @@ impl Wire {
         self.held.truncate(len + filled);
         match read {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(())) if filled > 0 => Poll::Ready(Ok(())),
+            Poll::Ready(Ok(())) if filled > 0 => Poll::Ready(self.charge()),
             Poll::Ready(read) => Poll::Ready(Err(Stop::Gone(read.err()))),
         }
     }
 
+    /// Has what is held counted.
+    fn charge<E>(&mut self) -> Result<(), Stop<E>> {
+        let joining = self.assembler.as_ref().map_or(0, |open| open.held());
+        let holds = self.held.len() + joining;
+        if holds != self.charged {
+            let others = self.buffers.held.get().saturating_sub(self.charged);
+            self.buffers.held.set(others + holds);
+            self.charged = holds;
+            let limit = self.buffers.max_held;
+            if others + holds > limit {
+                let size = others + holds;
+                return Err(Stop::NotValid(GiopError::TooLarge { size, limit }));
+            }
+        }
+        Ok(())
+    }
+
     /// Forgets the first `len` bytes of what is held.
-    fn forget(&mut self, len: usize, buffers: &Buffers) {
+    fn forget(&mut self, len: usize) {
         match len >= self.held.len() {
-            true => buffers.give_back(std::mem::take(&mut self.held)),
+            true => self.buffers.give_back(std::mem::take(&mut self.held)),
             false => drop(self.held.drain(..len)),
         }
     }
@@ -183,12 +214,12 @@ impl Wire {
     /// Says that nothing more is sent, and waits until the other side says so too. What it
     /// still sends is taken and dropped: closing with unread input could cost it what was
     /// sent last.
-    pub fn close(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<()> {
+    pub fn close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
         if !matches!(shut, Poll::Ready(Ok(()))) {
             return Poll::Ready(());
         }
-        let mut scratch = buffers.scratch.borrow_mut();
+        let mut scratch = self.buffers.scratch.borrow_mut();
         // Not for ever in one go: others want their turn.
         for _ in 0..16 {
             let mut into = ReadBuf::new(&mut scratch);
@@ -203,10 +234,19 @@ impl Wire {
     }
 }
 
+impl Drop for Wire {
+    fn drop(&mut self) {
+        let others = self.buffers.held.get().saturating_sub(self.charged);
+        self.buffers.held.set(others);
+        self.buffers.give_back(std::mem::take(&mut self.held));
+    }
+}
+
 /// Handles the messages at the start of `bytes`; answers how many bytes they take.
 fn messages<E>(
     bytes: &[u8],
     limit: usize,
+    assembler: &mut Option<Box<Assembler>>,
     budget: &mut usize,
     handle: &mut impl FnMut(Message<'_>) -> Result<(), E>,
 ) -> Result<usize, Stop<E>> {
@@ -221,7 +261,18 @@ fn messages<E>(
         };
         handled += bytes.len();
         *budget -= 1;
-        handle(Message::new(header, bytes)).map_err(Stop::Handler)?;
+        let message = Message::new(header, bytes);
+        if assembler.is_none() && !header.more && header.kind != Kind::Fragment {
+            handle(message).map_err(Stop::Handler)?;
+            continue;
+        }
+        let open = assembler.get_or_insert_with(|| Box::new(Assembler::new(limit, MOST_OPEN)));
+        if let Some(message) = open.add(message).map_err(Stop::NotValid)? {
+            handle(message).map_err(Stop::Handler)?;
+        }
+        if !open.is_open() {
+            *assembler = None;
+        }
     }
     Ok(handled)
 }

@@ -98,11 +98,11 @@ int main(int argc, char **argv) {
     PortableServer::POA_var poa = PortableServer::POA::_narrow(root);
     PortableServer::Servant_var<SessionFactory> servant(new SessionFactory(argv[1]));
     Stock::SessionFactory_var factory = servant->_this();
-    PortableServer::POAManager_var manager = poa->the_POAManager();
-    manager->activate();
 
     CORBA::Object_var group = orb->string_to_object(read(argv[2]).c_str());
     evenkeel::Location location(orb, argv[1]);
+    PortableServer::POAManager_var manager = poa->the_POAManager();
+    manager->activate();
     location.monitor(evenkeel::Loads().custom(1000, [] { return float(sessions); }),
                      std::chrono::seconds(1));
     location.add_member(group, factory);

@@ -20,7 +20,7 @@ namespace {
 struct Entry {
   // Null: exempt.
   Site *site;
-  // Nil: not known, or one of several.
+  // Nil: not known yet.
   CORBA::Object_var group;
 };
 
@@ -147,10 +147,9 @@ void exempt(const std::string &key) {
   entries[key] = Entry{nullptr, CORBA::Object_var()};
 }
 
-bool add(const std::string &key, Site &site) {
+bool add(const std::string &key, Site &site, CORBA::Object_ptr group) {
   std::unique_lock<std::shared_mutex> guard(lock);
-  auto added = entries.emplace(key, Entry{&site, CORBA::Object_var()});
-  return added.first->second.site == &site;
+  return entries.emplace(key, Entry{&site, CORBA::Object::_duplicate(group)}).second;
 }
 
 void set_group(const std::string &key, CORBA::Object_ptr group) {

@@ -40,9 +40,9 @@ std::string key(CORBA::Object_ptr object);
 
 // Objects that are neither counted nor sent back.
 void exempt(const std::string &key);
-// A member there. False if it is one of another site.
-bool add(const std::string &key, Site &site);
-// The group to which a member's clients are sent back; nil: they get TRANSIENT.
+// A member there, whose clients are sent back to its group; nil: with TRANSIENT, until the
+// group is known. False if it is one already.
+bool add(const std::string &key, Site &site, CORBA::Object_ptr group);
 void set_group(const std::string &key, CORBA::Object_ptr group);
 void remove(const std::string &key);
 

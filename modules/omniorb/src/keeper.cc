@@ -81,10 +81,9 @@ void Location::Keeper::add(CORBA::Object_ptr group, CORBA::Object_ptr object) {
   member->group = CORBA::Object::_duplicate(group);
   member->created = CORBA::is_nil(group);
   std::lock_guard<std::mutex> guard(lock_);
-  if (!gate::add(member->key, site_))
-    throw std::logic_error("the object is a member at another location than " + text_);
+  if (!gate::add(member->key, site_, group))
+    throw std::logic_error("the object is a member already");
   members_.push_back(member);
-  regroup(member->key);
   news_ = true;
   changed_.notify_all();
 }
@@ -93,7 +92,7 @@ void Location::Keeper::remove(CORBA::Object_ptr object) {
   std::string key = gate::key(object);
   std::lock_guard<std::mutex> guard(lock_);
   for (const MemberPtr &member : members_) {
-    if (member->key != key) continue;
+    if (member->key != key || member->unwanted) continue;
     member->unwanted = true;
     gate::remove(key);
     news_ = true;
@@ -131,7 +130,8 @@ void Location::Keeper::leave(std::chrono::milliseconds drain) {
   }
   thread_.join();
   std::lock_guard<std::mutex> guard(lock_);
-  for (const MemberPtr &member : members_) gate::remove(member->key);
+  for (const MemberPtr &member : members_)
+    if (!member->unwanted) gate::remove(member->key);
   members_.clear();
   if (counts_) gate::count(false);
   gate::count_process(site_, false);
@@ -153,18 +153,6 @@ bool Location::Keeper::complete() const {
     return member->known && !member->unwanted;
   });
   return members && alert_known_ && (monitor_known_ || !monitor_wanted_);
-}
-
-// Clients can only be sent back if it is clear to where.
-void Location::Keeper::regroup(const std::string &key) const {
-  CORBA::Object_ptr only = CORBA::Object::_nil();
-  int groups = 0;
-  for (const MemberPtr &member : members_) {
-    if (member->key != key || member->unwanted) continue;
-    groups++;
-    only = member->group;
-  }
-  gate::set_group(key, groups == 1 ? only : CORBA::Object::_nil());
 }
 
 Location::Keeper::Active Location::Keeper::activate(PortableServer::ServantBase *servant) const {
@@ -379,7 +367,7 @@ void Location::Keeper::put(const MemberPtr &member) {
   std::lock_guard<std::mutex> guard(lock_);
   member->known = true;
   member->group = CORBA::Object::_duplicate(group);
-  regroup(member->key);
+  if (!member->unwanted) gate::set_group(member->key, group);
 }
 
 void Location::Keeper::take(const MemberPtr &member) {

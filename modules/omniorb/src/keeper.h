@@ -90,9 +90,8 @@ private:
   // The last one: it uses all the others.
   std::thread thread_;
 
-  // With the lock held.
+  // With the lock held: whether all is registered.
   bool complete() const;
-  void regroup(const std::string &key) const;
 
   Active activate(PortableServer::ServantBase *servant) const;
   void deactivate(Active &object) const;

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use evenkeel_core::group::GroupSettings;
+use evenkeel_core::group::{Granularity, GroupSettings};
 use evenkeel_core::load::{LoadId, LoadValue};
 use evenkeel_core::member::Reason;
 use evenkeel_giop::any::Idl;
@@ -24,6 +24,14 @@ use crate::directory::tests::{group, group_ior, reference};
 use crate::keys::MANAGER;
 use crate::name::Name;
 use crate::types::Load;
+
+/// Settings of groups whose clients are sent to members, which is what the locator is for.
+fn on_demand() -> GroupSettings {
+    GroupSettings {
+        granularity: Granularity::OnDemand,
+        ..GroupSettings::default()
+    }
+}
 
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -91,7 +99,14 @@ impl House {
         let (clock, directory) = (Clock::start(), Arc::new(Directory::default()));
         let counters = Arc::new(Counters::default());
         let (book, count) = (Arc::clone(&directory), Arc::clone(&counters));
-        let address = serve(Rc::new(Door::new(clock, book, Rc::new(Manager), count))).await;
+        let relay = Relay::start(
+            relay::Settings::default(),
+            Arc::default(),
+            clock,
+            fastrand::Rng::with_seed(5),
+        );
+        let door = Door::new(clock, relay, book, Rc::new(Manager), count);
+        let address = serve(Rc::new(door)).await;
         let house = House {
             address,
             directory,
@@ -105,7 +120,7 @@ impl House {
 
     fn publish(&self, custom: Option<Arc<Custom>>) {
         use evenkeel_manager::snapshot::GroupHandle;
-        let group = group("g", "round_robin", &[1, 2, 3], GroupSettings::default());
+        let group = group("g", "round_robin", &[1, 2, 3], on_demand());
         let handle = Arc::new(GroupHandle::new(Arc::new(group), 0));
         let known = |name: &str| Some(reference(name));
         let entry = Entry::new(1, group_ior(1), handle, known, custom, None);

@@ -13,10 +13,13 @@ use tokio::time::timeout;
 use super::{Body, Settings};
 use crate::cdr::Endian;
 use crate::context::{CODE_SETS, CodeSets, Contexts, ServiceContext};
+use crate::fragment::Assembler;
 use crate::message::{Content, GiopError, Header, Message, ReplyStatus, Request, Target, Version};
 
 /// Most messages that wait to be written.
 const QUEUE: usize = 64;
+/// Most replies that lack fragments at a time.
+const MOST_OPEN: usize = 64;
 /// How much is read at once, and written.
 const CHUNK: usize = 64 << 10;
 
@@ -239,6 +242,7 @@ impl Connection {
         idle_timeout: Duration,
     ) -> Failure {
         let mut buffer = Vec::new();
+        let mut assembler = Assembler::new(max_message, MOST_OPEN);
         loop {
             buffer.reserve(4096);
             match timeout(idle_timeout, from.read_buf(&mut buffer)).await {
@@ -264,7 +268,13 @@ impl Connection {
                 };
                 let bytes = rest.get(..header.total()).unwrap_or_default();
                 handled += bytes.len();
-                if let Err(end) = self.message(Message::new(header, bytes)) {
+                let joined = match assembler.add(Message::new(header, bytes)) {
+                    Ok(joined) => joined,
+                    Err(error) => return Failure::NotValid(error),
+                };
+                if let Some(message) = joined
+                    && let Err(end) = self.message(message)
+                {
                     return end;
                 }
             }
@@ -276,9 +286,6 @@ impl Connection {
     }
 
     fn message(&self, message: Message<'_>) -> Result<(), Failure> {
-        if message.header.more {
-            return Err(Failure::NotValid(GiopError::NotWhole(message.bytes.len())));
-        }
         match message.content().map_err(Failure::NotValid)? {
             Content::Reply(reply) => {
                 // Nobody waits for the reply to a call that was given up.

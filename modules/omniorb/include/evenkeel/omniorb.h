@@ -115,17 +115,18 @@ public:
   Location(const Location &) = delete;
   Location &operator=(const Location &) = delete;
 
-  // Adds an object of this process to a group. The same object may be in several groups:
-  // then its clients are sent back with TRANSIENT, since it is not known whose they are.
-  // Throws BAD_PARAM if either is nil, and
-  // std::logic_error if it is a member at another location.
+  // Adds an object of this process to a group. An object is in one group, so that it is
+  // known to which its clients are sent back: for a second group activate the servant a
+  // second time, under another id.
+  // Throws BAD_PARAM if either is nil, and std::logic_error if it is a member already.
   void add_member(CORBA::Object_ptr group, CORBA::Object_ptr member);
 
   // An object that a GenericFactory of this location has made: the manager adds it to the
-  // group by itself, and is asked for the group. Throws as `add_member`.
+  // group by itself, and is asked for the group. Until it is known, clients are sent back
+  // with TRANSIENT. Throws as `add_member`.
   void add_created(CORBA::Object_ptr member);
 
-  // A member no more, in all of its groups. It is served as before, and no longer sent back.
+  // A member no more. It is served as before, and no longer sent back.
   void remove_member(CORBA::Object_ptr member);
 
   // Tells these loads: when asked, or every `push` by itself. Once per location.

@@ -1,0 +1,392 @@
+//! The relay: requests to groups whose granularity is per request are passed on to a member
+//! that the group's strategy picks for each of them (Balasubramanian, Schmidt, Dowdy and
+//! Othman, "Evaluating the Performance of Middleware Load Balancing Strategies", 2004,
+//! section 2).
+//!
+//! Requests are passed on unread: the request id and the object key are replaced, and the
+//! arguments are copied as they stand, in the byte order in which they came. Many requests
+//! of many clients are under way on few connections to each member. Where it says *sent
+//! again* below, that is to another member if there is one, at most
+//! [`Settings::attempts`] times in all, and only where the request was certainly not
+//! carried out:
+//!
+//! - the member cannot be connected to, or breaks the connection before the request was
+//!   written, or sends CloseConnection before it has answered: sent again;
+//! - it answers TRANSIENT with COMPLETED_NO, or a forward to the group itself, as a member
+//!   that sheds load does: sent again. When there is nobody else, the client gets the
+//!   TRANSIENT: the forward would have it go in circles;
+//! - it forwards to elsewhere: followed here, and remembered until that place fails. The
+//!   client never sees the address of a member, and so stays with the balancer;
+//! - it breaks the connection later: the client gets COMM_FAILURE with COMPLETED_MAYBE;
+//! - it does not answer in time: the client gets TIMEOUT with COMPLETED_MAYBE, and the
+//!   member a CancelRequest.
+//!
+//! What a member may not be told is left out: a client's offer to take requests over its
+//! own connection (BiDirIIOP) would be taken for one about the relay's connection.
+
+mod job;
+mod member;
+mod reply;
+mod upstream;
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use evenkeel_core::group;
+use evenkeel_core::member::MemberId;
+use evenkeel_core::time::{Clock, Instant};
+use evenkeel_giop::context::{CODE_SETS, CodeSets};
+use evenkeel_giop::exception::SystemException;
+use evenkeel_giop::message::{Content, Message, Request};
+use evenkeel_giop::server::Out;
+use evenkeel_giop::wire::Buffers;
+use tokio::time::MissedTickBehavior;
+
+use crate::custom::{self, Decision};
+use crate::directory::Entry;
+use crate::locator;
+use job::Job;
+use member::{Member, Pool, PoolKey};
+
+/// Limits of a relay.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Longest message, in bytes.
+    pub max_message: usize,
+    /// Bytes of replies that have not come in full, with all fragments, over all connections
+    /// of a worker: the connection that would need more ends.
+    pub max_held: usize,
+    /// How long connecting to a member may take.
+    pub connect_timeout: Duration,
+    /// How long a member may take for a request.
+    pub request_timeout: Duration,
+    /// A connection to a member that is not used for so long is closed.
+    pub idle_timeout: Duration,
+    /// Most connections of one worker to a member, for clients with the same code sets.
+    pub connections: usize,
+    /// How often a request is sent, at most, with the first time.
+    pub attempts: u8,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            max_message: 2 << 20,
+            max_held: 256 << 20,
+            connect_timeout: Duration::from_secs(3),
+            request_timeout: Duration::from_secs(60),
+            idle_timeout: Duration::from_secs(60),
+            connections: 4,
+            attempts: 3,
+        }
+    }
+}
+
+/// What the relays of all workers have done.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Requests that were passed on.
+    pub requests: AtomicU64,
+    /// Requests that were sent again, to another member or over another connection.
+    pub again: AtomicU64,
+    /// Requests that got an exception of the balancer's own.
+    pub failed: AtomicU64,
+    /// Those of them that the member did not answer in time.
+    pub timeouts: AtomicU64,
+    /// Connections to members that were opened.
+    pub connects: AtomicU64,
+    /// Connections to members that are open.
+    pub open: AtomicUsize,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// How often time limits are looked at.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The relay of one worker. It lives in one thread, within a
+/// [`LocalSet`](tokio::task::LocalSet).
+pub struct Relay {
+    settings: Settings,
+    counters: Arc<Counters>,
+    clock: Clock,
+    rng: RefCell<fastrand::Rng>,
+    buffers: Rc<Buffers>,
+    members: RefCell<HashMap<MemberId, Rc<Member>>>,
+    pools: RefCell<HashMap<PoolKey, Rc<Pool>>>,
+    next_client: Cell<u64>,
+    /// For the tasks of connections.
+    myself: Weak<Relay>,
+}
+
+impl fmt::Debug for Relay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Relay").field(&self.settings).finish()
+    }
+}
+
+/// What the relay knows of a client's connection. When it is dropped, members are told that
+/// nobody waits for what is outstanding.
+#[derive(Debug)]
+pub struct Client {
+    relay: Rc<Relay>,
+    id: u64,
+    address: IpAddr,
+    /// The code sets that the client has settled on. What its bytes mean must not change on
+    /// the way, so it shares connections only with clients of the same ones.
+    code_sets: Option<CodeSets>,
+}
+
+impl Relay {
+    /// A relay without connections. Must be called within a `LocalSet`, which looks after
+    /// time limits as long as the relay exists.
+    pub fn start(
+        settings: Settings,
+        counters: Arc<Counters>,
+        clock: Clock,
+        rng: fastrand::Rng,
+    ) -> Rc<Self> {
+        let relay = Rc::new_cyclic(|myself| Relay {
+            counters,
+            clock,
+            rng: RefCell::new(rng),
+            buffers: Buffers::new(settings.max_held),
+            settings,
+            members: RefCell::default(),
+            pools: RefCell::default(),
+            next_client: Cell::new(0),
+            myself: Weak::clone(myself),
+        });
+        let ticking = Rc::downgrade(&relay);
+        tokio::task::spawn_local(async move {
+            let mut ticks = tokio::time::interval(TICK);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                ticks.tick().await;
+                match ticking.upgrade() {
+                    Some(relay) => relay.tick(),
+                    None => break,
+                }
+            }
+        });
+        relay
+    }
+
+    /// A client has connected from `address`.
+    pub fn client(self: &Rc<Self>, address: IpAddr) -> Client {
+        let id = self.next_client.get();
+        self.next_client.set(id.wrapping_add(1));
+        Client {
+            relay: Rc::clone(self),
+            id,
+            address,
+            code_sets: None,
+        }
+    }
+
+    /// Sends a request to a member that the group's strategy picks.
+    fn dispatch(&self, mut job: Job, message: &Message<'_>, request: &Request<'_>, now: Instant) {
+        match self.pick(&mut job, now) {
+            Some(member) => self.send(job, &member, message, request),
+            None => self.refuse(job, locator::nobody()),
+        }
+    }
+
+    /// Binds a request to a member that was not tried yet.
+    fn pick(&self, job: &mut Job, now: Instant) -> Option<Rc<Member>> {
+        let entry = Arc::clone(&job.entry);
+        let group = entry.handle.current.load();
+        loop {
+            let request = group::Request {
+                now,
+                client: Some(job.address),
+                tried: job.tried.ids(),
+            };
+            let ticket = group.pick(&request, &mut self.rng.borrow_mut()).ok()?;
+            let index = ticket.index();
+            let member = group.members().get(index)?;
+            if let Some(reference) = entry.member(&group, index) {
+                job.bound = Some((member.id, ticket));
+                return Some(self.member(member.id, reference));
+            }
+            // It has just joined or left, and is passed over.
+            if !job.tried.add(member.id) {
+                return None;
+            }
+        }
+    }
+
+    /// Sends a request to the member that a custom strategy has chosen, or else to one that
+    /// the group's strategy picks.
+    fn dispatch_to(&self, mut job: Job, decision: &Decision) {
+        let now = self.clock.now();
+        let group = &decision.group;
+        let chosen = group.members().get(decision.index);
+        let bound = chosen.zip(group.bind(decision.index, now));
+        let member = match bound {
+            Some((member, ticket)) => {
+                job.bound = Some((member.id, ticket));
+                Some(self.member(member.id, &decision.reference))
+            }
+            // It is at its limit.
+            None => self.pick(&mut job, now),
+        };
+        match member {
+            Some(member) => self.resend(job, &member),
+            None => self.refuse(job, locator::nobody()),
+        }
+    }
+
+    /// Sends a request over one of the connections to `member`.
+    fn send(
+        &self,
+        mut job: Job,
+        member: &Rc<Member>,
+        message: &Message<'_>,
+        request: &Request<'_>,
+    ) {
+        let Some(route) = member.route(self, job.code_sets) else {
+            job.finish(group::Outcome::Failure, self.clock.now());
+            return self.refuse(job, locator::nobody());
+        };
+        let Some(upstream) = route.pool.connection(self, &route.way) else {
+            return self.refuse(job, locator::nobody());
+        };
+        upstream.send(self, job, &route, message, request);
+    }
+
+    /// Sends a request again that was not carried out, or gives it up.
+    fn send_again(&self, mut job: Job, now: Instant) {
+        match self.another(&mut job, now) {
+            Some(member) => self.resend(job, &member),
+            None => self.refuse(job, locator::nobody()),
+        }
+    }
+
+    /// Binds a request to a further member, if it was not sent too often.
+    fn another(&self, job: &mut Job, now: Instant) -> Option<Rc<Member>> {
+        job.attempts = job.attempts.saturating_add(1);
+        if job.attempts >= self.settings.attempts || job.is_unwanted() {
+            return None;
+        }
+        count(&self.counters.again);
+        self.pick(job, now)
+    }
+
+    /// Sends a request of which only the message is left to `member`, to which it is bound.
+    fn resend(&self, mut job: Job, member: &Rc<Member>) {
+        // The job moves on while its message is read.
+        let bytes = std::mem::take(&mut job.message);
+        let joints = std::mem::take(&mut job.joints);
+        let message = Message::whole(&bytes).map(|message| Message {
+            joints: &joints,
+            ..message
+        });
+        match message.and_then(|message| Ok((message, message.content()?))) {
+            Ok((message, Content::Request(request))) => {
+                job.message = self.copy(&bytes);
+                job.joints = joints.clone();
+                self.send(job, member, &message, &request);
+            }
+            _ => self.refuse(job, locator::nobody()),
+        }
+        self.buffers.give_back(bytes);
+    }
+
+    /// Answers a request with an exception.
+    fn refuse(&self, mut job: Job, exception: SystemException) {
+        count(&self.counters.failed);
+        if let Some(later) = job.later.take() {
+            later.write(|out| job.question.refuse(exception, out));
+        }
+        self.done(job);
+    }
+
+    /// A request has come to its end.
+    fn done(&self, job: Job) {
+        self.buffers.give_back(job.message);
+    }
+
+    fn copy(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut copy = self.buffers.take();
+        copy.extend_from_slice(bytes);
+        copy
+    }
+
+    fn tick(&self) {
+        let now = self.clock.now();
+        let pools: Vec<_> = self.pools.borrow().values().cloned().collect();
+        for pool in pools {
+            pool.tick(self, now);
+        }
+        // Whom only the relay knows has left.
+        let mut members = self.members.borrow_mut();
+        members.retain(|_, member| member.is_known());
+        self.pools.borrow_mut().retain(|_, pool| pool.is_used());
+    }
+
+    /// Members need not go on with the requests of `client`, or with that one request.
+    fn cancel(&self, client: u64, request_id: Option<u32>) {
+        let pools: Vec<_> = self.pools.borrow().values().cloned().collect();
+        for pool in pools {
+            pool.cancel(self, client, request_id);
+        }
+    }
+}
+
+impl Client {
+    /// Passes a request on to a member of `entry` that its strategy picks. The answer comes
+    /// over `out`, later.
+    pub fn request(
+        &mut self,
+        entry: &Arc<Entry>,
+        message: Message<'_>,
+        request: &Request<'_>,
+        out: &Out<'_>,
+    ) {
+        let relay = &self.relay;
+        count(&relay.counters.requests);
+        if self.code_sets.is_none() {
+            let told = request.contexts.get(CODE_SETS);
+            self.code_sets = told.and_then(|data| CodeSets::decode(data).ok());
+        }
+        let now = relay.clock.now();
+        let job = Job::new(self, entry, message, request, out, now);
+        let Some(custom) = &entry.custom else {
+            return relay.dispatch(job, &message, request, now);
+        };
+        let (relay, entry, custom) = (Rc::clone(relay), Arc::clone(entry), Arc::clone(custom));
+        let mut client = locator::Client {
+            address: self.address,
+            rng: relay.rng.borrow_mut().fork(),
+        };
+        tokio::task::spawn_local(async move {
+            match custom::decide(&entry, &custom, &mut client).await {
+                Ok(decision) => relay.dispatch_to(job, &decision),
+                Err(_) => relay.refuse(job, locator::nobody()),
+            }
+        });
+    }
+
+    /// The client does not wait for the answer to this request any more.
+    pub fn cancel(&self, request_id: u32) {
+        self.relay.cancel(self.id, Some(request_id));
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.relay.cancel(self.id, None);
+    }
+}
+
+#[cfg(test)]
+mod tests;

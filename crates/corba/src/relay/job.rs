@@ -1,0 +1,142 @@
+//! A request on its way.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use evenkeel_core::group::{Outcome, Ticket};
+use evenkeel_core::member::MemberId;
+use evenkeel_core::time::Instant;
+use evenkeel_giop::context::CodeSets;
+use evenkeel_giop::message::{Message, Request};
+use evenkeel_giop::server::{Later, Out};
+
+use super::Client;
+use crate::directory::Entry;
+use crate::question::Question;
+
+/// A request that was taken from a client and is not answered yet.
+pub(super) struct Job {
+    pub(super) entry: Arc<Entry>,
+    /// The client's connection.
+    pub(super) client: u64,
+    pub(super) address: IpAddr,
+    pub(super) code_sets: Option<CodeSets>,
+    /// How it is answered.
+    pub(super) question: Question,
+    /// Where; none for a oneway.
+    pub(super) later: Option<Later>,
+    /// The whole message as it came.
+    pub(super) message: Vec<u8>,
+    /// Where its fragments were joined.
+    pub(super) joints: Vec<usize>,
+    /// The member that has it.
+    pub(super) bound: Option<(MemberId, Ticket)>,
+    pub(super) tried: Tried,
+    /// How often it was sent.
+    pub(super) attempts: u8,
+    /// How often it was forwarded, or readdressed.
+    pub(super) hops: u8,
+    pub(super) deadline: Instant,
+}
+
+impl Job {
+    pub(super) fn new(
+        client: &Client,
+        entry: &Arc<Entry>,
+        message: Message<'_>,
+        request: &Request<'_>,
+        out: &Out<'_>,
+        now: Instant,
+    ) -> Self {
+        let relay = &client.relay;
+        let header = message.header;
+        Job {
+            entry: Arc::clone(entry),
+            client: client.id,
+            address: client.address,
+            code_sets: client.code_sets,
+            question: Question {
+                request_id: request.request_id,
+                version: header.version,
+                endian: header.endian,
+                locates: false,
+            },
+            later: request.response_expected().then(|| out.later()),
+            message: relay.copy(message.bytes),
+            joints: message.joints.to_vec(),
+            bound: None,
+            tried: Tried::default(),
+            attempts: 0,
+            hops: 0,
+            deadline: now.after(relay.settings.request_timeout),
+        }
+    }
+
+    /// The member has done with it, and is not to get it again.
+    pub(super) fn finish(&mut self, outcome: Outcome, now: Instant) {
+        if let Some((member, ticket)) = self.bound.take() {
+            self.tried.add(member);
+            ticket.finish(outcome, now);
+        }
+    }
+
+    /// Whether nobody waits for an answer.
+    pub(super) fn is_unwanted(&self) -> bool {
+        self.later.as_ref().is_none_or(Later::is_gone)
+    }
+}
+
+/// Members that were tried, in ascending order, as many as there is room for.
+#[derive(Clone, Copy)]
+pub(super) struct Tried {
+    ids: [MemberId; 8],
+    len: usize,
+}
+
+impl Default for Tried {
+    fn default() -> Self {
+        Tried {
+            ids: [MemberId(0); 8],
+            len: 0,
+        }
+    }
+}
+
+impl Tried {
+    pub(super) fn ids(&self) -> &[MemberId] {
+        self.ids.get(..self.len).unwrap_or_default()
+    }
+
+    /// Adds one; answers whether that is new, and there was room.
+    pub(super) fn add(&mut self, id: MemberId) -> bool {
+        let new = !self.ids().contains(&id);
+        match self.ids.get_mut(self.len) {
+            Some(place) if new => *place = id,
+            _ => return false,
+        }
+        self.len += 1;
+        if let Some(ids) = self.ids.get_mut(..self.len) {
+            ids.sort_unstable();
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_remembered_in_order_and_once() {
+        let mut tried = Tried::default();
+        for id in [5, 1, 5, 3] {
+            assert_eq!(tried.add(MemberId(id)), id != 5 || tried.len == 1);
+        }
+        assert_eq!(tried.ids(), [MemberId(1), MemberId(3), MemberId(5)]);
+        for id in 10..15 {
+            assert!(tried.add(MemberId(id)));
+        }
+        assert!(!tried.add(MemberId(20)));
+        assert_eq!(tried.ids().len(), 8);
+    }
+}

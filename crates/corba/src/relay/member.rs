@@ -1,0 +1,288 @@
+//! Members as the relay sees them: ways to them, and connections.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use evenkeel_core::member::MemberId;
+use evenkeel_core::time::Instant;
+use evenkeel_giop::context::CodeSets;
+use evenkeel_giop::ior::{IiopProfile, Ior, TAG_INTERNET_IOP};
+use evenkeel_giop::message::{Target, Version};
+
+use super::Relay;
+use super::upstream::Upstream;
+use crate::directory::Reference;
+
+/// One way to an object: a profile of its reference.
+pub(super) struct Way {
+    /// Where it is, best first; never empty.
+    pub(super) addresses: Vec<(String, u16)>,
+    pub(super) version: Version,
+    key: Vec<u8>,
+    /// The whole reference and which profile of it this is, for servers that want more than
+    /// the key.
+    ior: Ior,
+    selected: usize,
+}
+
+/// All ways to an object, best first. Profiles that cannot be read are passed over.
+pub(super) fn ways(ior: &Ior) -> Vec<Rc<Way>> {
+    let profiles = ior.profiles.iter().enumerate();
+    let ways = profiles.filter_map(|(selected, profile)| {
+        if profile.tag != TAG_INTERNET_IOP {
+            return None;
+        }
+        let profile = IiopProfile::decode(&profile.data).ok()??;
+        Some(Rc::new(Way {
+            addresses: profile.addresses().collect(),
+            version: Version::for_minor(profile.minor),
+            key: profile.object_key,
+            ior: ior.clone(),
+            selected,
+        }))
+    });
+    ways.collect()
+}
+
+/// How a server wants its objects to be named.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Addressing {
+    #[default]
+    Key,
+    Profile,
+    Reference,
+}
+
+impl Addressing {
+    /// What the discriminator in a NEEDS_ADDRESSING_MODE stands for.
+    pub(super) fn of(discriminator: u16) -> Option<Self> {
+        let all = [Addressing::Key, Addressing::Profile, Addressing::Reference];
+        all.get(usize::from(discriminator)).copied()
+    }
+}
+
+impl Way {
+    /// What a request names as its target. Before 1.2 there is only the key.
+    pub(super) fn target(&self, addressing: Addressing) -> Target<'_> {
+        match (addressing, self.ior.profiles.get(self.selected)) {
+            (Addressing::Profile, Some(profile)) => Target::Profile {
+                tag: profile.tag,
+                data: &profile.data,
+            },
+            (Addressing::Reference, Some(_)) => Target::Reference {
+                selected: self.selected as u32,
+                ior: self.ior.clone(),
+            },
+            _ => Target::Key(&self.key),
+        }
+    }
+}
+
+/// A member of a group.
+pub(super) struct Member {
+    reference: Arc<Reference>,
+    ways: Vec<Rc<Way>>,
+    /// Which of them is used.
+    current: Cell<usize>,
+    /// Where it says that it is, which counts until that place fails.
+    forwarded: RefCell<Option<Rc<Way>>>,
+    addressing: Cell<Addressing>,
+    /// The connections on its ways, per code sets.
+    pools: RefCell<Vec<(Rc<Way>, Rc<Pool>)>>,
+}
+
+/// A client may say any code sets, and each has connections of its own: most of them.
+const MOST_POOLS: usize = 16;
+
+/// Where a request goes.
+pub(super) struct Route {
+    pub(super) member: Rc<Member>,
+    pub(super) way: Rc<Way>,
+    pub(super) pool: Rc<Pool>,
+}
+
+impl Member {
+    fn new(reference: &Arc<Reference>) -> Self {
+        Member {
+            reference: Arc::clone(reference),
+            ways: ways(reference.ior()),
+            current: Cell::new(0),
+            forwarded: RefCell::default(),
+            addressing: Cell::default(),
+            pools: RefCell::default(),
+        }
+    }
+
+    /// Whether the directory knows it still.
+    pub(super) fn is_known(&self) -> bool {
+        Arc::strong_count(&self.reference) > 1
+    }
+
+    pub(super) fn addressing(&self) -> Addressing {
+        self.addressing.get()
+    }
+
+    /// It wants to be named in this way; answers whether that is new.
+    pub(super) fn readdress(&self, addressing: Addressing) -> bool {
+        self.addressing.replace(addressing) != addressing
+    }
+
+    /// It says that it is elsewhere. None of the places can be gone to if that is false.
+    pub(super) fn forward(&self, ior: &Ior) -> bool {
+        let way = ways(ior).into_iter().next();
+        self.forwarded.replace(way).is_some() || self.forwarded.borrow().is_some()
+    }
+
+    /// `way` does not lead there: another one may.
+    pub(super) fn way_failed(&self, way: &Rc<Way>) {
+        let forwarded = self.forwarded.borrow().clone();
+        if forwarded.is_some_and(|forwarded| Rc::ptr_eq(&forwarded, way)) {
+            self.forwarded.take();
+        } else if let Some(current) = self.ways.get(self.current.get())
+            && Rc::ptr_eq(current, way)
+        {
+            self.current.set((self.current.get() + 1) % self.ways.len());
+        }
+    }
+
+    /// Where to send requests of clients with these code sets; none if the reference has no
+    /// address, or there are too many different code sets.
+    pub(super) fn route(
+        self: &Rc<Self>,
+        relay: &Relay,
+        code_sets: Option<CodeSets>,
+    ) -> Option<Route> {
+        let forwarded = self.forwarded.borrow();
+        let way = match &*forwarded {
+            Some(way) => way,
+            None => self.ways.get(self.current.get())?,
+        };
+        let mut pools = self.pools.borrow_mut();
+        let known = pools
+            .iter()
+            .find(|(known, pool)| Rc::ptr_eq(known, way) && pool.code_sets() == code_sets);
+        let pool = match known {
+            Some((_, pool)) => Rc::clone(pool),
+            None => {
+                pools.retain(|(_, pool)| !pool.is_empty());
+                if pools.len() >= MOST_POOLS {
+                    return None;
+                }
+                let pool = relay.pool(way, code_sets);
+                pools.push((Rc::clone(way), Rc::clone(&pool)));
+                pool
+            }
+        };
+        Some(Route {
+            member: Rc::clone(self),
+            way: Rc::clone(way),
+            pool,
+        })
+    }
+}
+
+/// What connections have in common that may be used for the same requests.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct PoolKey {
+    address: (String, u16),
+    version: Version,
+    code_sets: Option<(u32, u32)>,
+}
+
+/// The connections of a worker to a server, for clients with the same code sets.
+pub(super) struct Pool {
+    code_sets: Option<CodeSets>,
+    connections: RefCell<Vec<Rc<Upstream>>>,
+}
+
+/// A further connection is opened when each has so many requests under way.
+const BUSY: usize = 16;
+
+impl Pool {
+    pub(super) fn code_sets(&self) -> Option<CodeSets> {
+        self.code_sets
+    }
+
+    fn is_empty(&self) -> bool {
+        self.connections.borrow().is_empty()
+    }
+
+    /// Whether it has connections, or a member that may want one.
+    pub(super) fn is_used(self: &Rc<Self>) -> bool {
+        !self.is_empty() || Rc::strong_count(self) > 1
+    }
+
+    /// The connection with the fewest requests under way, a new one if all have many; none
+    /// if all are full.
+    pub(super) fn connection(
+        self: &Rc<Self>,
+        relay: &Relay,
+        way: &Rc<Way>,
+    ) -> Option<Rc<Upstream>> {
+        let mut connections = self.connections.borrow_mut();
+        let least = connections.iter().min_by_key(|one| one.under_way());
+        match least {
+            Some(least)
+                if least.under_way() < BUSY || connections.len() >= relay.settings.connections =>
+            {
+                (!least.is_full()).then(|| Rc::clone(least))
+            }
+            _ => {
+                let new = Upstream::open(relay, self, way)?;
+                connections.push(Rc::clone(&new));
+                Some(new)
+            }
+        }
+    }
+
+    /// A connection is no more to be used.
+    pub(super) fn remove(&self, gone: &Upstream) {
+        let mut connections = self.connections.borrow_mut();
+        connections.retain(|one| !std::ptr::eq(&**one, gone));
+    }
+
+    pub(super) fn tick(&self, relay: &Relay, now: Instant) {
+        let connections = self.connections.borrow().clone();
+        for connection in connections {
+            connection.tick(relay, now);
+        }
+    }
+
+    pub(super) fn cancel(&self, relay: &Relay, client: u64, request_id: Option<u32>) {
+        for connection in &*self.connections.borrow() {
+            connection.cancel(relay, client, request_id);
+        }
+    }
+}
+
+impl Relay {
+    /// The member with this id, which has this reference.
+    pub(super) fn member(&self, id: MemberId, reference: &Arc<Reference>) -> Rc<Member> {
+        let mut members = self.members.borrow_mut();
+        if let Some(member) = members.get(&id)
+            && Arc::ptr_eq(&member.reference, reference)
+        {
+            return Rc::clone(member);
+        }
+        let member = Rc::new(Member::new(reference));
+        members.insert(id, Rc::clone(&member));
+        member
+    }
+
+    fn pool(&self, way: &Way, code_sets: Option<CodeSets>) -> Rc<Pool> {
+        let key = PoolKey {
+            address: way.addresses.first().cloned().unwrap_or_default(),
+            version: way.version,
+            code_sets: code_sets.map(|sets| (sets.chars, sets.wchars)),
+        };
+        let mut pools = self.pools.borrow_mut();
+        let pool = pools.entry(key).or_insert_with(|| {
+            Rc::new(Pool {
+                code_sets,
+                connections: RefCell::default(),
+            })
+        });
+        Rc::clone(pool)
+    }
+}

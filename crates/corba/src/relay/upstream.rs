@@ -1,0 +1,454 @@
+//! A connection to a member, with the requests that are under way on it.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::rc::{Rc, Weak};
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+
+use evenkeel_core::group::Outcome;
+use evenkeel_core::time::Instant;
+use evenkeel_giop::cdr::Endian;
+use evenkeel_giop::context::{CODE_SETS, Contexts, ServiceContext};
+use evenkeel_giop::exception::{Completion, Kind, SystemException};
+use evenkeel_giop::fragment;
+use evenkeel_giop::message::{Content, GiopError, Message, Request};
+use evenkeel_giop::wire::{Stop, Wire};
+use tokio::net::TcpStream;
+
+use super::job::Job;
+use super::member::{Member, Pool, Route, Way};
+use super::{Relay, count};
+
+/// Most requests under way on one connection.
+const MOST: usize = 1024;
+/// Output above which a connection takes no more requests.
+const MOST_OUTPUT: usize = 4 << 20;
+/// Most replies that are handled before others get their turn.
+const REPLIES_PER_TURN: usize = 64;
+/// The service context of BiDirIIOP (CORBA 3.3, part 2, 9.7.1.1).
+const BI_DIR_IIOP: u32 = 5;
+/// Ids of requests that have no reply have this bit, so that they are nobody else's.
+const ONEWAY: u32 = 1 << 31;
+
+/// A connection.
+pub(super) struct Upstream {
+    relay: Weak<Relay>,
+    pool: Weak<Pool>,
+    way: Rc<Way>,
+    state: RefCell<State>,
+    under_way: Cell<usize>,
+    waker: RefCell<Option<Waker>>,
+}
+
+#[derive(Default)]
+struct State {
+    out: Vec<u8>,
+    /// How many bytes were ever appended to `out`, and sent from it.
+    appended: u64,
+    sent: u64,
+    places: Vec<Place>,
+    /// Places that are free.
+    free: Vec<u16>,
+    oneways: u32,
+    /// Whether the server knows the code sets.
+    settled: bool,
+    used: Instant,
+    /// Whether it is to be closed because nobody uses it.
+    closing: bool,
+}
+
+/// A place for a request. Its number, and how often it was used, are the request's id.
+#[derive(Default)]
+struct Place {
+    used: u16,
+    request: Option<UnderWay>,
+}
+
+/// A request that a member has.
+pub(super) struct UnderWay {
+    pub(super) job: Job,
+    pub(super) member: Rc<Member>,
+    pub(super) way: Rc<Way>,
+    /// Where its message begins, in all that was ever appended.
+    begins: u64,
+}
+
+fn id_of(place: usize, used: u16) -> u32 {
+    (u32::from(used & 0x7fff) << 16) | place as u32
+}
+
+/// Why a connection ends.
+pub(super) enum End {
+    /// It could not be made.
+    NotConnected(io::Error),
+    /// The server closes it in good order: it has not begun what it has not answered.
+    Closed,
+    /// It broke.
+    Broken(String),
+    /// Nobody used it.
+    Idle,
+}
+
+impl Upstream {
+    /// Opens a connection; what is sent waits until it is there.
+    pub(super) fn open(relay: &Relay, pool: &Rc<Pool>, way: &Rc<Way>) -> Option<Rc<Self>> {
+        let strong = relay.myself.upgrade()?;
+        let upstream = Rc::new(Upstream {
+            relay: Weak::clone(&relay.myself),
+            pool: Rc::downgrade(pool),
+            way: Rc::clone(way),
+            state: RefCell::new(State {
+                used: relay.clock.now(),
+                ..State::default()
+            }),
+            under_way: Cell::new(0),
+            waker: RefCell::default(),
+        });
+        count(&relay.counters.connects);
+        relay.counters.open.fetch_add(1, Ordering::Relaxed);
+        let timeout = relay.settings.connect_timeout;
+        let task = Rc::clone(&upstream);
+        drop(strong);
+        tokio::task::spawn_local(async move {
+            let end = match tokio::time::timeout(timeout, connect(&task.way)).await {
+                Ok(Ok(stream)) => {
+                    let Some(mut wire) = task.wire(stream) else {
+                        return;
+                    };
+                    poll_fn(|cx| task.turn(&mut wire, cx)).await
+                }
+                Ok(Err(error)) => End::NotConnected(error),
+                Err(_) => End::NotConnected(io::ErrorKind::TimedOut.into()),
+            };
+            task.end(end);
+        });
+        Some(upstream)
+    }
+
+    fn wire(&self, stream: TcpStream) -> Option<Wire> {
+        let relay = self.relay.upgrade()?;
+        Some(Wire::new(
+            stream,
+            &relay.buffers,
+            relay.settings.max_message,
+        ))
+    }
+
+    pub(super) fn under_way(&self) -> usize {
+        self.under_way.get()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.under_way() >= MOST || self.state.borrow().out.len() >= MOST_OUTPUT
+    }
+
+    /// Sends a request; the answer goes to its client when it comes.
+    pub(super) fn send(
+        &self,
+        relay: &Relay,
+        job: Job,
+        route: &Route,
+        message: &Message<'_>,
+        request: &Request<'_>,
+    ) {
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        let begins = state.appended;
+        let place = job.later.is_some().then(|| state.free_place());
+        let id = match place {
+            Some(place) => state.places.get(place).map_or(0, |p| id_of(place, p.used)),
+            None => {
+                state.oneways = state.oneways.wrapping_add(1);
+                state.oneways | ONEWAY
+            }
+        };
+        if let Err(error) = self.encode(state, id, &job, route, message, request) {
+            tracing::debug!("CORBA: a request cannot be relayed: {error}");
+            if let Some(place) = place {
+                state.free.push(place as u16);
+            }
+            let exception = SystemException::new(Kind::Marshal);
+            return relay.refuse(job, exception.completed(Completion::No));
+        }
+        state.settled = true;
+        match place.and_then(|place| state.places.get_mut(place)) {
+            Some(place) => {
+                place.request = Some(UnderWay {
+                    job,
+                    member: Rc::clone(&route.member),
+                    way: Rc::clone(&route.way),
+                    begins,
+                });
+                self.under_way.set(self.under_way.get() + 1);
+            }
+            None => relay.done(job),
+        }
+        self.wake();
+    }
+
+    /// Appends the message.
+    fn encode(
+        &self,
+        state: &mut State,
+        id: u32,
+        job: &Job,
+        route: &Route,
+        message: &Message<'_>,
+        request: &Request<'_>,
+    ) -> Result<(), GiopError> {
+        let settle = job.code_sets.filter(|_| !state.settled);
+        let sets = settle.map(|sets| sets.encode(job.question.endian));
+        let passes = |context: &ServiceContext<'_>| !matches!(context.id, CODE_SETS | BI_DIR_IIOP);
+        let changed = sets.is_some() || !request.contexts.iter().all(|context| passes(&context));
+        let mut list = Vec::new();
+        if changed {
+            list.extend(sets.iter().map(|data| ServiceContext {
+                id: CODE_SETS,
+                data,
+            }));
+            list.extend(request.contexts.iter().filter(passes));
+        }
+        let onward = Request {
+            request_id: id,
+            request_id_at: 0,
+            response_flags: request.response_flags,
+            target: route.way.target(route.member.addressing()),
+            operation: request.operation,
+            contexts: match changed {
+                true => Contexts::given(&list),
+                false => request.contexts.clone(),
+            },
+            principal: request.principal,
+            body: request.body,
+            body_at: request.body_at,
+        };
+        let version = job.question.version.min(route.way.version);
+        if state.out.capacity() == 0
+            && let Some(relay) = self.relay.upgrade()
+        {
+            state.out = relay.buffers.take();
+        }
+        let before = state.out.len();
+        onward.encode(version, job.question.endian, &mut state.out)?;
+        if let Err(error) = fragment::cut_like(message, &mut state.out, before) {
+            state.out.truncate(before);
+            return Err(error);
+        }
+        state.appended += (state.out.len() - before) as u64;
+        Ok(())
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// The request with that id, which ends with this.
+    pub(super) fn take(&self, id: u32) -> Option<UnderWay> {
+        let mut state = self.state.borrow_mut();
+        let index = (id & 0xffff) as usize;
+        let place = state.places.get_mut(index)?;
+        if id_of(index, place.used) != id {
+            return None;
+        }
+        let request = place.request.take()?;
+        place.used = place.used.wrapping_add(1);
+        state.free.push(index as u16);
+        self.under_way.set(self.under_way.get().saturating_sub(1));
+        Some(request)
+    }
+
+    /// Takes all requests that `which` wants, with their ids.
+    fn take_all(&self, which: impl Fn(&Job) -> bool) -> Vec<(u32, UnderWay)> {
+        let ids: Vec<u32> = {
+            let state = self.state.borrow();
+            let places = state.places.iter().enumerate();
+            let wanted = places.filter(|(_, place)| {
+                let request = place.request.as_ref();
+                request.is_some_and(|request| which(&request.job))
+            });
+            wanted
+                .map(|(index, place)| id_of(index, place.used))
+                .collect()
+        };
+        let taken = ids.into_iter().map(|id| Some((id, self.take(id)?)));
+        taken.flatten().collect()
+    }
+
+    /// Tells the member that nobody waits for that answer.
+    fn send_cancel(&self, id: u32, request: &UnderWay) {
+        let mut state = self.state.borrow_mut();
+        let before = state.out.len();
+        let version = request.job.question.version.min(request.way.version);
+        let cancel = Content::CancelRequest { request_id: id };
+        // Nothing in it depends on the version, so it cannot fail.
+        let _ = cancel.encode(version, Endian::NATIVE, &mut state.out);
+        state.appended += (state.out.len() - before) as u64;
+        drop(state);
+        self.wake();
+    }
+
+    pub(super) fn cancel(&self, relay: &Relay, client: u64, request_id: Option<u32>) {
+        if self.under_way() == 0 {
+            return;
+        }
+        let of_client = |job: &Job| {
+            job.client == client && request_id.is_none_or(|id| id == job.question.request_id)
+        };
+        for (id, request) in self.take_all(of_client) {
+            self.send_cancel(id, &request);
+            relay.done(request.job);
+        }
+    }
+
+    /// Looks at time limits.
+    pub(super) fn tick(&self, relay: &Relay, now: Instant) {
+        if self.under_way() == 0 {
+            let mut state = self.state.borrow_mut();
+            if now.since(state.used) >= relay.settings.idle_timeout && state.out.is_empty() {
+                state.closing = true;
+                drop(state);
+                // From here on nobody sends over it.
+                self.leave_pool();
+                self.wake();
+            }
+            return;
+        }
+        self.state.borrow_mut().used = now;
+        for (id, mut request) in self.take_all(|job| job.deadline <= now) {
+            self.send_cancel(id, &request);
+            count(&relay.counters.timeouts);
+            request.job.finish(Outcome::Failure, now);
+            let exception = SystemException::new(Kind::Timeout);
+            relay.refuse(request.job, exception.completed(Completion::Maybe));
+        }
+    }
+
+    /// One turn: sends, reads and handles what is there, up to a bound.
+    fn turn(&self, wire: &mut Wire, cx: &mut Context<'_>) -> Poll<End> {
+        let Some(relay) = self.relay.upgrade() else {
+            return Poll::Ready(End::Idle);
+        };
+        match &mut *self.waker.borrow_mut() {
+            Some(waker) => waker.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+        let mut budget = REPLIES_PER_TURN;
+        loop {
+            let mut state = self.state.borrow_mut();
+            match wire.send(cx, &mut state.out) {
+                Ok(sent) => state.sent += sent as u64,
+                Err(error) => return Poll::Ready(End::Broken(error.to_string())),
+            }
+            if state.closing {
+                return Poll::Ready(End::Idle);
+            }
+            drop(state);
+            if budget == 0 {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let now = relay.clock.now();
+            let handle = |message: Message<'_>| relay.answer(self, message, now);
+            match wire.receive(cx, &mut budget, handle) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(Stop::Handler(end))) => return Poll::Ready(end),
+                Poll::Ready(Err(Stop::NotValid(error))) => {
+                    return Poll::Ready(End::Broken(error.to_string()));
+                }
+                Poll::Ready(Err(Stop::Gone(error))) => {
+                    let error = error.map_or("closed".into(), |error| error.to_string());
+                    return Poll::Ready(End::Broken(error));
+                }
+            }
+        }
+    }
+
+    fn leave_pool(&self) {
+        if let Some(pool) = self.pool.upgrade() {
+            pool.remove(self);
+        }
+    }
+
+    /// The connection is over: what is under way is sent again or given up.
+    fn end(&self, end: End) {
+        self.leave_pool();
+        self.waker.take();
+        let Some(relay) = self.relay.upgrade() else {
+            return;
+        };
+        relay.counters.open.fetch_sub(1, Ordering::Relaxed);
+        let (name, port) = self.way.addresses.first().cloned().unwrap_or_default();
+        match &end {
+            End::NotConnected(error) => {
+                tracing::debug!("CORBA: cannot connect to {name}:{port}: {error}");
+            }
+            End::Broken(error) => {
+                tracing::debug!("CORBA: lost the connection to {name}:{port}: {error}");
+            }
+            End::Closed | End::Idle => {}
+        }
+        let now = relay.clock.now();
+        let sent = self.state.borrow().sent;
+        for (_, request) in self.take_all(|_| true) {
+            let UnderWay {
+                mut job,
+                member,
+                way,
+                begins,
+            } = request;
+            match &end {
+                End::NotConnected(_) => {
+                    member.way_failed(&way);
+                    job.finish(Outcome::Failure, now);
+                    relay.send_again(job, now);
+                }
+                // It has done nothing wrong, and may have the next one.
+                End::Closed | End::Idle => {
+                    job.bound = None;
+                    relay.send_again(job, now);
+                }
+                End::Broken(_) if begins >= sent => {
+                    job.finish(Outcome::Failure, now);
+                    relay.send_again(job, now);
+                }
+                End::Broken(_) => {
+                    member.way_failed(&way);
+                    job.finish(Outcome::Failure, now);
+                    let exception = SystemException::new(Kind::CommFailure);
+                    relay.refuse(job, exception.completed(Completion::Maybe));
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    /// A place that is free; there are never more than [`MOST`] in use.
+    fn free_place(&mut self) -> usize {
+        if let Some(place) = self.free.pop() {
+            return usize::from(place);
+        }
+        self.places.push(Place::default());
+        self.places.len() - 1
+    }
+}
+
+/// Connects to the first address that can be connected to.
+async fn connect(way: &Way) -> io::Result<TcpStream> {
+    let mut failed = io::ErrorKind::AddrNotAvailable.into();
+    for (host, port) in &way.addresses {
+        match TcpStream::connect((host.as_str(), *port)).await {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
