@@ -65,12 +65,16 @@ impl Any {
         &self.type_code
     }
 
+    /// The value as CDR, in the byte order of this machine and in the form of GIOP 1.2.
+    pub fn value(&self) -> Reader<'_> {
+        Reader::new(&self.value, Endian::NATIVE)
+    }
+
     /// The value, if its type is `T` apart from aliases. `same_id` says which repository
     /// ids are the same, as in [`TypeCode::equivalent_if`].
     pub fn get_if<T: Idl>(&self, same_id: impl Fn(&str, &str) -> bool) -> Option<T> {
         let same = self.type_code.equivalent_if(&T::type_code(), same_id);
-        let mut reader = Reader::new(&self.value, Endian::NATIVE);
-        same.then(|| T::read(&mut reader).ok()).flatten()
+        same.then(|| T::read(&mut self.value()).ok()).flatten()
     }
 
     /// The value, if its type is `T` apart from aliases.
@@ -81,9 +85,7 @@ impl Any {
     /// The value, if it is a reference to an object, of whatever interface.
     pub fn reference(&self) -> Option<Ior> {
         match self.type_code.unaliased().kind() {
-            Kind::ObjRef | Kind::Component | Kind::Home => {
-                Ior::read(&mut Reader::new(&self.value, Endian::NATIVE)).ok()
-            }
+            Kind::ObjRef | Kind::Component | Kind::Home => Ior::read(&mut self.value()).ok(),
             _ => None,
         }
     }
@@ -113,7 +115,7 @@ impl Any {
     pub fn write(&self, writer: &mut Writer) {
         self.type_code.write(writer);
         let mut walk = Walk { left: usize::MAX };
-        let mut reader = Reader::new(&self.value, Endian::NATIVE);
+        let mut reader = self.value();
         let (nodes, root) = (self.type_code.nodes(), self.type_code.root());
         let walked = walk.value(nodes, root, &mut reader, writer, 0);
         // It was walked in the same way when it came in.
@@ -310,9 +312,15 @@ impl Walk {
                 bounded(*bound, len, at)
             }
             Some(Node::Fixed { digits, .. }) => {
-                let bytes = reader.take(usize::from(digits / 2) + 1, "fixed")?;
-                writer.write_raw(bytes);
-                match is_packed_decimal(bytes, *digits) {
+                // JacORB leaves zeros at the start out; the sign is at the end all the same.
+                let most = usize::from(digits / 2) + 1;
+                let mut following = reader.rest().iter().take(most);
+                let end = following.position(|byte| byte & 0xf > 9);
+                let len = end.map_or(most, |end| end + 1);
+                let mut bytes = vec![0; most - len];
+                bytes.extend(reader.take(len, "fixed")?);
+                writer.write_raw(&bytes);
+                match is_packed_decimal(&bytes, *digits) {
                     true => Ok(()),
                     false => invalid("fixed", format!("{bytes:02x?}")),
                 }
@@ -329,9 +337,20 @@ impl Walk {
                 }
                 _ => invalid("value in Any", format!("{name}, which stays where it is")),
             },
-            Some(Node::Struct { kind, members, .. }) => {
-                if *kind == Kind::Except {
-                    writer.write_string_bytes(reader.read_string_bytes("repository id")?);
+            Some(Node::Struct {
+                kind, id, members, ..
+            }) => {
+                // An exception's members follow its repository id, as in a reply. omniORB
+                // leaves it out in an Any. It is kept as it came.
+                let mut ahead = reader.clone();
+                let mut has_id = || {
+                    ahead
+                        .read_string_bytes("id")
+                        .is_ok_and(|got| got == id.as_bytes())
+                };
+                if *kind == Kind::Except && !id.is_empty() && has_id() {
+                    *reader = ahead;
+                    writer.write_string(id);
                 }
                 for member in members {
                     self.value(nodes, member.of, reader, writer, depth + 1)?;

@@ -117,8 +117,13 @@ impl Types<'_, '_> {
                 self.open.push(reference);
                 let members = self.members(depth + 1);
                 self.open.pop();
+                // Exceptions are never members: one that begins with itself is ambiguous.
+                let (kind, id) = match depth == 0 && self.dice.roll(2) == 1 {
+                    true => (Kind::Except, "IDL:x/E:1.0".into()),
+                    false => (Kind::Struct, id),
+                };
                 Node::Struct {
-                    kind: [Kind::Struct, Kind::Except][self.dice.roll(2)],
+                    kind,
                     id,
                     name,
                     members,
@@ -257,13 +262,15 @@ fn a_value(types: &TypeCode, of: Ref, dice: &mut Dice<'_>, writer: &mut Writer, 
                 writer.write_bool(is_reference);
             }
             match is_reference {
-                true => Ior::iiop("IDL:x/Y:1.0", "host", 4711, b"key").write(writer),
+                true => Ior::iiop("IDL:x/Z:1.0", "host", 4711, b"key").write(writer),
                 false => writer.write_u32(0),
             }
         }
-        Node::Struct { kind, members, .. } => {
-            if *kind == Kind::Except {
-                writer.write_string("IDL:x/E:1.0");
+        Node::Struct {
+            kind, id, members, ..
+        } => {
+            if *kind == Kind::Except && dice.roll(2) == 0 {
+                writer.write_string(id);
             }
             for member in members {
                 a_value(types, member.of, dice, writer, depth + 1);
@@ -564,7 +571,9 @@ fn values_that_their_type_does_not_have_are_refused() {
     refused(&text(2, "abc"), "more than 2");
     let fixed = |bytes: &[u8]| [&[0, 0, 0, 28, 0, 4, 0, 2], bytes].concat();
     assert!(read(&fixed(&[0x01, 0x23, 0x4c])).is_ok());
+    assert_eq!(read(&fixed(&[0x4c])), read(&fixed(&[0, 0, 0x4c])));
     refused(&fixed(&[0x11, 0x23, 0x4c]), "fixed");
+    refused(&fixed(&[0, 0, 0x01, 0x4c]), "fixed");
     refused(&fixed(&[0x01, 0x2a, 0x4c]), "fixed");
     refused(&fixed(&[0x01, 0x23, 0x4f]), "fixed");
     let local = complex(33, |inner| {
