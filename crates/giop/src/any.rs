@@ -16,9 +16,9 @@ use crate::typecode::{Kind, Node, Ref, Switch, TypeCode, unalias};
 /// How deep values (structs, sequences, Anys in Anys) may be nested.
 pub const MAX_DEPTH: usize = 64;
 
-/// How many parts of a value may take no bytes, such as empty structs; beyond that the
-/// work for a value is bounded by its bytes.
-pub const MAX_EMPTY: usize = 4096;
+/// How many parts of a value may take no bytes, such as empty structs in a sequence. The
+/// work for the others is bounded by their bytes and [`MAX_DEPTH`].
+pub const MAX_EMPTY: usize = 1024;
 
 /// A type that can be put into an Any: those that IDL describes.
 pub trait Idl: Sized {
@@ -97,12 +97,7 @@ impl Any {
     /// only to who knows their class.
     pub fn read(reader: &mut Reader<'_>) -> Result<Any, CdrError> {
         let type_code = TypeCode::read(reader)?;
-        let mut walk = Walk {
-            left: reader
-                .remaining()
-                .saturating_mul(8)
-                .saturating_add(MAX_EMPTY),
-        };
+        let mut walk = Walk::default();
         let mut writer = Writer::new(Endian::NATIVE);
         walk.value(type_code.nodes(), type_code.root(), reader, &mut writer, 0)?;
         Ok(Any {
@@ -114,7 +109,7 @@ impl Any {
     /// Writes it.
     pub fn write(&self, writer: &mut Writer) {
         self.type_code.write(writer);
-        let mut walk = Walk { left: usize::MAX };
+        let mut walk = Walk::default();
         let mut reader = self.value();
         let (nodes, root) = (self.type_code.nodes(), self.type_code.root());
         let walked = walk.value(nodes, root, &mut reader, writer, 0);
@@ -266,12 +261,35 @@ impl<T: Idl> Idl for Vec<T> {
 }
 
 /// Copies values from one form into another.
+#[derive(Default)]
 struct Walk {
-    /// How many parts may still come.
-    left: usize,
+    /// How many parts took no bytes.
+    empty: usize,
 }
 
 impl Walk {
+    /// Copies a part of a value.
+    fn part(
+        &mut self,
+        nodes: &[Node],
+        of: Ref,
+        reader: &mut Reader<'_>,
+        writer: &mut Writer,
+        depth: usize,
+    ) -> Result<(), CdrError> {
+        let at = reader.position();
+        self.value(nodes, of, reader, writer, depth)?;
+        self.empty += usize::from(reader.position() == at);
+        match self.empty > MAX_EMPTY {
+            true => Err(CdrError::TooLarge {
+                what: "number of empty parts of a value",
+                at,
+                most: MAX_EMPTY,
+            }),
+            false => Ok(()),
+        }
+    }
+
     fn value(
         &mut self,
         nodes: &[Node],
@@ -281,14 +299,13 @@ impl Walk {
         depth: usize,
     ) -> Result<(), CdrError> {
         let at = reader.position();
-        let too_large = |what, most| CdrError::TooLarge { what, at, most };
         if depth > MAX_DEPTH {
-            return Err(too_large("nesting of a value", MAX_DEPTH));
+            return Err(CdrError::TooLarge {
+                what: "nesting of a value",
+                at,
+                most: MAX_DEPTH,
+            });
         }
-        let Some(left) = self.left.checked_sub(1) else {
-            return Err(too_large("number of empty parts of a value", MAX_EMPTY));
-        };
-        self.left = left;
         let node = match unalias(nodes, of) {
             Some(Ref::Basic(kind)) => return self.basic(kind, reader, writer, depth),
             Some(Ref::Node(node)) => nodes.get(node as usize),
@@ -353,7 +370,7 @@ impl Walk {
                     writer.write_string(id);
                 }
                 for member in members {
-                    self.value(nodes, member.of, reader, writer, depth + 1)?;
+                    self.part(nodes, member.of, reader, writer, depth + 1)?;
                 }
                 Ok(())
             }
@@ -375,7 +392,7 @@ impl Walk {
                     .map(|(_, arm)| arm)
                     .or_else(|| arms.get(default?));
                 match arm {
-                    Some((_, arm)) => self.value(nodes, arm.of, reader, writer, depth + 1),
+                    Some((_, arm)) => self.part(nodes, arm.of, reader, writer, depth + 1),
                     None => Ok(()),
                 }
             }
@@ -400,7 +417,7 @@ impl Walk {
                     return Ok(());
                 }
                 for _ in 0..len {
-                    self.value(nodes, *element, reader, writer, depth + 1)?;
+                    self.part(nodes, *element, reader, writer, depth + 1)?;
                 }
                 Ok(())
             }

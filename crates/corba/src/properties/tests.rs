@@ -449,3 +449,14 @@ fn a_state_file_that_is_damaged_is_refused() {
     assert!(refused(&of(&seven)).contains("cannot have this value"));
     assert!(refused(&of(&seven).replace("Style", "Fashion")).contains("not supported"));
 }
+
+#[test]
+fn the_manual_knows_every_property_and_its_values() {
+    let manual = include_str!("../../../../docs/corba.md");
+    for (name, _) in NAMES {
+        assert!(manual.contains(&format!("| `{name}` |")), "{name}");
+    }
+    for (name, _) in GRANULARITIES {
+        assert!(manual.contains(&format!("`{name}`")), "{name}");
+    }
+}

@@ -529,6 +529,12 @@ fn elements_without_bytes_are_counted() {
         inner.write_u32(u32::MAX);
     });
     refused(array.bytes(), "empty parts");
+    // Anys that are empty have bytes all the same: their TypeCodes.
+    let mut writer = Writer::new(Endian::Big);
+    Vec::<Any>::type_code().write(&mut writer);
+    writer.write_u32(5000);
+    (0..5000).for_each(|_| writer.write_u32(0));
+    assert!(read(writer.bytes()).is_ok());
 }
 
 #[test]
