@@ -72,6 +72,9 @@ enum Which {
 /// that StrategyInfo describes.
 pub const STRATEGY: &str = "org.omg.CosLoadBalancing.Strategy";
 
+/// Name of the property that names a group.
+pub const GROUP_NAME: &str = "org.evenkeel.GroupName";
+
 const NAMES: [(&str, Which); 15] = [
     (
         "org.omg.PortableGroup.MembershipStyle",
@@ -97,7 +100,7 @@ const NAMES: [(&str, Which); 15] = [
         Which::CustomStrategy,
     ),
     ("org.evenkeel.Fallback", Which::Fallback),
-    ("org.evenkeel.GroupName", Which::GroupName),
+    (GROUP_NAME, Which::GroupName),
     ("org.evenkeel.Granularity", Which::Granularity),
     ("org.evenkeel.Adaptive", Which::Adaptive),
     ("org.evenkeel.RebindInterval", Which::RebindInterval),
@@ -138,6 +141,16 @@ pub struct PropertySet {
 }
 
 impl PropertySet {
+    /// Nothing is set.
+    pub const EMPTY: PropertySet = PropertySet {
+        entries: BTreeMap::new(),
+    };
+
+    /// Whether nothing is set.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Reads properties that are to be set at `place`.
     ///
     /// One that is not known, or not at this place, is UnsupportedProperty; a value that

@@ -41,6 +41,35 @@ impl LoadManager {
             }
             "delete_object" => none(self.delete_object(&Any::read(from)?).await?),
 
+            "set_default_properties" => none(self.set_default_properties(&Vec::read(from)?).await?),
+            "get_default_properties" => {
+                let properties = self.get_default_properties();
+                one(&|w| properties.write(w))
+            }
+            "remove_default_properties" => {
+                none(self.remove_default_properties(&Vec::read(from)?).await?)
+            }
+            "set_type_properties" => {
+                let (type_id, given) = (String::read(from)?, Vec::read(from)?);
+                none(self.set_type_properties(type_id, &given).await?)
+            }
+            "get_type_properties" => {
+                let properties = self.get_type_properties(&String::read(from)?);
+                one(&|w| properties.write(w))
+            }
+            "remove_type_properties" => {
+                let (type_id, names) = (String::read(from)?, Vec::read(from)?);
+                none(self.remove_type_properties(&type_id, &names).await?)
+            }
+            "set_properties_dynamically" => {
+                let (group, given) = (Ior::read(from)?, Vec::read(from)?);
+                none(self.set_properties_dynamically(&group, &given).await?)
+            }
+            "get_properties" => {
+                let properties = self.get_properties(&Ior::read(from)?)?;
+                one(&|w| properties.write(w))
+            }
+
             "add_member" => {
                 let (group, at, member) = (Ior::read(from)?, Name::read(from)?, Ior::read(from)?);
                 object(self.add_member(&group, &at, member).await?)

@@ -16,7 +16,8 @@ use crate::directory::Reference;
 use crate::exceptions::UserException;
 use crate::keys::Key;
 use crate::name::Name;
-use crate::types::Properties;
+use crate::properties::{GROUP_NAME, Place};
+use crate::types::{Properties, value_of};
 
 /// Most object groups.
 const MOST_GROUPS: usize = 100_000;
@@ -85,6 +86,8 @@ impl LoadManager {
         if type_id.is_empty() {
             return Err(Kind::BadParam.into());
         }
+        let properties = self.checked(&criteria, Place::Creation).await?;
+        self.check_name(&criteria)?;
         let (id, group) = self
             .change(|state| {
                 if state.groups.len() >= MOST_GROUPS {
@@ -97,7 +100,7 @@ impl LoadManager {
                 let group = Arc::new(ObjectGroup {
                     type_id,
                     creation,
-                    properties: criteria,
+                    properties,
                     members: Vec::new(),
                 });
                 state.groups.insert(id, Arc::clone(&group));
@@ -106,6 +109,23 @@ impl LoadManager {
             .await?;
         info!(id, type_id = group.type_id, "object group created");
         Ok((self.group_reference(id, &group), Any::new(&group.creation)))
+    }
+
+    /// A name that another group has already, whoever's it is, is InvalidProperty.
+    fn check_name(&self, criteria: &Properties) -> Result<(), Raise> {
+        let named = criteria
+            .iter()
+            .find(|p| p.nam.as_simple() == Some(GROUP_NAME));
+        let Some((property, name)) = named.and_then(|p| Some((p, value_of::<String>(&p.val)?)))
+        else {
+            return Ok(());
+        };
+        let handles = self.manager().handles();
+        let taken = handles.iter().any(|h| **h.current.load().name() == *name);
+        match taken {
+            true => Err(UserException::InvalidProperty(property.clone()).into()),
+            false => Ok(()),
+        }
     }
 
     pub(super) async fn delete_object(&self, creation: &Any) -> Result<(), Raise> {

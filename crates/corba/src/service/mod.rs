@@ -9,6 +9,7 @@
 mod dispatch;
 mod groups;
 mod loads;
+mod properties;
 pub mod raise;
 pub mod state;
 pub mod store;
@@ -30,9 +31,11 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::call::{Call, Outcome};
+use crate::custom::{self, Customs};
 use crate::directory::{Directory, Entry};
 use crate::interfaces::Interface;
 use crate::keys::{Key, MANAGER};
+use crate::properties::GROUP_PREFIX;
 use raise::Raise;
 use state::{ObjectGroup, State};
 use store::Store;
@@ -54,6 +57,7 @@ pub struct LoadManager {
     manager: Arc<Manager>,
     directory: Arc<Directory>,
     client: Client,
+    customs: Arc<Customs>,
     /// Where operations are carried out.
     runtime: Handle,
     settings: ArcSwap<Settings>,
@@ -112,7 +116,14 @@ impl LoadManager {
         let state = Arc::new(state);
         let (store, writing) = Store::new(settings.state_file.clone(), Arc::clone(&state));
         parts.runtime.spawn(writing);
+        let directory = Arc::clone(&parts.directory);
+        let told = custom::follow_loads(directory, parts.manager.clock());
+        parts.runtime.spawn(told);
+        let reference = manager_reference(&settings, &address);
+        let timeout = settings.custom_strategy_timeout;
+        let (orb, clock) = (parts.client.clone(), parts.manager.clock());
         let this = LoadManager {
+            customs: Customs::new(orb, clock, reference, timeout),
             manager: parts.manager,
             directory: parts.directory,
             client: parts.client,
@@ -140,6 +151,7 @@ impl LoadManager {
     /// As in [`LoadManager::open`]; nothing has changed then.
     pub fn configure(&self, settings: Arc<Settings>, address: Address) -> Result<(), ApplyError> {
         let mut owned = self.lock();
+        self.customs.set_timeout(settings.custom_strategy_timeout);
         let before = (
             self.settings.swap(settings),
             self.address.swap(Arc::new(address)),
@@ -217,8 +229,7 @@ impl LoadManager {
 
     /// Its own reference.
     pub fn reference(&self) -> Ior {
-        let type_id = Interface::LoadManager.id(&self.settings().repository_prefix);
-        self.reference_of(&type_id, MANAGER)
+        manager_reference(&self.settings(), &self.address())
     }
 
     /// The reference of an object group.
@@ -272,7 +283,7 @@ impl LoadManager {
         let groups: Vec<(u64, GroupConfig)> = next
             .groups
             .iter()
-            .map(|(id, group)| (*id, config_of(*id, group, &settings)))
+            .map(|(id, group)| (*id, config_of(*id, group, &next, &settings)))
             .collect();
         let names: Vec<(u64, String)> =
             groups.iter().map(|(id, g)| (*id, g.name.clone())).collect();
@@ -287,7 +298,10 @@ impl LoadManager {
             .map(|handle| (Arc::clone(handle.current.load().name()), handle))
             .collect();
         let address = self.address();
-        let readdressed = owned.address.as_ref() != Some(&address);
+        // What else entries are made of than their group.
+        let all_anew = owned.address.as_ref() != Some(&address)
+            || owned.state.defaults != next.defaults
+            || owned.state.types != next.types;
         let mut entries = HashMap::with_capacity(names.len());
         for (id, name) in names {
             let (Some(group), Some(handle)) = (next.groups.get(&id), handles.get(&*name)) else {
@@ -298,11 +312,17 @@ impl LoadManager {
                 Some((of, entry))
                     if Arc::ptr_eq(of, group)
                         && Arc::ptr_eq(&entry.handle, handle)
-                        && !readdressed =>
+                        && !all_anew =>
                 {
                     Arc::clone(entry)
                 }
-                _ => Arc::new(self.entry_of(id, group, handle, before.map(|(_, entry)| &**entry))),
+                _ => Arc::new(self.entry_of(
+                    id,
+                    group,
+                    &next,
+                    handle,
+                    before.map(|(_, entry)| &**entry),
+                )),
             };
             entries.insert(id, (Arc::clone(group), entry));
         }
@@ -318,6 +338,7 @@ impl LoadManager {
         &self,
         id: u64,
         group: &ObjectGroup,
+        state: &State,
         handle: &Arc<GroupHandle>,
         before: Option<&Entry>,
     ) -> Entry {
@@ -326,8 +347,10 @@ impl LoadManager {
             .map(|member| (&*member.location, &member.reference))
             .collect();
         let member = |name: &str| references.get(name).map(|known| Arc::clone(known));
+        let custom = state.effective(group).custom_strategy;
+        let custom = custom.map(|strategy| self.customs.get(&strategy));
         let reference = self.group_reference(id, group);
-        Entry::new(id, reference, Arc::clone(handle), member, None, before)
+        Entry::new(id, reference, Arc::clone(handle), member, custom, before)
     }
 
     /// Keeps the locations that are known without a member.
@@ -338,14 +361,24 @@ impl LoadManager {
     }
 }
 
+fn manager_reference(settings: &Settings, address: &Address) -> Ior {
+    let type_id = Interface::LoadManager.id(&settings.repository_prefix);
+    Ior::iiop(&type_id, &address.host, address.port, MANAGER)
+}
+
 /// What a group is for Evenkeel's manager.
-fn config_of(id: u64, group: &ObjectGroup, settings: &Settings) -> GroupConfig {
+fn config_of(id: u64, group: &ObjectGroup, state: &State, settings: &Settings) -> GroupConfig {
     let members = group.members.iter();
-    GroupConfig {
-        name: format!("corba-{id}"),
-        members: members
-            .map(|member| MemberConfig::referred(&member.location))
-            .collect(),
+    let members = members.map(|member| MemberConfig::referred(&member.location));
+    let counts = state.effective(group);
+    let mut config = GroupConfig {
+        members: members.collect(),
         ..settings.groups.clone()
-    }
+    };
+    counts.apply(&mut config);
+    config.name = match counts.group_name {
+        Some(name) => name,
+        None => format!("{GROUP_PREFIX}{id}"),
+    };
+    config
 }

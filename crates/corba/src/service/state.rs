@@ -9,7 +9,7 @@ use evenkeel_giop::ior::Ior;
 
 use crate::directory::Reference;
 use crate::exceptions::UserException;
-use crate::types::Properties;
+use crate::properties::{self, EffectiveSettings, PropertySet};
 
 /// Everything that outlives the process. Cheap to clone: a change clones what it changes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -25,9 +25,9 @@ pub struct State {
     /// Load alerts by location.
     pub alerts: BTreeMap<String, Arc<Ior>>,
     /// The default properties.
-    pub defaults: Arc<Properties>,
+    pub defaults: Arc<PropertySet>,
     /// Properties of groups by the repository id of their interface.
-    pub types: BTreeMap<String, Arc<Properties>>,
+    pub types: BTreeMap<String, Arc<PropertySet>>,
 }
 
 /// An object group.
@@ -38,7 +38,7 @@ pub struct ObjectGroup {
     /// By which its creator deletes it.
     pub creation: u32,
     /// Its own properties.
-    pub properties: Properties,
+    pub properties: PropertySet,
     /// Its members, in the order in which they came.
     pub members: Vec<GroupMember>,
 }
@@ -83,6 +83,18 @@ impl State {
     pub fn group(&self, id: u64) -> Result<&Arc<ObjectGroup>, UserException> {
         let group = self.groups.get(&id);
         group.ok_or(UserException::ObjectGroupNotFound)
+    }
+
+    /// The properties of the groups with that interface.
+    pub fn of_type(&self, type_id: &str) -> &PropertySet {
+        static NONE: PropertySet = PropertySet::EMPTY;
+        self.types.get(type_id).map_or(&NONE, |set| set)
+    }
+
+    /// What counts for a group.
+    pub fn effective(&self, group: &ObjectGroup) -> EffectiveSettings {
+        let of_type = self.of_type(&group.type_id);
+        properties::effective(&group.properties, of_type, &self.defaults)
     }
 
     /// The same to be changed.

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use evenkeel_giop::any::Any;
-use evenkeel_giop::cdr::{Endian, Reader, Writer};
 use evenkeel_giop::ior::Ior;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -21,7 +20,7 @@ use tracing::error;
 use super::state::{GroupMember, Made, ObjectGroup, State};
 use crate::directory::Reference;
 use crate::name::Name;
-use crate::types::{Properties, Property};
+use crate::properties::PropertySet;
 
 /// What this program writes.
 const VERSION: u32 = 1;
@@ -39,8 +38,8 @@ struct Document {
     groups: Vec<GroupEntry>,
     monitors: BTreeMap<String, String>,
     alerts: BTreeMap<String, String>,
-    default_properties: Vec<PropertyEntry>,
-    type_properties: BTreeMap<String, Vec<PropertyEntry>>,
+    default_properties: PropertySet,
+    type_properties: BTreeMap<String, PropertySet>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -49,7 +48,7 @@ struct GroupEntry {
     id: u64,
     type_id: String,
     creation: u32,
-    properties: Vec<PropertyEntry>,
+    properties: PropertySet,
     members: Vec<MemberEntry>,
 }
 
@@ -67,13 +66,6 @@ struct MemberEntry {
 struct FactoryEntry {
     reference: String,
     creation: String,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PropertyEntry {
-    name: String,
-    value: String,
 }
 
 /// Why there is no state to go on with. The file is left as it is.
@@ -176,7 +168,7 @@ impl Document {
             id: *id,
             type_id: group.type_id.clone(),
             creation: group.creation,
-            properties: entries(&group.properties),
+            properties: group.properties.clone(),
             members: group.members.iter().map(MemberEntry::of).collect(),
         };
         let types = state.types.iter();
@@ -187,8 +179,8 @@ impl Document {
             groups: state.groups.iter().map(group).collect(),
             monitors: references(&state.monitors),
             alerts: references(&state.alerts),
-            default_properties: entries(&state.defaults),
-            type_properties: types.map(|(id, of)| (id.clone(), entries(of))).collect(),
+            default_properties: (*state.defaults).clone(),
+            type_properties: types.map(|(id, of)| (id.clone(), (**of).clone())).collect(),
         }
     }
 
@@ -212,15 +204,14 @@ impl Document {
                 .collect::<Result<BTreeMap<_, _>, String>>()
         };
         let types = self.type_properties.into_iter();
-        let types = types.map(|(id, of)| Ok((id, Arc::new(properties(of)?))));
         Ok(State {
             next_group: self.next_group,
             next_creation: self.next_creation,
             groups,
             monitors: references(self.monitors)?,
             alerts: references(self.alerts)?,
-            defaults: Arc::new(properties(self.default_properties)?),
-            types: types.collect::<Result<_, String>>()?,
+            defaults: Arc::new(self.default_properties),
+            types: types.map(|(id, of)| (id, Arc::new(of))).collect(),
         })
     }
 }
@@ -249,7 +240,7 @@ impl GroupEntry {
         Ok(ObjectGroup {
             type_id: self.type_id,
             creation: self.creation,
-            properties: properties(self.properties)?,
+            properties: self.properties,
             members,
         })
     }
@@ -262,7 +253,7 @@ impl MemberEntry {
             reference: member.reference.ior().to_string(),
             factory: member.made.as_ref().map(|made| FactoryEntry {
                 reference: made.factory.to_string(),
-                creation: hex(&made.creation),
+                creation: made.creation.to_string(),
             }),
         }
     }
@@ -275,51 +266,12 @@ fn location(text: String) -> Result<String, String> {
     }
 }
 
+fn any(text: &str) -> Result<Any, String> {
+    text.parse::<Any>().map_err(|error| error.to_string())
+}
+
 fn reference(text: &str) -> Result<Ior, String> {
     text.parse::<Ior>().map_err(|error| error.to_string())
-}
-
-fn entries(properties: &Properties) -> Vec<PropertyEntry> {
-    let entry = |property: &Property| PropertyEntry {
-        name: property.nam.to_string(),
-        value: hex(&property.val),
-    };
-    properties.iter().map(entry).collect()
-}
-
-fn properties(entries: Vec<PropertyEntry>) -> Result<Properties, String> {
-    let property = |entry: PropertyEntry| {
-        let value = any(&entry.value).map_err(|error| format!("{}: {error}", entry.name))?;
-        Ok(Property {
-            nam: entry
-                .name
-                .parse::<Name>()
-                .map_err(|error| error.to_string())?,
-            val: value,
-        })
-    };
-    entries.into_iter().map(property).collect()
-}
-
-/// An Any as an encapsulation in hexadecimal digits, like a reference.
-fn hex(any: &Any) -> String {
-    let mut writer = Writer::encapsulation(Endian::NATIVE);
-    any.write(&mut writer);
-    let digits = writer.bytes().iter().map(|byte| format!("{byte:02x}"));
-    digits.collect()
-}
-
-fn any(hex: &str) -> Result<Any, String> {
-    let wrong = || "a value is no encapsulation in hexadecimal digits".to_owned();
-    let digits = hex.as_bytes().chunks(2).map(|pair| {
-        let pair = std::str::from_utf8(pair)
-            .ok()
-            .filter(|pair| pair.len() == 2);
-        pair.and_then(|pair| u8::from_str_radix(pair, 16).ok())
-    });
-    let bytes: Vec<u8> = digits.collect::<Option<_>>().ok_or_else(wrong)?;
-    let mut reader = Reader::of_encapsulation(&bytes).map_err(|_| wrong())?;
-    Any::read(&mut reader).map_err(|error| error.to_string())
 }
 
 /// Replaces the file at `path`.
@@ -410,6 +362,8 @@ async fn write(path: PathBuf, state: Arc<State>) -> Result<(), Arc<str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::properties::Place;
+    use crate::types::Property;
 
     fn state() -> State {
         let member = |location: &str, made| GroupMember {
@@ -419,11 +373,12 @@ mod tests {
         };
         let factory = Ior::iiop("IDL:F:1.0", "f", 2, b"f");
         let creation = Any::new(&7u32);
-        let property = Property::new("org.omg.x", &0.5f32);
+        let property = vec![Property::new("org.evenkeel.MoveShare", &0.5f32)];
+        let property = PropertySet::read(&property, Place::Default).unwrap();
         let group = ObjectGroup {
             type_id: "IDL:Stock/Factory:1.0".into(),
             creation: 3,
-            properties: vec![property.clone()],
+            properties: property.clone(),
             members: vec![
                 member("host1", None),
                 member(
@@ -441,8 +396,8 @@ mod tests {
             groups: [(99, Arc::new(group))].into(),
             monitors: [("host1".into(), Arc::new(factory.clone()))].into(),
             alerts: [("host2".into(), Arc::new(factory))].into(),
-            defaults: Arc::new(vec![property.clone()]),
-            types: [("IDL:T:1.0".into(), Arc::new(vec![property]))].into(),
+            defaults: Arc::new(property.clone()),
+            types: [("IDL:T:1.0".into(), Arc::new(property))].into(),
         }
     }
 

@@ -1,0 +1,196 @@
+//! `PortableGroup::PropertyManager`: what groups can be told, at three levels.
+
+use std::sync::Arc;
+
+use evenkeel_giop::any::Any;
+use evenkeel_giop::client::Call;
+use evenkeel_giop::exception::Kind;
+use evenkeel_giop::ior::Ior;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::LoadManager;
+use super::groups::may_be_alive;
+use super::raise::Raise;
+use super::state::State;
+use crate::exceptions::UserException;
+use crate::interfaces::Interface;
+use crate::keys::{Key, Level};
+use crate::properties::{Place, PropertySet, STRATEGY, merged};
+use crate::types::{Properties, Property};
+
+/// Most types that have properties of their own.
+const MOST_TYPES: usize = 10_000;
+
+impl LoadManager {
+    pub(super) async fn set_default_properties(&self, given: &Properties) -> Result<(), Raise> {
+        let set = self.checked(given, Place::Default).await?;
+        self.change(|state| {
+            Arc::make_mut(&mut state.defaults).set(set);
+            Ok(())
+        })
+        .await?;
+        info!("default properties of object groups changed");
+        Ok(())
+    }
+
+    pub(super) fn get_default_properties(&self) -> Properties {
+        let state = self.state();
+        self.with_strategy(state.defaults.properties(), &state.defaults, Level::Default)
+    }
+
+    pub(super) async fn remove_default_properties(&self, names: &Properties) -> Result<(), Raise> {
+        self.change(|state| Ok(Arc::make_mut(&mut state.defaults).remove(names)?))
+            .await
+    }
+
+    pub(super) async fn set_type_properties(
+        &self,
+        type_id: String,
+        given: &Properties,
+    ) -> Result<(), Raise> {
+        let set = self.checked(given, Place::Type).await?;
+        let of = type_id.clone();
+        self.change(|state| {
+            if state.types.len() >= MOST_TYPES && !state.types.contains_key(&of) {
+                return Err(Kind::NoResources.into());
+            }
+            Arc::make_mut(state.types.entry(of).or_default()).set(set);
+            Ok(())
+        })
+        .await?;
+        info!(type_id, "properties of object groups of a type changed");
+        Ok(())
+    }
+
+    pub(super) fn get_type_properties(&self, type_id: &str) -> Properties {
+        let state = self.state();
+        let set = state.of_type(type_id);
+        self.with_strategy(set.properties(), set, Level::Type(type_id))
+    }
+
+    pub(super) async fn remove_type_properties(
+        &self,
+        type_id: &str,
+        names: &Properties,
+    ) -> Result<(), Raise> {
+        self.change(|state| {
+            let Some(set) = state.types.get_mut(type_id) else {
+                // Nothing is set, but the names must be right.
+                return Ok(PropertySet::default().remove(names)?);
+            };
+            Arc::make_mut(set).remove(names)?;
+            if set.is_empty() {
+                state.types.remove(type_id);
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    pub(super) async fn set_properties_dynamically(
+        &self,
+        group: &Ior,
+        given: &Properties,
+    ) -> Result<(), Raise> {
+        let id = self.group_id(&self.state(), group)?;
+        let set = self.checked(given, Place::Group).await?;
+        self.change(|state| {
+            state.group_mut(id)?.properties.set(set);
+            Ok(())
+        })
+        .await?;
+        info!(id, "properties of an object group changed");
+        Ok(())
+    }
+
+    /// What counts for a group, at whatever level it was set.
+    pub(super) fn get_properties(&self, group: &Ior) -> Result<Properties, Raise> {
+        let state = self.state();
+        let id = self.group_id(&state, group)?;
+        let group = state.group(id)?;
+        let of_type = state.of_type(&group.type_id);
+        let all = merged(&group.properties, of_type, &state.defaults);
+        let level = self.strategy_level(&state, id)?;
+        Ok(match level {
+            Some(level) => self.with(all, level),
+            None => all,
+        })
+    }
+
+    /// The strongest level that says which built-in strategy a group has.
+    fn strategy_level<'a>(&self, state: &'a State, id: u64) -> Result<Option<Level<'a>>, Raise> {
+        let group = state.group(id)?;
+        let levels = [
+            (&group.properties, Level::Group(id)),
+            (state.of_type(&group.type_id), Level::Type(&group.type_id)),
+            (&*state.defaults, Level::Default),
+        ];
+        let mut levels = levels.into_iter();
+        Ok(levels
+            .find(|(set, _)| set.strategy().is_some())
+            .map(|(_, level)| level))
+    }
+
+    fn with_strategy(&self, all: Properties, set: &PropertySet, level: Level<'_>) -> Properties {
+        match set.strategy() {
+            Some(_) => self.with(all, level),
+            None => all,
+        }
+    }
+
+    /// With the strategy that the load manager has made of a StrategyInfo.
+    fn with(&self, mut all: Properties, level: Level<'_>) -> Properties {
+        let type_id = Interface::Strategy.id(&self.settings().repository_prefix);
+        let strategy = self.reference_of(&type_id, &Key::Strategy(level).to_bytes());
+        all.push(Property {
+            val: Any::new(&strategy),
+            ..Property::new(STRATEGY, &false)
+        });
+        all
+    }
+
+    /// Reads properties that are to be set at `place`; a custom strategy must be one.
+    pub(super) async fn checked(
+        &self,
+        given: &Properties,
+        place: Place,
+    ) -> Result<PropertySet, Raise> {
+        let set = match place {
+            Place::Creation => PropertySet::of_criteria(given)?,
+            _ => PropertySet::read(given, place)?,
+        };
+        if let Some(custom) = set.custom_strategy() {
+            let named = |p: &&Property| p.val.reference().as_ref() == Some(custom);
+            let invalid = || given.iter().find(named).cloned();
+            if let (false, Some(property)) = (self.is_strategy(custom).await, invalid()) {
+                return Err(UserException::InvalidProperty(property).into());
+            }
+        }
+        Ok(set)
+    }
+
+    /// Whether an object is a strategy: by its type, by its own word, or because it may be
+    /// alive and does not say.
+    async fn is_strategy(&self, object: &Ior) -> bool {
+        if Interface::Strategy.is_a(&object.type_id) && !object.type_id.contains("CORBA/Object") {
+            return true;
+        }
+        // Which prefix the application's IDL has nobody knows.
+        for prefix in ["tao.lb", "omg.org"] {
+            let id = Interface::Strategy.id(prefix);
+            let deadline = Instant::now() + self.settings().call_timeout;
+            let call = Call::new(object, "_is_a", deadline).arguments(|w| w.write_string(&id));
+            match self.client().call(&call).await {
+                Ok(body) if matches!(body.reader().read_bool(), Ok(true)) => return true,
+                Ok(_) => {}
+                Err(error) if may_be_alive(&error) => return true,
+                Err(error) => {
+                    warn!("a custom strategy cannot be asked whether it is one: {error}");
+                    return false;
+                }
+            }
+        }
+        false
+    }
+}
