@@ -17,18 +17,22 @@ const HEADER: usize = 12;
 /// Where a request of GIOP 1.2 has its id, and a reply its id and its status.
 const ID: usize = HEADER;
 const STATUS: usize = ID + 4;
+/// Reply status of results.
+pub const NO_EXCEPTION: u32 = 0;
 /// Reply status of a forward.
-const LOCATION_FORWARD: u32 = 3;
+pub const LOCATION_FORWARD: u32 = 3;
 /// A run in which nothing comes for so long ends with an error.
 const STALL: Duration = Duration::from_secs(10);
 
 /// A run to be made.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where the locator listens.
+    /// Where the server listens.
     pub target: SocketAddr,
-    /// The object key of the group.
+    /// The object key.
     pub key: Vec<u8>,
+    /// The status that each reply must have.
+    pub status: u32,
     /// Connections, each with one request outstanding.
     pub connections: usize,
     /// Not counted.
@@ -39,8 +43,8 @@ pub struct Plan {
 
 /// What a run has shown, its warm-up left out.
 pub struct Outcome {
-    /// Requests that were answered with a forward.
-    pub forwards: u64,
+    /// Requests that were answered.
+    pub replies: u64,
     /// Length of the run.
     pub elapsed: Duration,
     /// CPU time that the meter has seen pass.
@@ -93,7 +97,7 @@ pub fn request(key: &[u8]) -> Vec<u8> {
 /// # Errors
 ///
 /// The target cannot be connected to, answers nothing for ten seconds, or with anything
-/// but a forward.
+/// but what is expected.
 pub fn run(
     plan: &Plan,
     cpu_meter: &mut dyn FnMut() -> io::Result<Duration>,
@@ -109,6 +113,7 @@ pub fn run(
         connections.push(Connection {
             stream,
             request: request.clone(),
+            status: plan.status,
             id: 0,
             sent: Instant::now(),
             answer: Box::new([0; 4096]),
@@ -155,7 +160,7 @@ pub fn run(
                 let longest = connections.iter().map(|c| c.longest.max(c.sent.elapsed()));
                 let answers: Vec<_> = connections.iter().map(|c| c.answers).collect();
                 return Ok(Outcome {
-                    forwards: answers.iter().sum(),
+                    replies: answers.iter().sum(),
                     elapsed: from.elapsed(),
                     cpu: cpu_meter()?.saturating_sub(cpu),
                     latency,
@@ -171,6 +176,7 @@ pub fn run(
 struct Connection {
     stream: TcpStream,
     request: Vec<u8>,
+    status: u32,
     id: u32,
     sent: Instant,
     answer: Box<[u8; 4096]>,
@@ -206,7 +212,7 @@ impl Connection {
         };
         let size = size as usize + HEADER;
         if size > self.answer.len() {
-            return Err(io::Error::other("an answer is longer than any forward"));
+            return Err(io::Error::other("an answer is longer than it should be"));
         }
         if bytes.len() < size {
             return Ok(None);
@@ -214,9 +220,9 @@ impl Connection {
         let right = bytes.len() == size
             && bytes.starts_with(b"GIOP\x01\x02\x01\x01")
             && long(bytes, ID) == Some(self.id)
-            && long(bytes, STATUS) == Some(LOCATION_FORWARD);
+            && long(bytes, STATUS) == Some(self.status);
         if !right {
-            let text = format!("not the forward that was asked for: {bytes:?}");
+            let text = format!("not the reply that was asked for: {bytes:?}");
             return Err(io::Error::other(text));
         }
         self.filled = 0;
