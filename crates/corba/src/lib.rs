@@ -8,6 +8,7 @@ pub mod exceptions;
 pub mod interfaces;
 pub mod keys;
 pub mod locator;
+pub mod membership;
 pub mod name;
 pub mod plane;
 pub mod properties;

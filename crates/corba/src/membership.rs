@@ -1,0 +1,319 @@
+//! Infrastructure-controlled membership: when the load manager makes a member, by which
+//! factory, and when it takes one away again.
+//!
+//! Othman, Balasubramanian and Schmidt, "The Design of an Adaptive Middleware Load
+//! Balancing and Monitoring Service" (2003), make members on demand for bursty load. A
+//! [`Membership`] decides for one group; it is told what is there and what became of its
+//! orders, and does nothing itself.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use evenkeel_core::time::Instant;
+
+/// How long all members are overloaded before there is one more. Then the loads have so
+/// long to settle.
+pub const GROW_AFTER: Duration = Duration::from_secs(10);
+
+/// How long the group could do with one member less before it has to.
+pub const SHRINK_AFTER: Duration = Duration::from_secs(300);
+
+/// A group can do with one member less if the others would then have at most this share of
+/// the critical load.
+pub const SPARE: f32 = 0.6;
+
+/// How long a member that is to go gets no new clients before it goes.
+pub const DRAIN: Duration = Duration::from_secs(30);
+
+/// How long a factory is left alone after it has failed for the first time. Each further
+/// failure doubles it.
+pub const FIRST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The longest time for which a factory is left alone.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+/// A member that lives for so long clears its factory of earlier failures.
+pub const STABLE: Duration = Duration::from_secs(60);
+
+/// Most members of a group that are being made at the same time.
+pub const MOST_AT_ONCE: usize = 16;
+
+/// What a group is to have.
+#[derive(Clone, Debug)]
+pub struct Wanted<'a> {
+    /// Members that it is to have at least.
+    pub minimum: usize,
+    /// Members that it started with: it does not shrink below.
+    pub initial: usize,
+    /// Members that it may have while all are overloaded; `None` is no growth.
+    pub maximum: Option<usize>,
+    /// Locations of its factories, all different, the preferred one first.
+    pub factories: &'a [String],
+    /// The load above which a member is overloaded, if its strategy has one.
+    pub critical: Option<f32>,
+}
+
+/// A member as it is.
+#[derive(Clone, Debug)]
+pub struct Seen<'a> {
+    /// Where it is.
+    pub location: &'a str,
+    /// Whether a factory made it.
+    pub made: bool,
+    /// Whether it is gone.
+    pub failed: bool,
+    /// Its effective load, if that is known.
+    pub load: Option<f32>,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Have the factory at this location make a member; [`Membership::made`] or
+    /// [`Membership::not_made`] is called when it is known how it went.
+    Make(String),
+    /// Give the member there no new clients.
+    Drain(String),
+    /// Give it new clients again.
+    Resume(String),
+    /// Take the member there out of the group; have its factory, if it has one, delete it.
+    Remove(String),
+}
+
+/// What a group is going through.
+#[derive(Debug, Default)]
+pub struct Membership {
+    factories: HashMap<String, Record>,
+    /// Since when all members are overloaded.
+    strained: Option<Instant>,
+    /// Since when the group could do with one member less.
+    idle: Option<Instant>,
+    /// The member that is to go, and when.
+    draining: Option<(String, Instant)>,
+}
+
+/// What is known of a factory.
+#[derive(Debug, Default)]
+struct Record {
+    /// A member is being made.
+    making: bool,
+    /// In a row.
+    failures: u32,
+    /// Not to be used before.
+    pause_until: Option<Instant>,
+    /// When it was last used.
+    used: Option<Instant>,
+    /// Since when its member is there.
+    alive_since: Option<Instant>,
+}
+
+impl Membership {
+    /// What is to be done now. To be called at least every second or so, and after
+    /// [`Membership::made`] and [`Membership::not_made`].
+    pub fn step(
+        &mut self,
+        now: Instant,
+        wanted: &Wanted<'_>,
+        members: &[Seen<'_>],
+        rng: &mut fastrand::Rng,
+    ) -> Vec<Action> {
+        let mut actions = Vec::new();
+        self.look_at(now, wanted, members, rng);
+        for failed in members.iter().filter(|member| member.failed) {
+            actions.push(Action::Remove(failed.location.into()));
+        }
+        let leaves = |location: &str| members.iter().all(|m| m.location != location || m.failed);
+        if self
+            .draining
+            .as_ref()
+            .is_some_and(|(location, _)| leaves(location))
+        {
+            self.draining = None;
+        }
+        let drained = self.draining.as_ref().map(|(location, _)| location.clone());
+        let serving: Vec<_> = members
+            .iter()
+            .filter(|m| !m.failed && Some(m.location) != drained.as_deref())
+            .collect();
+        let making = self.factories.values().filter(|of| of.making).count();
+        let strained = self.is_strained(now, wanted, &serving);
+        let idle = self.is_idle(now, wanted, &serving);
+
+        let lacking = wanted.minimum.saturating_sub(serving.len() + making);
+        if lacking > 0 || strained {
+            if let Some((location, _)) = self.draining.take() {
+                // It is there: that is faster than a new one.
+                actions.push(Action::Resume(location));
+                self.settle();
+                return actions;
+            }
+            let room = wanted.maximum.unwrap_or(0).saturating_sub(serving.len());
+            let growth = usize::from(strained && making == 0 && room > 0);
+            let there = members.iter().map(|member| member.location).collect();
+            for _ in making..lacking.max(growth).saturating_add(making).min(MOST_AT_ONCE) {
+                let Some(location) = self.next_factory(now, wanted, &there) else {
+                    break;
+                };
+                let of = self.factories.entry(location.clone()).or_default();
+                (of.making, of.used) = (true, Some(now));
+                actions.push(Action::Make(location));
+                self.settle();
+            }
+        } else if let Some((location, at)) = &self.draining {
+            if now >= *at {
+                actions.push(Action::Remove(location.clone()));
+            }
+        } else if idle && let Some(least) = least_loaded(&serving) {
+            self.draining = Some((least.to_owned(), now.after(DRAIN)));
+            actions.push(Action::Drain(least.to_owned()));
+            self.settle();
+        }
+        actions
+    }
+
+    /// The factory there has made a member.
+    pub fn made(&mut self, location: &str) {
+        if let Some(of) = self.factories.get_mut(location) {
+            of.making = false;
+        }
+        self.settle();
+    }
+
+    /// The factory there has not made a member.
+    pub fn not_made(&mut self, now: Instant, location: &str, rng: &mut fastrand::Rng) {
+        if let Some(of) = self.factories.get_mut(location) {
+            of.making = false;
+            of.fail(now, rng);
+        }
+    }
+
+    /// Loads have to settle before they say anything.
+    fn settle(&mut self) {
+        (self.strained, self.idle) = (None, None);
+    }
+
+    /// Keeps a record of the factories.
+    fn look_at(
+        &mut self,
+        now: Instant,
+        wanted: &Wanted<'_>,
+        members: &[Seen<'_>],
+        rng: &mut fastrand::Rng,
+    ) {
+        let listed: HashSet<&str> = wanted.factories.iter().map(String::as_str).collect();
+        self.factories
+            .retain(|location, of| of.making || listed.contains(&**location));
+        for member in members {
+            if !listed.contains(member.location) {
+                continue;
+            }
+            let of = self.factories.entry(member.location.into()).or_default();
+            if member.failed {
+                // Once, until it is gone from the group.
+                if of.alive_since.take().is_some() || of.failures == 0 {
+                    of.fail(now, rng);
+                }
+                continue;
+            }
+            let since = *of.alive_since.get_or_insert(now);
+            if now >= since.after(STABLE) {
+                of.failures = 0;
+            }
+        }
+        let there: HashSet<&str> = members.iter().map(|member| member.location).collect();
+        for (location, of) in &mut self.factories {
+            if !there.contains(&**location) {
+                of.alive_since = None;
+            }
+        }
+    }
+
+    /// Whether all members have been overloaded for long.
+    fn is_strained(&mut self, now: Instant, wanted: &Wanted<'_>, serving: &[&Seen<'_>]) -> bool {
+        let over = |member: &&Seen<'_>| match (member.load, wanted.critical) {
+            (Some(load), Some(critical)) => load > critical,
+            _ => false,
+        };
+        let grows = wanted.maximum.is_some();
+        let all = grows && !serving.is_empty() && serving.iter().all(over);
+        lasts(&mut self.strained, all, now, GROW_AFTER)
+    }
+
+    /// Whether the group could have done with one member less for long, or has more than it
+    /// may.
+    fn is_idle(&mut self, now: Instant, wanted: &Wanted<'_>, serving: &[&Seen<'_>]) -> bool {
+        let (Some(maximum), None) = (wanted.maximum, &self.draining) else {
+            self.idle = None;
+            return false;
+        };
+        if serving.len() > maximum.max(wanted.minimum) {
+            return true;
+        }
+        let others = serving.len().saturating_sub(1);
+        let total = serving
+            .iter()
+            .map(|member| member.load)
+            .sum::<Option<f32>>();
+        let spare = match (total, wanted.critical) {
+            (Some(total), Some(critical)) => total <= SPARE * critical * others as f32,
+            _ => false,
+        };
+        let idle = spare && others >= wanted.minimum.max(wanted.initial).max(1);
+        lasts(&mut self.idle, idle, now, SHRINK_AFTER)
+    }
+
+    /// The factory to be used next: one with no member at its location, and that has not
+    /// just failed; of those the one with the fewest failures, then the one not used for
+    /// longest, then the preferred one.
+    fn next_factory(
+        &self,
+        now: Instant,
+        wanted: &Wanted<'_>,
+        there: &HashSet<&str>,
+    ) -> Option<String> {
+        let free = wanted.factories.iter().filter_map(|location| {
+            if there.contains(&**location) {
+                return None;
+            }
+            let Some(of) = self.factories.get(location) else {
+                return Some((0, None, location));
+            };
+            let pauses = of.pause_until.is_some_and(|until| now < until);
+            (!of.making && !pauses).then_some((of.failures, of.used, location))
+        });
+        let next = free.min_by_key(|&(failures, used, _)| (failures, used));
+        next.map(|(_, _, location)| location.clone())
+    }
+}
+
+impl Record {
+    fn fail(&mut self, now: Instant, rng: &mut fastrand::Rng) {
+        let doubled = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16));
+        self.failures = self.failures.saturating_add(1);
+        // Not all at once, where one cause has stopped many.
+        let pause = doubled.min(LONGEST_PAUSE).mul_f32(0.5 + rng.f32() / 2.0);
+        self.pause_until = Some(now.after(pause));
+    }
+}
+
+/// Whether `holds` has held for a time, since when is kept in `since`.
+fn lasts(since: &mut Option<Instant>, holds: bool, now: Instant, time: Duration) -> bool {
+    match holds {
+        true => now >= since.get_or_insert(now).after(time),
+        false => {
+            *since = None;
+            false
+        }
+    }
+}
+
+/// The least loaded of the members that factories made.
+fn least_loaded<'a>(serving: &[&Seen<'a>]) -> Option<&'a str> {
+    let made = serving.iter().filter(|member| member.made);
+    let load = |member: &&&Seen<'_>| member.load.unwrap_or(f32::INFINITY);
+    let least = made.min_by(|one, other| load(one).total_cmp(&load(other)));
+    least.map(|member| member.location)
+}
+
+#[cfg(test)]
+mod tests;
