@@ -11,7 +11,12 @@ fuzz_target!(|page: &str| {
     let read = parse(page, |sample| {
         samples += 1;
         assert!(sample.labels.iter().count() <= 64);
-        again += &format!("{}{{{}}} {}\n", sample.metric, sample.labels.as_str(), sample.value);
+        again += &format!(
+            "{}{{{}}} {}\n",
+            sample.metric,
+            sample.labels.as_str(),
+            sample.value
+        );
     });
     if read.is_ok() {
         let mut rest = samples;

@@ -34,7 +34,10 @@ fuzz_target!(|bytes: &[u8]| {
         if cut_like(&message, &mut out, 6).is_err() {
             continue;
         }
-        assert_eq!(out.len(), 6 + message.bytes.len() + 12 * message.joints.len());
+        assert_eq!(
+            out.len(),
+            6 + message.bytes.len() + 12 * message.joints.len()
+        );
         let mut second = Assembler::new(MOST, 1);
         let mut cut = &out[6..];
         while let Some(header) = Header::peek(cut, MOST).unwrap() {

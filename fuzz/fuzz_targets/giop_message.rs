@@ -6,7 +6,8 @@ use evenkeel_giop::cdr::{Endian, Reader};
 use evenkeel_giop::context::{CODE_SETS, CodeSets};
 use evenkeel_giop::exception::SystemException;
 use evenkeel_giop::message::{
-    Content, GiopError, Header, Message, Reply, Request, Version, set_request_id,
+    Content, GiopError, Header, LocateRequest, Message, Reply, Request, Target, Version,
+    set_request_id,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -16,6 +17,7 @@ fn plain<'a>(content: Content<'a>, like: &Content<'a>) -> Content<'a> {
     match (content, like) {
         (Content::Request(got), Content::Request(like)) => {
             assert!(like.body.is_empty() || got.body_at % 8 == like.body_at % 8);
+            assert_eq!(got.response_expected(), like.response_expected());
             Content::Request(Request {
                 request_id_at: like.request_id_at,
                 body_at: like.body_at,
@@ -23,7 +25,7 @@ fn plain<'a>(content: Content<'a>, like: &Content<'a>) -> Content<'a> {
                 // only before.
                 response_flags: like.response_flags,
                 principal: like.principal,
-                target: like.target.clone(),
+                target: same_key(got.target, &like.target),
                 ..got
             })
         }
@@ -38,7 +40,21 @@ fn plain<'a>(content: Content<'a>, like: &Content<'a>) -> Content<'a> {
                 ..got
             })
         }
+        (Content::LocateRequest(got), Content::LocateRequest(like)) => {
+            Content::LocateRequest(LocateRequest {
+                target: same_key(got.target, &like.target),
+                ..got
+            })
+        }
         (content, _) => content,
+    }
+}
+
+/// Before 1.2 the key is all that there is.
+fn same_key<'a>(got: Target<'a>, like: &Target<'a>) -> Target<'a> {
+    match &got {
+        Target::Key(key) if Some(*key) == like.key() => like.clone(),
+        _ => got,
     }
 }
 

@@ -19,11 +19,15 @@
 //! onward.encode(Version::V1_0, Endian::Big, &mut passed_on).unwrap();
 //! ```
 
+mod reply;
+mod request;
+
 use std::mem;
 
 use crate::cdr::{CdrError, Endian, Reader, Writer};
-use crate::context::{Contexts, ServiceContext};
-use crate::ior::{self, Ior};
+
+pub use reply::{LocateReply, LocateStatus, Reply, ReplyStatus};
+pub use request::{LocateRequest, Request, Target};
 
 /// A version of GIOP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -272,10 +276,7 @@ impl<'a> Message<'a> {
             Kind::CancelRequest => Content::CancelRequest {
                 request_id: reader.read_u32()?,
             },
-            Kind::LocateRequest => Content::LocateRequest(LocateRequest {
-                request_id: reader.read_u32()?,
-                target: Target::read(version, reader)?,
-            }),
+            Kind::LocateRequest => Content::LocateRequest(LocateRequest::read(version, reader)?),
             Kind::LocateReply => Content::LocateReply(LocateReply::read(version, reader)?),
             Kind::CloseConnection => Content::CloseConnection,
             Kind::MessageError => Content::MessageError,
@@ -374,498 +375,6 @@ fn frame(
     Ok(())
 }
 
-/// Which object a request is for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target<'a> {
-    /// By its key: the usual way, and the only one before 1.2.
-    Key(&'a [u8]),
-    /// By a profile of its reference.
-    Profile {
-        /// Which kind of profile.
-        tag: u32,
-        /// Its data.
-        data: &'a [u8],
-    },
-    /// By its whole reference.
-    Reference {
-        /// The profile that the client has chosen.
-        selected: u32,
-        /// The reference.
-        ior: Ior,
-    },
-}
-
-impl<'a> Target<'a> {
-    /// The object key; none if it is not in there. Then the answer is
-    /// [`ReplyStatus::NeedsAddressingMode`].
-    pub fn key(&self) -> Option<&[u8]> {
-        match self {
-            Target::Key(key) => Some(key),
-            Target::Profile { tag, data } => ior::key_of_profile(*tag, data),
-            Target::Reference { selected, ior } => {
-                let profile = ior.profiles.get(usize::try_from(*selected).ok()?)?;
-                ior::key_of_profile(profile.tag, &profile.data)
-            }
-        }
-    }
-
-    fn read(version: Version, reader: &mut Reader<'a>) -> Result<Self, CdrError> {
-        if version < Version::V1_2 {
-            return Ok(Target::Key(reader.read_octets("object key")?));
-        }
-        let at = reader.position();
-        Ok(match reader.read_u16()? {
-            0 => Target::Key(reader.read_octets("object key")?),
-            1 => Target::Profile {
-                tag: reader.read_u32()?,
-                data: reader.read_octets("profile of the target")?,
-            },
-            2 => Target::Reference {
-                selected: reader.read_u32()?,
-                ior: Ior::read(reader)?,
-            },
-            other => {
-                return Err(CdrError::Invalid {
-                    what: "addressing mode",
-                    at,
-                    found: other.to_string(),
-                });
-            }
-        })
-    }
-
-    fn write(&self, version: Version, writer: &mut Writer) -> Result<(), GiopError> {
-        if version < Version::V1_2 {
-            let what = "target without an object key";
-            let key = self.key();
-            writer.write_octets(key.ok_or(GiopError::NotInVersion { what, version })?);
-            return Ok(());
-        }
-        match self {
-            Target::Key(key) => {
-                writer.write_u16(0);
-                writer.write_octets(key);
-            }
-            Target::Profile { tag, data } => {
-                writer.write_u16(1);
-                writer.write_u32(*tag);
-                writer.write_octets(data);
-            }
-            Target::Reference { selected, ior } => {
-                writer.write_u16(2);
-                writer.write_u32(*selected);
-                ior.write(writer);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Reads the body of a request or reply, and where it stands. In 1.2 it is aligned to 8;
-/// padding without a body behind it is none.
-fn read_body<'a>(version: Version, reader: &mut Reader<'a>) -> (&'a [u8], usize) {
-    if version == Version::V1_2 && reader.align(8, "body").is_err() {
-        return (&[], reader.position());
-    }
-    (reader.rest(), reader.position())
-}
-
-/// A body can be put behind another header without being read only where it is aligned as
-/// it was: see [`Request::body_at`].
-fn misaligned(version: Version) -> GiopError {
-    let what = "place for a body that is not aligned to 8";
-    GiopError::NotInVersion { what, version }
-}
-
-/// A call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request<'a> {
-    /// The client's number for it.
-    pub request_id: u32,
-    /// Where the id stands in the message that was read (see [`set_request_id`]); not
-    /// looked at in encoding.
-    pub request_id_at: usize,
-    /// Whether there is to be a reply, as it stands in the message; see
-    /// [`Request::response_expected`]. In 1.2: 0 for none, 1 for one as soon as the server
-    /// has got it, 3 for one from the object; before: 0 for none, 1 for one.
-    pub response_flags: u8,
-    /// For whom.
-    pub target: Target<'a>,
-    /// What is called.
-    pub operation: &'a str,
-    /// Service contexts.
-    pub contexts: Contexts<'a>,
-    /// Who calls, in 1.0 and 1.1; nobody uses it.
-    pub principal: &'a [u8],
-    /// The arguments, with the byte order of the message.
-    pub body: &'a [u8],
-    /// Where the body stands in the message. In encoding what counts is its remainder by
-    /// 8, which is kept: the principal is filled up for that in 1.0 and 1.1. In 1.2 it has
-    /// to be 0, and is, unless the body comes from a message of an older version.
-    pub body_at: usize,
-}
-
-impl<'a> Request<'a> {
-    /// A request without arguments to which an object replies. A `body` to be added has
-    /// been written from the start of an alignment.
-    pub fn new(request_id: u32, target: Target<'a>, operation: &'a str) -> Self {
-        Request {
-            request_id,
-            request_id_at: 0,
-            response_flags: 3,
-            target,
-            operation,
-            contexts: Contexts::NONE,
-            principal: &[],
-            body: &[],
-            body_at: 0,
-        }
-    }
-
-    /// Whether the client waits for a reply.
-    pub fn response_expected(&self) -> bool {
-        self.response_flags & 1 != 0
-    }
-
-    fn read(version: Version, reader: &mut Reader<'a>) -> Result<Self, CdrError> {
-        let mut contexts = Contexts::NONE;
-        if version < Version::V1_2 {
-            contexts = Contexts::read(reader)?;
-            reader.align(4, "request id")?;
-        }
-        let request_id_at = reader.position();
-        let request_id = reader.read_u32()?;
-        let response_flags = match version {
-            Version::V1_2 => reader.read_u8()?,
-            _ => u8::from(reader.read_bool()?),
-        };
-        if version > Version::V1_0 {
-            reader.take(3, "reserved octets")?;
-        }
-        let target = Target::read(version, reader)?;
-        let at = reader.position();
-        let operation = reader.read_string_bytes("operation")?;
-        let operation = std::str::from_utf8(operation).map_err(|_| CdrError::Invalid {
-            what: "operation",
-            at,
-            found: "characters that no name has".into(),
-        })?;
-        let mut principal = &[][..];
-        match version {
-            Version::V1_2 => contexts = Contexts::read(reader)?,
-            _ => principal = reader.read_octets("principal")?,
-        }
-        let (body, body_at) = read_body(version, reader);
-        Ok(Request {
-            request_id,
-            request_id_at,
-            response_flags,
-            target,
-            operation,
-            contexts,
-            principal,
-            body,
-            body_at,
-        })
-    }
-
-    /// Appends it as a message to `out`. It fails if this version has no way to say it:
-    /// then nothing is appended.
-    pub fn encode(
-        &self,
-        version: Version,
-        endian: Endian,
-        out: &mut Vec<u8>,
-    ) -> Result<(), GiopError> {
-        frame(version, endian, Kind::Request, out, |writer| {
-            if version < Version::V1_2 {
-                self.contexts.write(writer);
-            }
-            writer.write_u32(self.request_id);
-            writer.write_u8(match version {
-                Version::V1_2 => self.response_flags,
-                _ => self.response_flags & 1,
-            });
-            writer.write_raw(&[0; 3]);
-            self.target.write(version, writer)?;
-            writer.write_string(self.operation);
-            if version == Version::V1_2 {
-                self.contexts.write(writer);
-                return write_aligned_body(self.body, self.body_at, writer);
-            }
-            let filler = match self.body {
-                [] => 0,
-                _ => {
-                    writer.align(4);
-                    let end = writer.position() + 4 + self.principal.len();
-                    self.body_at.wrapping_sub(end) % 8
-                }
-            };
-            writer.write_len(self.principal.len() + filler);
-            writer.write_raw(self.principal);
-            writer.write_raw(&[0; 8][..filler]);
-            writer.write_raw(self.body);
-            Ok(())
-        })
-    }
-}
-
-/// Writes the body of a request or reply of 1.2.
-fn write_aligned_body(body: &[u8], body_at: usize, writer: &mut Writer) -> Result<(), GiopError> {
-    if !body.is_empty() {
-        if !body_at.is_multiple_of(8) {
-            return Err(misaligned(Version::V1_2));
-        }
-        writer.align(8);
-        writer.write_raw(body);
-    }
-    Ok(())
-}
-
-macro_rules! status {
-    ($(#[$doc:meta])* $name:ident, $what:literal; $($(#[$one:meta])* $variant:ident $since:ident;)*) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum $name {
-            $($(#[$one])* $variant,)*
-        }
-
-        impl $name {
-            fn read(version: Version, reader: &mut Reader<'_>) -> Result<Self, CdrError> {
-                let at = reader.position();
-                let number = reader.read_u32()?;
-                $(
-                    if number == $name::$variant as u32 && version >= Version::$since {
-                        return Ok($name::$variant);
-                    }
-                )*
-                Err(CdrError::Invalid {
-                    what: $what,
-                    at,
-                    found: number.to_string(),
-                })
-            }
-
-            fn write(self, version: Version, writer: &mut Writer) -> Result<(), GiopError> {
-                let since = match self {
-                    $($name::$variant => Version::$since,)*
-                };
-                if version < since {
-                    let what = concat!($what, " of that kind");
-                    return Err(GiopError::NotInVersion { what, version });
-                }
-                writer.write_u32(self as u32);
-                Ok(())
-            }
-        }
-    };
-}
-
-status! {
-    /// How a request ended, and what the reply's body is.
-    ReplyStatus, "reply status";
-    /// The results.
-    NoException V1_0;
-    /// The exception: its repository id as a string, then its members.
-    UserException V1_0;
-    /// A [`SystemException`](crate::exception::SystemException).
-    SystemException V1_0;
-    /// An [`Ior`]: the request is to be sent there.
-    LocationForward V1_0;
-    /// An [`Ior`]: this request and all others are to be sent there, for good.
-    LocationForwardPerm V1_2;
-    /// An unsigned short, the discriminator of the [`Target`] that is wanted.
-    NeedsAddressingMode V1_2;
-}
-
-status! {
-    /// Where an object is, and what the locate reply's body is.
-    LocateStatus, "locate status";
-    /// Nobody knows it. No body.
-    UnknownObject V1_0;
-    /// Here. No body.
-    ObjectHere V1_0;
-    /// An [`Ior`]: there.
-    ObjectForward V1_0;
-    /// An [`Ior`]: there, for good.
-    ObjectForwardPerm V1_2;
-    /// A [`SystemException`](crate::exception::SystemException).
-    SystemException V1_2;
-    /// An unsigned short, the discriminator of the [`Target`] that is wanted.
-    NeedsAddressingMode V1_2;
-}
-
-/// The answer to a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply<'a> {
-    /// The client's number of the request.
-    pub request_id: u32,
-    /// Where the id stands in the message that was read (see [`set_request_id`]); not
-    /// looked at in encoding.
-    pub request_id_at: usize,
-    /// How it ended.
-    pub status: ReplyStatus,
-    /// Service contexts.
-    pub contexts: Contexts<'a>,
-    /// Results, exception or reference.
-    pub body: &'a [u8],
-    /// Where the body stands in the message. In encoding what counts is its remainder by
-    /// 8, as with [`Request::body_at`].
-    pub body_at: usize,
-}
-
-/// Id of a service context without meaning, which fills a header of 1.0 or 1.1 up: what
-/// is not known is passed over. The letters `EvK`, of no range that the OMG has assigned.
-const FILLER: u32 = 0x4576_4b00;
-
-impl<'a> Reply<'a> {
-    /// A reply. Its `body` has been written from the start of an alignment.
-    pub fn new(request_id: u32, status: ReplyStatus, body: &'a [u8]) -> Self {
-        Reply {
-            request_id,
-            request_id_at: 0,
-            status,
-            contexts: Contexts::NONE,
-            body,
-            body_at: 0,
-        }
-    }
-
-    fn read(version: Version, reader: &mut Reader<'a>) -> Result<Self, CdrError> {
-        let mut contexts = Contexts::NONE;
-        if version < Version::V1_2 {
-            contexts = Contexts::read(reader)?;
-            reader.align(4, "request id")?;
-        }
-        let request_id_at = reader.position();
-        let request_id = reader.read_u32()?;
-        let status = ReplyStatus::read(version, reader)?;
-        if version == Version::V1_2 {
-            contexts = Contexts::read(reader)?;
-        }
-        let (body, body_at) = read_body(version, reader);
-        Ok(Reply {
-            request_id,
-            request_id_at,
-            status,
-            contexts,
-            body,
-            body_at,
-        })
-    }
-
-    /// Appends it as a message to `out`. It fails if this version has no way to say it:
-    /// then nothing is appended.
-    pub fn encode(
-        &self,
-        version: Version,
-        endian: Endian,
-        out: &mut Vec<u8>,
-    ) -> Result<(), GiopError> {
-        frame(version, endian, Kind::Reply, out, |writer| {
-            if version == Version::V1_2 {
-                writer.write_u32(self.request_id);
-                self.status.write(version, writer)?;
-                self.contexts.write(writer);
-                return write_aligned_body(self.body, self.body_at, writer);
-            }
-            // Contexts of any length, the id and the status.
-            let head: usize = self
-                .contexts
-                .iter()
-                .map(|context| 8 + context.data.len().next_multiple_of(4))
-                .sum();
-            let end = Header::LEN + 4 + head + 8;
-            match self.body_at.wrapping_sub(end) % 8 {
-                _ if self.body.is_empty() => self.contexts.write(writer),
-                0 => self.contexts.write(writer),
-                4 => {
-                    let (id, data) = (FILLER, &[0; 4][..]);
-                    let filler = ServiceContext { id, data };
-                    self.contexts.write_with(filler, writer);
-                }
-                _ => return Err(misaligned(version)),
-            }
-            writer.write_u32(self.request_id);
-            self.status.write(version, writer)?;
-            writer.write_raw(self.body);
-            Ok(())
-        })
-    }
-}
-
-/// A question where an object is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LocateRequest<'a> {
-    /// The client's number for it.
-    pub request_id: u32,
-    /// Which object.
-    pub target: Target<'a>,
-}
-
-impl LocateRequest<'_> {
-    /// Where the request id stands in each such message.
-    pub const REQUEST_ID_AT: usize = Header::LEN;
-
-    /// Appends it as a message to `out`. It fails if this version has no way to say it:
-    /// then nothing is appended.
-    pub fn encode(
-        &self,
-        version: Version,
-        endian: Endian,
-        out: &mut Vec<u8>,
-    ) -> Result<(), GiopError> {
-        frame(version, endian, Kind::LocateRequest, out, |writer| {
-            writer.write_u32(self.request_id);
-            self.target.write(version, writer)
-        })
-    }
-}
-
-/// Where an object is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LocateReply<'a> {
-    /// The client's number of the question.
-    pub request_id: u32,
-    /// Where.
-    pub status: LocateStatus,
-    /// A reference, an exception, or nothing. None of these is aligned to more than 4, so
-    /// the same bytes are good in any reply.
-    pub body: &'a [u8],
-}
-
-impl<'a> LocateReply<'a> {
-    /// Where the request id stands in each such message.
-    pub const REQUEST_ID_AT: usize = Header::LEN;
-    /// Where the body stands in each such message: it is not aligned to 8, unlike that of
-    /// a reply.
-    pub const BODY_AT: usize = Header::LEN + 8;
-
-    fn read(version: Version, reader: &mut Reader<'a>) -> Result<Self, CdrError> {
-        Ok(LocateReply {
-            request_id: reader.read_u32()?,
-            status: LocateStatus::read(version, reader)?,
-            body: reader.rest(),
-        })
-    }
-
-    /// Appends it as a message to `out`. It fails if this version has no such status: then
-    /// nothing is appended.
-    pub fn encode(
-        &self,
-        version: Version,
-        endian: Endian,
-        out: &mut Vec<u8>,
-    ) -> Result<(), GiopError> {
-        frame(version, endian, Kind::LocateReply, out, |writer| {
-            writer.write_u32(self.request_id);
-            self.status.write(version, writer)?;
-            writer.write_raw(self.body);
-            Ok(())
-        })
-    }
-}
-
 /// The continuation of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment<'a> {
@@ -907,4 +416,32 @@ impl Fragment<'_> {
         }
         Ok(())
     }
+}
+
+/// Reads the body of a request or reply, and where it stands. In 1.2 it is aligned to 8;
+/// padding without a body behind it is none.
+fn read_body<'a>(version: Version, reader: &mut Reader<'a>) -> (&'a [u8], usize) {
+    if version == Version::V1_2 && reader.align(8, "body").is_err() {
+        return (&[], reader.position());
+    }
+    (reader.rest(), reader.position())
+}
+
+/// A body can be put behind another header without being read only where it is aligned as
+/// it was: see [`Request::body_at`].
+fn misaligned(version: Version) -> GiopError {
+    let what = "place for a body that is not aligned to 8";
+    GiopError::NotInVersion { what, version }
+}
+
+/// Writes the body of a request or reply of 1.2.
+fn write_aligned_body(body: &[u8], body_at: usize, writer: &mut Writer) -> Result<(), GiopError> {
+    if !body.is_empty() {
+        if !body_at.is_multiple_of(8) {
+            return Err(misaligned(Version::V1_2));
+        }
+        writer.align(8);
+        writer.write_raw(body);
+    }
+    Ok(())
 }
