@@ -3,7 +3,7 @@
 use evenkeel_giop::cdr::{Endian, Reader, Writer};
 use evenkeel_giop::exception::SystemException;
 use evenkeel_giop::ior::Ior;
-use evenkeel_giop::message::{Request, Version};
+use evenkeel_giop::message::{Message, Request, Version};
 
 /// A call of an operation of one of our own objects.
 #[derive(Clone, Debug)]
@@ -14,6 +14,8 @@ pub struct Call {
     pub body: Vec<u8>,
     /// Where they stand in their message, for alignment.
     pub before: usize,
+    /// Where fragments of that message begin, as far as that matters ([`Message::joints`]).
+    pub joints: Vec<usize>,
     /// The byte order of arguments and results.
     pub endian: Endian,
     /// The version of the message.
@@ -21,20 +23,23 @@ pub struct Call {
 }
 
 impl Call {
-    /// Takes a request's call.
-    pub fn new(request: &Request<'_>, version: Version, endian: Endian) -> Self {
+    /// Takes the call of a request that has come in `message`.
+    pub fn new(request: &Request<'_>, message: &Message<'_>) -> Self {
         Call {
             operation: request.operation.into(),
             body: request.body.into(),
             before: request.body_at,
-            endian,
-            version,
+            joints: message.joints.into(),
+            endian: message.header.endian,
+            version: message.header.version,
         }
     }
 
     /// Reads the arguments.
     pub fn arguments(&self) -> Reader<'_> {
-        Reader::after(self.before, &self.body, self.endian).of_minor(self.version.minor())
+        Reader::after(self.before, &self.body, self.endian)
+            .of_minor(self.version.minor())
+            .of_fragments(&self.joints)
     }
 
     /// Writes what [`Outcome::Reply`] and [`Outcome::User`] hold.

@@ -110,11 +110,11 @@ impl<O: Objects> Service for Door<O> {
                 };
                 match Key::parse(key) {
                     Some(Key::Manager) => {
-                        self.call_manager(Call::new(&request, version, endian), question, out);
+                        self.call_manager(Call::new(&request, &message), question, out);
                     }
                     Some(Key::Strategy(level)) => {
                         count(&self.counters.strategies);
-                        let call = Call::new(&request, version, endian);
+                        let call = Call::new(&request, &message);
                         let outcome = self.objects.strategy(level, call);
                         if let Some(question) = question {
                             out.write(|out| question.answer(&outcome, out));

@@ -6,6 +6,8 @@
 
 use std::borrow::Cow;
 
+use crate::message::Header;
+
 /// The byte order of a message or encapsulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Endian {
@@ -73,6 +75,10 @@ pub struct Reader<'a> {
     before: usize,
     endian: Endian,
     minor: u8,
+    /// Where the fragments begin that are still to come ([`Reader::of_fragments`]).
+    joints: &'a [usize],
+    /// What is added to a position for its alignment, in the fragment that is being read.
+    shift: usize,
 }
 
 macro_rules! numbers {
@@ -132,6 +138,8 @@ impl<'a> Reader<'a> {
             before,
             endian,
             minor: 2,
+            joints: &[],
+            shift: 0,
         }
     }
 
@@ -140,6 +148,15 @@ impl<'a> Reader<'a> {
     #[must_use]
     pub fn of_minor(mut self, minor: u8) -> Self {
         self.minor = minor;
+        self
+    }
+
+    /// Reads what was joined from fragments of GIOP 1.1, in which alignment counts from the
+    /// start of each fragment with its header: `joints` are the [positions](Self::position)
+    /// where the second one and further ones begin.
+    #[must_use]
+    pub fn of_fragments(mut self, joints: &'a [usize]) -> Self {
+        self.joints = joints;
         self
     }
 
@@ -180,8 +197,23 @@ impl<'a> Reader<'a> {
     /// Skips padding up to a multiple of `size`, a power of two.
     #[inline]
     pub fn align(&mut self, size: usize, what: &'static str) -> Result<(), CdrError> {
-        let padding = self.position().wrapping_neg() & (size - 1);
-        self.take(padding, what).map(|_| ())
+        loop {
+            let at = self.position();
+            let padding = at.wrapping_add(self.shift).wrapping_neg() & (size - 1);
+            match self.joints.split_first() {
+                Some((&joint, rest)) if joint <= at + padding => {
+                    // The value stands in the next fragment.
+                    self.take(joint.saturating_sub(at), what)?;
+                    self.shift = Header::LEN.wrapping_sub(joint);
+                    self.joints = rest;
+                    // omniORB pads up to the end of a fragment, and then not again.
+                    if at < joint && joint == at + padding {
+                        return Ok(());
+                    }
+                }
+                _ => return self.take(padding, what).map(|_| ()),
+            }
+        }
     }
 
     /// Takes the next `len` bytes as they are.
@@ -468,8 +500,9 @@ mod tests {
             bytes in proptest::collection::vec(any::<u8>(), 0..64),
             before in 0usize..16,
             calls in proptest::collection::vec(0u8..10, 0..32),
+            joints in proptest::collection::vec(0usize..80, 0..4),
         ) {
-            let mut reader = Reader::after(before, &bytes, Endian::Little);
+            let mut reader = Reader::after(before, &bytes, Endian::Little).of_fragments(&joints);
             for call in calls {
                 let _ = match call {
                     0 => reader.read_u8().is_ok(),

@@ -3,10 +3,11 @@
 //! In 1.2 fragments carry the request id, so that those of several messages may be mixed,
 //! and all but the last are multiples of 8 long: put one behind the other they are the
 //! message. In 1.1 there is no id, so they follow each other, and values are aligned from
-//! the start of the fragment that they stand in. ORBs differ in that: omniORB does so for
-//! single values, but not within arrays. Therefore a message of 1.1 keeps its
-//! [joints](Message::joints), and is passed on with the same ones ([`cut_like`]). Read as one
-//! piece it is right as far as nothing in it is aligned to 8.
+//! the start of the fragment that they stand in. A message of 1.1 therefore keeps its
+//! [joints](Message::joints): they tell a reader how values are aligned
+//! ([`Reader::of_fragments`](crate::cdr::Reader::of_fragments)), and it is passed on with
+//! the same ones ([`cut_like`]). Only arrays of numbers of 8 bytes are ambiguous: omniORB
+//! does not align them anew in the next fragment.
 
 use std::mem;
 
@@ -27,7 +28,9 @@ pub struct Assembler {
 
 #[derive(Debug, Default)]
 struct Partial {
-    /// None in 1.1.
+    /// What its fragments say: none in 1.1.
+    named: Option<u32>,
+    /// Of the request; none if it is not in the first one.
     request_id: Option<u32>,
     bytes: Vec<u8>,
     /// In 1.1 only.
@@ -109,7 +112,7 @@ impl Assembler {
         let found = self
             .open
             .iter_mut()
-            .position(|partial| partial.request_id == fragment.request_id);
+            .position(|partial| partial.named == fragment.request_id);
         let Some(at) = found else {
             return match one_at_a_time {
                 true => Err(GiopError::Fragment("nothing precedes it")),
@@ -175,9 +178,13 @@ impl Assembler {
                     ));
                 }
             },
-            _ => None,
+            _ => match message.content() {
+                Ok(Content::Request(Request { request_id, .. })) => Some(request_id),
+                _ => None,
+            },
         };
-        if self.open.iter().any(|open| open.request_id == request_id) {
+        let named = request_id.filter(|_| version == Version::V1_2);
+        if self.open.iter().any(|open| open.named == named) {
             return Err(GiopError::Fragment("the request id is in use"));
         }
         if self.open.len() >= self.max_messages {
@@ -188,6 +195,7 @@ impl Assembler {
         self.held += message.bytes.len();
         self.check_held()?;
         self.open.push(Partial {
+            named,
             request_id,
             bytes: message.bytes.to_vec(),
             joints: Vec::new(),
@@ -209,14 +217,7 @@ impl Assembler {
     fn cancel(&mut self, request_id: u32) {
         let held = &mut self.held;
         self.open.retain(|partial| {
-            let id = partial.request_id.or_else(|| {
-                let header = Header::peek(&partial.bytes, usize::MAX).ok()??;
-                match Message::new(header, &partial.bytes).content().ok()? {
-                    Content::Request(Request { request_id, .. }) => Some(request_id),
-                    _ => None,
-                }
-            });
-            let keep = id != Some(request_id);
+            let keep = partial.request_id != Some(request_id);
             if !keep {
                 *held -= partial.size();
             }

@@ -268,7 +268,7 @@ impl<'a> Message<'a> {
             ..
         } = self.header;
         let rest = self.bytes.get(Header::LEN..).unwrap_or_default();
-        let mut reader = Reader::after(Header::LEN, rest, endian);
+        let mut reader = Reader::after(Header::LEN, rest, endian).of_fragments(self.joints);
         let reader = &mut reader;
         Ok(match kind {
             Kind::Request => Content::Request(Request::read(version, reader)?),

@@ -384,7 +384,7 @@ impl Service for Scripted {
         };
         let (version, endian) = (message.header.version, message.header.endian);
         let question = Question::of_request(&request, version, endian);
-        let call = Call::new(&request, version, endian);
+        let call = Call::new(&request, &message);
         let arguments = &mut call.arguments();
         match (request.operation, question) {
             ("next_member", Some(question)) => {

@@ -74,6 +74,7 @@ async fn call(
         operation: operation.into(),
         body: writer.into_bytes(),
         before: 40,
+        joints: Vec::new(),
         endian: Endian::Big,
         version: Version::V1_2,
     })
