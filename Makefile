@@ -85,5 +85,6 @@ fuzz:
 	@command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz
 	@for target in $$(cd fuzz && RUSTC_BOOTSTRAP=1 cargo fuzz list); do \
 	  echo "== $$target"; \
-	  (cd fuzz && RUSTC_BOOTSTRAP=1 cargo fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS)) || exit 1; \
+	  (cd fuzz && mkdir -p corpus/$$target && RUSTC_BOOTSTRAP=1 cargo fuzz run $$target corpus/$$target \
+	    $$(ls -d seeds/$$target 2>/dev/null) -- -max_total_time=$(FUZZ_SECONDS)) || exit 1; \
 	done
