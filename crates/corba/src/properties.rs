@@ -259,8 +259,8 @@ pub struct EffectiveSettings {
     pub initial_members: u16,
     /// Members that it is to have at least.
     pub minimum_members: u16,
-    /// Members that it may have at most where the load manager makes them; `None` is as
-    /// many as it has factories. Never below `minimum_members`.
+    /// Members that it may have while all are overloaded, if it may have more than the
+    /// minimum. Never below `minimum_members`.
     pub maximum_members: Option<u16>,
     /// Who makes members.
     pub factories: Vec<FactoryInfo>,
