@@ -271,19 +271,19 @@ bool Location::Keeper::pass(void (Keeper::*what)()) {
 }
 
 void Location::Keeper::register_all() {
-  bool alert_known, monitor_known;
+  bool alert, monitor;
   {
     std::lock_guard<std::mutex> guard(lock_);
-    alert_known = alert_known_;
-    monitor_known = monitor_known_ || !monitor_wanted_;
+    alert = !alert_known_;
+    monitor = monitor_wanted_ && !monitor_known_;
   }
   // The members last: nobody should be bound to what cannot tell its load.
-  if (!alert_known) alert_known = put_alert();
-  if (!monitor_known) monitor_known = put_monitor();
+  bool alert_put = alert && put_alert();
+  bool monitor_put = monitor && put_monitor();
   {
     std::lock_guard<std::mutex> guard(lock_);
-    alert_known_ = alert_known;
-    monitor_known_ = monitor_known && monitor_wanted_;
+    alert_known_ = alert_known_ || alert_put;
+    monitor_known_ = monitor_known_ || monitor_put;
   }
   for (const MemberPtr &member : members()) {
     if (member->unwanted) take(member);
@@ -292,14 +292,19 @@ void Location::Keeper::register_all() {
 }
 
 void Location::Keeper::check_all() {
+  bool monitor_known;
+  {
+    std::lock_guard<std::mutex> guard(lock_);
+    monitor_known = monitor_known_;
+  }
   bool alert = knows_alert();
   // A manager that has lost it has no alert on.
   if (!alert) alarm_->alert(false);
-  bool monitor = knows_monitor();
+  monitor_known = monitor_known && knows_monitor();
   {
     std::lock_guard<std::mutex> guard(lock_);
-    alert_known_ = alert_known_ && alert;
-    monitor_known_ = monitor_known_ && monitor;
+    alert_known_ = alert;
+    monitor_known_ = monitor_known;
   }
   for (const MemberPtr &member : members()) {
     // What a factory has made is the manager's.
@@ -314,7 +319,7 @@ void Location::Keeper::push() { manager_->push_loads(name_, sampler_->sample());
 void Location::Keeper::take_all() {
   for (const MemberPtr &member : members()) take(member);
   if (knows_alert()) manager_->remove_load_alert(name_);
-  if (knows_monitor()) manager_->remove_load_monitor(name_);
+  if (monitor_wanted_ && knows_monitor()) manager_->remove_load_monitor(name_);
 }
 
 bool Location::Keeper::put_alert() {
@@ -433,7 +438,6 @@ bool Location::Keeper::knows_alert() {
 }
 
 bool Location::Keeper::knows_monitor() {
-  if (CORBA::is_nil(monitor_.reference)) return false;
   try {
     CORBA::Object_var known = manager_->get_load_monitor(name_);
     return known->_is_equivalent(monitor_.reference);

@@ -2,6 +2,7 @@
 #ifndef EVENKEEL_KEEPER_H
 #define EVENKEEL_KEEPER_H
 
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -52,7 +53,7 @@ private:
     bool created;
     bool known = false;
     // To be taken out.
-    bool unwanted = false;
+    std::atomic<bool> unwanted{false};
   };
   typedef std::shared_ptr<Member> MemberPtr;
 
