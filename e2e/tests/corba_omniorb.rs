@@ -1,7 +1,5 @@
 //! CORBA clients and servers with omniORB, as Debian has it.
 
-use std::net::SocketAddr;
-
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::corba::free_address;
 use evenkeel_e2e::eventually;
@@ -20,10 +18,7 @@ struct Service {
 
 impl Service {
     fn start(more: &str) -> Self {
-        Self::at(free_address(), more)
-    }
-
-    fn at(address: SocketAddr, more: &str) -> Self {
+        let address = free_address();
         let config = format!(
             "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
              [corba]\nlisten = \"{address}\"\nalert_retry = \"100ms\"\n{more}\n\
@@ -34,6 +29,15 @@ impl Service {
             config,
             corbaloc: format!("corbaloc:iiop:{address}/LoadManager"),
         }
+    }
+
+    /// Kills it, and starts it again after that.
+    fn restart(mut self, meanwhile: impl FnOnce()) -> Self {
+        self.balancer.signal(Signal::KILL);
+        self.balancer.wait();
+        meanwhile();
+        self.balancer = self.balancer.replace(&self.config);
+        self
     }
 
     /// A server that knows the manager.
@@ -155,7 +159,7 @@ fn clients_are_bound_and_stay() {
     assert_eq!(by_id, group);
     let [a, b] = &mut servers;
     let served = [a.served(), b.served()];
-    let mut client = Client::repeat(&group, "who", &["--count", "100"]);
+    let client = Client::repeat(&group, "who", &["--count", "100"]);
     assert!(client.line().starts_with("bound "));
     assert!(client.line().starts_with("done 100 0 "));
     let more = [a.served() - served[0], b.served() - served[1]];
@@ -177,7 +181,7 @@ fn the_manager_is_found_by_corbaloc_in_every_version() {
         console.obey("manager LoadManager");
         assert_eq!(console.ask("get_default_properties"), "");
         console.obey(&format!("manager {}", reference.trim()));
-        console.obey("get_default_properties");
+        assert_eq!(console.ask("get_default_properties"), "");
         let group = console.ask(&format!("create_object {PEER} membership=0"));
         assert!(group.starts_with("IOR:"), "{group}");
         let mut client = Client::start("LoadManager", &arguments);
@@ -188,5 +192,236 @@ fn the_manager_is_found_by_corbaloc_in_every_version() {
         });
         assert_eq!(types, ["yes", "yes"]);
         assert_eq!(client.ask(&format!("is_a {PEER}")), "no");
+    }
+}
+
+/// `RoundRobin`, `LeastLoaded`, … as the manager tells its properties.
+fn strategy_of(console: &mut Server, group: &str) -> String {
+    let properties = console.ask(&format!("get_properties {group}"));
+    let (_, info) = properties
+        .split_once("StrategyInfo=")
+        .unwrap_or_else(|| panic!("no strategy: {properties}"));
+    info.split('(').next().unwrap().to_owned()
+}
+
+#[test]
+fn every_operation_of_the_manager_is_called_by_stubs() {
+    if !omniorb::can_run() {
+        return;
+    }
+    const RAISED: &str = "error IDL:omg.org/PortableGroup/";
+    const LB_RAISED: &str = "error IDL:tao.lb/CosLoadBalancing/";
+    let service = Service::start("");
+    let mut c = service.console();
+    let mut a = service.server("a", &[]);
+    let mut b = service.server("b", &[]);
+    let (at_a, at_b) = (a.peer().to_owned(), b.peer().to_owned());
+
+    // GenericFactory
+    let group = c.ask(&format!("create_object {PEER} membership=0 name=peers"));
+    assert!(group.starts_with("IOR:"), "{group}");
+    let other = c.ask(&format!("create_object {PEER} membership=0"));
+    c.obey(&format!("delete_object {other}"));
+    let gone = c.ask(&format!("delete_object {other}"));
+    assert_eq!(gone, format!("{RAISED}ObjectNotFound:1.0"));
+
+    // ObjectGroupManager
+    let known = format!("{RAISED}ObjectGroupNotFound:1.0");
+    assert_eq!(c.ask(&format!("locations_of_members {other}")), known);
+    assert_eq!(c.ask(&format!("add_member {group} host1 {at_a}")), group);
+    assert_eq!(
+        c.ask(&format!("add_member {group} rack.2/host2 {at_b}")),
+        group
+    );
+    let twice = c.ask(&format!("add_member {group} host1 {at_b}"));
+    assert_eq!(twice, format!("{RAISED}MemberAlreadyPresent:1.0"));
+    let sessions = a.sessions().to_owned();
+    let wrong = c.ask(&format!("add_member {group} host3 {sessions}"));
+    assert_eq!(wrong, format!("{RAISED}ObjectNotAdded:1.0"));
+    let mut locations: Vec<_> = c
+        .ask(&format!("locations_of_members {group}"))
+        .split(' ')
+        .map(str::to_owned)
+        .collect();
+    locations.sort();
+    assert_eq!(locations, ["host1", "rack.2/host2"]);
+    assert_eq!(c.ask("groups_at_location rack.2/host2"), group);
+    assert_eq!(c.ask("groups_at_location rack/host2"), "");
+    assert_eq!(c.ask(&format!("get_object_group_ref {group}")), group);
+    let id = c.ask(&format!("get_object_group_id {group}"));
+    assert_eq!(c.ask(&format!("get_object_group_ref_from_id {id}")), group);
+    assert_eq!(c.ask("get_object_group_ref_from_id 1"), known);
+    assert_eq!(c.ask(&format!("get_member_ref {group} host1")), at_a);
+    assert_eq!(c.ask(&format!("remove_member {group} host1")), group);
+    let none = format!("{RAISED}MemberNotFound:1.0");
+    assert_eq!(c.ask(&format!("get_member_ref {group} host1")), none);
+    assert_eq!(c.ask(&format!("add_member {group} host1 {at_a}")), group);
+
+    // PropertyManager: the three levels, each stronger than the one before.
+    c.obey("set_default_properties strategy=Random");
+    assert!(c.ask("get_default_properties").contains("Random"));
+    assert_eq!(strategy_of(&mut c, &group), "Random");
+    c.obey(&format!(
+        "set_type_properties {PEER} strategy=LeastLoaded,CriticalThreshold=80,RejectThreshold=70"
+    ));
+    let of_type = c.ask(&format!("get_type_properties {PEER}"));
+    assert!(
+        of_type.contains("LeastLoaded.RejectThreshold=70"),
+        "{of_type}"
+    );
+    assert_eq!(strategy_of(&mut c, &group), "LeastLoaded");
+    c.obey(&format!(
+        "set_properties_dynamically {group} strategy=LoadMinimum,Dampening=0.5"
+    ));
+    assert_eq!(strategy_of(&mut c, &group), "LoadMinimum");
+    c.obey(&format!(
+        "remove_type_properties {PEER} strategy=LeastLoaded"
+    ));
+    c.obey("remove_default_properties strategy=Random");
+    assert_eq!(c.ask(&format!("get_type_properties {PEER}")), "");
+    assert_eq!(c.ask("get_default_properties"), "");
+    for wrong in [
+        "strategy=Nonsense",
+        "strategy=LeastLoaded,Tolerance=0.5",
+        "initial=x:long=1",
+    ] {
+        let raised = c.ask(&format!("set_default_properties {wrong}"));
+        assert!(raised.starts_with("error"), "{wrong}: {raised}");
+    }
+    let invalid = c.ask("set_default_properties strategy=LeastLoaded,Tolerance=0.5");
+    assert_eq!(invalid, format!("{RAISED}InvalidProperty:1.0"));
+
+    // LoadManager
+    c.obey("push_loads host1 0=0.5 77=3");
+    assert_eq!(c.ask("get_loads host1"), "0=0.5 77=3");
+    let nowhere = format!("{LB_RAISED}LocationNotFound:1.0");
+    assert_eq!(c.ask("get_loads nowhere"), nowhere);
+    a.obey("location host1 retry=100 check=60000");
+    a.joined("host1");
+    let alert = c.ask("get_load_alert host1");
+    let raised = c.ask(&format!("register_load_alert host1 {alert}"));
+    assert_eq!(raised, format!("{LB_RAISED}LoadAlertAlreadyPresent:1.0"));
+    c.obey("remove_load_alert host1");
+    let none = format!("{LB_RAISED}LoadAlertNotFound:1.0");
+    for operation in [
+        "get_load_alert",
+        "remove_load_alert",
+        "enable_alert",
+        "disable_alert",
+    ] {
+        assert_eq!(c.ask(&format!("{operation} host1")), none, "{operation}");
+    }
+    c.obey(&format!("register_load_alert host1 {alert}"));
+    c.obey("enable_alert host1");
+    c.obey("disable_alert host1");
+    a.obey("at host1 monitor 0 custom=77");
+    a.joined("host1");
+    let monitor = c.ask("get_load_monitor host1");
+    let raised = c.ask(&format!("register_load_monitor host1 {monitor}"));
+    assert_eq!(raised, format!("{LB_RAISED}MonitorAlreadyPresent:1.0"));
+    c.obey("remove_load_monitor host1");
+    assert_eq!(c.ask("get_load_monitor host1"), nowhere);
+    assert_eq!(c.ask("remove_load_monitor host1"), nowhere);
+    c.obey(&format!("register_load_monitor host1 {monitor}"));
+
+    // Strategy: of the group, and ours from outside.
+    assert_eq!(c.ask(&format!("strategy_name {group}")), "LoadMinimum");
+    let inner = c.ask(&format!("strategy_properties {group}"));
+    assert!(inner.contains("LoadMinimum.Dampening=0.5"), "{inner}");
+    let next = c.ask(&format!("strategy_next_member {group}"));
+    assert!([&at_a, &at_b].contains(&&next), "{next}");
+    c.obey(&format!("strategy_push_loads {group} rack.2/host2 0=0.25"));
+    assert_eq!(c.ask("get_loads rack.2/host2"), "0=0.25");
+    let loads = c.ask(&format!("strategy_get_loads {group} rack.2/host2"));
+    assert!(loads.starts_with("0="), "{loads}");
+    c.obey(&format!("strategy_analyze_loads {group}"));
+
+    // A strategy in another process counts more than one of ours.
+    let custom = b.ask("strategy Mine");
+    c.obey(&format!(
+        "set_properties_dynamically {group} custom={custom}"
+    ));
+    let first = c.ask(&format!("locations_of_members {group}"));
+    let first = first.split(' ').next().unwrap().to_owned();
+    let chosen = c.ask(&format!("get_member_ref {group} {first}"));
+    let name = Client::start(&chosen, &[]).ask("who");
+    for _ in 0..5 {
+        assert_eq!(Client::start(&group, &[]).ask("who"), name);
+    }
+}
+
+#[test]
+fn members_are_killed_and_hang() {
+    if !omniorb::can_run() {
+        return;
+    }
+    let service = Service::start("");
+    let mut console = service.console();
+    let (group, [mut a, b]) = service.group(&mut console, ["a", "b"]);
+    let [mut at_a, mut at_b] = clients(&group, ["a", "b"]);
+    let mut waits = Client::start(&group, &["-ORBclientCallTimeOutPeriod", "500"]);
+    eventually("it is bound to b", || {
+        assert_eq!(waits.ask(&format!("use {group}")), "use");
+        waits.ask("who") == "b"
+    });
+
+    // Killed between two calls: the client goes to the group by itself, which may say the
+    // same member for a while, since nobody has told it.
+    a.kill();
+    eventually("it is at b", || at_a.ask("who") == "b");
+    assert_eq!(console.ask(&format!("remove_member {group} a")), group);
+    assert_eq!(at_a.ask("who"), "b");
+
+    // One takes its place at the same location.
+    let mut c = service.server("c", &[]);
+    c.join("a", &group);
+    let [_, mut at_c] = clients(&group, ["b", "c"]);
+
+    // Hung: who has a time limit goes back to the group.
+    b.signal(Signal::STOP);
+    assert_eq!(waits.ask("who"), "error TIMEOUT 0x41540008 COMPLETED_NO");
+    assert_eq!(console.ask(&format!("remove_member {group} b")), group);
+    assert_eq!(waits.ask("who"), "c");
+    assert_eq!(at_c.ask("who"), "c");
+    b.signal(Signal::CONT);
+    assert_eq!(at_b.ask("who"), "b", "nobody was moved who did not ask");
+}
+
+#[test]
+fn clients_go_on_while_the_manager_restarts() {
+    if !omniorb::can_run() {
+        return;
+    }
+    let service = Service::start("");
+    let mut console = service.console();
+    let (group, mut servers) = service.group(&mut console, ["a", "b"]);
+    let mut bound: Vec<_> = (0..4)
+        .map(|_| Client::repeat(&group, "who", &["--rate", "100"]))
+        .collect();
+    for client in &bound {
+        assert!(client.line().starts_with("bound "));
+    }
+    let served = |servers: &mut [Server; 2]| servers.iter_mut().map(Server::served).sum::<u64>();
+
+    let service = service.restart(|| {
+        let before = served(&mut servers);
+        eventually("clients go on without it", || {
+            served(&mut servers) > before + 100
+        });
+    });
+
+    // The old reference is good for new clients, and servers need not do anything.
+    let [mut at_a, _at_b] = clients(&group, ["a", "b"]);
+    assert_eq!(at_a.ask("who"), "a");
+    let mut console = service.console();
+    let here = console.ask(&format!("get_object_group_ref {group}"));
+    assert_eq!(here, group);
+    for client in &mut bound {
+        let said = client.finish();
+        let [done] = &said[..] else {
+            panic!("it was moved: {said:?}");
+        };
+        let words: Vec<_> = done.split(' ').collect();
+        assert_eq!((words[0], words[2]), ("done", "0"), "{done}");
     }
 }
