@@ -1,5 +1,7 @@
 //! CORBA clients and servers with omniORB, as Debian has it.
 
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::corba::free_address;
 use evenkeel_e2e::eventually;
@@ -84,7 +86,7 @@ fn clients<const N: usize>(group: &str, names: [&str; N]) -> [Client; N] {
     });
     names.map(|name| {
         let at = bound.iter().position(|(who, _)| who == name);
-        bound.swap_remove(at.expect("it is bound")).1
+        bound.swap_remove(at.unwrap()).1
     })
 }
 
