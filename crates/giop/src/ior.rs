@@ -70,7 +70,9 @@ pub enum IorError {
 }
 
 impl Ior {
-    /// The reference of an object behind IIOP 1.2 at one address.
+    /// The reference of an object behind IIOP 1.2 at one address. It says the code sets that
+    /// are understood here and by the ORBs in use: without any, clients send no wide strings
+    /// and no others than ISO 8859-1, also where a request is only passed on.
     pub fn iiop(type_id: &str, host: &str, port: u16, object_key: &[u8]) -> Self {
         Ior {
             type_id: type_id.into(),
@@ -80,7 +82,7 @@ impl Ior {
                     host: host.into(),
                     port,
                     object_key: object_key.into(),
-                    components: Vec::new(),
+                    components: vec![Tagged::code_sets(&CodeSetInfo::default())],
                 }
                 .tagged(),
             ],
