@@ -59,7 +59,7 @@ pub enum ResolveError {
     #[error("\"rir:\" is no address here: say where {0:?} is, as in corbaloc::HOST:PORT/{0}")]
     Initial(String),
     /// The naming service did not answer, or does not know the name.
-    #[error("the naming service does not know {name:?}: {error}")]
+    #[error("the naming service did not say where {name:?} is: {error}")]
     Name {
         /// The name.
         name: String,

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use evenkeel_giop::cdr::{Endian, Writer};
+use evenkeel_giop::cdr::{Endian, Reader, Writer};
 use evenkeel_giop::client::{Call, CallError, Client, Settings};
 use evenkeel_giop::context::{CODE_SETS, CodeSetInfo, CodeSets};
+use evenkeel_giop::corbaloc::{Reference, ResolveError};
 use evenkeel_giop::exception::{Completion, Kind as Exception, SystemException};
 use evenkeel_giop::ior::{IiopProfile, Ior, Tagged};
 use evenkeel_giop::message::{
@@ -83,6 +84,20 @@ impl Service for Objects {
                 self.elsewhere.write(&mut writer);
                 body = writer.bytes();
                 ReplyStatus::LocationForward
+            }
+            "resolve_str" => {
+                let minor = message.header.version.minor();
+                let reader = Reader::after(request.body_at, request.body, endian);
+                let name = reader.of_minor(minor).read_string("name").unwrap();
+                if name == "stock/New York.desk" {
+                    self.elsewhere.write(&mut writer);
+                    body = writer.bytes();
+                    ReplyStatus::NoException
+                } else {
+                    writer.write_string("IDL:omg.org/CosNaming/NamingContext/NotFound:1.0");
+                    body = writer.bytes();
+                    ReplyStatus::UserException
+                }
             }
             "by_reference" => match request.target {
                 Target::Reference { .. } => ReplyStatus::NoException,
@@ -236,6 +251,37 @@ async fn forwards_are_followed_or_handed_out_and_never_for_ever() {
     assert_eq!(error, Err(CallError::Forward(Box::new(round.clone()))));
     let call = Call::new(&round, "by_reference", soon());
     client.call(&call).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_naming_service_is_asked_for_what_corbaname_says() {
+    let elsewhere = Ior::iiop("IDL:test/Desk:1.0", "desk", 5, b"desk");
+    let found = elsewhere.clone();
+    let (address, seen) = serve(move |_| elsewhere);
+    let client = Client::new(Settings::default());
+    let resolve = async |text: String| {
+        let reference: Reference = text.parse().unwrap();
+        reference.resolve(&client, soon()).await
+    };
+    let known = format!("corbaname::1.2@{address}/Context#stock/New%20York.desk");
+    assert_eq!(resolve(known).await.unwrap(), found);
+    let unknown = resolve(format!("corbaname::{address}#nothing")).await;
+    let error = unknown.unwrap_err().to_string();
+    assert!(
+        error.contains("\"nothing\"") && error.contains("NotFound"),
+        "{error}"
+    );
+    assert_eq!(seen.requests.load(Ordering::SeqCst), 2);
+    // These need no answer.
+    let context = resolve(format!("corbaname::{address}")).await.unwrap();
+    let profile = context.iiop_profiles().next().unwrap();
+    assert_eq!(profile.object_key, b"NameService");
+    let location = resolve(format!("corbaloc::{address}/key")).await.unwrap();
+    assert_eq!(location.iiop_profiles().count(), 1);
+    assert_eq!(resolve(found.to_string()).await.unwrap(), found);
+    let initial = resolve("corbaname:rir:#a".into()).await.unwrap_err();
+    assert!(matches!(initial, ResolveError::Initial(name) if name == "NameService"));
+    assert_eq!(seen.requests.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test]
