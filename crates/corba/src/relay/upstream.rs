@@ -13,7 +13,7 @@ use evenkeel_giop::cdr::Endian;
 use evenkeel_giop::context::{CODE_SETS, Contexts, ServiceContext};
 use evenkeel_giop::exception::{Completion, Kind, SystemException};
 use evenkeel_giop::fragment;
-use evenkeel_giop::message::{Content, GiopError, Message, Request};
+use evenkeel_giop::message::{Content, GiopError, Message, Request, Version};
 use evenkeel_giop::wire::{Stop, Wire};
 use tokio::net::TcpStream;
 
@@ -77,6 +77,16 @@ pub(super) struct UnderWay {
 
 fn id_of(place: usize, used: u16) -> u32 {
     (u32::from(used & 0x7fff) << 16) | place as u32
+}
+
+/// The version in which a request goes on. Where the member's is lower than the client's it is
+/// 1.0: a reply in fragments of 1.1 could not be put together for a client of 1.2, and in 1.0
+/// there are none.
+fn spoken(client: Version, way: &Way) -> Version {
+    match way.version < client {
+        true => Version::V1_0,
+        false => client,
+    }
 }
 
 /// Why a connection ends.
@@ -224,7 +234,7 @@ impl Upstream {
             body: request.body,
             body_at: request.body_at,
         };
-        let version = job.question.version.min(route.way.version);
+        let version = spoken(job.question.version, &route.way);
         if state.out.capacity() == 0
             && let Some(relay) = self.relay.upgrade()
         {
@@ -282,7 +292,7 @@ impl Upstream {
     fn send_cancel(&self, id: u32, request: &UnderWay) {
         let mut state = self.state.borrow_mut();
         let before = state.out.len();
-        let version = request.job.question.version.min(request.way.version);
+        let version = spoken(request.job.question.version, &request.way);
         let cancel = Content::CancelRequest { request_id: id };
         // Nothing in it depends on the version, so it cannot fail.
         let _ = cancel.encode(version, Endian::NATIVE, &mut state.out);

@@ -23,8 +23,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 use evenkeel_config::{Corba as Settings, GroupConfig, MemberConfig};
 use evenkeel_giop::client::Client;
+use evenkeel_giop::context::CodeSetInfo;
 use evenkeel_giop::exception::{Completion, Kind, SystemException};
-use evenkeel_giop::ior::Ior;
+use evenkeel_giop::ior::{IiopProfile, Ior, Tagged};
 use evenkeel_manager::snapshot::GroupHandle;
 use evenkeel_manager::{ApplyError, Manager};
 use tokio::runtime::Handle;
@@ -232,9 +233,21 @@ impl LoadManager {
         manager_reference(&self.settings(), &self.address())
     }
 
-    /// The reference of an object group.
+    /// The reference of an object group. It says code sets, so that clients settle on some
+    /// even if their requests are relayed.
     pub fn group_reference(&self, id: u64, group: &ObjectGroup) -> Ior {
-        self.reference_of(&group.type_id, &Key::Group(id).to_bytes())
+        let address = self.address.load();
+        let profile = IiopProfile {
+            minor: 2,
+            host: address.host.clone(),
+            port: address.port,
+            object_key: Key::Group(id).to_bytes(),
+            components: vec![Tagged::code_sets(&CodeSetInfo::default())],
+        };
+        Ior {
+            type_id: group.type_id.clone(),
+            profiles: vec![profile.tagged()],
+        }
     }
 
     /// A reference to an object here with that key.
