@@ -19,6 +19,7 @@ use clap::{Parser, Subcommand};
 use evenkeel_bench::giop::{NO_EXCEPTION, Outcome, Plan, run};
 use evenkeel_bench::report::median;
 use evenkeel_bench::server::{self, Server};
+use evenkeel_corba::call::{self, Call};
 use evenkeel_corba::directory::{Directory, Entry, Reference};
 use evenkeel_corba::door::{self, Door, Objects};
 use evenkeel_corba::keys::{Key, Level};
@@ -151,17 +152,17 @@ impl Service for Smallest {
 struct Nothing;
 
 impl Objects for Nothing {
-    async fn manager(&self, _: evenkeel_corba::call::Call) -> evenkeel_corba::call::Outcome {
-        evenkeel_corba::call::Outcome::System(SystemException::new(Kind::NoImplement))
+    fn manager(&self, _: Call) -> impl Future<Output = call::Outcome> + use<> {
+        std::future::ready(no_implement())
     }
 
-    fn strategy(
-        &self,
-        _: Level<'_>,
-        _: evenkeel_corba::call::Call,
-    ) -> evenkeel_corba::call::Outcome {
-        evenkeel_corba::call::Outcome::System(SystemException::new(Kind::NoImplement))
+    fn strategy(&self, _: Level<'_>, _: Call) -> impl Future<Output = call::Outcome> + use<> {
+        std::future::ready(no_implement())
     }
+}
+
+fn no_implement() -> call::Outcome {
+    call::Outcome::System(SystemException::new(Kind::NoImplement))
 }
 
 fn relay(members: &[String]) -> Result<()> {

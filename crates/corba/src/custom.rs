@@ -19,6 +19,7 @@ use evenkeel_core::load;
 use evenkeel_core::member::Member;
 use evenkeel_core::time::{Clock, Instant};
 use evenkeel_giop::any::Idl;
+use evenkeel_giop::cdr::Writer;
 use evenkeel_giop::client::{Call, CallError, Client as Orb};
 use evenkeel_giop::ior::Ior;
 use tracing::{debug, info, warn};
@@ -44,40 +45,38 @@ const REPORT_GRAIN: Duration = Duration::from_millis(4);
 pub struct Customs {
     orb: Orb,
     clock: Clock,
-    /// The load manager, as strategies are told.
-    manager: Ior,
-    timeout: Mutex<Duration>,
+    terms: Mutex<Terms>,
     probe_interval: Duration,
     known: Mutex<HashMap<Ior, Weak<Custom>>>,
 }
 
 impl Customs {
-    /// None yet. They are called with `orb`, and told that `manager` is the load manager.
-    pub fn new(orb: Orb, clock: Clock, manager: Ior, timeout: Duration) -> Arc<Self> {
-        Customs::with_probes(orb, clock, manager, timeout, PROBE_INTERVAL)
+    /// None yet. They are called with `orb`, once it is said how ([`Customs::configure`]).
+    pub fn new(orb: Orb, clock: Clock) -> Arc<Self> {
+        Customs::with_probes(orb, clock, PROBE_INTERVAL)
     }
 
     /// The same with another time between two probes.
-    pub(crate) fn with_probes(
-        orb: Orb,
-        clock: Clock,
-        manager: Ior,
-        timeout: Duration,
-        probe_interval: Duration,
-    ) -> Arc<Self> {
+    pub(crate) fn with_probes(orb: Orb, clock: Clock, probe_interval: Duration) -> Arc<Self> {
         Arc::new(Customs {
-            probe_interval,
             orb,
             clock,
-            manager,
-            timeout: Mutex::new(timeout),
+            terms: Mutex::default(),
+            probe_interval,
             known: Mutex::default(),
         })
     }
 
-    /// How long a strategy may take from now on.
-    pub fn set_timeout(&self, timeout: Duration) {
-        *lock(&self.timeout) = timeout;
+    /// From now on `manager` is the load manager, and strategies may take so long.
+    pub fn configure(&self, manager: Ior, timeout: Duration) {
+        *lock(&self.terms) = Terms {
+            manager: Arc::new(manager),
+            timeout,
+        };
+    }
+
+    fn terms(&self) -> Terms {
+        lock(&self.terms).clone()
     }
 
     /// The strategy with this reference: the same for all groups that have it, as long as
@@ -98,6 +97,15 @@ impl Customs {
         known.insert(ior.clone(), Arc::downgrade(&custom));
         custom
     }
+}
+
+/// What calls of strategies need.
+#[derive(Clone, Debug, Default)]
+struct Terms {
+    /// The load manager, as strategies are told.
+    manager: Arc<Ior>,
+    /// How long they may take.
+    timeout: Duration,
 }
 
 /// A custom strategy.
@@ -224,8 +232,20 @@ impl Custom {
         self.common.clock.now()
     }
 
-    fn deadline(&self) -> tokio::time::Instant {
-        tokio::time::Instant::now() + *lock(&self.common.timeout)
+    /// A call of an operation of it with the arguments that `write` writes.
+    fn call(&self, operation: &'static str, write: impl FnOnce(&mut Writer)) -> Call<'_> {
+        let timeout = self.common.terms().timeout;
+        let deadline = tokio::time::Instant::now() + timeout;
+        Call::new(&self.ior, operation, deadline).arguments(write)
+    }
+
+    /// The same with a group and the load manager as arguments.
+    fn call_about(&self, operation: &'static str, group: &Ior) -> Call<'_> {
+        let manager = self.common.terms().manager;
+        self.call(operation, |writer| {
+            group.write(writer);
+            manager.write(writer);
+        })
     }
 
     /// Asks for the next member of a group.
@@ -241,11 +261,7 @@ impl Custom {
     }
 
     async fn next_member(&self, group: &Ior) -> Result<Ior, Failure> {
-        let call = Call::new(&self.ior, "next_member", self.deadline());
-        let call = call.arguments(|writer| {
-            group.write(writer);
-            self.common.manager.write(writer);
-        });
+        let call = self.call_about("next_member", group);
         match self.common.orb.call(&call).await {
             Ok(body) => Ior::read(&mut body.reader())
                 .map_err(|error| Failure::Silent(CallError::from(error))),
@@ -336,8 +352,7 @@ impl Custom {
 
     /// Hands it loads that have come.
     async fn push(&self, location: &Name, loads: &[Load]) -> Result<(), Failure> {
-        let call = Call::new(&self.ior, "push_loads", self.deadline());
-        let call = call.arguments(|writer| {
+        let call = self.call("push_loads", |writer| {
             location.write(writer);
             writer.write_len(loads.len());
             loads.iter().for_each(|load| load.write(writer));
@@ -356,11 +371,7 @@ impl Custom {
 
     /// Tells it to look at the loads of a group.
     async fn analyze(&self, group: &Ior) -> Result<(), Failure> {
-        let call = Call::new(&self.ior, "analyze_loads", self.deadline());
-        let call = call.arguments(|writer| {
-            group.write(writer);
-            self.common.manager.write(writer);
-        });
+        let call = self.call_about("analyze_loads", group);
         self.common.orb.oneway(&call).await.map_err(Failure::Silent)
     }
 

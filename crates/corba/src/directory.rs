@@ -73,7 +73,7 @@ impl Reference {
     }
 }
 
-/// How a request to a group ended that was not relayed.
+/// How a request to a group ended, unless all of its requests are relayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Forwarded to a member that the group's strategy chose.
@@ -85,7 +85,7 @@ pub enum Answer {
     Fallback,
     /// TRANSIENT: no member may be used.
     Transient,
-    /// None is possible: the client waits for none.
+    /// None is possible, because the client waits for none: passed on to a member.
     Oneway,
 }
 

@@ -22,10 +22,10 @@ use crate::relay::{self, Relay};
 /// What carries out the operations of our own objects.
 pub trait Objects: 'static {
     /// Carries out an operation of the load manager.
-    fn manager(&self, call: Call) -> impl Future<Output = Outcome>;
+    fn manager(&self, call: Call) -> impl Future<Output = Outcome> + use<Self>;
 
     /// Carries out an operation of a strategy.
-    fn strategy(&self, level: Level<'_>, call: Call) -> Outcome;
+    fn strategy(&self, level: Level<'_>, call: Call) -> impl Future<Output = Outcome> + use<Self>;
 }
 
 /// What is counted at the door. The counters only ever grow.
@@ -110,15 +110,14 @@ impl<O: Objects> Service for Door<O> {
                 };
                 match Key::parse(key) {
                     Some(Key::Manager) => {
-                        self.call_manager(Call::new(&request, &message), question, out);
+                        count(&self.counters.manager);
+                        let call = Call::new(&request, &message);
+                        answer_later(self.objects.manager(call), question, out);
                     }
                     Some(Key::Strategy(level)) => {
                         count(&self.counters.strategies);
                         let call = Call::new(&request, &message);
-                        let outcome = self.objects.strategy(level, call);
-                        if let Some(question) = question {
-                            out.write(|out| question.answer(&outcome, out));
-                        }
+                        answer_later(self.objects.strategy(level, call), question, out);
                     }
                     key => self.ask_group(key, Some((message, &request)), question, visitor, out),
                 }
@@ -143,18 +142,6 @@ impl<O: Objects> Service for Door<O> {
 }
 
 impl<O: Objects> Door<O> {
-    fn call_manager(&self, call: Call, question: Option<Question>, out: &Out<'_>) {
-        count(&self.counters.manager);
-        let (objects, later) = (Rc::clone(&self.objects), out.later());
-        // What has begun is finished even if the client goes away.
-        tokio::task::spawn_local(async move {
-            let outcome = objects.manager(call).await;
-            if let Some(question) = question {
-                later.write(|out| question.answer(&outcome, out));
-            }
-        });
-    }
-
     /// Answers what is asked of a group: a Request, or a LocateRequest if there is none.
     #[inline]
     fn ask_group(
@@ -174,7 +161,12 @@ impl<O: Objects> Door<O> {
             return;
         };
         let group = entry.handle.current.load();
-        if group.settings().granularity == Granularity::PerRequest {
+        let per_request = group.settings().granularity == Granularity::PerRequest;
+        let Some(question) = question.filter(|_| !per_request) else {
+            if !per_request {
+                // What expects no answer cannot be answered with a forward.
+                entry.counters.count(Answer::Oneway);
+            }
             return match (request, question) {
                 (Some((message, request)), _) => {
                     visitor.relay.request(entry, message, request, out);
@@ -182,15 +174,6 @@ impl<O: Objects> Door<O> {
                 (None, Some(question)) => out.write(|out| question.here(out)),
                 (None, None) => {}
             };
-        }
-        let Some(question) = question else {
-            entry.counters.count(Answer::Oneway);
-            tracing::debug!(
-                group = %entry.name(),
-                operation = request.map(|(_, request)| request.operation),
-                "a oneway request cannot be forwarded, and is lost"
-            );
-            return;
         };
         match &entry.custom {
             None => out.write(|out| {
@@ -224,6 +207,22 @@ fn ask_custom(
             }
             Err(_) => locator::refuse(&entry, question, out),
         });
+    });
+}
+
+/// Gives an answer when a call has ended. What has begun is finished even if the client goes
+/// away.
+fn answer_later(
+    call: impl Future<Output = Outcome> + 'static,
+    question: Option<Question>,
+    out: &Out<'_>,
+) {
+    let later = out.later();
+    tokio::task::spawn_local(async move {
+        let outcome = call.await;
+        if let Some(question) = question {
+            later.write(|out| question.answer(&outcome, out));
+        }
     });
 }
 

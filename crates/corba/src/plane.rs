@@ -18,7 +18,6 @@ use arc_swap::ArcSwapOption;
 use evenkeel_config::Corba as Settings;
 use evenkeel_core::time::Clock;
 use evenkeel_giop::client::{self, Client};
-use evenkeel_giop::exception::{Kind, SystemException};
 use evenkeel_giop::server::{self, Server};
 use evenkeel_manager::Manager;
 use evenkeel_manager::snapshot::{Commit, DataPlane, Snapshot};
@@ -571,11 +570,11 @@ async fn work(mut jobs: mpsc::UnboundedReceiver<Option<Job>>, clock: Clock) {
 struct Ours(Arc<LoadManager>);
 
 impl Objects for Ours {
-    fn manager(&self, call: Call) -> impl Future<Output = Outcome> {
+    fn manager(&self, call: Call) -> impl Future<Output = Outcome> + use<> {
         self.0.invoke(call)
     }
 
-    fn strategy(&self, _: Level<'_>, _: Call) -> Outcome {
-        Outcome::System(SystemException::new(Kind::NoImplement))
+    fn strategy(&self, level: Level<'_>, call: Call) -> impl Future<Output = Outcome> + use<> {
+        self.0.invoke_strategy(level, call)
     }
 }

@@ -43,6 +43,12 @@ pub fn find(called: &str) -> Option<&'static Kind> {
     REGISTRY.iter().find(|kind| name(kind) == called)
 }
 
+/// Whether loads that are reported mean anything to a strategy.
+pub fn looks_at_loads(kind: &Kind) -> bool {
+    let without = ["round_robin", "random", "source_ip_hash", "peak_ewma"];
+    !without.contains(&kind.name)
+}
+
 fn property_name(kind: &Kind, param: &Param) -> String {
     format!("{PREFIX}{}.{}", name(kind), camel(param.name))
 }

@@ -62,8 +62,8 @@ async fn serve(service: Rc<impl Service>) -> SocketAddr {
 struct Manager;
 
 impl Objects for Manager {
-    async fn manager(&self, call: Call) -> Outcome {
-        match call.operation.as_str() {
+    fn manager(&self, call: Call) -> impl Future<Output = Outcome> + use<> {
+        std::future::ready(match call.operation.as_str() {
             "get_loads" => {
                 let mut results = call.results();
                 vec![Load {
@@ -74,14 +74,14 @@ impl Objects for Manager {
                 Outcome::Reply(results.into_bytes())
             }
             _ => Outcome::System(SystemException::new(Kind::BadOperation)),
-        }
+        })
     }
 
-    fn strategy(&self, level: Level<'_>, call: Call) -> Outcome {
+    fn strategy(&self, level: Level<'_>, call: Call) -> impl Future<Output = Outcome> + use<> {
         assert_eq!((level, &*call.operation), (Level::Default, "_get_name"));
         let mut results = call.results();
         results.write_string("Random");
-        Outcome::Reply(results.into_bytes())
+        std::future::ready(Outcome::Reply(results.into_bytes()))
     }
 }
 
@@ -129,8 +129,8 @@ impl House {
 
     /// Has a strategy at `address` decide.
     fn customize(&self, address: SocketAddr, timeout: Duration, probes: Duration) -> Arc<Custom> {
-        let manager = self.ior(MANAGER);
-        let customs = Customs::with_probes(self.orb.clone(), self.clock, manager, timeout, probes);
+        let customs = Customs::with_probes(self.orb.clone(), self.clock, probes);
+        customs.configure(self.ior(MANAGER), timeout);
         let custom = customs.get(&ior_of(address, b"strategy"));
         self.publish(Some(Arc::clone(&custom)));
         custom

@@ -176,12 +176,12 @@ fn reference_to(address: SocketAddr, minor: u8) -> Ior {
 struct Nothing;
 
 impl Objects for Nothing {
-    async fn manager(&self, _call: Call) -> Outcome {
-        Outcome::System(SystemException::new(Kind::NoImplement))
+    fn manager(&self, _: Call) -> impl Future<Output = Outcome> + use<> {
+        std::future::ready(Outcome::System(SystemException::new(Kind::NoImplement)))
     }
 
-    fn strategy(&self, _level: Level<'_>, _call: Call) -> Outcome {
-        Outcome::System(SystemException::new(Kind::NoImplement))
+    fn strategy(&self, _: Level<'_>, _: Call) -> impl Future<Output = Outcome> + use<> {
+        std::future::ready(Outcome::System(SystemException::new(Kind::NoImplement)))
     }
 }
 

@@ -13,6 +13,7 @@ mod properties;
 pub mod raise;
 pub mod state;
 pub mod store;
+mod strategy;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +31,7 @@ use evenkeel_manager::snapshot::GroupHandle;
 use evenkeel_manager::{ApplyError, Manager};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::call::{Call, Outcome};
 use crate::custom::{self, Customs};
@@ -120,11 +122,8 @@ impl LoadManager {
         let directory = Arc::clone(&parts.directory);
         let told = custom::follow_loads(directory, parts.manager.clock());
         parts.runtime.spawn(told);
-        let reference = manager_reference(&settings, &address);
-        let timeout = settings.custom_strategy_timeout;
-        let (orb, clock) = (parts.client.clone(), parts.manager.clock());
         let this = LoadManager {
-            customs: Customs::new(orb, clock, reference, timeout),
+            customs: Customs::new(parts.client.clone(), parts.manager.clock()),
             manager: parts.manager,
             directory: parts.directory,
             client: parts.client,
@@ -152,7 +151,6 @@ impl LoadManager {
     /// As in [`LoadManager::open`]; nothing has changed then.
     pub fn configure(&self, settings: Arc<Settings>, address: Address) -> Result<(), ApplyError> {
         let mut owned = self.lock();
-        self.customs.set_timeout(settings.custom_strategy_timeout);
         let before = (
             self.settings.swap(settings),
             self.address.swap(Arc::new(address)),
@@ -175,16 +173,16 @@ impl LoadManager {
     /// to the end.
     pub fn invoke(self: &Arc<Self>, call: Call) -> impl Future<Output = Outcome> + Send + use<> {
         let this = Arc::clone(self);
-        let running = self.runtime.spawn(async move {
-            match this.dispatch(&call).await {
-                Ok(results) => Outcome::Reply(results),
-                Err(raise) => raise.answer(&call, &this.settings().repository_prefix),
-            }
-        });
-        async move {
-            let outcome = running.await;
-            // It has panicked, or the process ends.
-            outcome.unwrap_or_else(|_| Outcome::System(SystemException::new(Kind::Internal)))
+        finished(self.runtime.spawn(async move {
+            let results = this.dispatch(&call).await;
+            this.outcome(&call, results)
+        }))
+    }
+
+    fn outcome(&self, call: &Call, results: Result<Vec<u8>, Raise>) -> Outcome {
+        match results {
+            Ok(results) => Outcome::Reply(results),
+            Err(raise) => raise.answer(call, &self.settings().repository_prefix),
         }
     }
 
@@ -230,7 +228,8 @@ impl LoadManager {
 
     /// Its own reference.
     pub fn reference(&self) -> Ior {
-        manager_reference(&self.settings(), &self.address())
+        let type_id = Interface::LoadManager.id(&self.settings().repository_prefix);
+        self.reference_of(&type_id, MANAGER)
     }
 
     /// The reference of an object group. It says code sets, so that clients settle on some
@@ -293,6 +292,8 @@ impl LoadManager {
     /// Makes `next` the state that Evenkeel's manager and the directory have.
     fn publish(&self, owned: &mut Owned, next: Arc<State>) -> Result<(), ApplyError> {
         let settings = self.settings();
+        self.customs
+            .configure(self.reference(), settings.custom_strategy_timeout);
         let groups: Vec<(u64, GroupConfig)> = next
             .groups
             .iter()
@@ -374,11 +375,6 @@ impl LoadManager {
     }
 }
 
-fn manager_reference(settings: &Settings, address: &Address) -> Ior {
-    let type_id = Interface::LoadManager.id(&settings.repository_prefix);
-    Ior::iiop(&type_id, &address.host, address.port, MANAGER)
-}
-
 /// What a group is for Evenkeel's manager.
 fn config_of(id: u64, group: &ObjectGroup, state: &State, settings: &Settings) -> GroupConfig {
     let members = group.members.iter();
@@ -394,4 +390,11 @@ fn config_of(id: u64, group: &ObjectGroup, state: &State, settings: &Settings) -
         None => format!("{GROUP_PREFIX}{id}"),
     };
     config
+}
+
+/// The outcome of a call that is being carried out.
+async fn finished(running: JoinHandle<Outcome>) -> Outcome {
+    // If there is none, it has panicked, or the process ends.
+    let outcome = running.await;
+    outcome.unwrap_or_else(|_| Outcome::System(SystemException::new(Kind::Internal)))
 }

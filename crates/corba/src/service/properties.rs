@@ -15,7 +15,7 @@ use super::raise::Raise;
 use super::state::State;
 use crate::exceptions::UserException;
 use crate::interfaces::Interface;
-use crate::keys::{Key, Level};
+use crate::keys::Level;
 use crate::properties::{Place, PropertySet, STRATEGY, merged};
 use crate::types::{Properties, Property};
 
@@ -141,8 +141,7 @@ impl LoadManager {
 
     /// With the strategy that the load manager has made of a StrategyInfo.
     fn with(&self, mut all: Properties, level: Level<'_>) -> Properties {
-        let type_id = Interface::Strategy.id(&self.settings().repository_prefix);
-        let strategy = self.reference_of(&type_id, &Key::Strategy(level).to_bytes());
+        let strategy = self.strategy_reference(level);
         all.push(Property {
             val: Any::new(&strategy),
             ..Property::new(STRATEGY, &false)

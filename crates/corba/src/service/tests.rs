@@ -17,7 +17,7 @@ use super::{Address, LoadManager, Parts, store};
 use crate::call::{Call, Outcome};
 use crate::directory::Directory;
 use crate::exceptions::UserException;
-use crate::keys::Key;
+use crate::keys::{Key, Level};
 use crate::name::Name;
 use crate::types::{Load, Properties, Property, StrategyInfo};
 
@@ -610,4 +610,102 @@ async fn a_group_may_have_a_name_that_no_other_has() {
         UserException::InvalidProperty(criteria[1].clone())
     );
     assert_eq!(only_group(&lm).name, "stocks");
+}
+
+/// Calls a strategy of ours.
+async fn ask(
+    lm: &Arc<LoadManager>,
+    level: Level<'_>,
+    operation: &str,
+    arguments: impl FnOnce(&mut Writer),
+) -> Outcome {
+    let mut writer = Writer::new(Endian::Big);
+    arguments(&mut writer);
+    let call = Call {
+        operation: operation.into(),
+        body: writer.into_bytes(),
+        before: 0,
+        joints: Vec::new(),
+        endian: Endian::Big,
+        version: Version::V1_2,
+    };
+    lm.invoke_strategy(level, call).await
+}
+
+fn configured(strategy: &str) -> Settings {
+    let mut settings = settings();
+    let kind = evenkeel_core::strategy::find(strategy).unwrap();
+    settings.groups.strategy = evenkeel_core::strategy::Values::defaults(kind);
+    settings
+}
+
+#[tokio::test]
+async fn strategies_of_ours_can_be_called() {
+    let lm = start(configured("least_loaded")).await;
+    let (group, _) = group(&lm).await;
+    let id = result::<u64>(call(&lm, "get_object_group_id", args!(group)).await);
+    let of_group = Level::Group(id);
+    let own = lm.reference();
+    for level in [of_group, Level::Type(TYPE), Level::Default] {
+        let name = ask(&lm, level, "_get_name", args!()).await;
+        assert_eq!(result::<String>(name), "LeastLoaded");
+        let properties = ask(&lm, level, "get_properties", args!()).await;
+        let properties = result::<Properties>(properties);
+        let names: Vec<_> = properties.iter().map(|p| p.nam.to_string()).collect();
+        let tolerance = r"org\.omg\.CosLoadBalancing\.Strategy\.LeastLoaded\.Tolerance";
+        assert!(names.contains(&tolerance.to_owned()), "{names:?}");
+        assert_eq!(lm.strategy_reference(level).iiop_profiles().count(), 1);
+    }
+    let is_a = "IDL:omg.org/CosLoadBalancing/Strategy:1.0".to_owned();
+    assert!(result::<bool>(
+        ask(&lm, of_group, "_is_a", args!(is_a)).await
+    ));
+
+    // Nobody is there, and then the one with the smaller load is next.
+    let next = ask(&lm, of_group, "next_member", args!(group, own)).await;
+    assert_eq!(raised(next), UserException::MemberNotFound);
+    for (host, load) in [("host1", 0.9f32), ("host2", 0.1)] {
+        result::<Ior>(call(&lm, "add_member", args!(group, at(host), object(host))).await);
+        let loads = vec![Load { id: 0, value: load }];
+        let pushed = ask(&lm, of_group, "push_loads", args!(at(host), loads)).await;
+        assert_eq!(pushed, Outcome::Reply(Vec::new()));
+        let known = ask(&lm, of_group, "get_loads", args!(own, at(host))).await;
+        assert_eq!(result::<Vec<Load>>(known), loads);
+    }
+    for level in [of_group, Level::Default] {
+        let next = ask(&lm, level, "next_member", args!(group, own)).await;
+        assert_eq!(result::<Ior>(next), object("host2"));
+    }
+    let directory = lm.directory().load();
+    let current = directory.group(id).unwrap().handle.current.load_full();
+    let assigned = [0, 1].map(|i| current.members()[i].slot.record().assigned());
+    assert_eq!(assigned, [0, 2], "clients of a strategy are counted, too");
+    let analyzed = ask(&lm, of_group, "analyze_loads", args!(group, own)).await;
+    assert_eq!(analyzed, Outcome::Reply(Vec::new()));
+}
+
+#[tokio::test]
+async fn strategies_refuse_what_makes_no_sense() {
+    let lm = start(configured("round_robin")).await;
+    let (group, _) = group(&lm).await;
+    let loads = vec![Load {
+        id: 0,
+        value: 0.5f32,
+    }];
+    let pushed = ask(&lm, Level::Default, "push_loads", args!(at("host1"), loads)).await;
+    assert_eq!(raised(pushed), UserException::StrategyNotAdaptive);
+    let own = lm.reference();
+    let unknown = ask(&lm, Level::Default, "get_loads", args!(own, at("host1"))).await;
+    assert_eq!(raised(unknown), UserException::LocationNotFound);
+    // Another load manager's groups and loads are not known here.
+    for stranger in [Ior::default(), object("elsewhere")] {
+        let next = ask(&lm, Level::Default, "next_member", args!(group, stranger)).await;
+        assert_eq!(next, system(Kind::BadParam));
+    }
+    let next = ask(&lm, Level::Default, "next_member", args!(object("x"), own)).await;
+    assert_eq!(raised(next), UserException::ObjectGroupNotFound);
+    let gone = ask(&lm, Level::Group(77), "_get_name", args!()).await;
+    assert_eq!(gone, system(Kind::ObjectNotExist));
+    let nonsense = ask(&lm, Level::Default, "next", args!()).await;
+    assert_eq!(nonsense, system(Kind::BadOperation));
 }
