@@ -2,12 +2,13 @@
 
 DEMO_SECONDS ?= 0
 
-.PHONY: help demo test bench bench-arm bench-on-demand experiment fuzz build arm install-arm apache install-apache omniorb install-omniorb java
+.PHONY: help demo test bench bench-arm bench-on-demand bench-corba experiment fuzz build arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
 	@echo "make test    format, lints, unit, property and end-to-end tests"
 	@echo "make bench   side by side with HAProxy, nginx and Envoy (BENCH_QUICK=1 for three minutes)"
+	@echo "make bench-corba  the CORBA service: overhead, effectiveness, scalability, forwards, relay"
 	@echo "make experiment  the QoS broker's policies on three Apaches (EXPERIMENT_TIMES=1 for four minutes)"
 	@echo "make build   the binary that users run: target/dist/evenkeel"
 	@echo "make arm     libarm.so, with which servers tell their load: target/dist/libarm.so"
@@ -78,6 +79,14 @@ bench-on-demand:
 	@scripts/setup apache
 	cargo build --profile dist -p evenkeel-arm -p evenkeel -p evenkeel-bench
 	target/dist/on_demand
+
+# The CORBA service: what binding costs and does, and the relay and forwards beside omniORB.
+bench-corba:
+	@scripts/setup omniorb
+	cargo build --profile dist -p evenkeel -p evenkeel-bench
+	target/dist/corba
+	target/dist/locate
+	target/dist/corba_relay
 
 FUZZ_SECONDS ?= 60
 fuzz:

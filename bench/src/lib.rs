@@ -10,5 +10,6 @@ pub mod giop;
 pub mod histogram;
 pub mod httpd;
 pub mod load;
+pub mod plot;
 pub mod report;
 pub mod server;

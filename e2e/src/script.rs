@@ -93,6 +93,11 @@ impl Script {
     /// Ends its standard input, and so the program; answers what it still had to say.
     pub fn finish(&mut self) -> Vec<String> {
         self.stdin = None;
+        self.finish_by_itself()
+    }
+
+    /// Waits until it ends by itself; answers what it still had to say.
+    pub fn finish_by_itself(&self) -> Vec<String> {
         std::iter::from_fn(|| self.next_line()).collect()
     }
 
