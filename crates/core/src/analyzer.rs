@@ -87,6 +87,10 @@ pub struct AlertSettings {
     /// closed by an alert when they were silent for this long after the member's last
     /// word; `None` is never.
     pub close_idle: Option<Duration>,
+    /// For clients that go to members themselves: the alert of a location is on until those
+    /// have left who are to, and no longer ([`crate::pulse`]). Otherwise it is on until the
+    /// load has fallen.
+    pub pulses: bool,
 }
 
 impl Default for AlertSettings {
@@ -99,6 +103,7 @@ impl Default for AlertSettings {
             move_share: 1.0,
             move_sessions: false,
             close_idle: None,
+            pulses: false,
         }
     }
 }
@@ -193,7 +198,7 @@ impl AlertSettings {
         self.shed_time.mul_f32(whole + into_next.clamp(0.0, 1.0))
     }
 
-    fn allowed(&self, sites: &[Site]) -> usize {
+    pub(crate) fn allowed(&self, sites: &[Site]) -> usize {
         (self.max_share * taking(sites).count() as f32) as usize
     }
 

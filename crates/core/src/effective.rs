@@ -89,6 +89,8 @@ pub struct Effective {
     /// With an estimate of what our own requests have added since the report where the
     /// per-balance load is not set: what strategies go by.
     pub expected: f32,
+    /// Tells the report that it goes back to from the next one.
+    pub report: u32,
 }
 
 /// The effective load of a member now; `None` is unknown: never reported or too old.
@@ -134,6 +136,7 @@ pub(crate) fn effective_within(
     Some(Effective {
         load: load / shaping.tolerance,
         expected: expected / shaping.tolerance,
+        report: report.at,
     })
 }
 

@@ -1,16 +1,18 @@
 //! Object groups: an immutable snapshot of members with the strategy that picks.
 
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
 use crate::analyzer::AlertSettings;
 use crate::effective::{Shaping, effective_within};
+use crate::forward::Client;
 use crate::load::{LoadId, Location, Report};
 use crate::member::{Digest, Member, MemberId, Reason, Slot};
+use crate::pulse::Plan;
 use crate::strategy::Strategy;
 use crate::time::{Horizon, Instant};
 use crate::trace::{Explanation, Trace};
@@ -115,6 +117,19 @@ pub struct GroupState {
     panic: AtomicBool,
     want_trace: AtomicBool,
     last: ArcSwapOption<Decision>,
+    /// Whether there is a plan: what there mostly is not costs one load.
+    pulsing: AtomicBool,
+    plan: ArcSwapOption<Plan>,
+    clients: Mutex<Clients>,
+    /// Load that one client brings (f32 bits); 0 is not known.
+    client: AtomicU32,
+}
+
+#[derive(Debug, Default)]
+struct Clients {
+    all: Vec<Arc<Client>>,
+    /// How many there were when last those were left out that have gone.
+    were: usize,
 }
 
 /// A decision that was traced.
@@ -132,6 +147,13 @@ pub struct Decision {
     pub members: Vec<Arc<str>>,
 }
 
+impl Clients {
+    fn leave_out(&mut self) {
+        self.all.retain(|client| Arc::strong_count(client) > 1);
+        self.were = self.all.len();
+    }
+}
+
 impl GroupState {
     /// Whether so many members are down or ejected that those opinions are ignored and
     /// all members are routed to.
@@ -143,6 +165,49 @@ impl GroupState {
     /// Begins or ends panic mode; answers whether that changed anything.
     pub fn set_panicking(&self, panicking: bool) -> bool {
         self.panic.swap(panicking, Ordering::AcqRel) != panicking
+    }
+
+    /// Whether a [pulse](crate::pulse) is on in the group, or was lately.
+    #[inline]
+    pub(crate) fn is_pulsing(&self) -> bool {
+        self.pulsing.load(Ordering::Acquire)
+    }
+
+    /// Who is to leave.
+    pub(crate) fn plan(&self) -> Option<Arc<Plan>> {
+        self.plan.load_full()
+    }
+
+    pub(crate) fn set_plan(&self, plan: Option<Arc<Plan>>) {
+        let some = plan.is_some();
+        self.plan.store(plan);
+        self.pulsing.store(some, Ordering::Release);
+    }
+
+    /// Counts a client until nobody else holds it.
+    pub(crate) fn add_client(&self, client: Arc<Client>) {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if clients.all.len() >= 2 * clients.were + 64 {
+            clients.leave_out();
+        }
+        clients.all.push(client);
+    }
+
+    /// The clients that are there.
+    pub(crate) fn clients(&self) -> Vec<Arc<Client>> {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.leave_out();
+        clients.all.clone()
+    }
+
+    pub(crate) fn set_client_load(&self, load: f32) {
+        self.client.store(load.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Load that one client brings, as pulses have shown; 0 is not known.
+    #[inline]
+    pub(crate) fn client_load(&self) -> f32 {
+        f32::from_bits(self.client.load(Ordering::Relaxed))
     }
 
     /// Has the next decision traced and kept as the last one.
@@ -531,6 +596,12 @@ impl<'a> View<'a> {
         let (id, horizon) = (self.settings().load_id, &self.horizon);
         let load = effective_within(&seat.slot, &seat.location, shaping, id, horizon);
         load.map(|load| load.expected)
+    }
+
+    /// Load that one client brings, as [pulses](crate::pulse) have shown; 0 is not known.
+    #[inline]
+    pub(crate) fn client_load(&self) -> f32 {
+        self.group.state.client_load()
     }
 
     /// Whether the location of the member at `index` ever reported the group's load.

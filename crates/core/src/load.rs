@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::time::{Horizon, Instant, millis, millis_since};
@@ -197,6 +197,10 @@ pub struct Location {
     /// For how long the last of those whose clients go there themselves may stay, in
     /// seconds (f32 bits).
     stay: AtomicU32,
+    /// Whether a pulse is on.
+    pulse: AtomicBool,
+    /// Whether a server here sends clients away, or may.
+    shut: AtomicBool,
     name: Arc<str>,
 }
 
@@ -242,6 +246,8 @@ impl Location {
                 rate: AtomicU32::new(0),
             }),
             stay: AtomicU32::new(0),
+            pulse: AtomicBool::new(false),
+            shut: AtomicBool::new(false),
             name: name.into(),
         }
     }
@@ -403,6 +409,37 @@ impl Location {
         self.assigned.fetch_add(1, Ordering::Relaxed);
         let stay = stay.as_secs_f32();
         self.stay.store(stay.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Clients ever bound to members here, wrapping.
+    pub(crate) fn bound(&self) -> u32 {
+        self.bound.load(Ordering::Relaxed)
+    }
+
+    /// Whether a [pulse](crate::pulse) is on: some clients are still to leave.
+    #[inline]
+    pub fn has_pulse(&self) -> bool {
+        self.pulse.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn begin_pulse(&self) {
+        self.pulse.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn end_pulse(&self) {
+        self.pulse.store(false, Ordering::Release);
+    }
+
+    /// Whether a server here sends its clients away, or may: it was told to, and has not
+    /// yet acknowledged that it was told to stop.
+    #[inline]
+    pub fn is_shut(&self) -> bool {
+        self.shut.load(Ordering::Acquire)
+    }
+
+    /// Says so; for whoever tells the server.
+    pub fn set_shut(&self, shut: bool) {
+        self.shut.store(shut, Ordering::Release);
     }
 
     pub(crate) fn end(&self) {

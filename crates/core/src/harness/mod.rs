@@ -23,6 +23,7 @@ mod catalogue;
 mod central;
 mod scenario;
 mod server;
+pub mod sticky;
 
 pub use catalogue::catalogue;
 pub use scenario::{Change, MemberModel, Reports, Scenario, Service, To};

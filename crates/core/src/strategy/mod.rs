@@ -21,6 +21,7 @@ mod least_request;
 mod least_utilization;
 pub mod load_average;
 pub mod load_minimum;
+pub mod minimum_dispersion;
 mod peak_ewma;
 mod prequal;
 mod random;
@@ -189,6 +190,7 @@ pub static REGISTRY: &[Kind] = &[
     least_loaded::KIND,
     load_minimum::KIND,
     load_average::KIND,
+    minimum_dispersion::KIND,
     least_active_sessions::KIND,
     least_utilization::KIND,
     k_least_loaded::KIND,

@@ -1,0 +1,498 @@
+//! Pulses: load alerts that last until those clients have left who are to, and no longer.
+//!
+//! A CORBA load alert knows on and off only. While it is on, *every* client of the
+//! location goes back to the manager with its next request. Left on until the load report
+//! shows relief, it empties the location, and the load swings from one location to the
+//! next: the oscillation that Othman, O'Ryan and Schmidt describe in "The Design and
+//! Performance of an Adaptive CORBA Load Balancing Service" (2001). In a pulse the manager
+//! says of each client that comes whether it leaves, and for where, or goes back to where it
+//! was; and the alert is lifted as soon as those have left who are to. Then nothing is done
+//! until reports show what came of it. That takes three steps.
+//!
+//! - **Who brings how much?** The load of a location is the sum of what its clients
+//!   bring, so what is left over or missing is spread over them. With each move the sums are of
+//!   others, and the estimates get better: this is Kaczmarz' method ("Angenäherte Auflösung
+//!   von Systemen linearer Gleichungen", 1937) for the linear equations that reports are.
+//! - **When?** A location's load exceeds the threshold, and not by chance: the excess is
+//!   above what reports differ by while nothing happens. The more reports, the less.
+//! - **Who goes where?** From the most loaded location, one client is moved, or two change
+//!   places, such that the sum of the squared differences from the mean becomes as small as it can;
+//!   and so on. Two large clients at one place and two small ones at another are helped
+//!   by an exchange, but by no single move. If nothing helps, nothing is done: one client that
+//!   is larger than all the others together cannot be divided.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::analyzer::{Site, Threshold};
+use crate::effective::{Shaping, effective};
+use crate::forward::Client;
+use crate::group::{Group, Request};
+use crate::load::Location;
+use crate::member::MemberId;
+use crate::time::{Instant, millis, millis_since};
+
+mod plan;
+
+pub(crate) use plan::Plan;
+
+/// How much above what reports differ by, in standard deviations, an excess must be.
+const SIGNIFICANCE: f32 = 2.5;
+
+/// Share of the mean load by which a location may be above it, whatever the threshold.
+const CLOSE: f32 = 0.05;
+
+/// Reports that a mean goes back over at most.
+const MEMORY: f32 = 16.0;
+
+/// How long the effects of a move take to get to where loads are counted: two messages.
+const GRACE_MS: u32 = 6;
+
+/// The longest that a pulse lasts: clients that are silent cannot be moved.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// Rounds in a row that may be in vain. Some are: what clients bring must be learned.
+const TRIES: u32 = 12;
+
+/// The first pause after a round in which nobody left, or after too many in vain, and the
+/// longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// The share of a location's load above which strangers are called, and how often at most.
+const STRANGE: f32 = 0.2;
+const CALL_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What is remembered of a location.
+#[derive(Debug, Default)]
+struct Track {
+    /// The last report that was seen; 0 is none.
+    at: u32,
+    /// When clients were last moved to it or away, if no report is only from later.
+    moved: Option<u32>,
+    /// Mean of the reports since then, and how many these are.
+    mean: f32,
+    reports: f32,
+    /// Clients ever bound, when the round began.
+    bound: u32,
+    /// Load of clients that nobody knows: they were there before the manager was, or their
+    /// connection to it is closed.
+    strangers: f32,
+    /// Clients that should be known to be there, and [`Location::bound`] at that time.
+    known: i64,
+    counted: u32,
+    /// When its clients were last called.
+    called: Option<Instant>,
+}
+
+/// A location as the group sees it in this step.
+struct Place<'a> {
+    location: &'a Arc<Location>,
+    /// Effective load, and the report that it goes back to.
+    reading: Option<(f32, u32)>,
+    takes_traffic: bool,
+}
+
+/// The pulses of one group.
+#[derive(Debug, Default)]
+pub struct Pulses {
+    tracks: HashMap<Arc<str>, Track>,
+    state: State,
+    /// Variance of a report per load, when nothing happens.
+    noise: f32,
+    rounds: u32,
+    /// The last pause, and when it ends.
+    pause: Duration,
+    until: Option<Instant>,
+    /// The smallest excess of late, and how many rounds have not made it smaller.
+    best: f32,
+    vain: u32,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Watching,
+    Pulsing {
+        since: Instant,
+        plan: Arc<Plan>,
+        level: f32,
+    },
+    Settling {
+        since: Instant,
+    },
+}
+
+/// A location that has its alert on.
+#[derive(Clone, Debug)]
+pub struct Raised {
+    /// The location.
+    pub location: Arc<Location>,
+    /// Its load when the pulse began.
+    pub load: f32,
+    /// The level that loads exceeded.
+    pub level: f32,
+}
+
+impl Pulses {
+    /// Rounds of pulses so far.
+    pub fn rounds(&self) -> u32 {
+        self.rounds
+    }
+
+    /// Takes the next step: which locations have their alert on now.
+    pub fn step(
+        &mut self,
+        group: &Group,
+        shaping: &Shaping,
+        threshold: Threshold,
+        now: Instant,
+    ) -> Vec<Raised> {
+        let (places, of_member) = places(group, shaping, now);
+        self.read(&places);
+        if let State::Pulsing { .. } = self.state {
+            self.lift(&places, now);
+        }
+        if let State::Settling { since } = self.state {
+            let unclear = |place: &Place<'_>| {
+                let track = self.tracks.get(place.location.name());
+                place.takes_traffic
+                    && place.reading.is_some()
+                    && track.is_some_and(|track| track.moved.is_some())
+            };
+            if !places.iter().any(unclear) || now.since(since) > group.settings().load_max_age {
+                self.state = State::Watching;
+                self.judge(group, threshold, &places, &of_member, true, now);
+            }
+        } else if let State::Watching = self.state {
+            self.judge(group, threshold, &places, &of_member, false, now);
+        }
+        match &self.state {
+            State::Pulsing { plan, level, .. } => plan
+                .on()
+                .map(|(location, load)| Raised {
+                    location: Arc::clone(location),
+                    load,
+                    level: *level,
+                })
+                .collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Digests new reports.
+    fn read(&mut self, places: &[Place<'_>]) {
+        let known = |name: &Arc<str>| places.iter().any(|p| p.location.name() == name);
+        if self.tracks.len() > places.len() {
+            self.tracks.retain(|name, _| known(name));
+        }
+        for place in places {
+            let name = place.location.name();
+            if !self.tracks.contains_key(name) {
+                self.tracks.insert(Arc::clone(name), Track::default());
+            }
+            let (Some(track), Some((load, at))) = (self.tracks.get_mut(name), place.reading) else {
+                continue;
+            };
+            let before = std::mem::replace(&mut track.at, at);
+            // What the first report counts began who knows when.
+            if before != at && before != 0 {
+                track.report(load, before, &mut self.noise);
+            }
+        }
+    }
+
+    /// Begins a round, if one is needed and helps.
+    fn judge(
+        &mut self,
+        group: &Group,
+        threshold: Threshold,
+        places: &[Place<'_>],
+        of_member: &[usize],
+        learn: bool,
+        now: Instant,
+    ) {
+        let sites: Vec<Site> = places.iter().map(|place| self.site(place)).collect();
+        let loads = sites.iter().filter(|site| site.takes_traffic);
+        let loads: Vec<f32> = loads.filter_map(|site| site.load).collect();
+        if loads.len() < 2 {
+            return;
+        }
+        // Whoever is about at the mean has nowhere to send clients.
+        let mean = loads.iter().sum::<f32>() / loads.len() as f32;
+        let level = threshold.level(&sites).max(mean * (1.0 + CLOSE));
+        let critical = |(site, place): (&Site, &Place<'_>)| {
+            let track = self.tracks.get(place.location.name())?;
+            let load = site.load.filter(|_| site.takes_traffic)?;
+            let chance = SIGNIFICANCE * (self.noise * load / track.reports.max(1.0)).sqrt();
+            Some(load > level + chance)
+        };
+        let critical: Vec<bool> = sites
+            .iter()
+            .zip(places)
+            .map(|both| critical(both).unwrap_or(false))
+            .collect();
+        if !critical.contains(&true) {
+            (self.vain, self.pause) = (0, Duration::ZERO);
+            if !learn {
+                return;
+            }
+        }
+        let clients = group.state().clients();
+        let at = self.learn(group, &clients, &sites, places, of_member);
+        let early = self.until.is_some_and(|until| now < until);
+        if !critical.contains(&true) || early {
+            return;
+        }
+        if let Some(plan) = self.roll_call(group, places, of_member, now) {
+            return self.begin(group, places, plan, level, now);
+        }
+        let strangers = |place: &Place<'_>| {
+            let track = self.tracks.get(place.location.name());
+            track.map_or(0.0, |track| track.strangers)
+        };
+        let strangers: Vec<f32> = places.iter().map(strangers).collect();
+        let settings = &group.settings().alert;
+        let Some(plan) = plan::make(
+            settings, group, &sites, &critical, level, places, &at, &strangers, of_member,
+        ) else {
+            return;
+        };
+        let excess = sites
+            .iter()
+            .filter_map(|site| site.load)
+            .fold(0.0, f32::max)
+            - mean;
+        if self.vain == 0 || excess < 0.8 * self.best {
+            (self.best, self.vain) = (excess, 0);
+        }
+        self.vain += 1;
+        if self.vain > TRIES {
+            self.wait(now);
+        }
+        self.begin(group, places, plan, level, now);
+    }
+
+    /// Puts off the next round.
+    fn wait(&mut self, now: Instant) {
+        self.pause = (2 * self.pause).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        self.until = Some(now.after(self.pause));
+    }
+
+    fn begin(&mut self, group: &Group, places: &[Place<'_>], plan: Plan, level: f32, now: Instant) {
+        let plan = Arc::new(plan);
+        for place in places {
+            if let Some(track) = self.tracks.get_mut(place.location.name()) {
+                track.bound = place.location.bound();
+            }
+        }
+        self.rounds = self.rounds.wrapping_add(1);
+        plan.begin();
+        group.state().set_plan(Some(Arc::clone(&plan)));
+        self.state = State::Pulsing {
+            since: now,
+            plan,
+            level,
+        };
+    }
+
+    /// Calls the clients of a location where many are strangers.
+    fn roll_call(
+        &mut self,
+        group: &Group,
+        places: &[Place<'_>],
+        of_member: &[usize],
+        now: Instant,
+    ) -> Option<Plan> {
+        for (index, place) in places.iter().enumerate() {
+            let track = self.tracks.get_mut(place.location.name())?;
+            let lately = track.called.is_some_and(|at| now.since(at) < CALL_INTERVAL);
+            let strange = track.strangers > STRANGE * track.mean;
+            let takes = place.takes_traffic && place.reading.is_some();
+            if !takes || lately || !strange || place.location.is_shut() {
+                continue;
+            }
+            let member = plan::member_at(group, of_member, index)?;
+            track.called = Some(now);
+            // Those who do not come bring little, or are found next time.
+            track.strangers = 0.0;
+            return Some(Plan::calling(place.location, track.mean, member));
+        }
+        None
+    }
+
+    /// Spreads what is left over or missing of each location's load over its clients;
+    /// answers who is where.
+    fn learn(
+        &mut self,
+        group: &Group,
+        clients: &[Arc<Client>],
+        sites: &[Site],
+        places: &[Place<'_>],
+        of_member: &[usize],
+    ) -> Vec<Vec<Arc<Client>>> {
+        let ids: HashMap<MemberId, usize> = group
+            .members()
+            .iter()
+            .zip(of_member)
+            .map(|(member, &place)| (member.id, place))
+            .collect();
+        let mut at = vec![Vec::new(); sites.len()];
+        for client in clients {
+            if let Some(&place) = client.member().and_then(|id| ids.get(&id)) {
+                at[place].push(Arc::clone(client));
+            }
+        }
+        let (mut sum, mut count) = (0.0, 0usize);
+        for ((site, place), there) in sites.iter().zip(places).zip(&at) {
+            let (Some(load), Some(track)) = (site.load, self.tracks.get_mut(place.location.name()))
+            else {
+                continue;
+            };
+            let came = place.location.bound().wrapping_sub(track.counted);
+            track.counted = place.location.bound();
+            track.known += i64::from(came);
+            track.learn(load, there);
+            sum += load - track.strangers;
+            count += there.len();
+        }
+        group.state().set_client_load(sum / count.max(1) as f32);
+        at
+    }
+
+    fn site(&self, place: &Place<'_>) -> Site {
+        let track = self.tracks.get(place.location.name());
+        let load = track.filter(|track| track.reports > 0.0 && place.reading.is_some());
+        Site {
+            load: load.map(|track| track.mean),
+            takes_traffic: place.takes_traffic,
+            alerted: false,
+        }
+    }
+
+    /// Ends pulses that have done their work, or cannot.
+    fn lift(&mut self, places: &[Place<'_>], now: Instant) {
+        let State::Pulsing { since, plan, level } = &self.state else {
+            return;
+        };
+        for place in places {
+            let late = now.since(*since) >= LONGEST;
+            let fallen = place.reading.is_none_or(|(load, at)| {
+                u128::from(millis_since(at, now)) < now.since(*since).as_millis() && load <= *level
+            });
+            if (late || fallen || !place.takes_traffic)
+                && let Some(departures) = plan.at(place.location)
+            {
+                departures.end();
+            }
+        }
+        if plan.on().next().is_some() {
+            return;
+        }
+        let mut all = 0;
+        let ended = plan.moved_at().unwrap_or(millis(now));
+        for place in places {
+            if let Some(track) = self.tracks.get_mut(place.location.name()) {
+                let came = place.location.bound() != track.bound;
+                let left = plan.at(place.location).map_or(0, plan::Departures::left);
+                if came || left > 0 {
+                    track.moved = Some(ended);
+                }
+                track.known -= i64::from(left);
+                all += left;
+            }
+        }
+        if let Some(location) = plan.called() {
+            // Clients waited, and so their requests are fewer than usual.
+            if let Some(track) = self.tracks.get_mut(location.name()) {
+                track.moved = Some(millis(now));
+            }
+        } else if all == 0 {
+            self.wait(now);
+        } else if self.vain <= TRIES {
+            self.pause = Duration::ZERO;
+        }
+        self.state = State::Settling { since: now };
+    }
+}
+
+impl Track {
+    /// Spreads what is left over or missing of `load` over the clients `there`.
+    fn learn(&mut self, load: f32, there: &[Arc<Client>]) {
+        let known: f32 = there.iter().filter_map(|client| client.load()).sum();
+        let error = load - known - self.strangers;
+        let new = there.iter().filter(|client| client.load().is_none());
+        let (new, old) = (new.count(), there.len());
+        let gone = self.known > old as i64;
+        self.known = old as i64;
+        if new > 0 {
+            // It is theirs, as far as anybody knows.
+            for client in there.iter().filter(|client| client.load().is_none()) {
+                client.set_load((error / new as f32).max(0.0));
+            }
+        } else if there.is_empty() || gone && error > 0.0 {
+            self.strangers = (self.strangers + error).max(0.0);
+        } else {
+            let all = old + usize::from(self.strangers > 0.0);
+            let share = error / all as f32;
+            for client in there {
+                client.set_load((client.load().unwrap_or(0.0) + share).max(0.0));
+            }
+            if self.strangers > 0.0 {
+                self.strangers = (self.strangers + share).max(0.0);
+            }
+        }
+    }
+
+    fn report(&mut self, load: f32, before: u32, noise: &mut f32) {
+        if let Some(moved) = self.moved {
+            // What the report counts began with the one before.
+            let begun = before.wrapping_sub(moved.wrapping_add(GRACE_MS));
+            if begun > u32::MAX / 2 {
+                return;
+            }
+            self.moved = None;
+            self.reports = 0.0;
+        }
+        let error = load - self.mean;
+        let deviation = (*noise * self.mean).sqrt().max(0.02 * self.mean);
+        // Not the same load any more.
+        let changed = self.reports >= 4.0 && error.abs() > 4.0 * deviation;
+        if self.reports == 0.0 || changed {
+            (self.mean, self.reports) = (load, 1.0);
+            return;
+        }
+        let base = self.mean.max(load);
+        if base > 0.0 {
+            let sample = error * error * self.reports / (self.reports + 1.0) / base;
+            *noise += (sample - *noise) * 0.05;
+        }
+        self.reports = (self.reports + 1.0).min(MEMORY);
+        self.mean += error / self.reports;
+    }
+}
+
+/// The locations of a group, and for each of its members, which of them it is at.
+fn places<'a>(group: &'a Group, shaping: &Shaping, now: Instant) -> (Vec<Place<'a>>, Vec<usize>) {
+    let request = Request::at(now);
+    let view = group.view(&request).despite_alerts();
+    let mut known: HashMap<&Arc<str>, usize> = HashMap::new();
+    let (mut places, mut of_member) = (Vec::new(), Vec::new());
+    for (index, member) in group.members().iter().enumerate() {
+        let (slot, location) = (&member.slot, &member.location);
+        let place = *known.entry(location.name()).or_insert_with(|| {
+            let load = effective(slot, location, shaping, group.settings(), now);
+            places.push(Place {
+                location,
+                reading: load.map(|load| (load.load, load.report)),
+                takes_traffic: false,
+            });
+            places.len() - 1
+        });
+        places[place].takes_traffic |= view.is_eligible_unless_full(index);
+        of_member.push(place);
+    }
+    (places, of_member)
+}

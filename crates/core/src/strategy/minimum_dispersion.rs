@@ -1,0 +1,65 @@
+//! `minimum_dispersion`: keeps the relative differences between loads small, and moves
+//! what is bound until they are.
+//!
+//! Source: the minimum dispersion strategy of Othman, O'Ryan and Schmidt, "Strategies for
+//! CORBA Middleware-Based Load Balancing" (IEEE Distributed Systems Online, 2001). New
+//! clients go to the smallest effective load ([`crate::effective`]); the analyzer alerts
+//! locations whose load is above the average. Where alerts are pulses ([`crate::pulse`]) what
+//! one client brings is known, and counts from the moment of its binding.
+
+use super::by_load::{self, Standing};
+use super::choose::Best;
+use super::{Kind, Param, Strategy};
+use crate::analyzer::Threshold;
+use crate::effective::{DAMPENING, PER_BALANCE_LOAD, Shaping, TOLERANCE};
+use crate::group::View;
+use crate::trace::Trace;
+
+/// Parameter: see its `doc`.
+pub const CRITICAL_EXCESS: Param = Param {
+    name: "critical_excess",
+    doc: "A location is alerted when its effective load exceeds the average by more than this share.",
+    unit: "",
+    default: 0.05,
+    min: 0.0,
+    max: 1e6,
+    integer: false,
+};
+
+pub(super) const KIND: Kind = Kind {
+    name: "minimum_dispersion",
+    doc: "The member with the smallest effective reported load; locations above the average shed until loads are even.",
+    params: &[CRITICAL_EXCESS, DAMPENING, TOLERANCE, PER_BALANCE_LOAD],
+    build: |values, _| {
+        Box::new(MinimumDispersion {
+            shaping: Shaping::of(values),
+            excess: values.get(CRITICAL_EXCESS.name) as f32,
+        })
+    },
+};
+
+#[derive(Debug)]
+struct MinimumDispersion {
+    shaping: Shaping,
+    excess: f32,
+}
+
+impl Strategy for MinimumDispersion {
+    fn name(&self) -> &'static str {
+        KIND.name
+    }
+
+    fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
+        let mut shaping = self.shaping;
+        if shaping.per_balance_load == 0.0 {
+            shaping.per_balance_load = view.client_load();
+        }
+        by_load::least(view, rng, trace, Best::new(0.005), |index| {
+            Standing::of(view.effective_load(index, &shaping))
+        })
+    }
+
+    fn alert_threshold(&self) -> Option<Threshold> {
+        Some(Threshold::AboveAverage(self.excess))
+    }
+}

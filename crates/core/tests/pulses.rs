@@ -1,0 +1,194 @@
+//! Load alerts as pulses, in virtual time: clients that stay with a member until its alert
+//! sends them back, as CORBA clients do.
+//!
+//! The experiment of Othman, O'Ryan and Schmidt, "Strategies for CORBA Middleware-Based
+//! Load Balancing" (2001): four members, eight clients, four of them with 100 requests per
+//! second and four with 50. Only one of each at every member is in balance.
+
+#![allow(clippy::expect_used)] // helpers of tests
+
+use std::time::Duration;
+
+use evenkeel_core::analyzer::{AlertSettings, Threshold};
+use evenkeel_core::harness::sticky::{Client, Played, Sticky, play};
+use evenkeel_core::strategy::{Values, find};
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn client(rate: f64, start: usize) -> Client {
+    Client {
+        rate,
+        start: Some(start),
+    }
+}
+
+fn sticky(members: usize, clients: Vec<Client>) -> Sticky {
+    let strategy = find("minimum_dispersion").expect("a strategy of the registry");
+    Sticky {
+        members,
+        clients,
+        poisson: false,
+        report_interval: ms(250),
+        message: ms(1),
+        round: ms(100),
+        known: true,
+        strangers: false,
+        strategy: Values::defaults(strategy),
+        alert: AlertSettings {
+            pulses: true,
+            move_share: 0.5,
+            ..AlertSettings::default()
+        },
+        dies: None,
+        length: Duration::from_secs(70),
+    }
+}
+
+fn experiment(starts: [usize; 8]) -> Sticky {
+    let rates = [100.0, 100.0, 100.0, 100.0, 50.0, 50.0, 50.0, 50.0];
+    let clients = rates.iter().zip(starts);
+    sticky(
+        4,
+        clients.map(|(&rate, start)| client(rate, start)).collect(),
+    )
+}
+
+/// The second from which on the dispersion stays within `share`.
+fn settled(played: &Played, share: f64) -> usize {
+    // The last second is not a whole one.
+    let whole = 0..played.served.len() - 1;
+    let off = whole.rev().find(|&at| played.dispersion(at) > share);
+    off.map_or(0, |at| at + 1)
+}
+
+#[test]
+fn every_member_is_at_150_per_second_within_ten_seconds_from_any_start() {
+    for seed in 0..200 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let starts = match seed % 4 {
+            0 => [0, 0, 1, 1, 2, 2, 3, 3],
+            1 => [0; 8],
+            _ => std::array::from_fn(|_| rng.usize(..4)),
+        };
+        let mut experiment = experiment(starts);
+        // As after a restart of the manager, every other time.
+        experiment.known = seed % 8 < 4;
+        experiment.report_interval = if rng.bool() { ms(250) } else { ms(500) };
+        let played = play(&experiment, seed);
+        let settled = settled(&played, 0.05);
+        assert!(settled <= 10, "seed {seed}, {starts:?}: {settled} s");
+        assert!(played.most_sent_back <= 1, "nobody is sent around");
+        assert!(played.longest < Duration::from_millis(300), "{played:?}");
+    }
+}
+
+#[test]
+fn new_clients_are_spread_before_there_is_anything_to_move() {
+    let mut experiment = experiment([0; 8]);
+    for client in &mut experiment.clients {
+        client.start = None;
+    }
+    for seed in 0..20 {
+        let settled = settled(&play(&experiment, seed), 0.05);
+        assert!(settled <= 10, "seed {seed}: {settled} s");
+    }
+}
+
+/// What was sent back after second `from`, per second.
+fn unrest(played: &Played, from: usize) -> f64 {
+    let late = &played.sent_back[from..];
+    f64::from(late.iter().sum::<u32>()) / late.len() as f64
+}
+
+#[test]
+fn a_thousand_clients_of_all_rates_settle_and_stay() {
+    for seed in 0..3 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let one = |_| client(0.5 + 10.0 * rng.f64() * rng.f64(), 0);
+        let mut sticky = sticky(8, (0..1000).map(one).collect());
+        sticky.poisson = true;
+        sticky.length = Duration::from_secs(60);
+        let played = play(&sticky, seed);
+        let (at_first, later) = (played.dispersion(0), 20..played.served.len() - 1);
+        assert!(at_first > 3.0, "all are on one: {at_first}");
+        let worst = later.map(|at| played.dispersion(at)).fold(0.0, f64::max);
+        // About 380 requests per member and second: chance alone makes differences of 15 %.
+        assert!(worst < 0.25, "seed {seed}: {worst}");
+        let unrest = unrest(&played, 20);
+        assert!(unrest < 10.0, "seed {seed}: {unrest} a second");
+    }
+}
+
+#[test]
+fn when_a_member_dies_the_others_share_its_clients() {
+    for seed in 0..10 {
+        let rates = [60.0, 60.0, 60.0, 60.0, 60.0, 60.0];
+        let clients = rates.iter().enumerate();
+        let mut sticky = sticky(3, clients.map(|(i, &rate)| client(rate, i / 2)).collect());
+        sticky.dies = Some((Duration::from_secs(10), 1));
+        sticky.length = Duration::from_secs(30);
+        let played = play(&sticky, seed);
+        for served in &played.served[20..29] {
+            assert_eq!(served[1], 0, "seed {seed}: {served:?}");
+            assert!(
+                served[0].abs_diff(180) <= 2 && served[2].abs_diff(180) <= 2,
+                "{served:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn with_all_members_critical_nobody_is_sent_around() {
+    let mut sticky = experiment([0, 1, 2, 3, 0, 1, 2, 3]);
+    sticky.alert.threshold = Some(Threshold::Critical(50.0));
+    for seed in 0..10 {
+        let played = play(&sticky, seed);
+        assert_eq!(played.rounds, 0, "there is nobody better off");
+        assert_eq!(unrest(&played, 0), 0.0);
+    }
+}
+
+#[test]
+fn a_single_member_keeps_its_clients() {
+    let mut sticky = sticky(1, vec![client(100.0, 0), client(50.0, 0)]);
+    sticky.alert.threshold = Some(Threshold::Critical(50.0));
+    let played = play(&sticky, 1);
+    assert_eq!((played.rounds, unrest(&played, 0)), (0, 0.0));
+}
+
+#[test]
+fn a_client_that_is_larger_than_all_others_is_left_alone() {
+    for known in [true, false] {
+        let clients = vec![
+            client(400.0, 0),
+            client(50.0, 1),
+            client(50.0, 2),
+            client(50.0, 2),
+        ];
+        let mut sticky = sticky(3, clients);
+        sticky.known = known;
+        for seed in 0..10 {
+            let played = play(&sticky, seed);
+            assert!(
+                unrest(&played, 20) < 0.2,
+                "seed {seed}: {:?}",
+                played.sent_back
+            );
+        }
+    }
+}
+
+#[test]
+fn clients_that_are_never_known_are_not_moved_for_ever() {
+    let mut sticky = experiment([0, 0, 1, 1, 2, 2, 3, 3]);
+    sticky.strangers = true;
+    sticky.length = Duration::from_secs(300);
+    for seed in 0..5 {
+        let played = play(&sticky, seed);
+        let unrest = unrest(&played, 200);
+        assert!(unrest < 1.0, "seed {seed}: {unrest} a second");
+    }
+}
