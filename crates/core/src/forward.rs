@@ -46,7 +46,7 @@ impl Client {
 
 /// What the manager remembers of a client of one group, as long as it can tell that it is
 /// the same one: by its connection to the manager. The client counts as there until the
-/// trail is dropped.
+/// trail is dropped. A trail is for one group.
 #[derive(Debug, Default)]
 pub struct Trail {
     client: Option<Arc<Client>>,
@@ -64,17 +64,21 @@ struct Waits {
     undecided: bool,
 }
 
-/// What becomes of a client.
+/// What a [pulse](crate::pulse) says of a client that has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forward {
-    /// It goes to the member at this index.
+pub enum Advice {
+    /// Nothing: the strategy chooses.
+    Free,
+    /// It goes to the member at this index, and is new there.
     To(usize),
-    /// It asks again after about [`Forward::PAUSE`], with the same trail: others are to leave
+    /// It goes back to the member at this index, where it was.
+    Back(usize),
+    /// It asks again after about [`Advice::PAUSE`], with the same trail: others are to leave
     /// rather than this one, or the member that it is meant for does not take anybody yet.
     Wait,
 }
 
-impl Forward {
+impl Advice {
     /// How long a client waits until it is looked at again.
     pub const PAUSE: Duration = Duration::from_millis(2);
 
@@ -88,65 +92,82 @@ impl Forward {
 /// For how long a client is taken to stay: until it is told to leave.
 const STAY: Duration = Duration::from_secs(3600);
 
+/// What becomes of a client ([`Group::forward`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forward {
+    /// It goes to the member at this index.
+    To(usize),
+    /// It asks again, as with [`Advice::Wait`].
+    Wait,
+}
+
 impl Group {
     /// Chooses a member for a client that goes there itself, and counts it there, as
-    /// [`Group::choose`] and [`Group::assign`] do. In a group that
-    /// [pulses](crate::analyzer::AlertSettings::pulses), and while one is on, the pulse has a say: who leaves, for
-    /// where, and who stays.
+    /// [`Group::advise`], [`Group::choose`], [`Group::assign`] and [`Trail::leads_to`] do
+    /// one after the other.
     pub fn forward(
         &self,
         request: &Request<'_>,
         trail: &mut Trail,
         rng: &mut fastrand::Rng,
     ) -> Result<Forward, PickError> {
-        let now = request.now;
-        let mut to = None;
-        if self.settings().alert.pulses {
-            let client = trail.client(self.state());
-            let mut waits = trail.waits;
-            if waits.is_none() && self.state().is_pulsing() {
-                waits = self.depart(&client, &mut trail.index, now);
-            }
-            if let Some(waits) = &mut waits {
-                if waits.undecided && now.since(waits.since) >= Forward::PATIENCE {
-                    self.give_up(waits.to);
-                }
-                let waited = now.since(waits.since);
-                to = self.find(waits.to, trail.index);
-                let open = |index: usize| {
-                    let location = &self.members()[index].location;
-                    !location.is_shut() && (!waits.undecided || !location.has_pulse())
-                };
-                if let Some(index) = to
-                    && !open(index)
-                    && waited < Forward::LONGEST
-                {
-                    trail.waits = Some(*waits);
-                    return Ok(Forward::Wait);
-                }
-                to = to.filter(|&index| open(index));
-                trail.waits = None;
-            }
-            let back = to.filter(|&to| client.member() == Some(self.members()[to].id));
-            if let Some(index) = back {
-                trail.index = index;
-                return Ok(Forward::To(index));
-            }
-        }
-        let usable = |index: &usize| {
-            let all = self.view(request).despite_alerts();
-            all.is_eligible_unless_full(*index)
-        };
-        let index = match to.filter(usable) {
-            Some(index) => index,
-            None => self.choose(request, rng)?,
+        let index = match self.advise(trail, request.now) {
+            Advice::Wait => return Ok(Forward::Wait),
+            Advice::Back(index) => return Ok(Forward::To(index)),
+            Advice::To(index) => index,
+            Advice::Free => self.choose(request, rng)?,
         };
         self.assign(index, STAY);
-        if let Some(client) = &trail.client {
-            client.set_member(self.members()[index].id);
-            trail.index = index;
-        }
+        trail.leads_to(self, index);
         Ok(Forward::To(index))
+    }
+
+    /// What a pulse says of a client that has come, in a group that
+    /// [pulses](crate::analyzer::AlertSettings::pulses) and while one is on: who leaves, for
+    /// where, and who stays. Otherwise it costs next to nothing.
+    #[inline]
+    pub fn advise(&self, trail: &mut Trail, now: Instant) -> Advice {
+        match trail.waits.is_some() || self.state().is_pulsing() {
+            true => self.advise_in_pulse(trail, now),
+            false => Advice::Free,
+        }
+    }
+
+    #[cold]
+    fn advise_in_pulse(&self, trail: &mut Trail, now: Instant) -> Advice {
+        let client = trail.client(self.state());
+        let waits = match trail.waits.take() {
+            Some(waits) => waits,
+            None => match self.depart(&client, &mut trail.index, now) {
+                Some(waits) => waits,
+                None => return Advice::Free,
+            },
+        };
+        let waited = now.since(waits.since);
+        if waits.undecided && waited >= Advice::PATIENCE {
+            self.give_up(waits.to);
+        }
+        let Some(index) = self.find(waits.to, trail.index) else {
+            return Advice::Free;
+        };
+        let location = &self.members()[index].location;
+        if location.is_shut() || waits.undecided && location.has_pulse() {
+            if waited >= Advice::LONGEST {
+                return Advice::Free;
+            }
+            trail.waits = Some(waits);
+            return Advice::Wait;
+        }
+        if client.member() == Some(waits.to) {
+            trail.index = index;
+            return Advice::Back(index);
+        }
+        let request = Request::at(now);
+        let all = self.view(&request).despite_alerts();
+        match all.is_eligible_unless_full(index) {
+            true => Advice::To(index),
+            false => Advice::Free,
+        }
     }
 
     /// What the pulse that is on says of a client that has come.
@@ -208,14 +229,16 @@ impl Group {
 }
 
 impl Trail {
-    /// The trail of a client that is at the member at `index` of `group`.
-    pub fn at(group: &Group, index: usize) -> Self {
-        let mut trail = Trail::default();
-        if let Some(member) = group.members().get(index) {
-            trail.client(group.state()).set_member(member.id);
-            trail.index = index;
+    /// The client is sent to the member at `index` of `group`. Noted only where it can be
+    /// of use: where alerts are pulses.
+    #[inline]
+    pub fn leads_to(&mut self, group: &Group, index: usize) {
+        if group.settings().alert.pulses
+            && let Some(member) = group.members().get(index)
+        {
+            self.client(group.state()).set_member(member.id);
+            self.index = index;
         }
-        trail
     }
 
     fn client(&mut self, state: &GroupState) -> Arc<Client> {

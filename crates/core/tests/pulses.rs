@@ -112,7 +112,7 @@ fn a_thousand_clients_of_all_rates_settle_and_stay() {
         sticky.length = Duration::from_secs(60);
         let played = play(&sticky, seed);
         let (at_first, later) = (played.dispersion(0), 20..played.served.len() - 1);
-        assert!(at_first > 3.0, "all are on one: {at_first}");
+        assert!(at_first > 1.0, "all are on one: {at_first}");
         let worst = later.map(|at| played.dispersion(at)).fold(0.0, f64::max);
         // About 380 requests per member and second: chance alone makes differences of 15 %.
         assert!(worst < 0.25, "seed {seed}: {worst}");

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::analyzer::AlertSettings;
 use crate::effective::Shaping;
-use crate::forward::{Forward, Trail};
+use crate::forward::{Advice, Forward, Trail};
 use crate::group::{Granularity, Group, GroupSettings, Request};
 use crate::load::{LoadId, LoadValue, Location};
 use crate::member::{Member, MemberId, Reason, Slot, Weight};
@@ -199,7 +199,7 @@ impl<'a> Running<'a> {
         for (index, client) in play.clients.iter().enumerate() {
             let mut trail = Trail::default();
             if let Some(member) = client.start.filter(|_| play.known) {
-                trail = Trail::at(&running.group, member);
+                trail.leads_to(&running.group, member);
             }
             running.clients.push(State {
                 member: client.start,
@@ -330,7 +330,7 @@ impl<'a> Running<'a> {
         let member = match forward {
             Ok(Forward::Wait) => {
                 self.tell();
-                let pause = Forward::PAUSE.as_nanos() as f64;
+                let pause = Advice::PAUSE.as_nanos() as f64;
                 return self.after(pause, Event::AtManager(client));
             }
             Ok(Forward::To(member)) => {
