@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::group::{Group, GroupState, PickError, Request};
+use crate::load::Location;
 use crate::member::MemberId;
 use crate::time::Instant;
 
@@ -53,6 +54,7 @@ pub struct Trail {
     /// Where its member was when last looked for.
     index: usize,
     waits: Option<Waits>,
+    knocks_since: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -115,7 +117,13 @@ impl Group {
             Advice::Wait => return Ok(Forward::Wait),
             Advice::Back(index) => return Ok(Forward::To(index)),
             Advice::To(index) => index,
-            Advice::Free => self.choose(request, rng)?,
+            Advice::Free => {
+                let index = self.choose(request, rng)?;
+                if trail.knocks(&self.members()[index].location, request.now) {
+                    return Ok(Forward::Wait);
+                }
+                index
+            }
         };
         self.assign(index, STAY);
         trail.leads_to(self, index);
@@ -145,7 +153,7 @@ impl Group {
         };
         let waited = now.since(waits.since);
         if waits.undecided && waited >= Advice::PATIENCE {
-            self.give_up(waits.to);
+            self.give_up(waits.to, now);
         }
         let Some(index) = self.find(waits.to, trail.index) else {
             return Advice::Free;
@@ -158,15 +166,17 @@ impl Group {
             trail.waits = Some(waits);
             return Advice::Wait;
         }
-        if client.member() == Some(waits.to) {
-            trail.index = index;
-            return Advice::Back(index);
-        }
         let request = Request::at(now);
-        let all = self.view(&request).despite_alerts();
-        match all.is_eligible_unless_full(index) {
-            true => Advice::To(index),
-            false => Advice::Free,
+        if !self
+            .view(&request)
+            .despite_alerts()
+            .is_eligible_unless_full(index)
+        {
+            return Advice::Free;
+        }
+        match client.member() == Some(waits.to) {
+            true => Advice::Back(index),
+            false => Advice::To(index),
         }
     }
 
@@ -202,20 +212,21 @@ impl Group {
                 undecided: false,
             });
         }
-        Some(Waits {
+        let on = location.has_pulse();
+        (on || departures.echoes(now)).then_some(Waits {
             since: now,
             to: id,
-            undecided: location.has_pulse(),
+            undecided: on,
         })
     }
 
     /// Nobody else comes in time to leave the place of member `id`.
-    fn give_up(&self, id: MemberId) {
+    fn give_up(&self, id: MemberId, now: Instant) {
         if let Some(plan) = self.state().plan()
             && let Some(index) = self.find(id, 0)
             && let Some(departures) = plan.at(&self.members()[index].location)
         {
-            departures.end();
+            departures.end(now);
         }
     }
 
@@ -229,6 +240,24 @@ impl Group {
 }
 
 impl Trail {
+    /// Whether the client that was to go to a member at `location` asks again later
+    /// ([`Advice::Wait`]), because whoever comes there is sent back. It does so for
+    /// [`Advice::LONGEST`]: where nobody else can take it, it would go to and fro otherwise as
+    /// fast as it can.
+    #[inline]
+    pub fn knocks(&mut self, location: &Location, now: Instant) -> bool {
+        if !location.is_shut() {
+            self.knocks_since = None;
+            return false;
+        }
+        let since = *self.knocks_since.get_or_insert(now);
+        let knocks = now.since(since) < Advice::LONGEST;
+        if !knocks {
+            self.knocks_since = None;
+        }
+        knocks
+    }
+
     /// The client is sent to the member at `index` of `group`. Noted only where it can be
     /// of use: where alerts are pulses.
     #[inline]

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -12,7 +12,7 @@ use crate::effective::{Shaping, effective_within};
 use crate::forward::Client;
 use crate::load::{LoadId, Location, Report};
 use crate::member::{Digest, Member, MemberId, Reason, Slot};
-use crate::pulse::Plan;
+use crate::pulse::{Plan, Pulses};
 use crate::strategy::Strategy;
 use crate::time::{Horizon, Instant};
 use crate::trace::{Explanation, Trace};
@@ -121,6 +121,7 @@ pub struct GroupState {
     pulsing: AtomicBool,
     plan: ArcSwapOption<Plan>,
     clients: Mutex<Clients>,
+    control: Mutex<Pulses>,
     /// Load that one client brings (f32 bits); 0 is not known.
     client: AtomicU32,
 }
@@ -182,6 +183,11 @@ impl GroupState {
         let some = plan.is_some();
         self.plan.store(plan);
         self.pulsing.store(some, Ordering::Release);
+    }
+
+    /// What there is to know for the next step of its pulses.
+    pub(crate) fn control(&self) -> MutexGuard<'_, Pulses> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a client until nobody else holds it.

@@ -44,6 +44,9 @@ const SIGNIFICANCE: f32 = 2.5;
 /// Share of the mean load by which a location may be above it, whatever the threshold.
 const CLOSE: f32 = 0.05;
 
+/// How far a report must be from the mean, in the same, to be the first of another load.
+const CHANGE: f32 = 6.0;
+
 /// Reports that a mean goes back over at most.
 const MEMORY: f32 = 16.0;
 
@@ -95,9 +98,9 @@ struct Place<'a> {
     takes_traffic: bool,
 }
 
-/// The pulses of one group.
+/// What a group that pulses keeps from one step to the next.
 #[derive(Debug, Default)]
-pub struct Pulses {
+pub(crate) struct Pulses {
     tracks: HashMap<Arc<str>, Track>,
     state: State,
     /// Variance of a report per load, when nothing happens.
@@ -136,14 +139,30 @@ pub struct Raised {
     pub level: f32,
 }
 
-impl Pulses {
-    /// Rounds of pulses so far.
-    pub fn rounds(&self) -> u32 {
-        self.rounds
+impl Group {
+    /// Takes the next step of the group's pulses, some ten times a second or oftener;
+    /// answers which locations have their alert on now. For groups with
+    /// [`AlertSettings::pulses`](crate::analyzer::AlertSettings::pulses).
+    pub fn pulse(&self, shaping: &Shaping, threshold: Threshold, now: Instant) -> Vec<Raised> {
+        self.state().control().step(self, shaping, threshold, now)
     }
 
-    /// Takes the next step: which locations have their alert on now.
-    pub fn step(
+    /// Ends what [`Group::pulse`] has begun, if anything.
+    pub fn end_pulses(&self) {
+        if self.state().is_pulsing() {
+            self.state().set_plan(None);
+            *self.state().control() = Pulses::default();
+        }
+    }
+
+    /// Rounds of pulses so far.
+    pub fn pulses(&self) -> u32 {
+        self.state().control().rounds
+    }
+}
+
+impl Pulses {
+    fn step(
         &mut self,
         group: &Group,
         shaping: &Shaping,
@@ -164,6 +183,7 @@ impl Pulses {
             };
             if !places.iter().any(unclear) || now.since(since) > group.settings().load_max_age {
                 self.state = State::Watching;
+                group.state().set_plan(None);
                 self.judge(group, threshold, &places, &of_member, true, now);
             }
         } else if let State::Watching = self.state {
@@ -222,18 +242,28 @@ impl Pulses {
         }
         // Whoever is about at the mean has nowhere to send clients.
         let mean = loads.iter().sum::<f32>() / loads.len() as f32;
-        let level = threshold.level(&sites).max(mean * (1.0 + CLOSE));
-        let critical = |(site, place): (&Site, &Place<'_>)| {
+        let mut level = threshold.level(&sites).max(mean * (1.0 + CLOSE));
+        // The load of each that takes traffic, and how far it may be off by chance.
+        let known = |(site, place): (&Site, &Place<'_>)| {
             let track = self.tracks.get(place.location.name())?;
             let load = site.load.filter(|_| site.takes_traffic)?;
-            let chance = SIGNIFICANCE * (self.noise * load / track.reports.max(1.0)).sqrt();
-            Some(load > level + chance)
+            let variance = self.noise * load / track.reports.max(1.0);
+            Some((load, SIGNIFICANCE * variance.sqrt()))
         };
-        let critical: Vec<bool> = sites
-            .iter()
-            .zip(places)
-            .map(|both| critical(both).unwrap_or(false))
-            .collect();
+        let known: Vec<_> = sites.iter().zip(places).map(known).collect();
+        let above =
+            |known: &Option<(f32, f32)>| known.is_some_and(|(load, off)| load > level + off);
+        let mut critical: Vec<bool> = known.iter().map(above).collect();
+        let low = 2.0 * mean - level;
+        let below = known.iter().flatten().any(|(load, off)| load + off < low);
+        if matches!(threshold, Threshold::AboveAverage(_)) && below {
+            // One with too little is a difference, too, and all above the mean can help.
+            level = mean;
+            critical = known
+                .iter()
+                .map(|k| k.is_some_and(|(load, _)| load > mean))
+                .collect();
+        }
         if !critical.contains(&true) {
             (self.vain, self.pause) = (0, Duration::ZERO);
             if !learn {
@@ -385,7 +415,7 @@ impl Pulses {
             if (late || fallen || !place.takes_traffic)
                 && let Some(departures) = plan.at(place.location)
             {
-                departures.end();
+                departures.end(now);
             }
         }
         if plan.on().next().is_some() {
@@ -459,7 +489,7 @@ impl Track {
         let error = load - self.mean;
         let deviation = (*noise * self.mean).sqrt().max(0.02 * self.mean);
         // Not the same load any more.
-        let changed = self.reports >= 4.0 && error.abs() > 4.0 * deviation;
+        let changed = self.reports >= 4.0 && error.abs() > CHANGE * deviation;
         if self.reports == 0.0 || changed {
             (self.mean, self.reports) = (load, 1.0);
             return;

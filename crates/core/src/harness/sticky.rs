@@ -18,7 +18,6 @@ use crate::forward::{Advice, Forward, Trail};
 use crate::group::{Granularity, Group, GroupSettings, Request};
 use crate::load::{LoadId, LoadValue, Location};
 use crate::member::{Member, MemberId, Reason, Slot, Weight};
-use crate::pulse::Pulses;
 use crate::strategy::Values;
 use crate::time::Instant;
 
@@ -121,7 +120,6 @@ struct Running<'a> {
     play: &'a Sticky,
     group: Group,
     shaping: Shaping,
-    pulses: Pulses,
     now: u64,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     scheduled: u64,
@@ -153,7 +151,7 @@ pub fn play(play: &Sticky, seed: u64) -> Played {
         running.now = at;
         running.handle(event);
     }
-    running.played.rounds = running.pulses.rounds();
+    running.played.rounds = running.group.pulses();
     running.played
 }
 
@@ -183,7 +181,6 @@ impl<'a> Running<'a> {
             play,
             group: Group::new("harness", settings, strategy, members, Arc::default()),
             shaping: Shaping::of(&play.strategy),
-            pulses: Pulses::default(),
             now: 1,
             events: BinaryHeap::new(),
             scheduled: 0,
@@ -351,7 +348,7 @@ impl<'a> Running<'a> {
         let Some(threshold) = threshold.or(self.group.strategy().alert_threshold()) else {
             return;
         };
-        let raised = self.pulses.step(&self.group, &self.shaping, threshold, now);
+        let raised = self.group.pulse(&self.shaping, threshold, now);
         for member in self.group.members() {
             let on = raised
                 .iter()

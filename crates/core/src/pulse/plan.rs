@@ -12,6 +12,16 @@ const FEW: usize = 12;
 /// Most single steps of a plan.
 const STEPS: usize = 256;
 
+/// For how long after its end a pulse still sends clients here.
+const ECHO_MS: u32 = 100;
+
+/// A plan that is not followed any more leaves no alert behind.
+impl Drop for Plan {
+    fn drop(&mut self) {
+        self.departures.iter().for_each(|d| d.location.end_pulse());
+    }
+}
+
 /// Who leaves which location in a round, and for where.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -27,6 +37,7 @@ pub(crate) struct Departures {
     wanted: u32,
     left: AtomicU32,
     moved_at: AtomicU32,
+    ended: AtomicU32,
     /// Nobody leaves: strangers are found to be clients of this member.
     roll_call: Option<MemberId>,
 }
@@ -58,6 +69,7 @@ impl Plan {
                 wanted: 0,
                 left: AtomicU32::new(0),
                 moved_at: AtomicU32::new(0),
+                ended: AtomicU32::new(0),
                 roll_call: Some(member),
             }],
         }
@@ -136,14 +148,23 @@ impl Departures {
             .ok()?;
         self.moved_at.store(millis(now), Ordering::Relaxed);
         if self.left.fetch_add(1, Ordering::AcqRel) + 1 >= self.wanted {
-            self.end();
+            self.end(now);
         }
         Some(order.target)
     }
 
     /// No more clients are to leave.
-    pub(crate) fn end(&self) {
-        self.location.end_pulse();
+    pub(crate) fn end(&self, now: Instant) {
+        if self.location.has_pulse() {
+            self.ended.store(millis(now), Ordering::Relaxed);
+            self.location.end_pulse();
+        }
+    }
+
+    /// Whether clients may come now that were sent away before the server heard of the end.
+    pub(crate) fn echoes(&self, now: Instant) -> bool {
+        let ended = self.ended.load(Ordering::Relaxed);
+        self.location.is_shut() || ended != 0 && millis_since(ended, now) < ECHO_MS
     }
 
     pub(super) fn left(&self) -> u32 {
@@ -318,8 +339,9 @@ pub(super) fn make(
             break;
         };
         let mean = model.loads.iter().flatten().sum::<f32>() / taking.max(1) as f32;
-        let excess = load(&worst) - mean;
-        let worth = 0.05 * excess * excess;
+        let least = model.loads.iter().flatten().copied().fold(mean, f32::min);
+        let off = (load(&worst) - mean).max(mean - least);
+        let worth = 0.05 * off * off;
         let one = model.best(worst).filter(|step| step.gain > worth);
         let least = one.map_or(worth, |step| 1.5 * step.gain);
         let chosen = match two(&model, worst, least) {
@@ -403,6 +425,7 @@ fn assemble(
             orders,
             left: AtomicU32::new(0),
             moved_at: AtomicU32::new(0),
+            ended: AtomicU32::new(0),
             roll_call: None,
         })
         .collect();
