@@ -59,6 +59,8 @@ impl Default for Corba {
         groups.settings.granularity = Granularity::OnDemand;
         // Who counts clients round robin expects each member in its turn.
         groups.settings.slow_start = Duration::ZERO;
+        // While the load alert of a server is on, it sends all its clients away.
+        groups.settings.alert.move_share = 0.5;
         Corba {
             listen: Vec::new(),
             advertise: None,
@@ -219,8 +221,10 @@ static CORBA: &[Key<Corba>] = &[
         limits: Limits::None,
         doc: "What counts in object groups that say nothing else by their properties: keys \
               of [`[group.NAME]`](#groupname) up to `connection_failure_limit`, with their \
-              defaults, except that `granularity` is `\"on_demand\"` and `slow_start` is \
-              `\"0s\"`. `[defaults]` does not count here.",
+              defaults, except that `granularity` is `\"on_demand\"`, `slow_start` is `\"0s\"`, and \
+              `move_share` of `alert` is 0.5: below 1, load alerts last until so many clients \
+              have left as the difference is worth, and at most this share. With 1 they last \
+              until loads have fallen. `[defaults]` does not count here.",
         example: r#"{ strategy = "least_loaded", load_max_age = "12s" }"#,
     },
 ];

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use evenkeel_core::forward::Advice;
 use evenkeel_core::group::Granularity;
 use evenkeel_core::time::Clock;
 use evenkeel_giop::exception::{Kind, OMG_MINOR, SystemException};
@@ -15,7 +16,7 @@ use crate::call::{Call, Outcome};
 use crate::custom::{self, Custom};
 use crate::directory::{Answer, Directory, Entry};
 use crate::keys::{Key, Level};
-use crate::locator::{self, Client};
+use crate::locator::{self, Client, Decision};
 use crate::question::Question;
 use crate::relay::{self, Relay};
 
@@ -86,10 +87,7 @@ impl<O: Objects> Service for Door<O> {
         // A listener for both families gives IPv4 clients a mapped address.
         let address = peer.ip().to_canonical();
         Visitor {
-            locator: Client {
-                address,
-                rng: fastrand::Rng::new(),
-            },
+            locator: Client::new(address, fastrand::Rng::new()),
             relay: self.relay.client(address),
         }
     }
@@ -176,17 +174,54 @@ impl<O: Objects> Door<O> {
             };
         };
         match &entry.custom {
-            None => out.write(|out| {
+            None => {
                 let now = self.clock.now();
-                locator::answer(entry, &mut visitor.locator, now, question, out);
-            }),
-            Some(custom) => ask_custom(entry, custom, question, &mut visitor.locator, out),
+                let client = &mut visitor.locator;
+                if !out.write(|out| locator::answer(entry, client, now, question, out)) {
+                    lead_later(self.clock, entry, question, client.fork(), out);
+                }
+            }
+            Some(custom) => {
+                ask_custom(
+                    self.clock,
+                    entry,
+                    custom,
+                    question,
+                    &mut visitor.locator,
+                    out,
+                );
+            }
         }
     }
 }
 
-/// Has a custom strategy choose who a client is sent to.
+/// Answers a client that has to wait until the load alerts that are on let it go.
+#[cold]
+fn lead_later(
+    clock: Clock,
+    entry: &Arc<Entry>,
+    question: Question,
+    mut client: Client,
+    out: &Out<'_>,
+) {
+    let (entry, later) = (Arc::clone(entry), out.later());
+    tokio::task::spawn_local(async move {
+        // Waiting has an end: see `Advice::LONGEST`.
+        while !later.is_gone() {
+            tokio::time::sleep(Advice::PAUSE).await;
+            let now = clock.now();
+            let answered =
+                later.write(|out| locator::answer(&entry, &mut client, now, question, out));
+            if answered != Some(false) {
+                return;
+            }
+        }
+    });
+}
+
+/// Has a custom strategy choose who a client is sent to, unless load alerts have.
 fn ask_custom(
+    clock: Clock,
     entry: &Arc<Entry>,
     custom: &Arc<Custom>,
     question: Question,
@@ -194,16 +229,37 @@ fn ask_custom(
     out: &Out<'_>,
 ) {
     let (entry, custom, later) = (Arc::clone(entry), Arc::clone(custom), out.later());
-    let mut client = Client {
-        address: client.address,
-        rng: client.rng.fork(),
-    };
+    let mut client = client.fork();
     tokio::task::spawn_local(async move {
+        loop {
+            let group = entry.handle.current.load_full();
+            match locator::advised(&entry, &group, &client, clock.now()) {
+                Some(Decision::Wait) if !later.is_gone() => {
+                    tokio::time::sleep(Advice::PAUSE).await;
+                    continue;
+                }
+                Some(decision) => {
+                    let by = Answer::Forwarded;
+                    later.write(|out| match decision {
+                        Decision::Go(chosen) => {
+                            locator::send(&entry, &group, chosen, by, &client, question, out);
+                        }
+                        Decision::Back(chosen) => {
+                            locator::send_back(&entry, chosen, question, out);
+                        }
+                        // Nobody waits for an answer any more.
+                        Decision::Wait => {}
+                    });
+                    return;
+                }
+                None => break,
+            }
+        }
         let decided = custom::decide(&entry, &custom, &mut client).await;
         later.write(|out| match decided {
             Ok(decision) => {
                 let (group, chosen, by) = (&decision.group, decision.chosen(), decision.by);
-                locator::send(&entry, group, chosen, by, question, out);
+                locator::send(&entry, group, chosen, by, &client, question, out);
             }
             Err(_) => locator::refuse(&entry, question, out),
         });

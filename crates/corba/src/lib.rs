@@ -1,5 +1,6 @@
 //! The OMG's load balancing and monitoring service, over IIOP.
 
+pub mod alerts;
 pub mod call;
 pub mod custom;
 pub mod directory;
@@ -9,6 +10,7 @@ pub mod interfaces;
 pub mod keys;
 pub mod locator;
 pub mod membership;
+pub mod monitors;
 pub mod name;
 pub mod plane;
 pub mod properties;

@@ -6,10 +6,14 @@
 //! 2004, section 2). The member's reference was written down when it joined, so that an
 //! answer is a decision and a copy: no lock, no allocation.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_core::forward::{Advice, Trail};
 use evenkeel_core::group::{Granularity, Group, GroupSettings, PickError, Request};
 use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
@@ -25,6 +29,56 @@ pub struct Client {
     pub address: IpAddr,
     /// Chance, for strategies.
     pub rng: fastrand::Rng,
+    /// Where it was sent, for alerts that last until enough clients have left.
+    pub trails: Trails,
+}
+
+impl Client {
+    /// The client on a connection from `address`.
+    pub fn new(address: IpAddr, rng: fastrand::Rng) -> Self {
+        Client {
+            address,
+            rng,
+            trails: Trails::default(),
+        }
+    }
+
+    /// The same one, for a task that answers later.
+    pub fn fork(&mut self) -> Self {
+        Client {
+            address: self.address,
+            rng: self.rng.fork(),
+            trails: self.trails.clone(),
+        }
+    }
+}
+
+/// The trail of a connection in each group, by the group's id. Clones are the same one.
+#[derive(Clone, Debug, Default)]
+pub struct Trails(Rc<RefCell<HashMap<u64, Trail>>>);
+
+/// Most groups in which a connection has a trail; in further ones it is a stranger.
+const MOST_TRAILS: usize = 256;
+
+impl Trails {
+    fn with<R>(&self, group: u64, does: impl FnOnce(&mut Trail) -> R) -> R {
+        let mut trails = self.0.borrow_mut();
+        if trails.len() >= MOST_TRAILS && !trails.contains_key(&group) {
+            return does(&mut Trail::default());
+        }
+        does(trails.entry(group).or_default())
+    }
+}
+
+/// What is to become of a client.
+#[derive(Clone, Copy, Debug)]
+pub enum Decision<'a> {
+    /// It goes to a member.
+    Go(Chosen<'a>),
+    /// It goes back to the member where it was, and is not counted again.
+    Back(Chosen<'a>),
+    /// It is decided in a moment ([`Advice::PAUSE`]).
+    Wait,
 }
 
 /// Members that one decision may find that the directory does not know (yet).
@@ -73,21 +127,105 @@ pub fn choose<'a>(
     Err(PickError::NoneEligible)
 }
 
-/// Answers a question to a group with a forward to the member that its strategy chooses, or
-/// with TRANSIENT.
+/// Decides about a client of `group`, which is the current one of `entry`, without counting
+/// it anywhere: by the load alerts that are on, or else by the strategy.
+///
+/// # Errors
+///
+/// As with [`choose`].
 #[inline]
+pub fn decide<'a>(
+    entry: &'a Entry,
+    group: &Group,
+    client: &mut Client,
+    now: Instant,
+) -> Result<Decision<'a>, PickError> {
+    if let Some(decision) = advised(entry, group, client, now) {
+        return Ok(decision);
+    }
+    let chosen = choose(entry, group, client, now)?;
+    match knocks(entry, group, chosen, client, now) {
+        true => Ok(Decision::Wait),
+        false => Ok(Decision::Go(chosen)),
+    }
+}
+
+/// What load alerts say of a client, if anything.
+#[inline]
+pub fn advised<'a>(
+    entry: &'a Entry,
+    group: &Group,
+    client: &Client,
+    now: Instant,
+) -> Option<Decision<'a>> {
+    if !group.settings().alert.pulses {
+        return None;
+    }
+    let advice = client
+        .trails
+        .with(entry.id, |trail| group.advise(trail, now));
+    let chosen = |index| {
+        let reference = entry.member(group, index)?;
+        Some(Chosen { index, reference })
+    };
+    match advice {
+        Advice::Free => None,
+        Advice::Wait => Some(Decision::Wait),
+        Advice::To(index) => chosen(index).map(Decision::Go),
+        Advice::Back(index) => chosen(index).map(Decision::Back),
+    }
+}
+
+/// Whether the client has to wait because the member that was chosen sends everybody back.
+#[inline]
+pub fn knocks(
+    entry: &Entry,
+    group: &Group,
+    chosen: Chosen<'_>,
+    client: &Client,
+    now: Instant,
+) -> bool {
+    let member = group.members().get(chosen.index);
+    member.is_some_and(|member| {
+        // The trail is looked up only where it is needed.
+        member.location.is_shut()
+            && client
+                .trails
+                .with(entry.id, |trail| trail.knocks(&member.location, now))
+    })
+}
+
+/// Answers a question to a group with a forward to a member, or with TRANSIENT; `false` if
+/// the client has to wait, and is to be asked about again.
+#[inline]
+#[must_use]
 pub fn answer(
     entry: &Entry,
     client: &mut Client,
     now: Instant,
     question: Question,
     out: &mut Vec<u8>,
-) {
+) -> bool {
     let group = entry.handle.current.load();
-    match choose(entry, &group, client, now) {
-        Ok(chosen) => send(entry, &group, chosen, Answer::Forwarded, question, out),
+    match decide(entry, &group, client, now) {
+        Ok(Decision::Wait) => return false,
+        Ok(Decision::Go(chosen)) => {
+            send(
+                entry,
+                &group,
+                chosen,
+                Answer::Forwarded,
+                client,
+                question,
+                out,
+            );
+        }
+        Ok(Decision::Back(chosen)) => {
+            send_back(entry, chosen, question, out);
+        }
         Err(_) => refuse(entry, question, out),
     }
+    true
 }
 
 /// Sends a client to the member that was chosen, and counts it there.
@@ -97,12 +235,23 @@ pub fn send(
     group: &Group,
     chosen: Chosen<'_>,
     by: Answer,
+    client: &Client,
     question: Question,
     out: &mut Vec<u8>,
 ) {
     question.forward(chosen.reference.bytes(question.endian), out);
     group.assign(chosen.index, stay(group.settings()));
+    if group.settings().alert.pulses {
+        let leads = |trail: &mut Trail| trail.leads_to(group, chosen.index);
+        client.trails.with(entry.id, leads);
+    }
     entry.counters.count(by);
+}
+
+/// Sends a client back to the member where it was.
+pub fn send_back(entry: &Entry, chosen: Chosen<'_>, question: Question, out: &mut Vec<u8>) {
+    question.forward(chosen.reference.bytes(question.endian), out);
+    entry.counters.count(Answer::Forwarded);
 }
 
 /// Tells a client that nobody can take it now.
@@ -146,10 +295,8 @@ mod tests {
     use crate::directory::tests::{entry, group};
 
     fn client() -> Client {
-        Client {
-            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
-            rng: fastrand::Rng::with_seed(11),
-        }
+        let rng = fastrand::Rng::with_seed(11);
+        Client::new(IpAddr::V4(Ipv4Addr::LOCALHOST), rng)
     }
 
     const NOW: Instant = Instant::from_nanos(1_000_000_000);
@@ -165,7 +312,7 @@ mod tests {
 
     fn ask(entry: &Entry, client: &mut Client, question: Question) -> Vec<u8> {
         let mut out = Vec::new();
-        answer(entry, client, NOW, question, &mut out);
+        assert!(answer(entry, client, NOW, question, &mut out));
         out
     }
 

@@ -27,10 +27,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tracing::{error, info};
 
+use crate::alerts::Alerts;
 use crate::call::{Call, Outcome};
 use crate::directory::Directory;
 use crate::door::{Counters, Door, Objects};
 use crate::keys::Level;
+use crate::monitors;
 use crate::relay::{self, Relay};
 use crate::service::state::State;
 use crate::service::{Address, LoadManager, Parts, store};
@@ -53,6 +55,8 @@ struct Inner {
     server: ArcSwapOption<Server>,
     counters: Arc<Counters>,
     relayed: Arc<relay::Counters>,
+    monitors: Arc<monitors::Counters>,
+    alerts: Arc<Alerts>,
 }
 
 /// What the last configuration has been prepared to.
@@ -110,6 +114,8 @@ impl Corba {
             server: ArcSwapOption::empty(),
             counters: Arc::default(),
             relayed: Arc::default(),
+            monitors: Arc::default(),
+            alerts: Arc::default(),
         });
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -156,6 +162,16 @@ impl Corba {
     /// What the relays have done.
     pub fn relayed(&self) -> &relay::Counters {
         &self.inner.relayed
+    }
+
+    /// What load monitors have answered.
+    pub fn monitors(&self) -> &monitors::Counters {
+        &self.inner.monitors
+    }
+
+    /// Load alert objects, and what they were told.
+    pub fn alerts(&self) -> &Alerts {
+        &self.inner.alerts
     }
 
     /// Serves clients now, and counts them; `None` while the service is off.
@@ -341,6 +357,8 @@ struct Running {
     service: Arc<LoadManager>,
     /// What the workers serve with; `None` while it is switched off.
     serving: Option<Arc<Settings>>,
+    /// Asks load monitors, and tells load alerts, while it is switched on.
+    tasks: JoinSet<()>,
 }
 
 impl Desk {
@@ -380,6 +398,7 @@ impl Desk {
             return Ok(());
         };
         running.serving = None;
+        running.tasks.abort_all();
         for worker in &self.workers {
             worker.serve(None);
         }
@@ -410,6 +429,7 @@ impl Desk {
                 self.running = Some(Running {
                     service,
                     serving: None,
+                    tasks: JoinSet::new(),
                 });
             }
             // The state is read before anything else, and once.
@@ -419,6 +439,16 @@ impl Desk {
             return Ok(());
         };
         let service = Arc::clone(&running.service);
+        if let (None, Some(outside)) = (&running.serving, self.outside.upgrade()) {
+            let counters = Arc::clone(&outside.monitors);
+            running
+                .tasks
+                .spawn(monitors::pull(Arc::clone(&service), counters));
+            let (alerts, service) = (Arc::clone(&outside.alerts), Arc::clone(&service));
+            running
+                .tasks
+                .spawn(async move { alerts.run(service).await });
+        }
         if let Some(file) = &settings.ior_file {
             let text = service.reference().to_string();
             store::replace(file, text.as_bytes())

@@ -364,10 +364,8 @@ impl Client {
             return relay.dispatch(job, &message, request, now);
         };
         let (relay, entry, custom) = (Rc::clone(relay), Arc::clone(entry), Arc::clone(custom));
-        let mut client = locator::Client {
-            address: self.address,
-            rng: relay.rng.borrow_mut().fork(),
-        };
+        let rng = relay.rng.borrow_mut().fork();
+        let mut client = locator::Client::new(self.address, rng);
         tokio::task::spawn_local(async move {
             match custom::decide(&entry, &custom, &mut client).await {
                 Ok(decision) => relay.dispatch_to(job, &decision),

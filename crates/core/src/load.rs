@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::time::{Horizon, Instant, millis, millis_since};
@@ -180,6 +180,19 @@ struct Cell {
     rate: AtomicU32,
 }
 
+/// What servers at a location are told about sending their clients away, where clients
+/// reach them directly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Tell {
+    /// To do it while a [pulse](crate::pulse) is on.
+    Pulses,
+    /// To do it.
+    On,
+    /// Not to do it.
+    Off,
+}
+
 /// The loads of one location, shared by all groups with members there.
 ///
 /// Readers are lock-free; writers (reports) may come from any thread.
@@ -201,6 +214,8 @@ pub struct Location {
     pulse: AtomicBool,
     /// Whether a server here sends clients away, or may.
     shut: AtomicBool,
+    /// What servers here are to be told: [`Tell`].
+    tell: AtomicU8,
     name: Arc<str>,
 }
 
@@ -248,6 +263,7 @@ impl Location {
             stay: AtomicU32::new(0),
             pulse: AtomicBool::new(false),
             shut: AtomicBool::new(false),
+            tell: AtomicU8::new(Tell::Pulses as u8),
             name: name.into(),
         }
     }
@@ -440,6 +456,18 @@ impl Location {
     /// Says so; for whoever tells the server.
     pub fn set_shut(&self, shut: bool) {
         self.shut.store(shut, Ordering::Release);
+    }
+
+    /// Whether servers here are to send their clients away now.
+    #[inline]
+    pub fn is_alerted(&self) -> bool {
+        let tell = self.tell.load(Ordering::Acquire);
+        tell == Tell::On as u8 || tell == Tell::Pulses as u8 && self.has_pulse()
+    }
+
+    /// Says what servers here are to be told.
+    pub fn set_tell(&self, tell: Tell) {
+        self.tell.store(tell as u8, Ordering::Release);
     }
 
     pub(crate) fn end(&self) {

@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_core::analyzer::{self, Caller, Site};
+use evenkeel_core::analyzer::{self, Caller, Site, Threshold};
 use evenkeel_core::effective::{Shaping, effective};
 use evenkeel_core::group::{Granularity, Request};
+use evenkeel_core::load::Tell;
 use evenkeel_core::member::{Member, Reason};
 use evenkeel_core::time::Instant;
 use serde::{Deserialize, Serialize};
-use tracing::info;
+use tracing::{debug, info};
 
 use crate::state::{GroupEntry, State};
 
@@ -47,8 +48,13 @@ pub(crate) fn raise(entry: &mut GroupEntry, now: Instant) {
     let threshold = settings.alert.threshold.or(own);
     let Some(threshold) = threshold.filter(|_| settings.adaptive) else {
         entry.alerts.clear();
+        entry.group.end_pulses();
         return;
     };
+    if settings.alert.pulses {
+        return pulse(entry, threshold, now);
+    }
+    entry.group.end_pulses();
     let Places { names, sites, .. } = places(entry, now, |member| {
         entry.alerts.contains_key(member.location.name())
     });
@@ -80,6 +86,31 @@ pub(crate) fn raise(entry: &mut GroupEntry, now: Instant) {
     }
     entry.alerts = alerts;
     entry.alerts_raised += raised;
+}
+
+/// The same for a group whose alerts are pulses.
+fn pulse(entry: &mut GroupEntry, threshold: Threshold, now: Instant) {
+    let shaping = Shaping::of(&entry.config.strategy);
+    let rounds = entry.group.pulses();
+    let raised = entry.group.pulse(&shaping, threshold, now);
+    let new = entry.group.pulses() != rounds;
+    let group = entry.group.name();
+    let before = std::mem::take(&mut entry.alerts);
+    for raised in raised {
+        let name = raised.location.name();
+        let (load, level) = (raised.load, raised.level);
+        let since = match before.get(name) {
+            Some(alert) if !new => alert.since,
+            _ => {
+                let location: &str = name;
+                debug!(%group, location, load, threshold = level, "pulse");
+                entry.alerts_raised += 1;
+                now
+            }
+        };
+        let alert = Alert { since, load, level };
+        entry.alerts.insert(Arc::clone(name), alert);
+    }
 }
 
 /// The locations that are under alert, with who says so.
@@ -115,24 +146,28 @@ pub(crate) fn shed(entry: &mut GroupEntry, alerted: &Alerted, now: Instant) {
     let at_one = |member: &Member| alerted.contains_key(member.location.name());
     if !(concerned && members.iter().any(at_one)) {
         for member in members {
-            if member.slot.has(Reason::Shedding) {
+            if member.slot.has(Reason::Shedding) && !(follows && member.location.is_shut()) {
                 member.slot.set(Reason::Shedding, false);
                 entry.opened = Some(now);
             }
         }
         return;
     }
+    let pulses = settings.alert.pulses;
     let places = places(entry, now, |member| member.slot.has(Reason::Shedding));
     let caller = |name: &&Arc<str>| alerted.get(*name).copied();
     let callers: Vec<_> = places.names.iter().map(caller).collect();
     let sheds = analyzer::shed(&settings.alert, &places.sites, &callers);
     let of_member = places.of_member;
     for (member, &place) in members.iter().zip(&of_member) {
-        if !sheds[place] && member.slot.set(Reason::Shedding, false) {
+        // One that was told to shed takes clients again when it has heard otherwise.
+        let opens = !sheds[place] && !member.location.is_shut();
+        if opens && member.slot.set(Reason::Shedding, false) {
             entry.opened = Some(now);
         }
     }
-    if entry.opened.is_some_and(|at| now.since(at) < HANDOVER) {
+    // Who binds by pulses waits until the servers have acknowledged.
+    if !pulses && entry.opened.is_some_and(|at| now.since(at) < HANDOVER) {
         return;
     }
     for (member, place) in members.iter().zip(of_member) {
@@ -140,6 +175,56 @@ pub(crate) fn shed(entry: &mut GroupEntry, alerted: &Alerted, now: Instant) {
             member.slot.set(Reason::Shedding, true);
         }
     }
+}
+
+/// Says of each location what servers there are to be told that clients reach directly.
+///
+/// A server that sends clients away does so for all its groups. It is told to if members of
+/// a group shed there whose clients may be moved, but not while another group has nobody
+/// else: its clients would come and go between that server and us.
+pub(crate) fn tell(state: &State, alerted: &Alerted) {
+    let mut there: HashMap<&str, There> = HashMap::new();
+    for entry in &state.groups {
+        let settings = entry.group.settings();
+        let bound = settings.granularity != Granularity::PerRequest;
+        let on_demand = settings.granularity == Granularity::OnDemand;
+        let moves = settings.adaptive && bound && (on_demand || settings.alert.move_sessions);
+        for member in entry.group.members() {
+            let name: &str = member.location.name();
+            if !alerted.contains_key(name) {
+                continue;
+            }
+            let there = there.entry(name).or_default();
+            let sheds = member.slot.has(Reason::Shedding);
+            let pulses = settings.alert.pulses && entry.alerts.contains_key(name);
+            there.sheds |= sheds && moves && !pulses;
+            there.pulses |= pulses;
+            there.serves |= !sheds && bound && entry.owner.is_some();
+        }
+    }
+    for (name, location) in &state.locations {
+        let forced = alerted.get(name) == Some(&Caller::Administrator);
+        let tell = match (state.inputs.live.alerts.get(&**name), there.get(&**name)) {
+            (Some(false), _) => Tell::Off,
+            (_, Some(there)) if there.serves && !there.pulses => Tell::Off,
+            (_, Some(there)) if there.sheds && (forced || !there.pulses) => Tell::On,
+            // Nobody is there yet, or any more.
+            (_, None) if forced => Tell::On,
+            _ => Tell::Pulses,
+        };
+        location.set_tell(tell);
+    }
+}
+
+/// The members at a location that is under alert.
+#[derive(Default)]
+struct There {
+    /// One of a group that moves what is bound sends its clients away.
+    sheds: bool,
+    /// One is to do so for a moment.
+    pulses: bool,
+    /// One does not, although clients are bound to it.
+    serves: bool,
 }
 
 /// How long after one member takes clients again others that are to send theirs away

@@ -102,6 +102,7 @@ impl Manager {
         for entry in &mut owned.state.groups {
             alerts::shed(entry, &alerted, now);
         }
+        alerts::tell(&owned.state, &alerted);
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_core::load::{LoadId, LoadValue};
 use evenkeel_core::time::Instant;
 use evenkeel_giop::exception::Kind;
 use evenkeel_giop::ior::Ior;
@@ -15,6 +14,7 @@ use super::groups::{location, not_nil};
 use super::raise::Raise;
 use super::{LoadManager, Owned};
 use crate::exceptions::UserException;
+use crate::monitors::{Refused, checked};
 use crate::name::Name;
 use crate::types::Load;
 
@@ -56,17 +56,14 @@ impl LoadManager {
     /// Takes in what a location says of its load.
     pub(super) fn push_loads(&self, at: &Name, loads: &[Load]) -> Result<(), Raise> {
         let at = location(at)?;
-        if loads.is_empty() {
-            return Err(Kind::BadParam.into());
-        }
-        let mut values = Vec::with_capacity(loads.len());
-        for load in loads {
-            let value = LoadValue::new(f64::from(load.value)).map_err(|error| {
-                warn!(location = at, "loads were pushed that are none: {error}");
-                Raise::from(Kind::BadParam)
-            })?;
-            values.push((LoadId(load.id), value));
-        }
+        let refused = |error: Refused| {
+            warn!(location = at, "loads were pushed that are refused: {error}");
+            Raise::from(match error {
+                Refused::TooMany(_) => Kind::ImpLimit,
+                Refused::Empty | Refused::Value { .. } => Kind::BadParam,
+            })
+        };
+        let loads = checked(loads).map_err(refused)?;
         let now = self.manager().clock().now();
         let place = match self.manager().location(&at) {
             Some(place) => place,
@@ -77,13 +74,9 @@ impl LoadManager {
                 place.ok_or(Raise::from(Kind::Internal))?
             }
         };
-        place.report_all(&values, now).map_err(|error| {
-            warn!(
-                location = at,
-                "loads were pushed that cannot be kept: {error}"
-            );
-            Raise::from(Kind::ImpLimit)
-        })
+        place
+            .report_all(&loads, now)
+            .map_err(|error| refused(error.into()))
     }
 
     fn hold_pushed(&self, owned: &mut Owned, at: &str, now: Instant) -> Result<(), Raise> {
