@@ -19,6 +19,10 @@ pub enum Source {
     Agent,
     /// The answer to an agent check.
     AgentCheck,
+    /// Whether a CORBA object says that it is there.
+    Liveness,
+    /// The CORBA load manager, of a member that it is about to take away.
+    Membership,
 }
 
 impl Source {
@@ -27,6 +31,8 @@ impl Source {
         match self {
             Source::Agent => "agent",
             Source::AgentCheck => "agent_check",
+            Source::Liveness => "liveness",
+            Source::Membership => "membership",
         }
     }
 }

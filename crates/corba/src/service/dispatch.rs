@@ -70,6 +70,11 @@ impl LoadManager {
                 one(&|w| properties.write(w))
             }
 
+            "create_member" => {
+                let (group, at) = (Ior::read(from)?, Name::read(from)?);
+                let (type_id, criteria) = (String::read(from)?, Properties::read(from)?);
+                object(self.create_member(&group, &at, type_id, criteria).await?)
+            }
             "add_member" => {
                 let (group, at, member) = (Ior::read(from)?, Name::read(from)?, Ior::read(from)?);
                 object(self.add_member(&group, &at, member).await?)

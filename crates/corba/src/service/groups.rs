@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use evenkeel_giop::any::Any;
 use evenkeel_giop::client::{Call, CallError};
 use evenkeel_giop::exception::{Kind, SystemException};
 use evenkeel_giop::ior::Ior;
@@ -16,14 +15,14 @@ use crate::directory::Reference;
 use crate::exceptions::UserException;
 use crate::keys::Key;
 use crate::name::Name;
-use crate::properties::{GROUP_NAME, Place};
+use crate::properties::GROUP_NAME;
 use crate::types::{Properties, value_of};
 
 /// Most object groups.
-const MOST_GROUPS: usize = 100_000;
+pub(super) const MOST_GROUPS: usize = 100_000;
 
 /// Most members of a group.
-const MOST_MEMBERS: usize = 10_000;
+pub(super) const MOST_MEMBERS: usize = 10_000;
 
 /// Longest location, in bytes of its text.
 const LONGEST_LOCATION: usize = 1024;
@@ -72,47 +71,14 @@ impl LoadManager {
     }
 
     /// The group that a reference means, and its id.
-    fn group_of(&self, group: &Ior) -> Result<(u64, Arc<ObjectGroup>), Raise> {
+    pub(super) fn group_of(&self, group: &Ior) -> Result<(u64, Arc<ObjectGroup>), Raise> {
         let state = self.state();
         let id = self.group_id(&state, group)?;
         Ok((id, Arc::clone(state.group(id)?)))
     }
 
-    pub(super) async fn create_object(
-        &self,
-        type_id: String,
-        criteria: Properties,
-    ) -> Result<(Ior, Any), Raise> {
-        if type_id.is_empty() {
-            return Err(Kind::BadParam.into());
-        }
-        let properties = self.checked(&criteria, Place::Creation).await?;
-        self.check_name(&criteria)?;
-        let (id, group) = self
-            .change(|state| {
-                if state.groups.len() >= MOST_GROUPS {
-                    return Err(Kind::NoResources.into());
-                }
-                let (id, creation) = (state.next_group, state.next_creation);
-                let next = |id: u64| id.checked_add(1).ok_or(Raise::from(Kind::NoResources));
-                state.next_group = next(id)?;
-                state.next_creation = creation.checked_add(1).ok_or(Kind::NoResources)?;
-                let group = Arc::new(ObjectGroup {
-                    type_id,
-                    creation,
-                    properties,
-                    members: Vec::new(),
-                });
-                state.groups.insert(id, Arc::clone(&group));
-                Ok((id, group))
-            })
-            .await?;
-        info!(id, type_id = group.type_id, "object group created");
-        Ok((self.group_reference(id, &group), Any::new(&group.creation)))
-    }
-
     /// A name that another group has already, whoever's it is, is InvalidProperty.
-    fn check_name(&self, criteria: &Properties) -> Result<(), Raise> {
+    pub(super) fn check_name(&self, criteria: &Properties) -> Result<(), Raise> {
         let named = criteria
             .iter()
             .find(|p| p.nam.as_simple() == Some(GROUP_NAME));
@@ -126,22 +92,6 @@ impl LoadManager {
             true => Err(UserException::InvalidProperty(property.clone()).into()),
             false => Ok(()),
         }
-    }
-
-    pub(super) async fn delete_object(&self, creation: &Any) -> Result<(), Raise> {
-        let creation = creation.get::<u32>();
-        let creation = creation.ok_or(UserException::ObjectNotFound)?;
-        let id = self
-            .change(|state| {
-                let mut groups = state.groups.iter();
-                let found = groups.find(|(_, group)| group.creation == creation);
-                let id = *found.ok_or(UserException::ObjectNotFound)?.0;
-                state.groups.remove(&id);
-                Ok(id)
-            })
-            .await?;
-        info!(id, "object group deleted");
-        Ok(())
     }
 
     pub(super) async fn add_member(
@@ -237,17 +187,17 @@ impl LoadManager {
     pub(super) async fn remove_member(&self, group: &Ior, at: &Name) -> Result<Ior, Raise> {
         let (id, _) = self.group_of(group)?;
         let at = location(at)?;
-        let group = self
+        let (group, removed) = self
             .change(|state| {
                 let group = state.group_mut(id)?;
                 let place = group.members.iter().position(|m| m.location == at);
-                group
-                    .members
-                    .remove(place.ok_or(UserException::MemberNotFound)?);
-                Ok(group.clone())
+                let place = place.ok_or(UserException::MemberNotFound)?;
+                let removed = group.members.remove(place);
+                Ok((group.clone(), removed))
             })
             .await?;
         info!(id, location = at, "member removed");
+        self.unmake(removed);
         Ok(self.group_reference(id, &group))
     }
 

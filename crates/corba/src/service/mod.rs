@@ -7,7 +7,10 @@
 //! Evenkeel's manager, and then to the [`Directory`] by which requests find their members.
 
 mod dispatch;
+mod factory;
 mod groups;
+mod keeper;
+mod liveness;
 mod loads;
 mod properties;
 pub mod raise;
@@ -66,6 +69,8 @@ pub struct LoadManager {
     settings: ArcSwap<Settings>,
     address: ArcSwap<Address>,
     store: Store,
+    /// What pings have found out.
+    gone: liveness::Gone,
     owned: Mutex<Owned>,
     /// Each new state, once it counts.
     states: watch::Sender<Arc<State>>,
@@ -131,6 +136,7 @@ impl LoadManager {
             settings: ArcSwap::new(settings),
             address: ArcSwap::from_pointee(address),
             store,
+            gone: liveness::Gone::default(),
             owned: Mutex::new(Owned {
                 state: Arc::clone(&state),
                 version: 0,
@@ -141,7 +147,10 @@ impl LoadManager {
             states: watch::Sender::new(Arc::clone(&state)),
         };
         this.publish(&mut this.lock(), state)?;
-        Ok(Arc::new(this))
+        let this = Arc::new(this);
+        this.runtime.spawn(keeper::keep(Arc::downgrade(&this)));
+        this.runtime.spawn(liveness::watch(Arc::downgrade(&this)));
+        Ok(this)
     }
 
     /// Goes on with other settings, and another address in references.

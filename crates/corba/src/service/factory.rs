@@ -1,0 +1,311 @@
+//! `PortableGroup::GenericFactory`: object groups, and members that the application's
+//! factories make. What is done about members later is in [`super::keeper`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_giop::any::{Any, Idl};
+use evenkeel_giop::client::{Call, CallError, Client};
+use evenkeel_giop::exception::Kind;
+use evenkeel_giop::ior::Ior;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use super::LoadManager;
+use super::groups::{MOST_GROUPS, MOST_MEMBERS, location};
+use super::raise::Raise;
+use super::state::{GroupMember, Made, ObjectGroup};
+use crate::directory::Reference;
+use crate::exceptions::UserException;
+use crate::name::Name;
+use crate::properties::{Membership, Place, PropertySet, effective};
+use crate::types::{FactoryInfo, Properties};
+
+/// How long a factory that does not delete a member is left alone, at first. Each further
+/// try doubles it.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+
+/// How often a factory is asked to delete a member, when it does not answer.
+const DELETE_TRIES: u32 = 4;
+
+impl LoadManager {
+    /// Creates a group; with infrastructure-controlled membership with its first members,
+    /// or not at all.
+    pub(super) async fn create_object(
+        &self,
+        type_id: String,
+        criteria: Properties,
+    ) -> Result<(Ior, Any), Raise> {
+        if type_id.is_empty() {
+            return Err(Kind::BadParam.into());
+        }
+        let properties = self.checked(&criteria, Place::Creation).await?;
+        self.check_name(&criteria)?;
+        let members = self.first_members(&type_id, &properties, &criteria).await?;
+        let made = members.clone();
+        let created = self.change(|state| {
+            if state.groups.len() >= MOST_GROUPS {
+                return Err(Kind::NoResources.into());
+            }
+            let (id, creation) = (state.next_group, state.next_creation);
+            state.next_group = id.checked_add(1).ok_or(Kind::NoResources)?;
+            state.next_creation = creation.checked_add(1).ok_or(Kind::NoResources)?;
+            let group = Arc::new(ObjectGroup {
+                type_id,
+                creation,
+                properties,
+                members,
+            });
+            state.groups.insert(id, Arc::clone(&group));
+            Ok((id, group))
+        });
+        match created.await {
+            Ok((id, group)) => {
+                info!(id, type_id = group.type_id, "object group created");
+                Ok((self.group_reference(id, &group), Any::new(&group.creation)))
+            }
+            Err(error) => {
+                made.into_iter().for_each(|member| self.unmake(member));
+                Err(error)
+            }
+        }
+    }
+
+    /// The members that a new group has at once.
+    async fn first_members(
+        &self,
+        type_id: &str,
+        properties: &PropertySet,
+        criteria: &Properties,
+    ) -> Result<Vec<GroupMember>, Raise> {
+        let counts = {
+            let state = self.state();
+            effective(properties, state.of_type(type_id), &state.defaults)
+        };
+        if counts.membership == Membership::Application {
+            return Ok(Vec::new());
+        }
+        let wanted = usize::from(counts.initial_members);
+        let most = counts.maximum_members.map_or(usize::MAX, usize::from);
+        if counts.factories.len() < wanted || wanted > most.min(MOST_MEMBERS) {
+            return Err(UserException::CannotMeetCriteria(criteria.clone()).into());
+        }
+        let members = self.make(type_id, &counts.factories, wanted).await;
+        if members.len() < wanted {
+            members.into_iter().for_each(|member| self.unmake(member));
+            return Err(UserException::ObjectNotCreated.into());
+        }
+        Ok(members)
+    }
+
+    /// Has as many members made as `wanted`, if there are enough factories that work. All
+    /// that are needed are called at once, and others for those that fail.
+    async fn make(
+        &self,
+        type_id: &str,
+        factories: &[FactoryInfo],
+        wanted: usize,
+    ) -> Vec<GroupMember> {
+        let mut left = factories.iter();
+        let mut members = Vec::with_capacity(wanted);
+        while members.len() < wanted {
+            let next: Vec<FactoryInfo> = left
+                .by_ref()
+                .take(wanted - members.len())
+                .cloned()
+                .collect();
+            if next.is_empty() {
+                break;
+            }
+            let mut calls = JoinSet::new();
+            for info in next {
+                let (client, type_id) = (self.client().clone(), type_id.to_owned());
+                let deadline = Instant::now() + self.settings().call_timeout;
+                calls.spawn(async move {
+                    let made = call_factory(&client, &info, &type_id, deadline).await;
+                    (info.the_location, made)
+                });
+            }
+            while let Some(called) = calls.join_next().await {
+                match called {
+                    Ok((_, Ok(member))) => members.push(member),
+                    Ok((at, Err(raise))) => {
+                        warn!(location = %at, type_id, "a factory has made no member: {raise}");
+                    }
+                    Err(error) => warn!("a factory could not be called: {error}"),
+                }
+            }
+        }
+        members
+    }
+
+    /// Deletes a group, and those of its members that factories have made.
+    pub(super) async fn delete_object(&self, creation: &Any) -> Result<(), Raise> {
+        let creation = creation.get::<u32>();
+        let creation = creation.ok_or(UserException::ObjectNotFound)?;
+        let (id, group) = self
+            .change(|state| {
+                let mut groups = state.groups.iter();
+                let found = groups.find(|(_, group)| group.creation == creation);
+                let id = *found.ok_or(UserException::ObjectNotFound)?.0;
+                let group = state.groups.remove(&id);
+                Ok((id, group.ok_or(UserException::ObjectNotFound)?))
+            })
+            .await?;
+        info!(id, "object group deleted");
+        group
+            .members
+            .iter()
+            .for_each(|member| self.unmake(member.clone()));
+        Ok(())
+    }
+
+    /// Has the factory at a location make a member there.
+    pub(super) async fn create_member(
+        &self,
+        group: &Ior,
+        at: &Name,
+        type_id: String,
+        criteria: Properties,
+    ) -> Result<Ior, Raise> {
+        let (id, group) = self.group_of(group)?;
+        let place = location(at)?;
+        if group.member(&place).is_some() {
+            return Err(UserException::MemberAlreadyPresent.into());
+        }
+        let factories = self.state().effective(&group).factories;
+        let info = factories.into_iter().find(|info| info.the_location == *at);
+        let Some(mut info) = info else {
+            let the_location = at.clone();
+            return Err(UserException::NoFactory {
+                the_location,
+                type_id,
+            }
+            .into());
+        };
+        for criterion in criteria {
+            info.the_criteria.retain(|known| known.nam != criterion.nam);
+            info.the_criteria.push(criterion);
+        }
+        let type_id = match type_id.is_empty() {
+            true => group.type_id.clone(),
+            false => type_id,
+        };
+        let deadline = Instant::now() + self.settings().call_timeout;
+        let made = call_factory(self.client(), &info, &type_id, deadline).await;
+        let member = made.map_err(|raise| {
+            warn!(
+                id,
+                location = place,
+                "a factory has made no member: {raise}"
+            );
+            match raise {
+                Raise::User(UserException::InvalidProperty(_)) | Raise::System(_) => {
+                    UserException::ObjectNotCreated.into()
+                }
+                raise => raise,
+            }
+        })?;
+        let group = self.join(id, vec![member]).await?;
+        Ok(self.group_reference(id, &group))
+    }
+
+    /// Takes members that were made into a group, as far as their places are free; the
+    /// others are deleted.
+    pub(super) async fn join(
+        &self,
+        id: u64,
+        members: Vec<GroupMember>,
+    ) -> Result<ObjectGroup, Raise> {
+        let made = members.clone();
+        let joined = self.change(|state| {
+            let group = state.group_mut(id)?;
+            let mut surplus = Vec::new();
+            for member in members {
+                let free = group.member(&member.location).is_none();
+                match free && group.members.len() < MOST_MEMBERS {
+                    true => group.members.push(member),
+                    false => surplus.push(member),
+                }
+            }
+            match surplus.len() == made.len() {
+                true => Err(UserException::MemberAlreadyPresent.into()),
+                false => Ok((group.clone(), surplus)),
+            }
+        });
+        match joined.await {
+            Ok((group, surplus)) => {
+                surplus.into_iter().for_each(|member| self.unmake(member));
+                Ok(group)
+            }
+            Err(raise) => {
+                made.into_iter().for_each(|member| self.unmake(member));
+                Err(raise)
+            }
+        }
+    }
+
+    /// Has the factory that has made a member delete it, in its own time.
+    pub(super) fn unmake(&self, member: GroupMember) {
+        let Some(made) = member.made else { return };
+        let (client, timeout) = (self.client().clone(), self.settings().call_timeout);
+        self.runtime.spawn(async move {
+            let mut wait = FIRST_WAIT;
+            for tried in 1..=DELETE_TRIES {
+                let call = Call::new(&made.factory, "delete_object", Instant::now() + timeout);
+                let call = call.arguments(|w| made.creation.write(w));
+                match client.call(&call).await {
+                    // ObjectNotFound, for one: it is gone.
+                    Ok(_) | Err(CallError::User { .. }) => return,
+                    Err(error) if tried == DELETE_TRIES => {
+                        let location = member.location;
+                        warn!(location, "a factory does not delete its member: {error}");
+                        return;
+                    }
+                    Err(_) => sleep(wait).await,
+                }
+                wait *= 2;
+            }
+        });
+    }
+}
+
+/// Calls a factory: a new member at its place.
+pub(super) async fn call_factory(
+    client: &Client,
+    info: &FactoryInfo,
+    type_id: &str,
+    deadline: Instant,
+) -> Result<GroupMember, Raise> {
+    let at = location(&info.the_location)?;
+    let call = Call::new(&info.the_factory, "create_object", deadline).arguments(|w| {
+        w.write_string(type_id);
+        info.the_criteria.write(w);
+    });
+    let body = match client.call(&call).await {
+        Ok(body) => body,
+        Err(CallError::User { body, id }) => {
+            let raised = UserException::read(&mut body.reader())?;
+            warn!(location = at, "a factory raised {id}");
+            return Err(raised.unwrap_or(UserException::ObjectNotCreated).into());
+        }
+        Err(error) => {
+            warn!(location = at, "a factory did not answer: {error}");
+            return Err(UserException::ObjectNotCreated.into());
+        }
+    };
+    let mut reader = body.reader();
+    let (object, creation) = (Ior::read(&mut reader)?, Any::read(&mut reader)?);
+    if object.is_nil() {
+        return Err(UserException::ObjectNotCreated.into());
+    }
+    Ok(GroupMember {
+        location: at,
+        reference: Arc::new(Reference::new(object)),
+        made: Some(Made {
+            factory: info.the_factory.clone(),
+            creation,
+        }),
+    })
+}

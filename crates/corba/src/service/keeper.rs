@@ -1,0 +1,248 @@
+//! Keeps infrastructure-controlled groups at their numbers: carries out what
+//! [`Membership`] decides.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use evenkeel_core::analyzer::Threshold;
+use evenkeel_core::opinion::{Opinion, Source};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use super::LoadManager;
+use super::factory::call_factory;
+use super::groups::location;
+use super::raise::Raise;
+use super::state::{GroupMember, ObjectGroup};
+use crate::exceptions::UserException;
+use crate::membership::{Action, Membership, Seen, Wanted};
+use crate::properties::{self, EffectiveSettings};
+
+/// How often groups are looked at.
+const ROUND: Duration = Duration::from_secs(1);
+
+/// What is kept of groups whose members the load manager makes.
+#[derive(Default)]
+struct Keeper {
+    groups: HashMap<u64, Membership>,
+    /// Factories that have been called: for which group, where, and what came of it.
+    making: JoinSet<(u64, String, Result<GroupMember, Raise>)>,
+    rng: fastrand::Rng,
+}
+
+/// Looks after groups for as long as the load manager is there.
+pub(super) async fn keep(load_manager: Weak<LoadManager>) {
+    let Some(mut states) = load_manager.upgrade().map(|this| this.states()) else {
+        return;
+    };
+    let mut keeper = Keeper::default();
+    loop {
+        let Some(this) = load_manager.upgrade() else {
+            return;
+        };
+        states.borrow_and_update();
+        keeper.round(&this).await;
+        drop(this);
+        tokio::select! {
+            changed = states.changed() => if changed.is_err() { return },
+            () = sleep(ROUND) => {}
+            Some(made) = keeper.making.join_next(), if !keeper.making.is_empty() => {
+                let Some(this) = load_manager.upgrade() else {
+                    return;
+                };
+                match made {
+                    Ok((id, at, made)) => keeper.made(&this, id, &at, made).await,
+                    Err(error) => warn!("a factory could not be called: {error}"),
+                }
+            }
+        }
+    }
+}
+
+impl Keeper {
+    /// Has done for all groups what is to be done now.
+    async fn round(&mut self, this: &Arc<LoadManager>) {
+        let state = this.state();
+        self.groups.retain(|id, _| state.groups.contains_key(id));
+        for (&id, group) in &state.groups {
+            let counts = state.effective(group);
+            if counts.membership == properties::Membership::Application {
+                self.groups.remove(&id);
+                continue;
+            }
+            let actions = self.decide(this, id, group, &counts);
+            for action in actions {
+                match action {
+                    Action::Make(at) => self.make(this, id, group, &counts, at),
+                    Action::Drain(at) => this.drain(id, &at, true),
+                    Action::Resume(at) => this.drain(id, &at, false),
+                    Action::Remove(at) => this.drop_member(id, &at).await,
+                }
+            }
+        }
+    }
+
+    fn decide(
+        &mut self,
+        this: &LoadManager,
+        id: u64,
+        group: &ObjectGroup,
+        counts: &EffectiveSettings,
+    ) -> Vec<Action> {
+        let now = this.manager().clock().now();
+        let factories = counts.factories.iter();
+        let factories: Vec<String> = factories
+            .filter_map(|info| location(&info.the_location).ok())
+            .collect();
+        let (critical, loads) = this.loads_of(id);
+        let wanted = Wanted {
+            minimum: usize::from(counts.minimum_members),
+            initial: usize::from(counts.initial_members),
+            maximum: counts.maximum_members.map(usize::from),
+            factories: &factories,
+            critical,
+        };
+        let seen: Vec<Seen<'_>> = group
+            .members
+            .iter()
+            .map(|member| Seen {
+                location: &member.location,
+                made: member.made.is_some(),
+                failed: this.is_gone(id, member),
+                load: loads.get(&member.location).copied(),
+            })
+            .collect();
+        let membership = self.groups.entry(id).or_default();
+        membership.step(now, &wanted, &seen, &mut self.rng)
+    }
+
+    fn make(
+        &mut self,
+        this: &LoadManager,
+        id: u64,
+        group: &ObjectGroup,
+        counts: &EffectiveSettings,
+        at: String,
+    ) {
+        let is_it = |place: &crate::name::Name| place.to_string() == at;
+        let mut factories = counts.factories.iter();
+        let Some(info) = factories.find(|info| is_it(&info.the_location)).cloned() else {
+            return;
+        };
+        let (client, type_id) = (this.client().clone(), group.type_id.clone());
+        let deadline = Instant::now() + this.settings().call_timeout;
+        self.making.spawn(async move {
+            let made = call_factory(&client, &info, &type_id, deadline).await;
+            (id, at, made)
+        });
+    }
+
+    /// A factory has answered, or not.
+    async fn made(
+        &mut self,
+        this: &LoadManager,
+        id: u64,
+        at: &str,
+        made: Result<GroupMember, Raise>,
+    ) {
+        let joined = match made {
+            Ok(member) => this.join(id, vec![member]).await.map(|_| ()),
+            Err(raise) => Err(raise),
+        };
+        let now = this.manager().clock().now();
+        let membership = self.groups.get_mut(&id);
+        match joined {
+            Ok(()) => {
+                info!(id, location = at, "a factory has made a member");
+                if let Some(membership) = membership {
+                    membership.made(at);
+                }
+            }
+            Err(raise) => {
+                warn!(id, location = at, "a factory has made no member: {raise}");
+                if let Some(membership) = membership {
+                    membership.not_made(now, at, &mut self.rng);
+                }
+            }
+        }
+    }
+}
+
+impl LoadManager {
+    /// The critical load of a group, if it has one, and the loads of its locations that
+    /// are known.
+    fn loads_of(&self, id: u64) -> (Option<f32>, HashMap<String, f32>) {
+        let book = self.directory().load();
+        let Some(entry) = book.group(id) else {
+            return (None, HashMap::new());
+        };
+        let group = entry.handle.current.load();
+        let settings = group.settings();
+        let own = group.strategy().alert_threshold();
+        let critical = match settings.alert.threshold.or(own) {
+            Some(Threshold::Critical(level)) => Some(level),
+            _ => None,
+        };
+        let now = self.manager().clock().now();
+        let members = group.members().iter();
+        let loads = members.filter_map(|member| {
+            let place = &member.location;
+            let load = place.fresh(settings.load_id, now, settings.load_max_age)?;
+            Some((place.name().to_string(), load))
+        });
+        (critical, loads.collect())
+    }
+
+    /// Gives a member no new clients, or gives it some again.
+    fn drain(&self, id: u64, at: &str, drain: bool) {
+        info!(
+            id,
+            location = at,
+            drain,
+            "a member that is not needed leaves, or stays"
+        );
+        let opinion = drain.then(|| Opinion {
+            drain,
+            ..Opinion::default()
+        });
+        self.say(id, at, Source::Membership, opinion.as_ref());
+    }
+
+    /// Tells Evenkeel's manager something about a member.
+    pub(super) fn say(&self, id: u64, at: &str, source: Source, opinion: Option<&Opinion>) {
+        let book = self.directory().load();
+        let Some(entry) = book.group(id) else {
+            return;
+        };
+        let group = entry.handle.current.load();
+        let member = group.members().iter().find(|member| *member.name == *at);
+        if let Some(member) = member {
+            self.manager().set_opinion_of(member.id, source, opinion);
+        }
+    }
+
+    /// Takes a member away, and has its factory delete it.
+    async fn drop_member(&self, id: u64, at: &str) {
+        let removed = self
+            .change(|state| {
+                let group = state.group_mut(id)?;
+                let place = group.members.iter().position(|m| m.location == at);
+                let place = place.ok_or(UserException::MemberNotFound)?;
+                Ok(group.members.remove(place))
+            })
+            .await;
+        match removed {
+            Ok(member) => {
+                warn!(
+                    id,
+                    location = at,
+                    "a member is gone or not needed, and is dropped"
+                );
+                self.unmake(member);
+            }
+            Err(raise) => warn!(id, location = at, "a member could not be dropped: {raise}"),
+        }
+    }
+}

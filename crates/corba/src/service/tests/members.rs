@@ -1,0 +1,212 @@
+//! Members that are asked, and members that factories make.
+
+use std::time::Duration;
+
+use super::peer::Peer;
+use super::*;
+use crate::types::FactoryInfo;
+
+/// Waits for what other tasks do.
+async fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
+    for _ in 0..6000 {
+        if happened() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("it never happens that {what}");
+}
+
+fn factories(peer: &Peer, places: &[&str]) -> Property {
+    let info = |place: &&str| FactoryInfo {
+        the_factory: peer.object("IDL:omg.org/PortableGroup/GenericFactory:1.0", place),
+        the_location: at(place),
+        the_criteria: vec![Property::new("example.size", &7u32)],
+    };
+    let infos: Vec<FactoryInfo> = places.iter().map(info).collect();
+    Property::new("org.omg.PortableGroup.Factories", &infos)
+}
+
+fn places(lm: &LoadManager) -> Vec<String> {
+    let state = lm.state();
+    let group = state.groups.values().next().unwrap();
+    let mut places: Vec<_> = group.members.iter().map(|m| m.location.clone()).collect();
+    places.sort();
+    places
+}
+
+/// A group whose members these factories make, with its creation id.
+async fn made_by(lm: &Arc<LoadManager>, criteria: Properties) -> (Ior, Any) {
+    match call(lm, "create_object", args!(TYPE.to_owned(), criteria)).await {
+        Outcome::Reply(body) => {
+            let mut reader = Reader::new(&body, Endian::Big);
+            let group = Ior::read(&mut reader).unwrap();
+            (group, Any::read(&mut reader).unwrap())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_member_has_the_type_of_its_group_as_far_as_it_says() {
+    let (lm, peer) = (start(settings()).await, Peer::start());
+    let (group, _) = group(&lm).await;
+    let other = |key: &str| peer.object("IDL:Derived:1.0", key);
+    let add = async |place: &str, member: Ior| {
+        call(&lm, "add_member", args!(group, at(place), member)).await
+    };
+    assert_eq!(result::<Ior>(add("a", other("a")).await), group);
+    peer.doings().has_type = false;
+    assert_eq!(
+        raised(add("b", other("b")).await),
+        UserException::ObjectNotAdded
+    );
+    // With the type of the group it is not asked.
+    assert_eq!(result::<Ior>(add("c", peer.object(TYPE, "c")).await), group);
+    // One that sheds is alive, and is believed; one that is gone is not.
+    peer.doings().raises.insert("d".into(), Kind::Transient);
+    assert_eq!(result::<Ior>(add("d", other("d")).await), group);
+    peer.doings()
+        .raises
+        .insert("e".into(), Kind::ObjectNotExist);
+    assert_eq!(
+        raised(add("e", other("e")).await),
+        UserException::ObjectNotAdded
+    );
+    assert_eq!(places(&lm), ["a", "c", "d"]);
+}
+
+#[tokio::test]
+async fn factories_make_the_first_members_or_there_is_no_group() {
+    let (lm, peer) = (start(settings()).await, Peer::start());
+    let one = vec![factories(&peer, &["host1"])];
+    for criteria in [vec![], one] {
+        let outcome = call(&lm, "create_object", args!(TYPE.to_owned(), criteria)).await;
+        assert_eq!(raised(outcome), UserException::CannotMeetCriteria(criteria));
+    }
+    peer.doings().refuses.insert("host2".into());
+    let two = vec![factories(&peer, &["host1", "host2"])];
+    let outcome = call(&lm, "create_object", args!(TYPE.to_owned(), two)).await;
+    assert_eq!(raised(outcome), UserException::ObjectNotCreated);
+    assert!(lm.state().groups.is_empty());
+    eventually("what was made is deleted", || {
+        peer.doings().there.is_empty()
+    })
+    .await;
+
+    // Another one takes the place of the one that fails.
+    let criteria = vec![factories(&peer, &["host1", "host2", "host3"])];
+    let (_, creation) = made_by(&lm, criteria).await;
+    assert_eq!(places(&lm), ["host1", "host3"]);
+    let sent = peer.doings().criteria["host1"].clone();
+    assert_eq!(sent, [Property::new("example.size", &7u32)], "unchanged");
+    let deleted = call(&lm, "delete_object", args!(creation)).await;
+    assert_eq!(deleted, Outcome::Reply(vec![]));
+    eventually("its members are deleted", || peer.doings().there.is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_member_that_is_removed_or_gone_is_replaced() {
+    let lm = start(Settings {
+        liveness: Some(Duration::from_millis(10)),
+        ..settings()
+    })
+    .await;
+    let peer = Peer::start();
+    let (group, _) = made_by(&lm, vec![factories(&peer, &["a", "b", "c"])]).await;
+    assert_eq!(places(&lm), ["a", "b"]);
+    let removed = call(&lm, "remove_member", args!(group, at("b"))).await;
+    assert_eq!(result::<Ior>(removed), group);
+    eventually("there are two again", || places(&lm) == ["a", "b"]).await;
+
+    // It sheds: that is not gone. Then its server has forgotten it.
+    let a = lm
+        .state()
+        .groups
+        .values()
+        .next()
+        .unwrap()
+        .member("a")
+        .unwrap()
+        .clone();
+    let key = a.reference.ior().iiop_profiles().next().unwrap().object_key;
+    let key = String::from_utf8(key).unwrap();
+    peer.doings().raises.insert(key.clone(), Kind::Transient);
+    let asked = peer.doings().asked;
+    eventually("it was asked often", || peer.doings().asked > asked + 20).await;
+    assert_eq!(places(&lm), ["a", "b"]);
+    peer.doings().raises.insert(key, Kind::ObjectNotExist);
+    eventually("another one is there", || places(&lm) == ["b", "c"]).await;
+    eventually("the others are deleted", || peer.doings().there.len() == 2).await;
+}
+
+#[tokio::test]
+async fn a_member_of_the_application_that_is_gone_is_down_until_it_is_back() {
+    let lm = start(Settings {
+        liveness: Some(Duration::from_millis(10)),
+        ..settings()
+    })
+    .await;
+    let peer = Peer::start();
+    let (group, _) = group(&lm).await;
+    for place in ["a", "b"] {
+        let member = peer.object(TYPE, place);
+        result::<Ior>(call(&lm, "add_member", args!(group, at(place), member)).await);
+    }
+    let down = |place: &str| {
+        let members = only_group(&lm).members;
+        let member = members.into_iter().find(|m| m.name == place).unwrap();
+        member.reasons == ["reported_down"] && member.opinions[0].source == "liveness"
+    };
+    peer.doings()
+        .raises
+        .insert("a".into(), Kind::ObjectNotExist);
+    eventually("a is down", || down("a")).await;
+    assert!(!down("b"));
+    peer.doings().raises.clear();
+    eventually("a is back", || !down("a")).await;
+    // The server is gone, and nobody says anything.
+    drop(peer);
+    eventually("both are down", || down("a") && down("b")).await;
+    assert_eq!(places(&lm), ["a", "b"]);
+    lm.configure(Arc::new(settings()), address()).unwrap();
+    eventually("nobody is said to be down without pings", || {
+        !down("a") && !down("b")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_member_is_made_where_it_is_wanted() {
+    let (lm, peer) = (start(settings()).await, Peer::start());
+    let (group, _) = group(&lm).await;
+    let own: Properties = vec![Property::new("example.size", &9u32)];
+    let create = async |place: &str| {
+        call(
+            &lm,
+            "create_member",
+            args!(group, at(place), TYPE.to_owned(), own),
+        )
+        .await
+    };
+    let no_factory = UserException::NoFactory {
+        the_location: at("a"),
+        type_id: TYPE.into(),
+    };
+    assert_eq!(raised(create("a").await), no_factory);
+    let set = vec![factories(&peer, &["a", "b"])];
+    let set = call(&lm, "set_properties_dynamically", args!(group, set)).await;
+    assert_eq!(set, Outcome::Reply(vec![]));
+    assert_eq!(result::<Ior>(create("a").await), group);
+    assert_eq!(peer.doings().criteria["a"], own);
+    assert_eq!(
+        raised(create("a").await),
+        UserException::MemberAlreadyPresent
+    );
+    peer.doings().refuses.insert("b".into());
+    assert_eq!(raised(create("b").await), UserException::ObjectNotCreated);
+    assert_eq!(places(&lm), ["a"]);
+    // It goes as it has come.
+    call(&lm, "remove_member", args!(group, at("a"))).await;
+    eventually("the factory deletes it", || peer.doings().there.is_empty()).await;
+}
