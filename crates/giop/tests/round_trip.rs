@@ -1,8 +1,13 @@
 //! What is encoded is decoded to the same, in all versions and byte orders, and no bytes
 //! make a decoder panic.
 
+#![allow(clippy::unwrap_used)]
+
+use std::collections::VecDeque;
+
 use evenkeel_giop::cdr::{Endian, Reader, Writer};
 use evenkeel_giop::context::{CodeSetChoice, CodeSetInfo, CodeSets, Contexts, ServiceContext};
+use evenkeel_giop::fragment::{Assembler, cut_like};
 use evenkeel_giop::ior::{IiopProfile, Ior, TAG_INTERNET_IOP, Tagged};
 use evenkeel_giop::message::{
     Content, Fragment, GiopError, Header, LocateReply, LocateRequest, LocateStatus, Message, Reply,
@@ -350,4 +355,96 @@ proptest! {
             }
         }
     }
+
+    #[test]
+    fn fragments_are_joined_however_they_are_cut_and_mixed(
+        version in prop::sample::select(&[Version::V1_1, Version::V1_2][..]),
+        endian in endian(),
+        bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..200), 1..5),
+        sizes in prop::collection::vec(1usize..60, 1..8),
+        order in prop::collection::vec(any::<prop::sample::Index>(), 64),
+    ) {
+        let mut wanted = Vec::new();
+        let mut queues = Vec::new();
+        for (id, body) in bodies.iter().enumerate() {
+            let request = Request {
+                body,
+                ..Request::new(id as u32, Target::Key(b"key"), "ping")
+            };
+            let mut whole = Vec::new();
+            request.encode(version, endian, &mut whole).unwrap();
+            queues.push(cut(&whole, version, endian, id as u32, &sizes));
+            wanted.push(whole);
+        }
+        let count = queues.iter().map(VecDeque::len).sum::<usize>();
+        let mut joined = Vec::new();
+        let mut assembler = Assembler::new(10_000, 5);
+        for turn in 0..count {
+            queues.retain(|queue| !queue.is_empty());
+            // In 1.1 one message follows the other.
+            let at = match version {
+                Version::V1_2 => order[turn % order.len()].index(queues.len()),
+                _ => 0,
+            };
+            let bytes = queues[at].pop_front().unwrap();
+            if let Some(message) = assembler.add(Message::whole(&bytes).unwrap()).unwrap() {
+                joined.push(message.bytes.to_vec());
+                let mut again = message.bytes.to_vec();
+                cut_like(&message, &mut again, 0).unwrap();
+                let pieces = message.joints.len();
+                prop_assert_eq!(again.len(), message.bytes.len() + 12 * pieces);
+            }
+        }
+        prop_assert!(!assembler.is_open());
+        prop_assert_eq!(assembler.held(), 0);
+        joined.sort();
+        wanted.sort();
+        prop_assert_eq!(joined, wanted);
+    }
+}
+
+/// Cuts a message into fragments of such sizes, behind its header at the earliest.
+fn cut(
+    whole: &[u8],
+    version: Version,
+    endian: Endian,
+    id: u32,
+    sizes: &[usize],
+) -> VecDeque<Vec<u8>> {
+    let round = |size: usize| match version {
+        Version::V1_2 => size.next_multiple_of(8),
+        _ => size,
+    };
+    let header = Header::peek(whole, 1000).unwrap().unwrap();
+    // No header here is longer.
+    let (mut first, mut rest) = (80.min(whole.len()), &whole[..0]);
+    if first < whole.len() {
+        first = round(first);
+        rest = whole.get(first..).unwrap_or_default();
+    }
+    if rest.is_empty() {
+        return [whole.to_vec()].into();
+    }
+    let mut bytes = whole[..first].to_vec();
+    let start = Header {
+        more: true,
+        size: (first - 12) as u32,
+        ..header
+    };
+    bytes[..12].copy_from_slice(&start.encode());
+    let mut pieces = VecDeque::from([bytes]);
+    for size in sizes.iter().cycle() {
+        let (data, after) = rest.split_at(round(*size).min(rest.len()));
+        rest = after;
+        let mut bytes = Vec::new();
+        let request_id = (version == Version::V1_2).then_some(id);
+        Fragment { request_id, data }
+            .encode(version, endian, !rest.is_empty(), &mut bytes)
+            .unwrap();
+        pieces.push_back(bytes);
+        if rest.is_empty() {
+            return pieces;
+        }
+    }
+    pieces
 }
