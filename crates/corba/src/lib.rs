@@ -1,6 +1,8 @@
 //! The OMG's load balancing and monitoring service, over IIOP.
 
 pub mod alerts;
+#[cfg(test)]
+mod asked;
 pub mod call;
 pub mod custom;
 pub mod directory;

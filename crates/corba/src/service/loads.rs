@@ -121,7 +121,7 @@ impl LoadManager {
         })
     }
 
-    pub(super) async fn register_load_alert(&self, at: &Name, alert: Ior) -> Result<(), Raise> {
+    pub(crate) async fn register_load_alert(&self, at: &Name, alert: Ior) -> Result<(), Raise> {
         let at = location(at)?;
         not_nil(&alert)?;
         let place = at.clone();
@@ -147,7 +147,7 @@ impl LoadManager {
         Ok((**alert).clone())
     }
 
-    pub(super) async fn remove_load_alert(&self, at: &Name) -> Result<(), Raise> {
+    pub(crate) async fn remove_load_alert(&self, at: &Name) -> Result<(), Raise> {
         let at = location(at)?;
         self.change(|state| {
             let removed = state.alerts.remove(&at);
@@ -160,7 +160,7 @@ impl LoadManager {
         Ok(())
     }
 
-    pub(super) async fn register_load_monitor(&self, at: &Name, monitor: Ior) -> Result<(), Raise> {
+    pub(crate) async fn register_load_monitor(&self, at: &Name, monitor: Ior) -> Result<(), Raise> {
         let at = location(at)?;
         not_nil(&monitor)?;
         let place = at.clone();
@@ -186,7 +186,7 @@ impl LoadManager {
         Ok((**monitor).clone())
     }
 
-    pub(super) async fn remove_load_monitor(&self, at: &Name) -> Result<(), Raise> {
+    pub(crate) async fn remove_load_monitor(&self, at: &Name) -> Result<(), Raise> {
         let at = location(at)?;
         self.change(|state| {
             let removed = state.monitors.remove(&at);

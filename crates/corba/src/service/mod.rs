@@ -18,7 +18,7 @@ pub mod state;
 pub mod store;
 mod strategy;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;

@@ -31,7 +31,7 @@ fn address() -> Address {
 }
 
 /// A load manager with these settings that goes on with what its state file says.
-async fn start(settings: Settings) -> Arc<LoadManager> {
+pub(crate) async fn start(settings: Settings) -> Arc<LoadManager> {
     let manager = Manager::new(Clock::start(), Arc::new(()));
     manager.apply(Config::default()).await.unwrap();
     let state = match &settings.state_file {
@@ -47,7 +47,7 @@ async fn start(settings: Settings) -> Arc<LoadManager> {
     LoadManager::open(parts, Arc::new(settings), address(), state).unwrap()
 }
 
-fn settings() -> Settings {
+pub(crate) fn settings() -> Settings {
     Settings {
         state_file: None,
         ..Settings::default()
