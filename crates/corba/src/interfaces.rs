@@ -1,4 +1,4 @@
-//! The interfaces of the service: repository ids, inheritance, operations.
+//! The interfaces of the service: repository ids, and what inherits what.
 
 /// Prefix of `CosLoadBalancing` in repository ids that clients in the field have.
 pub const DEFAULT_PREFIX: &str = "tao.lb";
@@ -67,66 +67,6 @@ impl Interface {
             _ => &[],
         }
     }
-
-    /// Whether it has that operation, inherited ones too, as it is called on the wire.
-    /// Those that every object has (`_is_a` and so on) are not counted.
-    pub fn has_operation(self, operation: &str) -> bool {
-        let inherited = || {
-            self.bases()
-                .iter()
-                .any(|base| base.has_operation(operation))
-        };
-        self.operations().contains(&operation) || inherited()
-    }
-
-    fn operations(self) -> &'static [&'static str] {
-        match self {
-            Interface::PropertyManager => &[
-                "set_default_properties",
-                "get_default_properties",
-                "remove_default_properties",
-                "set_type_properties",
-                "get_type_properties",
-                "remove_type_properties",
-                "set_properties_dynamically",
-                "get_properties",
-            ],
-            Interface::ObjectGroupManager => &[
-                "create_member",
-                "add_member",
-                "remove_member",
-                "locations_of_members",
-                "groups_at_location",
-                "get_object_group_id",
-                "get_object_group_ref",
-                "get_member_ref",
-                "get_object_group_ref_from_id",
-            ],
-            Interface::GenericFactory => &["create_object", "delete_object"],
-            Interface::LoadManager => &[
-                "push_loads",
-                "get_loads",
-                "enable_alert",
-                "disable_alert",
-                "register_load_alert",
-                "get_load_alert",
-                "remove_load_alert",
-                "register_load_monitor",
-                "get_load_monitor",
-                "remove_load_monitor",
-            ],
-            Interface::Strategy => &[
-                "_get_name",
-                "get_properties",
-                "push_loads",
-                "get_loads",
-                "next_member",
-                "analyze_loads",
-            ],
-            Interface::LoadAlert => &["enable_alert", "disable_alert"],
-            Interface::LoadMonitor => &["_get_the_location", "_get_loads"],
-        }
-    }
 }
 
 /// Repository id of something in `PortableGroup`.
@@ -191,54 +131,5 @@ mod tests {
             Interface::GenericFactory.id("tao.lb"),
             "IDL:omg.org/PortableGroup/GenericFactory:1.0"
         );
-    }
-
-    /// The operations are those of the IDL: names before `(`, and attributes.
-    #[test]
-    fn operations_are_those_of_the_idl() {
-        let idl = [
-            include_str!("../idl/PortableGroup.idl"),
-            include_str!("../idl/CosLoadBalancing.idl"),
-        ]
-        .concat();
-        for interface in [
-            Interface::PropertyManager,
-            Interface::ObjectGroupManager,
-            Interface::GenericFactory,
-            Interface::LoadManager,
-            Interface::Strategy,
-            Interface::LoadAlert,
-            Interface::LoadMonitor,
-        ] {
-            let body = idl
-                .split(&format!("interface {}", interface.name()))
-                .skip(1)
-                .find_map(|after| {
-                    after
-                        .split_once('{')
-                        .filter(|(head, _)| !head.contains(';'))
-                })
-                .and_then(|(_, body)| body.split_once("\n  };"))
-                .unwrap()
-                .0;
-            let mut operations = Vec::new();
-            for statement in body.split(';') {
-                let words = statement
-                    .split_once('(')
-                    .map_or(statement, |(head, _)| head);
-                let attribute = words.contains("readonly attribute");
-                if attribute || statement.contains('(') {
-                    let name = words.split_whitespace().last().unwrap();
-                    operations.push(match attribute {
-                        true => format!("_get_{name}"),
-                        false => name.to_owned(),
-                    });
-                }
-            }
-            assert!(operations.len() > 1);
-            assert_eq!(interface.operations(), operations, "{interface:?}");
-        }
-        assert!(Interface::LoadManager.has_operation("create_object"));
-        assert!(!Interface::LoadManager.has_operation("next_member"));
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use evenkeel_core::analyzer::Threshold;
+use evenkeel_core::effective::{Shaping, effective};
 use evenkeel_core::opinion::{Opinion, Source};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -96,7 +97,7 @@ impl Keeper {
         let factories: Vec<String> = factories
             .filter_map(|info| location(&info.the_location).ok())
             .collect();
-        let (critical, loads) = this.loads_of(id);
+        let (critical, loads) = this.loads_of(id, counts);
         let wanted = Wanted {
             minimum: usize::from(counts.minimum_members),
             initial: usize::from(counts.initial_members),
@@ -171,9 +172,9 @@ impl Keeper {
 }
 
 impl LoadManager {
-    /// The critical load of a group, if it has one, and the loads of its locations that
-    /// are known.
-    fn loads_of(&self, id: u64) -> (Option<f32>, HashMap<String, f32>) {
+    /// The critical load of a group, if it has one, and the effective loads of its
+    /// locations that are known: what the threshold is compared with elsewhere, too.
+    fn loads_of(&self, id: u64, counts: &EffectiveSettings) -> (Option<f32>, HashMap<String, f32>) {
         let book = self.directory().load();
         let Some(entry) = book.group(id) else {
             return (None, HashMap::new());
@@ -185,11 +186,14 @@ impl LoadManager {
             Some(Threshold::Critical(level)) => Some(level),
             _ => None,
         };
+        let configured = self.settings();
+        let strategy = counts.strategy.as_ref();
+        let shaping = Shaping::of(strategy.unwrap_or(&configured.groups.strategy));
         let now = self.manager().clock().now();
         let members = group.members().iter();
         let loads = members.filter_map(|member| {
-            let place = &member.location;
-            let load = place.fresh(settings.load_id, now, settings.load_max_age)?;
+            let (slot, place) = (&member.slot, &member.location);
+            let load = effective(slot, place, &shaping, settings, now)?.load;
             Some((place.name().to_string(), load))
         });
         (critical, loads.collect())
