@@ -130,7 +130,7 @@ impl Membership {
         {
             self.draining = None;
         }
-        let drained = self.draining.as_ref().map(|(location, _)| location.clone());
+        let drained = self.going().map(str::to_owned);
         let serving: Vec<_> = members
             .iter()
             .filter(|m| !m.failed && Some(m.location) != drained.as_deref())
@@ -185,6 +185,11 @@ impl Membership {
             of.making = false;
             of.fail(now, rng);
         }
+    }
+
+    /// The location of the member that gets no new clients because it is to go.
+    pub fn going(&self) -> Option<&str> {
+        self.draining.as_ref().map(|(location, _)| &**location)
     }
 
     /// Loads have to settle before they say anything.

@@ -70,7 +70,11 @@ impl Keeper {
         for (&id, group) in &state.groups {
             let counts = state.effective(group);
             if counts.membership == properties::Membership::Application {
-                self.groups.remove(&id);
+                // From now on the application says who goes.
+                let before = self.groups.remove(&id);
+                if let Some(at) = before.as_ref().and_then(Membership::going) {
+                    this.drain(id, at, false);
+                }
                 continue;
             }
             let actions = self.decide(this, id, group, &counts);
