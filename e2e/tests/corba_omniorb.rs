@@ -423,3 +423,118 @@ fn a_strategy_of_another_process_counts_more() {
         assert_eq!(Client::start(&group, &[]).ask("who"), name);
     }
 }
+
+#[test]
+fn a_location_is_registered_whatever_happens() {
+    if !omniorb::can_run() {
+        return;
+    }
+    let service = Service::start("");
+    let mut console = service.console();
+    let (group, [mut a]) = service.group(&mut console, ["a"]);
+
+    // Two processes with one location is a mistake: the first one stays.
+    let mut b = service.server("b", &[]);
+    b.obey("location a retry=50 check=200");
+    b.obey(&format!("at a member {group}"));
+    eventually("it is said", || b.log().contains("a location of its own"));
+    assert_eq!(b.ask("at a wait 0"), "no");
+    assert_eq!(Client::start(&group, &[]).ask("who"), "a");
+
+    // One that is gone has left its registrations behind; the second one takes over.
+    a.kill();
+    b.joined("a");
+    assert_eq!(Client::start(&group, &[]).ask("who"), "b");
+
+    // Somebody takes it out: it comes back by itself.
+    assert_eq!(console.ask(&format!("remove_member {group} a")), group);
+    console.obey("remove_load_alert a");
+    eventually("it is back", || {
+        let member = console.ask(&format!("get_member_ref {group} a"));
+        member == b.peer() && console.ask("get_load_alert a").starts_with("IOR:")
+    });
+
+    // A server that starts while the manager is down.
+    let mut c = None;
+    let corbaloc = service.corbaloc.clone();
+    let service = service.restart(|| {
+        let server = c.insert(Server::start("c", &[]));
+        server.obey(&format!("location c retry=50 check=200 manager={corbaloc}"));
+        server.obey(&format!("at c member {group}"));
+        assert_eq!(server.ask("at c wait 0"), "no");
+        eventually("it says so", || {
+            server.log().contains("no answer of the manager")
+        });
+    });
+    let mut c = c.unwrap();
+    c.joined("c");
+    let mut console = service.console();
+    let locations = console.ask(&format!("locations_of_members {group}"));
+    assert_eq!(locations, "a c");
+
+    // In order: nothing is left.
+    c.obey("at c leave 0");
+    assert_eq!(console.ask(&format!("locations_of_members {group}")), "a");
+    let none = "error IDL:tao.lb/CosLoadBalancing/LoadAlertNotFound:1.0";
+    assert_eq!(console.ask("get_load_alert c"), none);
+}
+
+/// A member that leaves sends those that are bound to it to the others.
+#[test]
+fn a_server_leaves_without_a_lost_call() {
+    if !omniorb::can_run() {
+        return;
+    }
+    let service = Service::start("");
+    let mut console = service.console();
+    let (group, [mut a, _b]) = service.group(&mut console, ["a", "b"]);
+    let [mut at_a, mut at_b] = clients(&group, ["a", "b"]);
+    let mut sessions = Client::start(a.sessions(), &[]);
+    sessions.ask("open x");
+    a.tell("at a leave 2000");
+    eventually("it sends its clients on", || at_a.ask("who") == "b");
+    assert_eq!(a.line(), "leave");
+    assert_eq!(at_a.ask("who"), "b", "bound there");
+    assert_eq!(at_b.ask("who"), "b");
+    assert_eq!(sessions.ask("session who"), "a/x", "sessions go on");
+}
+
+#[test]
+fn loads_are_pushed_as_they_are() {
+    if !omniorb::can_run() {
+        return;
+    }
+    let service = Service::start("");
+    let mut console = service.console();
+    let (_, [mut a]) = service.group(&mut console, ["a"]);
+    a.obey("load 77 1.5");
+    a.obey("at a monitor 100 requests in_flight custom=77 custom=78");
+    a.joined("a");
+    let told = |line: &str, id: &str| {
+        let load = line.split(' ').find_map(|load| load.strip_prefix(id));
+        load.and_then(|value| value.strip_prefix('='))
+            .map(|value| value.parse::<f64>().unwrap())
+    };
+    // Not by the manager's loads: whoever calls the member counts.
+    let mut sleeper = Client::start(a.peer(), &[]);
+    sleeper.tell("sleep 60000");
+    let caller = Client::repeat(a.peer(), "add 1 2", &["--rate", "100"]);
+    assert_eq!(caller.line(), "bound 3");
+    eventually("its load is known", || {
+        let loads = console.ask("get_loads a");
+        assert_eq!(told(&loads, "78"), None, "what throws is left out: {loads}");
+        let requests = told(&loads, "4");
+        told(&loads, "77") == Some(1.5)
+            && told(&loads, "17").is_some_and(|in_flight| in_flight >= 1.0)
+            && requests.is_some_and(|rate| (10.0..=101.0).contains(&rate))
+    });
+    a.obey("load 77 2.5");
+    eventually("it changes", || {
+        told(&console.ask("get_loads a"), "77") == Some(2.5)
+    });
+    drop(caller);
+    sleeper.kill();
+    eventually("nothing arrives", || {
+        told(&console.ask("get_loads a"), "4") == Some(0.0)
+    });
+}
