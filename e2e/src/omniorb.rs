@@ -127,13 +127,25 @@ macro_rules! scripted {
 scripted!(Server, script);
 scripted!(Client, 0);
 
-/// The test program, built once.
+/// A program of the module's stock trading example: `group`, `server` or `client`.
+pub fn example(name: &str) -> Command {
+    made(&format!("module/example/{name}"))
+}
+
+/// The test program.
 fn peer() -> Command {
+    made("peer")
+}
+
+/// A program that is built, once.
+fn made(path: &str) -> Command {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let path = BUILT.get_or_init(|| built("omniorb", build).join("peer"));
+    let folder = BUILT.get_or_init(|| built("omniorb", build));
     let mut command = program("env");
     // Settings of the user's own.
-    command.args(["--unset", "OMNIORB_CONFIG"]).arg(path);
+    command
+        .args(["--unset", "OMNIORB_CONFIG"])
+        .arg(folder.join(path));
     command
 }
 

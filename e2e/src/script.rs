@@ -1,14 +1,15 @@
 //! Programs that do what the lines on their standard input say, and answer with lines.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use crate::HANG;
 use crate::balancer::keep_log;
 use crate::process::{Signal, signal};
+use crate::{HANG, eventually};
 
 /// A program that runs, killed when dropped.
 pub struct Script {
@@ -109,6 +110,21 @@ impl Script {
     /// Sends a signal.
     pub fn signal(&self, which: Signal) {
         signal(self.id(), which);
+    }
+
+    /// Stops it, as when it hangs, and waits until no thread of it runs.
+    pub fn hang(&self) {
+        self.signal(Signal::STOP);
+        eventually("the program is stopped", || {
+            let threads = fs::read_dir(format!("/proc/{}/task", self.id()));
+            threads.expect("the process lives").all(|thread| {
+                let stat = thread.expect("a thread").path().join("stat");
+                let stat = fs::read_to_string(stat).unwrap_or_default();
+                // Its state is behind its name in parentheses.
+                stat.rsplit_once(") ")
+                    .is_none_or(|(_, rest)| rest.starts_with('T'))
+            })
+        });
     }
 
     /// Kills it, as a fault does, and waits until it is gone.

@@ -5,8 +5,10 @@
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::corba::free_address;
 use evenkeel_e2e::eventually;
+use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::omniorb::{self, Client, Server};
 use evenkeel_e2e::process::Signal;
+use evenkeel_e2e::script::Script;
 
 const PEER: &str = "IDL:evenkeel.org/PeerTest/Peer:1.0";
 const VERSIONS: [&str; 3] = ["1.0", "1.1", "1.2"];
@@ -325,6 +327,18 @@ fn every_operation_of_the_manager_is_called_by_stubs() {
     assert_eq!(c.ask("get_load_monitor host1"), nowhere);
     assert_eq!(c.ask("remove_load_monitor host1"), nowhere);
     c.obey(&format!("register_load_monitor host1 {monitor}"));
+
+    // Strategy: of the group, and ours from outside.
+    assert_eq!(c.ask(&format!("strategy_name {group}")), "LoadMinimum");
+    let inner = c.ask(&format!("strategy_properties {group}"));
+    assert!(inner.contains("LoadMinimum.Dampening=0.5"), "{inner}");
+    let next = c.ask(&format!("strategy_next_member {group}"));
+    assert!([&at_a, &at_b].contains(&&next), "{next}");
+    c.obey(&format!("strategy_push_loads {group} rack.2/host2 0=0.25"));
+    assert_eq!(c.ask("get_loads rack.2/host2"), "0=0.25");
+    let loads = c.ask(&format!("strategy_get_loads {group} rack.2/host2"));
+    assert!(loads.starts_with("0="), "{loads}");
+    c.obey(&format!("strategy_analyze_loads {group}"));
 }
 
 #[test]
@@ -355,7 +369,7 @@ fn members_are_killed_and_hang() {
     let [_, mut at_c] = clients(&group, ["b", "c"]);
 
     // Hung: who has a time limit goes back to the group.
-    b.signal(Signal::STOP);
+    b.hang();
     assert_eq!(waits.ask("who"), "error TIMEOUT 0x41540008 COMPLETED_NO");
     assert_eq!(console.ask(&format!("remove_member {group} b")), group);
     assert_eq!(waits.ask("who"), "c");
@@ -537,4 +551,43 @@ fn loads_are_pushed_as_they_are() {
     eventually("nothing arrives", || {
         told(&console.ask("get_loads a"), "4") == Some(0.0)
     });
+}
+
+/// The example as its manual has it.
+#[test]
+fn stocks_are_traded_by_balanced_sessions() {
+    if !omniorb::can_run() {
+        return;
+    }
+    let service = Service::start("");
+    let manager = format!("LoadManager={}", service.corbaloc);
+    let manager = ["-ORBInitRef", &manager];
+    let folder = Folder::new();
+    let file = folder.join("stock.ior");
+    let file = file.to_str().unwrap();
+    let made = omniorb::example("group").arg(file).args(manager).output();
+    let made = made.unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let mut servers = ["host1", "host2"].map(|location| {
+        let mut server = omniorb::example("server");
+        server.args([location, file]).args(manager);
+        let server = Script::start(&mut server);
+        assert_eq!(server.line(), format!("{location}: in the group"));
+        server
+    });
+    let traded = || {
+        let client = omniorb::example("client").args([file, "12"]).output();
+        let client = client.unwrap();
+        assert!(client.status.success(), "{client:?}");
+        String::from_utf8(client.stdout).unwrap()
+    };
+    assert_eq!(traded(), "6 sessions at host1\n6 sessions at host2\n");
+
+    // Asked to end, it leaves first.
+    let [host1, _] = &mut servers;
+    host1.signal(Signal::TERM);
+    while let Some(line) = host1.next_line() {
+        assert_eq!(line, "host1: a session for somebody");
+    }
+    assert_eq!(traded(), "12 sessions at host2\n");
 }
