@@ -379,6 +379,161 @@ fn members_are_killed_and_hang() {
 }
 
 #[test]
+fn alerts_move_clients_and_lift_again() {
+    if !omniorb::can_run() {
+        return;
+    }
+    let service = Service::start("");
+    let mut console = service.console();
+    let (group, [mut a, mut b]) = service.group(&mut console, ["a", "b"]);
+    for version in VERSIONS {
+        let arguments = ["-ORBmaxGIOPVersion", version];
+        let mut bound = [(); 4].map(|()| Client::start(&group, &arguments));
+        let who = bound.each_mut().map(|client| client.ask("who"));
+        assert!(who.contains(&"a".to_owned()) && who.contains(&"b".to_owned()));
+        // One that knows the member itself is sent to the group as well.
+        let mut direct = Client::start(a.peer(), &arguments);
+        assert_eq!(direct.ask("who"), "a");
+        let mut session = Client::start(a.sessions(), &arguments);
+        assert_eq!(session.ask("open x"), "open");
+
+        console.obey("enable_alert a");
+        eventually("a knows", || a.ask("at a alerted") == "yes");
+        for client in bound.iter_mut().chain([&mut direct]) {
+            // A big argument is read and thrown away.
+            assert_eq!(client.ask("blob 300000"), "blob 300000");
+            assert_eq!(client.ask("who"), "b");
+        }
+        // What a member has opened is its client's, and it lives.
+        assert_eq!(session.ask("session who"), "a/x");
+        let mut ping = Client::start(a.peer(), &arguments);
+        assert_eq!(ping.ask("non_existent"), "no");
+        assert_eq!(ping.ask(&format!("is_a {PEER}")), "yes");
+        assert_eq!(Client::start(&group, &arguments).ask("who"), "b");
+
+        console.obey("disable_alert a");
+        eventually("a knows", || a.ask("at a alerted") == "no");
+        for client in &mut bound {
+            assert_eq!(client.ask("who"), "b", "nobody is moved without need");
+        }
+        assert_eq!(ping.ask("who"), "a");
+        clients(&group, ["a", "b"]);
+
+        // Over the same connections, the other way.
+        console.obey("enable_alert b");
+        eventually("b knows", || b.ask("at b alerted") == "yes");
+        for client in &mut bound {
+            if version == "1.2" {
+                assert_eq!(client.ask("wide ü"), "ü");
+            }
+            assert_eq!(client.ask("who"), "a");
+        }
+        console.obey("disable_alert b");
+        eventually("b knows", || b.ask("at b alerted") == "no");
+    }
+}
+
+#[test]
+fn alerts_survive_a_restart_of_the_manager() {
+    if !omniorb::can_run() {
+        return;
+    }
+    let service = Service::start("");
+    let mut console = service.console();
+    let (group, [mut a, _b]) = service.group(&mut console, ["a", "b"]);
+    let [mut at_a, mut at_b] = clients(&group, ["a", "b"]);
+    console.obey("enable_alert a");
+    eventually("a knows", || a.ask("at a alerted") == "yes");
+    // While nobody is there to bind them anew, members serve their clients.
+    let service = service.restart(|| {
+        eventually("a is silent", || {
+            a.log().contains("no answer of the manager")
+        });
+        assert_eq!(at_a.ask("who"), "a");
+        assert_eq!(at_b.ask("who"), "b");
+    });
+    eventually("a hears it again", || {
+        a.log().contains("the manager answers")
+    });
+    let mut console = service.console();
+    console.obey("enable_alert a");
+    eventually("a knows", || a.ask("at a alerted") == "yes");
+    eventually("its client moves", || at_a.ask("who") == "b");
+    console.obey("disable_alert a");
+    eventually("a knows", || a.ask("at a alerted") == "no");
+    console.obey("enable_alert b");
+    eventually("all are moved back", || {
+        at_a.ask("who") == "a" && at_b.ask("who") == "a"
+    });
+}
+
+#[test]
+fn factories_make_and_replace_members() {
+    if !omniorb::can_run() {
+        return;
+    }
+    let service = Service::start("");
+    let mut console = service.console();
+    let mut servers = ["a", "b"].map(|name| service.server(name, &[]));
+    let factories: Vec<_> = servers
+        .iter_mut()
+        .zip(["a", "b"])
+        .map(|(server, name)| {
+            server.obey(&format!("location {name} retry=100 check=500"));
+            server.joined(name);
+            let factory = server.ask(&format!("factory {name} {name}"));
+            format!("{name}@{factory}")
+        })
+        .collect();
+    let few = format!("create_object {PEER} initial=3 minimum=1 factories=");
+    let few = console.ask(&format!("{few}{}", factories.join(",")));
+    let cannot = "error IDL:omg.org/PortableGroup/CannotMeetCriteria:1.0";
+    assert_eq!(few, cannot, "three members need three factories");
+
+    let group = format!("create_object {PEER} membership=1 initial=2 minimum=1 factories=");
+    let group = console.ask(&format!("{group}{}", factories.join(",")));
+    assert!(group.starts_with("IOR:"), "{group}");
+    let mut locations: Vec<_> = console
+        .ask(&format!("locations_of_members {group}"))
+        .split(' ')
+        .map(str::to_owned)
+        .collect();
+    locations.sort();
+    assert_eq!(locations, ["a", "b"]);
+    // The criteria of a factory have gone to it.
+    let [a, _] = &mut servers;
+    eventually("it has said so", || a.log().contains("made-at=a"));
+    clients(&group, ["a-1", "b-1"]);
+
+    // Its library asks the manager for the group, and sends clients back there.
+    a.joined("a");
+    let [mut at_a, _] = clients(&group, ["a-1", "b-1"]);
+    console.obey("enable_alert a");
+    eventually("it is sent to the other one", || at_a.ask("who") == "b-1");
+    console.obey("disable_alert a");
+
+    // One less than there may be at least: another one is made.
+    assert_eq!(console.ask(&format!("remove_member {group} b")), group);
+    assert_eq!(Client::start(&group, &[]).ask("who"), "a-1");
+    assert_eq!(console.ask(&format!("remove_member {group} a")), group);
+    eventually("there is one again", || {
+        let who = Client::start(&group, &[]).ask("who");
+        ["a-2", "b-2"].contains(&who.as_str())
+    });
+
+    // By name of a location, too.
+    let free = console.ask(&format!("locations_of_members {group}"));
+    let free = if free == "a" { "b" } else { "a" };
+    let made = console.ask(&format!("create_member {group} {free} {PEER}"));
+    assert_eq!(made, group);
+    let members = console.ask(&format!("locations_of_members {group}"));
+    assert_eq!(members.split(' ').count(), 2);
+    console.obey(&format!("delete_object {group}"));
+    let gone = "error IDL:omg.org/PortableGroup/ObjectGroupNotFound:1.0";
+    assert_eq!(console.ask(&format!("locations_of_members {group}")), gone);
+}
+
+#[test]
 fn clients_go_on_while_the_manager_restarts() {
     if !omniorb::can_run() {
         return;
