@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use evenkeel_broker::desk::Desk;
 use evenkeel_broker::negotiator::Negotiator;
+use evenkeel_corba::plane::Corba;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::Admin;
 use evenkeel_manager::status::Status;
@@ -48,6 +49,8 @@ pub struct Sources {
     pub negotiator: Negotiator,
     /// Where agents report.
     pub desk: Desk,
+    /// Where CORBA clients ask.
+    pub corba: Corba,
     /// Counters of the access log's writer.
     pub access_log: access_log::Counts,
     /// Set when the process begins to shut down: `/readyz` then says no.

@@ -3,6 +3,8 @@
 //! Names and labels are an interface: dashboards depend on them. They are listed in
 //! `docs/admin-api.md`.
 
+mod corba;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -170,6 +172,7 @@ pub(crate) fn render(sources: &Sources) -> String {
     process(&mut out, sources, &status);
     rules(&mut out, sources, &status);
     negotiations(&mut out, sources);
+    corba::corba(&mut out, &sources.corba);
     groups(&mut out, &status.groups);
     queues(&mut out, &sources.manager.snapshots().borrow());
     members(&mut out, &status.groups);

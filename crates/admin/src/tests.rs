@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_broker::desk::Desk;
 use evenkeel_broker::negotiator::Negotiator;
+use evenkeel_corba::plane::Corba;
 use evenkeel_core::load::LOADS_PER_LOCATION;
 use evenkeel_core::time::Clock;
 use evenkeel_manager::config::{self, Admin};
@@ -71,6 +72,7 @@ impl Balancer {
             negotiator: Negotiator::start(clock).unwrap(),
             proxy,
             desk: Desk::start(clock).unwrap(),
+            corba: Corba::start(clock).unwrap(),
             access_log: access_log::Counts::default(),
             draining: AtomicBool::new(false),
         });

@@ -1,0 +1,94 @@
+//! Metrics of the CORBA service.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use evenkeel_corba::plane::Corba;
+
+use super::{Exposition, Type};
+
+/// What clients and strategies of the CORBA service did.
+pub(super) fn corba(out: &mut Exposition, corba: &Corba) {
+    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
+    let groups = corba.load_manager().map(|service| {
+        let book = service.directory().load();
+        let mut groups: Vec<_> = book.groups().cloned().collect();
+        groups.sort_by_key(|entry| entry.id);
+        groups
+    });
+    let groups = groups.unwrap_or_default();
+    out.family(
+        "evenkeel_corba_bindings_total",
+        Type::Counter,
+        "Requests to object groups whose clients are forwarded, by how they ended.",
+    );
+    for entry in &groups {
+        let name = entry.name();
+        for (answer, count) in entry.counters.totals() {
+            let labels = [("group", &*name), ("result", answer.name())];
+            out.sample(&labels, count as f64);
+        }
+    }
+    out.family(
+        "evenkeel_corba_custom_strategy_up",
+        Type::Gauge,
+        "Whether a group's custom strategy answers; 0 is that the group's own strategy decides.",
+    );
+    for entry in &groups {
+        if let Some(custom) = &entry.custom {
+            let up = f64::from(u8::from(custom.answers()));
+            out.sample(&[("group", &*entry.name())], up);
+        }
+    }
+    out.family(
+        "evenkeel_corba_custom_strategy_failures_total",
+        Type::Counter,
+        "How often a group's custom strategy has fallen silent, and its answers that could not be used.",
+    );
+    for entry in &groups {
+        if let Some(custom) = &entry.custom {
+            let (name, (silent, unusable)) = (entry.name(), custom.failures());
+            for (reason, count) in [("silent", silent), ("unusable", unusable)] {
+                out.sample(&[("group", &*name), ("reason", reason)], count as f64);
+            }
+        }
+    }
+    out.family(
+        "evenkeel_corba_calls_total",
+        Type::Counter,
+        "Requests that were not for a group, by whom they were for.",
+    );
+    let counters = corba.counters();
+    for (target, counter) in [
+        ("manager", &counters.manager),
+        ("strategy", &counters.strategies),
+        ("unknown", &counters.unknown),
+    ] {
+        out.sample(&[("target", target)], read(counter));
+    }
+    out.family(
+        "evenkeel_corba_relayed_total",
+        Type::Counter,
+        "What the relay did: requests passed on, sent again, refused, not answered in time.",
+    );
+    let relayed = corba.relayed();
+    for (event, counter) in [
+        ("request", &relayed.requests),
+        ("again", &relayed.again),
+        ("failed", &relayed.failed),
+        ("timeout", &relayed.timeouts),
+    ] {
+        out.sample(&[("event", event)], read(counter));
+    }
+    out.family(
+        "evenkeel_corba_connections",
+        Type::Gauge,
+        "Connections that are open: of clients, and of the relay to members.",
+    );
+    let clients = corba
+        .server()
+        .map_or(0, |server| server.counters().open.load(Ordering::Relaxed));
+    let members = relayed.open.load(Ordering::Relaxed);
+    for (side, open) in [("clients", clients), ("members", members)] {
+        out.sample(&[("side", side)], open as f64);
+    }
+}
