@@ -61,6 +61,9 @@ fn clients_of_a_group_are_sent_to_its_members_in_turn() {
         .collect();
     wanted.sort_by_key(ToString::to_string);
     assert_eq!(sent, wanted, "each exactly as it was registered");
+    let metrics = balancer.admin_get("/metrics");
+    let counted = "evenkeel_corba_bindings_total{group=\"corba-1\",result=\"forwarded\"} 9\n";
+    assert!(metrics.text().contains(counted), "{}", metrics.text());
 
     // It is a group like others, for administrators too.
     let status = balancer.status();
