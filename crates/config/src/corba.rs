@@ -43,6 +43,8 @@ pub struct Corba {
     /// How long other objects of the application may take: a member to say its type, a
     /// factory to make one.
     pub call_timeout: Duration,
+    /// How long a member may take for a request that is relayed.
+    pub relay_timeout: Duration,
     /// Largest message in bytes, all fragments together.
     pub max_message: usize,
     /// Most connections of clients at once; further ones wait in the listen queue.
@@ -74,6 +76,7 @@ impl Default for Corba {
             liveness: None,
             custom_strategy_timeout: Duration::from_millis(200),
             call_timeout: secs(2),
+            relay_timeout: secs(60),
             max_message: 2 * 1024 * 1024,
             max_connections: 10_000,
             idle_timeout: secs(600),
@@ -191,6 +194,14 @@ static CORBA: &[Key<Corba>] = &[
               has the type of its group, or whether it is there; a factory to make or delete \
               a member.",
         example: r#""5s""#,
+    },
+    Key {
+        name: "relay_timeout",
+        field: |corba| &mut corba.relay_timeout,
+        limits: Limits::Time(MILLISECOND, DAY),
+        doc: "How long a member may take for a request that is relayed (granularity \
+              `per_request`). Then the client gets TIMEOUT, and the member a CancelRequest.",
+        example: r#""5m""#,
     },
     Key {
         name: "max_message",

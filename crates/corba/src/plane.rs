@@ -563,6 +563,7 @@ async fn work(mut jobs: mpsc::UnboundedReceiver<Option<Job>>, clock: Clock) {
         let relay = Relay::start(
             relay::Settings {
                 max_message: job.service.settings().max_message,
+                request_timeout: job.service.settings().relay_timeout,
                 ..relay::Settings::default()
             },
             Arc::clone(&job.relayed),

@@ -380,3 +380,57 @@ fn an_answer_for_a_client_that_is_gone_is_dropped() {
         assert_eq!(gone.write(|_| ()), None);
     }));
 }
+
+#[test]
+fn what_has_not_come_in_full_is_bounded_over_all_connections() {
+    let settings = Settings {
+        max_held: 100_000,
+        ..short()
+    };
+    with(settings, |address, server| {
+        let whole = request(&[b'w'; 90_000]);
+        let mut first = connect(address);
+        first.write_all(&whole[..80_000]).unwrap();
+        // Others go on.
+        let mut second = connect(address);
+        second.write_all(&request(b"small")).unwrap();
+        expect(&mut second, &reply(b"small"));
+        // Together they would be too much, whoever of them is the last one.
+        let _ = second.write_all(&whole[..80_000]);
+        while server.counters().message_errors.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        let mut third = connect(address);
+        third.write_all(&request(b"small")).unwrap();
+        expect(&mut third, &reply(b"small"));
+    });
+}
+
+#[test]
+fn fragments_are_joined_and_counted_as_held() {
+    let settings = Settings {
+        max_held: 50_000,
+        ..short()
+    };
+    with(settings, |address, server| {
+        let start = |size: u32| {
+            let mut bytes = b"GIOP\x01\x02\x02\x00".to_vec();
+            bytes.extend_from_slice(&(size - 12).to_be_bytes());
+            bytes.resize(size as usize, b's');
+            bytes
+        };
+        let mut stream = connect(address);
+        stream.write_all(&start(800)).unwrap();
+        let mut last = b"GIOP\x01\x02\x00\x07\0\0\0\x08".to_vec();
+        last.extend_from_slice(b"ssssend.");
+        stream.write_all(&last).unwrap();
+        let mut whole = vec![b's'; 788];
+        whole.extend_from_slice(b"end.");
+        expect(&mut stream, &reply(&whole));
+        // The beginnings of messages that take more than there may be.
+        let mut stream = connect(address);
+        stream.write_all(&start(60_000)).unwrap();
+        expect(&mut stream, ERROR);
+        assert_eq!(server.counters().requests.load(Ordering::Relaxed), 1);
+    });
+}

@@ -22,6 +22,7 @@ use tokio::task::LocalSet;
 
 use super::*;
 use crate::call::{Call, Outcome};
+use crate::custom::Customs;
 use crate::directory::{Directory, Reference};
 use crate::door::{self, Door, Objects};
 use crate::keys::{Key, Level};
@@ -196,6 +197,11 @@ struct House {
 
 impl House {
     async fn new(members: &[Ior], settings: Settings) -> Self {
+        House::with_strategy(members, settings, None).await
+    }
+
+    /// A group for which the object there decides, if there is one.
+    async fn with_strategy(members: &[Ior], settings: Settings, custom: Option<Ior>) -> Self {
         let member = |id: usize| Member {
             id: MemberId(id as u64),
             name: format!("{id}").into(),
@@ -223,17 +229,21 @@ impl House {
         let known = |name: &str| references.get(name.parse::<usize>().ok()?).cloned();
         let key = Key::Group(1).to_bytes();
         let own = Ior::iiop("IDL:Test:1.0", "127.0.0.1", 1, &key);
-        let entry = Entry::new(1, own, handle, known, None, None);
+        let clock = Clock::start();
+        let orb = Orb::new(client::Settings::default());
+        let customs = Customs::new(orb.clone(), clock, own.clone(), LONG);
+        let custom = custom.map(|custom| customs.get(&custom));
+        let entry = Entry::new(1, own, handle, known, custom, None);
         let directory = Arc::new(Directory::default());
         directory.publish([Arc::new(entry)]);
-        let (clock, counters) = (Clock::start(), Arc::new(Counters::default()));
+        let counters = Arc::new(Counters::default());
         let rng = fastrand::Rng::with_seed(3);
         let relay = Relay::start(settings, Arc::clone(&counters), clock, rng);
         let count = Arc::new(door::Counters::default());
         let door = Door::new(clock, relay, directory, Rc::new(Nothing), count);
         let address = serve(Rc::new(door)).await;
         House {
-            orb: Orb::new(client::Settings::default()),
+            orb,
             group: Ior::iiop("IDL:Test:1.0", "127.0.0.1", address.port(), &key),
             address,
             slots,
@@ -411,6 +421,67 @@ fn a_member_may_want_more_than_a_key() {
             house.orb.call(&house.outgoing("ask")).await.unwrap();
         }
         assert_eq!(one.seen.borrow().len(), 3);
+    });
+}
+
+/// A custom strategy to which there is only one member.
+struct Favours(Ior);
+
+impl Service for Favours {
+    type Connection = ();
+
+    fn connected(&self, _peer: SocketAddr) {}
+
+    fn message(
+        &self,
+        _connection: &mut (),
+        message: Message<'_>,
+        out: &Out<'_>,
+    ) -> Result<(), GiopError> {
+        let (version, endian) = (message.header.version, message.header.endian);
+        if let Content::Request(request) = message.content()?
+            && request.response_expected()
+        {
+            let mut writer = Writer::new(endian);
+            self.0.write(&mut writer);
+            let status = ReplyStatus::NoException;
+            let reply = Reply::new(request.request_id, status, writer.bytes());
+            out.write(|out| reply.encode(version, endian, out))?;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_custom_strategy_decides_about_each_request() {
+    live(async {
+        let (one, first) = Object::start(1).await;
+        let (_two, second) = Object::start(2).await;
+        let members = [reference_to(first, 2), reference_to(second, 2)];
+        let favours = serve(Rc::new(Favours(members[0].clone()))).await;
+        let strategy = Some(reference_to(favours, 2));
+        let house = House::with_strategy(&members, Settings::default(), strategy).await;
+        for _ in 0..4 {
+            assert_eq!(house.ask(1.0).await.unwrap().0, 1);
+        }
+        // Where its choice does not want a request, the group's own strategy is next.
+        let transient = SystemException::new(Kind::Transient).completed(Completion::No);
+        one.does.replace(Does::Raise(transient));
+        assert_eq!(house.ask(1.0).await.unwrap().0, 2);
+        one.does.replace(Does::Serve);
+        // One that is not there is done without.
+        let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let closed = nobody.local_addr().unwrap();
+        drop(nobody);
+        let strategy = Some(reference_to(closed, 2));
+        let house = House::with_strategy(&members, Settings::default(), strategy).await;
+        let mut served = [
+            house.ask(1.0).await.unwrap().0,
+            house.ask(1.0).await.unwrap().0,
+        ];
+        served.sort_unstable();
+        assert_eq!(served, [1, 2]);
+        assert_eq!(house.in_flight(), 0);
     });
 }
 
