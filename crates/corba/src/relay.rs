@@ -41,8 +41,8 @@ use std::time::Duration;
 use evenkeel_core::group;
 use evenkeel_core::member::MemberId;
 use evenkeel_core::time::{Clock, Instant};
-use evenkeel_giop::context::{CODE_SETS, CodeSets};
-use evenkeel_giop::exception::SystemException;
+use evenkeel_giop::context::{CODE_SETS, CodeSets, ISO_8859_1, UCS_2, UTF_8, UTF_16};
+use evenkeel_giop::exception::{Kind, SystemException};
 use evenkeel_giop::message::{Content, Message, Request};
 use evenkeel_giop::server::Out;
 use evenkeel_giop::wire::Buffers;
@@ -342,6 +342,12 @@ impl Relay {
     }
 }
 
+/// Whether these code sets are among those that a group's reference offers, or that clients
+/// fall back to. Each pair has connections of its own, so there must not be any number of them.
+fn are_offered(sets: &CodeSets) -> bool {
+    [0, ISO_8859_1, UTF_8].contains(&sets.chars) && [0, UCS_2, UTF_16].contains(&sets.wchars)
+}
+
 impl Client {
     /// Passes a request on to a member of `entry` that its strategy picks. The answer comes
     /// over `out`, later.
@@ -354,12 +360,18 @@ impl Client {
     ) {
         let relay = &self.relay;
         count(&relay.counters.requests);
-        if self.code_sets.is_none() {
-            let told = request.contexts.get(CODE_SETS);
-            self.code_sets = told.and_then(|data| CodeSets::decode(data).ok());
+        let mut settled = true;
+        if self.code_sets.is_none()
+            && let Some(data) = request.contexts.get(CODE_SETS)
+        {
+            self.code_sets = CodeSets::decode(data).ok().filter(are_offered);
+            settled = self.code_sets.is_some();
         }
         let now = relay.clock.now();
         let job = Job::new(self, entry, message, request, out, now);
+        if !settled {
+            return relay.refuse(job, SystemException::new(Kind::CodesetIncompatible));
+        }
         let Some(custom) = &entry.custom else {
             return relay.dispatch(job, &message, request, now);
         };

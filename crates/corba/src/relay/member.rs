@@ -92,9 +92,6 @@ pub(super) struct Member {
     pools: RefCell<Vec<(Rc<Way>, Rc<Pool>)>>,
 }
 
-/// A client may say any code sets, and each has connections of its own: most of them.
-const MOST_POOLS: usize = 16;
-
 /// Where a request goes.
 pub(super) struct Route {
     pub(super) member: Rc<Member>,
@@ -128,10 +125,20 @@ impl Member {
         self.addressing.replace(addressing) != addressing
     }
 
-    /// It says that it is elsewhere. None of the places can be gone to if that is false.
+    /// It says that it is elsewhere; answers whether that can be gone to.
     pub(super) fn forward(&self, ior: &Ior) -> bool {
-        let way = ways(ior).into_iter().next();
-        self.forwarded.replace(way).is_some() || self.forwarded.borrow().is_some()
+        let mut forwarded = self.forwarded.borrow_mut();
+        // Many requests may be under way when it says so.
+        if forwarded.as_ref().is_some_and(|known| known.ior == *ior) {
+            return true;
+        }
+        match ways(ior).into_iter().next() {
+            Some(way) => {
+                *forwarded = Some(way);
+                true
+            }
+            None => false,
+        }
     }
 
     /// `way` does not lead there: another one may.
@@ -147,7 +154,7 @@ impl Member {
     }
 
     /// Where to send requests of clients with these code sets; none if the reference has no
-    /// address, or there are too many different code sets.
+    /// address.
     pub(super) fn route(
         self: &Rc<Self>,
         relay: &Relay,
@@ -165,10 +172,8 @@ impl Member {
         let pool = match known {
             Some((_, pool)) => Rc::clone(pool),
             None => {
-                pools.retain(|(_, pool)| !pool.is_empty());
-                if pools.len() >= MOST_POOLS {
-                    return None;
-                }
+                // Ways that it forwards to come and go.
+                pools.retain(|(known, _)| self.ways.iter().any(|way| Rc::ptr_eq(known, way)));
                 let pool = relay.pool(way, code_sets);
                 pools.push((Rc::clone(way), Rc::clone(&pool)));
                 pool
@@ -229,7 +234,7 @@ impl Pool {
                 (!least.is_full()).then(|| Rc::clone(least))
             }
             _ => {
-                let new = Upstream::open(relay, self, way)?;
+                let new = Upstream::open(relay, self, way);
                 connections.push(Rc::clone(&new));
                 Some(new)
             }

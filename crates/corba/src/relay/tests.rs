@@ -231,7 +231,8 @@ impl House {
         let own = Ior::iiop("IDL:Test:1.0", "127.0.0.1", 1, &key);
         let clock = Clock::start();
         let orb = Orb::new(client::Settings::default());
-        let customs = Customs::new(orb.clone(), clock, own.clone(), LONG);
+        let customs = Customs::new(orb.clone(), clock);
+        customs.configure(own.clone(), LONG);
         let custom = custom.map(|custom| customs.get(&custom));
         let entry = Entry::new(1, own, handle, known, custom, None);
         let directory = Arc::new(Directory::default());
@@ -609,7 +610,7 @@ fn cancelled_requests_are_cancelled_and_those_of_clients_that_go_too() {
 }
 
 /// Sends a request with these contexts and waits for the reply, which must have its id.
-async fn send(stream: &mut TcpStream, id: u32, contexts: &[ServiceContext<'_>]) {
+async fn send(stream: &mut TcpStream, id: u32, contexts: &[ServiceContext<'_>]) -> ReplyStatus {
     let key = Key::Group(1).to_bytes();
     let mut out = Vec::new();
     let request = Request {
@@ -631,6 +632,7 @@ async fn send(stream: &mut TcpStream, id: u32, contexts: &[ServiceContext<'_>]) 
     };
     assert_eq!(reply.request_id, id);
     assert_eq!(message.header.endian, Endian::Big);
+    reply.status
 }
 
 #[test]
@@ -663,6 +665,12 @@ fn code_sets_are_settled_with_members_too_and_connections_are_not_lent() {
         // Who settles nothing shares neither connection.
         let mut d = TcpStream::connect(house.address).await.unwrap();
         send(&mut d, 9, &[]).await;
+        assert_eq!(one.connections.get(), 3);
+        // Of what nobody offers there could be any number.
+        let odd = sets(0x0001_0020);
+        let mut e = TcpStream::connect(house.address).await.unwrap();
+        let status = send(&mut e, 1, &[context(1, &odd)]).await;
+        assert_eq!(status, ReplyStatus::SystemException);
         assert_eq!(one.connections.get(), 3);
         let wanted = [vec![1, 9], vec![9], vec![], vec![], vec![1], vec![]];
         assert_eq!(*one.contexts.borrow(), wanted);

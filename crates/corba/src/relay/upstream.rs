@@ -54,7 +54,9 @@ struct State {
     oneways: u32,
     /// Whether the server knows the code sets.
     settled: bool,
+    /// When it was last in use, as far as a tick has seen, and how much had been appended.
     used: Instant,
+    appended_then: u64,
     /// Whether it is to be closed because nobody uses it.
     closing: bool,
 }
@@ -103,8 +105,7 @@ pub(super) enum End {
 
 impl Upstream {
     /// Opens a connection; what is sent waits until it is there.
-    pub(super) fn open(relay: &Relay, pool: &Rc<Pool>, way: &Rc<Way>) -> Option<Rc<Self>> {
-        let strong = relay.myself.upgrade()?;
+    pub(super) fn open(relay: &Relay, pool: &Rc<Pool>, way: &Rc<Way>) -> Rc<Self> {
         let upstream = Rc::new(Upstream {
             relay: Weak::clone(&relay.myself),
             pool: Rc::downgrade(pool),
@@ -120,7 +121,6 @@ impl Upstream {
         relay.counters.open.fetch_add(1, Ordering::Relaxed);
         let timeout = relay.settings.connect_timeout;
         let task = Rc::clone(&upstream);
-        drop(strong);
         tokio::task::spawn_local(async move {
             let end = match tokio::time::timeout(timeout, connect(&task.way)).await {
                 Ok(Ok(stream)) => {
@@ -134,7 +134,7 @@ impl Upstream {
             };
             task.end(end);
         });
-        Some(upstream)
+        upstream
     }
 
     fn wire(&self, stream: TcpStream) -> Option<Wire> {
@@ -174,7 +174,7 @@ impl Upstream {
                 state.oneways | ONEWAY
             }
         };
-        if let Err(error) = self.encode(state, id, &job, route, message, request) {
+        if let Err(error) = encode(relay, state, id, &job, route, message, request) {
             tracing::debug!("CORBA: a request cannot be relayed: {error}");
             if let Some(place) = place {
                 state.free.push(place as u16);
@@ -196,58 +196,6 @@ impl Upstream {
             None => relay.done(job),
         }
         self.wake();
-    }
-
-    /// Appends the message.
-    fn encode(
-        &self,
-        state: &mut State,
-        id: u32,
-        job: &Job,
-        route: &Route,
-        message: &Message<'_>,
-        request: &Request<'_>,
-    ) -> Result<(), GiopError> {
-        let settle = job.code_sets.filter(|_| !state.settled);
-        let sets = settle.map(|sets| sets.encode(job.question.endian));
-        let passes = |context: &ServiceContext<'_>| !matches!(context.id, CODE_SETS | BI_DIR_IIOP);
-        let changed = sets.is_some() || !request.contexts.iter().all(|context| passes(&context));
-        let mut list = Vec::new();
-        if changed {
-            list.extend(sets.iter().map(|data| ServiceContext {
-                id: CODE_SETS,
-                data,
-            }));
-            list.extend(request.contexts.iter().filter(passes));
-        }
-        let onward = Request {
-            request_id: id,
-            request_id_at: 0,
-            response_flags: request.response_flags,
-            target: route.way.target(route.member.addressing()),
-            operation: request.operation,
-            contexts: match changed {
-                true => Contexts::given(&list),
-                false => request.contexts.clone(),
-            },
-            principal: request.principal,
-            body: request.body,
-            body_at: request.body_at,
-        };
-        let version = spoken(job.question.version, &route.way);
-        if state.out.capacity() == 0
-            && let Some(relay) = self.relay.upgrade()
-        {
-            state.out = relay.buffers.take();
-        }
-        let before = state.out.len();
-        onward.encode(version, job.question.endian, &mut state.out)?;
-        if let Err(error) = fragment::cut_like(message, &mut state.out, before) {
-            state.out.truncate(before);
-            return Err(error);
-        }
-        state.appended += (state.out.len() - before) as u64;
-        Ok(())
     }
 
     fn wake(&self) {
@@ -316,18 +264,18 @@ impl Upstream {
 
     /// Looks at time limits.
     pub(super) fn tick(&self, relay: &Relay, now: Instant) {
-        if self.under_way() == 0 {
-            let mut state = self.state.borrow_mut();
-            if now.since(state.used) >= relay.settings.idle_timeout && state.out.is_empty() {
-                state.closing = true;
-                drop(state);
-                // From here on nobody sends over it.
-                self.leave_pool();
-                self.wake();
-            }
+        let mut state = self.state.borrow_mut();
+        if self.under_way() > 0 || state.appended != state.appended_then {
+            (state.used, state.appended_then) = (now, state.appended);
+        } else if now.since(state.used) >= relay.settings.idle_timeout && state.out.is_empty() {
+            state.closing = true;
+            drop(state);
+            // From here on nobody sends over it.
+            self.leave_pool();
+            self.wake();
             return;
         }
-        self.state.borrow_mut().used = now;
+        drop(state);
         for (id, mut request) in self.take_all(|job| job.deadline <= now) {
             self.send_cancel(id, &request);
             count(&relay.counters.timeouts);
@@ -435,6 +383,56 @@ impl Upstream {
             }
         }
     }
+}
+
+/// Appends a request as the member is to get it.
+fn encode(
+    relay: &Relay,
+    state: &mut State,
+    id: u32,
+    job: &Job,
+    route: &Route,
+    message: &Message<'_>,
+    request: &Request<'_>,
+) -> Result<(), GiopError> {
+    let settle = job.code_sets.filter(|_| !state.settled);
+    let sets = settle.map(|sets| sets.encode(job.question.endian));
+    let passes = |context: &ServiceContext<'_>| !matches!(context.id, CODE_SETS | BI_DIR_IIOP);
+    let changed = sets.is_some() || !request.contexts.iter().all(|context| passes(&context));
+    let mut list = Vec::new();
+    if changed {
+        list.extend(sets.iter().map(|data| ServiceContext {
+            id: CODE_SETS,
+            data,
+        }));
+        list.extend(request.contexts.iter().filter(passes));
+    }
+    let onward = Request {
+        request_id: id,
+        request_id_at: 0,
+        response_flags: request.response_flags,
+        target: route.way.target(route.member.addressing()),
+        operation: request.operation,
+        contexts: match changed {
+            true => Contexts::given(&list),
+            false => request.contexts.clone(),
+        },
+        principal: request.principal,
+        body: request.body,
+        body_at: request.body_at,
+    };
+    let version = spoken(job.question.version, &route.way);
+    if state.out.capacity() == 0 {
+        state.out = relay.buffers.take();
+    }
+    let before = state.out.len();
+    onward.encode(version, job.question.endian, &mut state.out)?;
+    if let Err(error) = fragment::cut_like(message, &mut state.out, before) {
+        state.out.truncate(before);
+        return Err(error);
+    }
+    state.appended += (state.out.len() - before) as u64;
+    Ok(())
 }
 
 impl State {
