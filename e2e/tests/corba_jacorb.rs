@@ -279,6 +279,11 @@ fn a_server_that_leaves_sends_its_clients_to_the_others() {
     assert_eq!(manager.ask("get_load_alert leaving"), gone);
     let gone = "error IDL:tao.lb/CosLoadBalancing/LocationNotFound:1.0";
     assert_eq!(manager.ask("get_load_monitor leaving"), gone);
+    // It may come back.
+    join(&mut leaving, "leaving", &group, "cpu");
+    let mut new = Client::start(&group, &[]);
+    let both = ["leaving", "leaving", "staying", "staying"];
+    assert_eq!(answers(&mut new, &group, 4), both);
     leaving.kill();
     let said = client.finish();
     let done = said.last().expect("a last line");
@@ -350,4 +355,49 @@ fn bound_clients_do_not_notice_that_the_manager_is_restarted() {
         assert_eq!(said.len(), 1, "{bound}, then {said:?}");
         assert!(said[0].contains(" 0 "), "{said:?}");
     }
+}
+
+/// Strategies are objects: those of the manager, and one of the application's.
+#[test]
+fn strategies_are_objects_and_an_application_brings_its_own() {
+    if !can_run() {
+        return;
+    }
+    let balancer = balancer();
+    let mut manager = manager(&balancer);
+    let mut ask = |line: String| manager.ask(&line);
+    let group = ask(format!("create_object {PEER} style=0"));
+    let servers = ["a", "b"].map(|name| Server::start(name, &[]));
+    for (server, at) in servers.iter().zip(["host1", "host2"]) {
+        assert_eq!(
+            ask(format!("add_member {group} {at} {}", server.peer())),
+            group
+        );
+    }
+    let set = format!("set_properties_dynamically {group}");
+    assert_eq!(ask(format!("{set} strategy=LeastLoaded:Tolerance=2")), "ok");
+    let properties = ask(format!("get_properties {group}"));
+    let strategy = properties
+        .split(' ')
+        .find_map(|p| p.strip_prefix("Strategy="));
+    let strategy = strategy.expect("a strategy");
+    assert_eq!(ask(format!("strategy_name {strategy}")), "LeastLoaded");
+    assert_eq!(
+        ask(format!("strategy_properties {strategy}")),
+        "Tolerance=2.0"
+    );
+    assert_eq!(ask(format!("strategy_push {strategy} host1 0=0.75")), "ok");
+    assert_eq!(ask(format!("strategy_push {strategy} host2 0=0.25")), "ok");
+    assert_eq!(ask("get_loads host1".into()), "0=0.75");
+    assert!(ask(format!("strategy_loads {strategy} host1")).starts_with("0="));
+    let next = ask(format!("strategy_next {strategy} {group}"));
+    assert_eq!(next, servers[1].peer(), "the least loaded one");
+    assert_eq!(ask(format!("strategy_analyze {strategy} {group}")), "ok");
+
+    // It asks the manager while the manager waits for it.
+    let custom = ask("strategy host1".into());
+    assert_eq!(ask(format!("strategy_name {custom}")), "always host1");
+    assert_eq!(ask(format!("{set} custom={custom}")), "ok");
+    let mut client = Client::start(&group, &[]);
+    assert_eq!(answers(&mut client, &group, 4), ["a"; 4]);
 }

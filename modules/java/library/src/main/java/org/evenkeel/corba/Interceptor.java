@@ -1,8 +1,12 @@
 package org.evenkeel.corba;
 
+import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collection;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.atomic.LongAdder;
 import org.omg.CORBA.Any;
 import org.omg.CORBA.CompletionStatus;
@@ -44,6 +48,7 @@ final class Interceptor extends LocalObject implements ServerRequestInterceptor 
         private final Counters counters;
         private final boolean shed;
         private final org.omg.CORBA.Object group;
+        private Target next; // with the same place in the table
 
         /**
          * @param adapter the names of its object adapter and of those above it
@@ -60,29 +65,54 @@ final class Interceptor extends LocalObject implements ServerRequestInterceptor 
             this.group = group;
         }
 
-        private boolean is(ServerRequestInfo info) {
-            return Arrays.equals(id, info.object_id()) && Arrays.equals(adapter, info.adapter_name());
+        /** Whether it is the object with that id, of the request's adapter. */
+        private boolean is(byte[] objectId, ServerRequestInfo info) {
+            return Arrays.equals(id, objectId) && Arrays.equals(adapter, info.adapter_name());
+        }
+
+        private boolean isPassive() {
+            return !shed && counters == null;
         }
     }
 
     /** What a location of this process wants of the interceptor. */
     interface Source {
-        /** Adds its members, unless it wants nothing. */
+        /** Adds its members; what a later one says of the same object counts. */
         void addTargets(List<Target> targets);
 
         /** Whether requests for objects that are no members are shed now, too. */
         boolean shedsOthers();
     }
 
-    /** All that is wanted now, never changed. */
+    /** All that is wanted now, never changed once it is made. */
     private static final class Table {
-        final Target[] targets;
+        /** By the hash of their ids; a power of two of places. */
+        private final Target[] targets;
         /** The adapter of our own objects, if requests for all but those are shed; or null. */
-        final String[] allBut;
+        private final String[] allBut;
 
-        Table(Target[] targets, String[] allBut) {
-            this.targets = targets;
+        private Table(Collection<Target> all, String[] allBut) {
+            targets = new Target[Math.max(4, Integer.highestOneBit(all.size()) * 4)];
+            for (Target target : all) {
+                int place = place(target.id);
+                target.next = targets[place];
+                targets[place] = target;
+            }
             this.allBut = allBut;
+        }
+
+        private int place(byte[] id) {
+            int hash = Arrays.hashCode(id);
+            return (hash ^ hash >>> 16) & targets.length - 1;
+        }
+
+        private Target find(ServerRequestInfo info) {
+            byte[] id = info.object_id();
+            Target target = targets[place(id)];
+            while (target != null && !target.is(id, info)) {
+                target = target.next;
+            }
+            return target;
         }
     }
 
@@ -90,7 +120,8 @@ final class Interceptor extends LocalObject implements ServerRequestInterceptor 
     private final List<Source> sources = new ArrayList<>();
     private String[] ownAdapter;
     private volatile Table table; // null while there is nothing to do
-    private volatile Counters[] marked = {}; // by the number in their mark
+    /** By the number in their mark. Who finds a mark has read a table that was made after this. */
+    private Counters[] marked = {};
 
     Interceptor(int slot) {
         this.slot = slot;
@@ -122,14 +153,20 @@ final class Interceptor extends LocalObject implements ServerRequestInterceptor 
 
     /** Asks the sources again what they want. */
     synchronized void update() {
-        List<Target> targets = new ArrayList<>();
+        List<Target> all = new ArrayList<>();
         boolean others = false;
         for (Source source : sources) {
-            source.addTargets(targets);
+            source.addTargets(all);
             others |= source.shedsOthers();
         }
-        boolean nothing = targets.isEmpty() && !others;
-        table = nothing ? null : new Table(targets.toArray(new Target[0]), others ? ownAdapter : null);
+        // An object that has left may have joined again.
+        Map<List<Object>, Target> last = new HashMap<>();
+        all.forEach(target -> last.put(List.of(Arrays.asList(target.adapter), ByteBuffer.wrap(target.id)), target));
+        if (!others) {
+            last.values().removeIf(Target::isPassive);
+        }
+        boolean nothing = last.isEmpty() && !others;
+        table = nothing ? null : new Table(last.values(), others ? ownAdapter : null);
     }
 
     @Override
@@ -144,14 +181,13 @@ final class Interceptor extends LocalObject implements ServerRequestInterceptor 
         if (isExempt(info.operation())) {
             return;
         }
-        for (Target target : now.targets) {
-            if (target.is(info)) {
-                if (target.shed) {
-                    throw sendBack(target.group);
-                }
-                count(target.counters, info);
-                return;
+        Target target = now.find(info);
+        if (target != null) {
+            if (target.shed) {
+                throw sendBack(target.group);
             }
+            count(target.counters, info);
+            return;
         }
         if (now.allBut != null && !Arrays.equals(now.allBut, info.adapter_name())) {
             throw sendBack(null);

@@ -334,9 +334,7 @@ public final class Location implements AutoCloseable {
                 manager = now;
                 quickManager = LoadManagerHelper.unchecked_narrow(balancing.within(SHORT, now));
             }
-            if (!push.isZero()) {
-                push();
-            } else if (alerted) {
+            if (!push() && alerted) {
                 quickManager._non_existent();
             }
             setManagerLost(false);
@@ -361,10 +359,11 @@ public final class Location implements AutoCloseable {
         }
     }
 
-    private void push() {
-        Load[] loads = loads();
+    /** Whether there was something to push. */
+    private boolean push() {
+        Load[] loads = push.isZero() ? new Load[0] : loads();
         if (loads.length == 0) {
-            return;
+            return false;
         }
         try {
             quickManager.push_loads(components, loads);
@@ -375,6 +374,7 @@ public final class Location implements AutoCloseable {
             }
             notAdaptive = true;
         }
+        return true;
     }
 
     private void setManagerLost(boolean lost) {

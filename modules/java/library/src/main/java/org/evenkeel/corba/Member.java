@@ -97,10 +97,7 @@ public final class Member implements AutoCloseable {
     }
 
     void addTarget(List<Interceptor.Target> targets, Interceptor.Counters counters, boolean alerted) {
-        boolean shed = alerted || left;
-        if (shed || counters != null) {
-            targets.add(new Interceptor.Target(adapter, id, counters, shed, group));
-        }
+        targets.add(new Interceptor.Target(adapter, id, counters, alerted || left, group));
     }
 
     private org.omg.CORBA.Object own() {
