@@ -382,10 +382,8 @@ fn strategies_are_objects_and_an_application_brings_its_own() {
         .find_map(|p| p.strip_prefix("Strategy="));
     let strategy = strategy.expect("a strategy");
     assert_eq!(ask(format!("strategy_name {strategy}")), "LeastLoaded");
-    assert_eq!(
-        ask(format!("strategy_properties {strategy}")),
-        "Tolerance=2.0"
-    );
+    let settings = ask(format!("strategy_properties {strategy}"));
+    assert!(settings.contains("Tolerance=2.0"), "{settings}");
     assert_eq!(ask(format!("strategy_push {strategy} host1 0=0.75")), "ok");
     assert_eq!(ask(format!("strategy_push {strategy} host2 0=0.25")), "ok");
     assert_eq!(ask("get_loads host1".into()), "0=0.75");
@@ -400,4 +398,312 @@ fn strategies_are_objects_and_an_application_brings_its_own() {
     assert_eq!(ask(format!("{set} custom={custom}")), "ok");
     let mut client = Client::start(&group, &[]);
     assert_eq!(answers(&mut client, &group, 4), ["a"; 4]);
+}
+
+/// The manager asks the monitor of a location, whatever the server pushes.
+#[test]
+fn a_server_is_asked_for_its_load() {
+    if !can_run() {
+        return;
+    }
+    let often = "pull_interval = \"50ms\"\n[corba.groups]";
+    let config = config("127.0.0.1:0").replace("[corba.groups]", often);
+    let balancer = Balancer::start(&config);
+    let mut manager = manager(&balancer);
+    let mut pulled = server(&balancer, "pulled");
+    assert_eq!(pulled.ask("open pulled load 77"), "open");
+    for load in ["7.0", "8.0"] {
+        assert_eq!(pulled.ask(&format!("set 77 {load}")), "set");
+        eventually("the load is known", || {
+            manager.ask("get_loads pulled") == format!("77={load}")
+        });
+    }
+}
+
+/// Nobody is sent to a manager that is not there.
+#[test]
+fn an_alert_is_lifted_while_the_manager_is_gone() {
+    if !can_run() {
+        return;
+    }
+    let config = config(&free_address().to_string());
+    let balancer = Balancer::start(&config);
+    let mut manager = manager(&balancer);
+    let mut servers = ["a", "b"].map(|name| server(&balancer, name));
+    let group = join(&mut servers[0], "a", "g", "cpu push 50");
+    join(&mut servers[1], "b", &group, "cpu push 50");
+    assert_eq!(manager.ask("enable_alert a"), "ok");
+    eventually("the server knows", || servers[0].ask("alerted a") == "yes");
+    let mut client = Client::start(servers[0].peer(), &[]);
+    assert_eq!(client.ask("who"), "b");
+    balancer.signal(Signal::STOP);
+    eventually("the server serves again", || {
+        servers[0].ask("alerted a") == "no"
+    });
+    let mut client = Client::start(servers[0].peer(), &[]);
+    assert_eq!(client.ask("who"), "a");
+    balancer.signal(Signal::CONT);
+    eventually("the alert is back", || servers[0].ask("alerted a") == "yes");
+    assert_eq!(client.ask("who"), "b");
+}
+
+#[test]
+fn an_alert_moves_clients_and_is_lifted_again() {
+    if !can_run() {
+        return;
+    }
+    let balancer = balancer();
+    let mut manager = manager(&balancer);
+    let mut servers = ["a", "b"].map(|name| server(&balancer, name));
+    let group = join(&mut servers[0], "a", "g", "in_flight");
+    join(&mut servers[1], "b", &group, "");
+    let mut clients: Vec<_> = (0..4)
+        .map(|_| Client::repeat(&group, "who", &["--rate", "200"]))
+        .collect();
+    let mut bound: Vec<_> = clients.iter().map(|client| client.line()).collect();
+    bound.sort_unstable();
+    assert_eq!(bound, ["bound a", "bound a", "bound b", "bound b"]);
+    // A session of a server under an alert goes on: it belongs to its client.
+    let sessions = servers[0].sessions().to_owned();
+    let mut session = Client::start(&sessions, &[]);
+    assert_eq!(session.ask("open x"), "open");
+
+    assert_eq!(manager.ask("enable_alert a"), "ok");
+    eventually("the server knows", || servers[0].ask("alerted a") == "yes");
+    eventually("its clients have moved", || {
+        bound.extend(clients.iter().flat_map(|client| client.unread()));
+        bound.len() == 6
+    });
+    assert_eq!(bound[4..], ["bound b", "bound b"]);
+    assert_eq!(session.ask("session who"), "a/x");
+    // It is not dead, and a client of it alone is sent to the group.
+    let mut direct = Client::start(servers[0].peer(), &[]);
+    assert_eq!(direct.ask("non_existent"), "no");
+    assert_eq!(direct.ask(&format!("is_a {PEER}")), "yes");
+    assert_eq!(direct.ask("who"), "b");
+    let mut new = Client::start(&group, &[]);
+    assert_eq!(answers(&mut new, &group, 4), ["b"; 4]);
+
+    assert_eq!(manager.ask("disable_alert a"), "ok");
+    eventually("the server knows", || servers[0].ask("alerted a") == "no");
+    eventually("new clients are bound to it again", || {
+        answers(&mut new, &group, 4) == ["a", "a", "b", "b"]
+    });
+    let mut direct = Client::start(servers[0].peer(), &[]);
+    assert_eq!(direct.ask("who"), "a");
+    for client in &mut clients {
+        let done = client.finish();
+        assert!(done.len() == 1 && done[0].contains(" 0 "), "{done:?}");
+    }
+    assert!(servers[0].ask("loads a").contains("17=0.0"));
+}
+
+/// Requests for objects that are no members have no group to go to.
+#[test]
+fn a_server_sheds_its_other_objects_only_if_it_is_told_to() {
+    if !can_run() {
+        return;
+    }
+    let balancer = balancer();
+    let mut manager = manager(&balancer);
+    let mut server = server(&balancer, "a");
+    let group = join(&mut server, "a", "g", "others");
+    // In each group somebody always serves, so there must be somebody else.
+    let other = Server::start("b", &[]);
+    let added = manager.ask(&format!("add_member {group} b {}", other.peer()));
+    assert_eq!(added, group);
+    let sessions = server.sessions().to_owned();
+    let mut client = Client::start(&sessions, &[]);
+    assert_eq!(client.ask("open x"), "open");
+    assert_eq!(manager.ask("enable_alert a"), "ok");
+    eventually("the server knows", || server.ask("alerted a") == "yes");
+    assert_eq!(
+        client.ask("session who"),
+        "error TRANSIENT 0x0 COMPLETED_NO"
+    );
+    assert_eq!(client.ask("non_existent"), "no");
+    assert_eq!(manager.ask("disable_alert a"), "ok");
+    eventually("the server knows", || server.ask("alerted a") == "no");
+    assert_eq!(client.ask("session who"), "a/x");
+}
+
+/// Every operation of the service's IDL, by stubs that JacORB made of it.
+#[test]
+fn an_application_uses_every_operation_of_the_load_manager() {
+    if !can_run() {
+        return;
+    }
+    let balancer = balancer();
+    let mut manager = manager(&balancer);
+    let mut ask = |line: String| manager.ask(&line);
+    let invalid = "error IDL:omg.org/PortableGroup/InvalidProperty:1.0";
+    for prefix in ["tao.lb", "omg.org"] {
+        let id = format!("is_a IDL:{prefix}/CosLoadBalancing/LoadManager:1.0");
+        assert_eq!(ask(id), "yes");
+    }
+
+    // Properties at three levels: that of the group counts most, then its type's.
+    let least = "strategy=LeastLoaded:CriticalThreshold=10.0:PerBalanceLoad=1.0";
+    assert_eq!(ask(format!("set_default_properties {least}")), "ok");
+    let text = "StrategyInfo=LeastLoaded:CriticalThreshold=10.0:PerBalanceLoad=1.0";
+    // The manager adds a reference of the strategy.
+    let defaults = ask("get_default_properties".into());
+    assert!(
+        defaults.starts_with(text) && defaults.contains(" Strategy=IOR:"),
+        "{defaults}"
+    );
+    assert_eq!(
+        ask(format!("set_type_properties {PEER} strategy=Random")),
+        "ok"
+    );
+    let of_type = ask(format!("get_type_properties {PEER}"));
+    assert!(of_type.starts_with("StrategyInfo=Random "), "{of_type}");
+    let group = ask(format!(
+        "create_object {PEER} style=0 org.evenkeel.GroupName=g"
+    ));
+    let of_group = ask(format!("get_properties {group}"));
+    assert!(of_group.contains("StrategyInfo=Random "), "{of_group}");
+    let dynamic = format!("set_properties_dynamically {group} strategy=RoundRobin");
+    assert_eq!(ask(dynamic), "ok");
+    let of_group = ask(format!("get_properties {group}"));
+    assert!(of_group.contains("StrategyInfo=RoundRobin "), "{of_group}");
+    let set = format!("set_properties_dynamically {group}");
+    for wrong in [
+        "Nonsense",
+        "LeastLoaded:Tolerance=0.5",
+        "LeastLoaded:Dampening=1.0",
+    ] {
+        let refused = ask(format!("{set} strategy={wrong}"));
+        assert!(refused.starts_with(invalid), "{wrong}: {refused}");
+    }
+    let unsupported = ask(format!("{set} no.such.property=1"));
+    let id = "error IDL:omg.org/PortableGroup/UnsupportedProperty:1.0 no.such.property";
+    assert_eq!(unsupported, id);
+    assert_eq!(
+        ask(format!("remove_type_properties {PEER} strategy=Random")),
+        "ok"
+    );
+    assert_eq!(ask(format!("get_type_properties {PEER}")), "");
+    assert_eq!(ask(format!("remove_default_properties {least}")), "ok");
+    assert_eq!(ask("get_default_properties".into()), "");
+
+    // The group and its members.
+    let id = ask(format!("get_object_group_id {group}"));
+    assert_eq!(ask(format!("get_object_group_ref_from_id {id}")), group);
+    assert_eq!(ask(format!("get_object_group_ref {group}")), group);
+    let named = format!("corbaloc:iiop:1.2@{}/group/g", balancer.corba());
+    assert_eq!(ask(format!("get_object_group_ref {named}")), group);
+    let servers = ["a", "b"].map(|name| Server::start(name, &[]));
+    for (server, at) in servers.iter().zip(["host1", "host2"]) {
+        let add = format!("add_member {group} {at} {}", server.peer());
+        assert_eq!(ask(add.clone()), group);
+        let again = "error IDL:omg.org/PortableGroup/MemberAlreadyPresent:1.0";
+        assert_eq!(ask(add), again);
+        assert_eq!(ask(format!("get_member_ref {group} {at}")), server.peer());
+        assert_eq!(ask(format!("groups_at_location {at}")), group);
+    }
+    let wrong = format!("add_member {group} host3 {}", servers[0].sessions());
+    assert_eq!(
+        ask(wrong),
+        "error IDL:omg.org/PortableGroup/ObjectNotAdded:1.0"
+    );
+    let nil = format!("add_member {group} host3 nil");
+    assert!(ask(nil).starts_with("error BAD_PARAM "));
+    assert_eq!(ask(format!("locations_of_members {group}")), "host1 host2");
+    let mut client = Client::start(&group, &[]);
+    assert_eq!(answers(&mut client, &group, 4), ["a", "a", "b", "b"]);
+
+    // Loads, and who measures them.
+    assert_eq!(ask("push_loads host1 0=0.5 77=3".into()), "ok");
+    assert_eq!(ask("get_loads host1".into()), "0=0.5 77=3.0");
+    let not_found = "error IDL:tao.lb/CosLoadBalancing/LocationNotFound:1.0";
+    assert_eq!(ask("get_loads nowhere".into()), not_found);
+    let monitor = ask("monitor host2 0=0.25".into());
+    let register = format!("register_load_monitor host2 {monitor}");
+    assert_eq!(ask(register.clone()), "ok");
+    let present = "error IDL:tao.lb/CosLoadBalancing/MonitorAlreadyPresent:1.0";
+    assert_eq!(ask(register), present);
+    assert_eq!(ask("get_load_monitor host2".into()), monitor);
+    assert_eq!(ask("remove_load_monitor host2".into()), "ok");
+    assert_eq!(ask("remove_load_monitor host2".into()), not_found);
+
+    // Alerts.
+    let alert = ask("alert".into());
+    let register = format!("register_load_alert host1 {alert}");
+    assert_eq!(ask(register.clone()), "ok");
+    let present = "error IDL:tao.lb/CosLoadBalancing/LoadAlertAlreadyPresent:1.0";
+    assert_eq!(ask(register), present);
+    assert_eq!(ask("get_load_alert host1".into()), alert);
+    assert_eq!(ask("enable_alert host1".into()), "ok");
+    eventually("the alert is enabled", || ask("alerted".into()) == "yes");
+    assert_eq!(ask("disable_alert host1".into()), "ok");
+    eventually("the alert is disabled", || ask("alerted".into()) == "no");
+    assert_eq!(ask("remove_load_alert host1".into()), "ok");
+    let not_found = "error IDL:tao.lb/CosLoadBalancing/LoadAlertNotFound:1.0";
+    for operation in [
+        "get_load_alert",
+        "enable_alert",
+        "disable_alert",
+        "remove_load_alert",
+    ] {
+        assert_eq!(
+            ask(format!("{operation} nowhere")),
+            not_found,
+            "{operation}"
+        );
+    }
+
+    assert_eq!(ask(format!("remove_member {group} host1")), group);
+    let gone = "error IDL:omg.org/PortableGroup/MemberNotFound:1.0";
+    assert_eq!(ask(format!("remove_member {group} host1")), gone);
+    assert_eq!(ask(format!("delete_object {group}")), "ok");
+    let gone = "error IDL:omg.org/PortableGroup/ObjectGroupNotFound:1.0";
+    assert_eq!(ask(format!("get_object_group_id {group}")), gone);
+}
+
+/// The service makes the members itself, by factories of JacORB's.
+#[test]
+fn the_service_makes_members_with_factories() {
+    if !can_run() {
+        return;
+    }
+    let balancer = balancer();
+    let mut manager = manager(&balancer);
+    let one = manager.ask("factory one");
+    let two = manager.ask("factory two");
+    let few = format!("create_object {PEER} style=1 initial=2 minimum=2 factories=host1@{one}");
+    let refused = "error IDL:omg.org/PortableGroup/CannotMeetCriteria:1.0";
+    assert_eq!(manager.ask(&few), refused);
+    let both = format!("factories=host1@{one},host2@{two}");
+    let create = format!("create_object {PEER} style=1 initial=2 minimum=1 {both}");
+    let group = manager.ask(&create);
+    assert!(group.starts_with("IOR:"), "{group}");
+    let locations = format!("locations_of_members {group}");
+    assert_eq!(manager.ask(&locations), "host1 host2");
+    let made = manager.ask("made");
+    let mut made: Vec<_> = made.split(' ').collect();
+    made.sort_unstable();
+    assert_eq!(made, ["one-1", "two-1"]);
+    // Criteria of a FactoryInfo go to its factory unchanged.
+    let criteria = manager.ask("criteria");
+    assert!(
+        criteria == "for=host1" || criteria == "for=host2",
+        "{criteria}"
+    );
+    let mut client = Client::start(&group, &[]);
+    assert_eq!(
+        answers(&mut client, &group, 4),
+        ["one-1", "one-1", "two-1", "two-1"]
+    );
+
+    assert_eq!(manager.ask(&format!("remove_member {group} host1")), group);
+    assert_eq!(manager.ask("deleted"), "one-1");
+    assert_eq!(answers(&mut client, &group, 2), ["two-1", "two-1"]);
+    let again = format!("create_member {group} host1 {PEER}");
+    assert_eq!(manager.ask(&again), group);
+    assert_eq!(answers(&mut client, &group, 2), ["one-2", "two-1"]);
+    assert_eq!(manager.ask(&format!("delete_object {group}")), "ok");
+    eventually("all are deleted", || {
+        manager.ask("deleted").split(' ').count() == 3
+    });
 }
