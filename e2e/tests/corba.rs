@@ -74,6 +74,10 @@ fn clients_of_a_group_are_sent_to_its_members_in_turn() {
         balancer.ctl(&format!("drain {name} {host}")).unwrap();
     }
     assert_eq!(lm.orb.forward(&group).unwrap(), object("host3"));
+    let seen = balancer.ctl("corba").unwrap();
+    for shown in [&*name, TYPE, "application", "host2", &group.to_string()] {
+        assert!(seen.contains(shown), "{shown} is missing in\n{seen}");
+    }
     lm.push_loads("host3", &[Load { id: 0, value: 0.5 }])
         .unwrap();
     let status = balancer.status();

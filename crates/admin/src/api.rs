@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router, middleware};
 use evenkeel_broker::status::{AgentStatus, BrokerStatus};
+use evenkeel_corba::status::CorbaStatus;
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy;
 use evenkeel_manager::status::{
@@ -47,6 +48,7 @@ pub(crate) fn router(sources: Arc<Sources>, guarded_by: Guard) -> Router {
         .route("/v1/clusters", get(clusters))
         .route("/v1/broker", get(broker))
         .route("/v1/agents", get(agents))
+        .route("/v1/corba", get(corba))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
@@ -346,6 +348,11 @@ async fn locations(State(sources): State<Arc<Sources>>) -> Json<Vec<LocationStat
 /// How it goes with the agents; `null` if there is no `[broker]`.
 async fn broker(State(sources): State<Arc<Sources>>) -> Json<Option<BrokerStatus>> {
     Json(sources.desk.status())
+}
+
+/// How it goes with the CORBA service; `null` if there is no `[corba]`.
+async fn corba(State(sources): State<Arc<Sources>>) -> Json<Option<CorbaStatus>> {
+    Json(sources.corba.status())
 }
 
 async fn agents(State(sources): State<Arc<Sources>>) -> Json<Vec<AgentStatus>> {

@@ -19,5 +19,6 @@ pub mod properties;
 pub mod question;
 pub mod relay;
 pub mod service;
+pub mod status;
 pub mod strategies;
 pub mod types;

@@ -190,6 +190,8 @@ pub enum CtlCommand {
         #[command(subcommand)]
         command: Option<AgentsCommand>,
     },
+    /// Show the CORBA service: object groups, their references and members, monitors, alerts
+    Corba,
     /// Force or suppress the load alert of a location, until told otherwise
     Alert {
         /// Name of the location

@@ -1,0 +1,234 @@
+//! How it goes with the CORBA service, for the admin API.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+
+use serde::{Deserialize, Serialize};
+
+use crate::directory::Entry;
+use crate::plane::Corba;
+use crate::properties::{Membership, PropertySet};
+use crate::service::LoadManager;
+use crate::service::state::{ObjectGroup, State};
+
+/// A word from a fixed set; owned only in clients, which read it from JSON.
+pub type Word = Cow<'static, str>;
+
+/// The CORBA service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CorbaStatus {
+    /// Where it listens; nowhere while it is switched off.
+    pub listen: Vec<SocketAddr>,
+    /// The load manager's reference, as in the IOR file.
+    pub reference: String,
+    /// Why the last change is not in the state file; `null` if it is.
+    pub state_problem: Option<String>,
+    /// Connections of clients and servers that are open.
+    pub connections: usize,
+    /// Requests, by whom they were for.
+    pub requests: BTreeMap<Word, u64>,
+    /// What became of requests that were relayed.
+    pub relayed: BTreeMap<Word, u64>,
+    /// Object groups, by id.
+    pub groups: Vec<ObjectGroupStatus>,
+    /// Load monitors, by location.
+    pub monitors: Vec<RegisteredStatus>,
+    /// Load alerts, by location.
+    pub alerts: Vec<AlertObjectStatus>,
+}
+
+/// An object group.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ObjectGroupStatus {
+    /// Its id, for ever.
+    pub id: u64,
+    /// What it is called elsewhere in the admin API.
+    pub name: String,
+    /// Repository id of its interface.
+    pub type_id: String,
+    /// Its reference, for clients.
+    pub reference: String,
+    /// Who makes its members: `application` or `infrastructure`.
+    pub membership: Word,
+    /// What is set, at which level, whether or not a stronger one counts.
+    pub properties: Vec<PropertyStatus>,
+    /// Its custom strategy.
+    pub custom_strategy: Option<CustomStatus>,
+    /// Requests that were not relayed, by how they were answered.
+    pub requests: BTreeMap<Word, u64>,
+    /// Its members, in the order in which they came.
+    pub members: Vec<MemberStatus>,
+}
+
+/// A property of a group.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PropertyStatus {
+    /// Its name.
+    pub name: String,
+    /// What its value means.
+    pub value: String,
+    /// Where it is set: `group`, `type` or `default`.
+    pub level: Word,
+}
+
+/// A strategy in another process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CustomStatus {
+    /// Its reference.
+    pub reference: String,
+    /// Whether it has answered the last time; its fallback decides while it does not.
+    pub answers: bool,
+    /// How often it has not answered in time.
+    pub silences: u64,
+    /// How often its answer could not be used.
+    pub unusable: u64,
+}
+
+/// A member of an object group. More about it is in the group of the same name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemberStatus {
+    /// Where it is, and its name.
+    pub location: String,
+    /// Where clients reach it.
+    pub reference: String,
+    /// Whether a factory has made it.
+    pub made: bool,
+}
+
+/// An object that is registered for a location.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RegisteredStatus {
+    /// The location.
+    pub location: String,
+    /// The object.
+    pub reference: String,
+}
+
+/// A load alert.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AlertObjectStatus {
+    /// The location.
+    pub location: String,
+    /// The object.
+    pub reference: String,
+    /// Whether it is to be on.
+    pub wanted: bool,
+    /// What it has acknowledged; `null` if nothing yet.
+    pub acknowledged: Option<bool>,
+    /// Why it has not acknowledged the last thing that it was told.
+    pub problem: Option<String>,
+}
+
+impl Corba {
+    /// How it goes; `None` if the service has never been switched on.
+    pub fn status(&self) -> Option<CorbaStatus> {
+        let service = self.load_manager()?;
+        let state = service.state();
+        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let (door, relayed) = (self.counters(), self.relayed());
+        let book = service.directory().load();
+        let groups = state.groups.iter().filter_map(|(id, group)| {
+            let entry = book.group(*id)?;
+            Some(group_status(&service, &state, group, entry))
+        });
+        let views = self.alerts().views();
+        let monitors = state.monitors.iter();
+        Some(CorbaStatus {
+            listen: self.local_addresses(),
+            reference: service.reference().to_string(),
+            state_problem: service.store_problem().map(|problem| problem.to_string()),
+            connections: self
+                .server()
+                .map_or(0, |server| server.counters().open.load(Ordering::Relaxed)),
+            requests: BTreeMap::from([
+                ("load_manager".into(), count(&door.manager)),
+                ("strategy".into(), count(&door.strategies)),
+                ("unknown".into(), count(&door.unknown)),
+            ]),
+            relayed: BTreeMap::from([
+                ("passed_on".into(), count(&relayed.requests)),
+                ("again".into(), count(&relayed.again)),
+                ("failed".into(), count(&relayed.failed)),
+                ("timeout".into(), count(&relayed.timeouts)),
+            ]),
+            groups: groups.collect(),
+            monitors: monitors
+                .map(|(location, monitor)| RegisteredStatus {
+                    location: location.clone(),
+                    reference: monitor.to_string(),
+                })
+                .collect(),
+            alerts: state
+                .alerts
+                .iter()
+                .map(|(location, alert)| {
+                    let view = views.iter().find(|view| view.location == *location);
+                    AlertObjectStatus {
+                        location: location.clone(),
+                        reference: alert.to_string(),
+                        wanted: view.is_some_and(|view| view.wanted),
+                        acknowledged: view.and_then(|view| view.acknowledged),
+                        problem: view.and_then(|view| view.problem.clone()),
+                    }
+                })
+                .collect(),
+        })
+    }
+}
+
+fn group_status(
+    service: &LoadManager,
+    state: &State,
+    group: &ObjectGroup,
+    entry: &Entry,
+) -> ObjectGroupStatus {
+    let levels: [(&'static str, &PropertySet); 3] = [
+        ("group", &group.properties),
+        ("type", state.of_type(&group.type_id)),
+        ("default", &state.defaults),
+    ];
+    let properties = levels.into_iter().flat_map(|(level, set)| {
+        set.describe().map(move |(name, value)| PropertyStatus {
+            name: name.into(),
+            value,
+            level: level.into(),
+        })
+    });
+    ObjectGroupStatus {
+        id: entry.id,
+        name: entry.name().to_string(),
+        type_id: group.type_id.clone(),
+        reference: service.group_reference(entry.id, group).to_string(),
+        membership: match state.effective(group).membership {
+            Membership::Application => "application".into(),
+            Membership::Infrastructure => "infrastructure".into(),
+        },
+        properties: properties.collect(),
+        custom_strategy: entry.custom.as_ref().map(|custom| {
+            let (silences, unusable) = custom.failures();
+            CustomStatus {
+                reference: custom.ior().to_string(),
+                answers: custom.answers(),
+                silences,
+                unusable,
+            }
+        }),
+        requests: entry
+            .counters
+            .totals()
+            .into_iter()
+            .map(|(answer, count)| (answer.name().into(), count))
+            .collect(),
+        members: group
+            .members
+            .iter()
+            .map(|member| MemberStatus {
+                location: member.location.clone(),
+                reference: member.reference.ior().to_string(),
+                made: member.made.is_some(),
+            })
+            .collect(),
+    }
+}
