@@ -6,6 +6,7 @@ use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::corba::free_address;
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
+use evenkeel_e2e::jacorb;
 use evenkeel_e2e::omniorb::{self, Client, Server};
 use evenkeel_e2e::process::Signal;
 use evenkeel_e2e::script::Script;
@@ -430,6 +431,31 @@ fn alerts_move_clients_and_lift_again() {
         }
         console.obey("disable_alert b");
         eventually("b knows", || b.ask("at b alerted") == "no");
+    }
+}
+
+#[test]
+fn alerts_move_clients_of_jacorb() {
+    if !omniorb::can_run() || !jacorb::can_run() {
+        return;
+    }
+    let service = Service::start("");
+    let mut console = service.console();
+    let (group, [mut a, _b]) = service.group(&mut console, ["a", "b"]);
+    for minor in 0..3 {
+        let version = format!("-Djacorb.giop_minor_version={minor}");
+        let mut bound = [(); 2].map(|()| jacorb::Client::start(&group, &[&version]));
+        let mut who = bound.each_mut().map(|client| client.ask("who"));
+        who.sort();
+        assert_eq!(who, ["a", "b"]);
+        console.obey("enable_alert a");
+        eventually("a knows", || a.ask("at a alerted") == "yes");
+        for client in &mut bound {
+            assert_eq!(client.ask("blob 300000"), "blob 300000");
+            assert_eq!(client.ask("who"), "b");
+        }
+        console.obey("disable_alert a");
+        eventually("a knows", || a.ask("at a alerted") == "no");
     }
 }
 
