@@ -144,6 +144,7 @@ pub(crate) fn shed(entry: &mut GroupEntry, alerted: &Alerted, now: Instant) {
     let follows = settings.adaptive && settings.granularity != Granularity::PerRequest;
     let concerned = follows && !alerted.is_empty();
     let at_one = |member: &Member| alerted.contains_key(member.location.name());
+    entry.sheds.clear();
     if !(concerned && members.iter().any(at_one)) {
         for member in members {
             if member.slot.has(Reason::Shedding) && !(follows && member.location.is_shut()) {
@@ -159,6 +160,7 @@ pub(crate) fn shed(entry: &mut GroupEntry, alerted: &Alerted, now: Instant) {
     let callers: Vec<_> = places.names.iter().map(caller).collect();
     let sheds = analyzer::shed(&settings.alert, &places.sites, &callers);
     let of_member = places.of_member;
+    entry.sheds = of_member.iter().map(|&place| sheds[place]).collect();
     for (member, &place) in members.iter().zip(&of_member) {
         // One that was told to shed takes clients again when it has heard otherwise.
         let opens = !sheds[place] && !member.location.is_shut();
@@ -189,13 +191,15 @@ pub(crate) fn tell(state: &State, alerted: &Alerted) {
         let bound = settings.granularity != Granularity::PerRequest;
         let on_demand = settings.granularity == Granularity::OnDemand;
         let moves = settings.adaptive && bound && (on_demand || settings.alert.move_sessions);
-        for member in entry.group.members() {
+        for (index, member) in entry.group.members().iter().enumerate() {
             let name: &str = member.location.name();
             if !alerted.contains_key(name) {
                 continue;
             }
             let there = there.entry(name).or_default();
-            let sheds = member.slot.has(Reason::Shedding);
+            // Not what its slot says: that waits for the server to be told.
+            let is_to = entry.sheds.get(index) == Some(&true);
+            let sheds = is_to && member.slot.has(Reason::Shedding);
             let pulses = settings.alert.pulses && entry.alerts.contains_key(name);
             there.sheds |= sheds && moves && !pulses;
             there.pulses |= pulses;

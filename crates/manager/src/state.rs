@@ -207,6 +207,9 @@ pub(crate) struct GroupEntry {
     pub alerts_raised: u64,
     /// When a member last took clients again that had sent them away.
     pub opened: Option<Instant>,
+    /// For each member of `group`, whether it is to send its clients away. Its slot may
+    /// still say so when it is not: as long as its server does not know.
+    pub sheds: Vec<bool>,
     /// Who was ejected.
     pub outliers: Outliers,
     /// Endpoints that left, the longest gone first.
@@ -426,6 +429,7 @@ impl State {
             alerts: old.map(|old| old.alerts.clone()).unwrap_or_default(),
             alerts_raised: old.map_or(0, |old| old.alerts_raised),
             opened: old.and_then(|old| old.opened),
+            sheds: Vec::new(),
             outliers: old.map(|old| old.outliers.clone()).unwrap_or_default(),
             departed,
             fresh: old.is_none(),
