@@ -27,9 +27,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 use evenkeel_config::{Corba as Settings, GroupConfig, MemberConfig};
 use evenkeel_giop::client::Client;
-use evenkeel_giop::context::CodeSetInfo;
 use evenkeel_giop::exception::{Completion, Kind, SystemException};
-use evenkeel_giop::ior::{IiopProfile, Ior, Tagged};
+use evenkeel_giop::ior::Ior;
 use evenkeel_manager::snapshot::GroupHandle;
 use evenkeel_manager::{ApplyError, Manager};
 use tokio::runtime::Handle;
@@ -241,21 +240,9 @@ impl LoadManager {
         self.reference_of(&type_id, MANAGER)
     }
 
-    /// The reference of an object group. It says code sets, so that clients settle on some
-    /// even if their requests are relayed.
+    /// The reference of an object group.
     pub fn group_reference(&self, id: u64, group: &ObjectGroup) -> Ior {
-        let address = self.address.load();
-        let profile = IiopProfile {
-            minor: 2,
-            host: address.host.clone(),
-            port: address.port,
-            object_key: Key::Group(id).to_bytes(),
-            components: vec![Tagged::code_sets(&CodeSetInfo::default())],
-        };
-        Ior {
-            type_id: group.type_id.clone(),
-            profiles: vec![profile.tagged()],
-        }
+        self.reference_of(&group.type_id, &Key::Group(id).to_bytes())
     }
 
     /// A reference to an object here with that key.
