@@ -198,7 +198,10 @@ fn fault_04_who_cannot_be_served_may_try_again() {
     let name = service.balancer.status()["groups"][0]["name"].clone();
     let name = name.as_str().unwrap();
     for at in ["a", "b"] {
-        service.balancer.ctl(&format!("maintenance {name} {at}")).unwrap();
+        service
+            .balancer
+            .ctl(&format!("maintenance {name} {at}"))
+            .unwrap();
     }
     let refused = service.manager.orb.forward(&group).unwrap_err();
     assert_eq!(refused, transient());
