@@ -132,6 +132,8 @@ enum Value {
 struct Entry {
     any: Any,
     value: Value,
+    /// How long `any` is in CDR.
+    size: usize,
 }
 
 /// The properties that are set at one level. All of them are valid.
@@ -145,6 +147,11 @@ impl PropertySet {
     pub const EMPTY: PropertySet = PropertySet {
         entries: BTreeMap::new(),
     };
+
+    /// About how many bytes were given for it.
+    pub fn size(&self) -> usize {
+        self.entries.values().map(|entry| entry.size).sum()
+    }
 
     /// Whether nothing is set.
     pub fn is_empty(&self) -> bool {
@@ -170,6 +177,7 @@ impl PropertySet {
             let entry = Entry {
                 any: property.val.clone(),
                 value: understand(id, property)?,
+                size: property.val.size(),
             };
             if set.entries.insert(id, entry).is_some() {
                 return Err(UserException::InvalidProperty(property.clone()));

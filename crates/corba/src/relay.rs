@@ -60,7 +60,8 @@ pub struct Settings {
     /// Longest message, in bytes.
     pub max_message: usize,
     /// Bytes of replies that have not come in full, with all fragments, over all connections
-    /// of a worker: the connection that would need more ends.
+    /// of a worker: the connection that would need more ends. As many bytes of requests may be
+    /// under way, which are kept to be sent again; one more gets TRANSIENT.
     pub max_held: usize,
     /// How long connecting to a member may take.
     pub connect_timeout: Duration,
@@ -120,6 +121,8 @@ pub struct Relay {
     clock: Clock,
     rng: RefCell<fastrand::Rng>,
     buffers: Rc<Buffers>,
+    /// Bytes of requests that are under way.
+    kept: Rc<Cell<usize>>,
     members: RefCell<HashMap<MemberId, Rc<Member>>>,
     pools: RefCell<HashMap<PoolKey, Rc<Pool>>>,
     next_client: Cell<u64>,
@@ -160,6 +163,7 @@ impl Relay {
             rng: RefCell::new(rng),
             buffers: Buffers::new(settings.max_held),
             settings,
+            kept: Rc::default(),
             members: RefCell::default(),
             pools: RefCell::default(),
             next_client: Cell::new(0),
@@ -371,6 +375,9 @@ impl Client {
         let job = Job::new(self, entry, message, request, out, now);
         if !settled {
             return relay.refuse(job, SystemException::new(Kind::CodesetIncompatible));
+        }
+        if relay.kept.get() > relay.settings.max_held {
+            return relay.refuse(job, locator::nobody());
         }
         let Some(custom) = &entry.custom else {
             return relay.dispatch(job, &message, request, now);

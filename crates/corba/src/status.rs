@@ -1,7 +1,7 @@
 //! How it goes with the CORBA service, for the admin API.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
@@ -134,6 +134,7 @@ impl Corba {
             Some(group_status(&service, &state, group, entry))
         });
         let views = self.alerts().views();
+        let views: HashMap<&str, _> = views.iter().map(|view| (&*view.location, view)).collect();
         let monitors = state.monitors.iter();
         Some(CorbaStatus {
             listen: self.local_addresses(),
@@ -164,7 +165,7 @@ impl Corba {
                 .alerts
                 .iter()
                 .map(|(location, alert)| {
-                    let view = views.iter().find(|view| view.location == *location);
+                    let view = views.get(&**location);
                     AlertObjectStatus {
                         location: location.clone(),
                         reference: alert.to_string(),

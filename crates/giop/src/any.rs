@@ -106,6 +106,13 @@ impl Any {
         })
     }
 
+    /// How many bytes it has in CDR, with its type.
+    pub fn size(&self) -> usize {
+        let mut writer = Writer::new(Endian::NATIVE);
+        self.write(&mut writer);
+        writer.bytes().len()
+    }
+
     /// Writes it.
     pub fn write(&self, writer: &mut Writer) {
         self.type_code.write(writer);

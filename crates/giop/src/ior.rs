@@ -89,6 +89,12 @@ impl Ior {
         }
     }
 
+    /// About how many bytes it has in CDR.
+    pub fn size(&self) -> usize {
+        let profiles = self.profiles.iter().map(|profile| profile.data.len() + 8);
+        self.type_id.len() + profiles.sum::<usize>()
+    }
+
     /// Whether it is nil: it refers to nothing.
     pub fn is_nil(&self) -> bool {
         self.profiles.is_empty()

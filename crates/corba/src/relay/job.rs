@@ -1,6 +1,8 @@
 //! A request on its way.
 
+use std::cell::Cell;
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_core::group::{Outcome, Ticket};
@@ -29,6 +31,7 @@ pub(super) struct Job {
     pub(super) message: Vec<u8>,
     /// Where its fragments were joined.
     pub(super) joints: Vec<usize>,
+    _kept: Kept,
     /// The member that has it.
     pub(super) bound: Option<(MemberId, Ticket)>,
     pub(super) tried: Tried,
@@ -64,6 +67,7 @@ impl Job {
             later: request.response_expected().then(|| out.later()),
             message: relay.copy(message.bytes),
             joints: message.joints.to_vec(),
+            _kept: Kept::new(&relay.kept, message.bytes.len()),
             bound: None,
             tried: Tried::default(),
             attempts: 0,
@@ -83,6 +87,26 @@ impl Job {
     /// Whether nobody waits for an answer.
     pub(super) fn is_unwanted(&self) -> bool {
         self.later.as_ref().is_none_or(Later::is_gone)
+    }
+}
+
+/// The bytes of a request, counted until it ends.
+struct Kept {
+    all: Rc<Cell<usize>>,
+    bytes: usize,
+}
+
+impl Kept {
+    fn new(all: &Rc<Cell<usize>>, bytes: usize) -> Self {
+        all.set(all.get() + bytes);
+        let all = Rc::clone(all);
+        Kept { all, bytes }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.all.set(self.all.get().saturating_sub(self.bytes));
     }
 }
 

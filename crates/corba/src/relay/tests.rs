@@ -580,6 +580,47 @@ fn a_member_that_does_not_answer_in_time_is_given_up() {
 }
 
 #[test]
+fn requests_that_nobody_answers_are_not_kept_in_any_number() {
+    live(async {
+        let (one, first) = Object::start(1).await;
+        one.does.replace(Does::Hold);
+        let settings = Settings {
+            max_held: 4000,
+            ..Settings::default()
+        };
+        let house = House::new(&[reference_to(first, 2)], settings).await;
+        let key = Key::Group(1).to_bytes();
+        let body = [7; 1000];
+        let hang = async |stream: &mut TcpStream, id| {
+            let request = Request {
+                body: &body,
+                ..Request::new(id, Target::Key(&key), "hang")
+            };
+            let mut out = Vec::new();
+            request
+                .encode(Version::V1_2, Endian::Big, &mut out)
+                .unwrap();
+            stream.write_all(&out).await.unwrap();
+        };
+        let mut stream = TcpStream::connect(house.address).await.unwrap();
+        for id in 0..3 {
+            hang(&mut stream, id).await;
+        }
+        one.saw(3).await;
+        // One more is over the limit, whoever sends it.
+        let full = house.outgoing("ask").arguments(|to| to.write_raw(&body));
+        let refused = house.orb.call(&full).await;
+        let transient = SystemException::new(Kind::Transient);
+        assert_eq!(refused, Err(CallError::System(transient)));
+        assert_eq!(one.seen.borrow().len(), 3);
+        drop(stream);
+        one.saw(6).await;
+        one.does.replace(Does::Serve);
+        assert_eq!(house.ask(2.0).await, Ok((1, 2.0)));
+    });
+}
+
+#[test]
 fn cancelled_requests_are_cancelled_and_those_of_clients_that_go_too() {
     live(async {
         let (one, first) = Object::start(1).await;

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::LoadManager;
-use super::groups::{MOST_GROUPS, MOST_MEMBERS, location};
+use super::groups::{MOST_GROUPS, MOST_MEMBERS, check_type_id, location};
 use super::raise::Raise;
 use super::state::{GroupMember, Made, ObjectGroup};
 use crate::directory::Reference;
@@ -37,9 +37,7 @@ impl LoadManager {
         type_id: String,
         criteria: Properties,
     ) -> Result<(Ior, Any), Raise> {
-        if type_id.is_empty() {
-            return Err(Kind::BadParam.into());
-        }
+        check_type_id(&type_id)?;
         let properties = self.checked(&criteria, Place::Creation).await?;
         self.check_name(&criteria)?;
         let members = self.first_members(&type_id, &properties, &criteria).await?;
@@ -65,9 +63,9 @@ impl LoadManager {
                 info!(id, type_id = group.type_id, "object group created");
                 Ok((self.group_reference(id, &group), Any::new(&group.creation)))
             }
-            Err(error) => {
-                made.into_iter().for_each(|member| self.unmake(member));
-                Err(error)
+            Err(raise) => {
+                self.unmake_unless_changed(&raise, made);
+                Err(raise)
             }
         }
     }
@@ -240,9 +238,17 @@ impl LoadManager {
                 Ok(group)
             }
             Err(raise) => {
-                made.into_iter().for_each(|member| self.unmake(member));
+                self.unmake_unless_changed(&raise, made);
                 Err(raise)
             }
+        }
+    }
+
+    /// Has members deleted that could not join. Where the change counts, and only the state
+    /// file could not be written, they are in their group, and clients are sent to them.
+    fn unmake_unless_changed(&self, raise: &Raise, made: Vec<GroupMember>) {
+        if !raise.has_changed() {
+            made.into_iter().for_each(|member| self.unmake(member));
         }
     }
 

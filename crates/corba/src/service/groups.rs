@@ -27,6 +27,9 @@ pub(super) const MOST_MEMBERS: usize = 10_000;
 /// Longest location, in bytes of its text.
 const LONGEST_LOCATION: usize = 1024;
 
+/// Longest repository id, in bytes.
+const LONGEST_TYPE_ID: usize = 1024;
+
 /// The text of a location: what it is called everywhere else. One without any component
 /// names nothing, and control characters would end up in logs and terminals: BAD_PARAM.
 pub(super) fn location(name: &Name) -> Result<String, Raise> {
@@ -39,6 +42,16 @@ pub(super) fn location(name: &Name) -> Result<String, Raise> {
 }
 
 /// The name of a location.
+/// Checks the repository id of a type that is told for the first time: people read it, and
+/// it is kept.
+pub(super) fn check_type_id(type_id: &str) -> Result<(), Raise> {
+    let bad = type_id.is_empty() || type_id.len() > LONGEST_TYPE_ID;
+    match bad || type_id.contains(char::is_control) {
+        true => Err(Kind::BadParam.into()),
+        false => Ok(()),
+    }
+}
+
 fn name_of(location: &str) -> Result<Name, Raise> {
     // It was made of one.
     location.parse().map_err(|_| Kind::Internal.into())
@@ -143,13 +156,15 @@ impl LoadManager {
     /// circles.
     fn is_group_of_ours(&self, member: &Ior) -> bool {
         let state = self.state();
-        let port = self.address().port;
+        let address = self.address();
         let mut here = member
             .iiop_profiles()
-            .filter(|profile| profile.port == port);
+            .filter(|profile| profile.port == address.port);
         here.any(|profile| {
             let key = Key::parse(&profile.object_key);
             key.is_some_and(|key| match key {
+                // One that is created later, too.
+                _ if profile.host == address.host => true,
                 Key::Group(id) => state.groups.contains_key(&id),
                 Key::GroupName(_) => self.directory().load().find(key).is_some(),
                 Key::Manager | Key::Strategy(_) => true,

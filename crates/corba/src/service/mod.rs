@@ -32,7 +32,7 @@ use evenkeel_giop::ior::Ior;
 use evenkeel_manager::snapshot::GroupHandle;
 use evenkeel_manager::{ApplyError, Manager};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use crate::call::{Call, Outcome};
@@ -47,6 +47,17 @@ use store::Store;
 
 /// Who owns the groups, in the manager's words.
 pub const OWNER: &str = "corba";
+
+/// Room for calls that are being carried out, in KiB: arguments are kept while objects of the
+/// application are asked, and that goes on when the caller has left.
+const MOST_CALLED: usize = 64 << 10;
+
+/// What a call takes of it at least.
+const LEAST_CALLED: usize = 4;
+
+/// Most that is kept, by [`State::size`]: well below what can be read back from the file,
+/// where references take twice as much.
+const MOST_KEPT: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
 
 /// Where references say that the load manager is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +79,8 @@ pub struct LoadManager {
     settings: ArcSwap<Settings>,
     address: ArcSwap<Address>,
     store: Store,
+    /// Room for calls that are being carried out, in KiB.
+    room: Arc<Semaphore>,
     /// What pings have found out.
     gone: liveness::Gone,
     owned: Mutex<Owned>,
@@ -135,6 +148,7 @@ impl LoadManager {
             settings: ArcSwap::new(settings),
             address: ArcSwap::from_pointee(address),
             store,
+            room: Arc::new(Semaphore::new(MOST_CALLED)),
             gone: liveness::Gone::default(),
             owned: Mutex::new(Owned {
                 state: Arc::clone(&state),
@@ -178,13 +192,24 @@ impl LoadManager {
     }
 
     /// Carries out a call in the service's runtime, whether or not somebody waits for it
-    /// to the end.
+    /// to the end. While too much is being carried out the outcome is TRANSIENT.
     pub fn invoke(self: &Arc<Self>, call: Call) -> impl Future<Output = Outcome> + Send + use<> {
-        let this = Arc::clone(self);
+        let (this, room) = (Arc::clone(self), self.room_for(&call));
         finished(self.runtime.spawn(async move {
+            let Some(_room) = room else {
+                return full();
+            };
             let results = this.dispatch(&call).await;
             this.outcome(&call, results)
         }))
+    }
+
+    /// Room for a call; `None` if there is none.
+    fn room_for(&self, call: &Call) -> Option<OwnedSemaphorePermit> {
+        let needed = (call.body.len() >> 10).saturating_add(LEAST_CALLED);
+        // The largest ones are carried out one by one.
+        let needed = needed.min(MOST_CALLED) as u32;
+        Arc::clone(&self.room).try_acquire_many_owned(needed).ok()
     }
 
     fn outcome(&self, call: &Call, results: Result<Vec<u8>, Raise>) -> Outcome {
@@ -265,6 +290,14 @@ impl LoadManager {
             let mut owned = self.lock();
             let mut next = (*owned.state).clone();
             let value = change(&mut next)?;
+            let size = next.size();
+            if size > MOST_KEPT && size > owned.state.size() {
+                tracing::warn!(
+                    "object groups stay as they were: no more than {MOST_KEPT} bytes of references \
+                     and properties are kept; remove what is not needed"
+                );
+                return Err(Kind::NoResources.into());
+            }
             let next = Arc::new(next);
             self.publish(&mut owned, Arc::clone(&next))
                 .map_err(|error| {
@@ -389,6 +422,11 @@ fn config_of(id: u64, group: &ObjectGroup, state: &State, settings: &Settings) -
     let alert = &mut config.settings.alert;
     alert.pulses = alert.move_share < 1.0;
     config
+}
+
+/// The outcome of a call for which there is no room.
+fn full() -> Outcome {
+    Outcome::System(SystemException::new(Kind::Transient))
 }
 
 /// The outcome of a call that is being carried out.

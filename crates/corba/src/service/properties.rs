@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::LoadManager;
-use super::groups::may_be_alive;
+use super::groups::{check_type_id, may_be_alive};
 use super::raise::Raise;
 use super::state::State;
 use crate::exceptions::UserException;
@@ -49,6 +49,7 @@ impl LoadManager {
         type_id: String,
         given: &Properties,
     ) -> Result<(), Raise> {
+        check_type_id(&type_id)?;
         let set = self.checked(given, Place::Type).await?;
         let of = type_id.clone();
         self.change(|state| {

@@ -1,7 +1,7 @@
 //! Why an operation has no results.
 
 use evenkeel_giop::cdr::CdrError;
-use evenkeel_giop::exception::{Kind, SystemException};
+use evenkeel_giop::exception::{Completion, Kind, SystemException};
 
 use crate::call::{Call, Outcome};
 use crate::exceptions::UserException;
@@ -32,6 +32,11 @@ impl From<CdrError> for Raise {
 }
 
 impl Raise {
+    /// Whether what was to be changed has changed all the same.
+    pub fn has_changed(&self) -> bool {
+        matches!(self, Raise::System(exception) if exception.completed == Completion::Yes)
+    }
+
     /// As the answer to `call`, where ids of `CosLoadBalancing` have that prefix.
     pub fn answer(&self, call: &Call, prefix: &str) -> Outcome {
         match self {

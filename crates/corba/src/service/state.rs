@@ -72,6 +72,17 @@ impl PartialEq for GroupMember {
 }
 
 impl ObjectGroup {
+    /// As [`State::size`].
+    pub fn size(&self) -> usize {
+        let member = |member: &GroupMember| {
+            let made = member.made.as_ref();
+            let made = made.map_or(0, |made| made.factory.size() + made.creation.size());
+            member.location.len() + member.reference.ior().size() + made
+        };
+        let members: usize = self.members.iter().map(member).sum();
+        self.type_id.len() + self.properties.size() + members
+    }
+
     /// The member at a location.
     pub fn member(&self, location: &str) -> Option<&GroupMember> {
         self.members.iter().find(|m| m.location == location)
@@ -79,6 +90,15 @@ impl ObjectGroup {
 }
 
 impl State {
+    /// About how many bytes it keeps: what was given, without what it takes to hold it.
+    pub fn size(&self) -> usize {
+        let registered = self.monitors.iter().chain(&self.alerts);
+        let registered = registered.map(|(at, ior)| at.len() + ior.size());
+        let types = self.types.iter().map(|(id, set)| id.len() + set.size());
+        let groups = self.groups.values().map(|group| group.size());
+        registered.chain(types).chain(groups).sum::<usize>() + self.defaults.size()
+    }
+
     /// The group with this id.
     pub fn group(&self, id: u64) -> Result<&Arc<ObjectGroup>, UserException> {
         let group = self.groups.get(&id);

@@ -14,7 +14,7 @@ use evenkeel_giop::ior::Ior;
 
 use super::groups::not_nil;
 use super::raise::Raise;
-use super::{LoadManager, finished};
+use super::{LoadManager, finished, full};
 use crate::call::{Call, Outcome};
 use crate::exceptions::UserException;
 use crate::interfaces::Interface;
@@ -39,7 +39,11 @@ impl LoadManager {
         call: Call,
     ) -> impl Future<Output = Outcome> + Send + use<> {
         let (this, key) = (Arc::clone(self), Key::Strategy(level).to_bytes());
+        let room = self.room_for(&call);
         finished(self.runtime.spawn(async move {
+            let Some(_room) = room else {
+                return full();
+            };
             let results = match Key::parse(&key) {
                 Some(Key::Strategy(level)) => this.call_strategy(level, &call),
                 _ => Err(Kind::Internal.into()),

@@ -8,12 +8,12 @@ use evenkeel_core::time::Clock;
 use evenkeel_giop::any::{Any, Idl};
 use evenkeel_giop::cdr::{Endian, Reader, Writer};
 use evenkeel_giop::client::{self, Client};
-use evenkeel_giop::exception::{Kind, SystemException};
+use evenkeel_giop::exception::{Completion, Kind, SystemException};
 use evenkeel_giop::ior::{IiopProfile, Ior};
 use evenkeel_giop::message::Version;
 use evenkeel_manager::{AlertSetting, Manager};
 
-use super::{Address, LoadManager, Parts, store};
+use super::{Address, LoadManager, MOST_CALLED, Parts, store};
 use crate::call::{Call, Outcome};
 use crate::directory::Directory;
 use crate::exceptions::UserException;
@@ -257,6 +257,10 @@ async fn what_cannot_be_a_member_is_refused() {
     );
     let itself = add(at("a"), group.clone()).await;
     assert_eq!(raised(itself), UserException::ObjectNotAdded);
+    // The next group could be one in which this one is: clients would go in circles.
+    let next = Key::Group(lm.state().next_group).to_bytes();
+    let later = add(at("a"), lm.reference_of(TYPE, &next)).await;
+    assert_eq!(raised(later), UserException::ObjectNotAdded);
 
     // Nobody listens there: it can be asked nothing.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -719,6 +723,65 @@ async fn strategies_refuse_what_makes_no_sense() {
     assert_eq!(gone, system(Kind::ObjectNotExist));
     let nonsense = ask(&lm, Level::Default, "next", args!()).await;
     assert_eq!(nonsense, system(Kind::BadOperation));
+}
+
+#[tokio::test]
+async fn while_too_much_is_carried_out_clients_are_told_to_try_again() {
+    let lm = start(settings()).await;
+    let all = Arc::clone(&lm.room)
+        .try_acquire_many_owned(MOST_CALLED as u32)
+        .unwrap();
+    let refused = call(&lm, "_non_existent", args!()).await;
+    assert_eq!(refused, system(Kind::Transient));
+    let refused = ask(&lm, Level::Default, "_get_name", args!()).await;
+    assert_eq!(refused, system(Kind::Transient));
+    drop(all);
+    assert!(!result::<bool>(call(&lm, "_non_existent", args!()).await));
+    assert_eq!(lm.room.available_permits(), MOST_CALLED);
+}
+
+#[tokio::test]
+async fn no_more_is_kept_than_can_be_read_back() {
+    let lm = start(settings()).await;
+    let large = |host: &str| Ior::iiop(TYPE, host, 4711, &[7; 400 << 10]);
+    let (group, _) = group(&lm).await;
+    let add = async |host: &str| {
+        let member = args!(group, at(host), large(host));
+        call(&lm, "add_member", member).await
+    };
+    result::<Ior>(add("a").await);
+    let alert = args!(at("a"), large("b"));
+    let registered = call(&lm, "register_load_alert", alert).await;
+    assert_eq!(registered, Outcome::Reply(Vec::new()));
+    assert_eq!(add("c").await, system(Kind::NoResources));
+    assert_eq!(
+        lm.state().size(),
+        lm.group_of(&group).unwrap().1.size() + 1 + large("b").size()
+    );
+    result::<Ior>(call(&lm, "remove_member", args!(group, at("a"))).await);
+    result::<Ior>(add("c").await);
+    // Properties count, too.
+    let custom = Property::new(
+        "org.omg.CosLoadBalancing.CustomStrategy",
+        &Ior {
+            type_id: "IDL:tao.lb/CosLoadBalancing/Strategy:1.0".into(),
+            ..large("d")
+        },
+    );
+    let set = call(&lm, "set_default_properties", args!(vec![custom])).await;
+    assert_eq!(set, system(Kind::NoResources));
+}
+
+#[tokio::test]
+async fn ids_of_types_are_for_people_to_read() {
+    let lm = start(settings()).await;
+    for wrong in ["", "IDL:\u{1b}[2J:1.0", "IDL:a\n:1.0", &"x".repeat(2000)] {
+        let wrong = wrong.to_owned();
+        let created = call(&lm, "create_object", args!(wrong, by_hand())).await;
+        assert_eq!(created, system(Kind::BadParam), "{wrong:?}");
+        let set = call(&lm, "set_type_properties", args!(wrong, by_hand())).await;
+        assert_eq!(set, system(Kind::BadParam), "{wrong:?}");
+    }
 }
 
 mod members;

@@ -106,6 +106,30 @@ async fn factories_make_the_first_members_or_there_is_no_group() {
 }
 
 #[tokio::test]
+async fn members_are_not_deleted_when_only_the_state_file_fails() {
+    let nowhere = Settings {
+        state_file: Some("/nonexistent/evenkeel/state.json".into()),
+        ..settings()
+    };
+    let (lm, peer) = (start(nowhere).await, Peer::start());
+    let said = SystemException::new(Kind::PersistStore).completed(Completion::Yes);
+    let criteria = vec![factories(&peer, &["a", "b", "c"])];
+    let outcome = call(&lm, "create_object", args!(TYPE.to_owned(), criteria)).await;
+    assert_eq!(outcome, Outcome::System(said));
+    assert_eq!(places(&lm), ["a", "b"]);
+    let id = *lm.state().groups.keys().next().unwrap();
+    let group = lm.reference_of(TYPE, &Key::Group(id).to_bytes());
+    // What the factory were asked to delete, it would be asked before this.
+    let made = args!(group, at("c"), TYPE.to_owned(), Properties::new());
+    let outcome = call(&lm, "create_member", made).await;
+    assert_eq!(outcome, Outcome::System(said));
+    assert_eq!(places(&lm), ["a", "b", "c"]);
+    let removed = call(&lm, "remove_member", args!(group, at("x"))).await;
+    assert_eq!(raised(removed), UserException::MemberNotFound);
+    assert_eq!(peer.doings().there.len(), 3);
+}
+
+#[tokio::test]
 async fn a_member_that_is_removed_or_gone_is_replaced() {
     let lm = start(Settings {
         liveness: Some(Duration::from_millis(10)),
