@@ -146,6 +146,8 @@ pub struct Client {
     /// The code sets that the client has settled on. What its bytes mean must not change on
     /// the way, so it shares connections only with clients of the same ones.
     code_sets: Option<CodeSets>,
+    /// Each of its requests that is under way has one, too.
+    jobs: Rc<()>,
 }
 
 impl Relay {
@@ -193,6 +195,7 @@ impl Relay {
             id,
             address,
             code_sets: None,
+            jobs: Rc::default(),
         }
     }
 
@@ -395,13 +398,21 @@ impl Client {
 
     /// The client does not wait for the answer to this request any more.
     pub fn cancel(&self, request_id: u32) {
-        self.relay.cancel(self.id, Some(request_id));
+        self.leave(Some(request_id));
+    }
+
+    /// Looking for its requests among those of all is for those who have some: others come
+    /// and go, and may send any number of cancels.
+    fn leave(&self, request_id: Option<u32>) {
+        if Rc::strong_count(&self.jobs) > 1 {
+            self.relay.cancel(self.id, request_id);
+        }
     }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.relay.cancel(self.id, None);
+        self.leave(None);
     }
 }
 

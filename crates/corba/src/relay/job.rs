@@ -32,6 +32,7 @@ pub(super) struct Job {
     /// Where its fragments were joined.
     pub(super) joints: Vec<usize>,
     _kept: Kept,
+    _of_client: Rc<()>,
     /// The member that has it.
     pub(super) bound: Option<(MemberId, Ticket)>,
     pub(super) tried: Tried,
@@ -68,6 +69,7 @@ impl Job {
             message: relay.copy(message.bytes),
             joints: message.joints.to_vec(),
             _kept: Kept::new(&relay.kept, message.bytes.len()),
+            _of_client: Rc::clone(&client.jobs),
             bound: None,
             tried: Tried::default(),
             attempts: 0,

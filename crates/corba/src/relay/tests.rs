@@ -650,6 +650,48 @@ fn cancelled_requests_are_cancelled_and_those_of_clients_that_go_too() {
     });
 }
 
+#[test]
+fn nobody_cancels_the_requests_of_others() {
+    live(async {
+        let (one, first) = Object::start(1).await;
+        one.does.replace(Does::Hold);
+        let house = House::new(&[reference_to(first, 2)], Settings::default()).await;
+        let key = Key::Group(1).to_bytes();
+        let request = |id, operation| {
+            let request = Request::new(id, Target::Key(&key), operation);
+            let mut out = Vec::new();
+            request
+                .encode(Version::V1_2, Endian::Big, &mut out)
+                .unwrap();
+            out
+        };
+        let mut other = Vec::new();
+        let cancel = Content::CancelRequest { request_id: 77 };
+        cancel
+            .encode(Version::V1_2, Endian::Big, &mut other)
+            .unwrap();
+        let mut mine = TcpStream::connect(house.address).await.unwrap();
+        let mut theirs = TcpStream::connect(house.address).await.unwrap();
+        mine.write_all(&request(77, "mine")).await.unwrap();
+        one.saw(1).await;
+        // With none of its own, and with one.
+        theirs.write_all(&other).await.unwrap();
+        theirs.write_all(&request(78, "theirs")).await.unwrap();
+        theirs.write_all(&other).await.unwrap();
+        theirs.write_all(&request(79, "again")).await.unwrap();
+        one.saw(3).await;
+        assert_eq!(*one.seen.borrow(), ["mine", "theirs", "again"]);
+        assert_eq!(house.in_flight(), 3);
+        drop(theirs);
+        one.saw(5).await;
+        assert_eq!(house.in_flight(), 1);
+        mine.write_all(&other).await.unwrap();
+        one.saw(6).await;
+        assert_eq!(one.seen.borrow()[3..], ["cancel", "cancel", "cancel"]);
+        assert_eq!(house.in_flight(), 0);
+    });
+}
+
 /// Sends a request with these contexts and waits for the reply, which must have its id.
 async fn send(stream: &mut TcpStream, id: u32, contexts: &[ServiceContext<'_>]) -> ReplyStatus {
     let key = Key::Group(1).to_bytes();
