@@ -434,6 +434,43 @@ fn alerts_move_clients_and_lift_again() {
     }
 }
 
+/// On demand, but not by the load: again after a fixed interval.
+#[test]
+fn clients_are_rebound_at_a_fixed_interval() {
+    if !omniorb::can_run() {
+        return;
+    }
+    let service = Service::start("");
+    let mut console = service.console();
+    let group = console.ask(&format!(
+        "create_object {PEER} membership=0 org.evenkeel.Granularity:string=on_demand \
+         org.evenkeel.Adaptive:boolean=false org.evenkeel.RebindInterval:float=1"
+    ));
+    let _servers = ["a", "b"].map(|name| {
+        let mut server = service.server(name, &[]);
+        server.join(name, &group);
+        server
+    });
+    let mut bound: Vec<_> = (0..4)
+        .map(|_| Client::repeat(&group, "who", &["--rate", "50"]))
+        .collect();
+    // Where the first one was, and where it went again and again.
+    let first = bound[0].line();
+    assert!(["bound a", "bound b"].contains(&&*first), "{first}");
+    for turn in 0..4 {
+        let (here, there) = match (first == "bound a") == (turn % 2 == 0) {
+            true => ("bound a", "bound b"),
+            false => ("bound b", "bound a"),
+        };
+        assert_eq!(bound[0].line(), there, "not {here} any more");
+    }
+    for client in &mut bound {
+        let said = client.finish();
+        let words: Vec<_> = said.last().unwrap().split(' ').collect();
+        assert_eq!((words[0], words[2]), ("done", "0"), "{said:?}");
+    }
+}
+
 #[test]
 fn alerts_move_clients_of_jacorb() {
     if !omniorb::can_run() || !jacorb::can_run() {

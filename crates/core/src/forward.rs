@@ -206,6 +206,11 @@ impl Group {
         if location.has_pulse()
             && let Some(to) = departures.leave(client.load(), now)
         {
+            if departures.rebinds() {
+                // Nowhere until the strategy has chosen.
+                client.member.store(0, Ordering::Relaxed);
+                return None;
+            }
             return Some(Waits {
                 since: now,
                 to,

@@ -76,6 +76,15 @@ impl Default for GroupSettings {
     }
 }
 
+impl GroupSettings {
+    /// Whether clients that go to members themselves are called back at a fixed interval
+    /// ([`Group::rebind`]): on demand, not adaptive, with alerts as
+    /// [pulses](AlertSettings::pulses).
+    pub fn rebinds(&self) -> bool {
+        self.alert.pulses && !self.adaptive && self.granularity == Granularity::OnDemand
+    }
+}
+
 /// What the decision may know about the request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {

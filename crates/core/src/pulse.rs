@@ -64,6 +64,9 @@ const TRIES: u32 = 12;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
+/// A location where nobody has been told of its pulse for so long has nobody to tell.
+const DEAF: Duration = Duration::from_millis(100);
+
 /// The share of a location's load above which strangers are called, and how often at most.
 const STRANGE: f32 = 0.2;
 const CALL_INTERVAL: Duration = Duration::from_secs(60);
@@ -147,7 +150,17 @@ impl Group {
         self.state().control().step(self, shaping, threshold, now)
     }
 
-    /// Ends what [`Group::pulse`] has begun, if anything.
+    /// The same for groups that [rebind](crate::group::GroupSettings::rebinds) without looking
+    /// at loads. One location after the other, each once in
+    /// [`rebind_interval`](crate::group::GroupSettings::rebind_interval), has a pulse in
+    /// which half of those who are known to be there are bound anew, and elsewhere. If all
+    /// were, one location would always be empty, and clients that come to one just before its turn
+    /// would leave at once; with half, each is rebound about once in an interval.
+    pub fn rebind(&self, shaping: &Shaping, now: Instant) -> Vec<Raised> {
+        self.state().control().turn(self, shaping, now)
+    }
+
+    /// Ends what [`Group::pulse`] or [`Group::rebind`] has begun, if anything.
     pub fn end_pulses(&self) {
         if self.state().is_pulsing() {
             self.state().set_plan(None);
@@ -189,6 +202,84 @@ impl Pulses {
         } else if let State::Watching = self.state {
             self.judge(group, threshold, &places, &of_member, false, now);
         }
+        self.raised()
+    }
+
+    /// Ends the turn of one location, and begins that of the next.
+    fn turn(&mut self, group: &Group, shaping: &Shaping, now: Instant) -> Vec<Raised> {
+        let (places, of_member) = places(group, shaping, now);
+        self.read(&places);
+        let taking = places.iter().filter(|place| place.takes_traffic).count() as u32;
+        let between = group.settings().rebind_interval / taking.max(1);
+        if let State::Pulsing { since, plan, .. } = &self.state {
+            let took = now.since(*since);
+            for place in &places {
+                let others = taking - u32::from(place.takes_traffic);
+                let deaf = took >= DEAF && !place.location.is_shut();
+                if (others == 0 || deaf || took >= between.min(LONGEST))
+                    && let Some(departures) = plan.at(place.location)
+                {
+                    departures.end(now);
+                }
+            }
+            if plan.on().next().is_none() {
+                self.state = State::Settling { since: now };
+            }
+        }
+        if let State::Settling { since } = self.state
+            && now.since(since) > 2 * DEAF
+            && !places.iter().any(|place| place.location.is_shut())
+        {
+            // Nobody comes any more who was sent away before.
+            self.state = State::Watching;
+            group.state().set_plan(None);
+        }
+        let until = *self.until.get_or_insert(now.after(between));
+        let until = until.min(now.after(between));
+        self.until = Some(until);
+        if now >= until && !matches!(self.state, State::Pulsing { .. }) {
+            self.until = Some(until.after(between).max(now));
+            if let Some(plan) = self.next(group, &places, &of_member, now) {
+                self.begin(group, &places, plan, 0.0, now);
+            }
+        }
+        self.raised()
+    }
+
+    /// Rebinds clients of the location whose turn was longest ago.
+    fn next(
+        &mut self,
+        group: &Group,
+        places: &[Place<'_>],
+        of_member: &[usize],
+        now: Instant,
+    ) -> Option<Plan> {
+        let free = |place: &Place<'_>| {
+            place.takes_traffic && !place.location.is_shut() && !place.location.has_pulse()
+        };
+        let free = (0..places.len()).filter(|&index| free(&places[index]));
+        let free: Vec<usize> = free.collect();
+        if free.len() < 2 {
+            return None;
+        }
+        let called = |&index: &usize| {
+            let track = self.tracks.get(places[index].location.name());
+            track.and_then(|track| track.called)
+        };
+        let next = free.iter().copied().min_by_key(called)?;
+        let location = places[next].location;
+        self.tracks.get_mut(location.name())?.called = Some(now);
+        let there = group.members().iter().zip(of_member);
+        let ids = there.filter(|&(_, &place)| place == next);
+        let ids: Vec<MemberId> = ids.map(|(member, _)| member.id).collect();
+        let clients = group.state().clients();
+        let bound = clients.iter().filter_map(|client| client.member());
+        let bound = bound.filter(|id| ids.contains(id)).count();
+        let wanted = bound.div_ceil(2);
+        Some(Plan::rebinding(location, wanted as u32, *ids.first()?))
+    }
+
+    fn raised(&self) -> Vec<Raised> {
         match &self.state {
             State::Pulsing { plan, level, .. } => plan
                 .on()

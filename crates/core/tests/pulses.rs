@@ -42,6 +42,7 @@ fn sticky(members: usize, clients: Vec<Client>) -> Sticky {
             ..AlertSettings::default()
         },
         dies: None,
+        rebind_interval: None,
         length: Duration::from_secs(70),
     }
 }
@@ -190,5 +191,57 @@ fn clients_that_are_never_known_are_not_moved_for_ever() {
         let played = play(&sticky, seed);
         let unrest = unrest(&played, 200);
         assert!(unrest < 1.0, "seed {seed}: {unrest} a second");
+    }
+}
+
+/// Clients of a group that does not look at loads, over a hundred seconds.
+fn rebinding(members: usize, strangers: bool) -> Sticky {
+    let strategy = find("round_robin").expect("a strategy of the registry");
+    let clients = (0..12).map(|index| client(20.0 + 10.0 * index as f64, 0));
+    Sticky {
+        strategy: Values::defaults(strategy),
+        rebind_interval: Some(Duration::from_secs(10)),
+        strangers,
+        poisson: true,
+        length: Duration::from_secs(100),
+        ..sticky(members, clients.collect())
+    }
+}
+
+#[test]
+fn without_loads_clients_are_rebound_at_a_fixed_interval() {
+    for members in [2, 4] {
+        for seed in 0..10 {
+            let played = play(&rebinding(members, false), seed);
+            // One turn of each member in ten seconds.
+            let turns = 10 * members as u32;
+            assert!((turns - 2..=turns).contains(&played.rounds), "{played:?}");
+            let rebound: u32 = played.rebound.iter().sum();
+            let each = f64::from(rebound) / 12.0 / 10.0;
+            assert!((0.5..=1.1).contains(&each), "{each}: {:?}", played.rebound);
+            // The last to come stay, and so some are moved less often than others.
+            let moved = played.rebound.iter().filter(|&&times| times > 1).count();
+            assert!(moved >= 11, "{:?}", played.rebound);
+            assert!(played.most_sent_back <= 4, "{}", played.most_sent_back);
+            assert!(played.longest < ms(300), "{played:?}");
+            // Everybody was at the first, and nobody is left alone or out for long.
+            let late = &played.served[20..99];
+            for member in 0..members {
+                let idle = late.iter().filter(|served| served[member] == 0).count();
+                assert!(idle < late.len() / 4, "member {member}: {idle}");
+            }
+        }
+    }
+}
+
+#[test]
+fn strangers_are_rebound_too_and_with_one_member_nobody_is() {
+    let played = play(&rebinding(3, true), 1);
+    assert!(played.rebound.iter().all(|&times| times > 0), "{played:?}");
+    assert!(played.most_sent_back <= 4, "{played:?}");
+    for strangers in [false, true] {
+        let played = play(&rebinding(1, strangers), 1);
+        assert_eq!(played.rounds, 0);
+        assert!(played.sent_back.iter().all(|&count| count == 0));
     }
 }

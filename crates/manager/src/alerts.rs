@@ -44,6 +44,9 @@ pub(crate) type Alerted = HashMap<Arc<str>, Caller>;
 /// Brings the load alerts that a group raises up to date.
 pub(crate) fn raise(entry: &mut GroupEntry, now: Instant) {
     let settings = entry.group.settings();
+    if settings.rebinds() {
+        return pulse(entry, None, now);
+    }
     let own = entry.group.strategy().alert_threshold();
     let threshold = settings.alert.threshold.or(own);
     let Some(threshold) = threshold.filter(|_| settings.adaptive) else {
@@ -52,7 +55,7 @@ pub(crate) fn raise(entry: &mut GroupEntry, now: Instant) {
         return;
     };
     if settings.alert.pulses {
-        return pulse(entry, threshold, now);
+        return pulse(entry, Some(threshold), now);
     }
     entry.group.end_pulses();
     let Places { names, sites, .. } = places(entry, now, |member| {
@@ -88,11 +91,15 @@ pub(crate) fn raise(entry: &mut GroupEntry, now: Instant) {
     entry.alerts_raised += raised;
 }
 
-/// The same for a group whose alerts are pulses.
-fn pulse(entry: &mut GroupEntry, threshold: Threshold, now: Instant) {
+/// The same for a group whose alerts are pulses; without a threshold they come at a fixed
+/// interval.
+fn pulse(entry: &mut GroupEntry, threshold: Option<Threshold>, now: Instant) {
     let shaping = Shaping::of(&entry.config.strategy);
     let rounds = entry.group.pulses();
-    let raised = entry.group.pulse(&shaping, threshold, now);
+    let raised = match threshold {
+        Some(threshold) => entry.group.pulse(&shaping, threshold, now),
+        None => entry.group.rebind(&shaping, now),
+    };
     let new = entry.group.pulses() != rounds;
     let group = entry.group.name();
     let before = std::mem::take(&mut entry.alerts);
@@ -137,11 +144,12 @@ pub(crate) fn alerted(state: &State) -> Alerted {
 ///
 /// Nobody is bound to a member of a group with granularity per request: its strategy
 /// sees the load with every request, and half of the members all at once without any
-/// would be worse than the load. Where load does not count, alerts do not either.
+/// would be worse than the load. Where load does not count, alerts of others do not either.
 pub(crate) fn shed(entry: &mut GroupEntry, alerted: &Alerted, now: Instant) {
     let group = Arc::clone(&entry.group);
     let (settings, members) = (group.settings(), group.members());
-    let follows = settings.adaptive && settings.granularity != Granularity::PerRequest;
+    let follows =
+        settings.rebinds() || settings.adaptive && settings.granularity != Granularity::PerRequest;
     let concerned = follows && !alerted.is_empty();
     let at_one = |member: &Member| alerted.contains_key(member.location.name());
     entry.sheds.clear();
@@ -158,7 +166,13 @@ pub(crate) fn shed(entry: &mut GroupEntry, alerted: &Alerted, now: Instant) {
     let places = places(entry, now, |member| member.slot.has(Reason::Shedding));
     let caller = |name: &&Arc<str>| alerted.get(*name).copied();
     let callers: Vec<_> = places.names.iter().map(caller).collect();
-    let sheds = analyzer::shed(&settings.alert, &places.sites, &callers);
+    let sheds = match settings.rebinds() {
+        true => {
+            let own = |name: &&Arc<str>| entry.alerts.contains_key(*name);
+            places.names.iter().map(own).collect()
+        }
+        false => analyzer::shed(&settings.alert, &places.sites, &callers),
+    };
     let of_member = places.of_member;
     entry.sheds = of_member.iter().map(|&place| sheds[place]).collect();
     for (member, &place) in members.iter().zip(&of_member) {

@@ -710,6 +710,50 @@ async fn an_alert_says_why_and_an_administrator_has_the_last_word() {
     assert_eq!(sheds(&manager), ["10.0.0.3:80"]);
 }
 
+/// One location after the other, whatever the load, and only as long as somebody there
+/// sends clients away.
+#[tokio::test]
+async fn clients_that_reach_members_directly_are_called_at_a_fixed_interval() {
+    let (manager, _, _) = manager();
+    let mut config = config(&["10.0.0.1:80", "10.0.0.2:80"]);
+    let settings = &mut config.groups[0].settings;
+    settings.granularity = Granularity::OnDemand;
+    settings.adaptive = false;
+    settings.rebind_interval = Duration::from_secs(10);
+    settings.alert.pulses = true;
+    manager.apply(config.clone()).await.unwrap();
+    let locations = ["10.0.0.1", "10.0.0.2"].map(|name| manager.location(name).unwrap());
+    // Which servers are to send clients away, and which members are avoided.
+    let seen = |manager: &Manager, ms| {
+        manager.round_after(Duration::from_millis(ms));
+        let alerted = locations.each_ref().map(|location| location.is_alerted());
+        (alerted, sheds(manager))
+    };
+    let calm = ([false, false], vec![]);
+    assert_eq!(seen(&manager, 0), calm);
+    assert_eq!(seen(&manager, 4_000), calm);
+    let first = ([true, false], vec!["10.0.0.1:80".to_owned()]);
+    assert_eq!(seen(&manager, 5_500), first);
+    // The server is told, and so it goes on, until the longest time.
+    locations[0].set_shut(true);
+    assert_eq!(seen(&manager, 6_000), first);
+    assert_eq!(seen(&manager, 9_000), first);
+    // It has not acknowledged the end. The other one is needed, and its turn passes.
+    assert_eq!(seen(&manager, 11_000), ([false, false], first.1.clone()));
+    locations[0].set_shut(false);
+    assert_eq!(seen(&manager, 11_500), calm);
+    let second = ([false, true], vec!["10.0.0.2:80".to_owned()]);
+    assert_eq!(seen(&manager, 16_000), second);
+    // Nobody is there to be told.
+    assert_eq!(seen(&manager, 16_500), calm);
+    assert_eq!(seen(&manager, 21_000), first);
+    // Sessions stay where they are.
+    config.groups[0].settings.granularity = Granularity::PerSession;
+    manager.apply(config).await.unwrap();
+    assert_eq!(seen(&manager, 21_050), calm);
+    assert_eq!(seen(&manager, 60_000), calm);
+}
+
 /// The members of the first group that send their clients away.
 fn sheds(manager: &Manager) -> Vec<String> {
     let members = manager.status().groups.swap_remove(0).members.into_iter();

@@ -418,9 +418,10 @@ fn config_of(id: u64, group: &ObjectGroup, state: &State, settings: &Settings) -
         Some(name) => name,
         None => format!("{GROUP_PREFIX}{id}"),
     };
-    // A load alert is all or nothing here: a share of the clients leaves in a pulse.
-    let alert = &mut config.settings.alert;
-    alert.pulses = alert.move_share < 1.0;
+    // A load alert is all or nothing here: a share of the clients leaves in a pulse, and
+    // clients are rebound at a fixed interval in one.
+    let settings = &mut config.settings;
+    settings.alert.pulses = settings.alert.move_share < 1.0 || !settings.adaptive;
     config
 }
 

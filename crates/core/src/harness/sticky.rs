@@ -57,6 +57,8 @@ pub struct Sticky {
     /// A member that reports nothing more from this time on and answers nobody; its
     /// clients go back to the manager, which knows.
     pub dies: Option<(Duration, usize)>,
+    /// Clients are rebound so often, whatever the load.
+    pub rebind_interval: Option<Duration>,
     /// How long it takes.
     pub length: Duration,
 }
@@ -74,6 +76,8 @@ pub struct Played {
     pub most_sent_back: u32,
     /// Pulses.
     pub rounds: u32,
+    /// How often each client went from one member to another.
+    pub rebound: Vec<u32>,
 }
 
 impl Played {
@@ -169,12 +173,15 @@ impl<'a> Running<'a> {
             }
         };
         let members: Vec<Member> = (0..play.members).map(member).collect();
+        let defaults = GroupSettings::default();
         let settings = GroupSettings {
+            adaptive: play.rebind_interval.is_none(),
+            rebind_interval: play.rebind_interval.unwrap_or(defaults.rebind_interval),
             granularity: Granularity::OnDemand,
             load_id: LoadId::REQUESTS_PER_SECOND,
             load_max_age: play.report_interval * 3,
             alert: play.alert.clone(),
-            ..GroupSettings::default()
+            ..defaults
         };
         let strategy = (play.strategy.kind().build)(&play.strategy, &members);
         let mut running = Running {
@@ -191,7 +198,10 @@ impl<'a> Running<'a> {
             calling: vec![false; play.members],
             counts: vec![0; play.members],
             dead: vec![false; play.members],
-            played: Played::default(),
+            played: Played {
+                rebound: vec![0; play.clients.len()],
+                ..Played::default()
+            },
         };
         for (index, client) in play.clients.iter().enumerate() {
             let mut trail = Trail::default();
@@ -336,7 +346,10 @@ impl<'a> Running<'a> {
             }
             Err(_) => return,
         };
-        self.clients[client].member = Some(member);
+        let before = self.clients[client].member.replace(member);
+        if before.is_some_and(|before| before != member) {
+            self.played.rebound[client] += 1;
+        }
         self.message(Event::AtMember { client, member });
     }
 
@@ -345,10 +358,12 @@ impl<'a> Running<'a> {
         let now = self.now();
         let settings = self.group.settings();
         let threshold = settings.alert.threshold;
-        let Some(threshold) = threshold.or(self.group.strategy().alert_threshold()) else {
-            return;
+        let threshold = threshold.or(self.group.strategy().alert_threshold());
+        let raised = match threshold {
+            _ if settings.rebinds() => self.group.rebind(&self.shaping, now),
+            Some(threshold) => self.group.pulse(&self.shaping, threshold, now),
+            None => return,
         };
-        let raised = self.group.pulse(&self.shaping, threshold, now);
         for member in self.group.members() {
             let on = raised
                 .iter()

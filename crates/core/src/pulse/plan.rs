@@ -40,6 +40,8 @@ pub(crate) struct Departures {
     ended: AtomicU32,
     /// Nobody leaves: strangers are found to be clients of this member.
     roll_call: Option<MemberId>,
+    /// Whoever leaves goes where the strategy says.
+    rebinds: bool,
 }
 
 /// Clients that bring a load of `from` to `to` go to member `target`.
@@ -71,6 +73,32 @@ impl Plan {
                 moved_at: AtomicU32::new(0),
                 ended: AtomicU32::new(0),
                 roll_call: Some(member),
+                rebinds: false,
+            }],
+        }
+    }
+
+    /// So many of the clients of `location`, where `member` is, are bound anew. Nobody
+    /// knows how many strangers there are: for them it has no end.
+    pub(super) fn rebinding(location: &Arc<Location>, wanted: u32, member: MemberId) -> Plan {
+        let order = Order {
+            from: 0.0,
+            to: f32::INFINITY,
+            target: member,
+            wanted,
+            left: AtomicU32::new(0),
+        };
+        Plan {
+            departures: vec![Departures {
+                location: Arc::clone(location),
+                load: 0.0,
+                orders: vec![order],
+                wanted,
+                left: AtomicU32::new(0),
+                moved_at: AtomicU32::new(0),
+                ended: AtomicU32::new(0),
+                roll_call: None,
+                rebinds: true,
             }],
         }
     }
@@ -90,7 +118,8 @@ impl Plan {
     /// A stranger leaves whoever is to give somebody away.
     pub(crate) fn stranger(&self, now: Instant) -> Option<MemberId> {
         let mut on = self.departures.iter().filter(|d| d.location.has_pulse());
-        on.find_map(|departures| departures.leave_any(now))
+        let leave = |d: &Departures| (!d.rebinds).then(|| d.leave_any(now)).flatten();
+        on.find_map(leave)
     }
 
     pub(super) fn begin(&self) {
@@ -151,6 +180,11 @@ impl Departures {
             self.end(now);
         }
         Some(order.target)
+    }
+
+    /// Whether whoever leaves goes where the strategy says.
+    pub(crate) fn rebinds(&self) -> bool {
+        self.rebinds
     }
 
     /// No more clients are to leave.
@@ -427,6 +461,7 @@ fn assemble(
             moved_at: AtomicU32::new(0),
             ended: AtomicU32::new(0),
             roll_call: None,
+            rebinds: false,
         })
         .collect();
     (!departures.is_empty()).then_some(Plan { departures })
