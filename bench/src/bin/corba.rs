@@ -360,15 +360,15 @@ fn effectiveness(options: &Options) -> Result<()> {
             service.join(&mut server, &name, &group, None, Duration::from_millis(250))?;
             servers.push(server);
         }
-        // Started at the same time, so that chance says who is with whom.
-        let rates = [100, 50, 50, 100, 100, 50, 50, 100];
-        let clients: Vec<Client> = rates
-            .iter()
-            .map(|rate| {
-                let rate = rate.to_string();
-                Client::repeat(&group.to_string(), "is_prime 10007", &["--rate", &rate])
-            })
-            .collect();
+        // One after the other, so that round robin has the fast ones together.
+        let rates = [100, 50, 100, 50, 100, 50, 100, 50];
+        let mut clients = Vec::new();
+        for rate in rates {
+            let rate = rate.to_string();
+            let client = Client::repeat(&group.to_string(), "is_prime 10007", &["--rate", &rate]);
+            client.line();
+            clients.push(client);
+        }
         let start = Instant::now();
         let mut before: Vec<f64> = vec![0.0; MEMBERS];
         let mut at = 0.0;
