@@ -6,7 +6,9 @@
 //!   turns, all of them and then all the other way round; the figures to trust are the
 //!   medians of the rounds' ratios.
 //! - `effectiveness`: four members, four clients at 100 requests per second and four at 50,
-//!   bound per session and on demand (the same, figures 5 and 6).
+//!   bound per session and on demand (the same, figures 5 and 6). All begin under round
+//!   robin, which has the fast clients together; after five seconds the group gets the
+//!   strategy that is named.
 //! - `scalability`: throughput and latency for 1 to 16 clients and servers under
 //!   RoundRobin, Random and LeastLoaded (Balasubramanian, Schmidt, Dowdy and Othman,
 //!   "Evaluating the Performance of Middleware Load Balancing Strategies", 2004, figures 7
@@ -130,12 +132,8 @@ impl Service {
 
     /// A group with these properties.
     fn group(&self, strategy: &str, granularity: &str) -> Result<Ior> {
-        let info = StrategyInfo {
-            name: strategy.into(),
-            props: Properties::new(),
-        };
         let criteria = vec![
-            Property::new("org.omg.CosLoadBalancing.StrategyInfo", &info),
+            strategy_info(strategy),
             Property::new("org.evenkeel.Granularity", &granularity.to_owned()),
         ];
         let group = self.manager.create_group(TYPE, criteria);
@@ -169,6 +167,14 @@ impl Service {
             _ => Err(format!("{at} cannot join: {}", server.log()).into()),
         }
     }
+}
+
+fn strategy_info(strategy: &str) -> Property {
+    let info = StrategyInfo {
+        name: strategy.into(),
+        props: Properties::new(),
+    };
+    Property::new("org.omg.CosLoadBalancing.StrategyInfo", &info)
 }
 
 /// What a client that repeats an operation says at its end.
@@ -347,12 +353,14 @@ fn overhead(options: &Options) -> Result<()> {
 fn effectiveness(options: &Options) -> Result<()> {
     const MEMBERS: usize = 4;
     const STEP: Duration = Duration::from_millis(500);
+    /// When the group gets the strategy that is to help.
+    const CHANGE: Duration = Duration::from_secs(5);
     for (binding, strategy) in [
         ("per_session", "RoundRobin"),
         ("on_demand", "MinimumDispersion"),
     ] {
         let service = Service::start();
-        let group = service.group(strategy, binding)?;
+        let group = service.group("RoundRobin", binding)?;
         let mut servers = Vec::new();
         for member in 1..=MEMBERS {
             let name = format!("member{member}");
@@ -374,7 +382,14 @@ fn effectiveness(options: &Options) -> Result<()> {
         let mut at = 0.0;
         let mut csv = String::from("seconds,member,requests_per_s\n");
         let mut lines: Vec<Vec<(f64, f64)>> = vec![Vec::new(); MEMBERS];
+        let mut changed = None;
         while start.elapsed() < Duration::from_secs(options.watch) {
+            if changed.is_none() && start.elapsed() > CHANGE {
+                let properties = vec![strategy_info(strategy)];
+                let set = service.manager.set_properties(&group, &properties);
+                set.map_err(|error| format!("no other strategy: {error:?}"))?;
+                changed = Some(start.elapsed().as_secs_f64());
+            }
             sleep(STEP);
             let now = start.elapsed().as_secs_f64();
             for (member, server) in servers.iter_mut().enumerate() {
@@ -413,8 +428,8 @@ fn effectiveness(options: &Options) -> Result<()> {
             "effectiveness, {binding} ({strategy}): at the end {ends:.1?} requests per second; {}",
             match settled {
                 Some(step) => format!(
-                    "all within 5 % of 150 from {:.1} s to the end",
-                    lines[0][step].0
+                    "all within 5 % of 150 from {:.1} s after it got its strategy to the end",
+                    lines[0][step].0 - changed.unwrap_or_default()
                 ),
                 None => "not all within 5 % of 150".into(),
             }
@@ -461,7 +476,7 @@ fn scalability(options: &Options) -> Result<()> {
                 }
                 let group = group.to_string();
                 let mut running: Vec<Client> = (0..clients)
-                    .map(|_| Client::repeat(&group, "sleep 5", &["--warm", "20", "--latencies"]))
+                    .map(|_| Client::repeat(&group, "sleep 5", &["--warm", "2", "--latencies"]))
                     .collect();
                 sleep(Duration::from_secs_f64(options.point));
                 let turns: Result<Vec<Turn>> = running
