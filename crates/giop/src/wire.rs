@@ -112,9 +112,15 @@ impl Wire {
     pub fn send(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> io::Result<usize> {
         let before = self.sent;
         while let Some(rest) = out.get(self.sent..).filter(|rest| !rest.is_empty()) {
-            match Pin::new(&mut self.stream).poll_write(cx, rest)? {
-                Poll::Ready(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Poll::Ready(len) => self.sent += len,
+            match Pin::new(&mut self.stream).poll_write(cx, rest) {
+                // What was sent before it counts: the failure comes again with the next call.
+                Poll::Ready(Err(_) | Ok(0)) if self.sent > before => {
+                    cx.waker().wake_by_ref();
+                    return Ok(self.sent - before);
+                }
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(len)) => self.sent += len,
                 Poll::Pending => {
                     let sent = self.sent;
                     // What is sent makes room, so that limits are about what is not.
