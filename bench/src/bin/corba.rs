@@ -501,7 +501,7 @@ fn scalability(options: &Options) -> Result<()> {
                 rates.push((clients as f64, rate));
                 means.push((clients as f64, mean));
                 for (member, server) in servers.iter_mut().enumerate() {
-                    server.ask(&format!("at member{member}-{clients} leave 2000"));
+                    server.ask(&format!("at member{member}-{clients} leave 0"));
                 }
             }
             let last = rates.last().map_or(0.0, |(_, rate)| *rate);
