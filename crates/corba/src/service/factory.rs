@@ -98,44 +98,43 @@ impl LoadManager {
     }
 
     /// Has as many members made as `wanted`, if there are enough factories that work. All
-    /// that are needed are called at once, and others for those that fail.
+    /// that are needed are called at once, and others for those that fail. The members are in
+    /// the order of their factories, whoever was first.
     async fn make(
         &self,
         type_id: &str,
         factories: &[FactoryInfo],
         wanted: usize,
     ) -> Vec<GroupMember> {
-        let mut left = factories.iter();
-        let mut members = Vec::with_capacity(wanted);
+        let mut left = factories.iter().enumerate();
+        let mut members: Vec<(usize, GroupMember)> = Vec::with_capacity(wanted);
         while members.len() < wanted {
-            let next: Vec<FactoryInfo> = left
-                .by_ref()
-                .take(wanted - members.len())
-                .cloned()
-                .collect();
+            let next: Vec<_> = left.by_ref().take(wanted - members.len()).collect();
             if next.is_empty() {
                 break;
             }
             let mut calls = JoinSet::new();
-            for info in next {
+            for (index, info) in next {
                 let (client, type_id) = (self.client().clone(), type_id.to_owned());
+                let info = info.clone();
                 let deadline = Instant::now() + self.settings().call_timeout;
                 calls.spawn(async move {
                     let made = call_factory(&client, &info, &type_id, deadline).await;
-                    (info.the_location, made)
+                    (index, info.the_location, made)
                 });
             }
             while let Some(called) = calls.join_next().await {
                 match called {
-                    Ok((_, Ok(member))) => members.push(member),
-                    Ok((at, Err(raise))) => {
+                    Ok((index, _, Ok(member))) => members.push((index, member)),
+                    Ok((_, at, Err(raise))) => {
                         warn!(location = %at, type_id, "a factory has made no member: {raise}");
                     }
                     Err(error) => warn!("a factory could not be called: {error}"),
                 }
             }
         }
-        members
+        members.sort_by_key(|&(index, _)| index);
+        members.into_iter().map(|(_, member)| member).collect()
     }
 
     /// Deletes a group, and those of its members that factories have made.
