@@ -1,7 +1,6 @@
 //! Servers and clients of JacORB, as Maven Central has it: see `e2e/corba/jacorb`.
 
 use std::fs;
-use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -9,7 +8,7 @@ use std::time::SystemTime;
 
 use crate::built::built;
 use crate::process::{installed, program};
-use crate::script::Script;
+use crate::script::{Script, scripted};
 
 /// Whether what builds a program with JacORB, and runs it, is installed.
 pub fn can_run() -> bool {
@@ -97,23 +96,6 @@ impl Client {
     }
 }
 
-macro_rules! scripted {
-    ($program:ident, $field:tt) => {
-        impl Deref for $program {
-            type Target = Script;
-
-            fn deref(&self) -> &Script {
-                &self.$field
-            }
-        }
-
-        impl DerefMut for $program {
-            fn deref_mut(&mut self) -> &mut Script {
-                &mut self.$field
-            }
-        }
-    };
-}
 scripted!(Server, script);
 scripted!(Client, 0);
 scripted!(Manager, 0);

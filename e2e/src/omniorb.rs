@@ -1,13 +1,12 @@
 //! Servers and clients of omniORB, as its packages have it: see `e2e/corba/omniorb`.
 
-use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::built::built;
 use crate::process::{installed, program};
-use crate::script::Script;
+use crate::script::{Script, scripted};
 
 /// Whether omniORB, and what builds a program with it, are installed.
 pub fn can_run() -> bool {
@@ -107,23 +106,6 @@ impl Client {
     }
 }
 
-macro_rules! scripted {
-    ($program:ident, $field:tt) => {
-        impl Deref for $program {
-            type Target = Script;
-
-            fn deref(&self) -> &Script {
-                &self.$field
-            }
-        }
-
-        impl DerefMut for $program {
-            fn deref_mut(&mut self) -> &mut Script {
-                &mut self.$field
-            }
-        }
-    };
-}
 scripted!(Server, script);
 scripted!(Client, 0);
 

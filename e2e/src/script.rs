@@ -148,3 +148,23 @@ impl Drop for Script {
         }
     }
 }
+
+/// Makes a program of tests the [`Script`] that one of its fields is.
+macro_rules! scripted {
+    ($program:ident, $field:tt) => {
+        impl std::ops::Deref for $program {
+            type Target = $crate::script::Script;
+
+            fn deref(&self) -> &Self::Target {
+                &self.$field
+            }
+        }
+
+        impl std::ops::DerefMut for $program {
+            fn deref_mut(&mut self) -> &mut Self::Target {
+                &mut self.$field
+            }
+        }
+    };
+}
+pub(crate) use scripted;
