@@ -48,10 +48,19 @@ impl LoadId {
     pub const MEMORY_PRESSURE: LoadId = LoadId(23);
     /// Share of time, 0 to 1, in which some task waited for a disk.
     pub const IO_PRESSURE: LoadId = LoadId(24);
+    /// Interrupt and network work that a kernel has put off, in tasks per CPU.
+    pub const PENDING_WORK: LoadId = LoadId(25);
+    /// How full the fullest listen backlog is, 0 to 1.
+    pub const ACCEPT_QUEUE: LoadId = LoadId(26);
+    /// All that a kernel knows of its load in one number: tasks per CPU that run, wait, or
+    /// will soon (`evenkeel_kernel::loads` has the formula).
+    pub const COMPOSITE: LoadId = LoadId(27);
+    /// Time in seconds from a load query to its answer.
+    pub const ROUND_TRIP: LoadId = LoadId(28);
 }
 
 /// The loads that have a name.
-const NAMES: [(LoadId, &str); 14] = [
+const NAMES: [(LoadId, &str); 18] = [
     (LoadId::CPU, "cpu"),
     (LoadId::DISK, "disk"),
     (LoadId::MEMORY, "memory"),
@@ -66,6 +75,10 @@ const NAMES: [(LoadId, &str); 14] = [
     (LoadId::CPU_PRESSURE, "cpu_pressure"),
     (LoadId::MEMORY_PRESSURE, "memory_pressure"),
     (LoadId::IO_PRESSURE, "io_pressure"),
+    (LoadId::PENDING_WORK, "pending_work"),
+    (LoadId::ACCEPT_QUEUE, "accept_queue"),
+    (LoadId::COMPOSITE, "composite"),
+    (LoadId::ROUND_TRIP, "round_trip"),
 ];
 
 impl LoadId {
@@ -81,6 +94,7 @@ impl LoadId {
                 | LoadId::CPU_PRESSURE
                 | LoadId::MEMORY_PRESSURE
                 | LoadId::IO_PRESSURE
+                | LoadId::ACCEPT_QUEUE
         )
     }
 }

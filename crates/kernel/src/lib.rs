@@ -1,0 +1,11 @@
+//! The load of a back-end as its kernel knows it, read from outside.
+//!
+//! After Vaidyanathan, Jin, Narravula and Panda, *Accurate Load Monitoring for
+//! Cluster-based Web Data-Centers over RDMA-enabled Networks* (2005): the balancer reads
+//! kernel data at the moment of asking, and no process on the back-end has to be scheduled
+//! for it. A [`record`] is the one layout for all ways of reading, a [`query`] how it is
+//! asked for over UDP, and [`loads`] what two records say about the time between them.
+
+pub mod loads;
+pub mod query;
+pub mod record;

@@ -1,0 +1,175 @@
+//! What two load records say about the time between them.
+//!
+//! Counters become rates here, at the reader, so that every reader sees the time since *its*
+//! last reading. What is not available, or cannot be true, is left out.
+
+use evenkeel_core::load::LoadId;
+
+use crate::record::{Available, Base, FIXED, Port, Record};
+
+/// Packets that a CPU processes in one go before it looks at others (the weight of NAPI):
+/// a backlog as long as that counts as one task that waits.
+pub const PACKETS_PER_TASK: f64 = 64.0;
+
+/// What a record is compared with: the one before, from the same back-end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Before {
+    epoch: u64,
+    time_ns: u64,
+    busy_ns: u64,
+    pressure_ns: [u64; 3],
+}
+
+impl Before {
+    /// What is kept of a record until the next one.
+    pub fn new(base: &Base) -> Self {
+        Before {
+            epoch: base.epoch,
+            time_ns: base.time_ns,
+            busy_ns: base.totals.busy_ns,
+            pressure_ns: pressure(base),
+        }
+    }
+}
+
+fn pressure(base: &Base) -> [u64; 3] {
+    let pressure = &base.pressure;
+    [pressure.cpu_some, pressure.memory_some, pressure.io_some].map(|stall| stall.total_ns)
+}
+
+/// The loads of a back-end. All are 0 or more, and what could not be had is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Loads {
+    /// [`LoadId::CPU`]: busy time over the time since the last record and the capacity, 0 to 1.
+    pub cpu: Option<f64>,
+    /// [`LoadId::RUN_QUEUE`]: tasks that run or wait for a CPU, per CPU of the capacity; the
+    /// average of about 100 ms, if there is one, else those of the moment.
+    pub run_queue: Option<f64>,
+    /// [`LoadId::PENDING_WORK`]: interrupt and network work that is put off, in tasks per CPU:
+    /// packets that wait, by [`PACKETS_PER_TASK`], and threads for soft interrupts that have
+    /// work.
+    pub pending_work: Option<f64>,
+    /// [`LoadId::MEMORY`]: share of the memory that is not available, 0 to 1.
+    pub memory: Option<f64>,
+    /// [`LoadId::CPU_PRESSURE`]: share of the time in which some task waited for a CPU.
+    pub cpu_pressure: Option<f64>,
+    /// [`LoadId::MEMORY_PRESSURE`]: share of the time in which some task waited for memory.
+    pub memory_pressure: Option<f64>,
+    /// [`LoadId::IO_PRESSURE`]: share of the time in which some task waited for a disk.
+    pub io_pressure: Option<f64>,
+    /// [`LoadId::ACCEPT_QUEUE`]: how full the fullest listen backlog is, 0 to 1.
+    pub accept_queue: Option<f64>,
+    /// [`LoadId::COMPOSITE`].
+    pub composite: Option<f64>,
+}
+
+impl Loads {
+    /// The loads since the last record. Without one, or after a restart, those that need a
+    /// difference are missing.
+    pub fn since(before: Option<&Before>, record: &Record<'_>) -> Self {
+        let base = &record.base;
+        let has = |part| base.available.has(part);
+        let capacity = f64::from(base.capacity) / 1e3;
+        let before = before.filter(|before| before.epoch == base.epoch);
+        let elapsed = before
+            .and_then(|before| base.time_ns.checked_sub(before.time_ns))
+            .filter(|elapsed| *elapsed > 0)
+            .map(|elapsed| elapsed as f64);
+        let share = |now: u64, then: Option<u64>| {
+            let spent = now.checked_sub(then?)? as f64;
+            Some((spent / elapsed?).max(0.0))
+        };
+        let cpu = has(Available::BUSY)
+            .then(|| share(base.totals.busy_ns, before.map(|before| before.busy_ns)))
+            .flatten()
+            .map(|busy| (busy / capacity).min(1.0));
+        let running = match has(Available::RUNNING_AVERAGE) {
+            true => Some(f64::from(base.running_average) / FIXED),
+            false => has(Available::RUNNING).then(|| f64::from(base.totals.running)),
+        };
+        let run_queue = running.map(|running| running / capacity);
+        let backlog =
+            has(Available::BACKLOG).then(|| f64::from(base.totals.backlog) / PACKETS_PER_TASK);
+        let threads =
+            has(Available::SOFTIRQ_THREADS).then(|| f64::from(base.totals.softirq_threads));
+        let pending_work = match (backlog, threads) {
+            (None, None) => None,
+            _ => Some((backlog.unwrap_or(0.0) + threads.unwrap_or(0.0)) / f64::from(base.cpus)),
+        };
+        let memory = (has(Available::MEMORY) && base.memory.total > 0).then(|| {
+            let available = base.memory.available as f64 / base.memory.total as f64;
+            (1.0 - available).max(0.0)
+        });
+        let now = pressure(base);
+        let [cpu_pressure, memory_pressure, io_pressure] = std::array::from_fn(|at| {
+            let then = before.map(|before| before.pressure_ns[at]);
+            let stalled = has(Available::PRESSURE).then(|| share(now[at], then));
+            stalled.flatten().map(|share| share.min(1.0))
+        });
+        let accept_queue = match has(Available::PORTS) {
+            true => record.ports().filter_map(fill).reduce(f64::max),
+            false => None,
+        };
+        let mut loads = Loads {
+            cpu,
+            run_queue,
+            pending_work,
+            memory,
+            cpu_pressure,
+            memory_pressure,
+            io_pressure,
+            accept_queue,
+            composite: None,
+        };
+        loads.composite = loads.composite();
+        loads
+    }
+
+    /// The one number that strategies use if nobody says otherwise, in tasks per CPU:
+    ///
+    /// `max(cpu, run_queue) + pending_work + accept_queue + memory_pressure + io_pressure`
+    ///
+    /// Below saturation it is the utilisation; above, the length of the queue for a CPU, which
+    /// tells two saturated servers apart (S. Zhou, *An experimental assessment of resource
+    /// queue lengths as load indices*, 1987). What is added is work that will want the CPU
+    /// soon (Vaidyanathan et al., 2005, section 4). What is not available counts as 0; without
+    /// `cpu` and `run_queue` there is none.
+    fn composite(&self) -> Option<f64> {
+        let busy = match (self.cpu, self.run_queue) {
+            (Some(cpu), Some(queue)) => cpu.max(queue),
+            (one, other) => one.or(other)?,
+        };
+        let soon = [
+            self.pending_work,
+            self.accept_queue,
+            self.memory_pressure,
+            self.io_pressure,
+        ];
+        Some(busy + soon.into_iter().flatten().sum::<f64>())
+    }
+
+    /// Those that there are, with their ids.
+    pub fn iter(&self) -> impl Iterator<Item = (LoadId, f64)> {
+        let all = [
+            (LoadId::CPU, self.cpu),
+            (LoadId::RUN_QUEUE, self.run_queue),
+            (LoadId::PENDING_WORK, self.pending_work),
+            (LoadId::MEMORY, self.memory),
+            (LoadId::CPU_PRESSURE, self.cpu_pressure),
+            (LoadId::MEMORY_PRESSURE, self.memory_pressure),
+            (LoadId::IO_PRESSURE, self.io_pressure),
+            (LoadId::ACCEPT_QUEUE, self.accept_queue),
+            (LoadId::COMPOSITE, self.composite),
+        ];
+        all.into_iter().filter_map(|(id, value)| Some((id, value?)))
+    }
+}
+
+/// How full a port's backlog is. One that nobody listens at has none.
+fn fill(port: Port) -> Option<f64> {
+    let full = f64::from(port.backlog) / f64::from(port.limit.max(1));
+    port.listening.then_some(full.min(1.0))
+}
+
+#[cfg(test)]
+mod tests;

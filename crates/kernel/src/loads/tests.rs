@@ -1,0 +1,125 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::record::{BASE, CPUS, PORT, Scope, Source};
+
+const MS: u64 = 1_000_000;
+
+fn base(at: u64, busy: u64) -> Base {
+    let mut base = Base::new(Source::Responder, Scope::Machine);
+    (base.epoch, base.cpus, base.capacity) = (1, 2, 2000);
+    base.available = Available::BUSY.with(Available::RUNNING);
+    base.time_ns = at;
+    base.totals.busy_ns = busy;
+    base.totals.running = 3;
+    base
+}
+
+fn loads(before: Option<&Base>, now: &Base, ports: &[Port]) -> Loads {
+    let mut bytes = vec![0; CPUS];
+    now.write(bytes.first_chunk_mut().unwrap());
+    for (port, out) in ports.iter().zip(bytes[BASE..].chunks_exact_mut(PORT)) {
+        port.write(out.try_into().unwrap());
+    }
+    let before = before.map(Before::new);
+    Loads::since(before.as_ref(), &Record::parse(&bytes).unwrap())
+}
+
+#[test]
+fn utilization_is_busy_time_over_time_and_capacity() {
+    let found = loads(Some(&base(0, 0)), &base(50 * MS, 25 * MS), &[]);
+    assert_eq!((found.cpu, found.run_queue), (Some(0.25), Some(1.5)));
+    assert_eq!(found.composite, Some(1.5));
+}
+
+#[test]
+fn a_first_record_and_a_restart_have_no_differences() {
+    let now = base(50 * MS, 25 * MS);
+    let other = Base {
+        epoch: 2,
+        ..base(0, 0)
+    };
+    for before in [
+        None,
+        Some(&other),
+        Some(&base(60 * MS, 0)),
+        Some(&base(50 * MS, 0)),
+        Some(&base(0, 26 * MS)),
+    ] {
+        let found = loads(before, &now, &[]);
+        assert_eq!((found.cpu, found.composite), (None, Some(1.5)));
+    }
+}
+
+#[test]
+fn what_is_not_available_is_left_out() {
+    let mut now = base(50 * MS, 0);
+    now.available = Available(0);
+    assert_eq!(loads(Some(&base(0, 0)), &now, &[]), Loads::default());
+}
+
+#[test]
+fn work_that_waits_is_added() {
+    let mut now = base(50 * MS, 100 * MS);
+    now.available = [
+        Available::BACKLOG,
+        Available::SOFTIRQ_THREADS,
+        Available::PORTS,
+        Available::PRESSURE,
+        Available::RUNNING_AVERAGE,
+        Available::MEMORY,
+    ]
+    .into_iter()
+    .fold(now.available, Available::with);
+    now.totals.backlog = 64;
+    now.totals.softirq_threads = 1;
+    now.running_average = 8 * 2048;
+    now.memory.total = 4;
+    now.memory.available = 1;
+    now.pressure.io_some.total_ns = 5 * MS;
+    now.ports = 3;
+    let port = |listening, backlog| Port {
+        port: 80,
+        listening,
+        backlog,
+        limit: 4,
+    };
+    let found = loads(
+        Some(&base(0, 0)),
+        &now,
+        &[port(true, 1), port(true, 2), port(false, 4)],
+    );
+    let expected = Loads {
+        cpu: Some(1.0),
+        run_queue: Some(4.0),
+        pending_work: Some(1.0),
+        memory: Some(0.75),
+        cpu_pressure: Some(0.0),
+        memory_pressure: Some(0.0),
+        io_pressure: Some(0.1),
+        accept_queue: Some(0.5),
+        composite: Some(5.6),
+    };
+    assert_eq!(found, expected);
+    assert_eq!(found.iter().count(), 9);
+}
+
+#[test]
+fn numbers_that_cannot_be_stay_within_bounds() {
+    let mut now = base(1, u64::MAX);
+    now.available = Available(u64::MAX);
+    now.memory.total = 1;
+    now.memory.available = u64::MAX;
+    now.pressure.cpu_some.total_ns = u64::MAX;
+    now.capacity = 1;
+    let found = loads(Some(&base(0, 0)), &now, &[]);
+    assert!(
+        found
+            .iter()
+            .all(|(_, value)| value.is_finite() && value >= 0.0)
+    );
+    assert_eq!(
+        (found.cpu, found.cpu_pressure, found.memory),
+        (Some(1.0), Some(1.0), Some(0.0))
+    );
+}

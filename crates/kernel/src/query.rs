@@ -1,0 +1,264 @@
+//! How a responder is asked for its load over UDP, and how it answers.
+//!
+//! A query is as long as the answer that is wanted: an envelope of [`ENVELOPE`] bytes and
+//! padding, in whose place the answer has a prefix of the [record](crate::record). So an
+//! answer is never longer than the query, and nobody is flooded by way of a responder.
+//!
+//! | at | what |
+//! |---|---|
+//! | 0 | magic `EVKQ` (4), version (1), 1 for a query and 2 for an answer (1), length of the datagram (2) |
+//! | 8 | number of the key (2), target (2), first CPU wanted (2), reserved, 0 (2) |
+//! | 16 | reader: a random number of the process that asks |
+//! | 24 | number of the query: larger than any before from the same reader |
+//! | 32 | SipHash-2-4 of bytes 0 to 31, and in an answer of everything from byte 40 on, too |
+//!
+//! The key says that a query comes from a balancer of ours and an answer from a back-end of
+//! ours to this very query; the number that it is no old one that somebody has kept. Nothing
+//! is encrypted: who can listen can read the load.
+
+use std::fmt;
+use std::hash::Hasher;
+
+use siphasher::sip::SipHasher24;
+
+use crate::record::{BASE, BadRecord, CPU, CPUS, Record};
+
+/// Bytes before the record.
+pub const ENVELOPE: usize = 40;
+/// A datagram with the base of the record.
+pub const SHORT: usize = ENVELOPE + BASE;
+/// A datagram with the ports, too.
+pub const WITH_PORTS: usize = ENVELOPE + CPUS;
+/// The most CPU entries in a datagram that passes every Ethernet.
+pub const CPUS_PER_DATAGRAM: usize = 5;
+/// The longest datagram: 1,472 bytes.
+pub const LONGEST: usize = WITH_PORTS + CPUS_PER_DATAGRAM * CPU;
+/// The protocol that is described here.
+pub const VERSION: u8 = 1;
+/// Where responders listen if nobody says otherwise.
+pub const DEFAULT_PORT: u16 = 9970;
+
+const MAGIC: [u8; 4] = *b"EVKQ";
+
+/// A secret that balancers and back-ends share.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key {
+    /// Which of the responder's keys it is.
+    pub number: u16,
+    secret: [u8; 16],
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key {{ number: {}, .. }}", self.number)
+    }
+}
+
+/// The text is no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a key is 32 hexadecimal digits, with an optional number from 0 to 65535 and a colon before"
+)]
+pub struct BadKey;
+
+impl Key {
+    /// A key of 16 bytes.
+    pub fn new(number: u16, secret: [u8; 16]) -> Self {
+        Key { number, secret }
+    }
+
+    /// Parses `HEX` or `NUMBER:HEX`. White space around it is nothing.
+    pub fn parse(text: &str) -> Result<Self, BadKey> {
+        let text = text.trim();
+        let (number, hex) = match text.split_once(':') {
+            Some((number, hex)) => (number.parse().map_err(|_| BadKey)?, hex),
+            None => (0, text),
+        };
+        if hex.len() != 32 || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(BadKey);
+        }
+        let secret = u128::from_str_radix(hex, 16).map_err(|_| BadKey)?;
+        Ok(Key::new(number, secret.to_be_bytes()))
+    }
+
+    /// The bytes, for the responder's map.
+    pub fn secret(&self) -> &[u8; 16] {
+        &self.secret
+    }
+
+    fn mac(&self, parts: [&[u8]; 2]) -> [u8; 8] {
+        let mut hasher = SipHasher24::new_with_key(&self.secret);
+        parts.iter().for_each(|part| hasher.write(part));
+        hasher.finish().to_le_bytes()
+    }
+}
+
+/// A query, as the reader wants it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Query {
+    /// Bytes of the datagram, and of the answer: see [`Query::is_length`].
+    pub length: u16,
+    /// Whose load: 0 is the machine.
+    pub target: u16,
+    /// Place of the first CPU whose entry is wanted, if there is room for entries.
+    pub first_cpu: u16,
+    /// The process that asks.
+    pub reader: u64,
+    /// Larger than any before from this reader.
+    pub number: u64,
+}
+
+/// Why a datagram is no query, or no answer to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadDatagram {
+    /// It is no datagram of this protocol.
+    #[error("not of this protocol")]
+    Magic,
+    /// It is of another version.
+    #[error("version {0} of the protocol; this program speaks {VERSION}")]
+    Version(u8),
+    /// It has a length that no datagram has, or another than it says.
+    #[error("a datagram of {0} bytes is too short, too long, or of another length than it says")]
+    Length(usize),
+    /// It is a query where an answer is expected, or the other way round; or what is reserved
+    /// is in use.
+    #[error("a datagram with a wrong {0}")]
+    Field(&'static str),
+    /// It has a key that is not known, or its authentication code is wrong.
+    #[error("a datagram whose authentication code is wrong: another key?")]
+    Mac,
+    /// The record in it is none.
+    #[error(transparent)]
+    Record(#[from] BadRecord),
+}
+
+impl Query {
+    /// Whether a datagram of this protocol can be that long: it ends after the base, after
+    /// the ports, or after one of the next five CPU entries.
+    pub const fn is_length(length: usize) -> bool {
+        length == SHORT
+            || length >= WITH_PORTS
+                && length <= LONGEST
+                && (length - WITH_PORTS).is_multiple_of(CPU)
+    }
+
+    /// Writes the query. `out` becomes as long as it is.
+    ///
+    /// The length must be [one that there is](Query::is_length).
+    pub fn write(&self, key: &Key, out: &mut Vec<u8>) {
+        debug_assert!(Self::is_length(self.length.into()));
+        out.clear();
+        out.extend_from_slice(&self.envelope(key, 1));
+        out.resize(self.length.into(), 0);
+    }
+
+    fn envelope(&self, key: &Key, kind: u8) -> [u8; ENVELOPE] {
+        let mut out = [0; ENVELOPE];
+        out[..4].copy_from_slice(&MAGIC);
+        out[4] = VERSION;
+        out[5] = kind;
+        out[6..8].copy_from_slice(&self.length.to_le_bytes());
+        out[8..10].copy_from_slice(&key.number.to_le_bytes());
+        out[10..12].copy_from_slice(&self.target.to_le_bytes());
+        out[12..14].copy_from_slice(&self.first_cpu.to_le_bytes());
+        out[16..24].copy_from_slice(&self.reader.to_le_bytes());
+        out[24..32].copy_from_slice(&self.number.to_le_bytes());
+        let mac = key.mac([&out[..32], &[]]);
+        out[32..].copy_from_slice(&mac);
+        out
+    }
+
+    /// Parses a query that is authenticated by one of `keys`, which it gives, too.
+    pub fn parse<'k>(datagram: &[u8], keys: &'k [Key]) -> Result<(Self, &'k Key), BadDatagram> {
+        let (query, key, head) = parse(datagram, 1)?;
+        let key = keys.iter().find(|known| known.number == key);
+        let key = key.ok_or(BadDatagram::Mac)?;
+        match same(&key.mac([&head[..32], &[]]), &head[32..]) {
+            true => Ok((query, key)),
+            false => Err(BadDatagram::Mac),
+        }
+    }
+
+    /// Makes an answer of a query of the same length, whose record has been written from
+    /// byte [`ENVELOPE`] on.
+    pub fn answer(&self, key: &Key, datagram: &mut [u8]) {
+        let Some((head, record)) = datagram.split_first_chunk_mut::<ENVELOPE>() else {
+            return;
+        };
+        *head = self.envelope(key, 2);
+        let mac = key.mac([&head[..32], record]);
+        head[32..].copy_from_slice(&mac);
+    }
+}
+
+/// An answer whose authentication code is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer<'a> {
+    /// The query that it answers.
+    pub query: Query,
+    /// The load.
+    pub record: Record<'a>,
+}
+
+impl<'a> Answer<'a> {
+    /// The reader and the number of the query that a datagram claims to answer, of which
+    /// nothing is checked yet: to find the key.
+    pub fn claims(datagram: &[u8]) -> Option<(u64, u64)> {
+        let (query, ..) = parse(datagram, 2).ok()?;
+        Some((query.reader, query.number))
+    }
+
+    /// Parses an answer.
+    pub fn parse(datagram: &'a [u8], key: &Key) -> Result<Self, BadDatagram> {
+        let (query, number, head) = parse(datagram, 2)?;
+        let record = datagram.get(ENVELOPE..).unwrap_or_default();
+        if number != key.number || !same(&key.mac([&head[..32], record]), &head[32..]) {
+            return Err(BadDatagram::Mac);
+        }
+        let record = Record::parse(record)?;
+        Ok(Answer { query, record })
+    }
+}
+
+fn parse(datagram: &[u8], kind: u8) -> Result<(Query, u16, &[u8; ENVELOPE]), BadDatagram> {
+    if !datagram.starts_with(&MAGIC) {
+        return Err(BadDatagram::Magic);
+    }
+    let length = BadDatagram::Length(datagram.len());
+    let head = datagram.first_chunk::<ENVELOPE>().ok_or(length)?;
+    if head[4] != VERSION {
+        return Err(BadDatagram::Version(head[4]));
+    }
+    let short = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+    let long = |at: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&head[at..at + 8]);
+        u64::from_le_bytes(bytes)
+    };
+    let query = Query {
+        length: short(6),
+        target: short(10),
+        first_cpu: short(12),
+        reader: long(16),
+        number: long(24),
+    };
+    if usize::from(query.length) != datagram.len() || !Query::is_length(datagram.len()) {
+        return Err(length);
+    }
+    if head[5] != kind {
+        return Err(BadDatagram::Field("kind"));
+    }
+    if short(14) != 0 {
+        return Err(BadDatagram::Field("reserved field"));
+    }
+    Ok((query, short(8), head))
+}
+
+/// Compares without telling by the time where they differ.
+fn same(one: &[u8; 8], other: &[u8]) -> bool {
+    let pairs = one.iter().zip(other);
+    one.len() == other.len() && pairs.fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+#![allow(clippy::unwrap_used)]
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn sample() -> Base {
+    let mut base = Base::new(Source::Responder, Scope::Machine);
+    base.begin = 4;
+    base.end = 4;
+    base.cpus = 3;
+    base.capacity = 3000;
+    base.ports = 2;
+    base.entries = 2;
+    base.first_cpu = 1;
+    base.totals.running = 7;
+    base.pressure.io_full.avg10 = 5;
+    base.memory.swap_used = 9;
+    base.running_average = 11;
+    base
+}
+
+fn written(base: &Base, ports: &[Port], cpus: &[Cpu]) -> Vec<u8> {
+    let mut bytes = vec![0; CPUS + cpus.len() * CPU];
+    base.write(bytes.first_chunk_mut().unwrap());
+    for (port, out) in ports.iter().zip(bytes[BASE..].chunks_exact_mut(PORT)) {
+        port.write(out.try_into().unwrap());
+    }
+    for (cpu, out) in cpus.iter().zip(bytes[CPUS..].chunks_exact_mut(CPU)) {
+        cpu.write(out.try_into().unwrap());
+    }
+    bytes
+}
+
+#[test]
+fn what_was_written_is_read() {
+    let port = |port| Port {
+        port,
+        listening: true,
+        backlog: 3,
+        limit: 128,
+    };
+    let cpu = |number| Cpu {
+        number,
+        busy_ns: 5,
+        softirqs: [6; SOFTIRQS],
+        ..Cpu::default()
+    };
+    let bytes = written(&sample(), &[port(80), port(443)], &[cpu(1), cpu(2)]);
+    let record = Record::parse(&bytes).unwrap();
+    assert_eq!(record.base, sample());
+    assert!(record.ports().eq([port(80), port(443)]));
+    assert!(record.cpus().eq([Ok(cpu(1)), Ok(cpu(2))]));
+}
+
+#[test]
+fn a_copy_may_end_after_the_base() {
+    let base = Base {
+        entries: 0,
+        ..sample()
+    };
+    let bytes = written(&base, &[], &[]);
+    let record = Record::parse(&bytes[..BASE]).unwrap();
+    assert_eq!(record.ports().count() + record.cpus().count(), 0);
+    assert_eq!(
+        Record::parse(&bytes[..BASE + 1]),
+        Err(BadRecord::Length(BASE + 1))
+    );
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let cases = [
+        (
+            Base {
+                begin: 5,
+                end: 5,
+                ..sample()
+            },
+            BadRecord::Torn,
+        ),
+        (Base { end: 6, ..sample() }, BadRecord::Torn),
+        (
+            Base {
+                cpus: 0,
+                ..sample()
+            },
+            BadRecord::Field("number of CPUs"),
+        ),
+        (
+            Base {
+                cpus: 513,
+                ..sample()
+            },
+            BadRecord::Field("number of CPUs"),
+        ),
+        (
+            Base {
+                first_cpu: 2,
+                ..sample()
+            },
+            BadRecord::Field("first CPU"),
+        ),
+        (
+            Base {
+                ports: 17,
+                ..sample()
+            },
+            BadRecord::Field("number of ports"),
+        ),
+        (
+            Base {
+                capacity: 0,
+                ..sample()
+            },
+            BadRecord::Field("capacity"),
+        ),
+        (
+            Base {
+                entries: 1,
+                ..sample()
+            },
+            BadRecord::Field("number of CPU entries"),
+        ),
+    ];
+    for (base, error) in cases {
+        let bytes = written(&base, &[], &[Cpu::default(); 2]);
+        assert_eq!(Record::parse(&bytes), Err(error));
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_do_harm(mut bytes in proptest::collection::vec(any::<u8>(), 0..1500), is_record: bool) {
+        if is_record && bytes.len() >= 8 {
+            bytes[..8].copy_from_slice(b"EVKR\x01\x00\x01\x01");
+        }
+        if let Ok(record) = Record::parse(&bytes) {
+            prop_assert!(record.ports().count() <= PORTS);
+            prop_assert!(record.cpus().count() <= MAX_CPUS);
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Reads the load of back-ends from their kernels, at an interval.
