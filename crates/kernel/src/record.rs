@@ -22,7 +22,11 @@
 //! | 348 | running average: tasks that run or wait for a CPU, times 2048, averaged over about 100 ms (4) |
 //! | 352 | end: equals begin |
 //! | 360 | ports, 12 bytes each: port (2), whether something listens (2), connections that wait to be accepted (4), most that may (4) |
-//! | 552 | CPU entries, 176 bytes each |
+//! | 552 | CPU entries, 176 bytes each; room that is left is 0 |
+//!
+//! Who cannot have a part for each CPU, but for all together, leaves it 0 in the entries: so
+//! are `running`, `blocked` and `switches` in the records of a [process](Source::User), and a
+//! cgroup may have no entries at all.
 //!
 //! A reader believes nothing: [`Record::parse`] checks what makes a copy a record, and every
 //! number may still be any number.
@@ -362,9 +366,9 @@ impl<'a> Record<'a> {
             return Err(length);
         }
         let base = parse_base(base)?;
-        if usize::from(base.entries) * CPU != cpus.len() {
-            return Err(BadRecord::Field("number of CPU entries"));
-        }
+        // Who asked for more entries than there are CPUs gets room that is empty.
+        let cpus = cpus.get(..usize::from(base.entries) * CPU);
+        let cpus = cpus.ok_or(BadRecord::Field("number of CPU entries"))?;
         Ok(Record { base, ports, cpus })
     }
 
@@ -627,6 +631,55 @@ impl Cpu {
         out.u32(self.number);
         out.u32(self.softirq_threads);
         out.u64(self.end);
+    }
+}
+
+/// A record with all its parts, to make copies of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whole {
+    /// The part that every copy has. What says which parts a copy has (`first_cpu`,
+    /// `entries`, `ports`) is made when it is made.
+    pub base: Base,
+    /// The configured ports.
+    pub ports: Vec<Port>,
+    /// The CPUs.
+    pub cpus: Vec<Cpu>,
+}
+
+impl Whole {
+    /// Bytes of a copy with everything.
+    pub fn length(&self) -> usize {
+        CPUS + self.cpus.len().min(MAX_CPUS) * CPU
+    }
+
+    /// Fills `out` with a copy: the parts that it has room for, with the entries of CPUs
+    /// from `first_cpu` on. Less than [`BASE`] bytes are left as they are.
+    pub fn copy(&self, first_cpu: u16, out: &mut [u8]) {
+        let Some((base, rest)) = out.split_first_chunk_mut::<BASE>() else {
+            return;
+        };
+        rest.fill(0);
+        let (ports, cpus) = match rest.split_at_mut_checked(PORTS * PORT) {
+            Some(parts) => parts,
+            None => (rest, Default::default()),
+        };
+        let first = usize::from(first_cpu).min(self.cpus.len());
+        let (cpus, _) = cpus.as_chunks_mut::<CPU>();
+        let entries = cpus.iter_mut().zip(&self.cpus[first..]).map(|(out, cpu)| {
+            cpu.write(out);
+        });
+        let entries = entries.count();
+        let (ports, _) = ports.as_chunks_mut::<PORT>();
+        for (out, port) in ports.iter_mut().zip(&self.ports) {
+            port.write(out);
+        }
+        let copy = Base {
+            first_cpu: first as u16,
+            entries: entries as u16,
+            ports: self.ports.len().min(PORTS) as u16,
+            ..self.base
+        };
+        copy.write(base);
     }
 }
 

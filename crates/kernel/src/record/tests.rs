@@ -54,6 +54,42 @@ fn what_was_written_is_read() {
 }
 
 #[test]
+fn copies_of_a_whole_have_the_parts_that_there_is_room_for() {
+    let cpu = |number| Cpu {
+        number,
+        ..Cpu::default()
+    };
+    let whole = Whole {
+        base: Base {
+            cpus: 3,
+            ..sample()
+        },
+        ports: vec![Port::default(); 2],
+        cpus: [0, 1, 2].map(cpu).to_vec(),
+    };
+    let mut all = vec![1; whole.length()];
+    whole.copy(0, &mut all);
+    let record = Record::parse(&all).unwrap();
+    assert!(record.cpus().eq([0, 1, 2].map(cpu).map(Ok)));
+    assert_eq!(record.ports().count(), 2);
+    // From the second CPU on, with room for more than there are.
+    let mut more = vec![1; CPUS + 5 * CPU];
+    whole.copy(1, &mut more);
+    let record = Record::parse(&more).unwrap();
+    assert!(record.cpus().eq([1, 2].map(cpu).map(Ok)));
+    assert_eq!((record.base.first_cpu, record.base.entries), (1, 2));
+    // After the last one, and with room for the base alone.
+    whole.copy(9, &mut more);
+    let record = Record::parse(&more).unwrap();
+    assert_eq!((record.base.first_cpu, record.base.entries), (3, 0));
+    let mut base = [1; BASE];
+    whole.copy(0, &mut base);
+    let record = Record::parse(&base).unwrap();
+    assert_eq!(record.base.totals, whole.base.totals);
+    whole.copy(0, &mut []);
+}
+
+#[test]
 fn a_copy_may_end_after_the_base() {
     let base = Base {
         entries: 0,
@@ -117,7 +153,8 @@ fn what_cannot_be_is_refused() {
         ),
         (
             Base {
-                entries: 1,
+                entries: 3,
+                first_cpu: 0,
                 ..sample()
             },
             BadRecord::Field("number of CPU entries"),
