@@ -11,6 +11,7 @@ use toml::de::DeValue;
 
 use super::document::{Item, Report, entries};
 use super::fields::{Blank, Field, Limits, OUT_OF_RANGE, WRONG_TYPE, is_host_name};
+use super::monitor::LOCATION_NAMES;
 use super::parse::Table;
 use super::reports::{self, Orca, PrometheusDraft};
 use super::{Config, GroupConfig, HealthCheck, HealthCheckKind, HttpOptions};
@@ -422,7 +423,8 @@ pub(super) static GROUP: &[Key<GroupConfig>] = &[
         name: "load",
         field: |group| &mut group.settings.load_id,
         limits: Limits::None,
-        doc: "Which reported load the strategy looks at, by name or by number.",
+        doc: "Which reported load the strategy looks at, by name or by number. With a \
+              `monitor` the default is `composite`.",
         example: r#""utilization""#,
     },
     Key {
@@ -530,6 +532,14 @@ pub(super) static ADDRESSED: &[Key<GroupConfig>] = &[
         doc: "Whether loads are worked out from metrics in Prometheus' text format: a table \
               (see there), `false` for none.",
         example: r#"{ url = "http://{host}:9100/metrics", preset = "node_exporter" }"#,
+    },
+    Key {
+        name: "monitor",
+        field: |group| &mut group.monitor,
+        limits: Limits::None,
+        doc: "Whether the loads of the group's locations are read from their kernels: a table \
+              (see there), `false` for no.",
+        example: r#"{ key_file = "/etc/evenkeel/monitor.key" }"#,
     },
 ];
 
@@ -665,9 +675,7 @@ pub(super) static MEMBER: &[Key<MemberConfig>] = &[
     Key {
         name: "location",
         field: |member| &mut member.location,
-        limits: Limits::Text("1 to 255 characters", |text| {
-            (1..=255).contains(&text.len()) && !text.contains(char::is_control)
-        }),
+        limits: Limits::Text(LOCATION_NAMES.0, |text| LOCATION_NAMES.1(text)),
         doc: "Where it runs. Members of all groups at one location share its reported load. \
               By default the host of `address`.",
         example: r#""rack-7""#,
@@ -997,6 +1005,7 @@ pub(super) fn tables() -> Vec<TableDoc> {
     let mut group_keys = docs(GROUP_OWN, group());
     group_keys.extend(docs(GROUP, group()));
     group_keys.extend(docs(ADDRESSED, group()));
+    let [group_monitor, location] = super::monitor::tables();
     let mut tables = vec![
         TableDoc {
             header: "",
@@ -1060,6 +1069,7 @@ pub(super) fn tables() -> Vec<TableDoc> {
             doc: "Metrics of a group; off unless the table is there.",
             keys: docs(reports::PROMETHEUS, PrometheusDraft::default()),
         },
+        group_monitor,
         TableDoc {
             header: "[group.NAME.alert]",
             doc: "Load alerts of a group: when its locations shed the load that is already \
@@ -1076,6 +1086,7 @@ pub(super) fn tables() -> Vec<TableDoc> {
                   `members = [{ address = \"10.0.0.1:80\" }]`.",
             keys: docs(MEMBER, member),
         },
+        location,
     ];
     tables.extend(super::broker::tables());
     tables.extend(super::negotiator::tables());

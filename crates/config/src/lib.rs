@@ -26,6 +26,7 @@ mod errors;
 pub mod expression;
 mod fields;
 mod keys;
+mod monitor;
 pub mod negotiator;
 mod parse;
 pub mod reference;
@@ -37,6 +38,7 @@ pub mod watch;
 pub use broker::Broker;
 pub use corba::Corba;
 pub use errors::{Errors, Problem};
+pub use monitor::{LocationConfig, Monitor, MonitorAddress, MonitorKind};
 pub use negotiator::{Class, Cluster, Negotiator, Origin, Quantum, Scheme, Terms};
 pub use parse::{is_name, parse};
 pub use reports::{AgentCheck, Orca, OrcaService, Prometheus};
@@ -95,6 +97,8 @@ pub struct Config {
     pub rules: Vec<Rule>,
     /// Groups, in the order of the file. Names are unique.
     pub groups: Vec<GroupConfig>,
+    /// Locations that the file says something of, in its order. Names are unique.
+    pub locations: Vec<LocationConfig>,
     /// Where agents report; `None` is nowhere.
     pub broker: Option<Broker>,
     /// Where clients negotiate; `None` is nowhere.
@@ -116,6 +120,7 @@ impl Default for Config {
             access_log: None,
             rules: Vec::new(),
             groups: Vec::new(),
+            locations: Vec::new(),
             broker: None,
             negotiator: None,
             clusters: Vec::new(),
@@ -318,6 +323,8 @@ pub struct GroupConfig {
     pub orca: Option<Orca>,
     /// Metrics; `None` is off.
     pub prometheus: Option<Prometheus>,
+    /// How the load of the group's locations is read; `None` is off.
+    pub monitor: Option<Monitor>,
     /// Connection failure limit: after so many failures in a row the member is
     /// ejected.
     pub connection_failure_limit: u32,
@@ -340,6 +347,7 @@ impl GroupConfig {
             agent_check: None,
             orca: None,
             prometheus: None,
+            monitor: None,
             connection_failure_limit: 5,
             max_queue: 1024,
             dns_interval: Duration::from_secs(10),

@@ -5,12 +5,14 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use evenkeel_core::group::Granularity;
+use evenkeel_core::load::LoadId;
 use toml::de::{DeTable, DeValue};
 
 use super::document::{Entry, Item, Report, Span, entries, similar};
 use super::errors::{Errors, Problem};
 use super::fields::{WRONG_TYPE, unknown};
 use super::keys::{self, AdminDraft, Key, TableDoc};
+use super::monitor::{self, Placed, read_locations};
 use super::reports::warn_of_twins;
 use super::{Config, GroupConfig, MAX_FILE_SIZE, Protocol, Rule, read_bounded};
 
@@ -80,11 +82,13 @@ fn document_to_config(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>
     let mut defaults = Defaults {
         rule: Rule::new("", Vec::new(), ""),
         group: GroupConfig::new("", Vec::new()),
+        names_load: false,
     };
     if let Some(mut table) = top.table("defaults", report) {
         table.read(keys::RULE, &mut defaults.rule, report);
         table.read(keys::GROUP, &mut defaults.group, report);
         table.read(keys::ADDRESSED, &mut defaults.group, report);
+        defaults.names_load = table.given("load");
         table.finish(report);
     }
 
@@ -98,6 +102,7 @@ fn document_to_config(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>
         table.read(keys::GROUP_OWN, &mut group, report);
         table.read(keys::GROUP, &mut group, report);
         table.read(keys::ADDRESSED, &mut group, report);
+        defaults.choose_load(&table, &mut group);
         check_alert(&table, &group, report);
         if !group.agents_may_join {
             table.require("members", report);
@@ -134,7 +139,17 @@ fn document_to_config(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>
         table.finish(report);
     }
     groups.sort_by_key(|(span, _)| span.start);
+    let placed = groups.iter().map(|(span, group)| Placed { span, group });
+    let placed: Vec<Placed<'_>> = placed.collect();
+    // Agents and CORBA servers name locations of their own.
+    let others = groups.iter().any(|(_, group)| group.agents_may_join) || top.given("corba");
+    config.locations = read_locations(&mut top, &defaults.group, &placed, others, report);
+    monitor::check(&placed, &config.locations, report);
     config.groups = groups.iter().map(|(_, group)| group.clone()).collect();
+    let of_groups = config.groups.iter_mut().map(|group| &mut group.monitor);
+    let of_locations = { &mut config.locations }.iter_mut();
+    let monitors = of_groups.chain(of_locations.map(|location| &mut location.monitor));
+    monitor::resolve(monitors.flatten(), folder);
     let (negotiator, clusters) =
         super::negotiator::read(&mut top, &config.groups, &mut used, report);
     if let Some(negotiator) = &negotiator {
@@ -172,6 +187,18 @@ fn document_to_config(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>
 struct Defaults {
     rule: Rule,
     group: GroupConfig,
+    /// Whether it says which load counts.
+    names_load: bool,
+}
+
+impl Defaults {
+    /// A group that is monitored goes by all that kernels know, unless the file says which
+    /// load it wants.
+    fn choose_load(&self, table: &Table<'_>, group: &mut GroupConfig) {
+        if group.monitor.is_some() && !self.names_load && !table.given("load") {
+            group.settings.load_id = LoadId::COMPOSITE;
+        }
+    }
 }
 
 /// Alerts move nobody where nobody is bound.
@@ -250,6 +277,7 @@ fn read_rule(
     table.read(keys::GROUP_OWN, &mut group, report);
     table.read(keys::GROUP, &mut group, report);
     table.read(keys::ADDRESSED, &mut group, report);
+    defaults.choose_load(table, &mut group);
     check_alert(table, &group, report);
     warn_of_twins(&group, &table.name_span, &table.path, report);
     match shared.get(&rule.name) {

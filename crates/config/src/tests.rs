@@ -736,6 +736,14 @@ fn document_with(header: &str, line: &str) -> String {
             };
             format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{kind}\n{line}")
         }
+        "[group.x.monitor]" => {
+            let needed = match line {
+                _ if line.starts_with("key_file") => "",
+                _ if line.starts_with("path") => "type = \"ulm\"",
+                _ => "key_file = \"k\"",
+            };
+            format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{needed}\n{line}")
+        }
         "[group.x.agent_check]" | "[group.x.prometheus]" => {
             let needed = ["port = 1", "url = \"http://a/\"", "loads = { 7 = \"b\" }"];
             let of_this = match header.as_str() {
