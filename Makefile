@@ -2,6 +2,9 @@
 
 DEMO_SECONDS ?= 0
 
+# What this machine has the tools to build, asked after setup.
+FEATURES = $$(scripts/features)
+
 .PHONY: help demo test bench bench-arm bench-on-demand bench-corba experiment fuzz build arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
@@ -10,7 +13,7 @@ help:
 	@echo "make bench   side by side with HAProxy, nginx and Envoy (BENCH_QUICK=1 for three minutes)"
 	@echo "make bench-corba  the CORBA service: overhead, effectiveness, scalability, forwards, relay"
 	@echo "make experiment  the QoS broker's policies on three Apaches (EXPERIMENT_TIMES=1 for four minutes)"
-	@echo "make build   the binary that users run: target/dist/evenkeel"
+	@echo "make build   the binary that users run: target/dist/evenkeel (scripts/setup kernel before, for BPF and RDMA)"
 	@echo "make arm     libarm.so, with which servers tell their load: target/dist/libarm.so"
 	@echo "make apache  mod_evenkeel.so for Apache httpd, beside it; install-arm, install-apache (PREFIX=/usr/local)"
 	@echo "make omniorb libevenkeel-omniorb.a for CORBA servers on omniORB, with its example; install-omniorb (PREFIX)"
@@ -24,7 +27,7 @@ demo:
 
 build:
 	@scripts/setup build
-	cargo build --profile dist -p evenkeel
+	cargo build --profile dist -p evenkeel $(FEATURES)
 
 arm:
 	@scripts/setup build
@@ -53,9 +56,10 @@ java:
 test:
 	@scripts/setup test
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
-	cargo build -p evenkeel
-	cargo test --workspace
+	cargo clippy --workspace $(FEATURES) --all-targets -- -D warnings
+	cargo clippy -p evenkeel -p evenkeel-kernel -- -D warnings
+	cargo build -p evenkeel $(FEATURES)
+	cargo test --workspace $(FEATURES)
 
 bench:
 	@scripts/setup bench

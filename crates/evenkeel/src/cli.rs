@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use evenkeel_manager::AlertSetting;
 
+use crate::kernel::Kernel;
+
 /// An adaptive TCP and HTTP load balancer.
 #[derive(Debug, Parser)]
 #[command(name = "evenkeel", version, arg_required_else_help = true)]
@@ -46,6 +48,8 @@ pub enum Command {
     Ctl(Ctl),
     /// Watch a running balancer: groups, members, loads, and why a member was chosen
     Top(Top),
+    /// Read the load of back-ends from their kernels, and let a kernel answer
+    Kernel(Kernel),
     /// List the strategies and their parameters
     Strategies,
     /// See what adaptive means: the default strategy beside round robin, live

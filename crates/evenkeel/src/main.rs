@@ -5,6 +5,7 @@ mod check;
 mod cli;
 mod ctl;
 mod engine;
+mod kernel;
 mod process;
 mod run;
 mod strategies;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         Command::Check { file } => check::check(&file).and_then(print),
         Command::Ctl(args) => ctl::run(&args).and_then(print),
         Command::Top(args) => top(&args),
+        Command::Kernel(args) => kernel::run(&args),
         Command::Demo { seconds } => demo(seconds),
         Command::Strategies => print(strategies::list(evenkeel_core::strategy::REGISTRY)),
     };
