@@ -21,6 +21,7 @@ use crate::time::Instant;
 
 mod catalogue;
 mod central;
+pub mod monitored;
 mod scenario;
 mod server;
 pub mod sticky;

@@ -38,6 +38,8 @@ pub(super) struct Server {
     updated: u64,
     /// Nanoseconds of work done since the last report, over all slots.
     worked: f64,
+    /// Tasks of somebody else that always want a slot.
+    background: f64,
     /// Changes whenever the next completion may; events of older versions are void.
     version: u32,
 }
@@ -53,6 +55,7 @@ impl Server {
             waiting: VecDeque::new(),
             updated: 0,
             worked: 0.0,
+            background: 0.0,
             version: 0,
         }
     }
@@ -72,6 +75,22 @@ impl Server {
     /// Requests that are at the member.
     pub(super) fn in_flight(&self) -> usize {
         self.running.len() + self.waiting.len()
+    }
+
+    pub(super) fn set_background(&mut self, tasks: f64, now: u64) {
+        self.advance(now);
+        self.background = tasks;
+    }
+
+    /// Requests, and tasks of somebody else, that run or wait.
+    pub(super) fn tasks(&self) -> f64 {
+        self.in_flight() as f64 + self.background
+    }
+
+    /// Nanoseconds of work done, over all slots, if the utilization is never taken.
+    pub(super) fn busy(&mut self, now: u64) -> f64 {
+        self.advance(now);
+        self.worked
     }
 
     /// Nanoseconds of work, at normal speed, left of each request that is running.
@@ -131,14 +150,16 @@ impl Server {
         for running in &mut self.running {
             running.left = (running.left - done).max(0.0);
         }
-        self.worked += elapsed * self.running.len().min(self.slots) as f64;
+        let wanted = self.running.len() as f64 + self.background;
+        self.worked += elapsed * wanted.min(self.slots as f64);
         self.updated = now;
         self.version = self.version.wrapping_add(1);
     }
 
     /// Work that each running request gets done per nanosecond.
     fn rate(&self) -> f64 {
-        let share = self.slots as f64 / self.running.len().max(1) as f64;
+        let tasks = self.running.len() as f64 + self.background;
+        let share = self.slots as f64 / tasks.max(1.0);
         share.min(1.0) / self.slowness
     }
 }
