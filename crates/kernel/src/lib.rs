@@ -8,5 +8,6 @@
 
 pub mod keys;
 pub mod loads;
+pub mod proc;
 pub mod query;
 pub mod record;

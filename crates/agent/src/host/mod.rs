@@ -4,21 +4,16 @@
 //! two of them. What counts is the time in between, never an average that the kernel has
 //! made over another time.
 
-mod cgroup;
-mod files;
-pub(crate) mod text;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use evenkeel_config::agent::{HostSettings, Scope};
 use evenkeel_core::load::LoadId;
+use evenkeel_kernel::proc::cgroup::Cgroup;
+use evenkeel_kernel::proc::files::Had;
+use evenkeel_kernel::proc::text::{self, CpuTicks, Transfers};
 
-use cgroup::Cgroup;
-use files::Had;
-use text::{CpuTicks, Transfers};
-
-pub use files::Files;
+pub use evenkeel_kernel::proc::files::Files;
 
 /// Measures the load of a host or cgroup, interval by interval.
 #[derive(Debug)]
@@ -187,12 +182,13 @@ impl Snapshot {
         let online = self.cpus.map_or(u32::MAX, |cpus| cpus as u32);
         let cpus = cgroup.cpus(files, online);
         self.cpus = (cpus < f64::from(u32::MAX)).then_some(cpus);
-        self.cpu = cgroup.cpu_time(files).map(Cpu::Cgroup);
+        let seconds = |nanos| Cpu::Cgroup(nanos as f64 / 1e9);
+        self.cpu = cgroup.cpu_time(files).map(seconds);
         self.run_queue = Err("the kernel has no run queue per cgroup; see cpu_pressure".into());
         let total = memory.map_or(u64::MAX, |(total, _)| total);
         match cgroup.memory(files, total) {
             Ok(None) => {}
-            Ok(Some(share)) => self.memory = Ok(share),
+            Ok(Some((used, most))) => self.memory = Ok(used as f64 / most as f64),
             Err(reason) => self.memory = Err(reason),
         }
         let transfers = cgroup.transfers(files);

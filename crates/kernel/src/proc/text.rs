@@ -15,14 +15,25 @@ pub struct CpuTicks {
     pub idle: u64,
 }
 
-/// CPU times, and the number of CPUs that are online, of `/proc/stat`.
-pub fn cpu(stat: &str) -> Option<(CpuTicks, u32)> {
-    let mut lines = stat.lines();
-    let mut fields = lines.next()?.strip_prefix("cpu ")?.split_ascii_whitespace();
+/// Clock ticks by kind: user, nice, system, idle, waiting for a disk, interrupts, soft
+/// interrupts, and given to another machine.
+pub type Kinds = [u64; 8];
+
+/// The kinds behind the name of a line of `/proc/stat`.
+fn kinds(fields: &str) -> Option<Kinds> {
+    let mut fields = fields.split_ascii_whitespace();
     let mut next = || fields.next()?.parse::<u64>().ok();
     let (user, nice, system, idle) = (next()?, next()?, next()?, next()?);
     // Linux 2.6.0 to 2.6.11 lack some of these. What follows them (guest) is part of user.
     let [iowait, irq, softirq, steal] = std::array::from_fn(|_| next().unwrap_or(0));
+    Some([user, nice, system, idle, iowait, irq, softirq, steal])
+}
+
+/// CPU times, and the number of CPUs that are online, of `/proc/stat`.
+pub fn cpu(stat: &str) -> Option<(CpuTicks, u32)> {
+    let mut lines = stat.lines();
+    let [user, nice, system, idle, iowait, irq, softirq, steal] =
+        kinds(lines.next()?.strip_prefix("cpu ")?)?;
     let busy = [user, nice, system, irq, softirq, steal];
     let ticks = CpuTicks {
         busy: busy.into_iter().fold(0, u64::saturating_add),
@@ -32,10 +43,117 @@ pub fn cpu(stat: &str) -> Option<(CpuTicks, u32)> {
     Some((ticks, u32::try_from(cpus.max(1)).ok()?))
 }
 
+/// All that a load record takes from `/proc/stat`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stat {
+    /// All CPUs together.
+    pub total: Kinds,
+    /// Each CPU that is online, with its number.
+    pub cpus: Vec<(u32, Kinds)>,
+    /// Context switches.
+    pub switches: Option<u64>,
+    /// Tasks that run or wait for a CPU.
+    pub running: Option<u32>,
+    /// Tasks that wait for a disk.
+    pub blocked: Option<u32>,
+}
+
+/// All that a load record takes from `/proc/stat`.
+pub fn stat(text: &str) -> Option<Stat> {
+    let mut lines = text.lines();
+    let mut stat = Stat {
+        total: kinds(lines.next()?.strip_prefix("cpu ")?)?,
+        ..Stat::default()
+    };
+    for line in lines {
+        let Some((name, rest)) = line.split_once(' ') else {
+            continue;
+        };
+        if let Some(number) = name.strip_prefix("cpu") {
+            stat.cpus.push((number.parse().ok()?, kinds(rest)?));
+            continue;
+        }
+        match name {
+            "ctxt" => stat.switches = rest.parse().ok(),
+            "procs_running" => stat.running = rest.parse().ok(),
+            "procs_blocked" => stat.blocked = rest.parse().ok(),
+            _ => {}
+        }
+    }
+    Some(stat)
+}
+
+/// Load averages of 1, 5 and 15 minutes, of `/proc/loadavg`.
+pub fn averages(loadavg: &str) -> Option<[f64; 3]> {
+    let mut fields = loadavg.split_ascii_whitespace();
+    let mut next = || fields.next()?.parse::<f64>().ok();
+    let averages = [next()?, next()?, next()?];
+    let possible = |average: &f64| average.is_finite() && *average >= 0.0;
+    averages.iter().all(possible).then_some(averages)
+}
+
+/// How often each CPU had soft interrupts of each kind, of `/proc/softirqs`, with the number
+/// of the CPU. The counters wrap.
+pub fn softirqs<const KINDS: usize>(text: &str) -> Option<Vec<(u32, [u32; KINDS])>> {
+    let mut lines = text.lines();
+    let cpus = lines.next()?.split_ascii_whitespace();
+    let mut cpus: Vec<(u32, [u32; KINDS])> = cpus
+        .map(|cpu| Some((cpu.strip_prefix("CPU")?.parse().ok()?, [0; KINDS])))
+        .collect::<Option<_>>()?;
+    for (kind, line) in lines.take(KINDS).enumerate() {
+        let (_, counts) = line.split_once(':')?;
+        let counts = counts.split_ascii_whitespace();
+        for ((_, cpu), count) in cpus.iter_mut().zip(counts) {
+            cpu[kind] = count.parse().ok()?;
+        }
+    }
+    Some(cpus)
+}
+
+/// What `/proc/net/softnet_stat` says of a CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Softnet {
+    /// Number of the CPU.
+    pub cpu: u32,
+    /// Packets dropped because the backlog was full, wrapping.
+    pub dropped: u32,
+    /// Times when it put packets off because it had done enough, wrapping.
+    pub squeezed: u32,
+    /// Packets that wait.
+    pub backlog: u32,
+}
+
+/// Each CPU of `/proc/net/softnet_stat`; `None` of kernels before 5.10, which do not say how
+/// many packets wait.
+pub fn softnet(text: &str) -> Option<Vec<Softnet>> {
+    text.lines()
+        .map(|line| {
+            let mut fields = line.split_ascii_whitespace();
+            let mut skip = |fields_between| {
+                let field = fields.nth(fields_between)?;
+                u32::from_str_radix(field, 16).ok()
+            };
+            Some(Softnet {
+                dropped: skip(1)?,
+                squeezed: skip(0)?,
+                backlog: skip(8)?,
+                cpu: skip(0)?,
+            })
+        })
+        .collect()
+}
+
 /// Tasks that run or wait for a CPU, of `/proc/loadavg`.
 pub fn running(loadavg: &str) -> Option<u32> {
     let (running, _) = loadavg.split_ascii_whitespace().nth(3)?.split_once('/')?;
     running.parse().ok()
+}
+
+/// What a thread does, as a letter, of `/proc/PID/stat`: `R` is running, or waiting for a CPU.
+pub fn state(stat: &str) -> Option<char> {
+    // Its name, in parentheses, may hold anything.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    rest.chars().next()
 }
 
 /// Bytes of memory in all, and in use, of `/proc/meminfo`.
@@ -52,6 +170,17 @@ pub fn memory(meminfo: &str) -> Option<(u64, u64)> {
         Some(parts.into_iter().fold(0, u64::saturating_add))
     })?;
     (total > 0).then(|| (total, total.saturating_sub(available)))
+}
+
+/// Bytes of swap in use, of `/proc/meminfo`; none if there is no swap.
+pub fn swap_used(meminfo: &str) -> u64 {
+    let kib = |name| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_ascii_whitespace().next()?.parse::<u64>().ok()
+    };
+    let used = |total: u64| Some(total.saturating_sub(kib("SwapFree:")?));
+    let used = kib("SwapTotal:").and_then(used);
+    used.unwrap_or(0).saturating_mul(1024)
 }
 
 /// Milliseconds in which each block device had something to do, of `/proc/diskstats`. The
@@ -92,9 +221,20 @@ pub fn speed(text: &str) -> Option<f64> {
 
 /// Microseconds in which some task was stalled, of a file of pressure stall information.
 pub fn pressure(text: &str) -> Option<u64> {
-    let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
-    let mut fields = some.split_ascii_whitespace();
-    fields.find_map(|field| field.strip_prefix("total=")?.parse().ok())
+    stall(text, "some").map(|(total, _)| total)
+}
+
+/// Microseconds for which tasks were stalled, and in per cent the kernel's average of 10 s, of
+/// the line of a `kind` (`some`, `full`) in a file of pressure stall information.
+pub fn stall(text: &str, kind: &str) -> Option<(u64, f64)> {
+    let fields = text.lines().find_map(|line| line.strip_prefix(kind))?;
+    let field = |name| {
+        let mut fields = fields.split_ascii_whitespace();
+        fields.find_map(|field| field.strip_prefix(name))
+    };
+    let average = field("avg10=").and_then(|average| average.parse().ok());
+    let average = average.unwrap_or(0.0_f64).clamp(0.0, 100.0);
+    Some((field("total=")?.parse().ok()?, average))
 }
 
 /// The number of a file that holds nothing else. `max` is `None`, as is everything that
@@ -291,10 +431,83 @@ mod tests {
     }
 
     #[test]
+    fn each_cpu_and_what_all_do_together() {
+        // Linux 6.18; the second CPU is offline.
+        let text = "cpu  10 1 5 100 7 2 3 4 0 0\ncpu0 6 1 2 50 4 1 2 3 0 0\n\
+                    cpu2 4 0 3 50 3 1 1 1 0 0\nintr 29479287 0 0\nctxt 85639135\nbtime 1\n\
+                    processes 7\nprocs_running 3\nprocs_blocked 1\nsoftirq 9 9\n";
+        let expected = Stat {
+            total: [10, 1, 5, 100, 7, 2, 3, 4],
+            cpus: vec![
+                (0, [6, 1, 2, 50, 4, 1, 2, 3]),
+                (2, [4, 0, 3, 50, 3, 1, 1, 1]),
+            ],
+            switches: Some(85_639_135),
+            running: Some(3),
+            blocked: Some(1),
+        };
+        assert_eq!(stat(text), Some(expected));
+        let little = stat("cpu  1 2 3 4\nctxt x\n").expect("enough");
+        assert_eq!((little.switches, little.running), (None, None));
+        assert_eq!(stat("cpu  1 2 3 4\ncpu0 1 2\n"), None, "a CPU cut short");
+        assert_eq!(stat("cpu0 1 2 3 4\n"), None);
+    }
+
+    #[test]
+    fn load_averages() {
+        let text = "0.22 0.45 1.04 3/93 27614\n";
+        assert_eq!(averages(text), Some([0.22, 0.45, 1.04]));
+        for bad in ["", "1 2", "1 nan 2", "-1 0 0", "a b c"] {
+            assert_eq!(averages(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn soft_interrupts_by_cpu() {
+        let text = "                    CPU0       CPU2       \n          HI:          0          \
+                    1\n       TIMER:      24325 4294967295\n      NET_TX:          5          0\n";
+        let expected = vec![(0, [0, 24_325]), (2, [1, u32::MAX])];
+        assert_eq!(softirqs::<2>(text), Some(expected));
+        assert_eq!(softirqs::<2>("CPU0\nHI 1\n"), None);
+        assert_eq!(softirqs::<2>("CPU0\nHI: x\n"), None);
+        assert_eq!(softirqs::<2>(""), None);
+    }
+
+    #[test]
+    fn packets_that_wait() {
+        // Linux 6.18, 5.15, and 4.19, which says neither how many wait nor which CPU it is.
+        let new = "0000000d 00000001 0000000a 00000000 00000000 00000000 00000000 00000000 \
+                   00000000 00000000 00000000 00000007 00000001 00000000 00000000\n";
+        let expected = Softnet {
+            cpu: 1,
+            dropped: 1,
+            squeezed: 10,
+            backlog: 7,
+        };
+        assert_eq!(softnet(new), Some(vec![expected]));
+        let thirteen = new.rsplitn(3, ' ').last().expect("a part");
+        assert_eq!(softnet(thirteen), Some(vec![expected]));
+        assert_eq!(
+            softnet("0000000d 00000000 00000000 00000000 00000000\n"),
+            None
+        );
+    }
+
+    #[test]
+    fn swap_in_use() {
+        let text = "SwapCached: 1 kB\nSwapTotal: 100 kB\nSwapFree: 60 kB\n";
+        assert_eq!(swap_used(text), 40 << 10);
+        assert_eq!(swap_used("SwapTotal: 0 kB\nSwapFree: 0 kB\n"), 0);
+        assert_eq!(swap_used(""), 0);
+    }
+
+    #[test]
     fn tasks_that_run() {
         assert_eq!(running("0.22 0.45 1.04 3/93 27614\n"), Some(3));
         assert_eq!(running("0.22 0.45 1.04 93 27614\n"), None);
         assert_eq!(running(""), None);
+        assert_eq!(state("15 (a) R (b) S 2 0 0\n"), Some('S'));
+        assert_eq!(state("15 (a"), None);
     }
 
     #[test]
@@ -354,6 +567,8 @@ mod tests {
         let text = "some avg10=0.52 avg60=0.83 avg300=1.63 total=6265949613\n\
                     full avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
         assert_eq!(pressure(text), Some(6_265_949_613));
+        assert_eq!(stall(text, "some"), Some((6_265_949_613, 0.52)));
+        assert_eq!(stall(text, "full"), Some((7, 0.0)));
         // Interrupt pressure has no line of `some`.
         assert_eq!(pressure("full avg10=0.00 total=7\n"), None);
     }
@@ -419,7 +634,7 @@ mod tests {
 
     /// Text that is nearly one of the formats, and any other.
     fn texts() -> impl Strategy<Value = String> {
-        let words = "(cpu|cpu0|some|total=|MemTotal:|kB|8:0|rbps=|max|Read|sda|-|/|0::|[0-9]{1,25}|-1|\\\\040|[ :,\n\t]){0,60}";
+        let words = "(cpu|cpu0|CPU1|ctxt|some|total=|MemTotal:|kB|8:0|rbps=|max|Read|sda|-|/|0::|[0-9]{1,25}|-1|\\\\040|[ :,\n\t]){0,60}";
         prop_oneof![any::<String>(), words]
     }
 
@@ -427,6 +642,8 @@ mod tests {
         #[test]
         fn no_text_makes_any_of_them_panic(text in texts()) {
             let _ = (cpu(&text), running(&text), memory(&text), speed(&text), pressure(&text));
+            let _ = (stat(&text), averages(&text), softirqs::<10>(&text), softnet(&text));
+            let _ = (swap_used(&text), stall(&text, "full"));
             let _ = (number(&text), keyed(&text, "cpu"), cpu_max(&text));
             let _ = cpu_list(&text);
             let _ = disks(&text).count() + interfaces(&text).count() + io_stat(&text).count();

@@ -22,7 +22,7 @@ impl Files {
         Files { root: root.into() }
     }
 
-    fn path(&self, path: &Path) -> PathBuf {
+    pub(crate) fn path(&self, path: &Path) -> PathBuf {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 

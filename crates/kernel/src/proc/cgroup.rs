@@ -75,16 +75,15 @@ impl Cgroup {
         Ok(cgroup)
     }
 
-    /// CPU time used, in seconds.
-    pub fn cpu_time(&self, files: &Files) -> Had<f64> {
+    /// CPU time used, in nanoseconds.
+    pub fn cpu_time(&self, files: &Files) -> Had<u64> {
         if let Some(dir) = &self.cpuacct {
-            let nanos = files.parse(dir.file("cpuacct.usage"), text::number)?;
-            return Ok(nanos as f64 / 1e9);
+            return files.parse(dir.file("cpuacct.usage"), text::number);
         }
         let dir = self.v2.as_ref().ok_or("no controller of CPU time")?;
         let usage = |text: &str| text::keyed(text, "usage_usec");
         let micros = files.parse(dir.file("cpu.stat"), usage)?;
-        Ok(micros as f64 / 1e6)
+        Ok(micros.saturating_mul(1000))
     }
 
     /// How many CPUs it may use, of `online` ones: by its quota, those of the cgroups it
@@ -107,6 +106,12 @@ impl Cgroup {
             }
             (None, None) => Vec::new(),
         };
+        let cpus = f64::from(self.set(files, online));
+        quotas.into_iter().fold(cpus, f64::min)
+    }
+
+    /// How many of the machine's `online` CPUs are in its set of CPUs.
+    pub fn set(&self, files: &Files, online: u32) -> u32 {
         let sets = [
             (&self.cpuset, "cpuset.effective_cpus"),
             (&self.v2, "cpuset.cpus.effective"),
@@ -115,14 +120,13 @@ impl Cgroup {
             let path = dir.as_ref()?.file(name);
             files.parse(path, text::cpu_list).ok()
         });
-        let cpus = f64::from(set.unwrap_or(online).clamp(1, online.max(1)));
-        quotas.into_iter().fold(cpus, f64::min)
+        set.unwrap_or(online).clamp(1, online.max(1))
     }
 
-    /// Share of the memory that it may have, or of the machine's `total` bytes, that is
-    /// in use. Files in memory that have not been used lately do not count: they are
-    /// dropped when there is need. `None` where the cgroup is all there is.
-    pub fn memory(&self, files: &Files, total: u64) -> Had<Option<f64>> {
+    /// Bytes of memory in use, and how many it may have: its limit, or the machine's `total`.
+    /// Files in memory that have not been used lately do not count: they are dropped when
+    /// there is need. `None` where the cgroup is all there is.
+    pub fn memory(&self, files: &Files, total: u64) -> Had<Option<(u64, u64)>> {
         let (used, stat, inactive, limit) = if let Some(dir) = &self.memory {
             let used = files.parse(dir.file("memory.usage_in_bytes"), text::number)?;
             let stat = files.read(dir.file("memory.stat"))?;
@@ -143,7 +147,7 @@ impl Cgroup {
         let inactive = text::keyed(&stat, inactive).unwrap_or(0);
         // Without a limit it says a number larger than any memory.
         let most = limit.unwrap_or(total).min(total).max(1);
-        Ok(Some(used.saturating_sub(inactive) as f64 / most as f64))
+        Ok(Some((used.saturating_sub(inactive), most)))
     }
 
     /// What it did at each device where its transfers are limited, and how much it may do
