@@ -6,6 +6,8 @@
 //! for it. A [`record`] is the one layout for all ways of reading, a [`query`] how it is
 //! asked for over UDP, and [`loads`] what two records say about the time between them.
 
+#[cfg(feature = "bpf")]
+pub mod bpf;
 pub mod keys;
 pub mod loads;
 pub mod proc;

@@ -1,0 +1,674 @@
+/* Reads a machine's load out of its kernel, for every program that writes a load record.
+ *
+ * How data is found. Addresses of the kernel's variables are not to be had everywhere (a
+ * kernel without KALLSYMS_ALL gives none, typed or not), but those of a task are: evk_discover
+ * goes from the current task to its task group's run queue of each CPU, and from there to the
+ * CPU's run queue, which is a per-CPU variable. Its address less its offset among the per-CPU
+ * variables, which BTF tells, is the base of the CPU; base plus offset is any other one. The
+ * number of the CPU, read that way, must be the number of the CPU, or nothing is used.
+ * Memory nodes are found by their kswapd threads, whose argument is the node.
+ *
+ * What is read, by evk_fill_cpu for one CPU, at the moment of asking:
+ *  - runqueues: nr_running, nr_switches, nr_iowait;
+ *  - kernel_cpustat: CPU time by kind, counted at ticks;
+ *  - tick_cpu_sched: the time for which the CPU was idle, with the idle time that still goes
+ *    on; the rest is busy time, exact to the moment, ticks or not;
+ *  - kstat: soft interrupts by kind; __softirq_pending: those raised;
+ *  - softnet_data: packets in the queues of the CPU, dropped, put off ("squeezed");
+ *  - ksoftirqd: whether the thread for left-over soft interrupts is runnable.
+ * What needs an average is kept by evk_tick, which a timer calls every 10 ms:
+ *  - the running average, 100 ms, exponential;
+ *  - time under pressure (PSI): the kernel sums it up every 2 s only, so the times of the CPUs
+ *    (system_group_pcpu) are summed up here, with the kernel's weights (a CPU counts as much
+ *    as it was not idle), and its 10 s average with them;
+ *  - memory: free pages less the kernel's reserve, plus the file cache and what of the
+ *    kernel's own caches can be reclaimed, both less half: what /proc/meminfo calls available,
+ *    up to the watermarks.
+ * Load averages and swap need KALLSYMS_ALL, and are unavailable or 0 without.
+ */
+#ifndef EVENKEEL_FILL_H
+#define EVENKEEL_FILL_H
+
+#include "kernel.h"
+#include "record.h"
+
+#define EVK_NOWHERE 0xffffffffu
+#define EVK_NODES 16
+#define EVK_TARGETS 64
+#define EVK_TICK_NS 10000000ull
+#define EVK_AVERAGE_NS 100000000ull
+#define EVK_TEN_SECONDS_NS 10000000000ull
+#define EVK_TS_IDLE_ACTIVE 4 /* TS_FLAG_IDLE_ACTIVE, a macro in the kernel */
+#define EVK_CSS_ONLINE 2     /* CSS_ONLINE is 1 << 1 since it exists */
+#define EVK_PF_KTHREAD 0x00200000
+
+/* What evk_discover returns. */
+enum evk_found {
+	EVK_FOUND = 0,
+	EVK_NO_FACTS = 1,    /* the loader has not written them */
+	EVK_NO_GROUP = 2,    /* no task group: a kernel without CONFIG_FAIR_GROUP_SCHED */
+	EVK_WRONG_CPU = 3,   /* what was found is not what it should be */
+	EVK_NO_CGROUP = 4,   /* the file is no cgroup's folder */
+	EVK_NO_CPU_GROUP = 5 /* the cgroup has no CPU controller */
+};
+
+/* Written by the loader before discovery, but for what stands at the end. Offsets are those
+ * among the per-CPU variables, EVK_NOWHERE for what the kernel has not. */
+struct evk_facts {
+	u64 epoch;
+	u32 possible; /* CPU numbers are below this */
+	u32 page_size;
+	u32 runqueues;
+	u32 cpu_number;
+	u32 kernel_cpustat;
+	u32 kstat;
+	u32 softnet_data;
+	u32 tick_cpu_sched;
+	u32 ksoftirqd;
+	u32 softirq_pending;
+	u32 psi;
+	u32 nodes; /* found: number of memory nodes */
+	u64 node[EVK_NODES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct evk_facts);
+} evk_facts SEC(".maps");
+
+/* The base of each CPU's variables. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, EVK_MAX_CPUS);
+	__type(key, u32);
+	__type(value, u64);
+} evk_bases SEC(".maps");
+
+/* Whose load can be asked for. Number 0 is the machine. */
+struct evk_target {
+	u32 scope;    /* 0: none */
+	u32 capacity; /* of a cgroup: its quota or CPUs, in thousandths of a CPU */
+	u64 group;    /* of a cgroup: its task group */
+	u64 id;       /* and its number in the file system */
+	u64 memory;   /* and its mem_cgroup, or 0 */
+	/* Kept by the timer. */
+	u64 ticked_ns;
+	u64 running_average; /* times 2048 * 65536 */
+	u64 pressure_ns[5];
+	u64 pressure_avg10[5]; /* per cent times 2048 * 65536 */
+	u64 pressure_known;
+	u64 memory_total;
+	u64 memory_available;
+	u64 swap_used;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, EVK_TARGETS);
+	__type(key, u32);
+	__type(value, struct evk_target);
+} evk_targets SEC(".maps");
+
+/* What the CPUs' times under pressure were at the last tick. */
+struct evk_stalled {
+	u32 times[6];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, EVK_MAX_CPUS);
+	__type(key, u32);
+	__type(value, struct evk_stalled);
+} evk_stalled SEC(".maps");
+
+/* Room for sums that do not fit on the stack. A tick is never interrupted by another. */
+struct evk_work {
+	u64 weighted[5];
+	u64 weight;
+	u64 task;
+	u64 queues;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct evk_work);
+} evk_work SEC(".maps");
+
+extern const void avenrun __ksym __weak;
+extern const void nr_swap_pages __ksym __weak;
+extern const void total_swap_pages __ksym __weak;
+
+static __always_inline struct evk_facts *evk_the_facts(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&evk_facts, &zero);
+}
+
+static __always_inline u64 evk_base_of(u32 cpu)
+{
+	u64 *base = bpf_map_lookup_elem(&evk_bases, &cpu);
+
+	return base ? *base : 0;
+}
+
+#define evk_read(to, from) bpf_probe_read_kernel(&(to), sizeof(to), (const void *)(from))
+
+static __always_inline bool evk_online(u64 base, const struct evk_facts *facts)
+{
+	struct rq *rq = (void *)(base + facts->runqueues);
+
+	return !bpf_core_field_exists(rq->online) || BPF_CORE_READ(rq, online);
+}
+
+/* Time for which the CPU was busy until now, in ns. The CPU may go to sleep, or wake up, while
+ * its numbers are read; then they are read again. Kernels before 6.2 do not tell that they are
+ * being changed, so there two readings must agree. */
+static __always_inline bool evk_busy(u64 base, const struct evk_facts *facts, u64 *busy)
+{
+	struct tick_sched *ts = (void *)(base + facts->tick_cpu_sched);
+	struct tick_sched___seq *counted = (void *)ts;
+	struct tick_sched___flags *flagged = (void *)ts;
+	u64 entry, idle, again, now;
+	unsigned int before, after;
+	bool active;
+
+	if (facts->tick_cpu_sched == EVK_NOWHERE || !bpf_core_field_exists(ts->idle_sleeptime))
+		return false;
+	for (int i = 0; i < 4; i++) {
+		before = after = 0;
+		if (bpf_core_field_exists(counted->idle_sleeptime_seq))
+			before = BPF_CORE_READ(counted, idle_sleeptime_seq.sequence);
+		entry = BPF_CORE_READ(ts, idle_entrytime);
+		idle = BPF_CORE_READ(ts, idle_sleeptime) + BPF_CORE_READ(ts, iowait_sleeptime);
+		if (bpf_core_field_exists(flagged->flags))
+			active = BPF_CORE_READ(flagged, flags) & EVK_TS_IDLE_ACTIVE;
+		else
+			active = BPF_CORE_READ_BITFIELD_PROBED(ts, idle_active);
+		now = bpf_ktime_get_ns();
+		again = BPF_CORE_READ(ts, idle_entrytime);
+		if (bpf_core_field_exists(counted->idle_sleeptime_seq))
+			after = BPF_CORE_READ(counted, idle_sleeptime_seq.sequence);
+		if (before == after && !(before & 1) && entry == again)
+			break;
+	}
+	if (active && now > entry)
+		idle += now - entry;
+	*busy = now > idle ? now - idle : 0;
+	return true;
+}
+
+static __always_inline u64 evk_time(u64 stat, u32 kind)
+{
+	u64 value;
+
+	evk_read(value, stat + kind * sizeof(u64));
+	return value;
+}
+
+#define EVK_TIME(stat, kind) evk_time(stat, bpf_core_enum_value(enum cpu_usage_stat, kind))
+
+/* Fills the entry of a CPU. Returns 0 if there is no such CPU, or it is off. */
+__noinline int evk_fill_cpu(u32 cpu, struct evk_cpu *out)
+{
+	struct evk_facts *facts = evk_the_facts();
+	u64 base = evk_base_of(cpu);
+	u64 thread = 0;
+
+	if (!out || !facts || !base || !evk_online(base, facts))
+		return 0;
+
+	struct rq *rq = (void *)(base + facts->runqueues);
+
+	out->time_ns = bpf_ktime_get_ns();
+	out->number = cpu;
+	out->running = BPF_CORE_READ(rq, nr_running);
+	out->switches = BPF_CORE_READ(rq, nr_switches);
+	out->blocked = BPF_CORE_READ(rq, nr_iowait.counter);
+
+	if (facts->kernel_cpustat != EVK_NOWHERE) {
+		u64 stat = base + facts->kernel_cpustat;
+
+		out->times_ns[EVK_USER_TIME] = EVK_TIME(stat, CPUTIME_USER);
+		out->times_ns[EVK_NICE_TIME] = EVK_TIME(stat, CPUTIME_NICE);
+		out->times_ns[EVK_SYSTEM_TIME] = EVK_TIME(stat, CPUTIME_SYSTEM);
+		out->times_ns[EVK_IRQ_TIME] = EVK_TIME(stat, CPUTIME_IRQ);
+		out->times_ns[EVK_SOFTIRQ_TIME] = EVK_TIME(stat, CPUTIME_SOFTIRQ);
+		out->times_ns[EVK_STEAL_TIME] = EVK_TIME(stat, CPUTIME_STEAL);
+		out->times_ns[EVK_IDLE_TIME] = EVK_TIME(stat, CPUTIME_IDLE);
+		out->times_ns[EVK_IOWAIT_TIME] = EVK_TIME(stat, CPUTIME_IOWAIT);
+	}
+	/* Without exact busy time: the kinds that are work. */
+	if (!evk_busy(base, facts, &out->busy_ns))
+		out->busy_ns = out->times_ns[EVK_USER_TIME] + out->times_ns[EVK_NICE_TIME] +
+			       out->times_ns[EVK_SYSTEM_TIME] + out->times_ns[EVK_IRQ_TIME] +
+			       out->times_ns[EVK_SOFTIRQ_TIME] + out->times_ns[EVK_STEAL_TIME];
+
+	if (facts->kstat != EVK_NOWHERE)
+		bpf_probe_read_kernel(out->softirqs, sizeof(out->softirqs),
+				      (void *)(base + facts->kstat +
+					       bpf_core_field_offset(struct kernel_stat, softirqs)));
+	if (facts->softirq_pending != EVK_NOWHERE) {
+		u16 pending = 0; /* 16 bits of it are there on every kernel */
+
+		evk_read(pending, base + facts->softirq_pending);
+		out->pending = pending;
+	}
+
+	if (facts->softnet_data != EVK_NOWHERE) {
+		struct softnet_data *net = (void *)(base + facts->softnet_data);
+		struct softnet_data___atomic *atomic = (void *)net;
+		struct softnet_data___counters *counters = (void *)net;
+
+		out->backlog = BPF_CORE_READ(net, input_pkt_queue.qlen) +
+			       BPF_CORE_READ(net, process_queue.qlen);
+		out->squeezed = BPF_CORE_READ(net, time_squeeze);
+		if (bpf_core_field_exists(net->dropped))
+			out->dropped = BPF_CORE_READ(net, dropped);
+		else if (bpf_core_field_exists(atomic->dropped))
+			out->dropped = BPF_CORE_READ(atomic, dropped.counter);
+		else if (bpf_core_field_exists(counters->drop_counters))
+			out->dropped = BPF_CORE_READ(counters, drop_counters.drops0.counter) +
+				       BPF_CORE_READ(counters, drop_counters.drops1.counter);
+	}
+	if (facts->ksoftirqd != EVK_NOWHERE) {
+		evk_read(thread, base + facts->ksoftirqd);
+		if (thread)
+			out->softirq_threads = BPF_CORE_READ((struct task_struct *)thread, on_rq) == 1;
+	}
+	return 1;
+}
+
+/* Adds the entry of a CPU to the sums. */
+static __always_inline void evk_add(struct evk_cpu *sum, const struct evk_cpu *one)
+{
+	for (int i = 0; i < EVK_TIMES; i++)
+		sum->times_ns[i] += one->times_ns[i];
+	for (int i = 0; i < EVK_SOFTIRQS; i++)
+		sum->softirqs[i] += one->softirqs[i];
+	sum->busy_ns += one->busy_ns;
+	sum->switches += one->switches;
+	sum->running += one->running;
+	sum->blocked += one->blocked;
+	sum->backlog += one->backlog;
+	sum->pending |= one->pending;
+	sum->dropped += one->dropped;
+	sum->squeezed += one->squeezed;
+	sum->softirq_threads += one->softirq_threads;
+}
+
+/* What evk_fill_cpu has on this kernel. */
+static __always_inline u64 evk_has(const struct evk_facts *facts)
+{
+	u64 has = EVK_HAS_RUNNING | EVK_HAS_SWITCHES | EVK_HAS_BLOCKED;
+
+	if (facts->kernel_cpustat != EVK_NOWHERE)
+		has |= EVK_HAS_TIMES;
+	if (facts->kernel_cpustat != EVK_NOWHERE || facts->tick_cpu_sched != EVK_NOWHERE)
+		has |= EVK_HAS_BUSY;
+	if (facts->kstat != EVK_NOWHERE)
+		has |= EVK_HAS_SOFTIRQS;
+	if (facts->softnet_data != EVK_NOWHERE)
+		has |= EVK_HAS_BACKLOG;
+	if (facts->ksoftirqd != EVK_NOWHERE)
+		has |= EVK_HAS_SOFTIRQ_THREADS;
+	return has;
+}
+
+/* Fills what a record of the machine has beside CPUs: everything from `pressure` on, and which
+ * of it there is. The sums and the number of CPUs must be there already. `begin`, `end`,
+ * `source`, `updates` and what says which part of a record it is are the caller's. */
+static __always_inline void evk_fill_machine(struct evk_base *out, const struct evk_facts *facts,
+					     const struct evk_target *machine)
+{
+	u64 averages[3];
+
+	out->magic = EVK_RECORD_MAGIC;
+	out->version = EVK_VERSION;
+	out->scope = EVK_MACHINE;
+	/* With another number of CPUs the sums have nothing to do with those before. */
+	out->epoch = facts->epoch + out->cpus;
+	out->capacity = out->cpus * 1000;
+	out->available = evk_has(facts);
+	out->time_ns = out->totals.time_ns = bpf_ktime_get_ns();
+	if (machine->ticked_ns) {
+		out->available |= EVK_HAS_RUNNING_AVERAGE;
+		out->running_average = machine->running_average >> 16;
+	}
+	if (machine->pressure_known) {
+		out->available |= EVK_HAS_PRESSURE;
+		for (int i = 0; i < 5; i++) {
+			out->pressure_ns[i] = machine->pressure_ns[i];
+			out->pressure_avg10[i] = machine->pressure_avg10[i] >> 16;
+		}
+	}
+	if (machine->memory_total) {
+		out->available |= EVK_HAS_MEMORY;
+		out->memory_total = machine->memory_total;
+		out->memory_available = machine->memory_available;
+		out->swap_used = machine->swap_used;
+	}
+	if (&avenrun && !evk_read(averages, &avenrun)) {
+		out->available |= EVK_HAS_LOAD_AVERAGES;
+		for (int i = 0; i < 3; i++)
+			out->load_averages[i] = averages[i];
+	}
+}
+
+/* An average that forgets in `long_ns`, after `passed` ns with `value`. */
+static __always_inline u64 evk_average(u64 average, u64 value, u64 passed, u64 long_ns)
+{
+	/* Microseconds, so that the products fit. */
+	u64 share = passed / 1000, whole = long_ns / 1000 + share;
+
+	if (!whole)
+		return value;
+	if (value >= average)
+		return average + (value - average) / whole * share +
+		       (value - average) % whole * share / whole;
+	return average - ((average - value) / whole * share + (average - value) % whole * share / whole);
+}
+
+static __always_inline void evk_tick_memory(struct evk_target *machine,
+					    const struct evk_facts *facts)
+{
+	u32 free_item = bpf_core_enum_value(enum zone_stat_item, NR_FREE_PAGES);
+	u32 active = bpf_core_enum_value(enum node_stat_item, NR_ACTIVE_FILE);
+	u32 inactive = bpf_core_enum_value(enum node_stat_item, NR_INACTIVE_FILE);
+	u32 slab = bpf_core_enum_value(enum node_stat_item, NR_SLAB_RECLAIMABLE_B);
+	u32 zones = bpf_core_enum_value(enum zone_type, __MAX_NR_ZONES);
+	u64 total = 0, reserve = 0;
+	s64 available = 0, cache = 0, value;
+	long swap_free = 0;
+	unsigned long swap_total = 0;
+
+	for (int i = 0; i < EVK_NODES; i++) {
+		if (i >= facts->nodes)
+			break;
+		struct pglist_data *node = (void *)facts->node[i];
+		u64 stat = (u64)node + bpf_core_field_offset(struct pglist_data, vm_stat);
+
+		for (int z = 0; z < 8; z++) {
+			if (z >= zones)
+				break;
+			struct zone *zone = (void *)node +
+					    bpf_core_field_offset(struct pglist_data, node_zones) +
+					    z * bpf_core_type_size(struct zone);
+
+			total += BPF_CORE_READ(zone, managed_pages.counter);
+			evk_read(value, (u64)zone + bpf_core_field_offset(struct zone, vm_stat) +
+						free_item * sizeof(value));
+			available += value;
+		}
+		evk_read(value, stat + active * sizeof(value));
+		cache += value;
+		evk_read(value, stat + inactive * sizeof(value));
+		cache += value;
+		evk_read(value, stat + slab * sizeof(value));
+		cache += value;
+		reserve += BPF_CORE_READ(node, totalreserve_pages);
+	}
+	/* The kernel keeps half of what it could give back, or its low watermark if that is
+	 * less; twice the reserve stands for the latter. */
+	available -= reserve;
+	value = cache >> 1;
+	if (value > (s64)(2 * reserve))
+		value = 2 * reserve;
+	available += cache - value;
+	if (available < 0)
+		available = 0;
+	machine->memory_total = total * facts->page_size;
+	machine->memory_available = (u64)available * facts->page_size;
+	if (&nr_swap_pages && &total_swap_pages && !evk_read(swap_free, &nr_swap_pages) &&
+	    !evk_read(swap_total, &total_swap_pages) && swap_total > swap_free)
+		machine->swap_used = (swap_total - swap_free) * facts->page_size;
+	else
+		machine->swap_used = 0;
+}
+
+static __always_inline u32 evk_stall(u32 which)
+{
+	switch (which) {
+	case 0: return bpf_core_enum_value(enum psi_states, PSI_CPU_SOME);
+	case 1: return bpf_core_enum_value(enum psi_states, PSI_MEM_SOME);
+	case 2: return bpf_core_enum_value(enum psi_states, PSI_MEM_FULL);
+	case 3: return bpf_core_enum_value(enum psi_states, PSI_IO_SOME);
+	case 4: return bpf_core_enum_value(enum psi_states, PSI_IO_FULL);
+	default: return bpf_core_enum_value(enum psi_states, PSI_NONIDLE);
+	}
+}
+
+/* Adds what a CPU spent under pressure since the last tick. Times are 32 bits of ns, which
+ * wrap every 4 s. A state that goes on is not in them yet; the run queue's clock, at most a
+ * timer tick old on a busy CPU, says for how long it does. */
+__noinline int evk_tick_pressure(u32 cpu)
+{
+	u32 zero = 0;
+	struct evk_facts *facts = evk_the_facts();
+	struct evk_work *work = bpf_map_lookup_elem(&evk_work, &zero);
+	struct evk_stalled *last = bpf_map_lookup_elem(&evk_stalled, &cpu);
+	u64 base = evk_base_of(cpu), live = 0;
+
+	if (!facts || !work || !last || !base || facts->psi == EVK_NOWHERE)
+		return 0;
+
+	struct psi_group_cpu *psi = (void *)(base + facts->psi);
+	struct rq *rq = (void *)(base + facts->runqueues);
+	u64 start = BPF_CORE_READ(psi, state_start), clock = BPF_CORE_READ(rq, clock);
+	u32 mask = BPF_CORE_READ(psi, state_mask), spent[6], time;
+
+	if (!start)
+		return 0;
+	if (clock > start)
+		live = clock - start;
+	for (int i = 0; i < 6; i++) {
+		u32 state = evk_stall(i);
+
+		evk_read(time, (u64)psi + bpf_core_field_offset(struct psi_group_cpu, times) +
+				       state * sizeof(time));
+		if (mask & (1u << (state & 31)))
+			time += live;
+		spent[i] = time - last->times[i];
+		/* The clock of another CPU may be a little behind: no time, not 4 s of it. */
+		if (spent[i] > 0x80000000u)
+			spent[i] = 0;
+		else
+			last->times[i] = time;
+	}
+	for (int i = 0; i < 5; i++)
+		work->weighted[i] += (u64)(spent[i] / 1000) * (spent[5] / 1000);
+	work->weight += spent[5] / 1000;
+	return 1;
+}
+
+/* Keeps what needs an average; called by a timer every EVK_TICK_NS. `running` is what the
+ * target has now. */
+static __always_inline void evk_tick_target(struct evk_target *target, u64 running)
+{
+	u64 now = bpf_ktime_get_ns(), value = running << 27; /* 2048 * 65536 */
+	u64 passed = now - target->ticked_ns;
+
+	if (!target->ticked_ns)
+		target->running_average = value;
+	else
+		target->running_average =
+			evk_average(target->running_average, value, passed, EVK_AVERAGE_NS);
+	target->ticked_ns = now;
+}
+
+__noinline int evk_running(u32 cpu)
+{
+	struct evk_facts *facts = evk_the_facts();
+	u64 base = evk_base_of(cpu);
+
+	if (!facts || !base || !evk_online(base, facts))
+		return 0;
+
+	struct rq *rq = (void *)(base + facts->runqueues);
+
+	return BPF_CORE_READ(rq, nr_running);
+}
+
+static __always_inline void evk_tick_machine(void)
+{
+	u32 zero = 0;
+	struct evk_facts *facts = evk_the_facts();
+	struct evk_target *machine = bpf_map_lookup_elem(&evk_targets, &zero);
+	struct evk_work *work = bpf_map_lookup_elem(&evk_work, &zero);
+	u64 running = 0, passed, known = 0;
+
+	if (!facts || !machine || !work)
+		return;
+	passed = bpf_ktime_get_ns() - machine->ticked_ns;
+	__builtin_memset(work, 0, sizeof(*work));
+	for (u32 cpu = 0; cpu < EVK_MAX_CPUS; cpu++) {
+		if (cpu >= facts->possible)
+			break;
+		running += evk_running(cpu);
+		known |= evk_tick_pressure(cpu);
+	}
+	/* The first tick only learns what the times are. */
+	if (known && machine->ticked_ns) {
+		for (int i = 0; i < 5; i++) {
+			u64 ns = work->weight ? work->weighted[i] / work->weight * 1000 : 0;
+			u64 share = passed ? ns * 100 * 2048 / passed : 0;
+
+			if (share > 100 * 2048)
+				share = 100 * 2048;
+			machine->pressure_ns[i] += ns;
+			machine->pressure_avg10[i] =
+				evk_average(machine->pressure_avg10[i], share << 16, passed,
+					    EVK_TEN_SECONDS_NS);
+		}
+		machine->pressure_known = 1;
+	}
+	evk_tick_memory(machine, facts);
+	evk_tick_target(machine, running);
+}
+
+/* Looks at the next task of the list of all tasks: is it the kswapd thread of a memory node?
+ * Returns 0 at the end. A function of its own, so that the verifier looks at it once. */
+__noinline int evk_discover_node(u32 at)
+{
+	u32 zero = 0;
+	struct evk_facts *facts = evk_the_facts();
+	struct evk_work *work = bpf_map_lookup_elem(&evk_work, &zero);
+	struct task_struct *task;
+	struct task_struct___worker *worker;
+	struct kthread *thread;
+	struct pglist_data *node;
+	char comm[16] = {};
+	u64 next;
+
+	if (!facts || !work || facts->nodes >= EVK_NODES)
+		return 0;
+	task = (void *)work->task;
+	next = (u64)BPF_CORE_READ(task, tasks.next);
+	if (!next)
+		return 0;
+	task = (void *)(next - bpf_core_field_offset(struct task_struct, tasks));
+	work->task = (u64)task;
+	if (!BPF_CORE_READ(task, pid))
+		return 0; /* around */
+	if (!(BPF_CORE_READ(task, flags) & EVK_PF_KTHREAD))
+		return 1;
+	BPF_CORE_READ_INTO(&comm, task, comm);
+	if (*(u32 *)comm != 0x6177736b /* "kswa" */)
+		return 1;
+	worker = (void *)task;
+	if (bpf_core_field_exists(worker->worker_private))
+		thread = BPF_CORE_READ(worker, worker_private);
+	else
+		thread = BPF_CORE_READ(task, set_child_tid);
+	node = BPF_CORE_READ(thread, data);
+	if (BPF_CORE_READ(node, kswapd) != task)
+		return 1;
+	facts->node[facts->nodes & (EVK_NODES - 1)] = (u64)node;
+	facts->nodes++;
+	return 1;
+}
+
+/* Finds the memory nodes. Their threads are among the first tasks. */
+static __always_inline void evk_discover_nodes(struct evk_facts *facts, struct task_struct *task)
+{
+	u32 zero = 0;
+	struct evk_work *work = bpf_map_lookup_elem(&evk_work, &zero);
+
+	if (!work)
+		return;
+	for (int i = 0; i < 64; i++) {
+		if (!BPF_CORE_READ(task, pid))
+			break;
+		task = BPF_CORE_READ(task, real_parent);
+	}
+	work->task = (u64)task;
+	facts->nodes = 0;
+	for (int i = 0; i < 2048; i++) {
+		if (!evk_discover_node(i))
+			break;
+	}
+}
+
+/* Finds the base of a CPU from the run queue of a task group there. */
+__noinline int evk_discover_cpu(u32 cpu)
+{
+	u32 zero = 0, key = cpu, number = EVK_NOWHERE;
+	struct evk_facts *facts = evk_the_facts();
+	struct evk_work *work = bpf_map_lookup_elem(&evk_work, &zero);
+	struct cfs_rq *queue = 0;
+	u64 base;
+
+	if (!facts || !work)
+		return EVK_NO_FACTS;
+	if (evk_read(queue, work->queues + cpu * sizeof(queue)) || !queue)
+		return EVK_FOUND; /* there may be gaps between CPUs */
+	base = (u64)BPF_CORE_READ(queue, rq);
+	if (!base)
+		return EVK_FOUND;
+	base -= facts->runqueues;
+	if (facts->cpu_number != EVK_NOWHERE)
+		evk_read(number, base + facts->cpu_number);
+	else if (facts->softnet_data != EVK_NOWHERE) {
+		struct softnet_data *net = (void *)(base + facts->softnet_data);
+
+		number = BPF_CORE_READ(net, cpu);
+	}
+	if (number != cpu)
+		return EVK_WRONG_CPU;
+	bpf_map_update_elem(&evk_bases, &key, &base, BPF_ANY);
+	return EVK_FOUND;
+}
+
+/* Run once by the loader, in its own context. */
+SEC("syscall")
+int evk_discover(void *ctx)
+{
+	u32 zero = 0;
+	struct evk_facts *facts = evk_the_facts();
+	struct evk_work *work = bpf_map_lookup_elem(&evk_work, &zero);
+	struct task_struct *task = (void *)bpf_get_current_task();
+
+	if (!facts || !work || !facts->possible)
+		return EVK_NO_FACTS;
+	if (!bpf_core_field_exists(task->sched_task_group) ||
+	    !bpf_core_field_exists(struct task_group, cfs_rq))
+		return EVK_NO_GROUP;
+	work->queues = (u64)BPF_CORE_READ(task, sched_task_group, cfs_rq);
+	if (!work->queues)
+		return EVK_NO_GROUP;
+	for (u32 cpu = 0; cpu < EVK_MAX_CPUS; cpu++) {
+		if (cpu >= facts->possible)
+			break;
+		int found = evk_discover_cpu(cpu);
+		if (found)
+			return found;
+	}
+	evk_discover_nodes(facts, task);
+	return EVK_FOUND;
+}
+
+#endif

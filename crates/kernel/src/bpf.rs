@@ -1,0 +1,219 @@
+//! What all programs in the kernel have in common: how they are loaded, how they find the
+//! kernel's data, and what is said if that cannot be done.
+//!
+//! `bpf/fill.bpf.h` says how data is found; [`facts`] tells it what BTF knows: the offsets of
+//! per-CPU variables.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use libbpf_rs::btf::types::{DataSec, Var};
+use libbpf_rs::btf::{Btf, BtfType};
+use libbpf_rs::{
+    ErrorKind, MapCore, MapFlags, Object, ObjectBuilder, OpenObject, PrintLevel, ProgramInput,
+};
+
+use crate::record::MAX_CPUS;
+
+/// The programs of a file in `bpf/`, as its compiled object is called.
+#[macro_export]
+#[doc(hidden)]
+macro_rules! bpf_object {
+    ($name:literal) => {{
+        #[repr(align(8))]
+        struct Aligned<T: ?Sized>(T);
+        const OBJECT: &Aligned<[u8]> =
+            &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/", $name)));
+        &OBJECT.0
+    }};
+}
+
+/// Why the kernel does not tell its load.
+#[derive(Debug, thiserror::Error)]
+pub enum BpfError {
+    /// The kernel has no description of its types.
+    #[error(
+        "this kernel has no BTF ({BTF}: {0}), so its data cannot be found: it needs \
+         CONFIG_DEBUG_INFO_BTF=y, which the kernels of distributions have; {AGENT}"
+    )]
+    NoBtf(io::Error),
+    /// BTF without what is needed.
+    #[error(
+        "the BTF of this kernel does not tell of {0}: it needs Linux 5.15 or newer, built with \
+         pahole 1.16 or newer; {AGENT}"
+    )]
+    Btf(String),
+    /// No right to do it.
+    #[error(
+        "no right to {0}: it needs root, or the capabilities CAP_BPF, CAP_NET_ADMIN and \
+         CAP_PERFMON (and no seccomp filter or lockdown that forbids bpf(2)); {AGENT}"
+    )]
+    Rights(&'static str),
+    /// The kernel refused.
+    #[error(
+        "this kernel refuses to {0}: {1}; it needs Linux 5.15 or newer with CONFIG_BPF_SYSCALL \
+         and CONFIG_BPF_JIT; {AGENT}"
+    )]
+    Refused(&'static str, String),
+    /// What was found in the kernel is not what it should be.
+    #[error("the load of this kernel cannot be found: {0}; {AGENT}")]
+    Lost(&'static str),
+    /// More CPUs than a record has room for.
+    #[error("{0} CPUs, and a load record has room for {MAX_CPUS}; {AGENT}")]
+    Cpus(usize),
+    /// A file or folder that is not as it should be.
+    #[error("{0}")]
+    File(String),
+}
+
+const BTF: &str = "/sys/kernel/btf/vmlinux";
+const AGENT: &str = "`evenkeel agent` reports the load of any machine";
+
+/// A variable that a kernel has not.
+const NOWHERE: u32 = u32::MAX;
+
+/// Says why something about BPF failed.
+pub fn failure(what: &'static str) -> impl FnOnce(libbpf_rs::Error) -> BpfError {
+    move |error| match error.kind() {
+        ErrorKind::PermissionDenied => BpfError::Rights(what),
+        // The whole chain, in one line.
+        _ => BpfError::Refused(what, format!("{error:#}")),
+    }
+}
+
+/// Opens an object of programs.
+pub fn open(object: &[u8]) -> Result<OpenObject, BpfError> {
+    // libbpf writes to standard error otherwise, and what it says is in its errors, too.
+    libbpf_rs::set_print(Some((PrintLevel::Debug, |level, text| {
+        let text = text.trim_end();
+        match level {
+            PrintLevel::Debug => tracing::trace!("{text}"),
+            _ => tracing::debug!("{text}"),
+        }
+    })));
+    fs::metadata(BTF).map_err(BpfError::NoBtf)?;
+    ObjectBuilder::default()
+        .open_memory(object)
+        .map_err(failure("open BPF programs"))
+}
+
+/// Makes a loaded object know where the kernel has its data: writes the facts and runs
+/// `evk_discover`.
+pub fn discover(object: &Object, epoch: u64) -> Result<(), BpfError> {
+    let facts = facts(epoch)?;
+    update(object, "evk_facts", &0u32.to_ne_bytes(), &facts)?;
+    found(run(object, "evk_discover", None)?)
+}
+
+/// What the result of a program that looks for something means: `enum evk_found`.
+pub fn found(result: i32) -> Result<(), BpfError> {
+    Err(BpfError::Lost(match result {
+        0 => return Ok(()),
+        2 => "it has no task groups (CONFIG_FAIR_GROUP_SCHED)",
+        3 => "its per-CPU variables are not where BTF says",
+        4 => "this is not the folder of a cgroup",
+        5 => {
+            "this cgroup has no CPU controller: enable it by `+cpu` in its parent's \
+              cgroup.subtree_control, or use its folder of the cpu hierarchy"
+        }
+        _ => "its programs were not told where to look",
+    }))
+}
+
+/// Runs a program that is not attached anywhere.
+pub fn run(object: &Object, name: &str, context: Option<&mut [u8]>) -> Result<i32, BpfError> {
+    let program = object.progs_mut().find(|program| program.name() == name);
+    let program = program.ok_or(BpfError::Lost("a program is missing"))?;
+    let input = ProgramInput {
+        context_in: context,
+        ..ProgramInput::default()
+    };
+    let output = program
+        .test_run(input)
+        .map_err(failure("run a BPF program"))?;
+    Ok(output.return_value.cast_signed())
+}
+
+/// Writes an element of a map.
+pub fn update(object: &Object, map: &str, key: &[u8], value: &[u8]) -> Result<(), BpfError> {
+    let found = object.maps().find(|found| found.name() == map);
+    found
+        .ok_or(BpfError::Lost("a map is missing"))?
+        .update(key, value, MapFlags::ANY)
+        .map_err(failure("write a BPF map"))
+}
+
+/// `struct evk_facts`, as far as the loader knows them.
+fn facts(epoch: u64) -> Result<[u8; 184], BpfError> {
+    let cpus = libbpf_rs::num_possible_cpus().map_err(failure("count CPUs"))?;
+    if cpus == 0 || cpus > MAX_CPUS {
+        return Err(BpfError::Cpus(cpus));
+    }
+    let btf = Btf::from_vmlinux().map_err(failure("read the BTF of the kernel"))?;
+    let section: DataSec<'_> = btf
+        .type_by_name(".data..percpu")
+        .ok_or_else(|| BpfError::Btf("per-CPU variables".into()))?;
+    let offset = |name: &str| {
+        section.iter().find_map(|entry| {
+            let variable: Var<'_> = btf.type_by_id::<BtfType<'_>>(entry.ty)?.try_into().ok()?;
+            (variable.name() == Some(OsStr::new(name))).then_some(entry.offset)
+        })
+    };
+    let needed =
+        |name: &str| offset(name).ok_or_else(|| BpfError::Btf(format!("the variable {name}")));
+    let or_nowhere = |name: &str| offset(name).unwrap_or(NOWHERE);
+    let pending = offset("__softirq_pending").or_else(|| offset("irq_stat"));
+
+    let page_size = rustix::param::page_size() as u32;
+    let words = [
+        cpus as u32,
+        page_size,
+        needed("runqueues")?,
+        or_nowhere("cpu_number"),
+        or_nowhere("kernel_cpustat"),
+        or_nowhere("kstat"),
+        or_nowhere("softnet_data"),
+        or_nowhere("tick_cpu_sched"),
+        or_nowhere("ksoftirqd"),
+        pending.unwrap_or(NOWHERE),
+        or_nowhere("system_group_pcpu"),
+    ];
+    let mut out = [0; 184];
+    let (head, rest) = out.split_at_mut(8);
+    head.copy_from_slice(&epoch.to_ne_bytes());
+    for (place, word) in rest.chunks_exact_mut(4).zip(words) {
+        place.copy_from_slice(&word.to_ne_bytes());
+    }
+    Ok(out)
+}
+
+/// Makes sure that a folder for pins is there, in a BPF file system.
+pub fn pin_folder(folder: &Path) -> Result<(), BpfError> {
+    let root = Path::new("/sys/fs/bpf");
+    let is_bpf =
+        |path: &Path| rustix::fs::statfs(path).is_ok_and(|stat| stat.f_type as u64 == 0xcafe_4a11);
+    if folder.starts_with(root) && !is_bpf(root) {
+        use rustix::mount::{MountFlags, mount};
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        mount("bpf", root, "bpf", flags, Some(c"mode=700")).map_err(|error| {
+            BpfError::File(format!(
+                "there is no BPF file system at {}, and it cannot be mounted: {error}; run \
+                 `mount -t bpf bpf {0}`",
+                root.display()
+            ))
+        })?;
+    }
+    fs::create_dir_all(folder)
+        .map_err(|error| BpfError::File(format!("cannot make {}: {error}", folder.display())))?;
+    match is_bpf(folder) {
+        true => Ok(()),
+        false => Err(BpfError::File(format!(
+            "{} is not in a BPF file system, where programs are held without a process: choose \
+             a folder below {}",
+            folder.display(),
+            root.display()
+        ))),
+    }
+}
