@@ -276,7 +276,7 @@ pub fn evenkeel(arguments: &[&str]) -> Result<String, String> {
 
 /// The binary of the workspace, built in the profile of these tests. `$EVENKEEL_BIN` is
 /// used instead where it is set.
-pub(crate) fn binary() -> &'static Path {
+pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         if let Some(given) = std::env::var_os("EVENKEEL_BIN") {

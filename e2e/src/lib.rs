@@ -25,6 +25,7 @@ pub mod script;
 pub mod server;
 pub mod sessions;
 pub mod surge;
+pub mod vm;
 pub mod wire;
 
 use std::thread;

@@ -10,6 +10,8 @@
 pub mod bpf;
 pub mod keys;
 pub mod loads;
+pub mod page;
 pub mod proc;
 pub mod query;
+pub mod rdma;
 pub mod record;
