@@ -5,11 +5,12 @@ DEMO_SECONDS ?= 0
 # What this machine has the tools to build, asked after setup.
 FEATURES = $$(scripts/features)
 
-.PHONY: help demo test bench bench-arm bench-on-demand bench-corba experiment fuzz build arm install-arm apache install-apache omniorb install-omniorb java
+.PHONY: help demo test test-vm bench bench-arm bench-on-demand bench-corba experiment fuzz build arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
 	@echo "make test    format, lints, unit, property and end-to-end tests"
+	@echo "make test-vm the kernel load monitor on Debian's kernel and over Soft-RoCE, under QEMU (part of make test)"
 	@echo "make bench   side by side with HAProxy, nginx and Envoy (BENCH_QUICK=1 for three minutes)"
 	@echo "make bench-corba  the CORBA service: overhead, effectiveness, scalability, forwards, relay"
 	@echo "make experiment  the QoS broker's policies on three Apaches (EXPERIMENT_TIMES=1 for four minutes)"
@@ -60,6 +61,10 @@ test:
 	cargo clippy -p evenkeel -p evenkeel-kernel -- -D warnings
 	cargo build -p evenkeel $(FEATURES)
 	cargo test --workspace $(FEATURES)
+
+test-vm:
+	@scripts/setup test
+	cargo test -p evenkeel-e2e --test kernel_vm -- --nocapture
 
 bench:
 	@scripts/setup bench
