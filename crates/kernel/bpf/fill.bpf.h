@@ -165,6 +165,15 @@ static __always_inline bool evk_online(u64 base, const struct evk_facts *facts)
 	return !bpf_core_field_exists(rq->online) || BPF_CORE_READ(rq, online);
 }
 
+/* Until 6.8. A function of its own, or the compiler looks for the field, which is not there on
+ * newer kernels, before it is known that it must. */
+__noinline int evk_idle_bit(u64 sched)
+{
+	struct tick_sched *ts = (void *)sched;
+
+	return BPF_CORE_READ_BITFIELD_PROBED(ts, idle_active);
+}
+
 /* Time for which the CPU was busy until now, in ns. The CPU may go to sleep, or wake up, while
  * its numbers are read; then they are read again. Kernels before 6.2 do not tell that they are
  * being changed, so there two readings must agree. */
@@ -188,7 +197,7 @@ static __always_inline bool evk_busy(u64 base, const struct evk_facts *facts, u6
 		if (bpf_core_field_exists(flagged->flags))
 			active = BPF_CORE_READ(flagged, flags) & EVK_TS_IDLE_ACTIVE;
 		else
-			active = BPF_CORE_READ_BITFIELD_PROBED(ts, idle_active);
+			active = evk_idle_bit((u64)ts);
 		now = bpf_ktime_get_ns();
 		again = BPF_CORE_READ(ts, idle_entrytime);
 		if (bpf_core_field_exists(counted->idle_sleeptime_seq))

@@ -87,12 +87,14 @@ struct task_group {
 };
 
 struct files_struct;
+struct nsproxy;
 
 struct task_struct {
 	struct task_group *sched_task_group;
 	struct task_struct *real_parent;
 	struct list_head tasks;
 	struct files_struct *files;
+	struct nsproxy *nsproxy;
 	unsigned int flags;
 	int pid;
 	int on_rq;
@@ -285,8 +287,20 @@ struct sock_reuseport {
 	struct sock *socks[0];
 };
 
+struct net;
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct nsproxy {
+	struct net *net_ns;
+};
+
 struct sock_common {
+	u16 skc_num;
 	unsigned char skc_state;
+	possible_net_t skc_net;
 };
 
 struct sock {

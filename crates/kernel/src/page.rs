@@ -6,12 +6,19 @@
 //! entries. What belongs together has a sequence number before and behind, odd while it is
 //! being written, and is read again if they differ.
 
+#[cfg(feature = "bpf")]
+mod kernel;
+
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+#[cfg(feature = "bpf")]
+pub use kernel::KernelPage;
 
 use crate::rdma::Memory;
-use crate::record::{BadRecord, Cpu, Record, SOFTIRQS, Source};
+use crate::record::{BASE, BadRecord, CPU, CPUS, Cpu, MAX_CPUS, Record, SOFTIRQS, Source};
 
 /// Reads the copies of one page, one after the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,7 +71,32 @@ impl Follower {
         };
         Ok(record)
     }
+
+    /// Copies a page into `buffer` and parses the copy; again if it was being written.
+    ///
+    /// # Errors
+    ///
+    /// It holds no record, or one that is torn each time.
+    pub fn follow<'a>(
+        &mut self,
+        page: &Mapping,
+        buffer: &'a mut Vec<u8>,
+    ) -> Result<Record<'a>, BadRecord> {
+        buffer.resize(page.used(), 0);
+        for _ in 1..COPIES {
+            page.copy(buffer);
+            let mut next = *self;
+            if next.read(buffer, false).err() != Some(BadRecord::Torn) {
+                return self.read(buffer, false);
+            }
+        }
+        page.copy(buffer);
+        self.read(buffer, true)
+    }
 }
+
+/// How often a page is copied in this process that was being written.
+const COPIES: u32 = 16;
 
 /// The sums over all CPUs, and the time of which they tell; none if an entry is torn.
 fn sum(record: &Record<'_>) -> Option<(u64, Cpu)> {
@@ -152,21 +184,29 @@ impl Mapping {
         })
     }
 
-    /// Copies the first bytes. What is copied may be torn.
+    /// Copies the first bytes, eight at a time, as others may be writing them: what is copied
+    /// may be torn.
     pub fn copy(&self, to: &mut [u8]) {
-        copy(self, to);
+        let length = to.len().min(self.length);
+        // A sequence number is read before what it is about...
+        fence(Ordering::Acquire);
+        for (at, word) in to[..length].chunks_mut(8).enumerate() {
+            // SAFETY: within the memory, which begins at a page; its last word may be shorter
+            // than eight bytes, but is followed by the rest of its page.
+            let read = unsafe { &*self.address.cast::<AtomicU64>().add(at) };
+            // ... and again after.
+            let read = read.load(Ordering::Acquire);
+            word.copy_from_slice(&read.to_ne_bytes()[..word.len()]);
+        }
     }
-}
 
-/// Copies the first bytes of a page, eight at a time, as others may be writing them.
-pub(crate) fn copy(from: &dyn Memory, to: &mut [u8]) {
-    let length = to.len().min(from.length());
-    let words = to[..length].chunks_mut(8);
-    for (at, word) in words.enumerate() {
-        // SAFETY: within the memory, which begins at a page; its last word may be shorter
-        // than eight bytes, but is followed by the rest of its page.
-        let read = unsafe { from.address().cast::<u64>().add(at).read_volatile() };
-        word.copy_from_slice(&read.to_ne_bytes()[..word.len()]);
+    /// Bytes that the record in it needs: as many as it says that it has CPUs.
+    pub fn used(&self) -> usize {
+        let mut base = [0; BASE];
+        self.copy(&mut base);
+        let cpus = u32::from_le_bytes([base[40], base[41], base[42], base[43]]) as usize;
+        let most = self.length.saturating_sub(CPUS) / CPU;
+        CPUS + cpus.clamp(1, MAX_CPUS).min(most) * CPU
     }
 }
 
