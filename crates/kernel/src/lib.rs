@@ -10,8 +10,10 @@
 pub mod bpf;
 pub mod keys;
 pub mod loads;
+pub mod network;
 pub mod page;
 pub mod proc;
 pub mod query;
 pub mod rdma;
 pub mod record;
+pub mod shared;
