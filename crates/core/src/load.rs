@@ -160,6 +160,8 @@ impl LoadValue {
 /// A load as it was last reported, with the time at which it was.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
+    /// Whoever reported it has no news: it counts as unknown, whatever its age.
+    pub expired: bool,
     /// What is measured.
     pub id: LoadId,
     /// The reported value.
@@ -181,6 +183,7 @@ struct Cell {
     /// Load id plus one; 0 is an empty cell. Written once.
     id: AtomicU64,
     /// Value as f32 bits (high half), report time in milliseconds, wrapping (low half).
+    /// Times are odd ([`millis`]): an even one is that of a report which has expired.
     value_at: AtomicU64,
     /// What a bind is expected to add (f32 bits).
     per_bind: AtomicU32,
@@ -192,6 +195,14 @@ struct Cell {
     assigned_at: AtomicU32,
     /// Binds per second (f32 bits), averaged over about a second.
     rate: AtomicU32,
+    /// A monitor has news of it: others do not count.
+    held: AtomicBool,
+}
+
+/// Whether `word` of a cell is a report that may count.
+#[inline]
+const fn is_report(word: u64) -> bool {
+    word & 1 == 1
 }
 
 /// What servers at a location are told about sending their clients away, where clients
@@ -273,6 +284,7 @@ impl Location {
                 in_flight_at: AtomicU32::new(0),
                 assigned_at: AtomicU32::new(0),
                 rate: AtomicU32::new(0),
+                held: AtomicBool::new(false),
             }),
             stay: AtomicU32::new(0),
             pulse: AtomicBool::new(false),
@@ -287,20 +299,66 @@ impl Location {
         &self.name
     }
 
-    /// Stores a report.
+    /// Stores a report; one that a monitor [holds](Location::observe) stays as it is.
     pub fn report(&self, id: LoadId, value: LoadValue, now: Instant) -> Result<(), TooManyLoads> {
+        let cell = self.cell_for(id)?;
+        if !cell.held.load(Ordering::Acquire) {
+            self.store(cell, id, value, now);
+        }
+        Ok(())
+    }
+
+    /// The cell of load `id`, which may be a new one.
+    fn cell_for(&self, id: LoadId) -> Result<&Cell, TooManyLoads> {
         let wanted = u64::from(id.0) + 1;
-        for cell in &self.cells {
+        let is_it = |cell: &&Cell| {
             let taken = cell
                 .id
                 .compare_exchange(0, wanted, Ordering::AcqRel, Ordering::Acquire);
-            let held = taken.map_or_else(|held| held, |_| wanted);
-            if held == wanted {
-                self.store(cell, id, value, now);
-                return Ok(());
+            taken.map_or_else(|held| held == wanted, |_| true)
+        };
+        self.cells.iter().find(is_it).ok_or(TooManyLoads)
+    }
+
+    /// Stores what a monitor has read, and holds it: until it [expires](Location::expire),
+    /// reports of others do not count, which are older or about something else. All loads
+    /// for which there is room are stored.
+    pub fn observe(
+        &self,
+        loads: impl IntoIterator<Item = (LoadId, LoadValue)>,
+        now: Instant,
+    ) -> Result<(), TooManyLoads> {
+        let mut result = Ok(());
+        for (id, value) in loads {
+            match self.cell_for(id) {
+                Ok(cell) => {
+                    cell.held.store(true, Ordering::Release);
+                    self.store(cell, id, value, now);
+                }
+                Err(error) => result = Err(error),
             }
         }
-        Err(TooManyLoads)
+        result
+    }
+
+    /// The monitor that [holds](Location::observe) these loads has no news of them: they
+    /// are unknown from now on, and what others report of them counts. Those that it does
+    /// not hold stay as they are.
+    pub fn expire(&self, ids: impl IntoIterator<Item = LoadId>) {
+        for cell in ids.into_iter().filter_map(|id| self.cell(id)) {
+            if !cell.held.load(Ordering::Acquire) {
+                continue;
+            }
+            let word = cell.value_at.load(Ordering::Acquire);
+            // If it fails, somebody else has just reported it.
+            let _ = cell.value_at.compare_exchange(
+                word,
+                word & !1,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+            cell.held.store(false, Ordering::Release);
+        }
     }
 
     /// Stores a report of several loads: all of them, or none if they are too many.
@@ -397,7 +455,7 @@ impl Location {
     pub(crate) fn last_report(&self, id: LoadId, horizon: &Horizon) -> Option<Report> {
         let cell = self.cell(id)?;
         let word = cell.value_at.load(Ordering::Acquire);
-        if word == 0 || horizon.is_past(word as u32) {
+        if !is_report(word) || horizon.is_past(word as u32) {
             return None;
         }
         let value = f32::from_bits((word >> 32) as u32);
@@ -499,7 +557,8 @@ impl Location {
     /// The load `id` if it was reported at most `max_age` ago; `None` is *unknown*.
     pub fn fresh(&self, id: LoadId, now: Instant, max_age: Duration) -> Option<f32> {
         let load = self.load(id, now)?;
-        (now.since(load.at) <= max_age).then(|| load.value.get())
+        let counts = !load.expired && now.since(load.at) <= max_age;
+        counts.then(|| load.value.get())
     }
 
     /// The load `id` as last reported, however old.
@@ -527,7 +586,9 @@ impl Location {
         for cell in &self.cells {
             let word = cell.value_at.load(Ordering::Relaxed);
             if word != 0 && millis_since(word as u32, now) > OLDEST {
-                let at = millis(now).wrapping_sub(OLDEST) | 1;
+                // One that has expired stays so.
+                let odd = word as u32 & 1;
+                let at = (millis(now).wrapping_sub(OLDEST) | 1) - 1 + odd;
                 let older = (word >> 32 << 32) | u64::from(at);
                 // If it fails there is a new report.
                 let _ = cell.value_at.compare_exchange(
@@ -545,6 +606,7 @@ fn decode(id: LoadId, word: u64, now: Instant) -> Load {
     let age = millis_since(word as u32, now);
     let at = now.as_nanos().saturating_sub(u64::from(age) * 1_000_000);
     Load {
+        expired: !is_report(word),
         id,
         value: LoadValue(f32::from_bits((word >> 32) as u32)),
         at: Instant::from_nanos(at),
@@ -650,6 +712,42 @@ mod tests {
         location.end();
         let load = location.projected(LoadId::IN_FLIGHT, at(9), max_age);
         assert_eq!(load, Some(8.0));
+    }
+
+    #[test]
+    fn what_a_monitor_has_news_of_is_not_for_others_to_report() {
+        let location = Location::new("a");
+        let max_age = Duration::from_secs(15);
+        let value = |value| LoadValue::new(value).unwrap();
+        let cpu = |ms| location.projected(LoadId::CPU, at(ms), max_age);
+        location.report(LoadId::CPU, value(0.9), at(0)).unwrap();
+        location.report(LoadId::DISK, value(0.1), at(0)).unwrap();
+        let seen = [(LoadId::CPU, value(0.2)), (LoadId::COMPOSITE, value(0.0))];
+        location.observe(seen, at(10)).unwrap();
+        location.report(LoadId::CPU, value(0.9), at(20)).unwrap();
+        assert_eq!(cpu(20), Some(0.2));
+        // Unknown at once, and not idle; still there to be shown.
+        let all = [LoadId::CPU, LoadId::DISK, LoadId::COMPOSITE];
+        location.expire(all);
+        assert_eq!(cpu(20), None);
+        assert_eq!(location.fresh(LoadId::COMPOSITE, at(20), max_age), None);
+        let shown = location.load(LoadId::COMPOSITE, at(20)).unwrap();
+        assert!(shown.expired && shown.value == LoadValue::ZERO);
+        let disk = location.projected(LoadId::DISK, at(20), max_age);
+        assert_eq!(disk, Some(0.1), "nobody held it");
+        const DAY: u64 = 24 * 3600 * 1000;
+        for day in 1..100 {
+            location.keep_age(at(day * DAY));
+            assert_eq!(cpu(day * DAY), None);
+        }
+        // Now others count; and what they said is no news of the monitor's to expire.
+        location
+            .report(LoadId::CPU, value(0.7), at(100 * DAY))
+            .unwrap();
+        location.expire(all);
+        assert_eq!(cpu(100 * DAY), Some(0.7));
+        location.observe(seen, at(100 * DAY)).unwrap();
+        assert_eq!(cpu(100 * DAY), Some(0.2));
     }
 
     #[test]
