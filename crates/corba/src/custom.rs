@@ -467,7 +467,9 @@ impl Told {
                 let before = self.loads.get(name).map_or(&[][..], Vec::as_slice);
                 let loads: Vec<_> = location.loads(now).collect();
                 let is_new = |load: &&load::Load| {
-                    now.since(load.at) <= max_age && !before.iter().any(|b| is_same(b, load))
+                    !load.expired
+                        && now.since(load.at) <= max_age
+                        && !before.iter().any(|b| is_same(b, load))
                 };
                 let new: Vec<_> = loads.iter().filter(is_new).map(as_told).collect();
                 if !new.is_empty() {

@@ -18,6 +18,7 @@ use evenkeel_manager::Manager;
 use evenkeel_manager::config::watch::{Cause, Reloads};
 use evenkeel_manager::config::{self, AccessLog as Target, Admin, Config};
 use evenkeel_manager::snapshot::DataPlane;
+use evenkeel_monitor::Monitor;
 use evenkeel_proxy::Proxy;
 use evenkeel_proxy::access::AccessLog;
 use tokio::net::TcpListener;
@@ -58,11 +59,14 @@ async fn live(file: &Path) -> Result<(), Failure> {
         .map_err(|error| Failure::new(format!("cannot start the broker: {error}")))?;
     let corba = Corba::start(clock)
         .map_err(|error| Failure::new(format!("cannot start the CORBA service: {error}")))?;
+    let monitor = Monitor::start(clock)
+        .map_err(|error| Failure::new(format!("cannot start the monitor: {error}")))?;
     let planes: Vec<Arc<dyn DataPlane>> = vec![
         Arc::new(proxy.clone()),
         Arc::new(negotiator.clone()),
         Arc::new(desk.clone()),
         Arc::new(corba.clone()),
+        Arc::new(monitor.clone()),
     ];
     let manager = Manager::new(clock, Arc::new(planes));
     let process = Process {
@@ -71,6 +75,7 @@ async fn live(file: &Path) -> Result<(), Failure> {
         negotiator,
         desk,
         corba,
+        monitor,
     };
     process.live(file, config, signals, reloads).await
 }
@@ -81,6 +86,7 @@ struct Process {
     negotiator: Negotiator,
     desk: Desk,
     corba: Corba,
+    monitor: Monitor,
 }
 
 impl Process {
@@ -111,6 +117,7 @@ impl Process {
 
         let control = tokio::spawn(Arc::clone(&self.manager).run());
         let sources_of_reports = tokio::spawn(evenkeel_report::run(Arc::clone(&self.manager)));
+        let monitor = tokio::spawn(self.monitor.clone().run(Arc::clone(&self.manager)));
         let agents = tokio::spawn(self.desk.clone().run(Arc::clone(&self.manager)));
         let sources = Arc::new(Sources {
             manager: Arc::clone(&self.manager),
@@ -146,6 +153,7 @@ impl Process {
         self.drain(&mut signals).await;
         control.abort();
         agents.abort();
+        monitor.abort();
         sources_of_reports.abort();
         // Without a receiver there is nobody to stop.
         let _ = stop_admin.send(());

@@ -10,7 +10,9 @@ use evenkeel_core::member::Member;
 use tokio::sync::Notify;
 
 use crate::config::negotiator::origin_of;
-use crate::config::{Broker, Cluster, Corba, MemberConfig, Negotiator, Orca, Origin, Rule};
+use crate::config::{
+    Broker, Cluster, Corba, MemberConfig, Monitor, Negotiator, Orca, Origin, Rule,
+};
 use crate::counts::ReportCounts;
 
 /// All rules of one configuration, with live changes applied. Workers receive each
@@ -29,6 +31,8 @@ pub struct Snapshot {
     pub clusters: Vec<Arc<ClusterSnapshot>>,
     /// The CORBA service; `None` is none.
     pub corba: Option<Arc<Corba>>,
+    /// How loads of groups and locations are read, wherever the file says so.
+    pub monitors: Vec<Monitor>,
 }
 
 /// A cluster with the handle of its group.

@@ -584,11 +584,15 @@ impl State {
             (Some(old), Some(new)) if **old == *new => Some(Arc::clone(old)),
             (_, new) => new.clone().map(Arc::new),
         };
+        let of_groups = self.inputs.config.groups.iter().map(|g| &g.monitor);
+        let of_locations = self.inputs.config.locations.iter().map(|l| &l.monitor);
+        let monitors = of_groups.chain(of_locations).flatten();
         let same = same_objects(&old.rules, &rules)
             && same_objects(&old.clusters, &clusters)
             && old.broker == broker
             && old.negotiator == negotiator
-            && old.corba == corba;
+            && old.corba == corba
+            && monitors.clone().eq(&old.monitors);
         if same && old.generation == generation {
             return Arc::clone(old);
         }
@@ -599,6 +603,7 @@ impl State {
             negotiator,
             clusters,
             corba,
+            monitors: monitors.cloned().collect(),
         })
     }
 

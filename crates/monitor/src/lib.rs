@@ -1,1 +1,13 @@
 //! Reads the load of back-ends from their kernels, at an interval.
+//!
+//! [`poller`] decides who is asked when and what an answer is worth, without I/O; `task` is
+//! the one thread around it, with a socket for each IP version and the pages that are read.
+
+mod pages;
+pub mod poller;
+pub mod sockets;
+mod status;
+mod task;
+
+pub use status::{AnswerCount, LocationMonitor, MonitorStatus, source_name};
+pub use task::Monitor;

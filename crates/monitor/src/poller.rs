@@ -1,0 +1,742 @@
+//! Who is asked when, what an answer is worth, and when loads are unknown.
+//!
+//! No I/O, no clock and no randomness of its own: sockets and pages are around it.
+//!
+//! Every location has its own place in the schedule, so that one which does not answer
+//! delays no other. Nothing waits for an answer: each question is sent at its time, and an
+//! answer is matched with the question by the number in it. So late, lost, doubled and
+//! reordered answers are all the same to the schedule.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_config::Monitor;
+use evenkeel_core::load::{LoadId, LoadValue, Location};
+use evenkeel_core::time::Instant;
+use evenkeel_kernel::loads::{Before, Loads};
+use evenkeel_kernel::query::{Answer, BadDatagram, Key, Query, SHORT, WITH_PORTS};
+use evenkeel_kernel::record::{BadRecord, Record, Source};
+
+/// Questions to one location to which an answer may still come.
+const OPEN: usize = 128;
+
+/// Within this time, or the interval if that is shorter, everybody is asked for the first
+/// time, each at a random moment.
+const START_SPREAD: Duration = Duration::from_secs(1);
+
+/// Whoever has not answered for long is asked less and less often, but at least so often.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How much earlier or later than its interval a question comes, at most.
+const JITTER: f64 = 0.05;
+
+/// Bits of a reader number that say which place it stands for.
+const PLACE_BITS: u32 = 24;
+
+/// Upper bounds of the delays that are counted, in microseconds.
+pub const DELAYS: [u64; 10] = [
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000,
+];
+
+/// Where a record is read.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// It is asked for by UDP.
+    Udp(SocketAddr),
+    /// It is read over RDMA.
+    Rdma(SocketAddr),
+    /// It is in shared memory on this machine.
+    Shared(PathBuf),
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::Udp(address) | Place::Rdma(address) => address.fmt(f),
+            Place::Shared(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// A location whose load is wanted.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Whose loads they are.
+    pub location: Arc<Location>,
+    /// How they are read.
+    pub config: Monitor,
+    /// Where.
+    pub place: Place,
+    /// By what a datagram and its answer are authenticated. Needed for those only.
+    pub key: Option<Key>,
+}
+
+impl Wanted {
+    fn is_same(&self, other: &Wanted) -> bool {
+        Arc::ptr_eq(&self.location, &other.location)
+            && self.config == other.config
+            && self.place == other.place
+            && self.key == other.key
+    }
+
+    /// Whether records of the two can be compared: they are of the same back-end.
+    fn is_continued_by(&self, other: &Wanted) -> bool {
+        self.place == other.place && self.config.target == other.config.target
+    }
+
+    /// When a question without an answer is repeated.
+    fn retry(&self) -> Duration {
+        self.config.interval.min(self.config.timeout() / 3)
+    }
+
+    fn length(&self) -> usize {
+        match self.config.listen_backlogs {
+            true => WITH_PORTS,
+            false => SHORT,
+        }
+    }
+}
+
+/// What became of a datagram or a reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Verdict {
+    /// It is news.
+    Taken,
+    /// Something newer is known already; or a page has not changed.
+    Old,
+    /// Nobody waits for it: it is a second answer, far too late, or made up.
+    Unasked,
+    /// It comes from somewhere else than was asked.
+    Foreign,
+    /// It is of another version of the protocol or the record.
+    Version,
+    /// It is none of the protocol, or has a wrong length.
+    Malformed,
+    /// It is not authentic.
+    Mac,
+    /// The record was being written.
+    Torn,
+    /// The record says of itself what cannot be, or is not what was asked for.
+    Record,
+    /// There is nothing to read: no such page, no connection.
+    Unreadable,
+}
+
+impl Verdict {
+    /// All of them.
+    pub const ALL: [Verdict; 10] = [
+        Verdict::Taken,
+        Verdict::Old,
+        Verdict::Unasked,
+        Verdict::Foreign,
+        Verdict::Version,
+        Verdict::Malformed,
+        Verdict::Mac,
+        Verdict::Torn,
+        Verdict::Record,
+        Verdict::Unreadable,
+    ];
+
+    /// The name that metrics use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Verdict::Taken => "taken",
+            Verdict::Old => "old",
+            Verdict::Unasked => "unasked",
+            Verdict::Foreign => "foreign",
+            Verdict::Version => "version",
+            Verdict::Malformed => "malformed",
+            Verdict::Mac => "mac",
+            Verdict::Torn => "torn",
+            Verdict::Record => "record",
+            Verdict::Unreadable => "unreadable",
+        }
+    }
+
+    fn of(error: BadDatagram) -> Verdict {
+        match error {
+            BadDatagram::Version(_) => Verdict::Version,
+            BadDatagram::Mac => Verdict::Mac,
+            BadDatagram::Record(error) => Verdict::of_record(error),
+            BadDatagram::Magic | BadDatagram::Length(_) | BadDatagram::Field(_) => {
+                Verdict::Malformed
+            }
+        }
+    }
+
+    fn of_record(error: BadRecord) -> Verdict {
+        match error {
+            BadRecord::Version(_) => Verdict::Version,
+            BadRecord::Torn => Verdict::Torn,
+            _ => Verdict::Record,
+        }
+    }
+}
+
+/// Whether a location's loads are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// There was no answer yet.
+    Waiting,
+    /// They are.
+    Fresh,
+    /// They were, but there is no news.
+    Stale,
+}
+
+impl State {
+    /// The name in the status.
+    pub const fn name(self) -> &'static str {
+        match self {
+            State::Waiting => "waiting",
+            State::Fresh => "fresh",
+            State::Stale => "stale",
+        }
+    }
+}
+
+/// How it goes with a location.
+#[derive(Clone, Debug)]
+pub struct View<'a> {
+    /// What is wanted of it.
+    pub wanted: &'a Wanted,
+    /// Whether its loads are known.
+    pub state: State,
+    /// When the last news came.
+    pub at: Option<Instant>,
+    /// How long the answer had taken.
+    pub round_trip: Option<Duration>,
+    /// Who wrote the last record.
+    pub source: Option<Source>,
+    /// How often was asked.
+    pub asked: u64,
+    /// How often that brought news.
+    pub taken: u64,
+    /// How often there was no answer when it was time for the next question.
+    pub missed: u64,
+    /// Answers that were refused.
+    pub refused: u64,
+    /// Questions that the system did not send, or pages that could not be read.
+    pub unsent: u64,
+    /// How often its loads became unknown.
+    pub expired: u64,
+    /// What was wrong the last time, if nothing was right since.
+    pub trouble: Option<&'a str>,
+}
+
+/// What is to be done for a location now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// The question that was written goes there.
+    Datagram {
+        /// The place, for [`Poller::unsent`].
+        index: usize,
+        /// To whom.
+        to: SocketAddr,
+    },
+    /// The page is to be read, for [`Poller::read`].
+    Page {
+        /// The place.
+        index: usize,
+    },
+}
+
+struct Entry {
+    wanted: Wanted,
+    state: State,
+    before: Option<(Before, u64, u64)>,
+    /// Numbers of questions and when they were sent, in that order.
+    open: VecDeque<(u64, Instant)>,
+    /// The first question without news since the last.
+    silent_since: Option<Instant>,
+    /// When the next question is due.
+    next: Instant,
+    /// When the last one was.
+    due: Instant,
+    /// Distinguishes the entry's event in the queue from those that do not count any more.
+    stamp: u32,
+    /// The present pause between questions while there is no news.
+    pause: Duration,
+    at: Option<Instant>,
+    round_trip: Option<Duration>,
+    source: Option<Source>,
+    asked: u64,
+    taken: u64,
+    missed: u64,
+    refused: u64,
+    unsent: u64,
+    expired: u64,
+    trouble: Option<String>,
+    /// The loads of the last record, a bit each.
+    had: u16,
+}
+
+impl Entry {
+    fn new(wanted: Wanted, next: Instant) -> Self {
+        Entry {
+            pause: wanted.config.interval,
+            wanted,
+            state: State::Waiting,
+            before: None,
+            open: VecDeque::new(),
+            silent_since: None,
+            next,
+            due: next,
+            stamp: 0,
+            at: None,
+            round_trip: None,
+            source: None,
+            asked: 0,
+            taken: 0,
+            missed: 0,
+            refused: 0,
+            unsent: 0,
+            expired: 0,
+            trouble: None,
+            had: 0,
+        }
+    }
+
+    /// When its loads become unknown, if there is no news until then.
+    fn deadline(&self) -> Option<Instant> {
+        let since = self.silent_since.filter(|_| self.state == State::Fresh)?;
+        Some(since.after(self.wanted.config.timeout()))
+    }
+
+    fn next_event(&self) -> Instant {
+        match self.deadline() {
+            Some(deadline) => deadline.min(self.next),
+            None => self.next,
+        }
+    }
+
+    /// What a record says, to the location.
+    fn take(&mut self, record: &Record<'_>, round_trip: Option<Duration>, at: Instant) -> Verdict {
+        let base = &record.base;
+        let stamp = (base.epoch, base.time_ns);
+        if let Some((_, epoch, time)) = self.before
+            && epoch == stamp.0
+            && time >= stamp.1
+        {
+            return Verdict::Old;
+        }
+        let before = self.before.as_ref().map(|(before, ..)| before);
+        let loads = Loads::since(before, record);
+        self.before = Some((Before::new(base), stamp.0, stamp.1));
+        let mut has = 0;
+        let round = round_trip.map(|time| (LoadId::ROUND_TRIP, time.as_secs_f64()));
+        let values = loads.iter().chain(round).filter_map(|(id, value)| {
+            has |= bit(id);
+            // The system may have said of itself what cannot be.
+            Some((id, LoadValue::new(value).ok()?))
+        });
+        // No room is left if others report many loads here; those that were first count.
+        let _ = self.wanted.location.observe(values, at);
+        let gone = std::mem::replace(&mut self.had, has) & !has;
+        if gone != 0 {
+            let ids = Monitor::loads().into_iter();
+            let gone = ids.filter(|id| gone & bit(*id) != 0);
+            self.wanted.location.expire(gone);
+        }
+        self.state = State::Fresh;
+        self.silent_since = None;
+        self.at = Some(at);
+        self.round_trip = round_trip;
+        self.source = Some(base.source);
+        self.taken += 1;
+        self.trouble = None;
+        Verdict::Taken
+    }
+
+    /// Plans the next question, a little earlier or later than in `pause` after the last by
+    /// `chance`. On time on average; but what is missed altogether is not made up for.
+    fn go_on(&mut self, now: Instant, chance: f64) {
+        let pause = self.pause.mul_f64(1.0 + JITTER * (2.0 * chance - 1.0));
+        let next = self.due.after(pause);
+        self.next = if next > now { next } else { now.after(pause) };
+    }
+
+    fn expire(&mut self) {
+        self.wanted.location.expire(Monitor::loads());
+        self.had = 0;
+    }
+
+    fn refuse(&mut self, error: &dyn std::fmt::Display) {
+        self.refused += 1;
+        if self.trouble.is_none() {
+            self.trouble = Some(error.to_string());
+        }
+    }
+}
+
+/// A bit for each load that a record can give.
+fn bit(id: LoadId) -> u16 {
+    let place = Monitor::loads().iter().position(|known| *known == id);
+    place.map_or(0, |place| 1 << place)
+}
+
+/// The schedule of all locations.
+pub struct Poller {
+    /// The upper bits of the numbers by which back-ends know this process.
+    reader: u64,
+    /// Of the last question; over all locations, so that it never falls for any.
+    number: u64,
+    rng: fastrand::Rng,
+    entries: Vec<Option<Entry>>,
+    by_name: HashMap<Arc<str>, usize>,
+    free: Vec<usize>,
+    queue: BinaryHeap<Reverse<(Instant, u32, u32)>>,
+    stamp: u32,
+    counts: [u64; Verdict::ALL.len()],
+    asked: u64,
+    delays: [u64; DELAYS.len() + 1],
+    delay_sum: Duration,
+}
+
+impl Poller {
+    /// A schedule of nobody. `reader` is a random number, `first` one that is larger than
+    /// whatever an earlier process of this machine has used: its time in nanoseconds since
+    /// 1970, say.
+    pub fn new(reader: u64, first: u64, rng: fastrand::Rng) -> Self {
+        Poller {
+            reader: reader >> PLACE_BITS << PLACE_BITS,
+            number: first,
+            rng,
+            entries: Vec::new(),
+            by_name: HashMap::new(),
+            free: Vec::new(),
+            queue: BinaryHeap::new(),
+            stamp: 0,
+            counts: [0; Verdict::ALL.len()],
+            asked: 0,
+            delays: [0; DELAYS.len() + 1],
+            delay_sum: Duration::ZERO,
+        }
+    }
+
+    /// Makes `wanted` what is asked for. Whoever stays keeps its place in the schedule, its
+    /// counts and, at the same back-end, its history. The loads of those that go are unknown
+    /// until somebody else reports them.
+    pub fn set(&mut self, wanted: Vec<Wanted>, now: Instant) {
+        let mut gone = std::mem::take(&mut self.by_name);
+        for wanted in wanted {
+            let name = Arc::clone(wanted.location.name());
+            let known = gone.remove(&name);
+            match known {
+                Some(index) => self.change(index, wanted, now),
+                None => self.add(name, wanted, now),
+            }
+        }
+        for index in gone.into_values() {
+            if let Some(entry) = self.entries.get_mut(index).and_then(Option::take) {
+                entry.wanted.location.expire(Monitor::loads());
+                self.free.push(index);
+            }
+        }
+    }
+
+    fn add(&mut self, name: Arc<str>, wanted: Wanted, now: Instant) {
+        let next = now.after(self.begin(wanted.config.interval));
+        let entry = Entry::new(wanted, next);
+        let index = match self.free.pop() {
+            Some(index) => index,
+            // More than the numbers of readers can tell apart, nobody has.
+            None if self.entries.len() >> PLACE_BITS > 0 => return,
+            None => {
+                self.entries.push(None);
+                self.entries.len() - 1
+            }
+        };
+        self.entries[index] = Some(entry);
+        self.by_name.insert(name, index);
+        self.enqueue(index);
+    }
+
+    fn change(&mut self, index: usize, wanted: Wanted, now: Instant) {
+        let soon = self.begin(wanted.config.interval);
+        let name = Arc::clone(wanted.location.name());
+        let Some(entry) = self.entries.get_mut(index).and_then(Option::as_mut) else {
+            return;
+        };
+        self.by_name.insert(name, index);
+        if entry.wanted.is_same(&wanted) {
+            return;
+        }
+        if !Arc::ptr_eq(&entry.wanted.location, &wanted.location) {
+            entry.expire();
+            entry.state = State::Waiting;
+        }
+        if !entry.wanted.is_continued_by(&wanted) {
+            // Its loads go on to count, until the new place has had its time to answer.
+            entry.before = None;
+            entry.open.clear();
+            entry.silent_since = Some(now);
+            entry.source = None;
+            entry.round_trip = None;
+        }
+        entry.trouble = None;
+        entry.pause = wanted.config.interval;
+        entry.wanted = wanted;
+        entry.next = entry.next.min(now.after(soon));
+        self.enqueue(index);
+    }
+
+    fn begin(&mut self, interval: Duration) -> Duration {
+        interval.min(START_SPREAD).mul_f64(self.rng.f64())
+    }
+
+    fn enqueue(&mut self, index: usize) {
+        self.stamp = self.stamp.wrapping_add(1);
+        let stamp = self.stamp;
+        if let Some(entry) = self.entries.get_mut(index).and_then(Option::as_mut) {
+            entry.stamp = stamp;
+            let event = (entry.next_event(), index as u32, stamp);
+            self.queue.push(Reverse(event));
+        }
+    }
+
+    /// When there is something to do next.
+    pub fn next_event(&self) -> Option<Instant> {
+        self.queue.peek().map(|Reverse((at, ..))| *at)
+    }
+
+    /// The next question that is due at `now`. One for a datagram is written to `out`.
+    pub fn next(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Ask> {
+        loop {
+            let Reverse((at, index, stamp)) = *self.queue.peek()?;
+            if at > now {
+                return None;
+            }
+            self.queue.pop();
+            let index = index as usize;
+            let entry = self.entries.get_mut(index).and_then(Option::as_mut);
+            let Some(entry) = entry.filter(|entry| entry.stamp == stamp) else {
+                continue;
+            };
+            if entry.deadline().is_some_and(|deadline| deadline <= now) {
+                entry.expire();
+                entry.state = State::Stale;
+                entry.expired += 1;
+            }
+            if entry.next > now {
+                let event = (entry.next_event(), index as u32, stamp);
+                self.queue.push(Reverse(event));
+                continue;
+            }
+            return Some(self.ask(index, now, out));
+        }
+    }
+
+    fn ask(&mut self, index: usize, now: Instant, out: &mut Vec<u8>) -> Ask {
+        // The caller has just found it there.
+        let Some(entry) = self.entries.get_mut(index).and_then(Option::as_mut) else {
+            return Ask::Page { index };
+        };
+        let config = &entry.wanted.config;
+        let timeout = config.timeout();
+        let is_silent = entry.silent_since.is_some();
+        if is_silent && entry.asked > 0 {
+            entry.missed += 1;
+        }
+        let delay = now.since(entry.next);
+        let micros = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
+        let bucket = DELAYS.iter().position(|limit| micros <= *limit);
+        self.delays[bucket.unwrap_or(DELAYS.len())] += 1;
+        self.delay_sum = self.delay_sum.saturating_add(delay);
+        // A datagram may have been lost, so whoever does not answer is asked again soon. When
+        // nothing has come for long, it is down, and asking it often only fills queues.
+        entry.pause = match (is_silent, entry.state) {
+            (false, _) | (true, State::Fresh) => entry.wanted.retry(),
+            (true, _) => {
+                let longest = config.interval.min(PATIENCE).max(PATIENCE / 2);
+                (entry.pause.min(PATIENCE) * 2).min(longest)
+            }
+        };
+        entry.due = entry.next;
+        entry.go_on(now, self.rng.f64());
+        entry.silent_since.get_or_insert(now);
+        entry.asked += 1;
+        self.asked += 1;
+        let ask = match (&entry.wanted.place, &entry.wanted.key) {
+            (Place::Udp(to), Some(key)) => {
+                self.number += 1;
+                let query = Query {
+                    length: entry.wanted.length() as u16,
+                    target: entry.wanted.config.target,
+                    first_cpu: 0,
+                    reader: self.reader | index as u64,
+                    number: self.number,
+                };
+                query.write(key, out);
+                while entry.open.len() >= OPEN
+                    || entry
+                        .open
+                        .front()
+                        .is_some_and(|(_, sent)| now.since(*sent) > timeout)
+                {
+                    entry.open.pop_front();
+                }
+                entry.open.push_back((self.number, now));
+                Ask::Datagram { index, to: *to }
+            }
+            _ => Ask::Page { index },
+        };
+        let event = (entry.next_event(), index as u32, entry.stamp);
+        self.queue.push(Reverse(event));
+        ask
+    }
+
+    /// The system did not send the last question of a location.
+    pub fn unsent(&mut self, index: usize, error: &dyn std::fmt::Display) {
+        if let Some(entry) = self.entries.get_mut(index).and_then(Option::as_mut) {
+            entry.unsent += 1;
+            entry.open.pop_back();
+            entry.trouble = Some(error.to_string());
+        }
+    }
+
+    /// A datagram has come from `from` at `at`.
+    pub fn receive(&mut self, datagram: &[u8], from: SocketAddr, at: Instant) -> Verdict {
+        let verdict = self.judge(datagram, from, at);
+        self.counts[verdict as usize] += 1;
+        verdict
+    }
+
+    fn judge(&mut self, datagram: &[u8], from: SocketAddr, at: Instant) -> Verdict {
+        let Some((reader, number)) = Answer::claims(datagram) else {
+            // Whatever the key, it says why it is none.
+            let error = Answer::parse(datagram, &Key::new(0, [0; 16])).err();
+            return error.map_or(Verdict::Malformed, Verdict::of);
+        };
+        let index = (reader ^ self.reader) as usize;
+        let Some(entry) = self.entries.get_mut(index).and_then(Option::as_mut) else {
+            return Verdict::Unasked;
+        };
+        let (Place::Udp(to), Some(key)) = (&entry.wanted.place, &entry.wanted.key) else {
+            return Verdict::Unasked;
+        };
+        if (to.ip(), to.port()) != (from.ip(), from.port()) {
+            return Verdict::Foreign;
+        }
+        // From the end: nearly always it is the last one.
+        let place = entry.open.iter().rposition(|(open, _)| *open == number);
+        let Some((place, sent)) = place.and_then(|place| Some((place, entry.open.get(place)?.1)))
+        else {
+            return Verdict::Unasked;
+        };
+        let answer = match Answer::parse(datagram, key) {
+            Ok(answer) => answer,
+            Err(error) => {
+                let verdict = Verdict::of(error);
+                entry.refuse(&error);
+                return verdict;
+            }
+        };
+        let is_asked = answer.query.target == entry.wanted.config.target
+            && answer.record.base.target == entry.wanted.config.target
+            && datagram.len() == entry.wanted.length();
+        if !is_asked {
+            entry.refuse(&"an answer of another target or length than was asked for");
+            return Verdict::Record;
+        }
+        entry.open.remove(place);
+        let verdict = entry.take(&answer.record, Some(at.since(sent)), at);
+        self.settle(index, verdict, at);
+        verdict
+    }
+
+    /// There was news: the next question is due after the interval, and not as soon, or as
+    /// late, as if there had been none.
+    fn settle(&mut self, index: usize, verdict: Verdict, now: Instant) {
+        let Some(entry) = self.entries.get_mut(index).and_then(Option::as_mut) else {
+            return;
+        };
+        let interval = entry.wanted.config.interval;
+        if verdict == Verdict::Taken && entry.pause != interval {
+            entry.pause = interval;
+            entry.go_on(now, self.rng.f64());
+            self.enqueue(index);
+        }
+    }
+
+    /// A page was read: its bytes, or why there are none.
+    pub fn read(
+        &mut self,
+        index: usize,
+        page: Result<&[u8], &dyn std::fmt::Display>,
+        round_trip: Option<Duration>,
+        at: Instant,
+    ) -> Verdict {
+        let Some(entry) = self.entries.get_mut(index).and_then(Option::as_mut) else {
+            return Verdict::Unasked;
+        };
+        let verdict = match page.map(Record::parse) {
+            Ok(Ok(record)) => entry.take(&record, round_trip, at),
+            Ok(Err(error)) => {
+                entry.refuse(&error);
+                Verdict::of_record(error)
+            }
+            Err(error) => {
+                entry.unsent += 1;
+                entry.trouble = Some(error.to_string());
+                Verdict::Unreadable
+            }
+        };
+        self.counts[verdict as usize] += 1;
+        self.settle(index, verdict, at);
+        verdict
+    }
+
+    /// What is wanted of a place.
+    pub fn wanted(&self, index: usize) -> Option<&Wanted> {
+        let entry = self.entries.get(index)?.as_ref()?;
+        Some(&entry.wanted)
+    }
+
+    /// How it goes with all locations, in no order.
+    pub fn views(&self) -> impl Iterator<Item = View<'_>> {
+        self.entries.iter().flatten().map(|entry| View {
+            wanted: &entry.wanted,
+            state: entry.state,
+            at: entry.at,
+            round_trip: entry.round_trip,
+            source: entry.source,
+            asked: entry.asked,
+            taken: entry.taken,
+            missed: entry.missed,
+            refused: entry.refused,
+            unsent: entry.unsent,
+            expired: entry.expired,
+            trouble: entry.trouble.as_deref(),
+        })
+    }
+
+    /// Whether there is nobody to ask.
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    /// Questions so far.
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// Answers and readings, by what became of them.
+    pub fn counts(&self) -> impl Iterator<Item = (Verdict, u64)> + '_ {
+        Verdict::ALL.into_iter().zip(self.counts)
+    }
+
+    /// How many questions were how late, by [`DELAYS`], with those later still at the end;
+    /// and the sum of all delays.
+    pub fn delays(&self) -> ([u64; DELAYS.len() + 1], Duration) {
+        (self.delays, self.delay_sum)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! How it goes with the monitor, for the admin API.
+
+use std::borrow::Cow;
+
+use evenkeel_core::time::Instant;
+use evenkeel_kernel::record::Source;
+use serde::{Deserialize, Serialize};
+
+use crate::poller::{DELAYS, Poller, View};
+
+/// How it goes with all locations together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MonitorStatus {
+    /// Locations that are asked.
+    pub locations: usize,
+    /// Of these, how many loads are known.
+    pub fresh: usize,
+    /// Questions so far.
+    pub asked: u64,
+    /// Answers and readings, by what became of them.
+    pub answers: Vec<AnswerCount>,
+    /// How many questions were at most so many seconds later than planned, and more than
+    /// the limit before; the last count, without one, is of those that were later still.
+    pub delays: Vec<(Option<f64>, u64)>,
+    /// The sum of all delays.
+    pub delay_seconds: f64,
+}
+
+/// Answers of one kind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AnswerCount {
+    /// What became of them.
+    pub result: Cow<'static, str>,
+    /// How many.
+    pub count: u64,
+}
+
+impl MonitorStatus {
+    pub(crate) fn new(poller: &Poller) -> Self {
+        let is_fresh = |view: &View<'_>| view.state == crate::poller::State::Fresh;
+        let counts = poller.counts().map(|(verdict, count)| AnswerCount {
+            result: verdict.name().into(),
+            count,
+        });
+        let (delays, sum) = poller.delays();
+        let limits = DELAYS.iter().map(|micros| Some(*micros as f64 / 1e6));
+        MonitorStatus {
+            locations: poller.views().count(),
+            fresh: poller.views().filter(is_fresh).count(),
+            asked: poller.asked(),
+            answers: counts.collect(),
+            delays: limits.chain([None]).zip(delays).collect(),
+            delay_seconds: sum.as_secs_f64(),
+        }
+    }
+}
+
+/// How it goes with the monitor of a location.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LocationMonitor {
+    /// Name of the location.
+    pub location: String,
+    /// `kernel`, `rdma` or `ulm`.
+    #[serde(rename = "type")]
+    pub kind: Cow<'static, str>,
+    /// Where its load is read.
+    pub address: String,
+    /// Whose load is read there; 0 is the machine's.
+    pub target: u16,
+    /// Time between two readings.
+    pub interval_ms: f64,
+    /// `fresh`, `stale`, or `waiting` if there was no answer yet.
+    pub state: Cow<'static, str>,
+    /// Who wrote the last record: `responder`, `kernel_page` or `user`.
+    pub source: Option<Cow<'static, str>>,
+    /// How long ago the last news came.
+    pub age_seconds: Option<f64>,
+    /// From the last question that had an answer to that answer.
+    pub round_trip_ms: Option<f64>,
+    /// Questions so far.
+    pub asked: u64,
+    /// Of these, how many had an answer with news.
+    pub answered: u64,
+    /// How often there was none by the time of the next question.
+    pub missed: u64,
+    /// Answers that were refused.
+    pub refused: u64,
+    /// Questions that the system did not send, and pages that could not be read.
+    pub failed: u64,
+    /// How often the loads became unknown.
+    pub expired: u64,
+    /// What is wrong, if something is.
+    pub trouble: Option<String>,
+}
+
+impl LocationMonitor {
+    pub(crate) fn new(view: &View<'_>, now: Instant) -> Self {
+        let config = &view.wanted.config;
+        LocationMonitor {
+            location: view.wanted.location.name().to_string(),
+            kind: config.kind.name().into(),
+            address: view.wanted.place.to_string(),
+            target: config.target,
+            interval_ms: config.interval.as_secs_f64() * 1e3,
+            state: view.state.name().into(),
+            source: view.source.map(|source| source_name(source).into()),
+            age_seconds: view.at.map(|at| now.since(at).as_secs_f64()),
+            round_trip_ms: view.round_trip.map(|time| time.as_secs_f64() * 1e3),
+            asked: view.asked,
+            answered: view.taken,
+            missed: view.missed,
+            refused: view.refused,
+            failed: view.unsent,
+            expired: view.expired,
+            trouble: view.trouble.map(str::to_owned),
+        }
+    }
+}
+
+/// The name of who wrote a record.
+pub const fn source_name(source: Source) -> &'static str {
+    match source {
+        Source::Responder => "responder",
+        Source::KernelPage => "kernel_page",
+        Source::User => "user",
+    }
+}

@@ -1,0 +1,511 @@
+//! The thread that asks, and who tells it whom.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use evenkeel_config::{Monitor as Config, MonitorKind};
+use evenkeel_core::load::Location;
+use evenkeel_core::member::Reason;
+use evenkeel_core::time::{Clock, Instant};
+use evenkeel_kernel::keys;
+use evenkeel_kernel::query::Key;
+use evenkeel_manager::Manager;
+use evenkeel_manager::snapshot::{Commit, DataPlane, Snapshot};
+use parking_lot::{Mutex, MutexGuard};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use tracing::{debug, error, warn};
+
+use crate::poller::{Ask, Place, Poller, Wanted};
+use crate::sockets::{BATCH, Incoming, Outgoing, open};
+use crate::status::{LocationMonitor, MonitorStatus};
+
+/// What is due within this time is done together: with thousands of locations there is
+/// always something due, and each sleep has its price.
+const SLACK: Duration = Duration::from_micros(250);
+
+/// Batches that are taken from a socket before it is somebody's time to be asked again.
+const BATCHES: usize = 64;
+
+/// Pause after each comparison with the manager.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// How often the log is told of locations whose loads have become unknown, at most.
+const TELL: Duration = Duration::from_secs(5);
+
+/// Asks the kernels of back-ends for their loads. Clones are the same one.
+#[derive(Clone)]
+pub struct Monitor(Arc<Shared>);
+
+struct Shared {
+    clock: Clock,
+    state: Mutex<State>,
+    /// Wakes the thread: others are to be asked, or the end.
+    wake: Arc<OwnedFd>,
+}
+
+struct State {
+    poller: Poller,
+    keys: Arc<HashMap<PathBuf, Key>>,
+    /// What the keys were read for.
+    prepared: Option<(u64, Vec<Config>)>,
+}
+
+impl fmt::Debug for Monitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Monitor").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        wake(&self.wake);
+    }
+}
+
+fn wake(wake: &OwnedFd) {
+    // It only fails if it has been told more often than 64 bits can count.
+    let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
+}
+
+impl Monitor {
+    /// A monitor of nobody.
+    ///
+    /// # Errors
+    ///
+    /// The system gives no thread, no socket or no random numbers.
+    pub fn start(clock: Clock) -> io::Result<Self> {
+        let poller = poller()?;
+        // A machine without IPv6 asks over IPv4.
+        let sockets = [Some(open(false)?), open(true).ok()];
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let wake = Arc::new(wake);
+        let shared = Arc::new(Shared {
+            clock,
+            state: Mutex::new(State {
+                poller,
+                keys: Arc::default(),
+                prepared: None,
+            }),
+            wake: Arc::clone(&wake),
+        });
+        let weak = Arc::downgrade(&shared);
+        std::thread::Builder::new()
+            .name("evenkeel-monitor".into())
+            .spawn(move || Thread::new(sockets, clock).serve(&weak, &wake))?;
+        Ok(Monitor(shared))
+    }
+
+    /// Asks all locations of whom the manager says so, for ever.
+    pub async fn run(self, manager: Arc<Manager>) {
+        let mut changes = manager.changes();
+        let mut split = BTreeMap::new();
+        loop {
+            changes.borrow_and_update();
+            let keys = Arc::clone(&self.0.state.lock().keys);
+            let found = Found::of(&manager, &keys);
+            if found.split != split {
+                found.tell();
+                split = found.split;
+            }
+            self.set(found.wanted);
+            if changes.changed().await.is_err() {
+                return;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Makes `wanted` those who are asked.
+    pub fn set(&self, wanted: Vec<Wanted>) {
+        self.0.state.lock().poller.set(wanted, self.0.clock.now());
+        wake(&self.0.wake);
+    }
+
+    /// How it goes; `None` if nobody is asked.
+    pub fn status(&self) -> Option<MonitorStatus> {
+        let state = self.0.state.lock();
+        (!state.poller.is_empty()).then(|| MonitorStatus::new(&state.poller))
+    }
+
+    /// How it goes with each location, by name.
+    pub fn locations(&self) -> Vec<LocationMonitor> {
+        let now = self.0.clock.now();
+        let state = self.0.state.lock();
+        let views = state.poller.views();
+        let mut all: Vec<_> = views.map(|view| LocationMonitor::new(&view, now)).collect();
+        drop(state);
+        all.sort_by(|a, b| a.location.cmp(&b.location));
+        all
+    }
+}
+
+fn poller() -> io::Result<Poller> {
+    let mut random = [0; 16];
+    let filled = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    if filled != random.len() {
+        return Err(io::Error::other("the system gave too few random numbers"));
+    }
+    let (seed, reader) = random.split_at(8);
+    let number = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let first = u64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(0);
+    let rng = fastrand::Rng::with_seed(number(seed));
+    Ok(Poller::new(number(reader), first, rng))
+}
+
+/// Reloads: keys are read before anything counts.
+impl DataPlane for Monitor {
+    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, Vec<String>> {
+        let prepared = Some((next.generation, next.monitors.clone()));
+        // A live change of something else: keys are read again at reloads only.
+        if self.0.state.lock().prepared == prepared {
+            return Ok(Box::new(|| ()));
+        }
+        let mut errors = Vec::new();
+        let mut keys = HashMap::new();
+        for monitor in &next.monitors {
+            if let Err(error) = crate::pages::can_read(monitor.kind) {
+                errors.push(error.to_owned());
+            }
+            let Some(path) = &monitor.key_file else {
+                continue;
+            };
+            if keys.contains_key(path) {
+                continue;
+            }
+            match keys::load(path).map(|keys| keys.into_iter().next()) {
+                Ok(Some(key)) => {
+                    keys.insert(path.clone(), key);
+                }
+                Ok(None) => {}
+                Err(error) => errors.push(error.to_string()),
+            }
+        }
+        errors.sort();
+        errors.dedup();
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let monitor = self.clone();
+        Ok(Box::new(move || {
+            let mut state = monitor.0.state.lock();
+            state.keys = Arc::new(keys);
+            state.prepared = prepared;
+        }))
+    }
+}
+
+/// Whom the configuration wants to be asked.
+struct Found {
+    wanted: Vec<Wanted>,
+    /// Locations whose members are on several machines, with the one that is asked.
+    split: BTreeMap<Arc<str>, IpAddr>,
+}
+
+/// What groups say of a location.
+struct Seen<'a> {
+    location: Arc<Location>,
+    /// The address of a member there.
+    ip: Option<IpAddr>,
+    of_groups: Option<&'a Config>,
+}
+
+impl Seen<'_> {
+    fn new(location: &Arc<Location>) -> Self {
+        Seen {
+            location: Arc::clone(location),
+            ip: None,
+            of_groups: None,
+        }
+    }
+}
+
+impl Found {
+    fn of(manager: &Manager, keys: &HashMap<PathBuf, Key>) -> Found {
+        let config = manager.config();
+        let of_groups: HashMap<&str, &Config> = config
+            .groups
+            .iter()
+            .filter_map(|group| Some((&*group.name, group.monitor.as_ref()?)))
+            .collect();
+        let own: HashMap<&str, Option<&Config>> = config
+            .locations
+            .iter()
+            .map(|location| (&*location.name, location.monitor.as_ref()))
+            .collect();
+        let mut split = BTreeMap::new();
+        let mut places: BTreeMap<Arc<str>, Seen<'_>> = BTreeMap::new();
+        for handle in manager.handles() {
+            let group = handle.current.load_full();
+            let of_group = of_groups.get(&**group.name()).copied();
+            for member in group.members() {
+                let has_address =
+                    !member.slot.has(Reason::Unresolved) && !member.address.ip().is_unspecified();
+                let ip = has_address.then(|| member.address.ip());
+                let name = Arc::clone(member.location.name());
+                let seen = places.entry(name);
+                let seen = seen.or_insert_with(|| Seen::new(&member.location));
+                // The first that there is counts.
+                if let (Some(first), Some(other)) = (seen.ip, ip)
+                    && first != other
+                {
+                    split.insert(Arc::clone(member.location.name()), first);
+                }
+                seen.ip = seen.ip.or(ip);
+                seen.of_groups = seen.of_groups.or(of_group);
+            }
+        }
+        // Those that only others report to, as CORBA servers do.
+        for name in own.keys() {
+            if !places.contains_key(*name)
+                && let Some(location) = manager.location(name)
+            {
+                places.insert(Arc::clone(location.name()), Seen::new(&location));
+            }
+        }
+        let mut wanted = Vec::new();
+        for (name, seen) in places {
+            let config = match own.get(&*name) {
+                Some(own) => *own,
+                None => seen.of_groups,
+            };
+            let needs_member = |config: &Config| config.address.is_none() && config.path.is_none();
+            if !config.is_some_and(needs_member) {
+                split.remove(&name);
+            }
+            if let Some(config) = config {
+                wanted.extend(want(seen.location, config, seen.ip, keys));
+            }
+        }
+        Found { wanted, split }
+    }
+
+    fn tell(&self) {
+        for (location, asked) in &self.split {
+            warn!(
+                %location,
+                %asked,
+                "members at this location have several addresses, of which one is asked for its \
+                 load: give them locations of their own, or name the address in \
+                 [location.NAME.monitor]"
+            );
+        }
+    }
+}
+
+/// `None` as long as it is not known where to ask.
+fn want(
+    location: Arc<Location>,
+    config: &Config,
+    member: Option<IpAddr>,
+    keys: &HashMap<PathBuf, Key>,
+) -> Option<Wanted> {
+    let key = config.key_file.as_ref().and_then(|path| keys.get(path));
+    let endpoint = || {
+        let ip = member.or(config.address.map(|address| address.ip))?;
+        Some(config.endpoint(ip))
+    };
+    let place = match config.kind {
+        MonitorKind::Kernel => {
+            // Without it another configuration is about to come.
+            key?;
+            Place::Udp(endpoint()?)
+        }
+        MonitorKind::Rdma => Place::Rdma(endpoint()?),
+        MonitorKind::Ulm => Place::Shared(config.path.clone()?),
+    };
+    Some(Wanted {
+        location,
+        config: config.clone(),
+        place,
+        key: key.cloned(),
+    })
+}
+
+/// What the thread works with.
+struct Thread {
+    clock: Clock,
+    /// For IPv4 and IPv6.
+    sockets: [Option<UdpSocket>; 2],
+    outgoing: [Outgoing; 2],
+    incoming: Incoming,
+    question: Vec<u8>,
+    pages: crate::pages::Pages,
+    told: Told,
+}
+
+impl Thread {
+    fn new(sockets: [Option<UdpSocket>; 2], clock: Clock) -> Self {
+        Thread {
+            clock,
+            sockets,
+            outgoing: [Outgoing::default(), Outgoing::default()],
+            incoming: Incoming::default(),
+            question: Vec::new(),
+            pages: crate::pages::Pages,
+            told: Told::default(),
+        }
+    }
+
+    /// Asks and listens until the monitor is gone.
+    fn serve(mut self, shared: &Weak<Shared>, wake: &OwnedFd) {
+        loop {
+            let Some(monitor) = shared.upgrade() else {
+                return;
+            };
+            let mut guard = monitor.state.lock();
+            let poller = &mut guard.poller;
+            // What has come is looked at first: if this thread did not get a CPU for long,
+            // nobody's loads become unknown for that.
+            self.receive(poller);
+            self.ask(poller);
+            self.told.tell(poller, self.clock.now());
+            let next = poller.next_event();
+            // Whoever waits has it now.
+            MutexGuard::unlock_fair(guard);
+            drop(monitor);
+            if let Err(error) = self.wait(next, wake) {
+                error!(%error, "cannot wait for answers of back-ends");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+
+    fn receive(&mut self, poller: &mut Poller) {
+        for socket in self.sockets.iter().flatten() {
+            for _ in 0..BATCHES {
+                let now = self.clock.now();
+                let take = |datagram: &[u8], from, waited: Duration| {
+                    let waited = u64::try_from(waited.as_nanos()).unwrap_or(0);
+                    let at = Instant::from_nanos(now.as_nanos().saturating_sub(waited));
+                    poller.receive(datagram, from, at);
+                };
+                // Nothing more, or an error of some earlier question: it has no answer then.
+                let count = self.incoming.receive(socket, take).unwrap_or(0);
+                if count < BATCH {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self, poller: &mut Poller) {
+        loop {
+            // The time of the questions of a batch is that of its beginning, so that it is
+            // never later than that of an answer.
+            let now = self.clock.now();
+            let mut more = false;
+            while let Some(ask) = poller.next(now, &mut self.question) {
+                match ask {
+                    Ask::Datagram { index, to } => {
+                        let outgoing = &mut self.outgoing[usize::from(to.is_ipv6())];
+                        outgoing.push(index, to, &mut self.question);
+                        if outgoing.is_full() {
+                            more = true;
+                            break;
+                        }
+                    }
+                    Ask::Page { index } => self.pages.read(poller, index, self.clock),
+                }
+            }
+            for (socket, outgoing) in self.sockets.iter().zip(&mut self.outgoing) {
+                match socket {
+                    Some(socket) => {
+                        outgoing.send(socket, |index, error| poller.unsent(index, error));
+                    }
+                    None => outgoing.drop_all(|index| {
+                        poller.unsent(index, &"this machine has no IPv6");
+                    }),
+                }
+            }
+            if !more {
+                return;
+            }
+            self.receive(poller);
+        }
+    }
+
+    /// Waits for an answer, the time `next`, or the wake-up call.
+    fn wait(&self, next: Option<Instant>, wake: &OwnedFd) -> io::Result<()> {
+        let timeout = next.map(|next| next.since(self.clock.now()));
+        if timeout.is_some_and(|timeout| timeout < SLACK) {
+            // Answers that come meanwhile can wait: the system notes when they came.
+            std::thread::sleep(SLACK);
+            return Ok(());
+        }
+        let mut fds = vec![PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::IN)];
+        let sockets = self.sockets.iter().flatten();
+        fds.extend(sockets.map(|socket| PollFd::new(socket, PollFlags::IN)));
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if !fds[0].revents().is_empty() {
+            let mut count = [0; 8];
+            // It may have been taken back: nothing is lost by not having to read it.
+            let _ = rustix::io::read(wake, &mut count);
+        }
+        Ok(())
+    }
+}
+
+/// Tells in the log what has changed with locations, from time to time.
+#[derive(Default)]
+struct Told {
+    silent: HashMap<Arc<str>, Option<String>>,
+    next: Option<Instant>,
+}
+
+impl Told {
+    fn tell(&mut self, poller: &Poller, now: Instant) {
+        if self.next.is_some_and(|next| now < next) {
+            return;
+        }
+        self.next = Some(now.after(TELL));
+        let mut silent = HashMap::new();
+        let mut news = (0, None);
+        for view in poller.views() {
+            let name = view.wanted.location.name();
+            let is_asked = view.asked > 2;
+            if is_asked && view.state != crate::poller::State::Fresh {
+                let trouble = view.trouble.map(str::to_owned);
+                if !self.silent.contains_key(name) {
+                    debug!(location = %name, place = %view.wanted.place, trouble, "no load");
+                    news.0 += 1;
+                    news.1.get_or_insert_with(|| {
+                        let trouble = trouble.as_deref().unwrap_or("no answer");
+                        format!("{name} ({}: {trouble})", view.wanted.place)
+                    });
+                }
+                silent.insert(Arc::clone(name), trouble);
+            }
+        }
+        if let (count, Some(first)) = news {
+            let all = silent.len();
+            warn!(
+                count,
+                all, first, "locations do not say their load any more"
+            );
+        }
+        let back = self
+            .silent
+            .keys()
+            .filter(|name| !silent.contains_key(*name));
+        let back = back.count();
+        if back > 0 {
+            tracing::info!(count = back, "locations say their load again");
+        }
+        self.silent = silent;
+    }
+}
