@@ -16,4 +16,5 @@ pub mod proc;
 pub mod query;
 pub mod rdma;
 pub mod record;
+pub mod respond;
 pub mod shared;

@@ -1,0 +1,271 @@
+//! A responder at user level: a process that answers load queries over UDP as the kernel's own
+//! program does. It is for kernels that let no such program in, and to compare with.
+//!
+//! The rules are the same: what does not come from an address on the list, or does not begin
+//! as a query, is as if nobody listened; of the rest only queries with the right
+//! authentication code, a number larger than the last one of their reader, and not too many
+//! from one address get an answer, which is as long as the query. Everything is counted.
+//!
+//! Unlike a program in the kernel, a process must first get a CPU.
+
+mod socket;
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::IpAddr;
+use std::time::Duration;
+
+pub use socket::{Batch, bind};
+
+use crate::network::Network;
+use crate::query::{BadDatagram, ENVELOPE, Key, Query};
+use crate::record::Whole;
+
+/// How many readers, and how many addresses, are known at once, at least.
+pub const KNOWN: usize = 4096;
+
+/// Whom to answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Keys that readers may use.
+    pub keys: Vec<Key>,
+    /// Addresses that are answered. Without any, nobody is.
+    pub allow: Vec<Network>,
+    /// Most queries per second that an address gets answered; 0 is any number. A tenth of a
+    /// second's may come at once, and always 16.
+    pub rate: u32,
+}
+
+/// What became of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is an answer now: send it back.
+    Answered,
+    /// From an address that is not on the list.
+    NotAllowed,
+    /// Nothing of this protocol.
+    Foreign,
+    /// Of another version.
+    Version,
+    /// Of a length that no query has, or of another than it says.
+    Length,
+    /// No query, or with reserved fields in use.
+    Field,
+    /// Of a key that is not known.
+    Key,
+    /// With a wrong authentication code.
+    Code,
+    /// Its number is not larger than the last one of its reader.
+    Replay,
+    /// Too many from this address.
+    Rate,
+    /// It asks for a target that there is not.
+    Target,
+    /// It asks for a cgroup that is no more.
+    Gone,
+}
+
+impl Verdict {
+    /// All of them.
+    pub const ALL: [Verdict; 12] = [
+        Verdict::Answered,
+        Verdict::NotAllowed,
+        Verdict::Foreign,
+        Verdict::Version,
+        Verdict::Length,
+        Verdict::Field,
+        Verdict::Key,
+        Verdict::Code,
+        Verdict::Replay,
+        Verdict::Rate,
+        Verdict::Target,
+        Verdict::Gone,
+    ];
+
+    /// Its name, as the kernel's own responder counts it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Verdict::Answered => "answered",
+            Verdict::NotAllowed => "source_not_allowed",
+            Verdict::Foreign => "no_query",
+            Verdict::Version => "wrong_version",
+            Verdict::Length => "wrong_length",
+            Verdict::Field => "wrong_field",
+            Verdict::Key => "unknown_key",
+            Verdict::Code => "wrong_code",
+            Verdict::Replay => "replayed",
+            Verdict::Rate => "rate",
+            Verdict::Target => "unknown_target",
+            Verdict::Gone => "gone",
+        }
+    }
+}
+
+/// How often each verdict was given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters([u64; Verdict::ALL.len()]);
+
+impl Counters {
+    /// How often it was.
+    pub fn of(&self, verdict: Verdict) -> u64 {
+        self.0[verdict as usize]
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (Verdict, u64)> + use<'_> {
+        Verdict::ALL.into_iter().zip(self.0)
+    }
+}
+
+/// Decides on queries, and answers them.
+#[derive(Debug)]
+pub struct Responder {
+    settings: Settings,
+    /// The last number of each reader.
+    readers: Recent<u64, u64>,
+    /// When each address has asked for all that it may ask until then.
+    sources: Recent<IpAddr, Duration>,
+    counters: Counters,
+}
+
+impl Responder {
+    /// One that nobody has asked yet.
+    pub fn new(settings: Settings) -> Self {
+        Responder {
+            settings,
+            readers: Recent::default(),
+            sources: Recent::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// What it did.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Makes an answer of a query in place, if it is one that gets an answer. `now` is a
+    /// monotonic time; `record` gives the record of a target, or says
+    /// why there is none: [`Verdict::Target`] or [`Verdict::Gone`].
+    pub fn answer<'r>(
+        &mut self,
+        from: IpAddr,
+        datagram: &mut [u8],
+        now: Duration,
+        record: impl FnOnce(u16) -> Result<&'r Whole, Verdict>,
+    ) -> Verdict {
+        let verdict = self.decide(from, datagram, now, record);
+        let count = &mut self.counters.0[verdict as usize];
+        *count = count.saturating_add(1);
+        verdict
+    }
+
+    fn decide<'r>(
+        &mut self,
+        from: IpAddr,
+        datagram: &mut [u8],
+        now: Duration,
+        record: impl FnOnce(u16) -> Result<&'r Whole, Verdict>,
+    ) -> Verdict {
+        if !self.settings.allow.iter().any(|allow| allow.holds(from)) {
+            return Verdict::NotAllowed;
+        }
+        let (query, key) = match Query::parse(datagram, &self.settings.keys) {
+            Ok(parsed) => parsed,
+            Err(BadDatagram::Magic) => return Verdict::Foreign,
+            Err(BadDatagram::Version(_)) => return Verdict::Version,
+            Err(BadDatagram::Length(_)) => return Verdict::Length,
+            Err(BadDatagram::Field(_)) => return Verdict::Field,
+            Err(BadDatagram::Mac | BadDatagram::Record(_)) => return self.code(datagram),
+        };
+        let number = self.readers.entry(query.reader, || 0);
+        if query.number <= *number {
+            return Verdict::Replay;
+        }
+        *number = query.number;
+        if too_many(self.settings.rate, &mut self.sources, from, now) {
+            return Verdict::Rate;
+        }
+        match record(query.target) {
+            Ok(record) => {
+                fill(&query, key, datagram, record);
+                Verdict::Answered
+            }
+            Err(verdict) => verdict,
+        }
+    }
+
+    /// Why the authentication code of a whole query is not right.
+    fn code(&self, datagram: &[u8]) -> Verdict {
+        let number = datagram.get(8..10).and_then(|bytes| bytes.try_into().ok());
+        let number = number.map(u16::from_le_bytes);
+        let keys = &mut self.settings.keys.iter();
+        match keys.any(|key| Some(key.number) == number) {
+            true => Verdict::Code,
+            false => Verdict::Key,
+        }
+    }
+}
+
+/// Whether an address asks too often, by the generic cell rate algorithm.
+fn too_many(
+    rate: u32,
+    sources: &mut Recent<IpAddr, Duration>,
+    from: IpAddr,
+    now: Duration,
+) -> bool {
+    if rate == 0 {
+        return false;
+    }
+    let interval = Duration::from_secs(1) / rate;
+    let at_once = (interval * 16).max(Duration::from_millis(100));
+    let due = sources.entry(from.to_canonical(), || now);
+    if *due > now.saturating_add(at_once) {
+        return true;
+    }
+    *due = (*due).max(now).saturating_add(interval);
+    false
+}
+
+/// Makes an answer of a query that was checked, from a record of its target.
+pub fn fill(query: &Query, key: &Key, datagram: &mut [u8], record: &Whole) {
+    if let Some(place) = datagram.get_mut(ENVELOPE..) {
+        record.copy(query.first_cpu, place);
+    }
+    query.answer(key, datagram);
+}
+
+/// What was used lately: at least the last [`KNOWN`] keys, at most twice as many.
+#[derive(Debug)]
+struct Recent<K, V> {
+    young: HashMap<K, V>,
+    old: HashMap<K, V>,
+}
+
+impl<K, V> Default for Recent<K, V> {
+    fn default() -> Self {
+        Recent {
+            young: HashMap::new(),
+            old: HashMap::new(),
+        }
+    }
+}
+
+impl<K: Eq + Hash, V> Recent<K, V> {
+    fn entry(&mut self, key: K, new: impl FnOnce() -> V) -> &mut V {
+        if self.young.len() >= KNOWN && !self.young.contains_key(&key) {
+            self.old = std::mem::take(&mut self.young);
+        }
+        let old = &mut self.old;
+        match self.young.entry(key) {
+            std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::hash_map::Entry::Vacant(entry) => {
+                let value = old.remove(entry.key()).unwrap_or_else(new);
+                entry.insert(value)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
