@@ -7,6 +7,8 @@
 //! asked for over UDP, and [`loads`] what two records say about the time between them.
 
 #[cfg(feature = "bpf")]
+pub mod attach;
+#[cfg(feature = "bpf")]
 pub mod bpf;
 pub mod keys;
 pub mod loads;

@@ -1,0 +1,1022 @@
+/* The responder: answers queries for the load of this machine within the kernel, before any
+ * process, and mostly before the network stack. ../src/query.rs describes the datagrams.
+ *
+ * One code for two places: XDP, where the answer leaves with XDP_TX, and traffic control
+ * (ingress), where it is redirected to the interface that it came by.
+ *
+ * What is done with a packet, in this order:
+ *  1. It is no UDP in IPv4 or IPv6 (behind up to two VLAN tags) to our port, has IP options,
+ *     extension headers or is a fragment, or went to a multicast or broadcast MAC address:
+ *     passed on, untouched.
+ *  2. Its source is not allowed, or it does not begin as a query: passed on, counted.
+ *  3. It has a wrong version, length, kind or reserved field, an unknown key, a wrong
+ *     authentication code, an old number, is one too many, or asks for a target that is not
+ *     there: dropped, and counted.
+ *  4. Else the record is written into it and it goes back, exactly as long as it came.
+ */
+#include "fill.bpf.h"
+
+#include <bpf/bpf_endian.h>
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define ETH_P_IP 0x0800
+#define ETH_P_IPV6 0x86dd
+#define ETH_P_8021Q 0x8100
+#define ETH_P_8021AD 0x88a8
+#define UDP 17
+#define TCP_LISTEN 10
+#define AF_INET 2
+#define AF_INET6 10
+#define TC_ACT_UNSPEC -1 /* the next filter, then the stack */
+#define TC_ACT_SHOT 2
+
+#define EVK_ENVELOPE sizeof(struct evk_envelope)
+#define EVK_SHORT (EVK_ENVELOPE + sizeof(struct evk_base))
+#define EVK_WITH_PORTS (EVK_SHORT + EVK_PORTS * sizeof(struct evk_port))
+#define EVK_ENTRIES 5
+#define EVK_LONGEST (EVK_WITH_PORTS + EVK_ENTRIES * sizeof(struct evk_cpu))
+
+/* What became of packets; ../src/attach/mod.rs has their names. */
+enum evk_counter {
+	EVK_ANSWERED,
+	EVK_SOURCE,  /* passed on: the source is not allowed */
+	EVK_OTHER,   /* passed on: no query */
+	EVK_BAD_VERSION,
+	EVK_BAD_LENGTH,
+	EVK_BAD_FIELD,
+	EVK_BAD_KEY,
+	EVK_BAD_MAC,
+	EVK_REPLAYED,
+	EVK_TOO_MANY,
+	EVK_NO_TARGET,
+	EVK_GONE,    /* the target's cgroup is no more */
+	EVK_COUNTERS
+};
+
+struct evk_config {
+	u32 layout;      /* of these maps: the loader's business */
+	u32 mode;        /* how it is attached: the loader's business, too */
+	u32 interface;
+	u32 skb;         /* packets may have come from this machine, without a checksum yet */
+	u32 made_qdisc;  /* and this, and where the filter is */
+	u32 priority;
+	u32 handle;
+	u16 port;        /* network byte order */
+	u16 ports;
+	u16 listen[EVK_PORTS];
+	u64 interval_ns; /* between queries of a source; 0: any number */
+	u64 burst_ns;
+	u64 namespace_id;
+	u64 updates;     /* of records, so far */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct evk_config);
+} evk_config SEC(".maps");
+
+struct evk_secret {
+	u64 k0, k1;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 64);
+	__type(key, u32);
+	__type(value, struct evk_secret);
+} evk_keys SEC(".maps");
+
+struct evk_prefix4 {
+	u32 length;
+	u8 address[4];
+};
+
+struct evk_prefix6 {
+	u32 length;
+	u8 address[16];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1024);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct evk_prefix4);
+	__type(value, u32);
+} evk_allow4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1024);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct evk_prefix6);
+	__type(value, u32);
+} evk_allow6 SEC(".maps");
+
+/* The last number of each reader. Only authenticated queries get in. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, u64);
+	__type(value, u64);
+} evk_readers SEC(".maps");
+
+/* For each source, when its next query would be due if it asked as often as it may. */
+struct evk_source_address {
+	u8 address[16];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct evk_source_address);
+	__type(value, u64);
+} evk_sources SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, EVK_COUNTERS);
+	__type(key, u32);
+	__type(value, u64);
+} evk_counters SEC(".maps");
+
+struct evk_timer {
+	struct bpf_timer timer;
+};
+
+/* One for each target. They run as long as this map is held. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, EVK_TARGETS);
+	__type(key, u32);
+	__type(value, struct evk_timer);
+} evk_timers SEC(".maps");
+
+/* Where a record is made. XDP and ingress run in soft interrupts, of which a CPU has one at a
+ * time. */
+struct evk_scratch {
+	struct evk_base base;
+	struct evk_port port[EVK_PORTS];
+	struct evk_cpu cpu[EVK_ENTRIES];
+	struct evk_cpu one;
+	/* What was found out about the packet. */
+	u32 ip;      /* offset of the IP header */
+	u32 udp;     /* and of the UDP header */
+	u32 payload; /* bytes in the datagram */
+	struct evk_source_address source, destination;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct evk_scratch);
+} evk_scratch SEC(".maps");
+
+struct ethernet {
+	u8 to[6], from[6];
+	u16 type;
+} __attribute__((packed, aligned(2)));
+
+struct vlan {
+	u16 tag, type;
+};
+
+struct ipv4 {
+	u8 version_length, tos;
+	u16 length, id, fragment;
+	u8 ttl, protocol;
+	u16 check;
+	u32 from, to;
+} __attribute__((packed, aligned(4)));
+
+struct ipv6 {
+	u32 version_class_flow;
+	u16 length;
+	u8 next, hop_limit;
+	u32 from[4], to[4];
+} __attribute__((packed, aligned(4)));
+
+struct udp {
+	u16 from, to, length, check;
+} __attribute__((packed, aligned(2)));
+
+static __always_inline struct evk_scratch *evk_the_scratch(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&evk_scratch, &zero);
+}
+
+static __always_inline void evk_count(u32 what)
+{
+	u64 *counter = bpf_map_lookup_elem(&evk_counters, &what);
+
+	if (counter)
+		*counter += 1; /* of this CPU only */
+}
+
+/* SipHash-2-4 (J.-P. Aumasson, D. J. Bernstein, 2012). */
+struct evk_sip {
+	u64 v0, v1, v2, v3;
+};
+
+#define ROTATE(x, by) (((x) << (by)) | ((x) >> (64 - (by))))
+
+static __always_inline void evk_sip_round(struct evk_sip *s)
+{
+	s->v0 += s->v1;
+	s->v1 = ROTATE(s->v1, 13) ^ s->v0;
+	s->v0 = ROTATE(s->v0, 32);
+	s->v2 += s->v3;
+	s->v3 = ROTATE(s->v3, 16) ^ s->v2;
+	s->v0 += s->v3;
+	s->v3 = ROTATE(s->v3, 21) ^ s->v0;
+	s->v2 += s->v1;
+	s->v1 = ROTATE(s->v1, 17) ^ s->v2;
+	s->v2 = ROTATE(s->v2, 32);
+}
+
+static __always_inline void evk_sip_begin(struct evk_sip *s, const struct evk_secret *key)
+{
+	s->v0 = key->k0 ^ 0x736f6d6570736575ull;
+	s->v1 = key->k1 ^ 0x646f72616e646f6dull;
+	s->v2 = key->k0 ^ 0x6c7967656e657261ull;
+	s->v3 = key->k1 ^ 0x7465646279746573ull;
+}
+
+static __always_inline void evk_sip_word(struct evk_sip *s, u64 word)
+{
+	s->v3 ^= word;
+	evk_sip_round(s);
+	evk_sip_round(s);
+	s->v0 ^= word;
+}
+
+/* After whole words of `length` bytes together. */
+static __always_inline u64 evk_sip_end(struct evk_sip *s, u64 length)
+{
+	evk_sip_word(s, length << 56);
+	s->v2 ^= 0xff;
+	evk_sip_round(s);
+	evk_sip_round(s);
+	evk_sip_round(s);
+	evk_sip_round(s);
+	return s->v0 ^ s->v1 ^ s->v2 ^ s->v3;
+}
+
+/* Checksums of the internet: sums of 16-bit words in one's complement, whatever the order of
+ * bytes. */
+static __always_inline u64 evk_sum64(u64 sum, u64 word)
+{
+	return sum + (word & 0xffffffff) + (word >> 32);
+}
+
+static __always_inline u16 evk_fold(u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
+/* Fills the entry of a cgroup's part of a CPU. Returns 0 if there is no such CPU. */
+__noinline int evk_fill_group_cpu(u32 number, u32 cpu, struct evk_cpu *out)
+{
+	struct evk_facts *facts = evk_the_facts();
+	struct evk_target *target = bpf_map_lookup_elem(&evk_targets, &number);
+	u64 base = evk_base_of(cpu);
+	struct sched_entity *entity = 0;
+	struct cfs_rq *queue = 0;
+	struct cfs_rq___queued *queued;
+	struct cfs_rq___limbo *limbo;
+
+	if (!out || !facts || !target || !base || !evk_online(base, facts))
+		return 0;
+
+	struct task_group *group = (void *)target->group;
+
+	out->time_ns = bpf_ktime_get_ns();
+	out->number = cpu;
+	evk_read(queue, BPF_CORE_READ(group, cfs_rq) + cpu);
+	queued = (void *)queue;
+	limbo = (void *)queue;
+	if (bpf_core_field_exists(queued->h_nr_queued))
+		out->running = BPF_CORE_READ(queued, h_nr_queued);
+	else
+		out->running = BPF_CORE_READ(queue, h_nr_running);
+	/* Since 6.18 tasks that the quota holds back are taken off the queue. They wait for a
+	 * CPU all the same. The list may change meanwhile: no more than so many steps. */
+	if (queue && bpf_core_field_exists(limbo->throttled_limbo_list)) {
+		u64 head = (u64)queue + bpf_core_field_offset(struct cfs_rq___limbo,
+							      throttled_limbo_list);
+		u64 next = head;
+
+		for (int i = 0; i < 128; i++) {
+			if (evk_read(next, next) || !next || next == head)
+				break;
+			out->running++;
+		}
+	}
+	evk_read(entity, BPF_CORE_READ(group, se) + cpu);
+	out->busy_ns = BPF_CORE_READ(entity, sum_exec_runtime);
+	return 1;
+}
+
+/* Whether the cgroup of a target is still the one that it was. Its memory may have been given
+ * to something else since, so nothing in it is believed before. */
+static __always_inline bool evk_alive(const struct evk_target *target)
+{
+	struct task_group *group = (void *)target->group;
+
+	return (BPF_CORE_READ(group, css.flags) & EVK_CSS_ONLINE) &&
+	       BPF_CORE_READ(group, css.cgroup, kn, id) == target->id;
+}
+
+/* Thousandths of a CPU that a task group may use: the least of its and its parents' quotas. */
+__noinline int evk_quota(u32 number)
+{
+	struct evk_target *target = bpf_map_lookup_elem(&evk_targets, &number);
+	u64 least = EVK_MAX_CPUS * 1000;
+	struct task_group *group;
+
+	if (!target)
+		return least;
+	group = (void *)target->group;
+	for (int i = 0; i < 8; i++) {
+		u64 quota, period;
+
+		if (!group || !bpf_core_field_exists(group->cfs_bandwidth))
+			break;
+		quota = BPF_CORE_READ(group, cfs_bandwidth.quota);
+		period = BPF_CORE_READ(group, cfs_bandwidth.period);
+		/* No quota is all bits; a real one is below a day. */
+		if (period && quota < 86400000000000ull && quota * 1000 / period < least)
+			least = quota * 1000 / period;
+		group = BPF_CORE_READ(group, parent);
+	}
+	return least ? least : 1;
+}
+
+/* Tasks of a cgroup on a CPU. */
+__noinline int evk_group_running(u32 number, u32 cpu)
+{
+	struct evk_cpu one = {};
+
+	return evk_fill_group_cpu(number, cpu, &one) ? one.running : 0;
+}
+
+static __always_inline void evk_tick_group(u32 number)
+{
+	u32 zero = 0, possible;
+	struct evk_facts *facts = evk_the_facts();
+	struct evk_target *target = bpf_map_lookup_elem(&evk_targets, &number);
+	struct evk_target *machine = bpf_map_lookup_elem(&evk_targets, &zero);
+	u64 running = 0;
+
+	if (!facts || !target || !machine || target->scope != EVK_CGROUP || !evk_alive(target))
+		return;
+	possible = facts->possible;
+	for (u32 cpu = 0; cpu < EVK_MAX_CPUS; cpu++) {
+		if (cpu >= possible)
+			break;
+		running += evk_group_running(number, cpu);
+	}
+	target->capacity = evk_quota(number);
+	evk_tick_target(target, running);
+	if (target->memory) {
+		struct mem_cgroup *memory = (void *)target->memory;
+		u64 used = BPF_CORE_READ(memory, memory.usage.counter) * facts->page_size;
+		u64 most = BPF_CORE_READ(memory, memory.max);
+
+		/* No limit is more than any machine has. */
+		if (most > machine->memory_total / facts->page_size)
+			most = machine->memory_total;
+		else
+			most *= facts->page_size;
+		target->memory_total = most;
+		target->memory_available = most > used ? most - used : 0;
+	}
+}
+
+/* Adds a CPU to the record in the scratch. A function of its own, so that the verifier looks
+ * at it once. */
+__noinline int evk_make_cpu(u32 number, u32 cpu, u32 first, u32 entries)
+{
+	struct evk_scratch *scratch = evk_the_scratch();
+	u32 at;
+	int there;
+
+	if (!scratch)
+		return 0;
+	__builtin_memset(&scratch->one, 0, sizeof(scratch->one));
+	if (number)
+		there = evk_fill_group_cpu(number, cpu, &scratch->one);
+	else
+		there = evk_fill_cpu(cpu, &scratch->one);
+	if (!there)
+		return 0;
+	evk_add(&scratch->base.totals, &scratch->one);
+	at = scratch->base.entries;
+	if (scratch->base.cpus >= first && at < entries && at < EVK_ENTRIES) {
+		__builtin_memcpy(&scratch->cpu[at], &scratch->one, sizeof(scratch->one));
+		scratch->base.entries = at + 1;
+	}
+	scratch->base.cpus++;
+	return 1;
+}
+
+/* Makes the record of a target, with `entries` CPUs from `first` on, in the scratch. What it
+ * tells is of this moment, but for averages, pressure and memory, which a timer keeps. Returns
+ * 0 if the target is no more. */
+__noinline int evk_make(u32 number, u32 first, u32 entries)
+{
+	struct evk_facts *facts = evk_the_facts();
+	struct evk_target *target = bpf_map_lookup_elem(&evk_targets, &number);
+	struct evk_scratch *scratch = evk_the_scratch();
+	u32 cpus, possible;
+
+	if (!facts || !target || !scratch || !target->scope)
+		return 0;
+
+	struct evk_base *base = &scratch->base;
+
+	if (number && !evk_alive(target))
+		return 0;
+	/* Everything up to the entry in work. */
+	for (u32 i = 0; i < offsetof(struct evk_scratch, one) / 8; i++)
+		((volatile u64 *)scratch)[i] = 0;
+	possible = facts->possible;
+	for (u32 cpu = 0; cpu < EVK_MAX_CPUS; cpu++) {
+		if (cpu >= possible)
+			break;
+		evk_make_cpu(number, cpu, first, entries);
+	}
+	cpus = base->cpus;
+	if (!cpus)
+		return 0;
+	base->source = EVK_RESPONDER;
+	base->target = number;
+	base->first_cpu = first < cpus ? first : cpus;
+	if (!number) {
+		evk_fill_machine(base, facts, target);
+	} else {
+		base->magic = EVK_RECORD_MAGIC;
+		base->version = EVK_VERSION;
+		base->scope = EVK_CGROUP;
+		base->epoch = facts->epoch + cpus + target->id;
+		base->capacity = target->capacity;
+		if (!base->capacity || base->capacity > cpus * 1000)
+			base->capacity = cpus * 1000;
+		base->available = EVK_HAS_RUNNING | EVK_HAS_BUSY;
+		base->time_ns = base->totals.time_ns = bpf_ktime_get_ns();
+		if (target->ticked_ns) {
+			base->available |= EVK_HAS_RUNNING_AVERAGE;
+			base->running_average = target->running_average >> 16;
+		}
+		if (target->memory && target->memory_total) {
+			base->available |= EVK_HAS_MEMORY;
+			base->memory_total = target->memory_total;
+			base->memory_available = target->memory_available;
+		}
+	}
+	return 1;
+}
+
+/* Adds up the backlogs of the sockets that share a port (SO_REUSEPORT): each has its own. */
+__noinline int evk_backlogs(u64 group, u32 at)
+{
+	struct evk_scratch *scratch = evk_the_scratch();
+	struct sock_reuseport *shared = (void *)group;
+	u32 count;
+
+	if (!scratch || at >= EVK_PORTS)
+		return 0;
+
+	struct evk_port *port = &scratch->port[at];
+
+	port->backlog = port->limit = 0;
+	count = BPF_CORE_READ(shared, num_socks);
+	for (u32 i = 0; i < 256; i++) {
+		struct sock *sock = 0;
+
+		if (i >= count)
+			break;
+		evk_read(sock, group + bpf_core_field_offset(struct sock_reuseport, socks) +
+				       i * sizeof(sock));
+		port->backlog += BPF_CORE_READ(sock, sk_ack_backlog);
+		port->limit += BPF_CORE_READ(sock, sk_max_ack_backlog);
+	}
+	return 1;
+}
+
+/* Looks for what listens at the configured ports of the address that was asked. */
+static __always_inline void evk_make_ports(void *ctx, struct evk_scratch *scratch,
+					   const struct evk_config *config, bool six)
+{
+	struct bpf_sock_tuple tuple = {};
+	u32 size = six ? sizeof(tuple.ipv6) : sizeof(tuple.ipv4);
+
+	if (six) {
+		__builtin_memcpy(tuple.ipv6.saddr, scratch->source.address, 16);
+		__builtin_memcpy(tuple.ipv6.daddr, scratch->destination.address, 16);
+	} else {
+		__builtin_memcpy(&tuple.ipv4.saddr, scratch->source.address + 12, 4);
+		__builtin_memcpy(&tuple.ipv4.daddr, scratch->destination.address + 12, 4);
+	}
+	scratch->base.ports = config->ports;
+	scratch->base.available |= EVK_HAS_PORTS;
+	for (u32 i = 0; i < EVK_PORTS; i++) {
+		struct evk_port *port = &scratch->port[i];
+		struct bpf_sock *found;
+		struct sock *sock;
+		u64 shared = 0;
+
+		if (i >= config->ports)
+			break;
+		port->port = config->listen[i];
+		if (six)
+			tuple.ipv6.dport = bpf_htons(port->port);
+		else
+			tuple.ipv4.dport = bpf_htons(port->port);
+		found = bpf_skc_lookup_tcp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+		if (!found)
+			continue;
+		sock = (void *)bpf_skc_to_tcp_sock(found);
+		if (sock && sock->__sk_common.skc_state == TCP_LISTEN) {
+			port->listening = 1;
+			port->backlog = sock->sk_ack_backlog;
+			port->limit = sock->sk_max_ack_backlog;
+			bpf_probe_read_kernel(&shared, sizeof(shared), &sock->sk_reuseport_cb);
+		}
+		bpf_sk_release(found);
+		if (shared)
+			evk_backlogs(shared, i);
+	}
+}
+
+/* Whether a source asks too often: the generic cell rate algorithm, a token bucket that needs
+ * one number. */
+static __always_inline bool evk_too_many(const struct evk_scratch *scratch,
+					 const struct evk_config *config)
+{
+	struct evk_source_address source = scratch->source;
+	u64 now = bpf_ktime_get_ns(), due;
+	u64 *known = bpf_map_lookup_elem(&evk_sources, &source);
+
+	if (!config->interval_ns)
+		return false;
+	due = known ? *known : 0;
+	if (due > now + config->burst_ns)
+		return true;
+	due = (due > now ? due : now) + config->interval_ns;
+	if (known)
+		*known = due; /* another CPU may do the same: one query more */
+	else
+		bpf_map_update_elem(&evk_sources, &source, &due, BPF_ANY);
+	return false;
+}
+
+/* Whether a query is none that its reader has sent before. Of two CPUs with the same query one
+ * wins. */
+static __always_inline bool evk_is_new(u64 reader, u64 number)
+{
+	u64 *last = bpf_map_lookup_elem(&evk_readers, &reader);
+
+	if (!last)
+		return !bpf_map_update_elem(&evk_readers, &reader, &number, BPF_NOEXIST);
+	for (int i = 0; i < 4; i++) {
+		u64 before = *(volatile u64 *)last;
+
+		if (number <= before)
+			return false;
+		if (__sync_val_compare_and_swap(last, before, number) == before)
+			return true;
+	}
+	return false;
+}
+
+enum evk_verdict { EVK_PASS, EVK_DROP, EVK_SEND };
+
+/* Finds the UDP payload of a packet to our port. Fills what the scratch has about it. */
+static __always_inline bool evk_parse(void *data, void *end, const struct evk_config *config,
+				      struct evk_scratch *scratch, bool *six)
+{
+	struct ethernet *ethernet = data;
+	u32 at = sizeof(*ethernet), payload;
+	struct udp *udp;
+	u16 type;
+
+	if (data + sizeof(*ethernet) > end || ethernet->to[0] & 1)
+		return false;
+	type = ethernet->type;
+	for (int i = 0; i < 2; i++) {
+		struct vlan *vlan = data + at;
+
+		if (type != bpf_htons(ETH_P_8021Q) && type != bpf_htons(ETH_P_8021AD))
+			break;
+		if ((void *)(vlan + 1) > end)
+			return false;
+		type = vlan->type;
+		at += sizeof(*vlan);
+	}
+	scratch->ip = at;
+	if (type == bpf_htons(ETH_P_IP)) {
+		struct ipv4 *ip = data + at;
+
+		if ((void *)(ip + 1) > end || ip->version_length != 0x45 || ip->protocol != UDP)
+			return false;
+		/* A first, later or last fragment. */
+		if (ip->fragment & bpf_htons(0x3fff))
+			return false;
+		payload = bpf_ntohs(ip->length) - sizeof(*ip);
+		at += sizeof(*ip);
+		__builtin_memset(&scratch->source, 0, 12);
+		__builtin_memset(&scratch->destination, 0, 12);
+		__builtin_memcpy(scratch->source.address + 12, &ip->from, 4);
+		__builtin_memcpy(scratch->destination.address + 12, &ip->to, 4);
+		*six = false;
+	} else if (type == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6 *ip = data + at;
+
+		if ((void *)(ip + 1) > end || ip->next != UDP)
+			return false;
+		payload = bpf_ntohs(ip->length);
+		at += sizeof(*ip);
+		__builtin_memcpy(scratch->source.address, ip->from, 16);
+		__builtin_memcpy(scratch->destination.address, ip->to, 16);
+		*six = true;
+	} else {
+		return false;
+	}
+	udp = data + at;
+	if ((void *)(udp + 1) > end || udp->to != config->port || !udp->from)
+		return false;
+	/* Not what IP says, or not all there: the stack knows what to do with such. */
+	if (bpf_ntohs(udp->length) != payload || payload < sizeof(*udp))
+		return false;
+	if ((void *)udp + payload > end)
+		return false;
+	scratch->udp = at;
+	scratch->payload = payload - sizeof(*udp);
+	return true;
+}
+
+static __always_inline bool evk_allowed(const struct evk_scratch *scratch, bool six)
+{
+	if (six) {
+		struct evk_prefix6 prefix = { .length = 128 };
+
+		__builtin_memcpy(prefix.address, scratch->source.address, 16);
+		return bpf_map_lookup_elem(&evk_allow6, &prefix);
+	}
+	struct evk_prefix4 prefix = { .length = 32 };
+
+	__builtin_memcpy(prefix.address, scratch->source.address + 12, 4);
+	return bpf_map_lookup_elem(&evk_allow4, &prefix);
+}
+
+static __always_inline int evk_refuse(u32 counter)
+{
+	evk_count(counter);
+	return counter == EVK_SOURCE || counter == EVK_OTHER ? EVK_PASS : EVK_DROP;
+}
+
+static __always_inline u64 evk_updates(struct evk_config *config)
+{
+	return __sync_fetch_and_add(&config->updates, 1) + 1;
+}
+
+#define SWAP(a, b)                    \
+	do {                          \
+		typeof(a) was = (a);  \
+		(a) = (b);            \
+		(b) = was;            \
+	} while (0)
+
+/* Turns the packet round. `sum` is that of its payload. */
+static __always_inline int evk_send(void *data, void *end, u32 ip_at, u32 at, u64 sum, bool skb,
+				    bool six)
+{
+	struct ethernet *ethernet = data;
+	struct udp *udp = data + at;
+	u64 pseudo;
+	u8 mac[6];
+
+	if ((void *)(ethernet + 1) > end || (void *)(udp + 1) > end)
+		return EVK_DROP;
+	__builtin_memcpy(mac, ethernet->to, 6);
+	__builtin_memcpy(ethernet->to, ethernet->from, 6);
+	__builtin_memcpy(ethernet->from, mac, 6);
+	pseudo = bpf_htons(UDP) + (u64)udp->length;
+	if (six) {
+		struct ipv6 *ip = data + ip_at;
+
+		if ((void *)(ip + 1) > end)
+			return EVK_DROP;
+		for (int i = 0; i < 4; i++) {
+			pseudo += (u64)ip->from[i] + ip->to[i];
+			SWAP(ip->from[i], ip->to[i]);
+		}
+		ip->hop_limit = 64;
+	} else {
+		struct ipv4 *ip = data + ip_at;
+		u64 header;
+
+		if ((void *)(ip + 1) > end)
+			return EVK_DROP;
+		pseudo += (u64)ip->from + ip->to;
+		SWAP(ip->from, ip->to);
+		ip->ttl = 64;
+		ip->check = 0;
+		header = (u64)*(u16 *)ip + ip->length + ip->id + ip->fragment +
+			 *(u16 *)&ip->ttl + ip->from + ip->to;
+		ip->check = ~evk_fold(header);
+	}
+	SWAP(udp->from, udp->to);
+	/* What was sent on this machine has the sum of the pseudo header only, and says in its
+	 * sk_buff, which is out of sight, that the rest will be added on the way. The pseudo
+	 * header of the answer has the same sum. */
+	if (skb && udp->check == evk_fold(pseudo))
+		return EVK_SEND;
+	sum += pseudo + udp->from + udp->to + udp->length;
+	udp->check = ~evk_fold(sum);
+	if (!udp->check)
+		udp->check = 0xffff;
+	return EVK_SEND;
+}
+
+/* What becomes of a packet whose every byte lies between `data` and `end`. */
+static __always_inline int evk_respond(void *ctx, void *data, void *end)
+{
+	u32 zero = 0, number;
+	struct evk_config *config = bpf_map_lookup_elem(&evk_config, &zero);
+	struct evk_scratch *scratch = evk_the_scratch();
+	struct evk_envelope *query;
+	struct evk_secret *key;
+	struct evk_sip sip;
+	u32 ip_at, at, length, words, entries = 0;
+	bool six = false;
+	u64 head[4], mac, sum;
+
+	if (!config || !scratch || !evk_parse(data, end, config, scratch, &six))
+		return EVK_PASS;
+	if (!evk_allowed(scratch, six))
+		return evk_refuse(EVK_SOURCE);
+	/* Read back, so that the verifier forgets by how many ways it came here. */
+	ip_at = *(volatile u32 *)&scratch->ip;
+	at = *(volatile u32 *)&scratch->udp;
+	length = *(volatile u32 *)&scratch->payload;
+	if (ip_at > 14 + 8 || at > 14 + 8 + 40)
+		return EVK_PASS;
+	query = data + at + sizeof(struct udp);
+	if ((void *)&query->magic + sizeof(query->magic) > end || length < sizeof(query->magic) ||
+	    query->magic != EVK_QUERY_MAGIC)
+		return evk_refuse(EVK_OTHER);
+	if (length < EVK_ENVELOPE || (void *)(query + 1) > end)
+		return evk_refuse(EVK_BAD_LENGTH);
+	if (query->version != EVK_VERSION)
+		return evk_refuse(EVK_BAD_VERSION);
+	if (length != query->length)
+		return evk_refuse(EVK_BAD_LENGTH);
+	if (length >= EVK_WITH_PORTS && length <= EVK_LONGEST) {
+		if ((length - EVK_WITH_PORTS) % sizeof(struct evk_cpu))
+			return evk_refuse(EVK_BAD_LENGTH);
+		entries = (length - EVK_WITH_PORTS) / sizeof(struct evk_cpu);
+	} else if (length != EVK_SHORT) {
+		return evk_refuse(EVK_BAD_LENGTH);
+	}
+	if (query->kind != EVK_QUERY || query->reserved)
+		return evk_refuse(EVK_BAD_FIELD);
+	number = query->key;
+	key = bpf_map_lookup_elem(&evk_keys, &number);
+	if (!key)
+		return evk_refuse(EVK_BAD_KEY);
+	__builtin_memcpy(head, query, sizeof(head));
+	evk_sip_begin(&sip, key);
+	for (int i = 0; i < 4; i++)
+		evk_sip_word(&sip, head[i]);
+	if (evk_sip_end(&sip, sizeof(head)) != query->mac)
+		return evk_refuse(EVK_BAD_MAC);
+	if (!evk_is_new(query->reader, query->number))
+		return evk_refuse(EVK_REPLAYED);
+	if (evk_too_many(scratch, config))
+		return evk_refuse(EVK_TOO_MANY);
+	number = query->target;
+
+	struct evk_target *target = bpf_map_lookup_elem(&evk_targets, &number);
+
+	if (!target || !target->scope)
+		return evk_refuse(EVK_NO_TARGET);
+	if (!evk_make(number, query->first_cpu, entries))
+		return evk_refuse(EVK_GONE);
+	scratch->base.updates = evk_updates(config);
+	scratch->base.begin = scratch->base.end = 2 * scratch->base.updates;
+	if (length >= EVK_WITH_PORTS && !number && config->ports)
+		evk_make_ports(ctx, scratch, config, six);
+
+	/* The record goes into the packet, and on the way into the authentication code and the
+	 * checksum. */
+	u64 *out = (void *)(query + 1), *record = (void *)scratch;
+
+	query->kind = EVK_REPLY;
+	__builtin_memcpy(head, query, sizeof(head));
+	evk_sip_begin(&sip, key);
+	sum = 0;
+	for (int i = 0; i < 4; i++) {
+		evk_sip_word(&sip, head[i]);
+		sum = evk_sum64(sum, head[i]);
+	}
+	words = (length - EVK_ENVELOPE) / 8;
+	for (u32 i = 0; i < (EVK_LONGEST - EVK_ENVELOPE) / 8; i++) {
+		if (i >= words || (void *)(out + i + 1) > end)
+			break;
+		out[i] = record[i];
+		evk_sip_word(&sip, record[i]);
+		sum = evk_sum64(sum, record[i]);
+	}
+	mac = evk_sip_end(&sip, length - 8);
+	query->mac = mac;
+	sum = evk_sum64(sum, mac);
+	return evk_send(data, end, ip_at, at, sum, config->skb, six);
+}
+
+SEC("xdp")
+int evk_xdp(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+
+	switch (evk_respond(ctx, data, end)) {
+	case EVK_SEND:
+		evk_count(EVK_ANSWERED);
+		return XDP_TX;
+	case EVK_DROP:
+		return XDP_DROP;
+	default:
+		return XDP_PASS;
+	}
+}
+
+/* Whether it is worth having all of a packet in one piece. */
+static __always_inline bool evk_maybe(struct __sk_buff *skb)
+{
+	u32 zero = 0;
+	struct evk_config *config = bpf_map_lookup_elem(&evk_config, &zero);
+	u16 type = skb->protocol, to;
+	u32 at = sizeof(struct ethernet);
+	u8 protocol;
+
+	if (!config || skb->len > sizeof(struct ethernet) + 8 + 40 + 8 + EVK_LONGEST)
+		return false;
+	/* One tag may still be in the packet, another one beside it. */
+	if (type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD))
+		return true;
+	if (type == bpf_htons(ETH_P_IP)) {
+		if (bpf_skb_load_bytes(skb, at + offsetof(struct ipv4, protocol), &protocol, 1))
+			return false;
+		at += sizeof(struct ipv4);
+	} else if (type == bpf_htons(ETH_P_IPV6)) {
+		if (bpf_skb_load_bytes(skb, at + offsetof(struct ipv6, next), &protocol, 1))
+			return false;
+		at += sizeof(struct ipv6);
+	} else {
+		return false;
+	}
+	return protocol == UDP &&
+	       !bpf_skb_load_bytes(skb, at + offsetof(struct udp, to), &to, sizeof(to)) &&
+	       to == config->port;
+}
+
+SEC("tc")
+int evk_tc(struct __sk_buff *skb)
+{
+	void *data, *end;
+
+	if (!evk_maybe(skb) || bpf_skb_pull_data(skb, skb->len))
+		return TC_ACT_UNSPEC;
+	data = (void *)(long)skb->data;
+	end = (void *)(long)skb->data_end;
+	switch (evk_respond(skb, data, end)) {
+	case EVK_SEND:
+		evk_count(EVK_ANSWERED);
+		return bpf_redirect(skb->ifindex, 0);
+	case EVK_DROP:
+		return TC_ACT_SHOT;
+	default:
+		return TC_ACT_UNSPEC;
+	}
+}
+
+static __always_inline bool evk_has_target(u32 number)
+{
+	struct evk_target *target = bpf_map_lookup_elem(&evk_targets, &number);
+
+	return target && (target->scope == EVK_MACHINE ||
+			  (target->scope == EVK_CGROUP && evk_alive(target)));
+}
+
+static int evk_tock(void *map, u32 *number, struct evk_timer *timer)
+{
+	u32 target = *number;
+
+	if (target)
+		evk_tick_group(target);
+	else
+		evk_tick_machine();
+	/* A cgroup that is gone never comes back. */
+	if (evk_has_target(target))
+		bpf_timer_start(&timer->timer, EVK_TICK_NS, 0);
+	return 0;
+}
+
+/* What the loader asks for. */
+struct evk_request {
+	u32 target;
+	u32 file; /* descriptor of a cgroup's folder */
+};
+
+/* Starts the timer of a target; again, if a new version of this program takes over. */
+SEC("syscall")
+int evk_start(struct evk_request *request)
+{
+	u32 number = request->target;
+	struct evk_timer *timer = bpf_map_lookup_elem(&evk_timers, &number);
+	struct evk_target *target = bpf_map_lookup_elem(&evk_targets, &number);
+
+	if (!timer || !target)
+		return EVK_NO_FACTS;
+	if (!number)
+		target->scope = EVK_MACHINE;
+	/* CLOCK_MONOTONIC. It is there already if this is not the first time. */
+	bpf_timer_init(&timer->timer, &evk_timers, 1);
+	if (bpf_timer_set_callback(&timer->timer, evk_tock))
+		return EVK_NO_FACTS;
+	return bpf_timer_start(&timer->timer, 0, 0);
+}
+
+/* Takes a target away. */
+SEC("syscall")
+int evk_stop(struct evk_request *request)
+{
+	u32 number = request->target;
+	struct evk_timer *timer = bpf_map_lookup_elem(&evk_timers, &number);
+	struct evk_target *target = bpf_map_lookup_elem(&evk_targets, &number);
+
+	if (!timer || !target)
+		return EVK_NO_FACTS;
+	target->scope = 0;
+	bpf_timer_cancel(&timer->timer);
+	return EVK_FOUND;
+}
+
+/* Makes the cgroup, whose folder the loader has open, a target: from the open file to the node
+ * of the file system, the cgroup, and its CPU and memory controllers. */
+SEC("syscall")
+int evk_group(struct evk_request *request)
+{
+	u32 number = request->target, file = request->file;
+	struct evk_target *target = bpf_map_lookup_elem(&evk_targets, &number);
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
+	struct file *open = 0;
+	struct kernfs_node *node;
+	struct cgroup *cgroup;
+	struct cgroup_subsys_state *cpu = 0, *memory = 0;
+	u64 subsys;
+
+	if (!target || !number)
+		return EVK_NO_FACTS;
+	if (file >= BPF_CORE_READ(table, max_fds) || evk_read(open, BPF_CORE_READ(table, fd) + file))
+		return EVK_NO_CGROUP;
+	node = BPF_CORE_READ(open, f_inode, i_private);
+	cgroup = BPF_CORE_READ(node, priv);
+	/* It points back if it is one. */
+	if (!cgroup || BPF_CORE_READ(cgroup, kn) != node)
+		return EVK_NO_CGROUP;
+	if (!bpf_core_enum_value_exists(enum cgroup_subsys_id, cpu_cgrp_id))
+		return EVK_NO_CPU_GROUP;
+	subsys = (u64)cgroup + bpf_core_field_offset(struct cgroup, subsys);
+	evk_read(cpu, subsys + bpf_core_enum_value(enum cgroup_subsys_id, cpu_cgrp_id) * sizeof(cpu));
+	if (!cpu || BPF_CORE_READ(cpu, cgroup) != cgroup)
+		return EVK_NO_CPU_GROUP;
+	if (bpf_core_enum_value_exists(enum cgroup_subsys_id, memory_cgrp_id))
+		evk_read(memory, subsys + bpf_core_enum_value(enum cgroup_subsys_id, memory_cgrp_id) *
+						  sizeof(memory));
+	if (memory && BPF_CORE_READ(memory, cgroup) != cgroup)
+		memory = 0;
+	/* The root of all has no entities of its own, and is the machine. */
+	if (!BPF_CORE_READ((struct task_group *)cpu, parent))
+		return EVK_NO_CPU_GROUP;
+	target->group = (u64)cpu - bpf_core_field_offset(struct task_group, css);
+	target->id = BPF_CORE_READ(node, id);
+	target->memory = memory ? (u64)memory - bpf_core_field_offset(struct mem_cgroup, css) : 0;
+	target->ticked_ns = 0;
+	target->memory_total = 0;
+	target->capacity = evk_quota(number);
+	target->scope = EVK_CGROUP;
+	return EVK_FOUND;
+}

@@ -1,0 +1,635 @@
+//! The responder's life: how it gets onto an interface, is changed, and leaves.
+//!
+//! `bpf/respond.bpf.c` is what answers. Programs and maps are held by files in a folder of a
+//! BPF file system (they are *pinned*), so no process has to stay. To attach once more loads
+//! the programs anew, with the maps that are there, and puts them in the place of the old ones
+//! at once: keys, sources and targets change without a gap, and so does the version of
+//! Evenkeel. Where the maps of an old version have another form, new ones take their place,
+//! and only the counters and the numbers of readers begin anew.
+
+mod network;
+mod place;
+mod trial;
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, OpenObject};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::bpf::{self, BpfError};
+use crate::query::Key;
+use crate::record::PORTS;
+
+pub use network::{BadNetwork, Network};
+
+/// Targets have numbers below this; 0 is the machine.
+pub const TARGETS: u16 = 64;
+/// The form of the maps. Another one is not taken over.
+const LAYOUT: u32 = 1;
+/// What holds the link of an XDP program.
+const LINK: &str = "link";
+/// The maps that outlive the loader by files of their own.
+const PINNED: [&str; 11] = [
+    "evk_config",
+    "evk_facts",
+    "evk_bases",
+    "evk_targets",
+    "evk_keys",
+    "evk_allow4",
+    "evk_allow6",
+    "evk_readers",
+    "evk_sources",
+    "evk_counters",
+    "evk_timers",
+];
+
+/// What has been counted, in the order of `enum evk_counter`: a name for scripts, and what it
+/// means.
+pub const COUNTERS: [(&str, &str); 12] = [
+    ("answered", "queries that were answered"),
+    (
+        "source_not_allowed",
+        "passed on: datagrams to the port from sources that are not allowed",
+    ),
+    (
+        "no_query",
+        "passed on: datagrams to the port that are no queries",
+    ),
+    ("wrong_version", "dropped: another version of the protocol"),
+    (
+        "wrong_length",
+        "dropped: too short, too long, or of another length than they say",
+    ),
+    (
+        "wrong_field",
+        "dropped: no queries but answers, or with a reserved field in use",
+    ),
+    ("unknown_key", "dropped: with a key that is not known"),
+    ("wrong_code", "dropped: with a wrong authentication code"),
+    (
+        "replayed",
+        "dropped: with a number that is not larger than the reader's last",
+    ),
+    ("rate", "dropped: more than a source may send"),
+    ("unknown_target", "dropped: for a target that is not there"),
+    ("gone", "dropped: for a cgroup that is no more"),
+];
+
+/// How the responder gets at packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Mode {
+    /// XDP in the driver.
+    Native = 1,
+    /// XDP in front of the network stack.
+    Generic = 2,
+    /// Traffic control, at ingress.
+    Tc = 3,
+}
+
+impl Mode {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mode::Native => "native",
+            Mode::Generic => "generic",
+            Mode::Tc => "tc",
+        }
+    }
+
+    fn from_number(number: u32) -> Option<Self> {
+        [Mode::Native, Mode::Generic, Mode::Tc]
+            .into_iter()
+            .find(|mode| *mode as u32 == number)
+    }
+}
+
+/// What a responder shall do.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The network interface.
+    pub interface: String,
+    /// The folder of its pins; without one, [`folder`].
+    pub folder: Option<PathBuf>,
+    /// The UDP port.
+    pub port: u16,
+    /// Keys of balancers.
+    pub keys: Vec<Key>,
+    /// Whom it answers.
+    pub allow: Vec<Network>,
+    /// TCP ports whose backlogs it tells.
+    pub ports: Vec<u16>,
+    /// Cgroups that can be asked for, with their numbers.
+    pub cgroups: Vec<(u16, PathBuf)>,
+    /// Most answers per second and source; 0 is any number.
+    pub rate: u32,
+    /// How it gets at packets; without one, the first way that works.
+    pub mode: Option<Mode>,
+}
+
+/// What is on an interface.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// How it gets at packets.
+    pub mode: Mode,
+    /// The kernel's number of the program; none if it is no longer on the interface.
+    pub program: Option<u32>,
+    /// The UDP port.
+    pub port: u16,
+    /// Most answers per second and source; 0 is any number.
+    pub rate: u64,
+    /// TCP ports whose backlogs it tells.
+    pub ports: Vec<u16>,
+    /// Numbers of the keys. Secrets are never told.
+    pub keys: Vec<u16>,
+    /// Whom it answers.
+    pub allow: Vec<Network>,
+    /// Targets beside the machine: their numbers, and those of their cgroups (of the folder in
+    /// the file system: its inode).
+    pub cgroups: Vec<(u16, u64)>,
+    /// What has been counted, as in [`COUNTERS`].
+    pub counters: [u64; COUNTERS.len()],
+}
+
+/// Where the pins of an interface's responder are if nobody says otherwise.
+pub fn folder(interface: &str) -> PathBuf {
+    Path::new("/sys/fs/bpf/evenkeel").join(interface)
+}
+
+fn folder_of(interface: &str, folder: Option<&Path>) -> PathBuf {
+    folder.map_or_else(|| self::folder(interface), Path::to_owned)
+}
+
+fn index(interface: &str) -> Result<u32, BpfError> {
+    let unknown = |error| BpfError::File(format!("no interface {interface}: {error}"));
+    let name = std::ffi::CString::new(interface).map_err(|error| unknown(error.into()))?;
+    // SAFETY: the name ends with a zero.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(unknown(io::Error::last_os_error())),
+        index => Ok(index),
+    }
+}
+
+/// The network namespace that this process is in.
+fn namespace() -> u64 {
+    rustix::fs::stat("/proc/self/ns/net").map_or(0, |stat| stat.st_ino)
+}
+
+/// `struct evk_config`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Config {
+    mode: u32,
+    interface: u32,
+    made_qdisc: bool,
+    priority: u32,
+    handle: u32,
+    port: u16,
+    ports: Vec<u16>,
+    interval_ns: u64,
+    burst_ns: u64,
+    namespace: u64,
+    updates: u64,
+}
+
+const CONFIG: usize = 96;
+
+impl Config {
+    fn write(&self) -> [u8; CONFIG] {
+        let mut out = [0; CONFIG];
+        let mut at = 0;
+        let mut put = |bytes: &[u8]| {
+            out[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        };
+        // What was sent on this machine has no checksum yet, but for XDP in the driver.
+        let skb = u32::from(self.mode != Mode::Native as u32);
+        for word in [
+            LAYOUT,
+            self.mode,
+            self.interface,
+            skb,
+            self.made_qdisc.into(),
+            self.priority,
+            self.handle,
+        ] {
+            put(&word.to_ne_bytes());
+        }
+        put(&self.port.to_be_bytes());
+        put(&(self.ports.len() as u16).to_ne_bytes());
+        for slot in 0..PORTS {
+            put(&self.ports.get(slot).unwrap_or(&0).to_ne_bytes());
+        }
+        for long in [
+            self.interval_ns,
+            self.burst_ns,
+            self.namespace,
+            self.updates,
+        ] {
+            put(&long.to_ne_bytes());
+        }
+        out
+    }
+
+    /// None if it is of another version.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; CONFIG] = bytes.try_into().ok()?;
+        let word = |at: usize| {
+            u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let short = |at: usize| [bytes[at], bytes[at + 1]];
+        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        let ports = usize::from(u16::from_ne_bytes(short(30))).min(PORTS);
+        (word(0) == LAYOUT).then(|| Config {
+            mode: word(4),
+            interface: word(8),
+            made_qdisc: word(16) != 0,
+            priority: word(20),
+            handle: word(24),
+            port: u16::from_be_bytes(short(28)),
+            ports: (0..ports)
+                .map(|slot| u16::from_ne_bytes(short(32 + 2 * slot)))
+                .collect(),
+            interval_ns: long(64),
+            burst_ns: long(72),
+            namespace: long(80),
+            updates: long(88),
+        })
+    }
+
+    /// That of the responder in this folder.
+    fn of(folder: &Path) -> Result<Option<Self>, BpfError> {
+        let path = folder.join("evk_config");
+        if !path.try_exists().unwrap_or(true) {
+            return Ok(None);
+        }
+        let map = pinned(folder, "evk_config")?;
+        let value = map
+            .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
+            .map_err(bpf::failure("read a BPF map"))?;
+        Ok(value.as_deref().and_then(Config::read))
+    }
+}
+
+fn pinned(folder: &Path, name: &str) -> Result<MapHandle, BpfError> {
+    MapHandle::from_pinned_path(folder.join(name)).map_err(bpf::failure("open a pinned BPF map"))
+}
+
+/// Puts a responder on an interface, or changes the one that is there. Answers how it gets at
+/// packets.
+///
+/// # Errors
+///
+/// What is missing, and how to get it; then what was there before is there still, unless
+/// another [`Mode`] was wanted.
+pub fn attach(options: &Options) -> Result<Mode, BpfError> {
+    check(options)?;
+    let interface = index(&options.interface)?;
+    let folder = folder_of(&options.interface, options.folder.as_deref());
+    bpf::pin_folder(&folder)?;
+    let _lock = lock(&folder)?;
+    let before = Config::of(&folder)?;
+    if let Some(before) = &before
+        && (before.interface, before.namespace) != (interface, namespace())
+        && before.namespace != 0
+    {
+        match place::is_there(before, &folder) {
+            true => {
+                return Err(BpfError::File(format!(
+                    "{} holds the responder of another interface; detach that, or choose another \
+                     folder with --pin",
+                    folder.display()
+                )));
+            }
+            // Its interface is gone.
+            false => clear(&folder)?,
+        }
+    }
+    let result = load(options, interface, &folder);
+    if result.is_err() && before.is_none() {
+        // Nothing of it stays. There is an error already.
+        let _ = clear(&folder);
+    }
+    result
+}
+
+fn check(options: &Options) -> Result<(), BpfError> {
+    let wrong = |what: String| Err(BpfError::File(what));
+    if options.port == 0 {
+        return wrong("port 0 is none".into());
+    }
+    if options.keys.is_empty() {
+        return wrong("there is no key".into());
+    }
+    if options.allow.is_empty() || options.allow.len() > 1024 {
+        return wrong("there must be 1 to 1024 sources that are allowed".into());
+    }
+    if options.ports.len() > PORTS {
+        return wrong(format!(
+            "there may be {PORTS} ports whose backlogs are told"
+        ));
+    }
+    for (at, (number, path)) in options.cgroups.iter().enumerate() {
+        if *number == 0 || *number >= TARGETS {
+            return wrong(format!(
+                "target {number} of {}: a number from 1 to {} is needed; 0 is the machine",
+                path.display(),
+                TARGETS - 1
+            ));
+        }
+        if options
+            .cgroups
+            .iter()
+            .take(at)
+            .any(|(other, _)| other == number)
+        {
+            return wrong(format!("two cgroups are target {number}"));
+        }
+    }
+    Ok(())
+}
+
+/// Two at a time would mix up what they hold.
+fn lock(folder: &Path) -> Result<File, BpfError> {
+    let cannot =
+        |error: io::Error| BpfError::File(format!("cannot lock {}: {error}", folder.display()));
+    let file = File::open(folder).map_err(cannot)?;
+    flock(&file, FlockOperation::LockExclusive).map_err(|error| cannot(error.into()))?;
+    Ok(file)
+}
+
+fn open(folder: &Path) -> Result<OpenObject, BpfError> {
+    let mut object = bpf::open(crate::bpf_object!("respond.bpf.o"))?;
+    for mut map in object.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        if PINNED.contains(&name.as_str()) {
+            map.set_pin_path(folder.join(name))
+                .map_err(bpf::failure("hold a BPF map"))?;
+        }
+    }
+    Ok(object)
+}
+
+fn load(options: &Options, interface: u32, folder: &Path) -> Result<Mode, BpfError> {
+    let before = Config::of(folder)?;
+    if before.is_none() {
+        // Those of another version, or of a start that did not succeed.
+        unpin_maps(folder)?;
+    }
+    let object = match open(folder)?.load() {
+        Ok(object) => object,
+        Err(error) if before.is_some() => {
+            tracing::warn!("the maps that are there cannot be taken over ({error:#}): new ones");
+            unpin_maps(folder)?;
+            open(folder)?
+                .load()
+                .map_err(bpf::failure("load the BPF programs"))?
+        }
+        Err(error) => return Err(bpf::failure("load the BPF programs")(error)),
+    };
+    let object = &object;
+    bpf::discover(object, epoch(object)?)?;
+    let mut config = Config {
+        mode: before.as_ref().map_or(0, |before| before.mode),
+        interface,
+        made_qdisc: before.as_ref().is_some_and(|before| before.made_qdisc),
+        priority: before.as_ref().map_or(0, |before| before.priority),
+        handle: before.as_ref().map_or(0, |before| before.handle),
+        port: options.port,
+        ports: options.ports.clone(),
+        interval_ns: match options.rate {
+            0 => 0,
+            rate => 1_000_000_000 / u64::from(rate),
+        },
+        // A tenth of a second's queries may come at once, and always some.
+        burst_ns: match options.rate {
+            0 => 0,
+            rate => (1_000_000_000 / u64::from(rate) * 16).max(100_000_000),
+        },
+        namespace: namespace(),
+        updates: before.as_ref().map_or(0, |before| before.updates),
+    };
+    secrets(object, &options.keys)?;
+    sources(object, &options.allow)?;
+    targets(object, &options.cgroups)?;
+    write(object, &config)?;
+    trial::run(object, options)?;
+    place::put(object, options, folder, &mut config, before.as_ref())?;
+    Mode::from_number(config.mode).ok_or(BpfError::Lost("it has no mode"))
+}
+
+fn write(object: &Object, config: &Config) -> Result<(), BpfError> {
+    bpf::update(object, "evk_config", &0u32.to_ne_bytes(), &config.write())
+}
+
+fn map<'a>(object: &'a Object, name: &str) -> Result<libbpf_rs::Map<'a>, BpfError> {
+    let map = object.maps().find(|map| map.name() == name);
+    map.ok_or(BpfError::Lost("a map is missing"))
+}
+
+/// That of the record that is there: its counters go on. Else a random one.
+fn epoch(object: &Object) -> Result<u64, BpfError> {
+    let facts = map(object, "evk_facts")?
+        .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
+        .map_err(bpf::failure("read a BPF map"))?;
+    let before = facts.as_deref().and_then(<[u8]>::first_chunk);
+    match before.map_or(0, |bytes| u64::from_ne_bytes(*bytes)) {
+        0 => {
+            let mut random = [0; 8];
+            rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+                .map_err(|error| BpfError::File(format!("no random numbers: {error}")))?;
+            Ok(u64::from_ne_bytes(random).max(1))
+        }
+        epoch => Ok(epoch),
+    }
+}
+
+/// Makes a map have these entries: what is new first, so that nothing that stays is ever away.
+fn replace(object: &Object, name: &str, entries: &[(Vec<u8>, Vec<u8>)]) -> Result<(), BpfError> {
+    let map = map(object, name)?;
+    for (key, value) in entries {
+        map.update(key, value, MapFlags::ANY)
+            .map_err(bpf::failure("write a BPF map"))?;
+    }
+    let old: Vec<Vec<u8>> = map
+        .keys()
+        .filter(|key| !entries.iter().any(|(kept, _)| kept == key))
+        .collect();
+    for key in old {
+        map.delete(&key).map_err(bpf::failure("write a BPF map"))?;
+    }
+    Ok(())
+}
+
+fn secrets(object: &Object, keys: &[Key]) -> Result<(), BpfError> {
+    let entries: Vec<_> = keys
+        .iter()
+        .map(|key| {
+            let number = u32::from(key.number).to_ne_bytes().to_vec();
+            // Two words, little-endian: as the program reads them on such machines.
+            (number, key.secret().to_vec())
+        })
+        .collect();
+    replace(object, "evk_keys", &entries)
+}
+
+fn sources(object: &Object, allow: &[Network]) -> Result<(), BpfError> {
+    for (map, six) in [("evk_allow4", false), ("evk_allow6", true)] {
+        let entries: Vec<_> = allow
+            .iter()
+            .filter(|network| network.is_ipv6() == six)
+            .map(|network| (network.prefix(), 1u32.to_ne_bytes().to_vec()))
+            .collect();
+        replace(object, map, &entries)?;
+    }
+    Ok(())
+}
+
+fn request(target: u16, file: u32) -> [u8; 8] {
+    let mut out = [0; 8];
+    out[..4].copy_from_slice(&u32::from(target).to_ne_bytes());
+    out[4..].copy_from_slice(&file.to_ne_bytes());
+    out
+}
+
+fn targets(object: &Object, cgroups: &[(u16, PathBuf)]) -> Result<(), BpfError> {
+    let there = cgroups_of(&map(object, "evk_targets")?)?;
+    bpf::found(bpf::run(object, "evk_start", Some(&mut request(0, 0)))?)?;
+    for (number, path) in cgroups {
+        let cannot = |why: String| BpfError::File(format!("the cgroup {}: {why}", path.display()));
+        let folder = File::open(path).map_err(|error| cannot(error.to_string()))?;
+        let stat = rustix::fs::fstat(&folder).map_err(|error| cannot(error.to_string()))?;
+        let same = there.contains(&(*number, stat.st_ino));
+        let mut context = request(*number, folder.as_raw_fd().cast_unsigned());
+        if !same {
+            let found = bpf::found(bpf::run(object, "evk_group", Some(&mut context))?);
+            found.map_err(|error| cannot(error.to_string()))?;
+        }
+        bpf::found(bpf::run(object, "evk_start", Some(&mut context))?)?;
+    }
+    for (number, _) in there {
+        if !cgroups.iter().any(|(kept, _)| *kept == number) {
+            bpf::found(bpf::run(object, "evk_stop", Some(&mut request(number, 0)))?)?;
+        }
+    }
+    Ok(())
+}
+
+/// The targets that are cgroups, with their numbers in the file system.
+fn cgroups_of(map: &impl MapCore) -> Result<Vec<(u16, u64)>, BpfError> {
+    let mut found = Vec::new();
+    for number in 1..TARGETS {
+        let value = map
+            .lookup(&u32::from(number).to_ne_bytes(), MapFlags::ANY)
+            .map_err(bpf::failure("read a BPF map"))?
+            .unwrap_or_default();
+        let scope = value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
+        let id = value.get(16..24).and_then(<[u8]>::first_chunk);
+        if let (Some(2), Some(id)) = (scope, id) {
+            found.push((number, u64::from_ne_bytes(*id)));
+        }
+    }
+    Ok(found)
+}
+
+fn unpin_maps(folder: &Path) -> Result<(), BpfError> {
+    PINNED
+        .iter()
+        .try_for_each(|name| remove(&folder.join(name)))
+}
+
+fn remove(path: &Path) -> Result<(), BpfError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(BpfError::File(format!(
+            "cannot remove {}: {error}",
+            path.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Lets go of everything, and of the folder, with which the kernel forgets it.
+fn clear(folder: &Path) -> Result<(), BpfError> {
+    remove(&folder.join(LINK))?;
+    unpin_maps(folder)?;
+    // Somebody else's things may be there.
+    let _ = fs::remove_dir(folder);
+    Ok(())
+}
+
+/// Takes the responder off an interface. Answers whether there was one.
+///
+/// # Errors
+///
+/// It cannot be taken off.
+pub fn detach(interface: &str, folder: Option<&Path>) -> Result<bool, BpfError> {
+    let folder = folder_of(interface, folder);
+    if !folder.try_exists().unwrap_or(false) {
+        return Ok(false);
+    }
+    let _lock = lock(&folder)?;
+    let config = Config::of(&folder)?;
+    if let Some(config) = &config {
+        place::take(config, &folder)?;
+    }
+    let was = config.is_some() || folder.join(LINK).exists();
+    clear(&folder)?;
+    Ok(was)
+}
+
+/// What is on an interface; none if there is no responder.
+///
+/// # Errors
+///
+/// It cannot be asked.
+pub fn status(interface: &str, folder: Option<&Path>) -> Result<Option<Status>, BpfError> {
+    let folder = folder_of(interface, folder);
+    let Some(config) = Config::of(&folder)? else {
+        return Ok(None);
+    };
+    let mut allow = Vec::new();
+    for name in ["evk_allow4", "evk_allow6"] {
+        allow.extend(
+            pinned(&folder, name)?
+                .keys()
+                .filter_map(|key| Network::from_prefix(&key)),
+        );
+    }
+    allow.sort();
+    let mut keys: Vec<u16> = pinned(&folder, "evk_keys")?
+        .keys()
+        .filter_map(|key| Some(u32::from_ne_bytes(*key.first_chunk()?) as u16))
+        .collect();
+    keys.sort_unstable();
+    let counters = pinned(&folder, "evk_counters")?;
+    let mut counted = [0; COUNTERS.len()];
+    for (number, counter) in counted.iter_mut().enumerate() {
+        let cpus = counters
+            .lookup_percpu(&(number as u32).to_ne_bytes(), MapFlags::ANY)
+            .map_err(bpf::failure("read a BPF map"))?;
+        *counter = cpus
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|value| Some(u64::from_ne_bytes(*value.first_chunk()?)))
+            .sum();
+    }
+    Ok(Some(Status {
+        mode: Mode::from_number(config.mode).ok_or(BpfError::Lost("it has no mode"))?,
+        program: place::program_of(&config, &folder),
+        port: config.port,
+        rate: match config.interval_ns {
+            0 => 0,
+            interval => 1_000_000_000 / interval,
+        },
+        ports: config.ports,
+        keys,
+        allow,
+        cgroups: cgroups_of(&pinned(&folder, "evk_targets")?)?,
+        counters: counted,
+    }))
+}
+
+#[cfg(test)]
+mod tests;

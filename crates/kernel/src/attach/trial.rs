@@ -1,0 +1,95 @@
+//! The responder is tried before it is let at packets: a query that no network has seen must
+//! get a true answer. So what the programs find in this kernel is checked once as a whole.
+
+use std::net::IpAddr;
+
+use libbpf_rs::{Object, ProgramInput};
+
+use super::Options;
+use crate::bpf::{BpfError, failure};
+use crate::query::{Answer, Query, WITH_PORTS};
+use crate::record::Available;
+
+const ETHERNET: usize = 14;
+const XDP_TX: u32 = 3;
+
+pub(super) fn run(object: &Object, options: &Options) -> Result<(), BpfError> {
+    let (Some(key), Some(source)) = (options.keys.first(), options.allow.first()) else {
+        return Ok(());
+    };
+    let mut random = [0; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| BpfError::File(format!("no random numbers: {error}")))?;
+    let query = Query {
+        length: WITH_PORTS as u16,
+        target: 0,
+        first_cpu: 0,
+        reader: u64::from_ne_bytes(random),
+        number: 1,
+    };
+    let mut datagram = Vec::new();
+    query.write(key, &mut datagram);
+    let frame = frame(source.address(), options.port, &datagram);
+    let mut out = vec![0; frame.len()];
+    let program = object
+        .progs_mut()
+        .find(|program| program.name() == "evk_xdp");
+    let program = program.ok_or(BpfError::Lost("a program is missing"))?;
+    let output = program
+        .test_run(ProgramInput {
+            data_in: Some(&frame),
+            data_out: Some(&mut out),
+            ..ProgramInput::default()
+        })
+        .map_err(failure("run a BPF program"))?;
+    if output.return_value != XDP_TX {
+        return Err(BpfError::Lost(
+            "the responder did not answer when it was tried",
+        ));
+    }
+    let answer = out.get(out.len() - datagram.len()..).unwrap_or_default();
+    let answer = Answer::parse(answer, key)
+        .map_err(|_| BpfError::Lost("the responder's answer was wrong when it was tried"))?;
+    let base = &answer.record.base;
+    let needed = Available::RUNNING.with(Available::BUSY);
+    let busiest = u64::from(base.cpus).saturating_mul(base.time_ns);
+    match base.available.has(needed)
+        && base.totals.busy_ns <= busiest
+        && base.totals.running < 1 << 22
+    {
+        true => Ok(()),
+        false => Err(BpfError::Lost(
+            "what the responder told when it was tried cannot be true",
+        )),
+    }
+}
+
+/// A packet from there.
+fn frame(source: IpAddr, port: u16, datagram: &[u8]) -> Vec<u8> {
+    let udp = (8 + datagram.len()) as u16;
+    let mut out = vec![2; ETHERNET];
+    match source {
+        IpAddr::V4(source) => {
+            out.truncate(ETHERNET - 2);
+            out.extend([0x08, 0x00, 0x45, 0]);
+            out.extend((20 + udp).to_be_bytes());
+            out.extend([0, 0, 0, 0, 64, 17, 0, 0]);
+            out.extend(source.octets());
+            out.extend([127, 0, 0, 1]);
+        }
+        IpAddr::V6(source) => {
+            out.truncate(ETHERNET - 2);
+            out.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+            out.extend(udp.to_be_bytes());
+            out.extend([17, 64]);
+            out.extend(source.octets());
+            out.extend(std::net::Ipv6Addr::LOCALHOST.octets());
+        }
+    }
+    out.extend(port.to_be_bytes());
+    out.extend(port.to_be_bytes());
+    out.extend(udp.to_be_bytes());
+    out.extend([0, 0]);
+    out.extend(datagram);
+    out
+}
