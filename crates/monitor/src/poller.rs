@@ -169,7 +169,8 @@ impl Verdict {
         }
     }
 
-    fn of_record(error: BadRecord) -> Verdict {
+    /// What a bad record is.
+    pub fn of_record(error: BadRecord) -> Verdict {
         match error {
             BadRecord::Version(_) => Verdict::Version,
             BadRecord::Torn => Verdict::Torn,
@@ -625,8 +626,11 @@ impl Poller {
         }
         // From the end: nearly always it is the last one.
         let place = entry.open.iter().rposition(|(open, _)| *open == number);
-        let Some((place, sent)) = place.and_then(|place| Some((place, entry.open.get(place)?.1)))
-        else {
+        let open = place.and_then(|place| Some((place, entry.open.get(place)?.1)));
+        let timeout = entry.wanted.config.timeout();
+        // What is older than that would be unknown already.
+        let open = open.filter(|(_, sent)| at.since(*sent) <= timeout);
+        let Some((place, sent)) = open else {
             return Verdict::Unasked;
         };
         let answer = match Answer::parse(datagram, key) {
@@ -664,27 +668,27 @@ impl Poller {
         }
     }
 
-    /// A page was read: its bytes, or why there are none.
+    /// A page was read: its record, or what is wrong with it.
     pub fn read(
         &mut self,
         index: usize,
-        page: Result<&[u8], &dyn std::fmt::Display>,
+        page: Result<&Record<'_>, (Verdict, &dyn std::fmt::Display)>,
         round_trip: Option<Duration>,
         at: Instant,
     ) -> Verdict {
         let Some(entry) = self.entries.get_mut(index).and_then(Option::as_mut) else {
             return Verdict::Unasked;
         };
-        let verdict = match page.map(Record::parse) {
-            Ok(Ok(record)) => entry.take(&record, round_trip, at),
-            Ok(Err(error)) => {
-                entry.refuse(&error);
-                Verdict::of_record(error)
-            }
-            Err(error) => {
+        let verdict = match page {
+            Ok(record) => entry.take(record, round_trip, at),
+            Err((Verdict::Unreadable, error)) => {
                 entry.unsent += 1;
                 entry.trouble = Some(error.to_string());
                 Verdict::Unreadable
+            }
+            Err((verdict, error)) => {
+                entry.refuse(&error);
+                verdict
             }
         };
         self.counts[verdict as usize] += 1;

@@ -32,6 +32,9 @@ const SLACK: Duration = Duration::from_micros(250);
 /// Batches that are taken from a socket before it is somebody's time to be asked again.
 const BATCHES: usize = 64;
 
+/// How often there is something to do for connections over RDMA, at least.
+const PAGES: Duration = Duration::from_millis(20);
+
 /// Pause after each comparison with the manager.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -352,7 +355,7 @@ impl Thread {
             outgoing: [Outgoing::default(), Outgoing::default()],
             incoming: Incoming::default(),
             question: Vec::new(),
-            pages: crate::pages::Pages,
+            pages: crate::pages::Pages::default(),
             told: Told::default(),
         }
     }
@@ -368,8 +371,11 @@ impl Thread {
             // What has come is looked at first: if this thread did not get a CPU for long,
             // nobody's loads become unknown for that.
             self.receive(poller);
+            self.pages.poll(poller, self.clock);
             self.ask(poller);
-            self.told.tell(poller, self.clock.now());
+            if self.told.tell(poller, self.clock.now()) {
+                self.pages.sweep(poller);
+            }
             let next = poller.next_event();
             // Whoever waits has it now.
             MutexGuard::unlock_fair(guard);
@@ -446,6 +452,11 @@ impl Thread {
         let mut fds = vec![PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::IN)];
         let sockets = self.sockets.iter().flatten();
         fds.extend(sockets.map(|socket| PollFd::new(socket, PollFlags::IN)));
+        let mut timeout = timeout;
+        if let Some(pages) = self.pages.fd() {
+            fds.push(PollFd::from_borrowed_fd(pages, PollFlags::IN));
+            timeout = Some(timeout.unwrap_or(PAGES).min(PAGES));
+        }
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -468,9 +479,10 @@ struct Told {
 }
 
 impl Told {
-    fn tell(&mut self, poller: &Poller, now: Instant) {
+    /// Answers whether it was time for it.
+    fn tell(&mut self, poller: &Poller, now: Instant) -> bool {
         if self.next.is_some_and(|next| now < next) {
-            return;
+            return false;
         }
         self.next = Some(now.after(TELL));
         let mut silent = HashMap::new();
@@ -507,5 +519,6 @@ impl Told {
             tracing::info!(count = back, "locations say their load again");
         }
         self.silent = silent;
+        true
     }
 }

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use evenkeel_config::{self as config, Config};
 use evenkeel_core::time::Clock;
 use evenkeel_kernel::query::{ENVELOPE, Key, LONGEST, Query};
-use evenkeel_kernel::record::{Available, BASE, Base, Scope, Source};
+use evenkeel_kernel::record::{Available, BASE, Base, Cpu, Scope, Source, Whole};
+use evenkeel_kernel::shared::Writer;
 use evenkeel_manager::Manager;
 use evenkeel_monitor::Monitor;
 
@@ -222,5 +223,60 @@ async fn a_location_of_two_groups_is_asked_once_and_its_own_table_counts() {
     let names: Vec<&str> = views.iter().map(|view| &*view.location).collect();
     assert_eq!(names, ["127.0.0.1", "elsewhere"]);
     assert_eq!((views[0].target, views[1].target), (0, 3));
+    running.abort();
+}
+
+#[tokio::test]
+async fn a_page_in_shared_memory_counts_as_long_as_somebody_writes_it() {
+    let path = std::env::temp_dir().join(format!("evenkeel-monitor-page-{}", std::process::id()));
+    let clock = Clock::start();
+    let monitor = Monitor::start(clock).unwrap();
+    let manager = Manager::new(clock, Arc::new(monitor.clone()));
+    let text = format!(
+        "[rule.r]\nlisten = \"127.0.0.1:0\"\nmembers = [\"127.0.0.1:80\"]\n\
+         [rule.r.monitor]\ntype = \"ulm\"\npath = {path:?}\ninterval = \"5ms\"\n"
+    );
+    manager
+        .apply(config::parse("t", &text).unwrap())
+        .await
+        .unwrap();
+    let running = tokio::spawn(monitor.clone().run(Arc::clone(&manager)));
+    let trouble = || {
+        monitor
+            .locations()
+            .first()
+            .and_then(|view| view.trouble.clone())
+    };
+    until("there is no page", || trouble().is_some()).await;
+    assert!(
+        trouble().unwrap().contains("serve --shared"),
+        "{:?}",
+        trouble()
+    );
+    let mut writer = Writer::create(&path, 1).unwrap();
+    let mut time_ns = 0;
+    let mut write = |running| {
+        time_ns += 1_000_000;
+        let mut base = Base::new(Source::User, Scope::Machine);
+        base.available = Available::RUNNING;
+        (base.time_ns, base.cpus, base.capacity) = (time_ns, 1, 1000);
+        base.totals.running = running;
+        writer.write(&Whole {
+            base,
+            ports: Vec::new(),
+            cpus: vec![Cpu::default()],
+        });
+    };
+    until("a load", || {
+        write(4);
+        load(&manager) == Some(4.0)
+    })
+    .await;
+    until("nobody writes", || load(&manager).is_none()).await;
+    until("it is back", || {
+        write(2);
+        load(&manager) == Some(2.0)
+    })
+    .await;
     running.abort();
 }
