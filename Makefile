@@ -5,7 +5,7 @@ DEMO_SECONDS ?= 0
 # What this machine has the tools to build, asked after setup.
 FEATURES = $$(scripts/features)
 
-.PHONY: help demo test test-vm bench bench-arm bench-on-demand bench-corba experiment fuzz build arm install-arm apache install-apache omniorb install-omniorb java
+.PHONY: help demo test test-vm bench bench-arm bench-on-demand bench-corba bench-kernel experiment fuzz build arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
@@ -13,6 +13,7 @@ help:
 	@echo "make test-vm the kernel load monitor on Debian's kernel and over Soft-RoCE, under QEMU (part of make test)"
 	@echo "make bench   side by side with HAProxy, nginx and Envoy (BENCH_QUICK=1 for three minutes)"
 	@echo "make bench-corba  the CORBA service: overhead, effectiveness, scalability, forwards, relay"
+	@echo "make bench-kernel  the kernel load monitor: accuracy, latency, cost, balance (as root; BENCH_QUICK=1 for six minutes)"
 	@echo "make experiment  the QoS broker's policies on three Apaches (EXPERIMENT_TIMES=1 for four minutes)"
 	@echo "make build   the binary that users run: target/dist/evenkeel (scripts/setup kernel before, for BPF and RDMA)"
 	@echo "make arm     libarm.so, with which servers tell their load: target/dist/libarm.so"
@@ -96,6 +97,14 @@ bench-corba:
 	target/dist/corba
 	target/dist/locate
 	target/dist/corba_relay
+
+# The kernel load monitor beside its rivals, and how many back-ends one core can ask. Needs
+# root: namespaces, cgroups, BPF. KERNEL_PARTS="latency cost" measures only these.
+bench-kernel:
+	@scripts/setup kernel
+	cargo build --profile dist -p evenkeel -p evenkeel-bench $(FEATURES)
+	target/dist/kernel $(KERNEL_PARTS)
+	[ -n "$(KERNEL_PARTS)" ] || [ ! -x target/dist/monitor ] || target/dist/monitor
 
 FUZZ_SECONDS ?= 60
 fuzz:

@@ -26,6 +26,13 @@ impl Histogram {
         self.total += 1;
     }
 
+    /// Counts all that another one has counted.
+    pub fn add(&mut self, other: &Histogram) {
+        let pairs = self.counts.iter_mut().zip(&other.counts);
+        pairs.for_each(|(count, more)| *count += more);
+        self.total += other.total;
+    }
+
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.counts.fill(0);

@@ -1,0 +1,262 @@
+//! What a query costs the back-end.
+
+use std::fs;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use evenkeel_bench::report::median;
+use evenkeel_bench::server::cpu_time;
+use evenkeel_kernel::query::{DEFAULT_PORT, LONGEST, SHORT, WITH_PORTS};
+
+use super::ask::Asker;
+use super::ground::{self, Folder, Link, Namespace, Responder, Scheduling};
+use super::table::{Table, Verdict};
+use super::{Result, Run, clock};
+
+/// What a query may cost.
+const LIMIT_US: f64 = 3.0;
+
+/// Microseconds per query: of the BPF program alone, of all receive work with the driver, and
+/// of a process that answers.
+pub fn measure(run: &Run) -> Result<Vec<Verdict>> {
+    let (first, last) = ground::first_and_last()?;
+    let folder = Folder::new()?;
+    let (file, key) = folder.key()?;
+    let front = Namespace::new()?;
+    let link = Link::new(&front)?;
+    let generic_link = Link::new(&front)?;
+    let plain = Link::new(&front)?;
+    let _native = Responder::attach(run, &link, &file, "native", &[])?;
+    let _generic = Responder::attach(run, &generic_link, &file, "generic", &[])?;
+    let words = [
+        "--source",
+        "proc",
+        "--respond",
+        &format!("{}:{DEFAULT_PORT}", plain.back),
+        "--key-file",
+        &file.display().to_string(),
+    ]
+    .map(str::to_owned);
+    let among = Scheduling {
+        cpu: Some(last),
+        ..Scheduling::default()
+    };
+    let helper = ground::serve(run, &words, among)?;
+    let _counting = Counting::start()?;
+    // From here on only this thread asks, at the other end of the machine.
+    evenkeel_bench::server::pin_to(first)?;
+
+    let queries = run.scale(20_000, 4_000);
+    let rounds = 5;
+    let lengths = [
+        ("base", SHORT),
+        ("with ports", WITH_PORTS),
+        ("with 5 CPUs", LONGEST),
+    ];
+    let mut csv = String::from("what,length,round,us_per_query\n");
+    let mut table = Table::new(&[
+        "bytes",
+        "program, native, us",
+        "program, generic, us",
+        "all receive work, native, us",
+        "user process, us",
+    ]);
+    let mut asked = Vec::new();
+    for (name, length) in lengths {
+        let mut figures: [Vec<f64>; 4] = Default::default();
+        for round in 0..rounds {
+            let mut keep = |index: usize, what: &str, us: f64| {
+                figures[index].push(us);
+                csv.push_str(&format!("{what},{length},{round},{us:.3}\n"));
+            };
+            for (index, link, what) in [(0, &link, "native"), (1, &generic_link, "generic")] {
+                let mut asker = Asker::new(link, DEFAULT_PORT, &key, 0)?;
+                asker.set_length(length);
+                asker.wait(what)?;
+                let program = program_on(&link.interface)?;
+                let before = program_time(program)?;
+                // One at a time, as monitors ask: caches are as cold as they are then.
+                for _ in 0..queries / 10 {
+                    clock::sleep_until(clock::now() + 100_000);
+                    asker.ask();
+                }
+                let after = program_time(program)?;
+                let runs = (after.1 - before.1).max(1) as f64;
+                keep(index, what, (after.0 - before.0) as f64 / 1e3 / runs);
+            }
+            match receive_work(&link, &key, length, last, queries) {
+                Ok(us) => keep(2, "receive work", us),
+                Err(error) if round == 0 => println!("receive work: {error}"),
+                Err(_) => {}
+            }
+            let mut asker = Asker::new(&plain, DEFAULT_PORT, &key, 0)?;
+            asker.set_length(length);
+            asker.wait("helper")?;
+            let before = cpu_time(helper.id() as i32)?;
+            let count = queries / 10;
+            for _ in 0..count {
+                asker.ask();
+            }
+            let spent = cpu_time(helper.id() as i32)? - before;
+            keep(3, "user process", spent.as_secs_f64() * 1e6 / count as f64);
+        }
+        let middle = figures.map(|figures| median(figures).unwrap_or(f64::NAN));
+        let figures = middle.map(|us| format!("{us:.2}"));
+        table.row([format!("{length}, {name}")].into_iter().chain(figures));
+        asked.push((length, middle));
+    }
+    run.write("cost.csv", &csv)?;
+    run.write("cost.md", table.text())?;
+    println!("{}", table.text());
+
+    let mut verdicts = Vec::new();
+    for (length, [native, generic, all, _]) in asked {
+        // What the balancer asks for by default.
+        if length != WITH_PORTS {
+            continue;
+        }
+        let what = "at most 3 us of CPU per query on the back-end: BPF program";
+        let seen = format!("{native:.2} us native, {generic:.2} us generic");
+        let worst = native.max(generic);
+        verdicts.push(Verdict::new("cost", what, seen, worst <= LIMIT_US));
+        let what = "at most 3 us of CPU per query on the back-end: with all receive work (veth)";
+        verdicts.push(match all.is_nan() {
+            true => Verdict::unknown("cost", what, "no threaded NAPI".into()),
+            false => Verdict::new("cost", what, format!("{all:.2} us"), all <= LIMIT_US),
+        });
+    }
+    Ok(verdicts)
+}
+
+/// All that receiving and answering a query costs, driver included: the work of the interface
+/// is given to a kernel thread, whose CPU time is known to the nanosecond.
+fn receive_work(
+    link: &Link,
+    key: &evenkeel_kernel::query::Key,
+    length: usize,
+    cpu: usize,
+    queries: usize,
+) -> Result<f64> {
+    let switch = format!("/sys/class/net/{}/threaded", link.interface);
+    fs::write(&switch, "1").map_err(|error| format!("{switch}: {error}"))?;
+    let measured = (|| {
+        let thread = napi_thread(&link.interface)?;
+        ground::run("taskset", ["-pc", &cpu.to_string(), &thread.to_string()])?;
+        let mut asker = Asker::new(link, DEFAULT_PORT, key, 0)?;
+        asker.set_length(length);
+        asker.wait("responder")?;
+        let before = run_time(thread)?;
+        let answered = asker.flood(queries);
+        std::thread::sleep(Duration::from_millis(5));
+        let spent = run_time(thread)? - before;
+        if answered < queries as u64 / 2 {
+            return Err(format!("only {answered} of {queries} answered").into());
+        }
+        Ok(spent as f64 / 1e3 / answered as f64)
+    })();
+    let _ = fs::write(&switch, "0");
+    measured
+}
+
+/// The thread that does an interface's receive work.
+fn napi_thread(interface: &str) -> Result<u32> {
+    // Its name is cut off, so an interface's name must be short.
+    let wanted = format!("napi/{interface}-");
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let name = entry.file_name().into_string().unwrap_or_default();
+        let Ok(process) = name.parse() else { continue };
+        let comm = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+        let comm = comm.trim_end();
+        if comm.starts_with("napi/") && (comm.starts_with(&wanted) || wanted.starts_with(comm)) {
+            return Ok(process);
+        }
+    }
+    Err(format!("{interface} has no thread for its receive work").into())
+}
+
+/// Nanoseconds that a kernel thread has run.
+fn run_time(thread: u32) -> Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{thread}/schedstat"))?;
+    Ok(text
+        .split(' ')
+        .next()
+        .ok_or("an empty schedstat")?
+        .parse()?)
+}
+
+/// The number of the XDP program on an interface.
+fn program_on(interface: &str) -> Result<u32> {
+    let text = ground::run("ip", ["-j", "-d", "link", "show", "dev", interface])?;
+    let links: serde_json::Value = serde_json::from_str(&text)?;
+    let id = &links[0]["xdp"]["prog"]["id"];
+    let id = id
+        .as_u64()
+        .ok_or_else(|| format!("{interface} has no XDP program: {text}"))?;
+    Ok(u32::try_from(id)?)
+}
+
+const GET_FD_BY_ID: i64 = 13;
+const GET_INFO_BY_FD: i64 = 15;
+/// Offsets in the kernel's `struct bpf_prog_info`.
+const RUN_TIME: usize = 192;
+const RUN_COUNT: usize = 200;
+const INFO: usize = 208;
+
+/// Nanoseconds that a program has run, and how often, since the kernel counts.
+fn program_time(id: u32) -> Result<(u64, u64)> {
+    let mut attributes = [0u8; 128];
+    attributes[..4].copy_from_slice(&id.to_ne_bytes());
+    let program = bpf(GET_FD_BY_ID, &mut attributes)?;
+    // SAFETY: just opened, and nobody else's.
+    let program = unsafe { OwnedFd::from_raw_fd(program as i32) };
+    let mut info = [0u8; INFO];
+    let mut attributes = [0u8; 128];
+    let descriptor = std::os::fd::AsRawFd::as_raw_fd(&program) as u32;
+    attributes[..4].copy_from_slice(&descriptor.to_ne_bytes());
+    attributes[4..8].copy_from_slice(&(INFO as u32).to_ne_bytes());
+    attributes[8..16].copy_from_slice(&(info.as_mut_ptr() as u64).to_ne_bytes());
+    bpf(GET_INFO_BY_FD, &mut attributes)?;
+    // Written by the kernel behind the compiler's back.
+    let info = std::hint::black_box(info);
+    let long = |at: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&info[at..at + 8]);
+        u64::from_ne_bytes(bytes)
+    };
+    Ok((long(RUN_TIME), long(RUN_COUNT)))
+}
+
+fn bpf(command: i64, attributes: &mut [u8; 128]) -> std::io::Result<i64> {
+    // SAFETY: `attributes` is as long as is said, and what it points to outlives the call.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            attributes.as_mut_ptr(),
+            attributes.len(),
+        )
+    };
+    match done {
+        0.. => Ok(done),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// Lets the kernel count what BPF programs cost; as before when dropped.
+struct Counting(String);
+
+impl Counting {
+    const SWITCH: &'static str = "/proc/sys/kernel/bpf_stats_enabled";
+
+    fn start() -> Result<Self> {
+        let before = fs::read_to_string(Self::SWITCH)?;
+        fs::write(Self::SWITCH, "1")?;
+        Ok(Counting(before))
+    }
+}
+
+impl Drop for Counting {
+    fn drop(&mut self) {
+        let _ = fs::write(Self::SWITCH, &self.0);
+    }
+}

@@ -1,0 +1,171 @@
+//! How well, how fast and how cheaply the load of a back-end is known from outside, and what
+//! that is worth: the measurements of Vaidyanathan, Jin, Narravula and Panda, *Accurate Load
+//! Monitoring for Cluster-based Web Data-Centers over RDMA-enabled Networks* (2005).
+//!
+//! - `accuracy`: CPU load as each way of monitoring tells it, against the CPU clocks of the
+//!   processes that make the load, read every 10 ms by a thread with a real-time priority
+//!   (their figure 4).
+//! - `latency`: time from query to answer on an idle machine and beside 16 busy processes.
+//! - `cost`: CPU time per query on the back-end.
+//! - `balance`: throughput and response times of eight web servers behind `evenkeel run`
+//!   against the number of back-ends with other work, the popularity of documents and the
+//!   polling interval, for one web site and for two (their figures 5 to 9).
+//! - `simulate`: the same in virtual time (`evenkeel_core::harness::monitored`), where
+//!   nothing else shares the machine.
+//!
+//! Each part takes its arms in turns, one way and then the other way round, and keeps
+//! medians. Results are written as CSV, plots and a table; what must be reached is judged at
+//! the end.
+//!
+//! `kernel [accuracy] [latency] [cost] [balance] [simulate] [--quick] [--evenkeel FILE]
+//! [--out FOLDER]`
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+mod accuracy;
+mod ask;
+mod balance;
+mod clock;
+mod cost;
+mod ground;
+mod helper;
+mod latency;
+mod simulate;
+mod table;
+mod traffic;
+
+use table::Verdict;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+#[derive(Parser)]
+struct Options {
+    /// What to measure; all of it if nothing is named.
+    parts: Vec<Part>,
+    /// The program that is measured, built with the feature `kernel`.
+    #[arg(long, default_value = "target/dist/evenkeel")]
+    evenkeel: PathBuf,
+    /// Where results go.
+    #[arg(long, default_value = "bench/results/kernel")]
+    out: PathBuf,
+    /// A fifth of everything; also if BENCH_QUICK is set.
+    #[arg(long)]
+    quick: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    Accuracy,
+    Latency,
+    Cost,
+    Balance,
+    Simulate,
+}
+
+/// What all parts need to know.
+struct Run {
+    evenkeel: PathBuf,
+    out: PathBuf,
+    quick: bool,
+}
+
+impl Run {
+    /// The larger figure, or the smaller one in a quick run.
+    fn scale<T>(&self, full: T, quick: T) -> T {
+        if self.quick { quick } else { full }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.out.join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<()> {
+        let file = self.file(name);
+        fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()).into())
+    }
+}
+
+fn main() -> ExitCode {
+    // Programs of the measurement are this one with other arguments.
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next().as_deref() == Some(helper::WORD) {
+        return helper::main(arguments);
+    }
+    match measure(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("kernel: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(options: &Options) -> Result<()> {
+    let wanted = |part| options.parts.is_empty() || options.parts.contains(&part);
+    let only_simulated = options.parts == [Part::Simulate];
+    let evenkeel = match options.evenkeel.canonicalize() {
+        Ok(file) => file,
+        Err(_) if only_simulated => PathBuf::new(),
+        Err(error) => {
+            let file = options.evenkeel.display();
+            return Err(format!("{file}: {error}; build it with make build").into());
+        }
+    };
+    fs::create_dir_all(&options.out)?;
+    let run = Run {
+        evenkeel,
+        out: options.out.clone(),
+        quick: options.quick || std::env::var_os("BENCH_QUICK").is_some_and(|is| is != "0"),
+    };
+    if !only_simulated {
+        ground::check()?;
+    }
+    type Measure = fn(&Run) -> Result<Vec<Verdict>>;
+    let parts: [(Part, &str, Measure); 5] = [
+        (Part::Accuracy, "accuracy", accuracy::measure),
+        (Part::Latency, "latency", latency::measure),
+        (Part::Cost, "cost", cost::measure),
+        (Part::Simulate, "simulate", simulate::measure),
+        (Part::Balance, "balance", balance::measure),
+    ];
+    let mut verdicts = Vec::new();
+    let mut failed = Vec::new();
+    for (part, name, measure) in parts {
+        if !wanted(part) {
+            continue;
+        }
+        println!("== {name}");
+        let start = std::time::Instant::now();
+        // What one part lacks is no reason to have none of the others.
+        // Each on a thread of its own: where it keeps itself to a processor, the next does not.
+        let alone = || measure(&run).map_err(|error| error.to_string());
+        let done = std::thread::scope(|scope| scope.spawn(alone).join());
+        match done.unwrap_or_else(|_| Err("it has panicked".into())) {
+            Ok(found) => verdicts.extend(found),
+            Err(error) => {
+                println!("{name} failed: {error}");
+                failed.push(name);
+            }
+        }
+        println!("({name}: {:.0} s)\n", start.elapsed().as_secs_f64());
+    }
+    let table = Verdict::table(&verdicts);
+    println!("{table}");
+    keep(&run.file("verdicts.md"), &verdicts)?;
+    match failed.is_empty() {
+        true => Ok(()),
+        false => Err(format!("{} not measured", failed.join(", ")).into()),
+    }
+}
+
+/// Writes verdicts; those of parts that have not run now stay.
+fn keep(file: &Path, verdicts: &[Verdict]) -> Result<()> {
+    let before = fs::read_to_string(file).unwrap_or_default();
+    fs::write(file, Verdict::merge(&before, verdicts))?;
+    Ok(())
+}

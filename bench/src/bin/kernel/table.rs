@@ -1,0 +1,100 @@
+//! Tables for people, and what must be reached.
+
+use std::fmt::Write as _;
+
+/// Lines of a Markdown table.
+pub struct Table {
+    text: String,
+}
+
+impl Table {
+    pub fn new(heads: &[&str]) -> Self {
+        let mut table = Table {
+            text: String::new(),
+        };
+        table.row(heads.iter().map(|head| (*head).to_owned()));
+        table.row(heads.iter().map(|_| "---".to_owned()));
+        table
+    }
+
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        for cell in cells {
+            self.text.push_str("| ");
+            self.text.push_str(&cell);
+            self.text.push(' ');
+        }
+        self.text.push_str("|\n");
+    }
+
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+/// Whether something that must be reached was.
+pub struct Verdict {
+    part: &'static str,
+    what: String,
+    seen: String,
+    reached: Option<bool>,
+}
+
+impl Verdict {
+    /// A demand that was measured.
+    pub fn new(part: &'static str, what: &str, seen: String, reached: bool) -> Self {
+        Verdict {
+            part,
+            what: what.into(),
+            seen,
+            reached: Some(reached),
+        }
+    }
+
+    /// A demand that could not be measured here.
+    pub fn unknown(part: &'static str, what: &str, why: String) -> Self {
+        Verdict {
+            part,
+            what: what.into(),
+            seen: why,
+            reached: None,
+        }
+    }
+
+    fn line(&self) -> String {
+        let reached = match self.reached {
+            Some(true) => "yes",
+            Some(false) => "**no**",
+            None => "not measured",
+        };
+        let Verdict {
+            part, what, seen, ..
+        } = self;
+        format!("| {part} | {what} | {seen} | {reached} |\n")
+    }
+
+    /// A table of verdicts.
+    pub fn table(verdicts: &[Verdict]) -> String {
+        let mut text = Table::new(&["part", "must reach", "seen", "reached"]).text;
+        verdicts
+            .iter()
+            .for_each(|verdict| text.push_str(&verdict.line()));
+        text
+    }
+
+    /// A table of these, and of those in `before` whose parts are not among them.
+    pub fn merge(before: &str, verdicts: &[Verdict]) -> String {
+        let mut text = Self::table(&[]);
+        let heads = text.lines().count();
+        let is_new = |line: &str| {
+            let part = line.split('|').nth(1).unwrap_or_default().trim();
+            verdicts.iter().any(|verdict| verdict.part == part)
+        };
+        for line in before.lines().skip(heads).filter(|line| !is_new(line)) {
+            let _ = writeln!(text, "{line}");
+        }
+        verdicts
+            .iter()
+            .for_each(|verdict| text.push_str(&verdict.line()));
+        text
+    }
+}

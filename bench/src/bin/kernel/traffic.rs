@@ -1,0 +1,217 @@
+//! The clients of web sites.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use evenkeel_bench::histogram::Histogram;
+
+use super::clock;
+
+/// Nothing may take longer.
+const HANG: Duration = Duration::from_secs(20);
+
+/// How requests come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Arrivals {
+    /// So many clients ask one thing after the other.
+    Closed(usize),
+    /// So many requests per second, at random, whatever the answers do; a response time
+    /// counts from when the request was due.
+    Open(f64),
+}
+
+/// Clients of a site.
+pub struct Site {
+    pub address: SocketAddr,
+    /// Names its documents.
+    pub name: usize,
+    /// Exponent of their popularity.
+    pub alpha: f64,
+    pub documents: usize,
+    pub arrivals: Arrivals,
+    pub seed: u64,
+}
+
+/// What clients have seen.
+#[derive(Clone, Default)]
+pub struct Seen {
+    pub requests: u64,
+    pub failures: u64,
+    pub latency: Histogram,
+}
+
+/// Connections of an open loop, and so the most requests that are under way. More are due
+/// only where all is lost already, and their waiting counts.
+const OPEN_CONNECTIONS: usize = 64;
+
+impl Site {
+    /// Asks until `end`, and counts what was asked from `begin` on.
+    pub fn run(&self, begin: u64, end: u64) -> io::Result<Seen> {
+        let popularity = self.popularity();
+        let count = match self.arrivals {
+            Arrivals::Closed(clients) => clients,
+            Arrivals::Open(_) => OPEN_CONNECTIONS,
+        };
+        let schedule = self.schedule(end);
+        let next = AtomicU64::new(0);
+        let client = |index: usize| {
+            let mut rng = fastrand::Rng::with_seed(self.seed.wrapping_add(index as u64));
+            let mut connection = Connection::new(self.address)?;
+            let mut seen = Seen::default();
+            loop {
+                let due = match self.arrivals {
+                    Arrivals::Closed(_) => clock::now(),
+                    Arrivals::Open(_) => {
+                        let turn = next.fetch_add(1, Ordering::Relaxed) as usize;
+                        let Some(&due) = schedule.get(turn) else {
+                            break;
+                        };
+                        clock::sleep_until(due);
+                        due
+                    }
+                };
+                if due >= end {
+                    break;
+                }
+                let luck = rng.f64();
+                let document = popularity.partition_point(|&below| below < luck);
+                let is_good = connection.get(self.name, document)?;
+                let now = clock::now();
+                // What ends after the end would make slow arms seem faster.
+                let counts = match self.arrivals {
+                    Arrivals::Closed(_) => now >= begin && now < end,
+                    Arrivals::Open(_) => due >= begin,
+                };
+                if counts {
+                    seen.requests += 1;
+                    seen.failures += u64::from(!is_good);
+                    seen.latency.record(now - due);
+                }
+            }
+            Ok(seen)
+        };
+        std::thread::scope(|scope| {
+            let client = &client;
+            let clients: Vec<_> = (0..count)
+                .map(|index| scope.spawn(move || client(index)))
+                .collect();
+            let mut all = Seen::default();
+            for client in clients {
+                let seen: io::Result<Seen> = client
+                    .join()
+                    .unwrap_or_else(|_| Err(io::Error::other("a client has panicked")));
+                all.add(&seen?);
+            }
+            Ok(all)
+        })
+    }
+
+    /// When requests of an open loop are due.
+    fn schedule(&self, end: u64) -> Vec<u64> {
+        let Arrivals::Open(rate) = self.arrivals else {
+            return Vec::new();
+        };
+        let mut rng = fastrand::Rng::with_seed(!self.seed);
+        let mut at = clock::now() as f64;
+        let gap = || {
+            at += -(1.0 - rng.f64()).ln() * 1e9 / rate;
+            Some(at as u64)
+        };
+        std::iter::from_fn(gap).take_while(|at| *at < end).collect()
+    }
+
+    /// Shares of popularity, summed up.
+    fn popularity(&self) -> Vec<f64> {
+        let weights = (1..self.documents).map(|rank| (rank as f64).powf(-self.alpha));
+        let all: f64 = weights.clone().sum::<f64>() + (self.documents as f64).powf(-self.alpha);
+        weights
+            .scan(0.0, |sum, weight| {
+                *sum += weight / all;
+                Some(*sum)
+            })
+            .collect()
+    }
+}
+
+impl Seen {
+    pub fn add(&mut self, other: &Seen) {
+        self.requests += other.requests;
+        self.failures += other.failures;
+        self.latency.add(&other.latency);
+    }
+}
+
+/// A connection that stays.
+struct Connection {
+    writer: TcpStream,
+    reader: BufReader<TcpStream>,
+    line: String,
+    body: Vec<u8>,
+}
+
+impl Connection {
+    fn new(address: SocketAddr) -> io::Result<Self> {
+        let writer = TcpStream::connect(address)?;
+        writer.set_nodelay(true)?;
+        writer.set_read_timeout(Some(HANG))?;
+        Ok(Connection {
+            reader: BufReader::new(writer.try_clone()?),
+            writer,
+            line: String::new(),
+            body: Vec::new(),
+        })
+    }
+
+    /// Whether the document was had.
+    fn get(&mut self, site: usize, document: usize) -> io::Result<bool> {
+        let request = format!("GET /{site}/{document} HTTP/1.1\r\nHost: bench\r\n\r\n");
+        self.writer.write_all(request.as_bytes())?;
+        self.read_line()?;
+        let is_good = self.line.starts_with("HTTP/1.1 200");
+        let mut length = 0;
+        loop {
+            self.read_line()?;
+            let Some((name, value)) = self.line.split_once(':') else {
+                break;
+            };
+            if name.eq_ignore_ascii_case("content-length") {
+                length = value.trim().parse().map_err(io::Error::other)?;
+            }
+        }
+        self.body.resize(length, 0);
+        self.reader.read_exact(&mut self.body)?;
+        Ok(is_good)
+    }
+
+    fn read_line(&mut self) -> io::Result<()> {
+        self.line.clear();
+        match self.reader.read_line(&mut self.line)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn popularity_is_zipfs() {
+        let site = Site {
+            address: SocketAddr::from(([127, 0, 0, 1], 1)),
+            name: 0,
+            alpha: 1.0,
+            documents: 3,
+            arrivals: Arrivals::Open(1.0),
+            seed: 1,
+        };
+        // 1, 1/2, 1/3, together 11/6.
+        let sums = site.popularity();
+        assert!((sums[0] - 6.0 / 11.0).abs() < 1e-9);
+        assert!((sums[1] - 9.0 / 11.0).abs() < 1e-9);
+        assert_eq!(sums.len(), 2);
+    }
+}
