@@ -287,6 +287,7 @@ fn many_balancers_do_not_herd() {
             id: LoadId::CPU,
             interval: Duration::from_millis(millis),
             delay: Duration::from_millis(10),
+            noise: 0.0,
         });
         let ours = p99(&play(&scenario, &default()));
         assert!(ours < 0.75 * random, "{millis}: {}", ours / random);

@@ -89,6 +89,7 @@ fn special() -> Vec<Scenario> {
             id,
             interval: Duration::from_millis(millis),
             delay: Duration::from_millis(1),
+            noise: 0.0,
         };
         for slow in ["", ", slow"] {
             let mut reporting = new(&format!("{id}, {millis} ms{slow}")).balancers(2);

@@ -56,6 +56,8 @@ pub struct Outcomes {
     pub failed: usize,
     /// Requests that each member got, warm-up included.
     pub per_member: Vec<usize>,
+    /// When each request after the warm-up was sent, in nanoseconds, and to which member.
+    sent: Vec<(u64, u32)>,
 }
 
 impl Outcomes {
@@ -64,6 +66,39 @@ impl Outcomes {
         let last = self.latencies.len().saturating_sub(1);
         let index = (q * last as f64).round() as usize;
         Duration::from_nanos(self.latencies.get(index).copied().unwrap_or(0))
+    }
+
+    /// Mean of the response times of what succeeded.
+    pub fn mean(&self) -> Duration {
+        let sum: f64 = self.latencies.iter().map(|&nanos| nanos as f64).sum();
+        Duration::from_nanos((sum / self.latencies.len().max(1) as f64) as u64)
+    }
+
+    /// The largest share of the requests of a time `window` that went to a single member,
+    /// as a mean over all windows.
+    pub fn busiest(&self, window: Duration) -> f64 {
+        let window = window.as_nanos().max(1) as u64;
+        let mut counts = vec![0u32; self.per_member.len()];
+        let (mut sum, mut windows) = (0.0, 0);
+        for sent in self.sent.chunk_by(|a, b| a.0 / window == b.0 / window) {
+            counts.fill(0);
+            for &(_, member) in sent {
+                counts[member as usize] += 1;
+            }
+            let most = counts.iter().copied().max().unwrap_or(0);
+            sum += f64::from(most) / sent.len() as f64;
+            windows += 1;
+        }
+        sum / f64::from(windows.max(1))
+    }
+
+    /// Share of the requests between two moments that `member` got.
+    pub fn share(&self, member: usize, from: Duration, to: Duration) -> f64 {
+        let range = from.as_nanos() as u64..to.as_nanos() as u64;
+        let within = self.sent.iter().filter(|(at, _)| range.contains(at));
+        let all = within.clone().count().max(1);
+        let here = within.filter(|(_, sent)| *sent as usize == member);
+        here.count() as f64 / all as f64
     }
 
     /// Share of all requests that failed.
@@ -161,6 +196,7 @@ impl<'a> Simulation<'a> {
                 requests: 0,
                 failed: 0,
                 per_member: vec![0; scenario.members.len()],
+                sent: Vec::new(),
             },
         };
         // Not at zero, which slots use for "never".
@@ -230,6 +266,9 @@ impl<'a> Simulation<'a> {
             return;
         };
         job.server = ticket.index();
+        if job.measured {
+            self.outcomes.sent.push((self.now, job.server as u32));
+        }
         job.ticket = Some(ticket);
         let fails = luck < self.servers[job.server].failing;
         if fails {
@@ -298,6 +337,10 @@ impl<'a> Simulation<'a> {
         let server = &mut self.servers[change.member];
         match change.to {
             To::Failing(share) => server.failing = share,
+            To::Background(tasks) => {
+                server.set_background(tasks, self.now);
+                self.schedule_completion(change.member);
+            }
             To::Slowness(slowness) => {
                 server.set_slowness(slowness, self.now);
                 self.schedule_completion(change.member);
@@ -315,10 +358,18 @@ impl<'a> Simulation<'a> {
             self.servers[server].in_flight() as f64
         } else {
             let interval = nanos(reports.interval);
-            let value = self.servers[server].take_utilization(interval, self.now);
+            let busy = self.servers[server].take_utilization(interval, self.now);
+            let queue = self.servers[server].queue(self.now);
             // Taking it may void the completion that is scheduled.
             self.schedule_completion(server);
-            value
+            match reports.id {
+                LoadId::COMPOSITE => busy.max(queue),
+                _ => busy,
+            }
+        };
+        let value = match reports.noise {
+            0.0 => value,
+            noise => value * (1.0 + noise * (2.0 * self.world.f64() - 1.0)),
         };
         let per_mille = (value * 1000.0) as u64;
         let arrival = Event::ReportArrival { server, per_mille };
@@ -407,8 +458,7 @@ mod tests {
 
     /// Mean of the response times in units of the mean service time.
     fn mean(outcomes: &Outcomes) -> f64 {
-        let sum: f64 = outcomes.latencies.iter().map(|&nanos| nanos as f64).sum();
-        sum / outcomes.latencies.len() as f64 / Service::MEAN
+        nanos(outcomes.mean()) / Service::MEAN
     }
 
     fn random() -> Dispatch {

@@ -74,17 +74,23 @@ pub enum To {
     Slowness(f64),
     /// It fails this share of its requests from now on.
     Failing(f64),
+    /// So many tasks of somebody else want its slots all the time.
+    Background(f64),
 }
 
 /// Load reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reports {
-    /// [`LoadId::IN_FLIGHT`], or the share of time in which the member was busy.
+    /// [`LoadId::IN_FLIGHT`]; [`LoadId::COMPOSITE`], which is the larger one of the share of
+    /// time in which the member was busy and the tasks per slot, averaged over 100 ms; or
+    /// that share.
     pub id: LoadId,
     /// Time between two reports of a member.
     pub interval: Duration,
     /// Time that a report travels.
     pub delay: Duration,
+    /// A value is off by up to this share of it, by chance.
+    pub noise: f64,
 }
 
 /// A world for a strategy to live in.

@@ -13,6 +13,9 @@ pub enum Discipline {
     Sharing,
 }
 
+/// Time constant of the average of tasks, in nanoseconds, as the kernel's programs have it.
+const QUEUE_AVERAGE: f64 = 100e6;
+
 /// Index of a job in the simulation's table.
 pub(super) type JobId = usize;
 
@@ -40,6 +43,8 @@ pub(super) struct Server {
     worked: f64,
     /// Tasks of somebody else that always want a slot.
     background: f64,
+    /// Tasks that run or wait, averaged over [`QUEUE_AVERAGE`].
+    queue: f64,
     /// Changes whenever the next completion may; events of older versions are void.
     version: u32,
 }
@@ -56,6 +61,7 @@ impl Server {
             updated: 0,
             worked: 0.0,
             background: 0.0,
+            queue: 0.0,
             version: 0,
         }
     }
@@ -117,6 +123,12 @@ impl Server {
         std::mem::take(&mut self.worked) / interval / self.slots as f64
     }
 
+    /// Tasks per slot that run or wait, averaged over [`QUEUE_AVERAGE`].
+    pub(super) fn queue(&mut self, now: u64) -> f64 {
+        self.advance(now);
+        self.queue / self.slots as f64
+    }
+
     pub(super) fn set_slowness(&mut self, slowness: f64, now: u64) {
         self.advance(now);
         self.slowness = slowness;
@@ -152,6 +164,8 @@ impl Server {
         }
         let wanted = self.running.len() as f64 + self.background;
         self.worked += elapsed * wanted.min(self.slots as f64);
+        let tasks = self.tasks();
+        self.queue = tasks + (self.queue - tasks) * (-elapsed / QUEUE_AVERAGE).exp();
         self.updated = now;
         self.version = self.version.wrapping_add(1);
     }
@@ -180,6 +194,18 @@ mod tests {
         assert_eq!(server.next_completion(), Some(160));
         assert_eq!(server.complete(160), Some(1));
         assert_eq!(server.next_completion(), None);
+    }
+
+    #[test]
+    fn background_takes_its_share() {
+        let mut server = Server::new(Discipline::Sharing, 2, 1.0, 0.0);
+        server.set_background(3.0, 0);
+        server.push(0, 100.0, 0);
+        // Four tasks share two slots.
+        assert_eq!(server.next_completion(), Some(200));
+        assert_eq!(server.take_utilization(100.0, 100), 1.0);
+        assert_eq!(server.complete(200), Some(0));
+        assert!((server.queue(10_000_000_000) - 1.5).abs() < 1e-6);
     }
 
     #[test]
