@@ -97,6 +97,12 @@ impl LoadId {
                 | LoadId::ACCEPT_QUEUE
         )
     }
+
+    /// Whether it counts tasks that run or wait, per CPU: 1 when all is in use, more when
+    /// some wait.
+    pub const fn is_queue(self) -> bool {
+        matches!(self, LoadId::RUN_QUEUE | LoadId::COMPOSITE)
+    }
 }
 
 impl fmt::Display for LoadId {
@@ -178,7 +184,10 @@ const OLDEST: u32 = u32::MAX / 4;
 
 /// One load in an atomic word each for its id and its value with time, so that the
 /// data plane reads it without a lock and never sees half a report.
+///
+/// What the data plane reads stands in front.
 #[derive(Debug)]
+#[repr(C)]
 struct Cell {
     /// Load id plus one; 0 is an empty cell. Written once.
     id: AtomicU64,
@@ -193,8 +202,19 @@ struct Cell {
     in_flight_at: AtomicU32,
     /// [`Location::assigned`] at the time of the report.
     assigned_at: AtomicU32,
+    /// What each of our requests that is there adds (f32 bits), if the load is one [of the
+    /// moment](is_momentary); else 0.
+    per_request: AtomicU32,
+    /// Our requests that are in the reported load (f32 bits).
+    ours: AtomicU32,
+    /// The load without ours, averaged over the last few reports (f32 bits).
+    usual: AtomicU32,
     /// Binds per second (f32 bits), averaged over about a second.
     rate: AtomicU32,
+    /// The load, averaged over about a second (f32 bits).
+    mean: AtomicU32,
+    /// [`Location::in_flight`], averaged over about a second (f32 bits).
+    mean_in_flight: AtomicU32,
     /// A monitor has news of it: others do not count.
     held: AtomicBool,
 }
@@ -203,6 +223,37 @@ struct Cell {
 #[inline]
 const fn is_report(word: u64) -> bool {
     word & 1 == 1
+}
+
+/// Over about how many seconds kernels average the length of a queue.
+const QUEUE_AVERAGE: f32 = 0.1;
+
+/// Reports of a utilisation that come at longer intervals, in seconds, tell of too long a
+/// time to say who is there now.
+const MOMENT: f32 = 0.25;
+
+/// What is usual is an average over about so many reports.
+const USUAL: f32 = 4.0;
+
+/// After so many milliseconds half of what others had in a queue is something else.
+const HALF_LIFE: f32 = 30.0;
+
+/// A busy location does not become idle because none of our requests is there: at least
+/// this share of a utilisation is somebody else's.
+const NOT_OURS: f32 = 0.5;
+
+/// Whether a load, reported `seconds` after the one before, tells of a moment so short
+/// that the requests which are there now make the next one.
+fn is_momentary(id: LoadId, seconds: f32) -> bool {
+    id.is_queue() || (id.is_utilization() && seconds <= MOMENT)
+}
+
+/// A moving average, in f32 bits: the next value, of which this `share` is new.
+fn average(cell: &AtomicU32, new: f32, share: f32) -> f32 {
+    let old = f32::from_bits(cell.load(Ordering::Relaxed));
+    let next = old + (new - old) * share;
+    cell.store(next.to_bits(), Ordering::Relaxed);
+    next
 }
 
 /// What servers at a location are told about sending their clients away, where clients
@@ -254,7 +305,7 @@ fn floor(id: LoadId) -> f32 {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Report {
     pub(crate) value: f32,
-    /// What our own requests have probably added since.
+    /// What our own requests have probably added since; less than 0 if they are done.
     pub(crate) added: f32,
     /// Milliseconds of [`millis`]: tells reports apart.
     pub(crate) at: u32,
@@ -283,7 +334,12 @@ impl Location {
                 bound_at: AtomicU32::new(0),
                 in_flight_at: AtomicU32::new(0),
                 assigned_at: AtomicU32::new(0),
+                per_request: AtomicU32::new(0),
+                ours: AtomicU32::new(0),
+                usual: AtomicU32::new(0),
                 rate: AtomicU32::new(0),
+                mean: AtomicU32::new(0),
+                mean_in_flight: AtomicU32::new(0),
                 held: AtomicBool::new(false),
             }),
             stay: AtomicU32::new(0),
@@ -414,8 +470,30 @@ impl Location {
         let per_bind = value.get().max(floor(id)) / binds;
         cell.per_bind.store(per_bind.to_bits(), Ordering::Relaxed);
         cell.in_flight_at.store(self.in_flight(), Ordering::Relaxed);
+        self.store_moment(cell, id, value.get(), (before != 0).then_some(seconds));
         let word = (u64::from(value.get().to_bits()) << 32) | u64::from(millis(now));
         cell.value_at.store(word, Ordering::Release);
+    }
+
+    /// The part of [`store`](Location::store) that matters for loads of the moment.
+    fn store_moment(&self, cell: &Cell, id: LoadId, value: f32, since: Option<f32>) {
+        // How much of an average over so many seconds is new.
+        let share = |over: f32| since.map_or(1.0, |seconds| 1.0 - (-seconds / over).exp());
+        let in_flight = self.in_flight() as f32;
+        let mean = average(&cell.mean, value, share(1.0));
+        let mean_in_flight = average(&cell.mean_in_flight, in_flight, share(1.0));
+        // A quarter of a request that fills a CPU of one is what is known at first.
+        let per_request = (mean + 0.25) / (mean_in_flight + 0.25);
+        let per_request = match is_momentary(id, since.unwrap_or(f32::INFINITY)) {
+            true => per_request.min(1.0),
+            false => 0.0,
+        };
+        // The reported queue is an average, and as slow.
+        let ours = average(&cell.ours, in_flight, share(QUEUE_AVERAGE));
+        let over = (USUAL * since.unwrap_or(0.0)).max(QUEUE_AVERAGE);
+        average(&cell.usual, value - per_request * ours, share(over));
+        let bits = per_request.to_bits();
+        cell.per_request.store(bits, Ordering::Relaxed);
     }
 
     /// The load `id` as it probably is now: the last report, if it was at most
@@ -429,6 +507,25 @@ impl Location {
     /// the binds in a third of that time. For
     /// [`LoadId::IN_FLIGHT`] only those need an estimate whose clients go there themselves
     /// ([`Group::assign`](crate::group::Group::assign)).
+    ///
+    /// Where loads tell of the moment (tasks that run or wait, and utilisations that are
+    /// reported four times a second or oftener) a request adds something from when it goes
+    /// there until it is done, and what others do changes as quickly. So the load is taken
+    /// to be
+    ///
+    /// ```text
+    /// a * ours now + usual + (reported - a * ours then - usual) * 30 ms / (30 ms + age)
+    /// ```
+    ///
+    /// where *a* is the mean load by our mean requests in flight, at most 1 and about 1 at
+    /// first, and *usual* what the load was without ours in the last few reports: a report is
+    /// old after some service times, and balancers that all follow the same one herd. At least
+    /// half of a utilisation stays, because all of it may be somebody else's.
+    ///
+    /// In simulation (10 servers, 10 ms a request, 60 % of what they can do, a report every
+    /// 50 ms; `tests/fast_loads.rs`) the least loaded server answers in 11 ms on average
+    /// instead of 77. Random choice takes 25. With 4 balancers and a report every 500 ms it is
+    /// 16 ms, 94 without the fading, and more than 200 if requests count as with slow reports.
     #[inline]
     pub fn projected(&self, id: LoadId, now: Instant, max_age: Duration) -> Option<f32> {
         self.last_report(id, &Horizon::new(now, max_age))
@@ -475,7 +572,22 @@ impl Location {
                 assigned => seen + per_bind() * assigned.min(bound) as f32,
             }
         } else {
-            per_bind() * bound as f32
+            let get = |cell: &AtomicU32| f32::from_bits(cell.load(Ordering::Relaxed));
+            match get(&cell.per_request) {
+                0.0 => per_bind() * bound as f32,
+                per_request => {
+                    let usual = get(&cell.usual);
+                    let others = value - per_request * get(&cell.ours);
+                    let fresh = HALF_LIFE / (HALF_LIFE + horizon.age(word as u32) as f32);
+                    let others = usual + (others - usual) * fresh;
+                    let least = if id.is_queue() { 0.0 } else { NOT_OURS * value };
+                    let own = per_request * self.in_flight() as f32;
+                    let assigned = self.assigned.load(Ordering::Relaxed);
+                    let assigned = assigned.wrapping_sub(cell.assigned_at.load(Ordering::Relaxed));
+                    let come = per_bind() * assigned.min(bound) as f32;
+                    (own + others).max(least) + come - value
+                }
+            }
         };
         Some(Report {
             value,
@@ -719,7 +831,7 @@ mod tests {
         let location = Location::new("a");
         let max_age = Duration::from_secs(15);
         let value = |value| LoadValue::new(value).unwrap();
-        let cpu = |ms| location.projected(LoadId::CPU, at(ms), max_age);
+        let cpu = |ms| location.fresh(LoadId::CPU, at(ms), max_age);
         location.report(LoadId::CPU, value(0.9), at(0)).unwrap();
         location.report(LoadId::DISK, value(0.1), at(0)).unwrap();
         let seen = [(LoadId::CPU, value(0.2)), (LoadId::COMPOSITE, value(0.0))];
@@ -730,6 +842,7 @@ mod tests {
         let all = [LoadId::CPU, LoadId::DISK, LoadId::COMPOSITE];
         location.expire(all);
         assert_eq!(cpu(20), None);
+        assert_eq!(location.projected(LoadId::CPU, at(20), max_age), None);
         assert_eq!(location.fresh(LoadId::COMPOSITE, at(20), max_age), None);
         let shown = location.load(LoadId::COMPOSITE, at(20)).unwrap();
         assert!(shown.expired && shown.value == LoadValue::ZERO);

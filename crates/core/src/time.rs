@@ -81,6 +81,13 @@ impl Horizon {
         }
     }
 
+    /// Milliseconds since a time made by [`millis`].
+    #[inline]
+    pub(crate) const fn age(&self, earlier: u32) -> u32 {
+        let age = self.now.wrapping_sub(earlier);
+        if age > u32::MAX / 2 { 0 } else { age }
+    }
+
     /// Whether a time made by [`millis`] is too long ago.
     #[inline]
     pub(crate) const fn is_past(&self, earlier: u32) -> bool {

@@ -3,7 +3,7 @@
 //! A member's score is the time in which a request would probably be done there:
 //!
 //! ```text
-//! score = service time * (in flight / weight + 1) * (1 + 30 * failure share) / (1 - excess load)
+//! score = service time * (in flight / weight + 1) * (1 + 30 * failure share) * cost of load
 //! ```
 //!
 //! - *Service time* is what the member takes for one request, queueing excluded, over
@@ -17,10 +17,11 @@
 //! - *Failure share* is over the last sixteen requests: a failure costs as much as
 //!   thirty requests, however fast it was, and is in no latency. So a member that fails
 //!   half of its requests counts as sixteen times slower.
-//! - *Excess load* is by how much the utilisation that the location reports, if that is
-//!   what the group looks at, exceeds the mean of the others' by more than 0.1. It says
-//!   what latency does not say yet, or cannot (long TCP sessions). Smaller differences
-//!   are noise; an unknown utilisation counts as the mean.
+//! - *Cost of load* is 1 / (1 - *e*), where *e* is by how much the utilisation that the
+//!   location reports, if that is what the group looks at, exceeds the mean of the others'
+//!   by more than 0.1; where the group looks at tasks per CPU (`composite`, `run_queue`) it
+//!   is 1 + *e*. It says what latency does not say yet, or cannot (long TCP sessions).
+//!   Smaller differences are noise; an unknown load counts as the mean.
 //!
 //! What is not known, or not known any more:
 //!
@@ -174,7 +175,7 @@ struct Look {
     /// Service time in seconds.
     known: Option<f32>,
     failures: f32,
-    /// Reported utilisation.
+    /// Reported utilisation, or tasks per CPU.
     load: Option<f32>,
 }
 
@@ -187,9 +188,9 @@ impl Look {
             weight: view.weight(index),
             known: view.service_time(index),
             failures: view.failure_share(index),
-            load: match view.settings().load_id.is_utilization() {
-                true => view.load(index),
-                false => None,
+            load: match view.settings().load_id {
+                id if id.is_utilization() || id.is_queue() => view.load(index),
+                _ => None,
             },
         }
     }
@@ -208,6 +209,7 @@ fn shortest(
     let typical = mean(looks.clone().filter_map(|look| look.known.map(f32::log2)));
     let typical = typical.map_or(1.0, f32::exp2);
     let mean_load = mean(looks.clone().filter_map(|look| look.load));
+    let is_queue = view.settings().load_id.is_queue();
     let mut best = Best::new(0.0);
     for look in looks {
         let index = look.index as usize;
@@ -216,11 +218,11 @@ fn shortest(
             Some(time) => believed(view, index, time, typical),
         };
         let places = look.in_flight as f32 / look.weight + 1.0;
-        let excess = match (look.load, mean_load) {
-            (Some(load), Some(mean)) => (load.min(1.0) - mean - LOAD_TOLERANCE).max(0.0),
-            _ => 0.0,
+        let cost = match (look.load, mean_load) {
+            (Some(load), Some(mean)) => cost_of_load(load, mean, is_queue),
+            _ => 1.0,
         };
-        let score = service * places * (1.0 + FAILURE_COST * look.failures) / (1.0 - excess);
+        let score = service * places * (1.0 + FAILURE_COST * look.failures) * cost;
         trace.candidate(index, Some(score.into()), || {
             let source = match look.known {
                 None => " (typical: no answer yet)".into(),
@@ -244,6 +246,16 @@ fn shortest(
         best.offer(index, score, share(&look), rng);
     }
     best.index()
+}
+
+/// What a reported load above the mean multiplies a score by.
+#[inline]
+fn cost_of_load(load: f32, mean: f32, is_queue: bool) -> f32 {
+    let excess = |load: f32| (load - mean - LOAD_TOLERANCE).max(0.0);
+    match is_queue {
+        true => 1.0 + excess(load),
+        false => 1.0 / (1.0 - excess(load.min(1.0))),
+    }
 }
 
 #[inline]
@@ -281,7 +293,7 @@ fn believed(view: &View<'_>, index: usize, time: f32, typical: f32) -> f32 {
 }
 
 /// Whether one of those drawn, two at least, is as good as it gets: idle, without
-/// failures, and about as fast as the fastest.
+/// failures, about as fast as the fastest, and with a CPU to spare if it says so.
 #[inline]
 fn has_good_one(drawn: &[Look]) -> bool {
     if drawn.len() < 2 {
@@ -293,5 +305,6 @@ fn has_good_one(drawn: &[Look]) -> bool {
         look.in_flight == 0
             && look.known.is_none_or(|time| time < SIMILAR * fastest)
             && look.failures == 0.0
+            && look.load.is_none_or(|load| load < 1.0)
     })
 }
