@@ -165,13 +165,35 @@ static __always_inline bool evk_online(u64 base, const struct evk_facts *facts)
 	return !bpf_core_field_exists(rq->online) || BPF_CORE_READ(rq, online);
 }
 
-/* Until 6.8. A function of its own, or the compiler looks for the field, which is not there on
- * newer kernels, before it is known that it must. */
-__noinline int evk_idle_bit(u64 sched)
+/* Whether the CPU is idle. These are functions of their own, or the compiler looks for fields
+ * that a kernel has not before it is known that it must not. Old kernels look at them even if
+ * they are not called. */
+__noinline int evk_idle_bit(u64 sched) /* until 6.8 */
 {
 	struct tick_sched *ts = (void *)sched;
 
+	if (!bpf_core_field_exists(ts->idle_active))
+		return 0;
 	return BPF_CORE_READ_BITFIELD_PROBED(ts, idle_active);
+}
+
+__noinline int evk_idle_flag(u64 sched)
+{
+	struct tick_sched___flags *ts = (void *)sched;
+
+	if (!bpf_core_field_exists(ts->flags))
+		return 0;
+	return (BPF_CORE_READ(ts, flags) & EVK_TS_IDLE_ACTIVE) != 0;
+}
+
+/* The number of the last change of its times, odd while they are changed. */
+__noinline int evk_idle_sequence(u64 sched)
+{
+	struct tick_sched___seq *ts = (void *)sched;
+
+	if (!bpf_core_field_exists(ts->idle_sleeptime_seq))
+		return 0;
+	return BPF_CORE_READ(ts, idle_sleeptime_seq.sequence);
 }
 
 /* Time for which the CPU was busy until now, in ns. The CPU may go to sleep, or wake up, while
@@ -191,17 +213,17 @@ static __always_inline bool evk_busy(u64 base, const struct evk_facts *facts, u6
 	for (int i = 0; i < 4; i++) {
 		before = after = 0;
 		if (bpf_core_field_exists(counted->idle_sleeptime_seq))
-			before = BPF_CORE_READ(counted, idle_sleeptime_seq.sequence);
+			before = evk_idle_sequence((u64)ts);
 		entry = BPF_CORE_READ(ts, idle_entrytime);
 		idle = BPF_CORE_READ(ts, idle_sleeptime) + BPF_CORE_READ(ts, iowait_sleeptime);
 		if (bpf_core_field_exists(flagged->flags))
-			active = BPF_CORE_READ(flagged, flags) & EVK_TS_IDLE_ACTIVE;
+			active = evk_idle_flag((u64)ts);
 		else
 			active = evk_idle_bit((u64)ts);
 		now = bpf_ktime_get_ns();
 		again = BPF_CORE_READ(ts, idle_entrytime);
 		if (bpf_core_field_exists(counted->idle_sleeptime_seq))
-			after = BPF_CORE_READ(counted, idle_sleeptime_seq.sequence);
+			after = evk_idle_sequence((u64)ts);
 		if (before == after && !(before & 1) && entry == again)
 			break;
 	}

@@ -88,13 +88,20 @@ static __always_inline struct evk_plan *evk_the_plan(void)
 
 static __always_inline struct evk_cpu *evk_slot(const struct evk_plan *plan, u32 cpu)
 {
-	u32 zero = 0, slot;
+	u32 zero = 0;
+	u64 slot;
 	struct evk_page *page = bpf_map_lookup_elem(&evk_page, &zero);
 
 	if (!page || cpu >= EVK_MAX_CPUS)
 		return 0;
 	slot = plan->slot[cpu];
-	return slot < EVK_MAX_CPUS ? &page->cpu[slot] : 0;
+	if (slot >= EVK_MAX_CPUS)
+		return 0;
+	/* For the verifier, which may have lost sight of the comparison. */
+	slot &= EVK_MAX_CPUS - 1;
+	asm volatile("" : "+r"(slot));
+	slot &= EVK_MAX_CPUS - 1;
+	return &page->cpu[slot];
 }
 
 /* Begins to write. Returns an odd number, or 0 if somebody else is writing. */
@@ -154,13 +161,18 @@ int evk_switched(u64 *ctx)
 	return 0;
 }
 
-/* Fills the entry of a CPU, and adds it to the sums. Returns 1 if the CPU is on. */
-__noinline int evk_page_cpu(u32 cpu)
+#define EVK_ON 1
+#define EVK_AGAIN 2
+
+/* Fills the entry of a CPU. Returns EVK_ON if the CPU is on, and EVK_AGAIN if it changed tasks
+ * just then and could not write that. */
+__noinline int evk_page_fill(u32 cpu)
 {
 	u32 zero = 0;
 	struct evk_plan *plan = evk_the_plan();
 	struct evk_alarm *alarm = bpf_map_lookup_elem(&evk_alarm, &zero);
 	struct evk_cpu *slot;
+	u64 number;
 	int on;
 
 	if (!plan || !alarm || cpu >= EVK_MAX_CPUS)
@@ -168,37 +180,44 @@ __noinline int evk_page_cpu(u32 cpu)
 	slot = evk_slot(plan, cpu);
 	if (!slot)
 		return 0;
-	/* Again only if the CPU changed tasks just then. */
-	for (int i = 0; i < 3; i++) {
-		u64 number;
-
-		plan->missed[cpu] = 0;
-		__builtin_memset(&alarm->cpu, 0, sizeof(alarm->cpu));
-		on = evk_fill_cpu(cpu, &alarm->cpu);
-		number = evk_begin(&slot->begin, &slot->end);
-		if (!number)
-			continue;
-		if (!on) {
-			slot->running = 0;
-		} else if (slot->time_ns <= alarm->cpu.time_ns) {
-			__builtin_memcpy(&slot->time_ns, &alarm->cpu.time_ns,
-					 offsetof(struct evk_cpu, end) -
-						 offsetof(struct evk_cpu, time_ns));
-		} else {
-			/* It changed tasks since: that is newer, the rest is not. */
-			__builtin_memcpy(slot->times_ns, alarm->cpu.times_ns,
-					 sizeof(slot->times_ns));
-			__builtin_memcpy(&slot->blocked, &alarm->cpu.blocked,
-					 offsetof(struct evk_cpu, end) -
-						 offsetof(struct evk_cpu, blocked));
-		}
-		evk_end(&slot->begin, &slot->end, number);
-		if (!*(volatile u32 *)&plan->missed[cpu])
-			break;
+	plan->missed[cpu] = 0;
+	__builtin_memset(&alarm->cpu, 0, sizeof(alarm->cpu));
+	on = evk_fill_cpu(cpu, &alarm->cpu) ? EVK_ON : 0;
+	number = evk_begin(&slot->begin, &slot->end);
+	if (!number)
+		return on | EVK_AGAIN;
+	if (!on) {
+		slot->running = 0;
+	} else if (slot->time_ns <= alarm->cpu.time_ns) {
+		__builtin_memcpy(&slot->time_ns, &alarm->cpu.time_ns,
+				 offsetof(struct evk_cpu, end) -
+					 offsetof(struct evk_cpu, time_ns));
+	} else {
+		/* It changed tasks since: that is newer, the rest is not. */
+		__builtin_memcpy(slot->times_ns, alarm->cpu.times_ns, sizeof(slot->times_ns));
+		__builtin_memcpy(&slot->blocked, &alarm->cpu.blocked,
+				 offsetof(struct evk_cpu, end) -
+					 offsetof(struct evk_cpu, blocked));
 	}
-	if (on)
-		evk_add(&alarm->base.totals, &alarm->cpu);
-	return on;
+	evk_end(&slot->begin, &slot->end, number);
+	return *(volatile u32 *)&plan->missed[cpu] ? on | EVK_AGAIN : on;
+}
+
+/* Fills the entry of a CPU, and adds it to the sums. A function of its own, so that the verifier
+ * looks at it once. */
+__noinline int evk_page_cpu(u32 cpu)
+{
+	u32 zero = 0;
+	struct evk_alarm *alarm = bpf_map_lookup_elem(&evk_alarm, &zero);
+	int filled = evk_page_fill(cpu);
+
+	if (filled & EVK_AGAIN)
+		filled = evk_page_fill(cpu);
+	if (!alarm || !(filled & EVK_ON))
+		return 0;
+	evk_add(&alarm->base.totals, &alarm->cpu);
+	alarm->base.cpus++;
+	return 0;
 }
 
 static long evk_listener(void *map, const u64 *socket, u32 *place, u32 *zero)
@@ -222,7 +241,7 @@ static long evk_listener(void *map, const u64 *socket, u32 *place, u32 *zero)
 
 static int evk_ticked(void *map, u32 *key, struct evk_alarm *alarm)
 {
-	u32 zero = 0, on = 0;
+	u32 zero = 0;
 	struct evk_facts *facts = evk_the_facts();
 	struct evk_plan *plan = evk_the_plan();
 	struct evk_page *page = bpf_map_lookup_elem(&evk_page, &zero);
@@ -236,9 +255,8 @@ static int evk_ticked(void *map, u32 *key, struct evk_alarm *alarm)
 	for (u32 cpu = 0; cpu < EVK_MAX_CPUS; cpu++) {
 		if (cpu >= facts->possible)
 			break;
-		on += evk_page_cpu(cpu);
+		evk_page_cpu(cpu);
 	}
-	alarm->base.cpus = on;
 	evk_fill_machine(&alarm->base, facts, machine);
 	alarm->base.source = EVK_KERNEL_PAGE;
 	alarm->base.cpus = alarm->base.entries = plan->slots;
