@@ -14,6 +14,7 @@ pub mod keys;
 pub mod loads;
 pub mod network;
 pub mod page;
+pub mod priority;
 pub mod proc;
 pub mod query;
 pub mod rdma;

@@ -646,6 +646,17 @@ pub struct Whole {
     pub cpus: Vec<Cpu>,
 }
 
+impl From<&Record<'_>> for Whole {
+    /// Of what the copy has. CPU entries that are torn are left out.
+    fn from(record: &Record<'_>) -> Self {
+        Whole {
+            base: record.base,
+            ports: record.ports().collect(),
+            cpus: record.cpus().filter_map(Result::ok).collect(),
+        }
+    }
+}
+
 impl Whole {
     /// Bytes of a copy with everything.
     pub fn length(&self) -> usize {

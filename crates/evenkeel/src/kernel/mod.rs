@@ -1,6 +1,7 @@
 //! `evenkeel kernel`: what a back-end's kernel tells of its load, and how to read it.
 
 mod attach;
+mod serve;
 
 use clap::{Args, Subcommand};
 
@@ -25,6 +26,11 @@ enum Command {
     Detach(attach::Detach),
     /// Say what answers on an interface, and what it has counted
     Status(attach::Status),
+    /// Make load records in a process, and let balancers read them
+    ///
+    /// For kernels that let no BPF program in (--respond), for a balancer on the same machine
+    /// (--shared), and for networks with RDMA (--rdma). SIGTERM and SIGINT end it.
+    Serve(Box<serve::Serve>),
 }
 
 /// Runs the command.
@@ -33,5 +39,6 @@ pub fn run(args: &Kernel) -> Result<(), Failure> {
         Command::Attach(args) => attach::attach(args),
         Command::Detach(args) => attach::detach(args),
         Command::Status(args) => attach::status(args),
+        Command::Serve(args) => serve::serve(args),
     }
 }

@@ -18,6 +18,59 @@ pub struct Cgroup {
     blkio: Option<Dir>,
 }
 
+/// The hierarchy in which CPU time is given out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Top {
+    /// Its beginning, as far as this process can see.
+    pub folder: PathBuf,
+    /// The cgroup of this process in it.
+    pub own: PathBuf,
+    /// Whether it is one of version 1.
+    pub version_1: bool,
+}
+
+impl Top {
+    /// The hierarchy of version 1 with the CPU controller, else that of version 2.
+    pub fn of_cpu(files: &Files) -> Had<Self> {
+        let own = Cgroup::find(files, None)?;
+        let (dir, version_1) = match (own.cpu, own.v2) {
+            (Some(dir), _) => (dir, true),
+            (None, Some(dir)) => (dir, false),
+            (None, None) => return Err("no hierarchy of cgroups has CPU time".into()),
+        };
+        Ok(Top {
+            folder: dir.top,
+            own: dir.path,
+            version_1,
+        })
+    }
+}
+
+/// What `/proc/PID/cgroup` calls the cgroup of a folder in a mounted hierarchy. Anything
+/// else is taken to be such a name already.
+pub fn name(files: &Files, folder: &str) -> Had<String> {
+    let mounts = files.read("/proc/self/mountinfo")?;
+    let mounts = CONTROLLERS.iter().filter_map(|controller| {
+        let mount = text::mount(&mounts, *controller)?;
+        let inside = Path::new(folder).strip_prefix(&mount.point).ok()?;
+        let name = Path::new(&mount.root).join(inside);
+        Some((mount.point.len(), name.to_str()?.to_owned()))
+    });
+    // A hierarchy of version 1 is mounted below another one.
+    let inmost = mounts.max_by_key(|(length, _)| *length);
+    Ok(inmost.map_or_else(|| folder.to_owned(), |(_, name)| name))
+}
+
+/// The hierarchies of which something is read.
+const CONTROLLERS: [Option<&str>; 6] = [
+    None,
+    Some("cpu"),
+    Some("cpuacct"),
+    Some("cpuset"),
+    Some("memory"),
+    Some("blkio"),
+];
+
 /// The folder of a cgroup in a hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Dir {

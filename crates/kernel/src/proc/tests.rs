@@ -307,6 +307,24 @@ fn a_cgroup_of_version_1_has_no_pressure() {
 }
 
 #[test]
+fn cgroups_are_called_by_name_or_folder() {
+    let machine = Machine::new();
+    machine.write(&[(
+        "proc/self/mountinfo",
+        "1 2 0:3 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n\
+         1 2 0:4 /docker/a /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n",
+    )]);
+    let files = Files::new(&machine.0);
+    for (folder, expected) in [
+        ("/sys/fs/cgroup/web", "/web"),
+        ("/sys/fs/cgroup/cpu/web/a", "/docker/a/web/a"),
+        ("/web", "/web"),
+    ] {
+        assert_eq!(cgroup::name(&files, folder).unwrap(), expected);
+    }
+}
+
+#[test]
 fn a_cgroup_that_is_not_there_is_an_error() {
     let machine = Machine::new();
     version_2(&machine);

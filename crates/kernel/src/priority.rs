@@ -1,0 +1,137 @@
+//! What makes a helper get a CPU sooner on a busy machine: a cgroup of its own, a real-time
+//! class, a nice value. They are for fair comparison, too: without any of them, a helper waits
+//! for its turn behind everybody, and its record is as old as that.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::proc::cgroup::Top;
+use crate::proc::files::Files;
+
+/// How the names of cgroups of helpers begin.
+const NAME: &str = "evenkeel-load-";
+/// The most weight there is, in version 2 and in version 1.
+const WEIGHTS: [(&str, &str); 2] = [("cpu.weight", "10000"), ("cpu.shares", "262144")];
+/// What tasks of real-time classes may run for in each second, where the kernel wants it said
+/// for each cgroup: more than a helper ever needs.
+const REAL_TIME: &str = "50000";
+
+/// Why it could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum PriorityError {
+    /// No cgroups with CPU time.
+    #[error("no cgroup of its own: {0}")]
+    NoCgroups(String),
+    /// A file of the cgroup says no.
+    #[error(
+        "no cgroup of its own: {0}: {1}; this needs root and the cpu controller. In a container, \
+         or under systemd, give this process its weight from outside: `CPUWeight=10000` in its unit"
+    )]
+    Cgroup(PathBuf, #[source] io::Error),
+    /// The real-time class was refused.
+    #[error(
+        "no SCHED_FIFO priority {0}: {1}; it is 1 to 99 and needs CAP_SYS_NICE, and on kernels with \
+         CONFIG_RT_GROUP_SCHED some cpu.rt_runtime_us in the process's cgroup: a cgroup of its \
+         own gets it"
+    )]
+    RealTime(u8, #[source] io::Error),
+    /// The nice value was refused.
+    #[error("no nice value {0}: {1}; below 0 it needs CAP_SYS_NICE")]
+    Nice(i8, #[source] io::Error),
+}
+
+/// A cgroup of this process alone, which goes when this is dropped.
+#[derive(Debug)]
+pub struct OwnCgroup {
+    folder: PathBuf,
+    /// Where the process was.
+    before: PathBuf,
+}
+
+impl OwnCgroup {
+    /// Makes one with the most weight, at the top of what this process sees of the hierarchy,
+    /// and moves this process there. With `real_time`, it gets time for real-time classes
+    /// where that is given out by cgroup.
+    pub fn enter(real_time: bool) -> Result<Self, PriorityError> {
+        let top = Top::of_cpu(&Files::new("/")).map_err(PriorityError::NoCgroups)?;
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |error| PriorityError::Cgroup(path, error)
+        };
+        remove_left(&top.folder);
+        if !top.version_1 {
+            let control = top.folder.join("cgroup.subtree_control");
+            fs::write(&control, "+cpu").map_err(failed(&control))?;
+        }
+        let folder = top.folder.join(format!("{NAME}{}", std::process::id()));
+        fs::create_dir(&folder).map_err(failed(&folder))?;
+        let own = OwnCgroup {
+            before: top.own,
+            folder,
+        };
+        let (name, weight) = WEIGHTS[usize::from(top.version_1)];
+        let mut settings = vec![(name, weight.to_owned())];
+        let runtime = "cpu.rt_runtime_us";
+        if real_time && own.folder.join(runtime).exists() {
+            settings.push((runtime, REAL_TIME.to_owned()));
+        }
+        settings.push(("cgroup.procs", std::process::id().to_string()));
+        for (name, value) in settings {
+            let path = own.folder.join(name);
+            fs::write(&path, value).map_err(failed(&path))?;
+        }
+        Ok(own)
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+impl Drop for OwnCgroup {
+    fn drop(&mut self) {
+        // Where it goes back to, real-time classes may not be allowed. What stays behind is
+        // empty soon, and the next helper removes it.
+        let parameters = libc::sched_param { sched_priority: 0 };
+        // SAFETY: the parameters are alive.
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const parameters) };
+        let _ = fs::write(
+            self.before.join("cgroup.procs"),
+            std::process::id().to_string(),
+        );
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+/// Removes what helpers that were killed have left. One in which somebody is, stays.
+fn remove_left(top: &Path) {
+    let entries = fs::read_dir(top).into_iter().flatten().flatten();
+    for entry in entries {
+        if entry.file_name().to_string_lossy().starts_with(NAME) {
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+/// Puts the calling thread, and those that it starts, into the class SCHED_FIFO.
+pub fn fifo(priority: u8) -> Result<(), PriorityError> {
+    let parameters = libc::sched_param {
+        sched_priority: priority.into(),
+    };
+    // SAFETY: the parameters are alive.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(PriorityError::RealTime(
+            priority,
+            io::Error::last_os_error(),
+        )),
+    }
+}
+
+/// Gives the calling thread, and those that it starts, a nice value from -20 to 19.
+pub fn nice(value: i8) -> Result<(), PriorityError> {
+    rustix::process::setpriority_process(None, value.into())
+        .map_err(|error| PriorityError::Nice(value, error.into()))
+}
