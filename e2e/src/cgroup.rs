@@ -1,14 +1,20 @@
-//! Shares of a CPU.
+//! Shares of a CPU, and processes that use them up.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process;
+use std::process::{self, Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::process::program;
+
 /// A cgroup whose processes together may use a part of one CPU; gone when dropped, for
 /// which they must have ended.
-pub struct CpuQuota(PathBuf);
+pub struct CpuQuota {
+    path: PathBuf,
+    /// In version 1, CPU time is counted in a hierarchy of its own.
+    counted: Option<PathBuf>,
+}
 
 impl CpuQuota {
     /// One that gets `time` of a CPU in each `period`; `None` if this machine has no CPU
@@ -23,32 +29,81 @@ impl CpuQuota {
         let unified = v2.join("cgroup.subtree_control");
         if fs::read_to_string(&unified).is_ok() {
             fs::write(unified, "+cpu").ok()?;
-            let group = Self::make(v2.join(name))?;
-            fs::write(group.0.join("cpu.max"), format!("{time} {period}")).ok()?;
+            let group = Self::make(v2.join(name), None)?;
+            fs::write(group.path.join("cpu.max"), format!("{time} {period}")).ok()?;
             Some(group)
         } else {
-            let group = Self::make(v1.join(name))?;
-            fs::write(group.0.join("cpu.cfs_period_us"), period.to_string()).ok()?;
-            fs::write(group.0.join("cpu.cfs_quota_us"), time.to_string()).ok()?;
+            let counting = v2.join("cpuacct");
+            // Often both are one hierarchy.
+            let same = fs::canonicalize(&counting).ok() == fs::canonicalize(&v1).ok();
+            let counted = (!same && counting.is_dir()).then(|| counting.join(&name));
+            let group = Self::make(v1.join(name), counted)?;
+            fs::write(group.path.join("cpu.cfs_period_us"), period.to_string()).ok()?;
+            fs::write(group.path.join("cpu.cfs_quota_us"), time.to_string()).ok()?;
             Some(group)
         }
     }
 
-    fn make(path: PathBuf) -> Option<Self> {
+    fn make(path: PathBuf, counted: Option<PathBuf>) -> Option<Self> {
         fs::create_dir(&path).ok()?;
-        Some(Self(path))
+        let group = Self { path, counted };
+        if let Some(counted) = &group.counted {
+            fs::create_dir(counted).ok()?;
+        }
+        Some(group)
+    }
+
+    /// Its folder.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Moves a process into it.
     pub fn hold(&self, process: u32) {
-        let moved = fs::write(self.0.join("cgroup.procs"), process.to_string());
-        moved.expect("the process is moved into its cgroup");
+        for folder in [Some(&self.path), self.counted.as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            let moved = fs::write(folder.join("cgroup.procs"), process.to_string());
+            moved.expect("the process is moved into its cgroup");
+        }
     }
 }
 
 impl Drop for CpuQuota {
     fn drop(&mut self) {
         // What is left of an empty cgroup hurts nobody.
-        let _ = fs::remove_dir(&self.0);
+        let _ = fs::remove_dir(&self.path);
+        if let Some(counted) = &self.counted {
+            let _ = fs::remove_dir(counted);
+        }
+    }
+}
+
+/// A process that uses all the CPU time that it gets, killed when dropped.
+pub struct Busy(Child);
+
+impl Busy {
+    /// Starts one.
+    #[allow(clippy::new_without_default)] // Nobody wants one by default.
+    pub fn new() -> Self {
+        let mut command: Command = program("sh");
+        command.args(["-c", "while :; do :; done"]);
+        command.stdin(Stdio::null());
+        Busy(command.spawn().expect("a shell"))
+    }
+
+    /// Starts one in a cgroup.
+    pub fn within(quota: &CpuQuota) -> Self {
+        let busy = Busy::new();
+        quota.hold(busy.0.id());
+        busy
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }

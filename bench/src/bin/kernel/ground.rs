@@ -518,6 +518,9 @@ impl Drop for Responder {
 pub fn serve(run: &Run, words: &[String], how: Scheduling<'_>) -> Result<Process> {
     let mut command = Command::new(&run.evenkeel);
     command.args(["kernel", "serve"]).args(words);
+    if words.iter().any(|word| word == "--respond") {
+        command.args(["--allow", "0.0.0.0/0", "--rate", "0"]);
+    }
     command.env_remove("RUST_LOG").stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::inherit());
     let done = Process::start(command, how);

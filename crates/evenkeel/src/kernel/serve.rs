@@ -71,9 +71,9 @@ pub struct Serve {
         requires = "key_file"
     )]
     pub respond: Option<SocketAddr>,
-    /// Make the record when a query asks for it, not at the interval
+    /// Answer with the record of the last interval, not with one made for the query
     #[arg(long, requires = "respond")]
-    pub fresh: bool,
+    pub cached: bool,
     /// Keys that balancers may use: a line each, HEX or NUMBER:HEX with 32 hexadecimal
     /// digits. Nobody but the owner may be able to read the file
     #[arg(long, value_name = "FILE")]
@@ -88,12 +88,11 @@ pub struct Serve {
     #[arg(long = "listen-port", value_name = "PORT")]
     pub listen_ports: Vec<u16>,
     /// A cgroup (a container, say) whose load can be asked for, too: NUMBER=PATH, with a
-    /// target number from 1 to 63 and the path of its folder; may be repeated
-    #[arg(long = "cgroup", value_name = "NUMBER=PATH", value_parser = target)]
+    /// target number from 1 to 63 and the path of its folder; may be repeated. Without a
+    /// number, it is told of instead of the machine (target 0), which is what --shared and
+    /// --rdma tell of
+    #[arg(long = "cgroup", value_name = "[NUMBER=]PATH", value_parser = target)]
     pub cgroups: Vec<(u16, String)>,
-    /// Of which target --shared and --rdma tell; 0 is the machine
-    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
-    pub page_target: u16,
     /// Run in a cgroup of its own that has the most weight there is
     #[arg(long)]
     pub own_cgroup: bool,
@@ -117,6 +116,13 @@ pub struct Serve {
     pub log_format: LogFormat,
 }
 
+impl Serve {
+    /// Whether records are made for queries.
+    fn fresh(&self) -> bool {
+        self.respond.is_some() && !self.cached
+    }
+}
+
 fn interval(text: &str) -> Result<Duration, String> {
     let parse = || {
         let unit = text.find(|letter: char| !letter.is_ascii_digit())?;
@@ -138,14 +144,16 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 fn target(text: &str) -> Result<(u16, String), String> {
     let parse = || {
-        let (number, path) = text.split_once('=')?;
-        let number = number
-            .parse()
-            .ok()
-            .filter(|number| (1..64).contains(number))?;
-        path.starts_with('/').then(|| (number, path.to_owned()))
+        let (number, path) = match text.split_once('=') {
+            // A folder may have a name with such a sign in it.
+            Some((number, path)) if !number.starts_with('/') => (number.parse().ok()?, path),
+            _ => (0, text),
+        };
+        let possible = path.starts_with('/') && number < 64;
+        possible.then(|| (number, path.to_owned()))
     };
-    let wrong = "expected NUMBER=PATH with a number from 1 to 63, such as 1=/sys/fs/cgroup/web";
+    let wrong = "expected PATH or NUMBER=PATH with a number up to 63, such as \
+                 1=/sys/fs/cgroup/web";
     parse().ok_or_else(|| wrong.into())
 }
 
@@ -163,7 +171,7 @@ pub fn serve(args: &Serve) -> Result<(), Failure> {
     if args.listen_ports.len() > PORTS {
         return Err(wrong("more than 16 times --listen-port"));
     }
-    let mut targets = BTreeMap::from([(0, None)]);
+    let mut targets = BTreeMap::new();
     for (number, path) in &args.cgroups {
         if targets.insert(*number, Some(path.as_str())).is_some() {
             return Err(wrong(&format!(
@@ -171,11 +179,7 @@ pub fn serve(args: &Serve) -> Result<(), Failure> {
             )));
         }
     }
-    if !targets.contains_key(&args.page_target) {
-        return Err(wrong(
-            "--page-target is none of the targets: give it a --cgroup",
-        ));
-    }
+    targets.entry(0).or_insert(None);
     process::start_log_of(&cli::Run {
         file: PathBuf::new(),
         log: args.log.clone(),
@@ -195,7 +199,7 @@ pub fn serve(args: &Serve) -> Result<(), Failure> {
     }
     let mut records = Records::new(args, &targets)?;
     records.renew_all();
-    let first = records.first(args.page_target)?;
+    let first = records.first()?;
     let mut listening = String::new();
     let mut pages = Vec::new();
     if let Some(path) = &args.shared {
@@ -207,8 +211,8 @@ pub fn serve(args: &Serve) -> Result<(), Failure> {
     let mut offering = None;
     if let Some(at) = args.rdma {
         let memory: Arc<dyn Memory> = match records.memory() {
-            Some(memory) if args.page_target == 0 => memory,
-            _ => {
+            Some(memory) => memory,
+            None => {
                 let page = Writer::nameless(cpus(&first)).map_err(|error| {
                     Failure::new(format!("no memory for the page to offer: {error}"))
                 })?;
@@ -309,7 +313,7 @@ fn run(
         let _ = io::stdout().lock().flush();
         process::notify("READY=1");
         // Pages are renewed at the interval, and answers, unless they are made when asked for.
-        let at_interval = !pages.is_empty() || (responder.is_some() && !args.fresh);
+        let at_interval = !pages.is_empty() || args.cached;
         let end = loop {
             let asked = async {
                 match &socket {
@@ -328,7 +332,7 @@ fn run(
                     ready.clear_ready();
                     if at_interval {
                         records.renew_all();
-                        if let Ok(record) = records.last(args.page_target) {
+                        if let Ok(record) = records.last(0) {
                             pages.iter_mut().for_each(|page| page.write(record));
                         }
                     }
@@ -342,13 +346,13 @@ fn run(
                         continue;
                     };
                     let now = Duration::from_nanos(monotonic_ns());
-                    if args.fresh {
+                    if args.fresh() {
                         records.forget();
                     }
                     let taken = batch.turn(socket.get_ref(), |from, datagram| {
                         let (from, records) = (from.ip(), &mut records);
                         let verdict = responder.answer(from, datagram, now, move |target| {
-                            match args.fresh {
+                            match args.fresh() {
                                 true => records.renewed(target),
                                 false => records.last(target),
                             }
@@ -475,9 +479,9 @@ impl Records {
         Ok(Records { targets: made })
     }
 
-    /// The first record of a target, and what it lacks. One that cannot be had at the start
+    /// The first record of target 0, and what it lacks. One that cannot be had at the start
     /// is an error.
-    fn first(&mut self, page_target: u16) -> Result<Whole, Failure> {
+    fn first(&mut self) -> Result<Whole, Failure> {
         let mut first = None;
         for target in &mut self.targets {
             let (record, missing) = target.source.make().map_err(|reason| {
@@ -489,13 +493,11 @@ impl Records {
                     what, reason, "not in the load record"
                 );
             }
-            if target.number == page_target {
-                let mut record = record;
-                record.base.target = page_target;
+            if target.number == 0 {
                 first = Some(record);
             }
         }
-        first.ok_or_else(|| Failure::new("no load of the page's target"))
+        first.ok_or_else(|| Failure::new("no load of target 0"))
     }
 
     /// The kernel's own page, if it is one.
@@ -651,7 +653,8 @@ mod tests {
             assert!(interval(bad).is_err(), "{bad}");
         }
         assert_eq!(target("63=/web"), Ok((63, "/web".into())));
-        for bad in ["/web", "0=/web", "64=/web", "1=web", "x=/web", "1="] {
+        assert_eq!(target("/a=b"), Ok((0, "/a=b".into())));
+        for bad in ["", "web", "64=/web", "-1=/web", "1=web", "x=/web", "1="] {
             assert!(target(bad).is_err(), "{bad}");
         }
     }
