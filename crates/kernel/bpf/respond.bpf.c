@@ -767,10 +767,11 @@ static __always_inline int evk_respond(void *ctx, void *data, void *end)
 		return EVK_PASS;
 	if (!evk_allowed(scratch, six))
 		return evk_refuse(EVK_SOURCE);
-	/* Read back, so that the verifier forgets by how many ways it came here. */
-	ip_at = *(volatile u32 *)&scratch->ip;
-	at = *(volatile u32 *)&scratch->udp;
-	length = *(volatile u32 *)&scratch->payload;
+	/* Read back, so that the verifier forgets by how many ways it came here. The masks are
+	 * for that of Linux 6.1, to which a comparison says nothing of a copy on the stack. */
+	ip_at = *(volatile u32 *)&scratch->ip & 31;
+	at = *(volatile u32 *)&scratch->udp & 63;
+	length = *(volatile u32 *)&scratch->payload & 0xffff;
 	if (ip_at > 14 + 8 || at > 14 + 8 + 40)
 		return EVK_PASS;
 	query = data + at + sizeof(struct udp);
