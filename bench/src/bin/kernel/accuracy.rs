@@ -342,18 +342,26 @@ fn play(run: &Run, scene: Scene) -> Result<Vec<Error>> {
         if is_first {
             words.extend(["--fifo".to_owned(), FIFO.to_string()]);
         }
-        helpers.push(ground::serve(run, &words, how)?);
-        arm(name, every, Reader::Page(Box::new(Page::open(&page)?)));
+        let helper = ground::serve(run, &words, how)?;
+        match Page::open(&page) {
+            Ok(page) => {
+                helpers.push(helper);
+                arm(name, every, Reader::Page(Box::new(page)));
+            }
+            Err(error) => println!("{name} is missing: {error}"),
+        }
     }
     let words = respond(&plain, &file, &cgroup);
-    helpers.push(ground::serve(run, &words, among)?);
+    let helper = ground::serve(run, &words, among)?;
     let mut asker = Asker::new(&plain, DEFAULT_PORT, &key, 0)?;
-    asker.wait("the helper")?;
-    arm(
-        "user process, asked every 10 ms",
-        1,
-        Reader::Query(Box::new(asker)),
-    );
+    match asker.wait("the helper") {
+        Ok(()) => {
+            helpers.push(helper);
+            let reader = Reader::Query(Box::new(asker));
+            arm("user process, asked every 10 ms", 1, reader);
+        }
+        Err(error) => println!("user process is missing: {error}"),
+    }
     // An agent tells the load of the machine, or of its own cgroup.
     let desk = match scene {
         Scene::Beside => None,

@@ -1,7 +1,6 @@
 //! What a query costs the back-end.
 
 use std::fs;
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use evenkeel_bench::report::median;
@@ -11,7 +10,7 @@ use evenkeel_kernel::query::{DEFAULT_PORT, LONGEST, SHORT, WITH_PORTS};
 use super::ask::Asker;
 use super::ground::{self, Folder, Link, Namespace, Responder, Scheduling};
 use super::table::{Table, Verdict};
-use super::{Result, Run, clock};
+use super::{Result, Run, bpf, clock};
 
 /// What a query may cost.
 const LIMIT_US: f64 = 3.0;
@@ -74,13 +73,13 @@ pub fn measure(run: &Run) -> Result<Vec<Verdict>> {
                 asker.set_length(length);
                 asker.wait(what)?;
                 let program = program_on(&link.interface)?;
-                let before = program_time(program)?;
+                let before = bpf::program_time(program)?;
                 // One at a time, as monitors ask: caches are as cold as they are then.
                 for _ in 0..queries / 10 {
                     clock::sleep_until(clock::now() + 100_000);
                     asker.ask();
                 }
-                let after = program_time(program)?;
+                let after = bpf::program_time(program)?;
                 let runs = (after.1 - before.1).max(1) as f64;
                 keep(index, what, (after.0 - before.0) as f64 / 1e3 / runs);
             }
@@ -91,7 +90,10 @@ pub fn measure(run: &Run) -> Result<Vec<Verdict>> {
             }
             let mut asker = Asker::new(&plain, DEFAULT_PORT, &key, 0)?;
             asker.set_length(length);
-            asker.wait("helper")?;
+            if let Err(error) = asker.wait("the helper") {
+                println!("user process: {error}");
+                continue;
+            }
             let before = cpu_time(helper.id() as i32)?;
             let count = queries / 10;
             for _ in 0..count {
@@ -193,53 +195,6 @@ fn program_on(interface: &str) -> Result<u32> {
         .as_u64()
         .ok_or_else(|| format!("{interface} has no XDP program: {text}"))?;
     Ok(u32::try_from(id)?)
-}
-
-const GET_FD_BY_ID: i64 = 13;
-const GET_INFO_BY_FD: i64 = 15;
-/// Offsets in the kernel's `struct bpf_prog_info`.
-const RUN_TIME: usize = 192;
-const RUN_COUNT: usize = 200;
-const INFO: usize = 208;
-
-/// Nanoseconds that a program has run, and how often, since the kernel counts.
-fn program_time(id: u32) -> Result<(u64, u64)> {
-    let mut attributes = [0u8; 128];
-    attributes[..4].copy_from_slice(&id.to_ne_bytes());
-    let program = bpf(GET_FD_BY_ID, &mut attributes)?;
-    // SAFETY: just opened, and nobody else's.
-    let program = unsafe { OwnedFd::from_raw_fd(program as i32) };
-    let mut info = [0u8; INFO];
-    let mut attributes = [0u8; 128];
-    let descriptor = std::os::fd::AsRawFd::as_raw_fd(&program) as u32;
-    attributes[..4].copy_from_slice(&descriptor.to_ne_bytes());
-    attributes[4..8].copy_from_slice(&(INFO as u32).to_ne_bytes());
-    attributes[8..16].copy_from_slice(&(info.as_mut_ptr() as u64).to_ne_bytes());
-    bpf(GET_INFO_BY_FD, &mut attributes)?;
-    // Written by the kernel behind the compiler's back.
-    let info = std::hint::black_box(info);
-    let long = |at: usize| {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&info[at..at + 8]);
-        u64::from_ne_bytes(bytes)
-    };
-    Ok((long(RUN_TIME), long(RUN_COUNT)))
-}
-
-fn bpf(command: i64, attributes: &mut [u8; 128]) -> std::io::Result<i64> {
-    // SAFETY: `attributes` is as long as is said, and what it points to outlives the call.
-    let done = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            command,
-            attributes.as_mut_ptr(),
-            attributes.len(),
-        )
-    };
-    match done {
-        0.. => Ok(done),
-        _ => Err(std::io::Error::last_os_error()),
-    }
 }
 
 /// Lets the kernel count what BPF programs cost; as before when dropped.

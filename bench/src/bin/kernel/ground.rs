@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use evenkeel_bench::server::pin_to;
 use evenkeel_kernel::query::Key;
 
-use super::{Result, Run, helper};
+use super::{Result, Run, bpf, helper};
 
 const CPU: &str = "/sys/fs/cgroup/cpu";
 const CPUACCT: &str = "/sys/fs/cgroup/cpuacct";
@@ -190,7 +190,7 @@ pub fn ping_pong(cgroup: &Cgroup) -> Result<Vec<Process>> {
         let (other, _) = listener.accept()?;
         for (word, stream) in [("pong", one), ("ping", other)] {
             stream.set_nodelay(true)?;
-            let stream = Stdio::from(std::os::fd::OwnedFd::from(stream));
+            let stream = Stdio::from(OwnedFd::from(stream));
             processes.push(Process::helper(&[word], stream, how)?);
         }
     }
@@ -367,6 +367,8 @@ impl Drop for Namespace {
 /// A veth pair from the front-end's namespace to this one, where the back-end is.
 pub struct Link {
     namespace: Arc<Namespace>,
+    /// What keeps a program at the front-end's end.
+    _pass: Option<OwnedFd>,
     /// The back-end's end.
     pub interface: String,
     /// The back-end's address.
@@ -383,8 +385,9 @@ impl Link {
         let interface = format!("evk{:x}x{number}", id & 0xff_ffff);
         let inside = format!("f{number}");
         let (high, low) = ((id % 250 + 1) as u8, (number % 250 + 1) as u8);
-        let link = Link {
+        let mut link = Link {
             namespace: Arc::clone(namespace),
+            _pass: None,
             back: Ipv4Addr::new(10, high, low, 1),
             front: Ipv4Addr::new(10, high, low, 2),
             interface,
@@ -398,17 +401,15 @@ impl Link {
         run("ip", format!("link set {there} up").split(' '))?;
         namespace.ip(&format!("addr add {front}/24 dev {inside}"))?;
         namespace.ip(&format!("link set {inside} up"))?;
-        // What XDP sends back gets through only if the other end takes packets by NAPI, as
-        // with GRO.
-        for (namespace, interface) in [(Some(name), &inside), (None, there)] {
-            let words = format!("-K {interface} gro on");
-            let done = match namespace {
-                Some(_) => link.namespace.enter(|| run("ethtool", words.split(' '))),
-                None => run("ethtool", words.split(' ')),
-            };
-            if let Err(error) = done {
-                println!("{interface}: {error}");
-            }
+        let pass = link.at_front(|| {
+            let name = std::ffi::CString::new(inside)?;
+            // SAFETY: `name` is a string that ends with 0.
+            let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+            Ok(bpf::let_pass(index)?)
+        });
+        match pass {
+            Ok(pass) => link._pass = Some(pass),
+            Err(error) => println!("no program at the front-end: {error}"),
         }
         Ok(link)
     }

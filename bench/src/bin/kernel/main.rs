@@ -30,6 +30,7 @@ use clap::Parser;
 mod accuracy;
 mod ask;
 mod balance;
+mod bpf;
 mod clock;
 mod cost;
 mod ground;
