@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -282,10 +281,7 @@ fn play(run: &Run, scene: Scene) -> Result<Vec<Error>> {
         Scene::Beside => (&[&watched], 1),
         _ => (&[], 0),
     };
-    let cgroup = match scene {
-        Scene::Beside => vec!["--cgroup".to_owned(), watched.path().display().to_string()],
-        _ => Vec::new(),
-    };
+    let cgroup = (scene == Scene::Beside).then_some(&watched);
     let mut helpers = Vec::new();
     let mut arms: Vec<Arm> = Vec::new();
     let mut arm = |name, every, reader| {
@@ -330,15 +326,8 @@ fn play(run: &Run, scene: Scene) -> Result<Vec<Error>> {
     ];
     for (index, (name, interval, every, how, is_first)) in pages.into_iter().enumerate() {
         let page = folder.join(&format!("page{index}"));
-        let mut words = vec![
-            "--source".to_owned(),
-            "proc".to_owned(),
-            "--shared".to_owned(),
-            page.display().to_string(),
-            "--interval".to_owned(),
-            format!("{interval}ms"),
-        ];
-        words.extend(cgroup.iter().cloned());
+        let interval = Duration::from_millis(interval);
+        let mut words = ground::writing(&page, interval, cgroup);
         if is_first {
             words.extend(["--fifo".to_owned(), FIFO.to_string()]);
         }
@@ -351,9 +340,10 @@ fn play(run: &Run, scene: Scene) -> Result<Vec<Error>> {
             Err(error) => println!("{name} is missing: {error}"),
         }
     }
-    let words = respond(&plain, &file, &cgroup);
+    let mut words = ground::responding(&plain, DEFAULT_PORT, &file);
+    words.extend(cgroup.map(ground::telling).into_iter().flatten());
     let helper = ground::serve(run, &words, among)?;
-    let mut asker = Asker::new(&plain, DEFAULT_PORT, &key, 0)?;
+    let mut asker = Asker::new(&plain, DEFAULT_PORT, &key, target)?;
     match asker.wait("the helper") {
         Ok(()) => {
             helpers.push(helper);
@@ -424,19 +414,6 @@ fn play(run: &Run, scene: Scene) -> Result<Vec<Error>> {
         Some((arm.name, mean, p95, arm.readings.len()))
     });
     Ok(errors.collect())
-}
-
-fn respond(link: &Link, key: &Path, more: &[String]) -> Vec<String> {
-    let mut words = vec![
-        "--source".to_owned(),
-        "proc".to_owned(),
-        "--respond".to_owned(),
-        format!("{}:{DEFAULT_PORT}", link.back),
-        "--key-file".to_owned(),
-        key.display().to_string(),
-    ];
-    words.extend(more.iter().cloned());
-    words
 }
 
 /// Processes that make load.

@@ -638,16 +638,7 @@ impl<'a> Stage<'a> {
         for (index, backend) in self.backends.iter().enumerate() {
             let page = self.page(index);
             let _ = fs::remove_file(&page);
-            let words = [
-                "--source".to_owned(),
-                "proc".to_owned(),
-                "--shared".to_owned(),
-                page.display().to_string(),
-                "--interval".to_owned(),
-                format!("{}ms", interval.as_millis()),
-                "--cgroup".to_owned(),
-                backend.cgroup.path().display().to_string(),
-            ];
+            let words = ground::writing(&page, interval, Some(&backend.cgroup));
             helpers.push(ground::serve(self.run, &words, Scheduling::default())?);
         }
         for (index, backend) in self.backends.iter().enumerate() {

@@ -27,15 +27,7 @@ pub fn measure(run: &Run) -> Result<Vec<Verdict>> {
     let plain = Link::new(&front)?;
     let _native = Responder::attach(run, &link, &file, "native", &[])?;
     let _generic = Responder::attach(run, &generic_link, &file, "generic", &[])?;
-    let words = [
-        "--source",
-        "proc",
-        "--respond",
-        &format!("{}:{DEFAULT_PORT}", plain.back),
-        "--key-file",
-        &file.display().to_string(),
-    ]
-    .map(str::to_owned);
+    let words = ground::responding(&plain, DEFAULT_PORT, &file);
     let among = Scheduling {
         cpu: Some(last),
         ..Scheduling::default()

@@ -515,13 +515,52 @@ impl Drop for Responder {
     }
 }
 
+/// What `evenkeel kernel serve` is told to answer queries that come over a link, from `/proc`
+/// for each.
+pub fn responding(link: &Link, port: u16, key: &Path) -> Vec<String> {
+    [
+        "--respond",
+        &format!("{}:{port}", link.back),
+        "--fresh",
+        "--key-file",
+        &key.display().to_string(),
+        "--allow",
+        &format!("{}/32", link.front),
+        "--rate",
+        "0",
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}
+
+/// What it is told to write a page, of a cgroup or of the machine.
+pub fn writing(page: &Path, interval: Duration, cgroup: Option<&Cgroup>) -> Vec<String> {
+    let mut words = vec![
+        "--shared".to_owned(),
+        page.display().to_string(),
+        "--interval".to_owned(),
+        format!("{}ms", interval.as_millis()),
+    ];
+    if let Some(cgroup) = cgroup {
+        words.extend(["--page-target".to_owned(), "1".to_owned()]);
+        words.extend(telling(cgroup));
+    }
+    words
+}
+
+/// What it is told to tell of a cgroup as target 1.
+pub fn telling(cgroup: &Cgroup) -> [String; 2] {
+    [
+        "--cgroup".to_owned(),
+        format!("1={}", cgroup.path().display()),
+    ]
+}
+
 /// Starts `evenkeel kernel serve` with these words: a helper at user level.
 pub fn serve(run: &Run, words: &[String], how: Scheduling<'_>) -> Result<Process> {
     let mut command = Command::new(&run.evenkeel);
-    command.args(["kernel", "serve"]).args(words);
-    if words.iter().any(|word| word == "--respond") {
-        command.args(["--allow", "0.0.0.0/0", "--rate", "0"]);
-    }
+    command.args(["kernel", "serve", "--source", "proc"]);
+    command.args(words);
     command.env_remove("RUST_LOG").stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::inherit());
     let done = Process::start(command, how);

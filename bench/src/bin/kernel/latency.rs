@@ -33,14 +33,7 @@ fn user(
     more: &[&str],
     how: Scheduling<'_>,
 ) -> Result<Process> {
-    let mut words = vec![
-        "--source".to_owned(),
-        "proc".to_owned(),
-        "--respond".to_owned(),
-        format!("{}:{port}", link.back),
-        "--key-file".to_owned(),
-        key.display().to_string(),
-    ];
+    let mut words = ground::responding(link, port, key);
     words.extend(more.iter().map(|&word| word.to_owned()));
     ground::serve(run, &words, how)
 }
