@@ -207,7 +207,8 @@ impl Desk {
             format!(
                 "interval = \"100ms\"\nstate_file = false\narm_dir = {:?}\n\
                  [broker.bench]\naddress = \"{address}\"\nkey_file = {key:?}\n\
-                 [server.www]\naddress = \"{member}\"\n",
+                 [host]\nlocation = \"127.0.0.1\"\n\
+                 [server.www]\ngroup = \"www\"\naddress = \"{member}\"\n",
                 folder.join("pages")
             ),
         )?;
@@ -405,6 +406,9 @@ fn play(run: &Run, scene: Scene) -> Result<Vec<Error>> {
     plot(run, scene, &arms, start, &truth_at)?;
     let ticks = (end - start) / TICK.as_nanos() as u64;
     let errors = arms.iter().filter_map(|arm| {
+        if arm.readings.is_empty() {
+            println!("{} has told nothing", arm.name);
+        }
         let mut errors: Vec<f64> = known(arm, start, ticks)
             .filter_map(|(at, cpu)| Some((cpu - truth_at(at)?).abs()))
             .collect();

@@ -561,7 +561,8 @@ pub fn serve(run: &Run, words: &[String], how: Scheduling<'_>) -> Result<Process
     let mut command = Command::new(&run.evenkeel);
     command.args(["kernel", "serve", "--source", "proc"]);
     command.args(words);
-    command.env_remove("RUST_LOG").stdin(Stdio::null());
+    // What it leaves out of records is no news here.
+    command.env("RUST_LOG", "warn").stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::inherit());
     let done = Process::start(command, how);
     done.map_err(|error| format!("{}: {error}", run.evenkeel.display()).into())
