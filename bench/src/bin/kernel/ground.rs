@@ -521,7 +521,6 @@ pub fn responding(link: &Link, port: u16, key: &Path) -> Vec<String> {
     [
         "--respond",
         &format!("{}:{port}", link.back),
-        "--fresh",
         "--key-file",
         &key.display().to_string(),
         "--allow",
@@ -542,8 +541,7 @@ pub fn writing(page: &Path, interval: Duration, cgroup: Option<&Cgroup>) -> Vec<
         format!("{}ms", interval.as_millis()),
     ];
     if let Some(cgroup) = cgroup {
-        words.extend(["--page-target".to_owned(), "1".to_owned()]);
-        words.extend(telling(cgroup));
+        words.extend(["--cgroup".to_owned(), cgroup.path().display().to_string()]);
     }
     words
 }
