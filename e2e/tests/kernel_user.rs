@@ -397,8 +397,9 @@ fn what_cannot_be_is_said_with_a_way_out() {
         &["--respond", "127.0.0.1:0", "--key-file", text(&file)],
         &["--shared", "x", "--interval", "0ms"],
         &["--shared", "x", "--fifo", "0"],
+        &["--shared", "x", "--source", "kernel", "--cgroup", "/web"],
         &["--shared", "x", "--cgroup", "64=/web"],
-        &["--shared", "x", "--allow", "10.0.0.1/8"],
+        &["--shared", "x", "--allow", "10.0.0.0/33"],
     ] {
         assert_eq!(refused(words).status.code(), Some(2), "{words:?}");
     }

@@ -1,36 +1,30 @@
 //! Networks whose addresses may ask.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::str::FromStr;
 
-/// All addresses that begin with the same bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// An address, or all that begin with the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Network {
     address: IpAddr,
-    prefix: u8,
+    bits: u8,
 }
 
-/// The text names no network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadNetwork {
-    /// It is no address, or the number behind the slash does not fit.
-    #[error("expected an address or a network such as 10.0.0.0/8 or fd00::/8")]
-    Text,
-    /// It looks like a network, and like an address in it.
-    #[error("{0} has bits behind its prefix: is it {1}, or the address alone?")]
-    Host(Network, Network),
-}
+/// The text is no network.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no address, and no network like 10.0.0.0/8 or 2001:db8::/32")]
+pub struct BadNetwork(String);
 
 impl Network {
-    /// Its address: what is behind the prefix is 0.
-    pub fn address(&self) -> IpAddr {
-        self.address
+    /// Whether it is one of IPv6.
+    pub fn is_ipv6(&self) -> bool {
+        self.address.is_ipv6()
     }
 
-    /// How many bits are the same.
-    pub fn prefix(&self) -> u8 {
-        self.prefix
+    /// Some address in it.
+    pub fn address(&self) -> IpAddr {
+        self.address
     }
 
     /// Whether `address` is in it. An IPv4 address that came in the form of IPv6 is one of
@@ -39,35 +33,36 @@ impl Network {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {
                 let differ = u32::from(own) ^ u32::from(other);
-                differ.leading_zeros() >= self.prefix.into()
+                differ.leading_zeros() >= u32::from(self.bits)
             }
             (IpAddr::V6(own), IpAddr::V6(other)) => {
                 let differ = u128::from(own) ^ u128::from(other);
-                differ.leading_zeros() >= self.prefix.into()
+                differ.leading_zeros() >= u32::from(self.bits)
             }
             _ => false,
         }
     }
 
-    fn masked(self) -> Network {
-        let address = match self.address {
-            IpAddr::V4(address) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix));
-                IpAddr::V4((u32::from(address) & mask.unwrap_or(0)).into())
-            }
-            IpAddr::V6(address) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix));
-                IpAddr::V6(Ipv6Addr::from(u128::from(address) & mask.unwrap_or(0)))
-            }
-        };
-        Network { address, ..self }
+    /// The key of a BPF map of prefixes: number of bits, and the address.
+    #[cfg(feature = "bpf")]
+    pub(crate) fn prefix(&self) -> Vec<u8> {
+        let mut out = u32::from(self.bits).to_ne_bytes().to_vec();
+        match self.address {
+            IpAddr::V4(address) => out.extend(address.octets()),
+            IpAddr::V6(address) => out.extend(address.octets()),
+        }
+        out
     }
-}
 
-impl From<IpAddr> for Network {
-    fn from(address: IpAddr) -> Self {
-        let prefix = if address.is_ipv4() { 32 } else { 128 };
-        Network { address, prefix }
+    #[cfg(feature = "bpf")]
+    pub(crate) fn from_prefix(key: &[u8]) -> Option<Self> {
+        let (bits, address) = key.split_first_chunk()?;
+        let address = match *address {
+            [a, b, c, d] => IpAddr::from([a, b, c, d]),
+            _ => IpAddr::from(<[u8; 16]>::try_from(address).ok()?),
+        };
+        let bits = u8::try_from(u32::from_ne_bytes(*bits)).ok()?;
+        Some(Network { address, bits })
     }
 }
 
@@ -75,25 +70,38 @@ impl FromStr for Network {
     type Err = BadNetwork;
 
     fn from_str(text: &str) -> Result<Self, BadNetwork> {
-        let Some((address, prefix)) = text.split_once('/') else {
-            let address: IpAddr = text.parse().map_err(|_| BadNetwork::Text)?;
-            return Ok(address.into());
+        let bad = || BadNetwork(text.to_owned());
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits)),
+            None => (text, None),
         };
-        let address: IpAddr = address.parse().map_err(|_| BadNetwork::Text)?;
-        let all = Network::from(address);
-        let prefix = prefix.parse().ok().filter(|prefix| *prefix <= all.prefix);
-        let prefix = prefix.ok_or(BadNetwork::Text)?;
-        let network = Network { address, prefix };
-        match network.masked() {
-            masked if masked == network => Ok(network),
-            masked => Err(BadNetwork::Host(network, masked)),
+        let address: IpAddr = address.trim().parse().map_err(|_| bad())?;
+        let most = if address.is_ipv6() { 128 } else { 32 };
+        let bits = match bits {
+            Some(bits) => bits.trim().parse().map_err(|_| bad())?,
+            None => most,
+        };
+        if bits > most {
+            return Err(bad());
         }
+        // What stands behind the prefix is nothing, so that equal networks are equal.
+        let address = match address {
+            IpAddr::V4(address) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
+                IpAddr::V4((u32::from(address) & mask).into())
+            }
+            IpAddr::V6(address) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
+                IpAddr::V6((u128::from(address) & mask).into())
+            }
+        };
+        Ok(Network { address, bits })
     }
 }
 
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.prefix)
+        write!(f, "{}/{}", self.address, self.bits)
     }
 }
 
@@ -135,11 +143,14 @@ mod tests {
             "10/8",
             "10.0.0.0/",
         ] {
-            assert_eq!(bad.parse::<Network>(), Err(BadNetwork::Text), "{bad}");
+            let error = bad.parse::<Network>().unwrap_err().to_string();
+            assert!(error.contains("10.0.0.0/8"), "{error}");
         }
-        let error = "10.1.0.0/8".parse::<Network>().unwrap_err().to_string();
-        assert!(error.contains("is it 10.0.0.0/8"), "{error}");
-        assert!("fd00::1/8".parse::<Network>().is_err());
+        // What stands behind the prefix is left out.
+        assert_eq!(
+            "10.1.0.0/8".parse::<Network>().unwrap().to_string(),
+            "10.0.0.0/8"
+        );
         assert_eq!("::1".parse::<Network>().unwrap().to_string(), "::1/128");
     }
 }

@@ -179,7 +179,12 @@ pub fn serve(args: &Serve) -> Result<(), Failure> {
             )));
         }
     }
-    targets.entry(0).or_insert(None);
+    let machine = targets.entry(0).or_insert(None).is_none();
+    if args.source == From::Kernel && !machine {
+        return Err(wrong(
+            "--source kernel tells of the machine: give the cgroup a number, or leave it out",
+        ));
+    }
     process::start_log_of(&cli::Run {
         file: PathBuf::new(),
         log: args.log.clone(),

@@ -7,7 +7,6 @@
 //! Evenkeel. Where the maps of an old version have another form, new ones take their place,
 //! and only the counters and the numbers of readers begin anew.
 
-mod network;
 mod place;
 mod trial;
 
@@ -23,7 +22,7 @@ use crate::bpf::{self, BpfError};
 use crate::query::Key;
 use crate::record::PORTS;
 
-pub use network::{BadNetwork, Network};
+pub use crate::network::{BadNetwork, Network};
 
 /// Targets have numbers below this; 0 is the machine.
 pub const TARGETS: u16 = 64;
