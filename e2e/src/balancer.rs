@@ -37,6 +37,13 @@ impl Balancer {
         Self::start_in(Arc::new(Folder::new()), config)
     }
 
+    /// The same, with a folder that has been prepared.
+    pub fn start_with(config: &str, prepare: impl FnOnce(&Folder)) -> Self {
+        let folder = Folder::new();
+        prepare(&folder);
+        Self::start_in(Arc::new(folder), config)
+    }
+
     /// The same in a folder where there may be something already.
     fn start_in(folder: Arc<Folder>, config: &str) -> Self {
         let file = folder.write("evenkeel.toml", config);
@@ -192,6 +199,11 @@ impl Balancer {
     /// All that it has logged until now.
     pub fn log(&self) -> String {
         self.log.lock().expect("no panic").clone()
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
     }
 
     /// Sends a signal.
