@@ -360,9 +360,11 @@ fn a_helper_has_a_cgroup_of_its_own_and_a_real_time_class() {
     let (mut killed, _) = serve(&[&shared[..], &["--own-cgroup"]].concat());
     let left = format!("/evenkeel-load-{}", killed.id());
     killed.kill();
-    let (_next, _) = serve(&[&shared[..], &["--own-cgroup"]].concat());
+    let (next, _) = serve(&[&shared[..], &["--own-cgroup"]].concat());
     let left = folders.map(|folder| folder.replace(&own, &left));
     assert!(!left.iter().any(|folder| Path::new(folder).exists()));
+    next.signal(Signal::TERM);
+    assert_eq!(next.finish_by_itself(), [""; 0]);
 }
 
 #[test]
