@@ -303,6 +303,12 @@ pub fn binary() -> &'static Path {
             "--bin",
             "evenkeel",
         ]);
+        // With everything that this machine can build; what it cannot is said there.
+        let features = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/features");
+        let features = Command::new(features)
+            .output()
+            .expect("it says what can be built");
+        build.args(String::from_utf8_lossy(&features.stdout).split_whitespace());
         if !cfg!(debug_assertions) {
             build.arg("--release");
         }

@@ -19,6 +19,7 @@ pub mod jacorb;
 pub mod libarm;
 pub mod load;
 pub mod member;
+pub mod netns;
 pub mod omniorb;
 pub mod process;
 pub mod script;

@@ -31,6 +31,9 @@ pub(super) fn put(
     }
     let modes = match options.mode {
         Some(mode) => vec![mode],
+        // What a veth sends back itself is lost unless its other end, often the host of a
+        // container, has an XDP program, too.
+        None if driver(&options.interface) == "veth" => vec![Mode::Generic, Mode::Tc],
         None => vec![Mode::Native, Mode::Generic, Mode::Tc],
     };
     let mut refused = Vec::new();
@@ -52,6 +55,34 @@ pub(super) fn put(
         "put the responder on the interface",
         refused.join("; "),
     ))
+}
+
+/// The name of an interface's driver; empty if it tells none.
+fn driver(interface: &str) -> String {
+    // struct ethtool_drvinfo: the command ETHTOOL_GDRVINFO, then the driver's name.
+    let mut info = [0u8; 196];
+    info[0] = 3;
+    // SAFETY: all zero is a valid value of it.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    // The last byte stays zero.
+    let room = request.ifr_name.len() - 1;
+    let name = request.ifr_name.iter_mut().take(room);
+    name.zip(interface.bytes())
+        .for_each(|(to, from)| *to = from.cast_signed());
+    request.ifr_ifru.ifru_data = info.as_mut_ptr().cast();
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None);
+    let Ok(socket) = socket else {
+        return String::new();
+    };
+    // SAFETY: it writes no more than a struct ethtool_drvinfo, which there is room for.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &mut request) } {
+        0 => info[4..36]
+            .iter()
+            .take_while(|byte| **byte != 0)
+            .map(|byte| char::from(*byte))
+            .collect(),
+        _ => String::new(),
+    }
 }
 
 fn program<'a>(object: &'a Object, name: &str) -> Result<Program<'a>, BpfError> {

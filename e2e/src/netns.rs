@@ -1,0 +1,146 @@
+//! Machines that are none: network namespaces with a cable between them.
+
+use std::fs::File;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::process::{self, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// Two namespaces with a veth pair; gone when dropped.
+///
+/// The front has the interface [`FRONT`] with the addresses 10.77.0.1 and fd77::1, the back
+/// [`BACK`] with 10.77.0.2 and fd77::2. Both have a loopback interface.
+pub struct Pair {
+    /// Where a balancer would be.
+    pub front: Namespace,
+    /// Where its back-end would be.
+    pub back: Namespace,
+}
+
+/// The interface of the front.
+pub const FRONT: &str = "front0";
+/// The interface of the back.
+pub const BACK: &str = "back0";
+/// The addresses of the back.
+pub const BACK4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
+/// The same in IPv6.
+pub const BACK6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2));
+
+/// A network namespace; gone when dropped, with all that is in it.
+pub struct Namespace(String);
+
+impl Pair {
+    /// None if this machine does not let us, which is said.
+    pub fn new() -> Option<Self> {
+        if !crate::process::installed(&["ip", "nsenter", "ethtool"]) {
+            return None;
+        }
+        let test = thread::current().name().unwrap_or("?").to_owned();
+        let (Some(front), Some(back)) = (Namespace::new("front"), Namespace::new("back")) else {
+            let line =
+                format!("SKIPPED: {test}: no right to make network namespaces; run it as root");
+            assert!(!std::env::var("CI").is_ok_and(|ci| ci == "true"), "{line}");
+            // Nothing to be done if nobody listens.
+            let _ = writeln!(std::io::stderr(), "{line}");
+            return None;
+        };
+        let (a, b) = (&front.0, &back.0);
+        ip(&format!(
+            "link add {FRONT} netns {a} type veth peer name {BACK} netns {b}"
+        ));
+        for (namespace, interface, last) in [(a, FRONT, 1), (b, BACK, 2)] {
+            let address = "addr add";
+            ip(&format!(
+                "-n {namespace} {address} 10.77.0.{last}/24 dev {interface}"
+            ));
+            // Nobody else has it, which duplicate address detection takes a second to find.
+            ip(&format!(
+                "-n {namespace} {address} fd77::{last}/64 dev {interface} nodad"
+            ));
+            ip(&format!("-n {namespace} link set lo up"));
+            ip(&format!("-n {namespace} link set {interface} up"));
+        }
+        // Without it, what an XDP program at the other end sends back is dropped.
+        let gro = front
+            .command("ethtool")
+            .args(["-K", FRONT, "gro", "on"])
+            .status();
+        assert!(gro.expect("ethtool runs").success());
+        Some(Pair { front, back })
+    }
+}
+
+impl Namespace {
+    fn new(role: &str) -> Option<Self> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("evk-{}-{number}-{role}", process::id());
+        let mut made = Command::new("ip");
+        made.args(["netns", "add", &name]).stderr(Stdio::null());
+        made.status()
+            .is_ok_and(|status| status.success())
+            .then_some(Self(name))
+    }
+
+    /// The file that stands for it.
+    pub fn path(&self) -> PathBuf {
+        Path::new("/run/netns").join(&self.0)
+    }
+
+    /// A command that runs in it. It sees the same files: `ip netns exec` would hide
+    /// `/sys/fs/bpf`.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net={}", self.path().display()))
+            .arg("--")
+            .arg(program);
+        command
+    }
+
+    /// Does something in it. Sockets that are made there stay in it.
+    pub fn inside<T: Send>(&self, something: impl FnOnce() -> T + Send) -> T {
+        let namespace = File::open(self.path()).expect("the namespace is there");
+        thread::scope(|scope| {
+            let inside = scope.spawn(move || {
+                move_into_link_name_space(
+                    std::os::fd::AsFd::as_fd(&namespace),
+                    Some(LinkNameSpaceType::Network),
+                )
+                .expect("the thread moves into it");
+                something()
+            });
+            inside.join().expect("it succeeds inside")
+        })
+    }
+
+    /// Processes that are in it.
+    pub fn processes(&self) -> String {
+        let mut pids = Command::new("ip");
+        let output = pids
+            .args(["netns", "pids", &self.0])
+            .output()
+            .expect("ip runs");
+        String::from_utf8(output.stdout)
+            .expect("text")
+            .trim()
+            .to_owned()
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // What is left of an empty one hurts nobody.
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+    }
+}
+
+/// Runs `ip` with these words.
+pub fn ip(words: &str) {
+    let status = Command::new("ip").args(words.split(' ')).status();
+    assert!(status.expect("ip runs").success(), "ip {words}");
+}
