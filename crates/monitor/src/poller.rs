@@ -320,9 +320,12 @@ impl Entry {
     fn take(&mut self, record: &Record<'_>, round_trip: Option<Duration>, at: Instant) -> Verdict {
         let base = &record.base;
         let stamp = (base.epoch, base.time_ns);
+        // A clock that went back is that of a machine which was put back to an earlier state,
+        // if there has been no news since: it would be old for as long as it was put back.
+        let is_back = self.state == State::Stale;
         if let Some((_, epoch, time)) = self.before
             && epoch == stamp.0
-            && time >= stamp.1
+            && (time == stamp.1 || time > stamp.1 && !is_back)
         {
             return Verdict::Old;
         }

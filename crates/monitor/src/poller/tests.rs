@@ -279,6 +279,35 @@ fn a_late_answer_counts_unless_something_newer_is_known() {
 }
 
 #[test]
+fn a_machine_that_is_put_back_to_an_earlier_state_is_believed_again() {
+    let mut poller = poller();
+    poller.set(vec![wanted(1, 50 * MS)], at(0));
+    let day = Duration::from_secs(24 * 3600);
+    let (now, question) = next(&mut poller);
+    let datagram = answer(&question, now.after(day), Duration::ZERO, 3);
+    assert_eq!(poller.receive(&datagram, address(1), now), Verdict::Taken);
+    // A late one may be that old, so what is known stays ...
+    let (now, question) = next(&mut poller);
+    let datagram = answer(&question, now, Duration::ZERO, 1);
+    assert_eq!(poller.receive(&datagram, address(1), now), Verdict::Old);
+    let mut now = now;
+    while view(&poller).state == State::Fresh {
+        let question;
+        (now, question) = next(&mut poller);
+        if view(&poller).state == State::Fresh {
+            let datagram = answer(&question, now, Duration::ZERO, 1);
+            assert_eq!(poller.receive(&datagram, address(1), now), Verdict::Old);
+        }
+    }
+    // ... until it counts no more.
+    let (later, question) = next(&mut poller);
+    assert!(later > now);
+    let datagram = answer(&question, later, Duration::ZERO, 1);
+    assert_eq!(poller.receive(&datagram, address(1), later), Verdict::Taken);
+    assert_eq!(view(&poller).state, State::Fresh);
+}
+
+#[test]
 fn a_load_that_a_record_has_no_more_is_unknown() {
     let mut poller = poller();
     let wanted = wanted(1, 10 * MS);
