@@ -20,6 +20,7 @@ use evenkeel_manager::status::{
     ClusterStatus, GroupStatus, LocationStatus, MemberStatus, RuleStatus, Status,
 };
 use evenkeel_manager::{ManageError, ReloadError};
+use evenkeel_monitor::{LocationMonitor, MonitorStatus};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -48,6 +49,8 @@ pub(crate) fn router(sources: Arc<Sources>, guarded_by: Guard) -> Router {
         .route("/v1/clusters", get(clusters))
         .route("/v1/broker", get(broker))
         .route("/v1/agents", get(agents))
+        .route("/v1/monitor", get(monitor))
+        .route("/v1/monitor/locations", get(monitored))
         .route("/v1/corba", get(corba))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
@@ -353,6 +356,15 @@ async fn broker(State(sources): State<Arc<Sources>>) -> Json<Option<BrokerStatus
 /// How it goes with the CORBA service; `null` if there is no `[corba]`.
 async fn corba(State(sources): State<Arc<Sources>>) -> Json<Option<CorbaStatus>> {
     Json(sources.corba.status())
+}
+
+/// How it goes with the monitor; `null` if nobody is asked.
+async fn monitor(State(sources): State<Arc<Sources>>) -> Json<Option<MonitorStatus>> {
+    Json(sources.monitor.status())
+}
+
+async fn monitored(State(sources): State<Arc<Sources>>) -> Json<Vec<LocationMonitor>> {
+    Json(sources.monitor.locations())
 }
 
 async fn agents(State(sources): State<Arc<Sources>>) -> Json<Vec<AgentStatus>> {

@@ -31,6 +31,7 @@ use evenkeel_corba::plane::Corba;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::Admin;
 use evenkeel_manager::status::Status;
+use evenkeel_monitor::Monitor;
 use evenkeel_proxy::Proxy;
 use tokio::net::TcpListener;
 
@@ -49,6 +50,8 @@ pub struct Sources {
     pub negotiator: Negotiator,
     /// Where agents report.
     pub desk: Desk,
+    /// Asks the kernels of back-ends.
+    pub monitor: Monitor,
     /// Where CORBA clients ask.
     pub corba: Corba,
     /// Counters of the access log's writer.

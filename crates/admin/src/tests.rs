@@ -17,6 +17,7 @@ use evenkeel_core::time::Clock;
 use evenkeel_manager::config::{self, Admin};
 use evenkeel_manager::status::{GroupStatus, LocationStatus, MemberStatus, Status};
 use evenkeel_manager::{AdminState, Manager};
+use evenkeel_monitor::Monitor;
 use evenkeel_proxy::Proxy;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -72,6 +73,7 @@ impl Balancer {
             negotiator: Negotiator::start(clock).unwrap(),
             proxy,
             desk: Desk::start(clock).unwrap(),
+            monitor: Monitor::start(clock).unwrap(),
             corba: Corba::start(clock).unwrap(),
             access_log: access_log::Counts::default(),
             draining: AtomicBool::new(false),

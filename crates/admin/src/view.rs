@@ -312,6 +312,7 @@ pub fn loads_line(location: &LocationStatus) -> String {
 fn load_word(load: &LoadStatus) -> String {
     let value = format!("{}={}", load.id, digits_of(f64::from(load.value)));
     match Duration::try_from_secs_f64(load.age_seconds) {
+        Ok(age) if load.expired => format!("{value} (unknown for {})", text::duration(age)),
         Ok(age) if load.age_seconds > OLD => format!("{value} ({} old)", text::duration(age)),
         _ => value,
     }

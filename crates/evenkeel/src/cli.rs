@@ -194,6 +194,8 @@ pub enum CtlCommand {
         #[command(subcommand)]
         command: Option<AgentsCommand>,
     },
+    /// Show whose kernels are asked for their load, and how that goes
+    Monitor,
     /// Show the CORBA service: object groups, their references and members, monitors, alerts
     Corba,
     /// Force or suppress the load alert of a location, until told otherwise

@@ -15,6 +15,7 @@ use evenkeel_manager::status::{
     ClassStatus, ClusterStatus, GroupStatus, LocationStatus, RuleStatus, Status,
 };
 use evenkeel_manager::{AdminState, AlertSetting};
+use evenkeel_monitor::LocationMonitor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -108,6 +109,10 @@ pub fn run(ctl: &Ctl) -> Result<String, Failure> {
                 .put(&["v1", "groups", group, "strategy"], &body)?;
             api.done(&done, || format!("{group} uses {strategy}"))?
         }
+        CtlCommand::Monitor => api.show(
+            &["v1", "monitor", "locations"],
+            |locations: &Vec<LocationMonitor>| monitor_table(locations),
+        )?,
         CtlCommand::Loads {
             command: None | Some(LoadsCommand::List),
         } => api.show(&["v1", "locations"], |locations: &Vec<LocationStatus>| {
@@ -357,6 +362,48 @@ fn location_table(locations: &[LocationStatus]) -> String {
             location.name.clone(),
             view::alert_line(location),
             view::loads_line(location),
+        ]
+    };
+    text::table(&heads, &locations.iter().map(row).collect::<Vec<_>>())
+}
+
+fn monitor_table(locations: &[LocationMonitor]) -> String {
+    let heads = [
+        Head::words("LOCATION"),
+        Head::words("TYPE"),
+        Head::words("ADDRESS"),
+        Head::numbers("INTERVAL"),
+        Head::words("STATE"),
+        Head::words("SOURCE"),
+        Head::numbers("AGE"),
+        Head::numbers("ROUND TRIP"),
+        Head::numbers("ASKED"),
+        Head::numbers("ANSWERED"),
+        Head::numbers("MISSED"),
+        Head::numbers("REFUSED"),
+        Head::words("TROUBLE"),
+    ];
+    let row = |location: &LocationMonitor| {
+        let target = match location.target {
+            0 => String::new(),
+            target => format!("/{target}"),
+        };
+        let age = location.age_seconds.map(|age| format!("{age:.3}s"));
+        let round_trip = location.round_trip_ms.map(|ms| format!("{ms:.3}ms"));
+        vec![
+            location.location.clone(),
+            location.kind.to_string(),
+            format!("{}{target}", location.address),
+            format!("{}ms", location.interval_ms),
+            location.state.to_string(),
+            location.source.clone().unwrap_or_default().to_string(),
+            age.unwrap_or_default(),
+            round_trip.unwrap_or_default(),
+            location.asked.to_string(),
+            location.answered.to_string(),
+            location.missed.to_string(),
+            location.refused.to_string(),
+            location.trouble.clone().unwrap_or_default(),
         ]
     };
     text::table(&heads, &locations.iter().map(row).collect::<Vec<_>>())

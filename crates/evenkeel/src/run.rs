@@ -125,6 +125,7 @@ impl Process {
             proxy: self.proxy.clone(),
             negotiator: self.negotiator.clone(),
             desk: self.desk.clone(),
+            monitor: self.monitor.clone(),
             corba: self.corba.clone(),
             access_log: access_log.counts.clone(),
             draining: AtomicBool::new(false),

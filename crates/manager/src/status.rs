@@ -321,6 +321,9 @@ pub struct LoadStatus {
     pub value: f32,
     /// How long ago it was reported.
     pub age_seconds: f64,
+    /// The monitor that read it has no news: it counts as unknown, whatever its age.
+    #[serde(default)]
+    pub expired: bool,
 }
 
 /// A decision with its reasons.
@@ -388,6 +391,7 @@ impl Manager {
                         id: load.id.to_string(),
                         value: load.value.get(),
                         age_seconds: now.since(load.at).as_secs_f64(),
+                        expired: load.expired,
                     })
                     .collect(),
             })
