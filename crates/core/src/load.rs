@@ -248,6 +248,12 @@ fn is_momentary(id: LoadId, seconds: f32) -> bool {
     id.is_queue() || (id.is_utilization() && seconds <= MOMENT)
 }
 
+/// How much of a moving average `over` so many seconds is new after `seconds`. Exact however
+/// short those are.
+fn new_share(seconds: f32, over: f32) -> f32 {
+    -(-seconds / over).exp_m1()
+}
+
 /// A moving average, in f32 bits: the next value, of which this `share` is new.
 fn average(cell: &AtomicU32, new: f32, share: f32) -> f32 {
     let old = f32::from_bits(cell.load(Ordering::Relaxed));
@@ -446,11 +452,13 @@ impl Location {
         let since = bound.wrapping_sub(cell.bound_at.swap(bound, Ordering::Relaxed));
         let seconds = match before {
             0 => 1.0,
-            word => (millis_since(word as u32, now) as f32 / 1e3).max(1e-3),
+            // Times are 2 ms coarse, so of reports that come faster most seem to come at
+            // once. What that takes from their times the next ones get.
+            word => (millis_since(word as u32, now) as f32 / 1e3).max(1e-5),
         };
         // A moving average of the rate, so that reports which come with every response
         // are as good as one every few seconds.
-        let share = 1.0 - (-seconds).exp();
+        let share = new_share(seconds, 1.0);
         let rate = f32::from_bits(cell.rate.load(Ordering::Relaxed));
         let rate = rate + (since as f32 / seconds - rate) * share;
         cell.rate.store(rate.to_bits(), Ordering::Relaxed);
@@ -478,7 +486,7 @@ impl Location {
     /// The part of [`store`](Location::store) that matters for loads of the moment.
     fn store_moment(&self, cell: &Cell, id: LoadId, value: f32, since: Option<f32>) {
         // How much of an average over so many seconds is new.
-        let share = |over: f32| since.map_or(1.0, |seconds| 1.0 - (-seconds / over).exp());
+        let share = |over: f32| since.map_or(1.0, |seconds| new_share(seconds, over));
         let in_flight = self.in_flight() as f32;
         let mean = average(&cell.mean, value, share(1.0));
         let mean_in_flight = average(&cell.mean_in_flight, in_flight, share(1.0));
@@ -800,6 +808,29 @@ mod tests {
         (0..50).for_each(|_| location.begin());
         assert!((load(19_500) - 0.75).abs() < 0.01, "{}", load(19_500));
         assert_eq!(location.bound_since_report(LoadId::CPU), 50);
+    }
+
+    #[test]
+    fn the_rate_of_binds_does_not_depend_on_how_often_loads_are_reported() {
+        for every_us in [100, 400, 1000, 1300, 50_000, 1_000_000] {
+            let location = Location::new("a");
+            let load = LoadValue::new(7.0).unwrap();
+            // Five seconds with a bind each 10 ms, and reports in between.
+            let (mut bind, mut report) = (0, 0);
+            while bind <= 5_000_000 {
+                if bind < report {
+                    location.begin();
+                    bind += 10_000;
+                } else {
+                    let now = Instant::from_nanos(report * 1000 + 1_000_000);
+                    let id = LoadId::REQUESTS_PER_SECOND;
+                    location.report(id, load, now).unwrap();
+                    report += every_us;
+                }
+            }
+            let rate = f32::from_bits(location.cells[0].rate.load(Ordering::Relaxed));
+            assert!((rate / 100.0 - 1.0).abs() < 0.1, "{every_us} us: {rate}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `evenkeel kernel`: what a back-end's kernel tells of its load, and how to read it.
 
 mod attach;
+mod query;
 mod serve;
 
 use clap::{Args, Subcommand};
@@ -31,6 +32,8 @@ enum Command {
     /// For kernels that let no BPF program in (--respond), for a balancer on the same machine
     /// (--shared), and for networks with RDMA (--rdma). SIGTERM and SIGINT end it.
     Serve(Box<serve::Serve>),
+    /// Ask a back-end for its load as a balancer does, and show it
+    Query(query::Query),
 }
 
 /// Runs the command.
@@ -40,5 +43,6 @@ pub fn run(args: &Kernel) -> Result<(), Failure> {
         Command::Detach(args) => attach::detach(args),
         Command::Status(args) => attach::status(args),
         Command::Serve(args) => serve::serve(args),
+        Command::Query(args) => query::query(args),
     }
 }
