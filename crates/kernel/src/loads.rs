@@ -42,7 +42,8 @@ fn pressure(base: &Base) -> [u64; 3] {
 pub struct Loads {
     /// [`LoadId::CPU`]: busy time over the time since the last record and the capacity, 0 to 1.
     pub cpu: Option<f64>,
-    /// [`LoadId::RUN_QUEUE`]: tasks that run or wait for a CPU, per CPU of the capacity; the
+    /// [`LoadId::RUN_QUEUE`]: tasks that run or wait for a CPU, per CPU of the capacity (of
+    /// which there is at least one: a part of a CPU is in full use by one task); the
     /// average of about 100 ms, if there is one, else those of the moment.
     pub run_queue: Option<f64>,
     /// [`LoadId::PENDING_WORK`]: interrupt and network work that is put off, in tasks per CPU:
@@ -87,7 +88,9 @@ impl Loads {
             true => Some(f64::from(base.running_average) / FIXED),
             false => has(Available::RUNNING).then(|| f64::from(base.totals.running)),
         };
-        let run_queue = running.map(|running| running / capacity);
+        // Less than a CPU is in full use by one task already, so more of them would count several
+        // times, and more than a request of ours is taken to add.
+        let run_queue = running.map(|running| running / capacity.max(1.0));
         let backlog =
             has(Available::BACKLOG).then(|| f64::from(base.totals.backlog) / PACKETS_PER_TASK);
         let threads =

@@ -105,6 +105,15 @@ fn work_that_waits_is_added() {
 }
 
 #[test]
+fn a_part_of_a_cpu_is_in_full_use_by_one_task() {
+    let mut now = base(50 * MS, 0);
+    now.available = now.available.with(Available::RUNNING_AVERAGE);
+    now.capacity = 150;
+    now.running_average = 3 * 2048;
+    assert_eq!(loads(None, &now, &[]).run_queue, Some(3.0));
+}
+
+#[test]
 fn numbers_that_cannot_be_stay_within_bounds() {
     let mut now = base(1, u64::MAX);
     now.available = Available(u64::MAX);
