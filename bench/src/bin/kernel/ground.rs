@@ -67,6 +67,18 @@ fn clear_leftovers() {
             let _ = fs::remove_dir(Path::new(folder).join(name));
         }
     }
+    // The number of the process is in hexadecimal there: names of interfaces are short.
+    const PINS: &str = "/sys/fs/bpf/evenkeel";
+    let is_pin_left = |name: &str| {
+        let process = name
+            .strip_prefix("evk")
+            .and_then(|rest| rest.split_once('x'));
+        let process = process.and_then(|(process, _)| u32::from_str_radix(process, 16).ok());
+        process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists())
+    };
+    for name in names(PINS).iter().filter(|name| is_pin_left(name)) {
+        let _ = fs::remove_dir_all(Path::new(PINS).join(name));
+    }
     for name in names("/dev/shm").iter().filter(|name| is_left(name)) {
         let _ = fs::remove_dir_all(Path::new("/dev/shm").join(name));
     }
