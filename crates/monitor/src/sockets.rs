@@ -10,7 +10,7 @@ use rustix::net::sockopt;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 /// Most datagrams of one call.
-pub const BATCH: usize = 32;
+pub const BATCH: usize = 64;
 
 /// A byte more than the longest answer, which shows that one is longer.
 const ROOM: usize = LONGEST + 1;
@@ -44,9 +44,33 @@ pub fn open(v6: bool) -> io::Result<UdpSocket> {
         socket.set_send_buffer_size(BUFFER)?;
     }
     set_option(&socket, libc::SO_TIMESTAMPNS, 1)?;
+    if !v6 {
+        // Never in fragments, which responders do not answer: and the system then needs no
+        // number for each datagram to put them together by.
+        set_probe(&socket)?;
+    }
     socket.set_nonblocking(true)?;
     socket.bind(&any.into())?;
     Ok(socket.into())
+}
+
+fn set_probe(socket: &Socket) -> io::Result<()> {
+    let value: libc::c_int = libc::IP_PMTUDISC_PROBE;
+    // SAFETY: the option takes an int, whose address and size these are.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_MTU_DISCOVER,
+            (&raw const value).cast(),
+            size_of_val(&value) as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 fn set_option(socket: &Socket, option: libc::c_int, value: libc::c_int) -> io::Result<()> {

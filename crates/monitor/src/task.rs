@@ -35,6 +35,9 @@ const BATCHES: usize = 64;
 /// How often there is something to do for connections over RDMA, at least.
 const PAGES: Duration = Duration::from_millis(20);
 
+/// Batches that are sent before answers are looked at again.
+const QUESTIONS: usize = 4;
+
 /// Pause after each comparison with the manager.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -372,7 +375,7 @@ impl Thread {
             // nobody's loads become unknown for that.
             self.receive(poller);
             self.pages.poll(poller, self.clock);
-            self.ask(poller);
+            let more = self.ask(poller);
             if self.told.tell(poller, self.clock.now()) {
                 self.pages.sweep(poller);
             }
@@ -380,6 +383,9 @@ impl Thread {
             // Whoever waits has it now.
             MutexGuard::unlock_fair(guard);
             drop(monitor);
+            if more {
+                continue;
+            }
             if let Err(error) = self.wait(next, wake) {
                 error!(%error, "cannot wait for answers of back-ends");
                 std::thread::sleep(Duration::from_millis(100));
@@ -405,8 +411,11 @@ impl Thread {
         }
     }
 
-    fn ask(&mut self, poller: &mut Poller) {
-        loop {
+    /// Asks those whose time it is; answers whether there are more.
+    fn ask(&mut self, poller: &mut Poller) -> bool {
+        // Not for ever, if there is more to ask than time for it: answers come meanwhile, and
+        // somebody may want to know how it goes.
+        for _ in 0..QUESTIONS {
             // The time of the questions of a batch is that of its beginning, so that it is
             // never later than that of an answer.
             let now = self.clock.now();
@@ -435,10 +444,10 @@ impl Thread {
                 }
             }
             if !more {
-                return;
+                return false;
             }
-            self.receive(poller);
         }
+        true
     }
 
     /// Waits for an answer, the time `next`, or the wake-up call.
