@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use libbpf_rs::query::LinkTypeInfo;
+use libbpf_rs::query::{LinkTypeInfo, ProgInfoIter};
 use libbpf_rs::{Link, Object, Program, TC_INGRESS, TcHook, TcHookBuilder, Xdp, XdpFlags};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
@@ -191,7 +191,8 @@ fn no_program() -> Result<File, BpfError> {
 /// The program on the interface, if it is still there.
 pub(super) fn program_of(config: &Config, folder: &Path) -> Option<u32> {
     if config.mode == Mode::Tc as u32 {
-        return hook(no_program().ok()?.as_fd(), config).query().ok();
+        let there = hook(no_program().ok()?.as_fd(), config).query().ok()?;
+        return is_ours(there).then_some(there);
     }
     let mut link = Link::open(folder.join(LINK)).ok()?;
     let info = link.info();
@@ -202,6 +203,12 @@ pub(super) fn program_of(config: &Config, folder: &Path) -> Option<u32> {
         LinkTypeInfo::Xdp(xdp) if xdp.ifindex != 0 => Some(info.prog_id),
         _ => None,
     }
+}
+
+/// Whether a program is a filter of ours: another one may have got its place since, if
+/// somebody has removed ours.
+fn is_ours(id: u32) -> bool {
+    ProgInfoIter::default().any(|info| info.id == id && info.name == "evk_tc")
 }
 
 pub(super) fn is_there(config: &Config, folder: &Path) -> bool {
