@@ -605,7 +605,9 @@ impl Location {
                     let assigned = self.assigned.load(Ordering::Relaxed);
                     let assigned = assigned.wrapping_sub(cell.assigned_at.load(Ordering::Relaxed));
                     let come = per_bind() * assigned.min(bound) as f32;
-                    (own + others).max(least) + come - value
+                    // What differs by less than a hundredth is equal.
+                    let there = ((own + others).max(least) * 100.0).round() / 100.0;
+                    there + come - value
                 }
             }
         };
