@@ -178,3 +178,108 @@ proptest! {
         }
     }
 }
+
+/// The programs in the kernel write what this one reads: `bpf/record.h` is compiled, and every
+/// field of a record that it wrote is found.
+#[test]
+fn the_layout_in_c_is_this_one() {
+    use std::process::Command;
+
+    use crate::query::{Answer, ENVELOPE};
+
+    let here = env!("CARGO_MANIFEST_DIR");
+    let program = std::env::temp_dir().join(format!("evenkeel-layout-{}", std::process::id()));
+    let built = Command::new("cc")
+        .args(["-Wall", "-Werror", "-I"])
+        .arg(format!("{here}/bpf"))
+        .arg(format!("{here}/src/record/layout.c"))
+        .arg("-o")
+        .arg(&program)
+        .status();
+    assert!(built.unwrap().success());
+    let out = Command::new(&program).output().unwrap().stdout;
+    std::fs::remove_file(&program).unwrap();
+
+    let mut next = 1;
+    let mut number = || {
+        next += 1;
+        next
+    };
+    let mut base = Base::new(Source::KernelPage, Scope::Cgroup);
+    (base.begin, base.end) = (6, 6);
+    base.time_ns = number();
+    base.epoch = number();
+    base.available = Available::BACKLOG.with(Available::BLOCKED);
+    base.cpus = MAX_CPUS as u32;
+    base.capacity = number() as u32;
+    base.first_cpu = number() as u16;
+    base.entries = 1;
+    base.ports = PORTS as u16;
+    base.target = number() as u16;
+    base.updates = number();
+    let cpu = |number: &mut dyn FnMut() -> u64| Cpu {
+        begin: 4,
+        time_ns: number(),
+        times: Times {
+            user: number(),
+            nice: number(),
+            system: number(),
+            irq: number(),
+            softirq: number(),
+            steal: number(),
+            idle: number(),
+            iowait: number(),
+        },
+        busy_ns: number(),
+        switches: number(),
+        running: number() as u32,
+        blocked: number() as u32,
+        backlog: number() as u32,
+        pending: number() as u32,
+        softirqs: std::array::from_fn(|_| number() as u32),
+        dropped: number() as u32,
+        squeezed: number() as u32,
+        number: number() as u32,
+        softirq_threads: number() as u32,
+        end: 4,
+    };
+    base.totals = cpu(&mut number);
+    let totals: [u64; 5] = std::array::from_fn(|_| number());
+    let mut stalls = totals.iter().map(|total_ns| Stall {
+        total_ns: *total_ns,
+        avg10: number() as u32,
+    });
+    base.pressure = Pressure {
+        cpu_some: stalls.next().unwrap(),
+        memory_some: stalls.next().unwrap(),
+        memory_full: stalls.next().unwrap(),
+        io_some: stalls.next().unwrap(),
+        io_full: stalls.next().unwrap(),
+    };
+    drop(stalls);
+    base.memory = Memory {
+        total: number(),
+        available: number(),
+        swap_used: number(),
+    };
+    base.load_averages = std::array::from_fn(|_| number() as u32);
+    base.running_average = number() as u32;
+    let ports: [Port; PORTS] = std::array::from_fn(|_| Port {
+        port: number() as u16,
+        listening: true,
+        backlog: number() as u32,
+        limit: number() as u32,
+    });
+    let one = cpu(&mut number);
+
+    let (bytes, envelope) = out.split_at(CPUS + CPU);
+    let record = Record::parse(bytes).unwrap();
+    assert_eq!(record.base, base);
+    assert!(record.ports().eq(ports));
+    assert!(record.cpus().eq([Ok(one)]));
+
+    assert_eq!(envelope.len(), ENVELOPE);
+    let (_target, _first_cpu) = (number(), number());
+    let datagram = [envelope, bytes].concat();
+    assert_eq!(Answer::claims(&datagram), Some((number(), number())));
+}
