@@ -233,9 +233,46 @@ static __always_inline bool evk_busy(u64 base, const struct evk_facts *facts, u6
 	return true;
 }
 
-/* Kinds of CPU time: every kernel has the first ten. Read at once, since each reading costs. */
-#define EVK_KINDS 10
-#define EVK_TIME(stat, kind) (stat)[bpf_core_enum_value(enum cpu_usage_stat, kind) & 15]
+static __always_inline u64 evk_time(u64 stat, u32 kind)
+{
+	u64 value;
+
+	evk_read(value, stat + kind * sizeof(u64));
+	return value;
+}
+
+#define EVK_TIME(stat, kind) evk_time(stat, bpf_core_enum_value(enum cpu_usage_stat, kind))
+#define EVK_KIND_IS(kind, number) (bpf_core_enum_value(enum cpu_usage_stat, kind) == (number))
+
+/* CPU time by kind. Each reading costs, so all are read at once where the kernel has them in
+ * the order that it had so far. */
+static __always_inline void evk_times(u64 stat, struct evk_cpu *out)
+{
+	u64 *to = out->times_ns, softirq, idle;
+
+	if (EVK_KIND_IS(CPUTIME_USER, 0) && EVK_KIND_IS(CPUTIME_NICE, 1) &&
+	    EVK_KIND_IS(CPUTIME_SYSTEM, 2) && EVK_KIND_IS(CPUTIME_SOFTIRQ, 3) &&
+	    EVK_KIND_IS(CPUTIME_IRQ, 4) && EVK_KIND_IS(CPUTIME_IDLE, 5) &&
+	    EVK_KIND_IS(CPUTIME_IOWAIT, 6) && EVK_KIND_IS(CPUTIME_STEAL, 7)) {
+		bpf_probe_read_kernel(to, sizeof(out->times_ns), (void *)stat);
+		softirq = to[3];
+		to[EVK_IRQ_TIME] = to[4];
+		to[EVK_SOFTIRQ_TIME] = softirq;
+		idle = to[5];
+		to[EVK_STEAL_TIME] = to[7];
+		to[EVK_IOWAIT_TIME] = to[6];
+		to[EVK_IDLE_TIME] = idle;
+		return;
+	}
+	to[EVK_USER_TIME] = EVK_TIME(stat, CPUTIME_USER);
+	to[EVK_NICE_TIME] = EVK_TIME(stat, CPUTIME_NICE);
+	to[EVK_SYSTEM_TIME] = EVK_TIME(stat, CPUTIME_SYSTEM);
+	to[EVK_IRQ_TIME] = EVK_TIME(stat, CPUTIME_IRQ);
+	to[EVK_SOFTIRQ_TIME] = EVK_TIME(stat, CPUTIME_SOFTIRQ);
+	to[EVK_STEAL_TIME] = EVK_TIME(stat, CPUTIME_STEAL);
+	to[EVK_IDLE_TIME] = EVK_TIME(stat, CPUTIME_IDLE);
+	to[EVK_IOWAIT_TIME] = EVK_TIME(stat, CPUTIME_IOWAIT);
+}
 
 /* Fills the entry of a CPU. Returns 0 if there is no such CPU, or it is off. */
 __noinline int evk_fill_cpu(u32 cpu, struct evk_cpu *out)
@@ -255,20 +292,8 @@ __noinline int evk_fill_cpu(u32 cpu, struct evk_cpu *out)
 	out->switches = BPF_CORE_READ(rq, nr_switches);
 	out->blocked = BPF_CORE_READ(rq, nr_iowait.counter);
 
-	if (facts->kernel_cpustat != EVK_NOWHERE) {
-		u64 stat[16] = {};
-
-		bpf_probe_read_kernel(stat, EVK_KINDS * sizeof(u64),
-				      (void *)(base + facts->kernel_cpustat));
-		out->times_ns[EVK_USER_TIME] = EVK_TIME(stat, CPUTIME_USER);
-		out->times_ns[EVK_NICE_TIME] = EVK_TIME(stat, CPUTIME_NICE);
-		out->times_ns[EVK_SYSTEM_TIME] = EVK_TIME(stat, CPUTIME_SYSTEM);
-		out->times_ns[EVK_IRQ_TIME] = EVK_TIME(stat, CPUTIME_IRQ);
-		out->times_ns[EVK_SOFTIRQ_TIME] = EVK_TIME(stat, CPUTIME_SOFTIRQ);
-		out->times_ns[EVK_STEAL_TIME] = EVK_TIME(stat, CPUTIME_STEAL);
-		out->times_ns[EVK_IDLE_TIME] = EVK_TIME(stat, CPUTIME_IDLE);
-		out->times_ns[EVK_IOWAIT_TIME] = EVK_TIME(stat, CPUTIME_IOWAIT);
-	}
+	if (facts->kernel_cpustat != EVK_NOWHERE)
+		evk_times(base + facts->kernel_cpustat, out);
 	/* Without exact busy time: the kinds that are work. */
 	if (!evk_busy(base, facts, &out->busy_ns))
 		out->busy_ns = out->times_ns[EVK_USER_TIME] + out->times_ns[EVK_NICE_TIME] +

@@ -438,7 +438,7 @@ __noinline int evk_make(u32 number, u32 first, u32 entries)
 	struct evk_facts *facts = evk_the_facts();
 	struct evk_target *target = bpf_map_lookup_elem(&evk_targets, &number);
 	struct evk_scratch *scratch = evk_the_scratch();
-	u32 cpus, possible, cleared;
+	u32 cpus, possible;
 
 	if (!facts || !target || !scratch || !target->scope)
 		return 0;
@@ -447,12 +447,12 @@ __noinline int evk_make(u32 number, u32 first, u32 entries)
 
 	if (number && !evk_alive(target))
 		return 0;
-	/* What will be sent, and no more: it costs time. */
-	cleared = offsetof(struct evk_scratch, cpu) + entries * sizeof(struct evk_cpu);
-	for (u32 i = 0; i < offsetof(struct evk_scratch, one) / 8; i++) {
-		if (i >= cleared / 8)
-			break;
+	/* Everything that will be sent. */
+	for (u32 i = 0; i < offsetof(struct evk_scratch, cpu) / 8; i++)
 		((volatile u64 *)scratch)[i] = 0;
+	if (entries) {
+		for (u32 i = 0; i < sizeof(scratch->cpu) / 8; i++)
+			((volatile u64 *)scratch->cpu)[i] = 0;
 	}
 	possible = facts->possible;
 	for (u32 cpu = 0; cpu < EVK_MAX_CPUS; cpu++) {

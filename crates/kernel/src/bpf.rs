@@ -76,10 +76,16 @@ const NOWHERE: u32 = u32::MAX;
 
 /// Says why something about BPF failed.
 pub fn failure(what: &'static str) -> impl FnOnce(libbpf_rs::Error) -> BpfError {
-    move |error| match error.kind() {
-        ErrorKind::PermissionDenied => BpfError::Rights(what),
+    move |error| {
         // The whole chain, in one line.
-        _ => BpfError::Refused(what, format!("{error:#}")),
+        let text = format!("{error:#}");
+        match error.kind() {
+            // EACCES is what the verifier says of a program: a fault, and not one of rights.
+            ErrorKind::PermissionDenied if !text.contains("Permission denied") => {
+                BpfError::Rights(what)
+            }
+            _ => BpfError::Refused(what, text),
+        }
     }
 }
 
