@@ -1058,8 +1058,7 @@ fn a_cgroup_is_told_of_as_long_as_it_is_there() {
     });
     eventually("it uses its share", || {
         let (loads, _) = reader.loads(5, Duration::from_millis(500));
-        eprintln!("{loads:?}");
-        assert!(loads.run_queue.is_some_and(|queue| queue > 10.0));
+        assert!(loads.run_queue.is_some_and(|queue| queue > 2.0));
         loads.cpu.is_some_and(|cpu| cpu > 0.8)
     });
     // It goes on, and with the same numbers, when the responder is renewed.
