@@ -104,7 +104,7 @@ bench-kernel:
 	@scripts/setup kernel
 	cargo build --profile dist -p evenkeel -p evenkeel-bench $(FEATURES)
 	target/dist/kernel $(KERNEL_PARTS)
-	[ -n "$(KERNEL_PARTS)" ] || [ ! -x target/dist/monitor ] || target/dist/monitor
+	-[ -n "$(KERNEL_PARTS)" ] || target/dist/monitor --csv bench/results/kernel/monitor.csv
 
 FUZZ_SECONDS ?= 60
 fuzz:
