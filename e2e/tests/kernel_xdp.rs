@@ -1074,6 +1074,13 @@ fn a_cgroup_is_told_of_as_long_as_it_is_there() {
     let path = quota.path().to_owned();
     drop(quota);
     assert!(!path.exists());
+    // The kernel takes it off line a little later.
+    eventually("it is gone", || {
+        let bytes = reader.bytes(SHORT, 5);
+        reader.socket.send(&bytes).expect("it is sent");
+        machines.counter(&pin, "gone") > 0
+    });
+    reader.base(0);
     let gone = machines.counter(&pin, "gone");
     let bytes = reader.bytes(SHORT, 5);
     reader.unanswered(&bytes);
