@@ -40,45 +40,43 @@ pub fn open(v6: bool) -> io::Result<UdpSocket> {
     if sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER).is_err() {
         socket.set_recv_buffer_size(BUFFER)?;
     }
-    if set_option(&socket, libc::SO_SNDBUFFORCE, BUFFER as libc::c_int).is_err() {
+    if set_option(
+        &socket,
+        libc::SOL_SOCKET,
+        libc::SO_SNDBUFFORCE,
+        BUFFER as libc::c_int,
+    )
+    .is_err()
+    {
         socket.set_send_buffer_size(BUFFER)?;
     }
-    set_option(&socket, libc::SO_TIMESTAMPNS, 1)?;
+    set_option(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
     if !v6 {
         // Never in fragments, which responders do not answer: and the system then needs no
         // number for each datagram to put them together by.
-        set_probe(&socket)?;
+        set_option(
+            &socket,
+            libc::IPPROTO_IP,
+            libc::IP_MTU_DISCOVER,
+            libc::IP_PMTUDISC_PROBE,
+        )?;
     }
     socket.set_nonblocking(true)?;
     socket.bind(&any.into())?;
     Ok(socket.into())
 }
 
-fn set_probe(socket: &Socket) -> io::Result<()> {
-    let value: libc::c_int = libc::IP_PMTUDISC_PROBE;
+fn set_option(
+    socket: &Socket,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     // SAFETY: the option takes an int, whose address and size these are.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
-            libc::IPPROTO_IP,
-            libc::IP_MTU_DISCOVER,
-            (&raw const value).cast(),
-            size_of_val(&value) as libc::socklen_t,
-        )
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}
-
-fn set_option(socket: &Socket, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
-    // SAFETY: the option takes an int, whose address and size these are.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
+            level,
             option,
             (&raw const value).cast(),
             size_of_val(&value) as libc::socklen_t,
