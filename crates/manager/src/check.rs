@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use evenkeel_core::health::{Change, Limits};
 use evenkeel_core::member::MemberId;
+use evenkeel_limits::{Shortage, files};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -19,9 +20,12 @@ use crate::response::{Head, NotHttp, Seen};
 use crate::state::{Endpoint, GroupEntry};
 use crate::tasks::Tasks;
 
-/// Checks at the same time, so that their sockets stay few. Enough for 256 members that
-/// let every check run into its timeout.
-const CONCURRENT_CHECKS: usize = 256;
+/// A check that could not be made for want of something here is made again after this
+/// time, or the frequency if that is shorter.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// A time limit is counted in pieces of this length, see [`within`].
+const PIECE: Duration = Duration::from_millis(100);
 
 /// Within this time, or the frequency if that is shorter, all members are checked for
 /// the first time, each at a random moment.
@@ -68,7 +72,9 @@ impl Target {
 impl Manager {
     /// Checks all members of groups that have a check.
     pub(crate) async fn check_members(self: &Arc<Self>) {
-        let permits = Arc::new(Semaphore::new(CONCURRENT_CHECKS));
+        // So that their sockets stay few, and clients leave files for them. With files in
+        // plenty, enough for 256 members that let every check run into its timeout.
+        let permits = Arc::new(Semaphore::new(files::Shares::of_process().checks));
         let mut tasks = Tasks::default();
         let mut changes = self.changes();
         loop {
@@ -137,16 +143,45 @@ async fn check_forever(
         let started = tokio::time::Instant::now();
         let result = {
             let _permit = permits.acquire().await;
-            match timeout(check.timeout, check_once(&target)).await {
-                Ok(result) => result,
-                Err(_) => Err(CheckError::Timeout(check.timeout)),
+            match within(check.timeout, check_once(&target)).await {
+                Some(result) => result,
+                None => Err(CheckError::Timeout(check.timeout)),
             }
         };
-        manager.checked(member, check, result);
+        let shortage = result.as_ref().err().and_then(CheckError::shortage);
+        let frequency = match shortage {
+            Some(shortage) => {
+                // It says nothing about the member, which stays as it is.
+                shortage.met("check a member's health");
+                check.frequency.min(RETRY)
+            }
+            None => {
+                manager.checked(member, check, result);
+                check.frequency
+            }
+        };
         // A little earlier or later each time, so that checks do not fall into step.
-        let pause = check.frequency.mul_f32(0.95 + 0.1 * fastrand::f32());
+        let pause = frequency.mul_f32(0.95 + 0.1 * fastrand::f32());
         sleep(pause.saturating_sub(started.elapsed())).await;
     }
+}
+
+/// What `future` answers, unless that takes longer than `limit`.
+///
+/// The limit is the peer's, so time in which this process did not run (it was suspended, or
+/// got no CPU) must not count: it could not have seen what arrived meanwhile. Hence the
+/// limit is counted in pieces, each of which counts as its length however long it took.
+async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+    tokio::pin!(future);
+    let mut left = limit;
+    while !left.is_zero() {
+        let piece = left.min(PIECE);
+        if let Ok(done) = timeout(piece, future.as_mut()).await {
+            return Some(done);
+        }
+        left -= piece;
+    }
+    None
 }
 
 /// Why a check has failed.
@@ -168,6 +203,16 @@ enum CheckError {
     Code(u16),
     #[error("the text was not found in the first {MAX_RESPONSE} bytes of the response")]
     Text,
+}
+
+impl CheckError {
+    /// What has run out here, if that is why there was no check.
+    fn shortage(&self) -> Option<Shortage> {
+        match self {
+            CheckError::Connect(error) | CheckError::Io(error) => Shortage::of(error),
+            _ => None,
+        }
+    }
 }
 
 async fn check_once(target: &Target) -> Result<(), CheckError> {
@@ -406,6 +451,35 @@ mod tests {
             matches!(refused, Err(CheckError::Connect(_))),
             "{refused:?}"
         );
+    }
+
+    #[test]
+    fn s5_a_shortage_here_is_no_failed_check() {
+        let code = io::Error::from_raw_os_error;
+        let (too_many_files, no_port, refused) = (24, 99, 111);
+        let connect = |number| CheckError::Connect(code(number)).shortage();
+        assert_eq!(connect(too_many_files), Some(Shortage::Files));
+        assert_eq!(connect(no_port), Some(Shortage::Ports));
+        assert_eq!(connect(refused), None);
+        assert_eq!(CheckError::Closed.shortage(), None);
+        assert_eq!(CheckError::Timeout(PIECE).shortage(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s5_time_in_which_we_stood_still_is_not_the_members() {
+        // The member answers after 0.9 of its 1 s; in between this process stands still for
+        // an hour.
+        let limit = Duration::from_secs(1);
+        let member = async {
+            sleep(Duration::from_millis(300)).await;
+            tokio::time::advance(Duration::from_secs(3600)).await;
+            for _ in 0..6 {
+                sleep(Duration::from_millis(100)).await;
+            }
+        };
+        assert_eq!(within(limit, member).await, Some(()));
+        let silent = sleep(Duration::from_millis(1001));
+        assert_eq!(within(limit, silent).await, None);
     }
 
     /// A manager with one checked member, which listens at `listener`.

@@ -1,0 +1,184 @@
+//! Open files: how many this process may have, and who gets how many of them.
+//!
+//! Every connection is a file, so clients could take all of them. A part is kept back for
+//! what must work when they do: health checks, load reports, the admin API, and reloads.
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+/// Counts as no limit.
+const UNLIMITED: usize = 1 << 20;
+
+/// Raises the soft limit on open files to the hard one: every client takes a file or two.
+/// Answers how many files the process may open now. Where the limit cannot be raised, the
+/// log says so.
+pub fn raise() -> usize {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        limit.current = limit.maximum;
+        if let Err(error) = setrlimit(Resource::Nofile, limit) {
+            tracing::warn!(%error, "cannot raise the limit on open files");
+        }
+    }
+    most()
+}
+
+/// How many files this process may open.
+pub fn most() -> usize {
+    // No limit is `None`.
+    let files = getrlimit(Resource::Nofile).current;
+    files.map_or(UNLIMITED, |files| {
+        usize::try_from(files).unwrap_or(UNLIMITED)
+    })
+}
+
+/// How the files of a process are shared out. All numbers are files, or connections, which
+/// are one each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares {
+    /// All that the process may open.
+    pub all: usize,
+    /// Connections of the admin API at a time.
+    pub admin: usize,
+    /// Health checks at a time.
+    pub checks: usize,
+    /// Load reports that are fetched at a time, for each way of fetching them.
+    pub reports: usize,
+    /// Connections of clients that negotiate.
+    pub negotiator: usize,
+    /// Connections of CORBA clients, and those to load monitors and members.
+    pub corba: usize,
+    /// Files of pipes that move bulk data. Without them it is copied.
+    pub pipes: usize,
+    /// Connections of the rules: those to clients and those to members together.
+    pub connections: usize,
+}
+
+/// What else takes files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Users {
+    /// Threads that carry the traffic of rules.
+    pub workers: usize,
+    /// Addresses that rules listen on; each worker has a file for each.
+    pub listeners: usize,
+    /// Whether there is a negotiator.
+    pub negotiator: bool,
+    /// Whether there is a CORBA service.
+    pub corba: bool,
+}
+
+/// Files that a process has without any connection: standard streams, logs, event loops,
+/// watches, timers, sockets of agents, and a few to read files and look up names with.
+const OWN: usize = 40;
+
+/// Files that a worker has for itself.
+const WORKER: usize = 4;
+
+impl Shares {
+    /// Shares `all` files out. Rules get what is left, and at least a few: with less than
+    /// about a hundred files there is no reserve.
+    pub fn new(all: usize, users: Users) -> Self {
+        let share = |part: usize, most: usize| (all / part).clamp(4, most);
+        let admin = share(16, 256);
+        let checks = share(16, 256);
+        let reports = share(32, 256);
+        let negotiator = if users.negotiator {
+            share(8, 1 << 16)
+        } else {
+            0
+        };
+        let corba = if users.corba { share(4, 1 << 16) } else { 0 };
+        // Each listener may have accepted a client that waits for its turn; a reload binds
+        // new ones beside the old ones.
+        let listeners = users.workers.saturating_mul(users.listeners);
+        let own = OWN + users.workers.saturating_mul(WORKER) + listeners.saturating_mul(3);
+        // Of the ways to fetch reports not all are used at their limits at once.
+        let kept = own + admin + checks + reports * 2 + negotiator + corba;
+        let left = all.saturating_sub(kept).max(8);
+        let pipes = left / 8;
+        Shares {
+            all,
+            admin,
+            checks,
+            reports,
+            negotiator,
+            corba,
+            pipes,
+            connections: left - pipes,
+        }
+    }
+
+    /// For the process as it is, with one worker and nothing else.
+    pub fn of_process() -> Self {
+        Self::new(
+            most(),
+            Users {
+                workers: 1,
+                ..Users::default()
+            },
+        )
+    }
+
+    /// Clients of rules at a time: each may need a connection to a member.
+    pub fn clients(&self) -> usize {
+        self.connections / 2
+    }
+
+    /// What is kept back from clients.
+    pub fn reserve(&self) -> usize {
+        self.all.saturating_sub(self.connections + self.pipes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn users(workers: usize, listeners: usize) -> Users {
+        Users {
+            workers,
+            listeners,
+            ..Users::default()
+        }
+    }
+
+    #[test]
+    fn s5_clients_leave_a_reserve() {
+        for all in [128, 256, 1024, 4096, 20_000, UNLIMITED] {
+            for users in [
+                users(1, 1),
+                users(2, 4),
+                Users {
+                    negotiator: true,
+                    corba: true,
+                    ..users(1, 1)
+                },
+            ] {
+                let shares = Shares::new(all, users);
+                assert_eq!(
+                    shares.reserve() + shares.connections + shares.pipes,
+                    all,
+                    "{shares:?}"
+                );
+                assert!(
+                    shares.reserve() >= 40 + shares.admin + shares.checks,
+                    "{shares:?}"
+                );
+                assert!(shares.clients() >= 4, "{shares:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn s5_many_files_are_mostly_for_clients() {
+        let shares = Shares::new(20_000, users(2, 2));
+        assert!(shares.clients() > 8_000, "{shares:?}");
+        let shares = Shares::new(256, users(1, 1));
+        assert!(shares.clients() > 50, "{shares:?}");
+    }
+
+    #[test]
+    fn s5_even_a_handful_of_files_serves_somebody() {
+        let shares = Shares::new(16, users(64, 100));
+        assert!(shares.clients() > 0, "{shares:?}");
+    }
+}

@@ -1,0 +1,14 @@
+//! What this process may use, and what happens when there is no more of it: how files are
+//! shared out, which errors mean a shortage here and not a fault of the peer, warnings that
+//! a shortage does not multiply, and a log that never blocks.
+
+pub mod files;
+pub mod log;
+mod shortage;
+mod throttle;
+
+pub use shortage::Shortage;
+pub use throttle::Throttle;
+
+#[doc(hidden)]
+pub use tracing;
