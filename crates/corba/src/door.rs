@@ -1,16 +1,19 @@
 //! The door: each message that clients send goes through here to whom it is for.
 
-use std::net::SocketAddr;
+use std::cell::Cell;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use evenkeel_core::forward::Advice;
 use evenkeel_core::group::Granularity;
-use evenkeel_core::time::Clock;
+use evenkeel_core::time::{Clock, Instant};
 use evenkeel_giop::exception::{Kind, OMG_MINOR, SystemException};
 use evenkeel_giop::message::{Content, GiopError, Message, Request};
 use evenkeel_giop::server::{Out, Service};
+use tracing::warn;
 
 use crate::call::{Call, Outcome};
 use crate::custom::{self, Custom};
@@ -19,6 +22,7 @@ use crate::keys::{Key, Level};
 use crate::locator::{self, Client, Decision};
 use crate::question::Question;
 use crate::relay::{self, Relay};
+use crate::service::raise::too_costly;
 
 /// What carries out the operations of our own objects.
 pub trait Objects: 'static {
@@ -38,7 +42,13 @@ pub struct Counters {
     pub strategies: AtomicU64,
     /// Requests for objects that are not here, or no more.
     pub unknown: AtomicU64,
+    /// Requests that were refused because reading their arguments would have taken more work
+    /// than their bytes may.
+    pub costly: AtomicU64,
 }
+
+/// The least time between two lines of log about requests that were refused.
+const BETWEEN_LINES: Duration = Duration::from_secs(10);
 
 fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
@@ -59,6 +69,8 @@ pub struct Door<O> {
     directory: Arc<Directory>,
     objects: Rc<O>,
     counters: Arc<Counters>,
+    /// When it was last said that a request was refused.
+    said: Rc<Cell<Option<Instant>>>,
 }
 
 impl<O> Door<O> {
@@ -76,6 +88,7 @@ impl<O> Door<O> {
             directory,
             objects,
             counters,
+            said: Rc::default(),
         }
     }
 }
@@ -110,12 +123,14 @@ impl<O: Objects> Service for Door<O> {
                     Some(Key::Manager) => {
                         count(&self.counters.manager);
                         let call = Call::new(&request, &message);
-                        answer_later(self.objects.manager(call), question, out);
+                        let answer = self.objects.manager(call);
+                        self.answer_later(answer, question, visitor.locator.address, out);
                     }
                     Some(Key::Strategy(level)) => {
                         count(&self.counters.strategies);
                         let call = Call::new(&request, &message);
-                        answer_later(self.objects.strategy(level, call), question, out);
+                        let answer = self.objects.strategy(level, call);
+                        self.answer_later(answer, question, visitor.locator.address, out);
                     }
                     key => self.ask_group(key, Some((message, &request)), question, visitor, out),
                 }
@@ -140,6 +155,37 @@ impl<O: Objects> Service for Door<O> {
 }
 
 impl<O: Objects> Door<O> {
+    /// Gives an answer when a call has ended. What has begun is finished even if the client
+    /// goes away.
+    fn answer_later(
+        &self,
+        call: impl Future<Output = Outcome> + 'static,
+        question: Option<Question>,
+        client: IpAddr,
+        out: &Out<'_>,
+    ) {
+        let later = out.later();
+        let (clock, said) = (self.clock, Rc::clone(&self.said));
+        let counters = Arc::clone(&self.counters);
+        tokio::task::spawn_local(async move {
+            let outcome = call.await;
+            if outcome == Outcome::System(too_costly()) {
+                count(&counters.costly);
+                let now = clock.now();
+                if said.get().is_none_or(|at| now.since(at) >= BETWEEN_LINES) {
+                    said.set(Some(now));
+                    warn!(
+                        %client,
+                        "requests are refused whose arguments take more work than their bytes may"
+                    );
+                }
+            }
+            if let Some(question) = question {
+                later.write(|out| question.answer(&outcome, out));
+            }
+        });
+    }
+
     /// Answers what is asked of a group: a Request, or a LocateRequest if there is none.
     #[inline]
     fn ask_group(
@@ -263,22 +309,6 @@ fn ask_custom(
             }
             Err(_) => locator::refuse(&entry, question, out),
         });
-    });
-}
-
-/// Gives an answer when a call has ended. What has begun is finished even if the client goes
-/// away.
-fn answer_later(
-    call: impl Future<Output = Outcome> + 'static,
-    question: Option<Question>,
-    out: &Out<'_>,
-) {
-    let later = out.later();
-    tokio::task::spawn_local(async move {
-        let outcome = call.await;
-        if let Some(question) = question {
-            later.write(|out| question.answer(&outcome, out));
-        }
     });
 }
 

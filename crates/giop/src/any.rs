@@ -11,13 +11,15 @@ use std::str::FromStr;
 use crate::cdr::{CdrError, Endian, Reader, Writer};
 use crate::hex;
 use crate::ior::Ior;
-use crate::typecode::{Kind, Node, Ref, Switch, TypeCode, unalias};
+use crate::typecode::{Kind, Node, Ref, Switch, TypeCode, end_of_aliases, unalias};
 
 /// How deep values (structs, sequences, Anys in Anys) may be nested.
 pub const MAX_DEPTH: usize = 64;
 
 /// How many parts of a value may take no bytes, such as empty structs in a sequence. The
-/// work for the others is bounded by their bytes and [`MAX_DEPTH`].
+/// work for the others is bounded by the bytes of their message ([`STEPS_PER_BYTE`]).
+///
+/// [`STEPS_PER_BYTE`]: crate::cdr::STEPS_PER_BYTE
 pub const MAX_EMPTY: usize = 1024;
 
 /// A type that can be put into an Any: those that IDL describes.
@@ -93,8 +95,8 @@ impl Any {
     /// Reads one. See [`TypeCode::read`] for what a TypeCode may be; of values are
     /// refused those that nest deeper than [`MAX_DEPTH`] or have more than [`MAX_EMPTY`]
     /// empty parts, those that their type does not have (an enum's unknown value, more
-    /// than a bound allows), and value types unless nil, since where they end is known
-    /// only to who knows their class.
+    /// than a bound allows), value types unless nil, since where they end is known only to
+    /// who knows their class, and what takes more work than the message of `reader` may.
     pub fn read(reader: &mut Reader<'_>) -> Result<Any, CdrError> {
         let type_code = TypeCode::read(reader)?;
         let mut walk = Walk::default();
@@ -118,6 +120,8 @@ impl Any {
         self.type_code.write(writer);
         let mut walk = Walk::default();
         let mut reader = self.value();
+        // It was within its message's limit when it came in.
+        reader.set_work(usize::MAX);
         let (nodes, root) = (self.type_code.nodes(), self.type_code.root());
         let walked = walk.value(nodes, root, &mut reader, writer, 0);
         // It was walked in the same way when it came in.
@@ -125,7 +129,8 @@ impl Any {
     }
 }
 
-/// As text: an encapsulation in hexadecimal digits. [`FromStr`] reads it.
+/// As text: an encapsulation in hexadecimal digits. [`FromStr`] reads it, however much work
+/// that is: it was accepted once.
 impl fmt::Display for Any {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut writer = Writer::encapsulation(Endian::NATIVE);
@@ -153,7 +158,9 @@ impl FromStr for Any {
 
     fn from_str(text: &str) -> Result<Self, TextError> {
         let bytes = hex::read(text).map_err(|at| TextError::NoHex { at })?;
-        Ok(Any::read(&mut Reader::of_encapsulation(&bytes)?)?)
+        let mut reader = Reader::of_encapsulation(&bytes)?;
+        reader.set_work(usize::MAX);
+        Ok(Any::read(&mut reader)?)
     }
 }
 
@@ -313,7 +320,9 @@ impl Walk {
                 most: MAX_DEPTH,
             });
         }
-        let node = match unalias(nodes, of) {
+        let (of, aliases) = end_of_aliases(nodes, of);
+        reader.work(1 + aliases, "value in Any")?;
+        let node = match of {
             Some(Ref::Basic(kind)) => return self.basic(kind, reader, writer, depth),
             Some(Ref::Node(node)) => nodes.get(node as usize),
             None => None,
@@ -366,14 +375,7 @@ impl Walk {
             }) => {
                 // An exception's members follow its repository id, as in a reply. omniORB
                 // leaves it out in an Any. It is kept as it came.
-                let mut ahead = reader.clone();
-                let mut has_id = || {
-                    ahead
-                        .read_string_bytes("id")
-                        .is_ok_and(|got| got == id.as_bytes())
-                };
-                if *kind == Kind::Except && !id.is_empty() && has_id() {
-                    *reader = ahead;
+                if *kind == Kind::Except && !id.is_empty() && skip_id(id, reader)? {
                     writer.write_string(id);
                 }
                 for member in members {
@@ -385,6 +387,7 @@ impl Walk {
                 discriminator,
                 default,
                 arms,
+                by_label,
                 ..
             }) => {
                 let Some(switch) = Switch::of(nodes, *discriminator) else {
@@ -392,13 +395,8 @@ impl Walk {
                 };
                 let chosen = switch.read(reader)?;
                 switch.write(chosen, writer);
-                let default = default.map(|default| default as usize);
-                let mut labelled = arms.iter().enumerate();
-                let arm = labelled
-                    .find(|&(index, &(label, _))| Some(index) != default && label == chosen)
-                    .map(|(_, arm)| arm)
-                    .or_else(|| arms.get(default?));
-                match arm {
+                let arm = by_label.get(&chosen).copied().or(*default);
+                match arm.and_then(|arm| arms.get(arm as usize)) {
                     Some((_, arm)) => self.part(nodes, arm.of, reader, writer, depth + 1),
                     None => Ok(()),
                 }
@@ -491,6 +489,23 @@ fn is_packed_decimal(bytes: &[u8], digits: u16) -> bool {
     let sign = halves.next_back();
     let unused = digits.is_multiple_of(2) && halves.next() != Some(0);
     !unused && halves.all(|digit| digit <= 9) && matches!(sign, Some(0xc | 0xd))
+}
+
+/// Skips a string that is `id`, if it stands there.
+fn skip_id(id: &str, reader: &mut Reader<'_>) -> Result<bool, CdrError> {
+    let mut ahead = reader.clone();
+    // Whatever else stands there is looked at no further than its length.
+    if ahead.read_u32().ok() != u32::try_from(id.len() + 1).ok() {
+        return Ok(false);
+    }
+    reader.work(id.len(), "exception in Any")?;
+    ahead.set_work(reader.work_left());
+    let found = ahead.take(id.len() + 1, "id");
+    let is_it = found.is_ok_and(|found| found.split_last() == Some((&0, id.as_bytes())));
+    if is_it {
+        *reader = ahead;
+    }
+    Ok(is_it)
 }
 
 fn reference(reader: &mut Reader<'_>, writer: &mut Writer) -> Result<(), CdrError> {

@@ -64,7 +64,23 @@ pub enum CdrError {
         /// The limit.
         most: usize,
     },
+    /// What its bytes ask for is out of proportion to their number.
+    #[error("{what} at offset {at} takes more work than its message may")]
+    TooCostly {
+        /// What was being read.
+        what: &'static str,
+        /// Where, from the start of the alignment.
+        at: usize,
+    },
 }
+
+/// Steps of work that reading values by their TypeCodes may take for each byte of the whole
+/// message. One of a value or of a TypeCode takes one step, and one more for each alias of
+/// its type. Types in use take up to four; those that nest to the limit take thousands.
+pub const STEPS_PER_BYTE: usize = 8;
+
+/// Steps that even the shortest message may take.
+pub const STEPS_FREE: usize = 4096;
 
 /// Reads CDR. Padding is skipped unread: some ORBs leave garbage there.
 #[derive(Clone, Debug)]
@@ -79,6 +95,8 @@ pub struct Reader<'a> {
     joints: &'a [usize],
     /// What is added to a position for its alignment, in the fragment that is being read.
     shift: usize,
+    /// Steps of work that may still be taken.
+    work: usize,
 }
 
 macro_rules! numbers {
@@ -140,7 +158,35 @@ impl<'a> Reader<'a> {
             minor: 2,
             joints: &[],
             shift: 0,
+            work: STEPS_PER_BYTE
+                .saturating_mul(bytes.len())
+                .saturating_add(STEPS_FREE),
         }
+    }
+
+    /// How many [steps](STEPS_PER_BYTE) of work what is still to be read may take.
+    pub fn work_left(&self) -> usize {
+        self.work
+    }
+
+    /// Takes so many steps of work.
+    #[inline]
+    pub(crate) fn work(&mut self, steps: usize, what: &'static str) -> Result<(), CdrError> {
+        match self.work.checked_sub(steps) {
+            Some(left) => {
+                self.work = left;
+                Ok(())
+            }
+            None => Err(CdrError::TooCostly {
+                what,
+                at: self.position(),
+            }),
+        }
+    }
+
+    /// Has so much work left.
+    pub(crate) fn set_work(&mut self, left: usize) {
+        self.work = left;
     }
 
     /// Reads what stands in a message of GIOP 1.`minor`. Without this it is 1.2, of which

@@ -6,7 +6,8 @@
 //! recursive types need no special case, and a TypeCode that refers to another one many
 //! times is never expanded.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::cdr::{CdrError, Reader, Writer};
@@ -17,8 +18,9 @@ pub const MAX_DEPTH: usize = 64;
 /// How many TypeCodes with parameters one TypeCode may consist of.
 pub const MAX_NODES: usize = 4096;
 
-/// How many pairs of nodes are compared before two TypeCodes are taken for different.
-const MAX_PAIRS: usize = 1 << 16;
+/// How many pairs of nodes, and of what they refer to, are compared before two TypeCodes are
+/// taken for different.
+const MAX_COMPARED: usize = 1 << 20;
 
 /// Instead of a kind: an offset to a TypeCode that was there before follows.
 const INDIRECTION: u32 = 0xffff_ffff;
@@ -147,6 +149,8 @@ pub(crate) enum Node {
         /// Which of the arms is the default; its label says nothing.
         default: Option<u32>,
         arms: Vec<(Label, Member)>,
+        /// Which of the arms has a label. The default has none.
+        by_label: BTreeMap<Label, u32>,
     },
     /// An enum: names of its values.
     Enum {
@@ -207,7 +211,9 @@ impl TypeCode {
         let nodes = decoder.nodes;
         for node in 0..nodes.len() {
             // Only now are all there.
-            if unalias(&nodes, Ref::Node(node as u32)).is_none() {
+            let (end, aliases) = end_of_aliases(&nodes, Ref::Node(node as u32));
+            reader.work(aliases, "TypeCode")?;
+            if end.is_none() {
                 return Err(invalid(reader, "TypeCode", "an endless chain of aliases"));
             }
         }
@@ -351,6 +357,7 @@ impl TypeCode {
     ) -> bool {
         let mut open = vec![(self.root, other.root)];
         let mut seen = HashSet::new();
+        let mut compared = 0;
         while let Some((one, two)) = open.pop() {
             let (one, two) = match (follow(&self.nodes, one), follow(&other.nodes, two)) {
                 (Some(Ref::Basic(one)), Some(Ref::Basic(two))) if one == two => continue,
@@ -364,11 +371,12 @@ impl TypeCode {
             let (Some(one), Some(two)) = nodes else {
                 return false;
             };
-            if seen.len() > MAX_PAIRS || !matching(one, two) {
+            if !matching(one, two) {
                 return false;
             }
             let (one, two) = (one.refs(), two.refs());
-            if one.len() != two.len() {
+            compared += 1 + one.len();
+            if one.len() != two.len() || compared > MAX_COMPARED {
                 return false;
             }
             open.extend(one.into_iter().zip(two));
@@ -405,21 +413,27 @@ impl PartialEq for TypeCode {
 impl Eq for TypeCode {}
 
 /// What is left of `of` without its aliases; `None` if there is no end of them.
-pub(crate) fn unalias(nodes: &[Node], mut of: Ref) -> Option<Ref> {
-    for _ in 0..=MAX_DEPTH {
+pub(crate) fn unalias(nodes: &[Node], of: Ref) -> Option<Ref> {
+    end_of_aliases(nodes, of).0
+}
+
+/// The same, and how many aliases there are.
+pub(crate) fn end_of_aliases(nodes: &[Node], mut of: Ref) -> (Option<Ref>, usize) {
+    for aliases in 0..=MAX_DEPTH {
         match of {
-            Ref::Basic(_) => return Some(of),
-            Ref::Node(node) => match nodes.get(node as usize)? {
-                Node::Wrapped {
+            Ref::Basic(_) => return (Some(of), aliases),
+            Ref::Node(node) => match nodes.get(node as usize) {
+                Some(Node::Wrapped {
                     kind: Kind::Alias,
                     content,
                     ..
-                } => of = *content,
-                _ => return Some(of),
+                }) => of = *content,
+                Some(_) => return (Some(of), aliases),
+                None => return (None, aliases),
             },
         }
     }
-    None
+    (None, MAX_DEPTH)
 }
 
 impl Node {
@@ -505,25 +519,15 @@ impl Node {
             (
                 Node::Union {
                     default: one,
-                    arms: arms_one,
+                    by_label: labels_one,
                     ..
                 },
                 Node::Union {
                     default: two,
-                    arms: arms_two,
+                    by_label: labels_two,
                     ..
                 },
-            ) => {
-                let labels = |arms: &[(Label, Member)]| {
-                    let default = one.map(|default| default as usize);
-                    let labels = arms.iter().enumerate();
-                    labels
-                        .filter(|&(index, _)| Some(index) != default)
-                        .map(|(_, &(label, _))| label)
-                        .collect::<Vec<_>>()
-                };
-                one == two && labels(arms_one) == labels(arms_two)
-            }
+            ) => one == two && labels_one == labels_two,
             (
                 Node::Value {
                     modifier: one,
@@ -708,6 +712,7 @@ impl Decoder {
         base: usize,
         depth: usize,
     ) -> Result<Ref, CdrError> {
+        reader.work(1, "TypeCode")?;
         reader.align(4, "TypeCode")?;
         let start = base + reader.position();
         let kind = reader.read_u32()?;
@@ -751,7 +756,9 @@ impl Decoder {
                 let bytes = reader.read_octets("TypeCode")?;
                 let base = base + reader.position() - bytes.len();
                 let mut inner = Reader::of_encapsulation(bytes)?;
+                inner.set_work(reader.work_left());
                 let node = self.read_parameters(kind, &mut inner, base, depth + 1)?;
+                reader.set_work(inner.work_left());
                 if inner.remaining() > 0 {
                     return Err(invalid(&inner, "TypeCode", "bytes behind its end"));
                 }
@@ -882,17 +889,22 @@ impl Decoder {
             },
         };
         let mut arms = Vec::new();
-        let mut labels = HashSet::new();
-        for index in 0..count {
-            let is_default = default == Some(index as u32);
+        let mut by_label = BTreeMap::new();
+        for index in 0..count as u32 {
+            let is_default = default == Some(index);
             // The default's label is any value, even one that an enum does not have.
             let label = match switch {
                 Switch::Enum(_) if is_default => reader.read_u32()?.into(),
                 Switch::Basic(Kind::Boolean) if is_default => reader.read_u8()?.into(),
                 _ => switch.read(reader)?,
             };
-            if !is_default && !labels.insert(label) {
-                return Err(invalid(reader, "union", "two arms with the same label"));
+            if !is_default {
+                match by_label.entry(label) {
+                    Entry::Vacant(free) => free.insert(index),
+                    Entry::Occupied(_) => {
+                        return Err(invalid(reader, "union", "two arms with the same label"));
+                    }
+                };
             }
             arms.push((label, self.read_member(reader, base, depth)?));
         }
@@ -902,6 +914,7 @@ impl Decoder {
             discriminator,
             default,
             arms,
+            by_label,
         })
     }
 
@@ -988,6 +1001,7 @@ impl Encoder<'_> {
                 discriminator,
                 default,
                 arms,
+                ..
             } => {
                 head(writer, id, name);
                 self.write(*discriminator, writer, base);

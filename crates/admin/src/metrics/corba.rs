@@ -66,6 +66,12 @@ pub(super) fn corba(out: &mut Exposition, corba: &Corba) {
         out.sample(&[("target", target)], read(counter));
     }
     out.family(
+        "evenkeel_corba_refused_total",
+        Type::Counter,
+        "Requests of the load manager and of strategies that were refused unread, by the reason.",
+    );
+    out.sample(&[("reason", "costly")], read(&counters.costly));
+    out.family(
         "evenkeel_corba_relayed_total",
         Type::Counter,
         "What the relay did: requests passed on, sent again, refused, not answered in time.",

@@ -73,6 +73,7 @@ impl Objects for Manager {
                 .write(&mut results);
                 Outcome::Reply(results.into_bytes())
             }
+            "costly" => Outcome::System(too_costly()),
             _ => Outcome::System(SystemException::new(Kind::BadOperation)),
         })
     }
@@ -216,6 +217,9 @@ fn everything_is_answered_by_whom_it_is_for() {
         assert_eq!(reply_status(&bytes).0, ReplyStatus::NoException);
         let bytes = answer(stream, &request(Target::Key(MANAGER), "nonsense", 3)).await;
         assert_eq!(reply_status(&bytes).0, ReplyStatus::SystemException);
+        assert_eq!(house.counters.costly.load(Ordering::Relaxed), 0);
+        answer(stream, &request(Target::Key(MANAGER), "costly", 3)).await;
+        assert_eq!(house.counters.costly.load(Ordering::Relaxed), 1);
         // The group by its key, by its name, and by its profile.
         let named = answer(stream, &request(Target::Key(b"group/g"), "_is_a", 3)).await;
         assert_eq!(reply_status(&named).0, ReplyStatus::LocationForward);
@@ -272,7 +276,7 @@ fn everything_is_answered_by_whom_it_is_for() {
             }
         }
         let totals = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        assert_eq!(totals(&house.counters.manager), 2);
+        assert_eq!(totals(&house.counters.manager), 3);
         assert_eq!(totals(&house.counters.strategies), 1);
         assert_eq!(totals(&house.counters.unknown), 4);
         assert_eq!(house.total(Answer::Forwarded), 4);

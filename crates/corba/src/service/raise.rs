@@ -24,11 +24,20 @@ impl From<Kind> for Raise {
     }
 }
 
-/// Arguments that cannot be read.
+/// Arguments that cannot be read, or that take too much work.
 impl From<CdrError> for Raise {
-    fn from(_: CdrError) -> Self {
-        Kind::Marshal.into()
+    fn from(error: CdrError) -> Self {
+        match error {
+            CdrError::TooCostly { .. } => too_costly().into(),
+            _ => Kind::Marshal.into(),
+        }
     }
+}
+
+/// What is said of arguments that take more work than their bytes may: its minor code tells it
+/// from other limits.
+pub fn too_costly() -> SystemException {
+    SystemException::new(Kind::ImpLimit).minor(1)
 }
 
 impl Raise {

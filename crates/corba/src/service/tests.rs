@@ -11,9 +11,10 @@ use evenkeel_giop::client::{self, Client};
 use evenkeel_giop::exception::{Completion, Kind, SystemException};
 use evenkeel_giop::ior::{IiopProfile, Ior};
 use evenkeel_giop::message::Version;
+use evenkeel_giop::typecode::TypeCode;
 use evenkeel_manager::{AlertSetting, Manager};
 
-use super::{Address, LoadManager, MOST_CALLED, Parts, store};
+use super::{Address, LoadManager, MOST_CALLED, Parts, raise, store};
 use crate::call::{Call, Outcome};
 use crate::directory::Directory;
 use crate::exceptions::UserException;
@@ -399,6 +400,23 @@ fn operations_of(interface: &str) -> Vec<(String, bool)> {
         Some((name.to_owned(), !arguments.starts_with(')')))
     });
     operations.collect()
+}
+
+#[tokio::test]
+async fn s2_arguments_that_take_too_much_work_are_refused() {
+    let lm = start(settings()).await;
+    let mut of = TypeCode::basic(evenkeel_giop::typecode::Kind::Octet);
+    for _ in 0..30 {
+        of = TypeCode::structure("", "", &[("", of)]);
+        of = TypeCode::alias("IDL:S:1.0", "S", &of);
+    }
+    let bomb = |writer: &mut Writer| {
+        TypeCode::sequence(&of).write(writer);
+        writer.write_len(100_000);
+        writer.write_raw(&[1; 100_000]);
+    };
+    let refused = call(&lm, "delete_object", bomb).await;
+    assert_eq!(refused, Outcome::System(raise::too_costly()));
 }
 
 #[tokio::test]

@@ -183,12 +183,15 @@ impl Types<'_, '_> {
         for label in 0..self.dice.roll(most + 1) {
             arms.push((label as i128, self.member(depth + 1)));
         }
-        let default = self.dice.roll(2) as u32;
+        let default = Some(self.dice.roll(2) as u32);
+        let default = default.filter(|&default| (default as usize) < arms.len());
+        let labels = (0..arms.len() as u32).filter(|&arm| Some(arm) != default);
         Node::Union {
             id,
             name,
             discriminator: Ref::Basic(kind),
-            default: Some(default).filter(|&default| (default as usize) < arms.len()),
+            default,
+            by_label: labels.map(|arm| (arm.into(), arm)).collect(),
             arms,
         }
     }
@@ -535,6 +538,79 @@ fn elements_without_bytes_are_counted() {
     writer.write_u32(5000);
     (0..5000).for_each(|_| writer.write_u32(0));
     assert!(read(writer.bytes()).is_ok());
+}
+
+/// Steps of work that reading took, for each byte.
+fn steps_per_byte(bytes: &[u8]) -> f64 {
+    let mut reader = Reader::new(bytes, Endian::Big);
+    let before = reader.work_left();
+    Any::read(&mut reader).unwrap();
+    (before - reader.work_left()) as f64 / bytes.len() as f64
+}
+
+#[test]
+fn s2_unions_with_many_arms_are_read_in_a_step_each() {
+    // With the arms searched one by one these are 7e9 comparisons: minutes.
+    const ARMS: u32 = 87_000;
+    let mut writer = complex(19, |inner| {
+        inner.align(4);
+        let mut union = complex(16, |inner| {
+            inner.write_string("");
+            inner.write_string("");
+            inner.write_u32(5);
+            inner.write_i32(-1);
+            inner.write_u32(ARMS);
+            for label in 0..ARMS {
+                inner.write_u32(label);
+                inner.write_string("");
+                inner.write_u32(10);
+            }
+        });
+        union.align(4);
+        inner.write_raw(union.bytes());
+        inner.write_u32(0);
+    });
+    writer.write_u32(80_000);
+    for value in 0..80_000 {
+        writer.write_u32(ARMS - 1 - value);
+        writer.write_u8(1);
+    }
+    let bytes = writer.into_bytes();
+    assert!(steps_per_byte(&bytes) < 0.5);
+}
+
+#[test]
+fn s2_work_is_bounded_by_the_bytes_of_the_message() {
+    let nested = |depth: usize, len: usize| {
+        let id = |depth: usize| format!("IDL:S{depth}:1.0");
+        let mut of = TypeCode::basic(Kind::Octet);
+        for level in 0..depth {
+            of = TypeCode::structure("", "", &[("", of)]);
+            of = TypeCode::alias(&id(level), "", &of);
+        }
+        let mut writer = Writer::new(Endian::Big);
+        TypeCode::sequence(&of).write(&mut writer);
+        writer.write_len(len);
+        (0..len).for_each(|_| writer.write_u8(1));
+        writer.into_bytes()
+    };
+    // What types in use look like, however much there is of it.
+    assert!(steps_per_byte(&nested(1, 100_000)) < 4.0);
+    refused(&nested(30, 100_000), "takes more work");
+    // Little work is nobody's harm.
+    assert!(read(&nested(30, 50)).is_ok());
+
+    // The limit is that of the message: not of each Any in it.
+    let any = nested(30, 400);
+    let bytes = any.repeat(40);
+    let mut reader = Reader::new(&bytes, Endian::Big);
+    let read = (0..40).map(|_| Any::read(&mut reader)).collect::<Vec<_>>();
+    assert!(read[0].is_ok(), "{:?}", read[0]);
+    assert!(matches!(read[39], Err(CdrError::TooCostly { .. })));
+
+    // What was read once is read again from where it is kept.
+    let any = read[0].clone().unwrap();
+    assert_eq!(any.to_string().parse(), Ok(any));
 }
 
 #[test]
