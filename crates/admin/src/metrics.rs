@@ -401,6 +401,7 @@ fn opinions(out: &mut Exposition, groups: &[GroupStatus]) {
         |opinion| {
             vec![
                 ("down", flag(opinion.down)),
+                ("dead", flag(opinion.dead)),
                 ("drain", flag(opinion.drain)),
                 ("maintenance", flag(opinion.maintenance)),
             ]

@@ -209,7 +209,7 @@ impl MemberView {
         let location = locations
             .iter()
             .find(|location| location.name == member.location);
-        let is_bad = ["down", "reported_down", "ejected", "unresolved"];
+        let is_bad = ["down", "reported_down", "dead", "ejected", "unresolved"];
         MemberView {
             name: member.name.clone(),
             state: match member.reasons.as_slice() {

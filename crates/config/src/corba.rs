@@ -73,7 +73,7 @@ impl Default for Corba {
             pull_interval: secs(5),
             pull_timeout: secs(1),
             alert_retry: secs(1),
-            liveness: None,
+            liveness: Some(secs(2)),
             custom_strategy_timeout: Duration::from_millis(200),
             call_timeout: secs(2),
             relay_timeout: secs(60),
@@ -175,7 +175,9 @@ static CORBA: &[Key<Corba>] = &[
         doc: "How often each member is asked whether it is there (`_non_existent`). One that \
               is not is dropped from its group if the group's membership is \
               infrastructure-controlled, and takes no clients until it is back if it is \
-              application-controlled. One that only sheds load is there. Off by default.",
+              application-controlled. One that only sheds load is there. With more than \
+              2,000 members for each second of it the interval is longer. `false` asks \
+              nobody.",
         example: r#""10s""#,
     },
     Key {
@@ -302,9 +304,16 @@ mod tests {
         assert_eq!(corba.listen, ["127.0.0.1:2809".parse().unwrap()]);
         let state = Path::new("/etc/evenkeel/corba-state.json");
         assert_eq!(corba.state_file.as_deref(), Some(state));
-        assert_eq!((corba.ior_file, corba.liveness), (None, None));
+        assert_eq!((corba.ior_file, corba.liveness), (None, Some(secs(2))));
         assert_eq!(corba.groups.settings.granularity, Granularity::OnDemand);
         assert_eq!(super::super::Config::default().corba, None);
+    }
+
+    #[test]
+    fn members_are_asked_unless_told_otherwise_u5() {
+        let off = config("[corba]\nlisten = \"127.0.0.1:2809\"\nliveness = false");
+        assert_eq!(off.corba.unwrap().liveness, None);
+        assert_eq!(Corba::default().liveness, Some(secs(2)));
     }
 
     #[test]

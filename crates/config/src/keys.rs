@@ -463,7 +463,8 @@ pub(super) static GROUP: &[Key<GroupConfig>] = &[
         field: |group| &mut group.settings.panic_threshold,
         limits: Limits::Number(0.0, 1.0, ""),
         doc: "Share of the members that may be down or ejected. Above it their state is not \
-              believed, and all are used.",
+              believed, and all are used. Members that refuse connections do not count, and \
+              are not used.",
         example: "0.3",
     },
     Key {

@@ -119,8 +119,8 @@ pub fn end_slow_start(slot: &Slot, slow_start: Duration, now: Instant) -> bool {
 ///
 /// `reasons` are the reason bits of each member. A load alert speaks of no one's health
 /// ([`Reason::SOFT`]). Members that are out for a fact
-/// (drained, in maintenance, unresolved) do not count at all: panic cannot bring them
-/// back. With a threshold of 1 a group never panics.
+/// (drained, in maintenance, unresolved, dead) do not count at all: panic cannot bring
+/// them back. With a threshold of 1 a group never panics.
 pub fn panics(reasons: impl IntoIterator<Item = u32>, threshold: f32) -> bool {
     let (mut all, mut out) = (0u32, 0u32);
     for bits in reasons {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn panic_counts_only_opinions() {
+    fn panic_counts_only_opinions_t1() {
         let (up, down, ejected) = (0, Reason::Down as u32, Reason::Ejected as u32);
         let drained = Reason::Draining as u32;
         assert!(!panics([up, down], 0.5), "exactly the share is allowed");
@@ -221,6 +221,12 @@ mod tests {
         let shedding = Reason::Shedding as u32;
         assert!(!panics([shedding, shedding, down, up], 0.5));
         assert!(panics([shedding | down, down, shedding], 0.5));
+        let dead = Reason::Dead as u32;
+        assert!(
+            !panics([up, down | dead, down | dead], 0.5),
+            "who refuses connections is no part of the share"
+        );
+        assert!(panics([up, down | dead, down, down], 0.5));
         assert!(!panics([down, down], 1.0));
         assert!(panics([up, down], 0.0));
     }

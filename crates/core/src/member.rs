@@ -67,11 +67,14 @@ pub enum Reason {
     /// Its location is under a load alert: new traffic goes elsewhere as long as there
     /// is an elsewhere, and what is bound is moved bit by bit.
     Shedding = 1 << 8,
+    /// It certainly does not work now: its address refuses connections, or its server
+    /// says that it is not there. What is bound is moved.
+    Dead = 1 << 9,
 }
 
 impl Reason {
     /// All reasons, in the order in which they are shown.
-    pub const ALL: [Reason; 9] = [
+    pub const ALL: [Reason; 10] = [
         Reason::Maintenance,
         Reason::ReportedMaintenance,
         Reason::Draining,
@@ -79,13 +82,14 @@ impl Reason {
         Reason::Unresolved,
         Reason::Down,
         Reason::ReportedDown,
+        Reason::Dead,
         Reason::Ejected,
         Reason::Shedding,
     ];
 
     /// The reasons that panic mode overrides: opinions about health. An
-    /// administrator's word, or a member's own, and a missing address, are facts that it
-    /// does not.
+    /// administrator's word, or a member's own, a missing address, and one that refuses
+    /// connections, are facts that it does not.
     pub const OVERRIDDEN_BY_PANIC: u32 =
         Reason::Down as u32 | Reason::Ejected as u32 | Reason::ReportedDown as u32;
 
@@ -108,6 +112,7 @@ impl Reason {
             Reason::ReportedDrain => "reported_drain",
             Reason::ReportedMaintenance => "reported_maintenance",
             Reason::Shedding => "shedding",
+            Reason::Dead => "dead",
         }
     }
 }

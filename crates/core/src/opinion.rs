@@ -19,6 +19,8 @@ pub enum Source {
     Agent,
     /// The answer to an agent check.
     AgentCheck,
+    /// The health check: whether the member refuses connections.
+    HealthCheck,
     /// Whether a CORBA object says that it is there.
     Liveness,
     /// The CORBA load manager, of a member that it is about to take away.
@@ -31,6 +33,7 @@ impl Source {
         match self {
             Source::Agent => "agent",
             Source::AgentCheck => "agent_check",
+            Source::HealthCheck => "health_check",
             Source::Liveness => "liveness",
             Source::Membership => "membership",
         }
@@ -42,6 +45,8 @@ impl Source {
 pub struct Opinion {
     /// It does not work ([`Reason::ReportedDown`]).
     pub down: bool,
+    /// It certainly does not work, whatever others think ([`Reason::Dead`]).
+    pub dead: bool,
     /// It wants no new clients ([`Reason::ReportedDrain`]).
     pub drain: bool,
     /// It is being worked on ([`Reason::ReportedMaintenance`]).
@@ -62,11 +67,12 @@ impl Opinion {
     }
 }
 
-/// The words of an agent check: `down`, `drain`, `maint`, or `up`; then the numbers, then
-/// the note.
+/// The words of an agent check: `down`, `drain`, `maint`, or `up`; `dead` before them; then
+/// the numbers, then the note.
 impl fmt::Display for Opinion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = [
+            (self.dead, "dead"),
             (self.down, "down"),
             (self.maintenance, "maint"),
             (self.drain, "drain"),
@@ -143,14 +149,15 @@ impl Opinions {
     /// Makes `slot` say what these opinions come to. Its weight becomes `weight`, which is
     /// the administrator's or else the file's, times the lowest factor that is reported.
     ///
-    /// A member that was down or in maintenance by report starts slowly when it is no
-    /// longer, from `now`. One that was drained does not: it went on working.
+    /// A member that was dead, or down or in maintenance by report, starts slowly when it
+    /// is no longer, from `now`. One that was drained does not: it went on working.
     pub fn publish(&self, slot: &Slot, weight: Weight, now: Instant) -> Published {
         let any = |says: fn(&Opinion) -> bool| self.0.iter().any(|held| says(&held.opinion));
         let (down, drain) = (any(|o| o.down), any(Opinion::drains));
-        let maintenance = any(|o| o.maintenance);
+        let (maintenance, dead) = (any(|o| o.maintenance), any(|o| o.dead));
         let mut published = Published::default();
         for (reason, holds, is_slow) in [
+            (Reason::Dead, dead, true),
             (Reason::ReportedDown, down, true),
             (Reason::ReportedDrain, drain, false),
             (Reason::ReportedMaintenance, maintenance, true),
@@ -264,12 +271,13 @@ mod tests {
     }
 
     fn any_opinion() -> impl Strategy<Value = Opinion> {
-        let flags = any::<[bool; 3]>();
+        let flags = any::<[bool; 4]>();
         let weight = proptest::option::of(0.0f64..=1000.0);
         (flags, weight, any::<u8>()).prop_map(|(flags, weight, limit)| Opinion {
             down: flags[0],
             drain: flags[1],
             maintenance: flags[2],
+            dead: flags[3],
             weight: weight.map(|weight| Weight::new(weight).unwrap()),
             max_connections: NonZeroU32::new(limit.into()),
             note: None,
@@ -301,6 +309,7 @@ mod tests {
 
                 let says = |what: fn(&Opinion) -> bool| said.iter().flatten().any(what);
                 prop_assert_eq!(slot.has(Reason::ReportedDown), says(|o| o.down));
+                prop_assert_eq!(slot.has(Reason::Dead), says(|o| o.dead));
                 prop_assert_eq!(slot.has(Reason::ReportedMaintenance), says(|o| o.maintenance));
                 prop_assert_eq!(slot.has(Reason::ReportedDrain), says(|o| {
                     o.drain || o.weight == Weight::new(0.0).ok()

@@ -153,6 +153,8 @@ pub enum CallError {
         address: String,
         /// What went wrong there.
         error: String,
+        /// Whether all addresses refused the connection: nobody listens there.
+        refused: bool,
     },
     /// The connection broke; the call may have been carried out.
     #[error("lost the connection to {address}: {error}")]
@@ -304,6 +306,7 @@ impl Client {
         reply: bool,
     ) -> Result<Option<Attempt>, CallError> {
         let mut failed = CallError::NoAddress;
+        let mut all_refused = true;
         for way in ways(target) {
             let mut outgoing = Outgoing {
                 operation: call.operation,
@@ -328,7 +331,18 @@ impl Client {
                 result = self.try_way(&way, &outgoing).await;
             }
             match result {
-                Err(error @ CallError::Unreachable { .. }) => failed = error,
+                Err(CallError::Unreachable {
+                    address,
+                    error,
+                    refused,
+                }) => {
+                    all_refused &= refused;
+                    failed = CallError::Unreachable {
+                        address,
+                        error,
+                        refused: all_refused,
+                    };
+                }
                 result => return result,
             }
         }
@@ -361,6 +375,7 @@ impl Client {
         Err(CallError::Unreachable {
             address: name(),
             error: failed,
+            refused: false,
         })
     }
 
@@ -384,6 +399,7 @@ impl Client {
         let stream = connected.map_err(|error| CallError::Unreachable {
             address: format!("{host}:{port}"),
             error: error.to_string(),
+            refused: error.kind() == std::io::ErrorKind::ConnectionRefused,
         })?;
         let connection = Connection::start(stream, *version, &self.shared.settings);
         *place = Some(Arc::clone(&connection));

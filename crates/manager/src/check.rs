@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use evenkeel_core::health::{Change, Limits};
 use evenkeel_core::member::MemberId;
+use evenkeel_core::opinion::{Opinion, Source};
 use evenkeel_limits::{Shortage, files};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -20,8 +21,8 @@ use crate::response::{Head, NotHttp, Seen};
 use crate::state::{Endpoint, GroupEntry};
 use crate::tasks::Tasks;
 
-/// A check that could not be made for want of something here is made again after this
-/// time, or the frequency if that is shorter.
+/// A check that could not be made for want of something here, or that found a member dead,
+/// is made again after this time, or the frequency if that is shorter.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// A time limit is counted in pieces of this length, see [`within`].
@@ -89,11 +90,18 @@ impl Manager {
     }
 
     /// A check of `member` is over.
-    fn checked(&self, member: MemberId, check: &HealthCheck, result: Result<(), CheckError>) {
+    ///
+    /// Answers whether the member is dead: down, and refusing connections.
+    fn checked(
+        &self,
+        member: MemberId,
+        check: &HealthCheck,
+        result: Result<(), CheckError>,
+    ) -> bool {
         let now = self.clock().now();
         let mut owned = self.lock();
         let Some((handle, endpoint)) = owned.state.endpoint_mut(member) else {
-            return;
+            return false;
         };
         let group = handle.current.load();
         let group = group.name();
@@ -101,6 +109,8 @@ impl Manager {
             fall: check.fall,
             rise: check.rise,
         };
+        let own_port = check.port.is_none_or(|port| port == endpoint.port);
+        let refused = own_port && result.as_ref().is_err_and(CheckError::is_refused);
         let slot = &endpoint.member.slot;
         let member = &endpoint.member.name;
         match endpoint.health.observe(result.is_ok(), limits, slot, now) {
@@ -114,10 +124,24 @@ impl Manager {
             }
             None => {}
         }
+        // Nobody listens where clients would be sent: no matter of opinion, and panic must
+        // not override it. Any other answer is.
+        let dead = refused && endpoint.health.is_down();
+        if dead != endpoint.opinions.of(Source::HealthCheck).is_some() {
+            let opinion = dead.then(|| Opinion {
+                dead,
+                ..Opinion::default()
+            });
+            endpoint.opinions.set(Source::HealthCheck, opinion, now);
+            if endpoint.opinions.publish(slot, endpoint.weight, now).room {
+                handle.room.notify_waiters();
+            }
+        }
         endpoint.checked = Some(Checked {
             at: now,
             error: result.err().map(|error| error.to_string().into()),
         });
+        dead
     }
 }
 
@@ -155,10 +179,9 @@ async fn check_forever(
                 shortage.met("check a member's health");
                 check.frequency.min(RETRY)
             }
-            None => {
-                manager.checked(member, check, result);
-                check.frequency
-            }
+            // Panic does not bring back who is dead, so it is found out soon when it is.
+            None if manager.checked(member, check, result) => check.frequency.min(RETRY),
+            None => check.frequency,
         };
         // A little earlier or later each time, so that checks do not fall into step.
         let pause = frequency.mul_f32(0.95 + 0.1 * fastrand::f32());
@@ -212,6 +235,11 @@ impl CheckError {
             CheckError::Connect(error) | CheckError::Io(error) => Shortage::of(error),
             _ => None,
         }
+    }
+
+    /// Whether nobody listens.
+    fn is_refused(&self) -> bool {
+        matches!(self, CheckError::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 }
 
@@ -554,6 +582,44 @@ mod tests {
         // A late result of a member that is gone is nobody's.
         manager.apply(Config::default()).await.unwrap();
         manager.checked(id, &check, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn who_refuses_connections_is_dead_even_in_panic_t1() {
+        let (listener, _) = target(HealthCheckKind::Tcp).await;
+        let manager = manager(&listener, HealthCheckKind::Tcp).await;
+        let id = manager.groups().remove(0).members()[0].id;
+        let check = |port| HealthCheck {
+            fall: 1,
+            rise: 2,
+            port,
+            ..HealthCheck::new(HealthCheckKind::Tcp)
+        };
+        let refused = || Err(CheckError::Connect(io::ErrorKind::ConnectionRefused.into()));
+        let may_be_picked = || {
+            manager.round_now();
+            member(&manager).effective_weight > 0.0
+        };
+        // Another port may be refused for reasons of its own, and a timeout is an opinion:
+        // nobody else could take the traffic, so it is not believed.
+        manager.checked(id, &check(Some(1)), refused());
+        assert_eq!(member(&manager).reasons, ["down"]);
+        assert!(may_be_picked());
+        assert!(manager.checked(id, &check(None), refused()));
+        assert_eq!(member(&manager).reasons, ["down", "dead"]);
+        assert!(!may_be_picked());
+        // A reload knows it, too.
+        manager.apply(manager.config()).await.unwrap();
+        assert!(!may_be_picked());
+        // As soon as it accepts a connection it may be tried, before it counts as up.
+        assert!(!manager.checked(id, &check(None), Ok(())));
+        assert_eq!(member(&manager).reasons, ["down"]);
+        assert!(may_be_picked());
+        assert!(manager.checked(id, &check(None), refused()));
+        let mut config = manager.config();
+        config.groups[0].health_check = None;
+        manager.apply(config).await.unwrap();
+        assert!(member(&manager).reasons.is_empty());
     }
 
     #[test]

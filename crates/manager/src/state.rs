@@ -171,7 +171,11 @@ pub(crate) fn endpoint_of(name: &str) -> Option<&str> {
 
 /// Whether the group asks that source at all. Agents come by themselves.
 fn is_asked(config: &GroupConfig, source: Source) -> bool {
-    source != Source::AgentCheck || config.agent_check.is_some()
+    match source {
+        Source::AgentCheck => config.agent_check.is_some(),
+        Source::HealthCheck => config.health_check.is_some(),
+        Source::Agent | Source::Liveness | Source::Membership => true,
+    }
 }
 
 type Locations = HashMap<Arc<str>, Arc<Location>>;

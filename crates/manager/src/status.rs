@@ -224,6 +224,8 @@ pub struct OpinionStatus {
     pub age_seconds: f64,
     /// It does not work.
     pub down: bool,
+    /// It certainly does not work: it refuses connections, or is not there.
+    pub dead: bool,
     /// It wants no new clients.
     pub drain: bool,
     /// It is being worked on.
@@ -243,6 +245,7 @@ impl OpinionStatus {
             source: held.source.name().into(),
             age_seconds: now.since(held.at).as_secs_f64(),
             down: opinion.down,
+            dead: opinion.dead,
             drain: opinion.drain,
             maintenance: opinion.maintenance,
             weight: opinion.weight.map(Weight::get),

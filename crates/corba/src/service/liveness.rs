@@ -2,7 +2,8 @@
 //!
 //! A member that sheds its load answers TRANSIENT or sends the question on: it is there.
 //! One is gone when it says so, when its server does not know it (OBJECT_NOT_EXIST), or
-//! when nobody answers several times in a row.
+//! when its address refuses connections: that is certain, and no panic overrides it. It is
+//! also taken for gone when nobody answers several times in a row.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -28,23 +29,55 @@ const AT_ONCE: usize = 256;
 /// How often it is looked whether members are to be asked at all.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// Time between questions to members that are gone, if the interval is not shorter.
+const GONE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Most members that are asked in a second, on average: with more of them the interval is
+/// longer than the settings say.
+const MOST_ASKED: u32 = 2000;
+
 /// What an answer, or none, says about a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sign {
     /// It is there.
     Alive,
-    /// It is not, for sure.
+    /// It is not, for sure: it says so, its server does not know it, or there is no server.
     Gone,
     /// Nobody answers.
     Silent,
 }
 
-/// What is known of a member: its failures in a row, and its reference if it was said to
-/// be down.
+/// What is known of a member.
 #[derive(Clone, Debug, Default)]
 struct Known {
+    /// Questions in a row to which nobody answered.
     failures: u32,
-    down: Option<Arc<Reference>>,
+    /// What was said of it, with the reference that was asked.
+    said: Option<(Verdict, Arc<Reference>)>,
+}
+
+/// What is said of a member that is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Nobody answers.
+    Silent,
+    /// It is certain.
+    Dead,
+}
+
+impl Known {
+    /// What is to be said after another answer, or none.
+    fn judge(&mut self, sign: Sign) -> Option<Verdict> {
+        self.failures = match sign {
+            Sign::Alive => 0,
+            Sign::Gone => FAILURES,
+            Sign::Silent => self.failures.saturating_add(1),
+        };
+        match sign {
+            Sign::Gone => Some(Verdict::Dead),
+            _ => (self.failures >= FAILURES).then_some(Verdict::Silent),
+        }
+    }
 }
 
 /// A member: the group's id and the location.
@@ -56,6 +89,8 @@ pub(super) type Gone = Mutex<HashMap<Who, Arc<Reference>>>;
 /// Asks members at the interval of the settings, as long as the load manager is there.
 pub(super) async fn watch(load_manager: Weak<LoadManager>) {
     let mut known: HashMap<Who, Known> = HashMap::new();
+    // When everybody was asked last.
+    let mut asked: Option<Instant> = None;
     loop {
         let next = {
             let Some(this) = load_manager.upgrade() else {
@@ -63,17 +98,26 @@ pub(super) async fn watch(load_manager: Weak<LoadManager>) {
             };
             let started = Instant::now();
             match this.settings().liveness {
-                Some(interval) => {
-                    this.ask_all(interval, &mut known).await;
-                    started + interval
+                Some(wanted) => {
+                    let interval = stretched(wanted, known.len());
+                    let all = asked.is_none_or(|last| last + interval <= started);
+                    if all {
+                        asked = Some(started);
+                    }
+                    this.ask(wanted, all, &mut known).await;
+                    let gone = known.values().any(|of| of.said.is_some());
+                    let soon = started + GONE_INTERVAL.min(interval);
+                    let next = asked.map_or(soon, |last| last + interval);
+                    if gone { next.min(soon) } else { next }
                 }
                 None => {
                     // Nobody would find out that they are back.
                     for (who, of) in known.drain() {
-                        if let Some(reference) = of.down {
-                            this.tell(&who, &reference, false);
+                        if let Some((_, reference)) = of.said {
+                            this.tell(&who, &reference, None);
                         }
                     }
+                    asked = None;
                     started + IDLE
                 }
             }
@@ -82,56 +126,58 @@ pub(super) async fn watch(load_manager: Weak<LoadManager>) {
     }
 }
 
+/// The interval for so many members.
+fn stretched(interval: Duration, members: usize) -> Duration {
+    let members = u32::try_from(members).unwrap_or(u32::MAX);
+    interval.max(Duration::from_secs(1) * (members / MOST_ASKED))
+}
+
 impl LoadManager {
-    /// Asks each member once.
-    async fn ask_all(self: &Arc<Self>, interval: Duration, known: &mut HashMap<Who, Known>) {
+    /// Asks each member once: `all` of them, or those that are gone.
+    async fn ask(self: &Arc<Self>, interval: Duration, all: bool, known: &mut HashMap<Who, Known>) {
         let state = self.state();
         let timeout = interval.min(self.settings().call_timeout);
         let permits = Arc::new(Semaphore::new(AT_ONCE));
         let mut asking = JoinSet::new();
+        let mut before = std::mem::take(known);
         for (&id, group) in &state.groups {
             for member in &group.members {
+                let who = (id, member.location.clone());
+                let mut of = before.remove(&who).unwrap_or_default();
+                let reference = Arc::clone(&member.reference);
+                // Another object has come in its place.
+                if let Some((_, old)) = of.said.take_if(|(_, old)| !Arc::ptr_eq(old, &reference)) {
+                    self.tell(&who, &old, None);
+                    of = Known::default();
+                }
+                if !all && of.said.is_none() {
+                    known.insert(who, of);
+                    continue;
+                }
                 let (permits, client) = (Arc::clone(&permits), self.client().clone());
-                let (at, reference) = (member.location.clone(), Arc::clone(&member.reference));
                 asking.spawn(async move {
                     let _permit = permits.acquire_owned().await;
                     let sign = ask(&client, &reference, timeout).await;
-                    ((id, at), reference, sign)
+                    (who, of, reference, sign)
                 });
             }
         }
-        let mut before = std::mem::take(known);
-        while let Some(asked) = asking.join_next().await {
-            let Ok((who, reference, sign)) = asked else {
-                continue;
-            };
-            let mut of = before.remove(&who).unwrap_or_default();
-            // Another object has come in its place.
-            if of
-                .down
-                .as_ref()
-                .is_some_and(|down| !Arc::ptr_eq(down, &reference))
-            {
-                self.tell(&who, &reference, false);
-                of = Known::default();
-            }
-            of.failures = match sign {
-                Sign::Alive => 0,
-                Sign::Gone => FAILURES,
-                Sign::Silent => of.failures.saturating_add(1),
-            };
-            let gone = of.failures >= FAILURES;
-            if gone != of.down.is_some() {
-                self.tell(&who, &reference, gone);
-                of.down = gone.then_some(reference);
-            }
-            known.insert(who, of);
-        }
         // They are members no more.
         for (who, of) in before {
-            if let Some(reference) = of.down {
-                self.tell(&who, &reference, false);
+            if let Some((_, reference)) = of.said {
+                self.tell(&who, &reference, None);
             }
+        }
+        while let Some(asked) = asking.join_next().await {
+            let Ok((who, mut of, reference, sign)) = asked else {
+                continue;
+            };
+            let verdict = of.judge(sign);
+            if verdict != of.said.as_ref().map(|(said, _)| *said) {
+                self.tell(&who, &reference, verdict);
+                of.said = verdict.map(|verdict| (verdict, reference));
+            }
+            known.insert(who, of);
         }
     }
 
@@ -144,15 +190,16 @@ impl LoadManager {
 
     /// Says whether a member is down: to Evenkeel's manager, and to who looks after groups
     /// whose members the load manager makes.
-    fn tell(&self, who: &Who, reference: &Arc<Reference>, down: bool) {
+    fn tell(&self, who: &Who, reference: &Arc<Reference>, verdict: Option<Verdict>) {
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
-        match down {
-            true => gone.insert(who.clone(), Arc::clone(reference)),
-            false => gone.remove(who),
+        match verdict {
+            Some(_) => gone.insert(who.clone(), Arc::clone(reference)),
+            None => gone.remove(who),
         };
         drop(gone);
-        let opinion = down.then(|| Opinion {
+        let opinion = verdict.map(|verdict| Opinion {
             down: true,
+            dead: verdict == Verdict::Dead,
             ..Opinion::default()
         });
         self.say(who.0, &who.1, Source::Liveness, opinion.as_ref());
@@ -181,6 +228,7 @@ fn sign_of(error: &CallError) -> Sign {
         CallError::User { .. } | CallError::Forward(_) | CallError::TooManyForwards(_) => {
             Sign::Alive
         }
+        CallError::Unreachable { refused: true, .. } => Sign::Gone,
         CallError::NoAddress
         | CallError::Unreachable { .. }
         | CallError::Lost { .. }
@@ -203,5 +251,33 @@ mod tests {
         assert_eq!(sign_of(&CallError::Forward(Box::default())), Sign::Alive);
         assert_eq!(sign_of(&CallError::Timeout), Sign::Silent);
         assert_eq!(sign_of(&CallError::NoAddress), Sign::Silent);
+    }
+
+    #[test]
+    fn one_refused_connection_is_enough_t10() {
+        let unreachable = |refused| {
+            sign_of(&CallError::Unreachable {
+                address: "h:1".into(),
+                error: "no".into(),
+                refused,
+            })
+        };
+        let mut of = Known::default();
+        assert_eq!(of.judge(unreachable(true)), Some(Verdict::Dead));
+        assert_eq!(of.judge(Sign::Alive), None);
+        // Silence may be a lost packet, or a server that is busy.
+        assert_eq!(of.judge(unreachable(false)), None);
+        assert_eq!(of.judge(Sign::Silent), None);
+        assert_eq!(of.judge(Sign::Silent), Some(Verdict::Silent));
+        assert_eq!(of.judge(unreachable(true)), Some(Verdict::Dead));
+        assert_eq!(of.judge(Sign::Silent), Some(Verdict::Silent));
+    }
+
+    #[test]
+    fn very_many_members_are_asked_less_often() {
+        let two = Duration::from_secs(2);
+        assert_eq!(stretched(two, 100), two);
+        assert_eq!(stretched(two, 100_000), Duration::from_secs(50));
+        assert_eq!(stretched(two, usize::MAX).as_secs(), 2_147_483);
     }
 }

@@ -51,6 +51,7 @@ pub(crate) async fn start(settings: Settings) -> Arc<LoadManager> {
 pub(crate) fn settings() -> Settings {
     Settings {
         state_file: None,
+        liveness: None,
         ..Settings::default()
     }
 }

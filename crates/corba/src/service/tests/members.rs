@@ -180,7 +180,7 @@ async fn a_member_of_the_application_that_is_gone_is_down_until_it_is_back() {
     let down = |place: &str| {
         let members = only_group(&lm).members;
         let member = members.into_iter().find(|m| m.name == place).unwrap();
-        member.reasons == ["reported_down"] && member.opinions[0].source == "liveness"
+        member.reasons == ["reported_down", "dead"] && member.opinions[0].source == "liveness"
     };
     peer.doings()
         .raises
@@ -198,6 +198,53 @@ async fn a_member_of_the_application_that_is_gone_is_down_until_it_is_back() {
         !down("a") && !down("b")
     })
     .await;
+}
+
+/// Of three members two refuse connections: nobody is sent there, although more are down
+/// than the panic threshold allows.
+#[tokio::test]
+async fn nobody_is_sent_to_who_refuses_connections_t1() {
+    let lm = start(Settings {
+        liveness: Some(Duration::from_millis(10)),
+        ..settings()
+    })
+    .await;
+    let (group, _) = group(&lm).await;
+    let peers = [Peer::start(), Peer::start(), Peer::start()];
+    for (peer, place) in peers.iter().zip(["a", "b", "c"]) {
+        let member = peer.object(TYPE, place);
+        result::<Ior>(call(&lm, "add_member", args!(group, at(place), member)).await);
+    }
+    let control = tokio::spawn(Arc::clone(lm.manager()).run());
+    let [a, b, c] = peers;
+    drop((b, c));
+    let down = || {
+        let members = only_group(&lm).members.into_iter();
+        members
+            .filter(|m| m.reasons.iter().any(|r| r == "reported_down"))
+            .count()
+    };
+    eventually("two are down", || down() == 2).await;
+    // The control loop, which decides on panic, has its turns meanwhile.
+    for _ in 0..4 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!only_group(&lm).panic);
+    }
+    let book = lm.directory().load();
+    let entry = book.groups().next().unwrap();
+    let chosen = |seed| {
+        let group = entry.handle.current.load();
+        let request = evenkeel_core::group::Request::at(lm.manager().clock().now());
+        let index = group
+            .choose(&request, &mut fastrand::Rng::with_seed(seed))
+            .unwrap();
+        group.members()[index].name.to_string()
+    };
+    for client in 0..12 {
+        assert_eq!(chosen(client), "a");
+    }
+    drop(a);
+    control.abort();
 }
 
 #[tokio::test]
