@@ -306,7 +306,7 @@ fn loads_are_taken_whole_or_not_at_all() {
     let locations: Vec<LocationStatus> = client.get(&["v1", "locations"], &[]).unwrap();
     let loads = locations[0].loads.iter();
     let loads: Vec<_> = loads.map(|load| (load.id.as_str(), load.value)).collect();
-    assert_eq!(loads, [("77", 3.0), ("cpu", 0.5)]);
+    assert_eq!(loads, [("cpu", 0.5), ("77", 3.0)]);
 }
 
 #[test]

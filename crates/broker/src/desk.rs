@@ -32,7 +32,7 @@ use tracing::{error, warn};
 
 use crate::protocol::directory::Directory;
 use crate::protocol::keys::Keys;
-use crate::protocol::server::{Broker, Peer, Settings, Verdict};
+use crate::protocol::server::{Broker, Peer, Settings, Untaken, Verdict};
 use crate::protocol::wire::{MAX_DATAGRAM, ServerState};
 use crate::status::{AgentStatus, BrokerStatus};
 
@@ -488,7 +488,15 @@ impl Refused {
             }
         }
         if !news.is_empty() {
-            warn!("datagrams at the broker were refused: {}", news.join(", "));
+            let untaken = broker.counters().untaken;
+            let untaken = untaken.map_or(String::new(), |Untaken { location, load, .. }| {
+                format!("; the last load that was not taken is {load} of location {location:?}")
+            });
+            warn!(
+                "datagrams at the broker were refused, or a load in them (load, \
+                 too_many_loads): {}{untaken}",
+                news.join(", ")
+            );
             self.next = Some(now.after(TELL));
             self.counts = counts;
         } else {

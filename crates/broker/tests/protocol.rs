@@ -15,8 +15,9 @@ use evenkeel_broker::protocol::server::{Broker, Datagram, Peer, Settings, Verdic
 use evenkeel_broker::protocol::wire::{
     self, Body, Cookie, Header, Invalid, MAX_DATAGRAM, Registration, Server, ServerState, Update,
 };
+use evenkeel_config::Monitor;
 use evenkeel_core::group::{Group, GroupSettings};
-use evenkeel_core::load::{LoadId, LoadValue, Location};
+use evenkeel_core::load::{LoadId, LoadValue, Location, UNNAMED_LOADS};
 use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
 use evenkeel_core::strategy::{Values, default_kind};
 use evenkeel_core::time::Instant;
@@ -543,18 +544,10 @@ fn what_is_wrong_is_counted_by_its_cause_and_changes_nothing() {
         invalid(Invalid::Malformed),
         None,
     );
-    for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.1, 1.1e12] {
-        let loads = vec![(LoadId::DISK, 0.1), (LoadId::CPU, value)];
-        add(
-            seal(header, &Body::Update(update(loads))),
-            Verdict::Load,
-            None,
-        );
-    }
-    let many = (100..116).map(|id| (LoadId(id), 0.1)).collect();
+    let many = (100..100 + wire::MAX_LOADS as u32 + 1).map(|id| (LoadId(id), 0.1));
     add(
-        seal(header, &Body::Update(update(many))),
-        Verdict::TooManyLoads,
+        seal(header, &Body::Update(update(many.collect()))),
+        invalid(Invalid::Malformed),
         None,
     );
     let unknown = Header {
@@ -603,6 +596,80 @@ fn what_is_wrong_is_counted_by_its_cause_and_changes_nothing() {
     }
     // The good one still is one.
     assert_eq!(broker.receive(peer(0), &good, at(500)).0, Verdict::Updated);
+}
+
+#[test]
+fn s4_a_load_that_is_not_taken_costs_a_report_nothing_else() {
+    let bad = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.1, 1.1e12];
+    let bad = bad.map(|value| (LoadId::DISK, value, Verdict::Load));
+    let full = (LoadId(99), 0.1, Verdict::TooManyLoads);
+    for (id, value, verdict) in bad.into_iter().chain([full]) {
+        let (mut broker, site, mut session) = registered();
+        let one = LoadValue::new(1.0).unwrap();
+        for id in 100..100 + UNNAMED_LOADS as u32 {
+            site.locations[0].report(LoadId(id), one, at(400)).unwrap();
+        }
+        let header = next_header(&mut session, at(500));
+        let loads = vec![(LoadId::CPU, 0.25), (id, value), (LoadId::MEMORY, 0.75)];
+        let down = Update {
+            servers: vec![ServerState::Down, ServerState::Up],
+            ..update(loads)
+        };
+        let datagram = seal(header, &Body::Update(down));
+        assert_eq!(broker.receive(peer(0), &datagram, at(500)).0, verdict);
+        let load = |id| {
+            let load = site.locations[0].load(id, at(500));
+            load.map(|load| load.value.get())
+        };
+        assert_eq!(load(LoadId::CPU), Some(0.25));
+        assert_eq!(load(LoadId::MEMORY), Some(0.75));
+        assert_eq!(load(id), None);
+        let agent = broker.agents().next().unwrap();
+        let states: Vec<_> = agent.servers().map(|server| server.state).collect();
+        assert_eq!(states, [ServerState::Down, ServerState::Up]);
+        assert_eq!(agent.sequence, header.sequence, "it was heard");
+        let counters = broker.counters();
+        let count = counters.received().find(|(known, _)| *known == verdict);
+        assert_eq!(count, Some((verdict, 1)));
+        let untaken = counters.untaken.unwrap();
+        assert_eq!(
+            (&*untaken.location, untaken.load),
+            (&**site.locations[0].name(), id)
+        );
+    }
+}
+
+/// An agent with instrumented servers, pressures and ports beside a kernel monitor: all that
+/// there is to report at one location.
+#[test]
+fn s4_agent_and_monitor_report_all_they_know_of_one_location() {
+    let (mut broker, site, mut session) = registered();
+    let one = LoadValue::new(1.0).unwrap();
+    let location = &site.locations[0];
+    let kernel = Monitor::loads().map(|id| (id, one));
+    location.observe(kernel, at(400)).unwrap();
+    let host = [0, 1, 2, 3, 21, 22, 23, 24];
+    let servers = [4, 16, 17, 18, 19, 20];
+    let agent: Vec<_> = host
+        .into_iter()
+        .chain(servers)
+        .map(|id| (LoadId(id), one))
+        .collect();
+    assert_eq!(agent.len(), 14);
+    session.update(&agent, &[ServerState::Down], at(500));
+    speak(&mut session, peer(0), &mut broker, at(500));
+    assert_eq!(session.state(), State::Registered);
+    let counters = broker.counters();
+    assert!(
+        counters
+            .received()
+            .all(|(verdict, count)| count == 0 || !matches!(verdict, Verdict::TooManyLoads))
+    );
+    for (id, _) in agent.into_iter().chain(kernel) {
+        assert!(location.load(id, at(500)).is_some(), "{id}");
+    }
+    let agent = broker.agents().next().unwrap();
+    assert_eq!(agent.servers().next().unwrap().state, ServerState::Down);
 }
 
 /// A whole conversation: registration, reports, an alert, the end, a new beginning.

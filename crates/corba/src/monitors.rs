@@ -210,7 +210,10 @@ impl Asker {
         // It is held as long as the monitor is registered.
         if let Some(location) = manager.location(&self.location) {
             let now = manager.clock().now();
-            location.report_all(&loads, now).map_err(Refused::from)?;
+            // All for which there is room: nobody at the other end could do better.
+            if location.report_each(&loads, now) > 0 {
+                return Err(Refused::from(TooManyLoads).into());
+            }
         }
         Ok(())
     }

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
+
 use crate::time::{Horizon, Instant, millis, millis_since};
 
 /// Which quantity a load value measures.
@@ -82,6 +84,13 @@ const NAMES: [(LoadId, &str); 18] = [
 ];
 
 impl LoadId {
+    /// Whether it has a name, and so a place of its own at each location. Of the others a
+    /// location keeps [`UNNAMED_LOADS`].
+    #[inline]
+    pub const fn is_named(self) -> bool {
+        matches!(self.0, 0..=4 | 16..=28)
+    }
+
     /// Whether it is a utilisation: a share, 1 when all is in use.
     pub const fn is_utilization(self) -> bool {
         matches!(
@@ -176,8 +185,21 @@ pub struct Load {
     pub at: Instant,
 }
 
-/// How many different loads a location keeps. A report of one id more is refused.
-pub const LOADS_PER_LOCATION: usize = 16;
+/// How many loads without a name a location keeps. When one more is reported, the one that was
+/// not heard of for longest makes room, if that is [`FORGOTTEN`] ago; otherwise the new one
+/// is refused.
+pub const UNNAMED_LOADS: usize = 16;
+
+/// How many different loads a location keeps: all that have a name, whatever else is
+/// reported, and [`UNNAMED_LOADS`].
+pub const LOADS_PER_LOCATION: usize = NAMES.len() + UNNAMED_LOADS;
+
+/// After so long without a report a load without a name makes room for another one.
+pub const FORGOTTEN: Duration = Duration::from_secs(60);
+
+/// After so long without a report a load without a name is not kept any more, whether or not
+/// there is room. It is the longest `load_max_age` of a group.
+const LONG_FORGOTTEN: Duration = Duration::from_secs(3600);
 
 /// No report counts as older than this, in milliseconds (12 days).
 const OLDEST: u32 = u32::MAX / 4;
@@ -189,7 +211,8 @@ const OLDEST: u32 = u32::MAX / 4;
 #[derive(Debug)]
 #[repr(C)]
 struct Cell {
-    /// Load id plus one; 0 is an empty cell. Written once.
+    /// Load id plus one; 0 is an empty cell. Written once: what has found a cell may go on
+    /// with it, even if it is not kept any more.
     id: AtomicU64,
     /// Value as f32 bits (high half), report time in milliseconds, wrapping (low half).
     /// Times are odd ([`millis`]): an even one is that of a report which has expired.
@@ -293,8 +316,11 @@ pub struct Location {
     in_flight: AtomicU32,
     /// Those of `bound` whose clients go to the member themselves, wrapping.
     assigned: AtomicU32,
-    /// The first cell shares the first cache line: most locations report one load.
-    cells: [Cell; LOADS_PER_LOCATION],
+    /// Loads that have a name, in the order in which they came. The first cell shares the
+    /// first cache line: most locations report one load.
+    cells: [Cell; NAMES.len()],
+    /// The others. The list is replaced as a whole when one comes or goes.
+    unnamed: ArcSwapOption<Vec<Arc<Cell>>>,
     /// For how long the last of those whose clients go there themselves may stay, in
     /// seconds (f32 bits).
     stay: AtomicU32,
@@ -327,10 +353,48 @@ pub(crate) struct Report {
     pub(crate) bound: u32,
 }
 
-/// The location already keeps [`LOADS_PER_LOCATION`] other ids.
+/// The location already keeps [`UNNAMED_LOADS`] other ids without a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a location keeps at most {LOADS_PER_LOCATION} different loads")]
+#[error("a location keeps at most {UNNAMED_LOADS} loads without a name at a time")]
 pub struct TooManyLoads;
+
+impl Cell {
+    const fn new(id: u64) -> Self {
+        Cell {
+            id: AtomicU64::new(id),
+            value_at: AtomicU64::new(0),
+            per_bind: AtomicU32::new(0),
+            bound_at: AtomicU32::new(0),
+            in_flight_at: AtomicU32::new(0),
+            assigned_at: AtomicU32::new(0),
+            per_request: AtomicU32::new(0),
+            ours: AtomicU32::new(0),
+            usual: AtomicU32::new(0),
+            rate: AtomicU32::new(0),
+            mean: AtomicU32::new(0),
+            mean_in_flight: AtomicU32::new(0),
+            held: AtomicBool::new(false),
+        }
+    }
+
+    #[inline]
+    fn is_for(&self, id: LoadId) -> bool {
+        self.id.load(Ordering::Acquire) == u64::from(id.0) + 1
+    }
+
+    /// Milliseconds since the last report; 0 for one that is about to come.
+    fn silence(&self, now: Instant) -> u32 {
+        match self.value_at.load(Ordering::Acquire) {
+            _ if self.held.load(Ordering::Acquire) => 0,
+            0 => 0,
+            word => millis_since(word as u32, now),
+        }
+    }
+
+    fn is_silent(&self, now: Instant, time: Duration) -> bool {
+        u128::from(self.silence(now)) > time.as_millis()
+    }
+}
 
 impl Location {
     /// A location about which nothing is known.
@@ -339,21 +403,8 @@ impl Location {
             bound: AtomicU32::new(0),
             in_flight: AtomicU32::new(0),
             assigned: AtomicU32::new(0),
-            cells: std::array::from_fn(|_| Cell {
-                id: AtomicU64::new(0),
-                value_at: AtomicU64::new(0),
-                per_bind: AtomicU32::new(0),
-                bound_at: AtomicU32::new(0),
-                in_flight_at: AtomicU32::new(0),
-                assigned_at: AtomicU32::new(0),
-                per_request: AtomicU32::new(0),
-                ours: AtomicU32::new(0),
-                usual: AtomicU32::new(0),
-                rate: AtomicU32::new(0),
-                mean: AtomicU32::new(0),
-                mean_in_flight: AtomicU32::new(0),
-                held: AtomicBool::new(false),
-            }),
+            cells: [const { Cell::new(0) }; NAMES.len()],
+            unnamed: ArcSwapOption::empty(),
             stay: AtomicU32::new(0),
             pulse: AtomicBool::new(false),
             shut: AtomicBool::new(false),
@@ -369,15 +420,34 @@ impl Location {
 
     /// Stores a report; one that a monitor [holds](Location::observe) stays as it is.
     pub fn report(&self, id: LoadId, value: LoadValue, now: Instant) -> Result<(), TooManyLoads> {
-        let cell = self.cell_for(id)?;
-        if !cell.held.load(Ordering::Acquire) {
-            self.store(cell, id, value, now);
-        }
-        Ok(())
+        self.with_cell_for(id, now, |cell| {
+            if !cell.held.load(Ordering::Acquire) {
+                self.store(cell, id, value, now);
+            }
+        })
     }
 
-    /// The cell of load `id`, which may be a new one.
-    fn cell_for(&self, id: LoadId) -> Result<&Cell, TooManyLoads> {
+    /// Does something with the cell of load `id`, if there is one.
+    #[inline]
+    fn with_cell<T>(&self, id: LoadId, act: impl FnOnce(&Cell) -> T) -> Option<T> {
+        if id.is_named() {
+            return self.cells.iter().find(|cell| cell.is_for(id)).map(act);
+        }
+        let unnamed = self.unnamed.load();
+        let mut cells = unnamed.as_ref()?.iter();
+        cells.find(|cell| cell.is_for(id)).map(|cell| act(cell))
+    }
+
+    /// The same, with a new one if need be.
+    fn with_cell_for<T>(
+        &self,
+        id: LoadId,
+        now: Instant,
+        act: impl FnOnce(&Cell) -> T,
+    ) -> Result<T, TooManyLoads> {
+        if !id.is_named() {
+            return Ok(act(&*self.unnamed_cell(id, now)?));
+        }
         let wanted = u64::from(id.0) + 1;
         let is_it = |cell: &&Cell| {
             // Nearly always it is there, and so are those before it.
@@ -390,7 +460,34 @@ impl Location {
                 .compare_exchange(0, wanted, Ordering::AcqRel, Ordering::Acquire);
             taken.map_or_else(|held| held == wanted, |_| true)
         };
-        self.cells.iter().find(is_it).ok_or(TooManyLoads)
+        // There is one for each name.
+        self.cells.iter().find(is_it).map(act).ok_or(TooManyLoads)
+    }
+
+    /// The cell of a load without a name, which may be a new one.
+    fn unnamed_cell(&self, id: LoadId, now: Instant) -> Result<Arc<Cell>, TooManyLoads> {
+        loop {
+            let current = self.unnamed.load_full();
+            let mut cells = current.as_deref().cloned().unwrap_or_default();
+            if let Some(cell) = cells.iter().find(|cell| cell.is_for(id)) {
+                return Ok(Arc::clone(cell));
+            }
+            if cells.len() >= UNNAMED_LOADS {
+                let oldest = (0..cells.len()).max_by_key(|&index| cells[index].silence(now));
+                match oldest.filter(|&index| cells[index].is_silent(now, FORGOTTEN)) {
+                    Some(index) => drop(cells.remove(index)),
+                    None => return Err(TooManyLoads),
+                }
+            }
+            let new = Arc::new(Cell::new(u64::from(id.0) + 1));
+            cells.push(Arc::clone(&new));
+            let before = self
+                .unnamed
+                .compare_and_swap(&current, Some(Arc::new(cells)));
+            if is_same(before.as_ref(), current.as_ref()) {
+                return Ok(new);
+            }
+        }
     }
 
     /// Stores what a monitor has read, and holds it: until it [expires](Location::expire),
@@ -403,13 +500,11 @@ impl Location {
     ) -> Result<(), TooManyLoads> {
         let mut result = Ok(());
         for (id, value) in loads {
-            match self.cell_for(id) {
-                Ok(cell) => {
-                    cell.held.store(true, Ordering::Release);
-                    self.store(cell, id, value, now);
-                }
-                Err(error) => result = Err(error),
-            }
+            let stored = self.with_cell_for(id, now, |cell| {
+                cell.held.store(true, Ordering::Release);
+                self.store(cell, id, value, now);
+            });
+            result = result.and(stored);
         }
         result
     }
@@ -418,43 +513,60 @@ impl Location {
     /// are unknown from now on, and what others report of them counts. Those that it does
     /// not hold stay as they are.
     pub fn expire(&self, ids: impl IntoIterator<Item = LoadId>) {
-        for cell in ids.into_iter().filter_map(|id| self.cell(id)) {
-            if !cell.held.load(Ordering::Acquire) {
-                continue;
-            }
-            let word = cell.value_at.load(Ordering::Acquire);
-            // If it fails, somebody else has just reported it.
-            let _ = cell.value_at.compare_exchange(
-                word,
-                word & !1,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            );
-            cell.held.store(false, Ordering::Release);
+        for id in ids {
+            self.with_cell(id, |cell| {
+                if !cell.held.load(Ordering::Acquire) {
+                    return;
+                }
+                let word = cell.value_at.load(Ordering::Acquire);
+                // If it fails, somebody else has just reported it.
+                let _ = cell.value_at.compare_exchange(
+                    word,
+                    word & !1,
+                    Ordering::AcqRel,
+                    Ordering::Acquire,
+                );
+                cell.held.store(false, Ordering::Release);
+            });
         }
     }
 
-    /// Stores a report of several loads: all of them, or none if they are too many.
+    /// Stores a report of several loads: all of them, or none if they are too many. For
+    /// those who are told and can do better.
     pub fn report_all(
         &self,
         loads: &[(LoadId, LoadValue)],
         now: Instant,
     ) -> Result<(), TooManyLoads> {
-        let kept = self.cells.iter().filter_map(|cell| {
-            let id = cell.id.load(Ordering::Acquire);
-            (id != 0).then(|| LoadId((id - 1) as u32))
-        });
+        let kept = self.unnamed.load_full().unwrap_or_default();
+        let is_kept = |id: LoadId| kept.iter().any(|cell| cell.is_for(id));
         let is_new = |&(index, (id, _)): &(usize, &(LoadId, LoadValue))| {
-            self.cell(*id).is_none() && loads[..index].iter().all(|(before, _)| before != id)
+            !id.is_named() && !is_kept(*id) && loads[..index].iter().all(|(before, _)| before != id)
         };
         let new = loads.iter().enumerate().filter(is_new).count();
-        if kept.count() + new > LOADS_PER_LOCATION {
+        let stays = |cell: &&Arc<Cell>| {
+            !cell.is_silent(now, FORGOTTEN) || loads.iter().any(|(id, _)| cell.is_for(*id))
+        };
+        if new > 0 && kept.iter().filter(stays).count() + new > UNNAMED_LOADS {
             return Err(TooManyLoads);
         }
-        for &(id, value) in loads {
+        // First those that are kept, or one that was not heard of for long might make room
+        // for another one of this report.
+        for &(id, value) in loads.iter().filter(|(id, _)| is_kept(*id)) {
+            self.report(id, value, now)?;
+        }
+        for &(id, value) in loads.iter().filter(|(id, _)| !is_kept(*id)) {
             self.report(id, value, now)?;
         }
         Ok(())
+    }
+
+    /// Stores a report of several loads, each for which there is room; answers for how many
+    /// there was none. For those who are not told: one load too many must not cost them the
+    /// others.
+    pub fn report_each(&self, loads: &[(LoadId, LoadValue)], now: Instant) -> usize {
+        let refused = |&&(id, value): &&(LoadId, LoadValue)| self.report(id, value, now).is_err();
+        loads.iter().filter(refused).count()
     }
 
     fn store(&self, cell: &Cell, id: LoadId, value: LoadValue, now: Instant) {
@@ -561,16 +673,20 @@ impl Location {
     /// Requests of this process bound to members here since load `id` was reported.
     pub fn bound_since_report(&self, id: LoadId) -> u32 {
         let bound = self.bound.load(Ordering::Relaxed);
-        match self.cell(id) {
-            Some(cell) => bound.wrapping_sub(cell.bound_at.load(Ordering::Relaxed)),
-            None => bound,
-        }
+        let since = self.with_cell(id, |cell| {
+            bound.wrapping_sub(cell.bound_at.load(Ordering::Relaxed))
+        });
+        since.unwrap_or(bound)
     }
 
     /// The report of load `id`, if it is fresh, with what has happened since.
     #[inline]
     pub(crate) fn last_report(&self, id: LoadId, horizon: &Horizon) -> Option<Report> {
-        let cell = self.cell(id)?;
+        self.with_cell(id, |cell| self.last_report_of(cell, id, horizon))?
+    }
+
+    #[inline]
+    fn last_report_of(&self, cell: &Cell, id: LoadId, horizon: &Horizon) -> Option<Report> {
         let word = cell.value_at.load(Ordering::Acquire);
         if !is_report(word) || horizon.is_past(word as u32) {
             return None;
@@ -680,14 +796,6 @@ impl Location {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    #[inline]
-    fn cell(&self, id: LoadId) -> Option<&Cell> {
-        let wanted = u64::from(id.0) + 1;
-        self.cells
-            .iter()
-            .find(|cell| cell.id.load(Ordering::Acquire) == wanted)
-    }
-
     /// The load `id` if it was reported at most `max_age` ago; `None` is *unknown*.
     pub fn fresh(&self, id: LoadId, now: Instant, max_age: Duration) -> Option<f32> {
         let load = self.load(id, now)?;
@@ -697,25 +805,25 @@ impl Location {
 
     /// The load `id` as last reported, however old.
     pub fn load(&self, id: LoadId, now: Instant) -> Option<Load> {
-        let cell = self.cell(id)?;
-        let word = cell.value_at.load(Ordering::Acquire);
-        if word == 0 {
-            return None;
-        }
-        Some(decode(id, word, now))
+        let word = self.with_cell(id, |cell| cell.value_at.load(Ordering::Acquire))?;
+        (word != 0).then(|| decode(id, word, now))
     }
 
-    /// All loads ever reported here, with their ages.
+    /// All loads that are kept here, with their ages.
     pub fn loads(&self, now: Instant) -> impl Iterator<Item = Load> + '_ {
-        self.cells.iter().filter_map(move |cell| {
+        let load = move |cell: &Cell| {
             let id = cell.id.load(Ordering::Acquire);
             let word = cell.value_at.load(Ordering::Acquire);
             (id != 0 && word != 0).then(|| decode(LoadId((id - 1) as u32), word, now))
-        })
+        };
+        let unnamed = self.unnamed.load_full().unwrap_or_default();
+        let unnamed: Vec<Load> = unnamed.iter().filter_map(|cell| load(cell)).collect();
+        self.cells.iter().filter_map(load).chain(unnamed)
     }
 
-    /// Keeps old reports old. Their times wrap after 49 days, and from half of that on
-    /// they would seem to be new: call it once a day or oftener.
+    /// Keeps old reports old, and forgets loads without a name that nobody reports any more.
+    /// Times wrap after 49 days, and from half of that on they would seem to be new: call it
+    /// once a day or oftener.
     pub fn keep_age(&self, now: Instant) {
         for cell in &self.cells {
             let word = cell.value_at.load(Ordering::Relaxed);
@@ -733,6 +841,28 @@ impl Location {
                 );
             }
         }
+        let current = self.unnamed.load_full();
+        let Some(cells) = current.as_deref() else {
+            return;
+        };
+        if cells.iter().any(|cell| cell.is_silent(now, LONG_FORGOTTEN)) {
+            let kept = cells
+                .iter()
+                .filter(|cell| !cell.is_silent(now, LONG_FORGOTTEN));
+            let kept: Vec<_> = kept.cloned().collect();
+            // If it fails there is a new one; these are forgotten next time.
+            self.unnamed
+                .compare_and_swap(&current, Some(Arc::new(kept)));
+        }
+    }
+}
+
+/// Whether two lists are the very same one.
+fn is_same<T>(a: Option<&Arc<T>>, b: Option<&Arc<T>>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+        (None, None) => true,
+        _ => false,
     }
 }
 
@@ -909,13 +1039,105 @@ mod tests {
     }
 
     #[test]
-    fn a_load_too_many_is_refused() {
+    fn every_named_load_is_known_as_such() {
+        let named = (0..1000).map(LoadId).filter(|id| id.is_named());
+        assert_eq!(named.count(), NAMES.len());
+        assert!(NAMES.iter().all(|(id, _)| id.is_named()));
+    }
+
+    #[test]
+    fn s4_unknown_ids_leave_room_for_all_named_loads() {
         let location = Location::new("a");
         let one = LoadValue::new(1.0).unwrap();
-        for id in 0..LOADS_PER_LOCATION as u32 {
+        // Somebody pushes ids that nobody knows, without end.
+        for id in 1000..1100 {
+            let _ = location.report(LoadId(id), one, at(1));
+        }
+        let named: Vec<_> = NAMES.iter().map(|&(id, _)| (id, one)).collect();
+        location.report_all(&named, at(2)).unwrap();
+        location.observe(named.iter().copied(), at(3)).unwrap();
+        for &(id, _) in &named {
+            let fresh = location.fresh(id, at(4), Duration::from_secs(1));
+            assert_eq!(fresh, Some(1.0), "{id}");
+        }
+        assert_eq!(location.loads(at(4)).count(), LOADS_PER_LOCATION);
+    }
+
+    #[test]
+    fn s4_a_load_without_a_name_expires_when_its_place_is_needed() {
+        let location = Location::new("a");
+        let one = LoadValue::new(1.0).unwrap();
+        let ids = 100..100 + UNNAMED_LOADS as u32;
+        for id in ids.clone() {
             location.report(LoadId(id), one, at(1)).unwrap();
         }
-        assert_eq!(location.report(LoadId(99), one, at(1)), Err(TooManyLoads));
-        assert_eq!(location.loads(at(1)).count(), LOADS_PER_LOCATION);
+        location.report(LoadId(100), one, at(50_000)).unwrap();
+        let new = [(LoadId(99), one), (LoadId(98), one)];
+        assert_eq!(location.report_all(&new, at(50_000)), Err(TooManyLoads));
+        assert_eq!(location.report_each(&new, at(50_000)), 2);
+        // A minute later all but the one that goes on have expired. Who reports one of them
+        // again keeps it.
+        let mixed = [new[0], new[1], (LoadId(101), one)];
+        location.report_all(&mixed, at(61_000)).unwrap();
+        let kept: Vec<u32> = location.loads(at(61_000)).map(|load| load.id.0).collect();
+        assert_eq!(kept.len(), UNNAMED_LOADS);
+        assert!(
+            [98, 99, 100, 101].iter().all(|id| kept.contains(id)),
+            "{kept:?}"
+        );
+        // Those that nobody reports are not kept for ever.
+        location.report(LoadId(98), one, at(3_600_000)).unwrap();
+        location.keep_age(at(3_662_000));
+        let kept: Vec<u32> = location
+            .loads(at(3_662_000))
+            .map(|load| load.id.0)
+            .collect();
+        assert_eq!(kept, [98]);
+    }
+
+    #[test]
+    fn s4_what_has_room_counts_beside_what_has_none() {
+        let location = Location::new("a");
+        let one = LoadValue::new(1.0).unwrap();
+        for id in 100..100 + UNNAMED_LOADS as u32 {
+            location.report(LoadId(id), one, at(1)).unwrap();
+        }
+        let report = [(LoadId(99), one), (LoadId::CPU, one), (LoadId(100), one)];
+        assert_eq!(location.report_all(&report, at(2)), Err(TooManyLoads));
+        assert!(location.load(LoadId::CPU, at(2)).is_none(), "all or none");
+        assert_eq!(location.report_each(&report, at(2)), 1);
+        let max_age = Duration::from_secs(1);
+        assert_eq!(location.fresh(LoadId::CPU, at(3), max_age), Some(1.0));
+        assert_eq!(location.fresh(LoadId(100), at(3), max_age), Some(1.0));
+        assert_eq!(location.fresh(LoadId(99), at(3), max_age), None);
+    }
+
+    #[test]
+    fn a_location_stays_small() {
+        assert!(size_of::<Location>() <= 1280, "{}", size_of::<Location>());
+    }
+
+    #[test]
+    fn reports_of_new_ids_by_many_threads_are_bounded_and_not_lost() {
+        let location = Location::new("a");
+        let one = LoadValue::new(1.0).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4u32 {
+                let location = &location;
+                scope.spawn(move || {
+                    for id in 0..4 {
+                        location
+                            .report(LoadId(100 + 4 * thread + id), one, at(1))
+                            .unwrap();
+                        assert!(
+                            location
+                                .load(LoadId(100 + 4 * thread + id), at(1))
+                                .is_some()
+                        );
+                    }
+                });
+            }
+        });
+        assert_eq!(location.loads(at(1)).count(), UNNAMED_LOADS);
     }
 }

@@ -339,7 +339,7 @@ impl Entry {
             // The system may have said of itself what cannot be.
             Some((id, LoadValue::new(value).ok()?))
         });
-        // No room is left if others report many loads here; those that were first count.
+        // There is room: all of them have a name.
         let _ = self.wanted.location.observe(values, at);
         let gone = std::mem::replace(&mut self.had, has) & !has;
         if gone != 0 {

@@ -88,9 +88,9 @@ pub fn take_in<'h>(
         true => parse_binary(report, &orca.loads),
         false => parse(report, &orca.loads),
     };
-    let reported = loads.and_then(|loads| {
-        let reported = location.report_all(loads.as_slice(), now);
-        reported.map_err(|_| Fate::TooManyLoads)
+    let reported = loads.and_then(|loads| match location.report_each(loads.as_slice(), now) {
+        0 => Ok(()),
+        _ => Err(Fate::TooManyLoads),
     });
     Some(reported.err().unwrap_or(Fate::Taken))
 }
@@ -398,6 +398,7 @@ fn base64<'b>(text: &[u8], into: &'b mut [u8]) -> Option<&'b [u8]> {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_core::load::UNNAMED_LOADS;
     use evenkeel_manager::config;
     use proptest::prelude::*;
 
@@ -584,11 +585,23 @@ mod tests {
         assert_eq!(take(&[report], &[]), Some(Fate::Taken));
         assert_eq!(take(&[], &[b"CQAAAAAAANA/"]), Some(Fate::Taken));
         assert_eq!(location.load(LoadId::CPU, now).unwrap().value.get(), 0.25);
-        for id in 100..100 + LOADS_PER_LOCATION as u32 - 1 {
+        for id in 100..100 + UNNAMED_LOADS as u32 {
             location.report(LoadId(id), LoadValue::ZERO, now).unwrap();
         }
-        let another = &b"TEXT mem_utilization=0.5"[..];
-        assert_eq!(take(&[another], &[]), Some(Fate::TooManyLoads));
+        // What has a name has room, beside one that has none and no room.
+        let loads = wanted(r#"loads = { mem_utilization = "memory", "named_metrics.x" = 99 }"#);
+        let orca = Orca { loads, ..orca };
+        let another = &b"TEXT named_metrics.x=1,mem_utilization=0.5"[..];
+        let fate = take_in(
+            [another].into_iter(),
+            std::iter::empty(),
+            &orca,
+            &location,
+            now,
+        );
+        assert_eq!(fate, Some(Fate::TooManyLoads));
+        let memory = location.load(LoadId::MEMORY, now).unwrap();
+        assert_eq!(memory.value.get(), 0.5);
     }
 
     proptest! {

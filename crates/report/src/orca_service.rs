@@ -322,10 +322,12 @@ impl Reports {
             return Err(Fate::Missing);
         }
         let now = self.clock.now();
-        let reported = self.target.location.0.report_all(loads.as_slice(), now);
-        reported.map_err(|_| Fate::TooManyLoads)?;
+        let refused = self.target.location.0.report_each(loads.as_slice(), now);
         self.seen = loads.as_slice().iter().map(|(load, _)| *load).collect();
-        Ok(())
+        match refused {
+            0 => Ok(()),
+            _ => Err(Fate::TooManyLoads),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use evenkeel_core::load::{LoadId, LoadValue};
+use evenkeel_core::load::{LoadId, LoadValue, TooManyLoads};
 use evenkeel_manager::config::Prometheus;
 use evenkeel_manager::config::expression::{Aggregate, Expression, Operator, Series};
 use evenkeel_manager::config::reports::Url;
@@ -366,11 +366,14 @@ fn report(
         wrong.get_or_insert((fate, format!("load {load}: {why}")));
     }
     if !values.is_empty() {
-        match target.location.0.report_all(&values, now) {
-            Ok(()) => journal.count(Fate::Taken),
-            Err(error) => {
+        match target.location.0.report_each(&values, now) {
+            0 => journal.count(Fate::Taken),
+            refused => {
                 journal.count(Fate::TooManyLoads);
-                wrong.get_or_insert((Fate::TooManyLoads, error.to_string()));
+                wrong.get_or_insert_with(|| {
+                    let why = format!("{refused} of the loads: {TooManyLoads}");
+                    (Fate::TooManyLoads, why)
+                });
             }
         }
     }

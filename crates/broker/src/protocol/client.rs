@@ -11,12 +11,13 @@
 
 use std::time::Duration;
 
-use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId, LoadValue};
+use evenkeel_core::load::{LoadId, LoadValue};
 use evenkeel_core::time::Instant;
 
 use super::keys::Keys;
 use super::wire::{
-    self, Body, Control, Cookie, Invalid, Registration, ServerControl, ServerState, Update,
+    self, Body, Control, Cookie, Invalid, MAX_LOADS, Registration, ServerControl, ServerState,
+    Update,
 };
 
 /// The interval between two measurements until the broker has named one.
@@ -246,8 +247,8 @@ impl Session {
 
     /// Takes in a measurement that has just ended: it is sent at the next poll, or as
     /// soon as the agent is registered. `servers` is in the order of the registration;
-    /// missing ones are [`ServerState::Up`]. Of more loads than a location keeps
-    /// (16) only the first are sent.
+    /// missing ones are [`ServerState::Up`]. Of more loads than an Update has
+    /// room for ([`MAX_LOADS`]) only the first are sent.
     pub fn update(&mut self, loads: &[(LoadId, LoadValue)], servers: &[ServerState], now: Instant) {
         let number = self
             .report
@@ -256,7 +257,7 @@ impl Session {
         let mut kept: Vec<(LoadId, f32)> = Vec::with_capacity(loads.len());
         for (id, value) in loads {
             let is_new = kept.iter().all(|(known, _)| known != id);
-            if is_new && kept.len() < LOADS_PER_LOCATION {
+            if is_new && kept.len() < MAX_LOADS {
                 kept.push((*id, value.get()));
             }
         }

@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_core::load::{InvalidLoad, LoadValue, Location, TooManyLoads};
+use evenkeel_core::load::{LoadId, LoadValue, Location};
 use evenkeel_core::member::{Member, Reason};
 use evenkeel_core::time::Instant;
 
@@ -89,9 +89,11 @@ pub enum Verdict {
     /// So old that the network cannot have kept it: sent again by somebody else, or by an
     /// agent of which another one has taken the place.
     Replayed,
-    /// Some load is not a number, infinite, negative or absurd.
+    /// A report of which some load is not a number, infinite, negative or absurd. All else
+    /// in it counts.
     Load,
-    /// It brings more loads than a location keeps.
+    /// A report of which some load has no number that is known here, and the location has
+    /// no room for it. All else in it counts.
     TooManyLoads,
     /// There are as many agents as there may be.
     Full,
@@ -159,6 +161,19 @@ pub struct Counters {
     pub displaced: u64,
     /// Agents that were forgotten because they were silent.
     pub forgotten: u64,
+    /// The last load that was not taken, of which location, and why: for the log.
+    pub untaken: Option<Untaken>,
+}
+
+/// A load in an Update that was not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Untaken {
+    /// Where it belongs.
+    pub location: String,
+    /// Which load.
+    pub load: LoadId,
+    /// [`Verdict::Load`] or [`Verdict::TooManyLoads`].
+    pub why: Verdict,
 }
 
 impl Counters {
@@ -555,8 +570,13 @@ impl Broker {
         if update.servers.len() != agent.servers.len() || update.heard > agent.out.sent {
             return (Verdict::Invalid(Invalid::Malformed), None);
         }
-        if let Err(verdict) = agent.report(&update, now) {
-            return (verdict, None);
+        // A load that is not taken is no reason not to hear that a server is down.
+        let untaken = agent.report(&update, now);
+        let verdict = untaken
+            .as_ref()
+            .map_or(Verdict::Updated, |untaken| untaken.why);
+        if untaken.is_some() {
+            self.counters.untaken = untaken;
         }
         // From here on it counts.
         agent.received.take(header.sequence);
@@ -582,7 +602,7 @@ impl Broker {
                 answer = answer.filter(|answer| answer.len() <= len);
             }
         }
-        (Verdict::Updated, answer)
+        (verdict, answer)
     }
 
     fn register_again(&self, header: Header) -> (Verdict, Option<Vec<u8>>) {
@@ -766,29 +786,39 @@ impl Agent {
         self.connect(directory);
     }
 
-    /// Takes in the loads of an Update, all or none.
-    fn report(&mut self, update: &Update, now: Instant) -> Result<(), Verdict> {
-        let load = |&(id, value): &(_, f32)| Ok((id, LoadValue::new(value.into())?));
-        let loads: Result<Vec<_>, InvalidLoad> = update.loads.iter().map(load).collect();
-        let loads = loads.map_err(|_| Verdict::Load)?;
+    /// Takes in the loads of an Update: each that can be a load and for which its location
+    /// has room. Answers one that was not taken.
+    fn report(&mut self, update: &Update, now: Instant) -> Option<Untaken> {
         // The same measurement comes again in answer to a Query. It must not count twice:
         // what requests add to a load is estimated from one report to the next.
         let is_known = self
             .measurement
             .is_some_and(|(number, _)| number == update.measurement);
         if update.measurement == 0 || is_known || update.age > MAX_INTERVAL {
-            return Ok(());
+            return None;
         }
         let age = u64::try_from(update.age.as_nanos()).unwrap_or(u64::MAX);
         let at = Instant::from_nanos(now.as_nanos().saturating_sub(age));
         // Once there is one, the agent is told, and its answer brings the loads again.
-        let Some(location) = &self.location else {
-            return Ok(());
-        };
-        let stored = location.report_all(&loads, at);
-        stored.map_err(|TooManyLoads| Verdict::TooManyLoads)?;
+        let location = self.location.as_ref()?;
         self.measurement = Some((update.measurement, at));
-        Ok(())
+        let mut untaken = None;
+        for &(load, value) in &update.loads {
+            let stored = match LoadValue::new(value.into()) {
+                Ok(value) => location
+                    .report(load, value, at)
+                    .map_err(|_| Verdict::TooManyLoads),
+                Err(_) => Err(Verdict::Load),
+            };
+            if let Err(why) = stored {
+                untaken.get_or_insert_with(|| Untaken {
+                    location: self.registration.location().to_owned(),
+                    load,
+                    why,
+                });
+            }
+        }
+        untaken
     }
 
     /// Works out what the agent is to be told now.

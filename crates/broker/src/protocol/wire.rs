@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId};
+use evenkeel_core::load::LoadId;
 use evenkeel_core::member::Weight;
 use evenkeel_core::time::Instant;
 
@@ -31,6 +31,9 @@ pub const MIN_DATAGRAM: usize = HEADER_LEN + TAG_LEN;
 
 /// Most servers in one registration. An agent with more of them registers several times.
 pub const MAX_SERVERS: usize = 32;
+
+/// Most loads in one Update.
+pub const MAX_LOADS: usize = 16;
 
 /// Longest name of a location, in bytes.
 pub const MAX_LOCATION_LEN: usize = 255;
@@ -388,7 +391,7 @@ pub struct Update {
     pub age: Duration,
     /// One for each server, in the order of the Registration.
     pub servers: Vec<ServerState>,
-    /// At most [`LOADS_PER_LOCATION`], each id once. The numbers are as they were sent:
+    /// At most [`MAX_LOADS`], each id once. The numbers are as they were sent:
     /// whoever stores them must refuse those that no load may have.
     pub loads: Vec<(LoadId, f32)>,
 }
@@ -420,7 +423,7 @@ impl Update {
         };
         let servers: Vec<_> = input.bytes()?.iter().map(state).collect::<Option<_>>()?;
         let count = usize::from(input.u8()?);
-        if servers.len() > MAX_SERVERS || count > LOADS_PER_LOCATION {
+        if servers.len() > MAX_SERVERS || count > MAX_LOADS {
             return None;
         }
         let mut loads: Vec<(LoadId, f32)> = Vec::with_capacity(count);
