@@ -1,0 +1,592 @@
+//! Whole exchanges: any bytes from a client and from a member, cut into pieces and ended
+//! where the fuzzer likes, through a real proxy on loopback. Readers of our own, which share
+//! no code with the proxy, look at both sides: what the member gets are requests of the
+//! client, whole and in order, and what the client gets are answers to its requests.
+//!
+//! The input is a script of lines that end with `0xFF`; the first byte says what it is:
+//!
+//! - `>`: the client writes the rest of the line;
+//! - `<`: the member writes the rest of the line in its next answer;
+//! - `.`: the answer ends here, and the next one is for the next request;
+//! - `!`: the same, and the member closes the connection then;
+//! - `^`: the next answer begins when the head of the request is there, not its body.
+//!
+//! When all is written the client ends its side, and reads on until the proxy does.
+#![no_main]
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use evenkeel_core::time::Clock;
+use evenkeel_manager::Manager;
+use evenkeel_proxy::Proxy;
+use libfuzzer_sys::fuzz_target;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+use tokio::task::LocalSet;
+
+fuzz_target!(|input: &[u8]| {
+    let script = Script::of(input);
+    let (runtime, proxy, members) = system();
+    let seen = Rc::new(RefCell::new(Member {
+        answers: script.answers.clone(),
+        next: 0,
+        requests: Vec::new(),
+    }));
+    let got = LocalSet::new().block_on(runtime, async {
+        let side = Rc::clone(&seen);
+        let accepting = tokio::task::spawn_local(async move {
+            while let Ok((stream, _)) = members.accept().await {
+                tokio::task::spawn_local(serve(stream, Rc::clone(&side)));
+            }
+        });
+        let client = tokio::time::timeout(Duration::from_secs(10), ask(proxy, &script.client));
+        let got = client.await.expect("the proxy ends the connection");
+        accepting.abort();
+        got
+    });
+    let mut seen = seen.borrow_mut();
+    let sent: Vec<u8> = script.client.concat();
+    compare(&sent, &got, &seen.requests);
+    seen.requests.clear();
+});
+
+/// What both sides do.
+struct Script {
+    client: Vec<Vec<u8>>,
+    answers: Vec<Reply>,
+}
+
+#[derive(Clone, Default)]
+struct Reply {
+    pieces: Vec<Vec<u8>>,
+    early: bool,
+    close: bool,
+}
+
+impl Script {
+    fn of(input: &[u8]) -> Script {
+        let mut script = Script {
+            client: Vec::new(),
+            answers: Vec::new(),
+        };
+        let mut reply = Reply::default();
+        for line in input.split(|&byte| byte == 0xFF).take(64) {
+            match line {
+                [b'>', piece @ ..] => script.client.push(piece.to_vec()),
+                [b'<', piece @ ..] => reply.pieces.push(piece.to_vec()),
+                [b'^', ..] => reply.early = true,
+                [kind @ (b'.' | b'!'), ..] => {
+                    reply.close = *kind == b'!';
+                    script.answers.push(std::mem::take(&mut reply));
+                }
+                _ => {}
+            }
+        }
+        reply.close = true;
+        script.answers.push(reply);
+        script
+    }
+}
+
+/// A proxy with one rule and one member, where that member listens, and what runs both
+/// ends.
+fn system() -> (&'static Runtime, SocketAddr, &'static TcpListener) {
+    static SYSTEM: OnceLock<(Runtime, SocketAddr, TcpListener)> = OnceLock::new();
+    let (runtime, proxy, members) = SYSTEM.get_or_init(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let members = runtime.block_on(TcpListener::bind("127.0.0.1:0"));
+        let members = members.expect("a port");
+        let config = format!(
+            "[rule.web]\nlisten = \"127.0.0.1:0\"\nmembers = [\"{}\"]\n\
+             health_check = false\nslow_start = \"0s\"\n\
+             response_timeout = \"2s\"\nheader_timeout = \"2s\"\nbody_timeout = \"2s\"\n\
+             idle_timeout = \"2s\"\n[rule.web.http]\nretry_budget = 1.0\n",
+            members.local_addr().expect("its address")
+        );
+        let clock = Clock::start();
+        let proxy = Proxy::start(clock, 1).expect("a worker");
+        let manager = Manager::new(clock, Arc::new(proxy.clone()));
+        let config = evenkeel_config::parse("fuzz", &config).expect("it is valid");
+        let listen = config.rules[0].listen[0];
+        let applied = runtime.block_on(manager.apply(config));
+        applied.expect("it is applied");
+        let address = proxy.local_address("web", listen).expect("it listens");
+        // They serve as long as the process lives.
+        std::mem::forget((proxy, manager));
+        (runtime, address, members)
+    });
+    (runtime, *proxy, members)
+}
+
+/// Lets the proxy read what was written before more follows; if it does not, then the
+/// pieces are larger, which is no fault.
+async fn pause() {
+    for _ in 0..8 {
+        std::thread::yield_now();
+        tokio::task::yield_now().await;
+    }
+}
+
+/// The client: what it got.
+async fn ask(proxy: SocketAddr, pieces: &[Vec<u8>]) -> Vec<u8> {
+    let stream = TcpStream::connect(proxy).await.expect("it listens");
+    let _ = stream.set_nodelay(true);
+    let (mut read, mut write) = stream.into_split();
+    let pieces = pieces.to_vec();
+    let writing = tokio::task::spawn_local(async move {
+        for piece in pieces {
+            if write.write_all(&piece).await.is_err() {
+                return;
+            }
+            pause().await;
+        }
+        let _ = write.shutdown().await;
+    });
+    let mut got = Vec::new();
+    // A reset is how a connection ends, too.
+    while let Ok(1..) = read.read_buf(&mut got).await {}
+    writing.abort();
+    got
+}
+
+/// The member, over all of its connections.
+struct Member {
+    answers: Vec<Reply>,
+    next: usize,
+    requests: Vec<Served>,
+}
+
+/// A request that the member got, and what it wrote in answer.
+struct Served {
+    request: Message,
+    answer: Vec<u8>,
+    /// Whether the connection was closed then.
+    closed: bool,
+    /// Whether more was written when the answer was complete and the next request may have
+    /// been on its way: no proxy can tell whose answer that is.
+    late: bool,
+}
+
+/// One connection to the member.
+async fn serve(mut stream: TcpStream, member: Rc<RefCell<Member>>) {
+    let _ = stream.set_nodelay(true);
+    let mut input = Vec::new();
+    loop {
+        // The head.
+        let (request, length) = loop {
+            match read_request(&input) {
+                Read::Message(request, length) => break (request, length),
+                Read::Head(request, _) if member.borrow().is_early() => {
+                    break (request, input.len());
+                }
+                Read::Head(..) | Read::Partial => {}
+                Read::Bad(why) => panic!("{why}: {}", input.escape_ascii()),
+            }
+            match stream.read_buf(&mut input).await {
+                Ok(1..) => {}
+                _ => {
+                    if let Read::Head(request, _) = read_request(&input) {
+                        member.borrow_mut().requests.push(Served {
+                            request,
+                            answer: Vec::new(),
+                            closed: true,
+                            late: false,
+                        });
+                    }
+                    return;
+                }
+            }
+        };
+        let reply = {
+            let mut member = member.borrow_mut();
+            let reply = member.answers.get(member.next).cloned();
+            member.next += 1;
+            let mut reply = reply.unwrap_or(Reply {
+                close: true,
+                ..Reply::default()
+            });
+            let answer = reply.pieces.concat();
+            // Whoever waits for the rest of an answer that does not come is not tested here.
+            let before_last = reply.pieces.len().saturating_sub(1);
+            let late = (1..=before_last).any(|pieces| {
+                let read = read_answer(&reply.pieces[..pieces].concat(), &request, false);
+                matches!(read, Read::Message(..))
+            });
+            let is_whole = matches!(
+                read_answer(&answer, &request, true),
+                Read::Message(_, length) if length == answer.len()
+            );
+            reply.close |= !is_whole || !request.complete;
+            member.requests.push(Served {
+                request,
+                answer,
+                closed: reply.close,
+                late,
+            });
+            reply
+        };
+        input.drain(..length);
+        for piece in &reply.pieces {
+            if stream.write_all(piece).await.is_err() {
+                return;
+            }
+            pause().await;
+        }
+        if reply.close {
+            return;
+        }
+    }
+}
+
+impl Member {
+    fn is_early(&self) -> bool {
+        self.answers.get(self.next).is_none_or(|reply| reply.early)
+    }
+}
+
+/// A request or an answer, as our readers see it.
+#[derive(Clone, Debug, PartialEq)]
+struct Message {
+    /// Method and target, or the status.
+    line: (String, String),
+    body: Vec<u8>,
+    complete: bool,
+    /// What follows it is no HTTP: a tunnel.
+    tunnel: bool,
+}
+
+enum Read {
+    /// All of it, and its length.
+    Message(Message, usize),
+    /// The head, with what there is of the body. The rest may only follow.
+    Head(Message, usize),
+    Partial,
+    Bad(&'static str),
+}
+
+/// How long a body is.
+enum Framing {
+    Length(u64),
+    Chunked,
+    UntilClose,
+}
+
+/// A strict reader: what two readers could understand differently is bad.
+fn read_request(bytes: &[u8]) -> Read {
+    let mut fields = [httparse::EMPTY_HEADER; 300];
+    let mut head = httparse::Request::new(&mut fields);
+    let length = match head.parse(bytes) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) => return Read::Partial,
+        Err(_) => return Read::Bad("no request"),
+    };
+    let framing = match framing(head.headers) {
+        Ok(Some(framing)) => framing,
+        Ok(None) => Framing::Length(0),
+        Err(why) => return Read::Bad(why),
+    };
+    let upgrade = head
+        .headers
+        .iter()
+        .any(|field| field.name.eq_ignore_ascii_case("upgrade"));
+    let line = (
+        head.method.unwrap_or_default().to_owned(),
+        head.path.unwrap_or_default().to_owned(),
+    );
+    let tunnel = upgrade || line.0 == "CONNECT";
+    with_body(line, bytes, length, framing, tunnel)
+}
+
+/// The final answer to `request`; `closed` is whether the connection ended after `bytes`.
+fn read_answer(bytes: &[u8], request: &Message, closed: bool) -> Read {
+    let mut start = 0;
+    loop {
+        let rest = bytes.get(start..).unwrap_or_default();
+        let mut fields = [httparse::EMPTY_HEADER; 300];
+        let mut head = httparse::Response::new(&mut fields);
+        let length = match head.parse(rest) {
+            Ok(httparse::Status::Complete(length)) => start + length,
+            Ok(httparse::Status::Partial) => return Read::Partial,
+            Err(_) => return Read::Bad("no response"),
+        };
+        let status = head.code.unwrap_or_default();
+        let line = (status.to_string(), String::new());
+        if status == 101 || (request.line.0 == "CONNECT" && (200..300).contains(&status)) {
+            return with_body(line, bytes, length, Framing::UntilClose, true);
+        }
+        if (100..200).contains(&status) {
+            start = length;
+            continue;
+        }
+        let framing = match framing(head.headers) {
+            _ if request.line.0 == "HEAD" || matches!(status, 204 | 304) => Framing::Length(0),
+            Ok(framing) => framing.unwrap_or(Framing::UntilClose),
+            Err(why) => return Read::Bad(why),
+        };
+        let until_close = matches!(framing, Framing::UntilClose);
+        return match with_body(line, bytes, length, framing, false) {
+            Read::Head(mut message, length) if until_close && closed => {
+                message.complete = true;
+                Read::Message(message, length)
+            }
+            read => read,
+        };
+    }
+}
+
+fn framing(fields: &[httparse::Header<'_>]) -> Result<Option<Framing>, &'static str> {
+    let mut found = None;
+    for field in fields {
+        let is = |name| field.name.eq_ignore_ascii_case(name);
+        let framing = if is("transfer-encoding") {
+            if !field.value.trim_ascii().eq_ignore_ascii_case(b"chunked") {
+                return Err("an unknown transfer coding");
+            }
+            Framing::Chunked
+        } else if is("content-length") {
+            let digits = field.value.trim_ascii();
+            if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+                return Err("a length that is none");
+            }
+            let text = std::str::from_utf8(digits).unwrap_or_default();
+            Framing::Length(text.parse().map_err(|_| "a length that is too large")?)
+        } else {
+            continue;
+        };
+        if found.is_some() {
+            return Err("two framings");
+        }
+        found = Some(framing);
+    }
+    Ok(found)
+}
+
+fn with_body(
+    line: (String, String),
+    bytes: &[u8],
+    head: usize,
+    framing: Framing,
+    tunnel: bool,
+) -> Read {
+    let rest = bytes.get(head..).unwrap_or_default();
+    let (body, length, complete) = match framing {
+        Framing::UntilClose => (rest.to_vec(), bytes.len(), false),
+        Framing::Length(length) => {
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            match rest.get(..length) {
+                Some(body) => (body.to_vec(), head + length, true),
+                None => (rest.to_vec(), bytes.len(), false),
+            }
+        }
+        Framing::Chunked => match read_chunks(rest) {
+            Ok((body, Some(length))) => (body, head + length, true),
+            Ok((body, None)) => (body, bytes.len(), false),
+            Err(why) => return Read::Bad(why),
+        },
+    };
+    let message = Message {
+        line,
+        body,
+        complete,
+        tunnel,
+    };
+    match complete {
+        true => Read::Message(message, length),
+        false => Read::Head(message, length),
+    }
+}
+
+/// The data, and the length of all chunks with the trailers, once they are there.
+fn read_chunks(bytes: &[u8]) -> Result<(Vec<u8>, Option<usize>), &'static str> {
+    let mut data = Vec::new();
+    let mut at = 0;
+    loop {
+        let rest = &bytes[at..];
+        let Some(end) = rest.windows(2).position(|two| two == b"\r\n") else {
+            return Ok((data, None));
+        };
+        let size = rest[..end].split(|&byte| byte == b';').next();
+        let size = std::str::from_utf8(size.unwrap_or_default()).unwrap_or("?");
+        let size = u64::from_str_radix(size.trim_ascii(), 16).map_err(|_| "no chunk size")?;
+        at += end + 2;
+        if size == 0 {
+            break;
+        }
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        let rest = &bytes[at..];
+        let Some((chunk, after)) = rest.split_at_checked(size) else {
+            data.extend_from_slice(rest);
+            return Ok((data, None));
+        };
+        data.extend_from_slice(chunk);
+        match after {
+            [b'\r', b'\n', ..] => at += size + 2,
+            [] | [b'\r'] => return Ok((data, None)),
+            _ => return Err("no end of a chunk"),
+        }
+    }
+    // Trailers, up to an empty line.
+    loop {
+        let rest = &bytes[at..];
+        let Some(end) = rest.windows(2).position(|two| two == b"\r\n") else {
+            return Ok((data, None));
+        };
+        at += end + 2;
+        if end == 0 {
+            return Ok((data, Some(at)));
+        }
+    }
+}
+
+/// The oracle.
+fn compare(sent: &[u8], got: &[u8], served: &[Served]) {
+    // What the client asked, as far as a strict reader understands it.
+    let mut asked = Vec::new();
+    let mut rest = sent;
+    let mut unclear = false;
+    loop {
+        match read_request(rest) {
+            Read::Message(request, length) => {
+                rest = &rest[length..];
+                let tunnel = request.tunnel;
+                asked.push(request);
+                if tunnel {
+                    unclear = true;
+                    break;
+                }
+            }
+            Read::Head(request, _) => {
+                asked.push(request);
+                break;
+            }
+            Read::Partial | Read::Bad(_) => break,
+        }
+    }
+
+    // Requests reach the member in order, none twice but after a failure, none made up.
+    let mut answers: Vec<Vec<&Served>> = asked.iter().map(|_| Vec::new()).collect();
+    let mut last = 0;
+    for served in served {
+        let request = &served.request;
+        let is_of = |index: &usize| {
+            asked.get(*index).is_some_and(|asked| {
+                asked.line.0 == request.line.0
+                    && path(&asked.line.1) == path(&request.line.1)
+                    && match request.complete {
+                        true => asked.complete && asked.body == request.body,
+                        false => asked.body.starts_with(&request.body),
+                    }
+            })
+        };
+        let Some(index) = (last..asked.len()).find(is_of) else {
+            assert!(
+                unclear,
+                "nobody asked for {request:?}; the client sent {}",
+                sent.escape_ascii()
+            );
+            return;
+        };
+        last = index;
+        answers[index].push(served);
+    }
+
+    // Answers reach the client in order, whole or cut with the connection.
+    let mut rest = got;
+    let mut late = false;
+    for (request, candidates) in asked.iter().zip(&answers) {
+        if rest.is_empty() {
+            return;
+        }
+        let (answer, length) = match read_answer(rest, request, true) {
+            Read::Message(answer, length) | Read::Head(answer, length) => (answer, length),
+            // Cut in the head, or only interim answers.
+            Read::Partial => return,
+            Read::Bad(why) => panic!("{why}: {}", got.escape_ascii()),
+        };
+        let is_theirs = candidates.iter().any(|served| {
+            match read_answer(&served.answer, request, served.closed) {
+                Read::Message(theirs, _) | Read::Head(theirs, _) => {
+                    theirs.line == answer.line && theirs.body.starts_with(&answer.body)
+                }
+                Read::Partial | Read::Bad(_) => false,
+            }
+        });
+        late |= candidates.iter().any(|served| served.late);
+        let is_ours = matches!(
+            &*answer.line.0,
+            "400"
+                | "404"
+                | "408"
+                | "413"
+                | "414"
+                | "417"
+                | "429"
+                | "431"
+                | "501"
+                | "502"
+                | "503"
+                | "504"
+                | "505"
+        );
+        // Members may frame an answer in a way that our strict reader refuses.
+        let is_odd = candidates.iter().any(|served| {
+            matches!(
+                read_answer(&served.answer, request, served.closed),
+                Read::Bad(_)
+            )
+        });
+        assert!(
+            is_theirs || is_ours || is_odd || late,
+            "{answer:?} is no answer to {request:?}; the client got {}",
+            got.escape_ascii()
+        );
+        if answer.tunnel || is_odd || !answer.complete {
+            return;
+        }
+        rest = &rest[length..];
+    }
+    // Something unreadable was refused with one answer more.
+    if rest.is_empty() || unclear {
+        return;
+    }
+    let nobody = Message {
+        line: ("GET".into(), "/".into()),
+        body: Vec::new(),
+        complete: true,
+        tunnel: false,
+    };
+    match read_answer(rest, &nobody, true) {
+        Read::Message(answer, length) => {
+            let status: u16 = answer.line.0.parse().unwrap_or_default();
+            assert!(status >= 400, "an answer that nobody asked for: {answer:?}");
+            assert_eq!(rest.len(), length, "{}", got.escape_ascii());
+        }
+        Read::Head(..) | Read::Partial => {}
+        Read::Bad(why) => panic!("{why}: {}", got.escape_ascii()),
+    }
+}
+
+/// A target as the origin form has it.
+fn path(target: &str) -> &str {
+    let Some((scheme, rest)) = target.split_once("://") else {
+        return target;
+    };
+    match scheme.eq_ignore_ascii_case("http") {
+        true => rest.find(['/', '?']).map_or("/", |at| &rest[at..]),
+        false => target,
+    }
+}
+
+/// Connections that still end in the proxy's threads look like leaks between two runs.
+#[unsafe(no_mangle)]
+extern "C" fn __lsan_is_turned_off() -> i32 {
+    1
+}
