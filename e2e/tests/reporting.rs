@@ -27,10 +27,15 @@ struct Agent {
 impl Agent {
     /// An agent at "rack-1" with two servers of group "web", ports 81 and 82.
     fn start(broker: SocketAddr, key: &str) -> Self {
+        Self::with_servers(broker, key, &["web,127.0.0.1,81", "web,,82"])
+    }
+
+    /// The same with these servers.
+    fn with_servers(broker: SocketAddr, key: &str, servers: &[&str]) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/agent.py");
         let mut process = program("python3")
             .args([script, "--location", "rack-1", "--agent", "python"])
-            .args(["--server", "web,127.0.0.1,81", "--server", "web,,82"])
+            .args(servers.iter().flat_map(|server| ["--server", server]))
             .args(["--broker", &broker.to_string(), "--key", key])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -92,7 +97,7 @@ fn balancer(broker: &str, keys: &Path) -> Balancer {
          [broker]\nlisten = \"{broker}\"\nkey_file = {keys:?}\ninterval = \"200ms\"\n\
          keepalive = \"1s\"\n\
          [rule.web]\nlisten = \"127.0.0.1:0\"\ngranularity = \"on_demand\"\n\
-         agents_may_join = true\n\
+         agents_may_join = true\nallowed_networks = \"127.0.0.0/8\"\n\
          members = [{{ address = \"127.0.0.1:81\", location = \"rack-1\" }}, \"127.0.0.1:90\"]\n"
     ))
 }
@@ -246,4 +251,112 @@ fn what_is_wrong_is_counted_and_not_answered() {
     agent.tell("load 0=0.75");
     eventually("the next one counts", || cpu(&balancer) == Some(0.75));
     assert_eq!(json(&balancer, "/v1/agents").as_array().unwrap().len(), 1);
+}
+
+/// What the balancer refuses as members of "web", with why.
+fn refused(balancer: &Balancer) -> Vec<(String, String)> {
+    let status = balancer.status();
+    let Some(refused) = status["groups"][0]["refused"].as_array() else {
+        return Vec::new();
+    };
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let refused = refused
+        .iter()
+        .map(|r| (text(&r["address"]), text(&r["why"])));
+    refused.collect()
+}
+
+/// Whoever has a key of the broker does not thereby own the balancer.
+#[test]
+fn s1_nobody_joins_at_the_balancers_own_addresses() {
+    if !installed(&["python3"]) {
+        return;
+    }
+    let folder = Folder::new();
+    let keys = key_file(&folder);
+    let config = |networks: &str| {
+        format!(
+            "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+             [broker]\nlisten = \"127.0.0.1:0\"\nkey_file = {keys:?}\ninterval = \"200ms\"\n\
+             [rule.web]\nlisten = \"127.0.0.1:0\"\nagents_may_join = true\n{networks}"
+        )
+    };
+    let balancer = Balancer::start(&config(""));
+    let admin = balancer.admin();
+    let server = |address: SocketAddr| format!("web,{},{}", address.ip(), address.port());
+    let servers = [
+        server(admin),
+        server(balancer.address("web")),
+        "web,::ffff:127.0.0.1,82".into(),
+        "web,169.254.169.254,80".into(),
+        "web,10.0.0.1,80".into(),
+    ];
+    let servers = servers.each_ref().map(String::as_str);
+    let agent = Agent::with_servers(balancer.broker(), KEY, &servers);
+    agent.wait_for("registered", 1);
+    eventually("who is elsewhere joins", || {
+        reasons(&balancer, "10.0.0.1:80").is_some()
+    });
+    let why = |wanted: SocketAddr| {
+        let refused = refused(&balancer).into_iter();
+        let mut why = refused.filter(|(address, _)| *address == wanted.to_string());
+        why.next().unwrap_or_default().1
+    };
+    assert_eq!(why(admin), "it is a loopback address");
+    assert_eq!(
+        why("169.254.169.254:80".parse().unwrap()),
+        "it is an address of cloud metadata"
+    );
+    let members = balancer.status()["groups"][0]["members"].clone();
+    assert_eq!(members.as_array().unwrap().len(), 1, "{members:#}");
+    // The way that it was found by: the admin API, through the rule.
+    let mut client = balancer.connect();
+    client.send(
+        "PUT /v1/rules/web/enabled HTTP/1.1\r\nHost: localhost\r\n\
+         Content-Type: application/json\r\nContent-Length: 18\r\n\r\n{\"enabled\": false}",
+    );
+    assert_ne!(client.read_response().second_word(), "200");
+    assert!(
+        balancer.log().contains("allowed_networks"),
+        "{}",
+        balancer.log()
+    );
+    let shown = balancer.ctl("status").unwrap();
+    assert!(
+        shown.contains(&format!("{admin} is no member, because")),
+        "{shown}"
+    );
+
+    // A list lets the others in, but never the balancer itself.
+    balancer.reconfigure(&config("allowed_networks = [\"127.0.0.0/8\"]\n"));
+    eventually("it is listed", || {
+        reasons(&balancer, "[::ffff:127.0.0.1]:82").is_some()
+    });
+    assert_eq!(why(admin), "the balancer itself listens there");
+    assert_eq!(
+        why(balancer.address("web")),
+        "the balancer itself listens there"
+    );
+    assert_eq!(reasons(&balancer, "10.0.0.1:80"), None);
+}
+
+/// Even a file that names the admin API as a member makes nobody its administrator.
+#[test]
+fn s1_the_admin_api_answers_nobody_through_a_proxy() {
+    let admin = evenkeel_e2e::server::address();
+    let balancer = Balancer::start(&format!(
+        "workers = 1\n[admin]\nlisten = \"{admin}\"\n\
+         [rule.web]\nlisten = \"127.0.0.1:0\"\nmembers = [\"{admin}\"]\n"
+    ));
+    let mut client = balancer.connect();
+    client.send(
+        "PUT /v1/rules/web/enabled HTTP/1.1\r\nHost: localhost\r\n\
+         Content-Type: application/json\r\nContent-Length: 18\r\n\r\n{\"enabled\": false}",
+    );
+    let answer = client.read_response();
+    assert_eq!(answer.second_word(), "403", "{}", answer.head);
+    assert!(answer.text().contains("behind_proxy"), "{}", answer.text());
+    client.send("GET /v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_eq!(client.read_response().second_word(), "403");
+    assert_eq!(balancer.status()["rules"][0]["enabled"], true);
 }

@@ -11,8 +11,12 @@
 //!   of another host.
 //!
 //! With a token, the token is the proof: a page does not know it.
+//!
+//! A request that came through a proxy is refused, unless the configuration expects a
+//! proxy in front: a proxy on this machine, the balancer itself among them, reaches
+//! loopback, and whoever asks through it is anybody.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -21,6 +25,8 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use evenkeel_manager::config::Admin;
+
 use crate::error::ApiError;
 
 /// What a request must bring along.
@@ -28,17 +34,22 @@ use crate::error::ApiError;
 pub(crate) struct Guard {
     listen: IpAddr,
     token: Option<Arc<str>>,
+    behind_proxy: bool,
 }
 
 impl Guard {
-    pub(crate) fn new(listen: SocketAddr, token: Option<&str>) -> Self {
+    pub(crate) fn new(settings: &Admin) -> Self {
         Guard {
-            listen: listen.ip(),
-            token: token.map(Arc::from),
+            listen: settings.listen.ip(),
+            token: settings.token.as_deref().map(Arc::from),
+            behind_proxy: settings.behind_proxy,
         }
     }
 
     fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+        if !self.behind_proxy {
+            check_direct(headers)?;
+        }
         // Probes know no token, and learn nothing but yes or no.
         let is_probe = matches!(uri.path(), "/healthz" | "/readyz");
         match &self.token {
@@ -86,6 +97,26 @@ pub(crate) async fn guard(State(guard): State<Guard>, request: Request, next: Ne
             response
         }
     }
+}
+
+/// Fields that proxies add.
+fn tells_of_a_proxy(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    matches!(name, "via" | "forwarded" | "x-real-ip") || name.starts_with("x-forwarded-")
+}
+
+fn check_direct(headers: &HeaderMap) -> Result<(), ApiError> {
+    let Some(field) = headers.keys().find(|name| tells_of_a_proxy(name)) else {
+        return Ok(());
+    };
+    Err(ApiError::new(
+        StatusCode::FORBIDDEN,
+        "proxied",
+        format!(
+            "the request came through a proxy, as its field {field} tells; the admin API answers \
+             directly only, unless behind_proxy = true stands in [admin], with a token"
+        ),
+    ))
 }
 
 fn check_token(token: &str, headers: &HeaderMap) -> Result<(), ApiError> {
@@ -180,6 +211,14 @@ fn same(given: &[u8], wanted: &[u8]) -> bool {
 mod tests {
     use super::*;
 
+    fn guard_of(listen: &str, token: Option<&str>) -> Guard {
+        Guard::new(&Admin {
+            listen: listen.parse().unwrap(),
+            token: token.map(str::to_owned),
+            ..Admin::default()
+        })
+    }
+
     fn headers(fields: &[(&'static str, &str)]) -> HeaderMap {
         let mut map = HeaderMap::new();
         for (name, value) in fields {
@@ -201,7 +240,7 @@ mod tests {
 
     #[test]
     fn without_a_token_only_loopback_names_are_answered() {
-        let guard = Guard::new("127.0.0.1:9000".parse().unwrap(), None);
+        let guard = guard_of("127.0.0.1:9000", None);
         for good in [
             "localhost",
             "LOCALHOST:9",
@@ -229,7 +268,7 @@ mod tests {
 
     #[test]
     fn with_a_token_the_token_is_the_proof() {
-        let guard = Guard::new("10.0.0.1:9000".parse().unwrap(), Some("s3cret"));
+        let guard = guard_of("10.0.0.1:9000", Some("s3cret"));
         let with = |value: &str| {
             get(
                 &guard,
@@ -256,8 +295,38 @@ mod tests {
     }
 
     #[test]
+    fn s1_what_came_through_a_proxy_is_refused() {
+        let proxied = [
+            ("via", "1.1 evenkeel"),
+            ("forwarded", "for=192.0.2.1"),
+            ("x-forwarded-for", "192.0.2.1"),
+            ("X-Forwarded-Anything", ""),
+            ("x-real-ip", "192.0.2.1"),
+        ];
+        let mut guard = guard_of("127.0.0.1:9000", Some("s3cret"));
+        for field in
+            proxied.map(|(name, value)| (HeaderName::from_bytes(name.as_bytes()).unwrap(), value))
+        {
+            let ask = |guard: &Guard, path: &str| {
+                let mut map = headers(&[("host", "localhost"), ("authorization", "Bearer s3cret")]);
+                map.append(field.0.clone(), field.1.parse().unwrap());
+                match guard.check(&Method::GET, &path.parse().unwrap(), &map) {
+                    Ok(()) => 200,
+                    Err(error) => error.into_response().status().as_u16(),
+                }
+            };
+            for path in ["/v1/status", "/metrics", "/readyz"] {
+                assert_eq!(ask(&guard, path), 403, "{field:?} {path}");
+            }
+            guard.behind_proxy = true;
+            assert_eq!(ask(&guard, "/v1/status"), 200, "{field:?}");
+            guard.behind_proxy = false;
+        }
+    }
+
+    #[test]
     fn a_page_cannot_change_anything() {
-        let guard = Guard::new("127.0.0.1:9000".parse().unwrap(), None);
+        let guard = guard_of("127.0.0.1:9000", None);
         let post = |fields: &[(&'static str, &str)]| {
             let mut all = vec![("host", "127.0.0.1:9000")];
             all.extend_from_slice(fields);

@@ -100,7 +100,7 @@ pub async fn serve(
     sources: Arc<Sources>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let guard = guard::Guard::new(settings.listen, settings.token.as_deref());
+    let guard = guard::Guard::new(settings);
     axum::serve(
         conn::ApiListener::new(listener),
         api::router(sources, guard),

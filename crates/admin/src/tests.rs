@@ -84,6 +84,7 @@ impl Balancer {
         let address = listener.local_addr().unwrap();
         let settings = Admin {
             listen: address,
+            behind_proxy: false,
             token: token.map(str::to_owned),
         };
         let (stop, stopped) = oneshot::channel::<()>();

@@ -278,6 +278,7 @@ mod tests {
             alerts: 0,
             alerts_raised: 0,
             recent: Recent::default(),
+            refused: Vec::new(),
             members: Vec::new(),
         }
     }

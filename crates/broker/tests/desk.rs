@@ -97,6 +97,7 @@ impl Site {
         };
         let text = format!(
             "{broker}[rule.web]\nlisten = \"127.0.0.1:0\"\nagents_may_join = true\n\
+             allowed_networks = \"127.0.0.0/8\"\n\
              members = [{{ address = \"127.0.0.1:81\", location = \"rack-1\" }}]\n"
         );
         let config = parse("test.toml", &text).unwrap();

@@ -106,6 +106,16 @@ pub(super) static ADMIN: &[Key<AdminDraft>] = &[
               ignored. A relative path starts at the folder of the configuration file.",
         example: r#""/run/secrets/evenkeel-token""#,
     },
+    Key {
+        name: "behind_proxy",
+        field: |draft| &mut draft.admin.behind_proxy,
+        limits: Limits::None,
+        doc: "Whether requests may come through a proxy, which `Via`, `Forwarded`, \
+              `X-Forwarded-…` or `X-Real-IP` give away. Otherwise they get 403, so that no \
+              rule of this or another proxy makes the admin API reachable by mistake. \
+              Needs a token.",
+        example: "true",
+    },
 ];
 
 /// Keys of `[access_log]`.
@@ -379,7 +389,8 @@ pub(super) static GROUP_OWN: &[Key<GroupConfig>] = &[
         limits: Limits::None,
         doc: "Whether a server that an agent registers for this group becomes a member \
               without standing in the file, until the agent signs off or is forgotten. \
-              Whoever has a key of the [`[broker]`](#broker) can then add members.",
+              Whoever has a key of the [`[broker]`](#broker) can then add members; where, \
+              `allowed_networks` says.",
         example: "true",
     },
 ];
@@ -501,6 +512,18 @@ pub(super) static ADDRESSED: &[Key<GroupConfig>] = &[
         limits: Limits::Time(secs(1), DAY),
         doc: "How often host names of members are resolved again. An address that is missing from an answer gets no new traffic. If it comes back within five minutes, or while it still has requests, it is the same member as before: its requests, latency and health count on. Within five minutes there is no slow start either, so a name may give a part of its addresses at a time. A group remembers the last 1,024 addresses that left.",
         example: r#""1m""#,
+    },
+    Key {
+        name: "allowed_networks",
+        field: |group| &mut group.allowed_networks,
+        limits: Limits::None,
+        doc: "Networks in which members may be that agents register, or that host names resolve \
+              to: a list, and nothing else then. Without it every address may be one, except \
+              loopback, link-local, unspecified, multicast and broadcast addresses and those of \
+              cloud metadata. `localhost` may be loopback. Where the balancer itself listens \
+              nobody joins or resolves to, whatever is listed. An IPv4 address in IPv6 \
+              notation counts as IPv4. Members whose IP address stands in the file are not asked.",
+        example: r#"["10.0.0.0/8", "fd00::/8"]"#,
     },
     Key {
         name: "health_check",

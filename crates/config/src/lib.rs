@@ -28,6 +28,7 @@ mod fields;
 mod keys;
 mod monitor;
 pub mod negotiator;
+pub mod networks;
 mod parse;
 pub mod reference;
 pub mod reports;
@@ -40,6 +41,7 @@ pub use corba::Corba;
 pub use errors::{Errors, Problem};
 pub use monitor::{LocationConfig, Monitor, MonitorAddress, MonitorKind};
 pub use negotiator::{Class, Cluster, Negotiator, Origin, Quantum, Scheme, Terms};
+pub use networks::Networks;
 pub use parse::{is_name, parse};
 pub use reports::{AgentCheck, Orca, OrcaService, Prometheus};
 
@@ -148,6 +150,8 @@ pub struct Admin {
     pub listen: SocketAddr,
     /// Bearer token; required where `listen` is not loopback.
     pub token: Option<String>,
+    /// Whether requests may come through a proxy.
+    pub behind_proxy: bool,
 }
 
 impl Default for Admin {
@@ -155,6 +159,7 @@ impl Default for Admin {
         Admin {
             listen: SocketAddr::from(([127, 0, 0, 1], 9900)),
             token: None,
+            behind_proxy: false,
         }
     }
 }
@@ -315,6 +320,9 @@ pub struct GroupConfig {
     pub members: Vec<MemberConfig>,
     /// Whether servers that agents register become members, too.
     pub agents_may_join: bool,
+    /// Where members may be whose address is not in the file; `None` is anywhere but at
+    /// unusual places, see [`networks::unusual`].
+    pub allowed_networks: Option<Networks>,
     /// Active check; `None` is off.
     pub health_check: Option<HealthCheck>,
     /// Agent check; `None` is off.
@@ -343,6 +351,7 @@ impl GroupConfig {
             settings: GroupSettings::default(),
             members,
             agents_may_join: false,
+            allowed_networks: None,
             health_check: None,
             agent_check: None,
             orca: None,

@@ -382,6 +382,13 @@ fn resolve_token(
             Err(message) => return report.problem(&span, &key, message, None),
         }
     }
+    if draft.admin.behind_proxy && draft.admin.token.is_none() && !table.given("token") {
+        let message = "without `token` or `token_file` anybody whom the proxy lets through \
+                       would administer the balancer"
+            .into();
+        let (span, path) = (table.span_of("behind_proxy"), table.path_of("behind_proxy"));
+        report.misplaced(&span, &path, message, None);
+    }
     let exposed = draft.enabled && !draft.admin.listen.ip().is_loopback();
     if exposed && draft.admin.token.is_none() && !table.given("token") {
         let message = format!(

@@ -700,6 +700,9 @@ fn document_with(header: &str, line: &str) -> String {
     };
     match header.as_str() {
         "" => line.into(),
+        "[admin]" if !line.starts_with("token") => {
+            format!("{header}\ntoken = \"a-long-token\"\n{line}")
+        }
         "[broker]" => {
             let own = ["listen = \"127.0.0.1:1\"", "key_file = \"k\""];
             let key = line.split(' ').next();

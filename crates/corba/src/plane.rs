@@ -268,6 +268,10 @@ impl DataPlane for Corba {
             let _ = inner.orders.send(Order::Apply(Some(Box::new(wanted))));
         }))
     }
+
+    fn listening(&self) -> Vec<SocketAddr> {
+        self.local_addresses()
+    }
 }
 
 impl Prepared {

@@ -261,11 +261,30 @@ fn status(status: &Status) -> String {
         false => cluster_table(&status.clusters) + "\n",
     };
     format!(
-        "configuration {}{reload}\n\n{}\n{clusters}{}",
+        "configuration {}{reload}\n\n{}\n{clusters}{}{}",
         status.generation,
         rule_table(&status.rules),
-        member_tables(status)
+        member_tables(status),
+        refused(&status.groups)
     )
+}
+
+/// Addresses that are no members though somebody named them, a line each.
+fn refused(groups: &[GroupStatus]) -> String {
+    let lines = groups.iter().flat_map(|group| {
+        let lines = group.refused.iter();
+        lines.map(|refused| {
+            format!(
+                "\nrefused: {} in {}: {} is no member, because {}",
+                refused.member, group.name, refused.address, refused.why
+            )
+        })
+    });
+    let lines: String = lines.collect();
+    match lines.is_empty() {
+        true => lines,
+        false => lines + "\n",
+    }
 }
 
 fn cluster_table(clusters: &[ClusterStatus]) -> String {

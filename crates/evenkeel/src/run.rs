@@ -17,7 +17,7 @@ use evenkeel_core::time::Clock;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::watch::{Cause, Reloads};
 use evenkeel_manager::config::{self, AccessLog as Target, Admin, Config};
-use evenkeel_manager::snapshot::DataPlane;
+use evenkeel_manager::snapshot::{Commit, DataPlane, Snapshot};
 use evenkeel_monitor::Monitor;
 use evenkeel_proxy::Proxy;
 use evenkeel_proxy::access::AccessLog;
@@ -49,6 +49,10 @@ async fn live(file: &Path) -> Result<(), Failure> {
     let reloads = Reloads::new(file).map_err(cannot_listen)?;
     let config = config::load(file)
         .map_err(|errors| Failure::new(format!("the configuration has errors\n{errors}")))?;
+    let admin = match &config.admin {
+        Some(settings) => Some((settings.clone(), bind(settings).await?)),
+        None => None,
+    };
     let clock = Clock::start();
     let cores = available_parallelism().map_or(1, usize::from);
     let workers = config.workers.unwrap_or(cores);
@@ -67,6 +71,7 @@ async fn live(file: &Path) -> Result<(), Failure> {
         Arc::new(desk.clone()),
         Arc::new(corba.clone()),
         Arc::new(monitor.clone()),
+        Arc::new(AdminAddress(local_address(&admin))),
     ];
     let manager = Manager::new(clock, Arc::new(planes));
     let process = Process {
@@ -77,7 +82,28 @@ async fn live(file: &Path) -> Result<(), Failure> {
         corba,
         monitor,
     };
-    process.live(file, config, signals, reloads).await
+    process.live(file, config, admin, signals, reloads).await
+}
+
+/// The admin API's settings and listener.
+type AdminApi = Option<(Admin, TcpListener)>;
+
+fn local_address(admin: &AdminApi) -> Option<SocketAddr> {
+    let (_, listener) = admin.as_ref()?;
+    listener.local_addr().ok()
+}
+
+/// Where the admin API listens: no member may be there.
+struct AdminAddress(Option<SocketAddr>);
+
+impl DataPlane for AdminAddress {
+    fn prepare(&self, _: &Arc<Snapshot>) -> Result<Commit, Vec<String>> {
+        Ok(Box::new(|| ()))
+    }
+
+    fn listening(&self) -> Vec<SocketAddr> {
+        self.0.into_iter().collect()
+    }
 }
 
 struct Process {
@@ -94,6 +120,7 @@ impl Process {
         self,
         file: &Path,
         config: Config,
+        admin: AdminApi,
         mut signals: Signals,
         mut reloads: Reloads,
     ) -> Result<(), Failure> {
@@ -101,10 +128,6 @@ impl Process {
         access_log
             .follow(config.access_log.as_ref())
             .map_err(|error| Failure::new(error.to_string()))?;
-        let admin = match &config.admin {
-            Some(settings) => Some((settings.clone(), bind(settings).await?)),
-            None => None,
-        };
         self.manager
             .apply(config)
             .await
@@ -113,7 +136,7 @@ impl Process {
         corba.map_err(|error| Failure::new(format!("cannot start the CORBA service: {error}")))?;
         // Whoever reads the access log from standard output gets nothing else there.
         let to_stdout = access_log.target != Some(Target::Stdout);
-        self.announce(admin.as_ref().map(|(_, listener)| listener), to_stdout);
+        self.announce(local_address(&admin), to_stdout);
 
         let control = tokio::spawn(Arc::clone(&self.manager).run());
         let sources_of_reports = tokio::spawn(evenkeel_report::run(Arc::clone(&self.manager)));
@@ -167,7 +190,7 @@ impl Process {
     }
 
     /// Says on standard output what listens where: a line each, for people and scripts.
-    fn announce(&self, admin: Option<&TcpListener>, to_stdout: bool) {
+    fn announce(&self, admin: Option<SocketAddr>, to_stdout: bool) {
         let mut text = String::new();
         for rule in &self.manager.snapshots().borrow().rules {
             let rule = &rule.rule;
@@ -186,7 +209,7 @@ impl Process {
         for address in self.corba.local_addresses() {
             text.push_str(&format!("listening: corba on {address}\n"));
         }
-        if let Some(Ok(address)) = admin.map(TcpListener::local_addr) {
+        if let Some(address) = admin {
             text.push_str(&format!("listening: admin API on {address}\n"));
         }
         text.push_str("ready\n");

@@ -1,6 +1,7 @@
 //! The load manager: configuration to groups, the control loop, and the snapshots
 //! that the data plane works with.
 
+mod admission;
 mod alerts;
 mod check;
 pub use evenkeel_config as config;

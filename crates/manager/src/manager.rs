@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -14,6 +15,7 @@ use evenkeel_core::time::Clock;
 use tokio::sync::watch;
 use tracing::{debug, error, info, warn};
 
+use crate::admission::Refused;
 use crate::alerts::AlertSetting;
 use crate::config::{self, Config, Corba, GroupConfig, MemberConfig};
 use crate::dns::{Lookup, Resolver};
@@ -423,8 +425,32 @@ impl Manager {
         inputs: Inputs,
         generation: u64,
     ) -> Result<(), ApplyError> {
+        self.install_once(state, inputs, generation)?;
+        // Where the system chose a port, it is known only now.
+        if state.inputs.has_guests() && self.listening() != state.inputs.listening {
+            let inputs = state.inputs.clone();
+            self.install_once(state, inputs, generation)?;
+        }
+        self.changes.send_replace(());
+        Ok(())
+    }
+
+    /// Where the data plane listens, in order.
+    fn listening(&self) -> Vec<SocketAddr> {
+        let mut listening = self.data_plane.listening();
+        listening.sort_unstable();
+        listening
+    }
+
+    fn install_once(
+        &self,
+        state: &mut State,
+        mut inputs: Inputs,
+        generation: u64,
+    ) -> Result<(), ApplyError> {
         let now = self.clock.now();
         one_name_each(&inputs)?;
+        inputs.listening = self.listening();
         let mut next = state.next(inputs, generation, now);
         let news = !Arc::ptr_eq(&next.snapshot, &state.snapshot);
         let commit = match news {
@@ -436,9 +462,28 @@ impl Manager {
             commit();
             self.snapshots.send_replace(Arc::clone(&next.snapshot));
         }
+        tell_refused(state, &next);
         *state = next;
-        self.changes.send_replace(());
         Ok(())
+    }
+}
+
+/// Tells in the log of addresses that are newly refused, in a line for each group.
+fn tell_refused(before: &State, after: &State) {
+    for entry in after.groups.iter().filter(|e| !e.refused.is_empty()) {
+        let group = &entry.config.name;
+        let known = before.group(group).map_or(&[][..], |old| &old.refused);
+        let mut news = entry.refused.iter().filter(|r| !known.contains(r));
+        let Some(Refused { name, address, why }) = news.next() else {
+            continue;
+        };
+        let more = news.count();
+        warn!(
+            group,
+            more,
+            "{name} is no member at {address}, because {why}; if it is meant, name its network \
+             in allowed_networks of the group, or its address in members"
+        );
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the data plane sees of the manager: rules and groups, replaced as a whole.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
@@ -209,6 +210,12 @@ pub trait DataPlane: Send + Sync {
     ///
     /// Called with the manager's lock held: it must not call the manager.
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, Vec<String>>;
+
+    /// Where it accepts TCP connections now: nobody may register these addresses as those
+    /// of a member. Called as `prepare` is.
+    fn listening(&self) -> Vec<SocketAddr> {
+        Vec::new()
+    }
 }
 
 /// Puts into effect what [`DataPlane::prepare`] has prepared. Cannot fail.
@@ -237,6 +244,10 @@ impl DataPlane for Vec<Arc<dyn DataPlane>> {
             true => Ok(Box::new(|| commits.into_iter().for_each(|commit| commit()))),
             false => Err(errors),
         }
+    }
+
+    fn listening(&self) -> Vec<SocketAddr> {
+        self.iter().flat_map(|plane| plane.listening()).collect()
     }
 }
 

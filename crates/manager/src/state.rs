@@ -19,6 +19,7 @@ use evenkeel_core::outlier::Outliers;
 use evenkeel_core::strategy::Values;
 use evenkeel_core::time::Instant;
 
+use crate::admission::{Admission, Refused};
 use crate::alerts::Alert;
 use crate::check::Checked;
 use crate::config::{Cluster, Config, GroupConfig, MemberConfig};
@@ -47,6 +48,8 @@ pub(crate) struct Inputs {
     pub live: Live,
     /// The last addresses of each DNS name; names that never resolved are not there.
     pub addresses: HashMap<String, Vec<IpAddr>>,
+    /// Where the data plane listens already.
+    pub listening: Vec<SocketAddr>,
 }
 
 /// Live changes. They last until the process ends, or until the file changes the very
@@ -79,6 +82,7 @@ impl Inputs {
             config: Config::default(),
             live: Live::default(),
             addresses: HashMap::new(),
+            listening: Vec::new(),
         }
     }
 
@@ -141,6 +145,24 @@ impl Inputs {
         });
         live.groups = std::mem::take(&mut self.live.groups);
         self.live = live;
+    }
+
+    /// Who may become a member without the file naming its address: nobody where the data
+    /// plane listens, or is about to.
+    fn admission(&self) -> Admission {
+        let config = &self.config;
+        let rules = config.rules.iter().flat_map(|rule| &rule.listen);
+        let admin = config.admin.iter().map(|admin| &admin.listen);
+        let negotiator = config.negotiator.iter().flat_map(|n| &n.listen);
+        let corba = config.corba.iter().flat_map(|corba| &corba.listen);
+        let wanted = rules.chain(admin).chain(negotiator).chain(corba);
+        let all = self.listening.iter().chain(wanted).copied();
+        Admission::new(all.filter(|address| address.port() != 0).collect())
+    }
+
+    /// Whether anybody is a member whose address the file does not name.
+    pub fn has_guests(&self) -> bool {
+        !self.live.joined.is_empty() || !self.addresses.is_empty()
     }
 
     /// All groups, each with its owner if it does not stand in the file.
@@ -216,6 +238,8 @@ pub(crate) struct GroupEntry {
     pub sheds: Vec<bool>,
     /// Who was ejected.
     pub outliers: Outliers,
+    /// Addresses that agents registered, or names resolved to, and that are no members.
+    pub refused: Vec<Refused>,
     /// Endpoints that left, the longest gone first.
     departed: Vec<Endpoint>,
     fresh: bool,
@@ -234,8 +258,12 @@ const MAX_DEPARTED: usize = 1024;
 /// in the file, and the address.
 type Identity<'a> = (&'a str, u16, SocketAddr);
 
-/// The endpoints of the state before, with those that had left.
-type Before<'a> = HashMap<Identity<'a>, &'a Endpoint>;
+/// What the state before has for a group.
+struct Before<'a> {
+    /// Its endpoints, with those that had left.
+    by_identity: HashMap<Identity<'a>, &'a Endpoint>,
+    locations: &'a Locations,
+}
 
 /// One member as the data plane knows it.
 #[derive(Clone, Debug)]
@@ -300,6 +328,7 @@ impl State {
         };
         let groups = next.inputs.groups();
         let groups: Vec<_> = groups.map(|(of, group)| (of, group.clone())).collect();
+        let admission = next.inputs.admission();
         let before: HashMap<&str, &GroupEntry> = self
             .groups
             .iter()
@@ -309,7 +338,7 @@ impl State {
             // Whoever else has the name now, it is another group.
             let old = before.get(&*config.name).copied();
             let old = old.filter(|old| old.owner == owner);
-            let entry = next.next_group(owner, config, old, &self.locations, now);
+            let entry = next.next_group(owner, config, old, &self.locations, &admission, now);
             for (index, endpoint) in entry.endpoints.iter().enumerate() {
                 let place = (next.groups.len(), index);
                 next.index.insert(endpoint.member.id, place);
@@ -381,22 +410,28 @@ impl State {
         mut config: GroupConfig,
         old: Option<&GroupEntry>,
         old_locations: &Locations,
+        admission: &Admission,
         now: Instant,
     ) -> GroupEntry {
         if let Some(strategy) = self.inputs.live.strategies.get(&config.name) {
             config.strategy = strategy.clone();
         }
         let before: Vec<&Endpoint> = old.map(|old| old.kept(now).collect()).unwrap_or_default();
-        let by_identity: Before = before.iter().map(|e| (e.identity(), *e)).collect();
-        let mut endpoints = Vec::new();
+        let old_endpoints = Before {
+            by_identity: before.iter().map(|e| (e.identity(), *e)).collect(),
+            locations: old_locations,
+        };
+        let (mut endpoints, mut refused) = (Vec::new(), Vec::new());
         for member in &config.members {
+            let ips = self.addresses_of(&config, member, admission, &mut refused);
             let into = &mut endpoints;
-            self.next_endpoints(&config, member, &by_identity, old_locations, now, into);
+            self.next_endpoints(&config, member, ips, &old_endpoints, now, into);
         }
         let in_file = endpoints.len();
-        for member in self.joined(&config) {
+        for member in self.joined(&config, admission, &mut refused) {
             let into = &mut endpoints;
-            self.next_endpoints(&config, &member, &by_identity, old_locations, now, into);
+            let ips = member.ip().into_iter().collect();
+            self.next_endpoints(&config, &member, ips, &old_endpoints, now, into);
             config.members.push(member);
         }
         for endpoint in &mut endpoints[in_file..] {
@@ -435,13 +470,46 @@ impl State {
             opened: old.and_then(|old| old.opened),
             sheds: Vec::new(),
             outliers: old.map(|old| old.outliers.clone()).unwrap_or_default(),
+            refused,
             departed,
             fresh: old.is_none(),
         }
     }
 
+    /// The addresses of a member of the file: its own, or those that its name has and may
+    /// have.
+    fn addresses_of(
+        &self,
+        group: &GroupConfig,
+        member: &MemberConfig,
+        admission: &Admission,
+        refused: &mut Vec<Refused>,
+    ) -> Vec<IpAddr> {
+        if let Some(ip) = member.ip() {
+            return vec![ip];
+        }
+        let found = self.inputs.addresses.get(&member.host);
+        let mut ips = found.cloned().unwrap_or_default();
+        ips.retain(|&ip| {
+            let address = SocketAddr::new(ip, member.port);
+            let judged = admission.judge(group, &member.host, address);
+            refused.extend(judged.err().map(|why| Refused {
+                name: member.name(),
+                address,
+                why,
+            }));
+            judged.is_ok()
+        });
+        ips
+    }
+
     /// The members that agents have added to a group.
-    fn joined(&self, group: &GroupConfig) -> Vec<MemberConfig> {
+    fn joined(
+        &self,
+        group: &GroupConfig,
+        admission: &Admission,
+        refused: &mut Vec<Refused>,
+    ) -> Vec<MemberConfig> {
         if !group.agents_may_join {
             return Vec::new();
         }
@@ -450,6 +518,20 @@ impl State {
         let joined = joined.into_iter().flatten();
         joined
             .filter(|member| names.insert(member.name()))
+            .filter(|member| {
+                // Agents register addresses, not names.
+                let Some(ip) = member.ip() else {
+                    return false;
+                };
+                let address = SocketAddr::new(ip, member.port);
+                let judged = admission.judge(group, &member.host, address);
+                refused.extend(judged.err().map(|why| Refused {
+                    name: member.name(),
+                    address,
+                    why,
+                }));
+                judged.is_ok()
+            })
             .cloned()
             .collect()
     }
@@ -460,16 +542,12 @@ impl State {
         &mut self,
         config: &GroupConfig,
         member: &MemberConfig,
-        before: &Before<'_>,
-        old_locations: &Locations,
+        ips: Vec<IpAddr>,
+        old: &Before<'_>,
         now: Instant,
         endpoints: &mut Vec<Endpoint>,
     ) {
-        let literal = member.ip().map(|ip| vec![ip]);
-        let is_name = literal.is_none() && member.reference.is_none();
-        let ips = literal
-            .or_else(|| self.inputs.addresses.get(&member.host).cloned())
-            .unwrap_or_default();
+        let is_name = member.ip().is_none() && member.reference.is_none();
         let in_file = member.name();
         let host = member.reference.as_ref().unwrap_or(&member.host);
         let none = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
@@ -491,7 +569,8 @@ impl State {
                 )
             };
             let place = member.location.clone().unwrap_or(place);
-            let before = before.get(&(host.as_str(), member.port, address));
+            let identity = (host.as_str(), member.port, address);
+            let before = old.by_identity.get(&identity);
             let key = |name: &str| (config.name.clone(), name.to_owned());
             let live = &self.inputs.live;
             let admin = live.admin.get(&key(&name));
@@ -511,7 +590,7 @@ impl State {
                     (id, Arc::new(Slot::new(weight)))
                 }
             };
-            let location = self.location(&place, old_locations);
+            let location = self.location(&place, old.locations);
             endpoints.push(Endpoint {
                 member: Member {
                     id,

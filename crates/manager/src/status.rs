@@ -17,6 +17,7 @@ use evenkeel_core::opinion::{Held, Opinions};
 use evenkeel_core::time::Instant;
 use serde::{Deserialize, Serialize};
 
+use crate::admission::Refused;
 use crate::alerts::{self, AlertSetting, Alerted};
 use crate::config::{Cluster, Protocol, Quantum, Terms};
 use crate::manager::{ManageError, Manager, Owned, entry};
@@ -149,6 +150,20 @@ pub struct GroupStatus {
     pub recent: Recent,
     /// In the order of the file.
     pub members: Vec<MemberStatus>,
+    /// Addresses that agents registered, or that names resolved to, and that are no members.
+    #[serde(default)]
+    pub refused: Vec<RefusedStatus>,
+}
+
+/// An address that was to be a member, and is none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedStatus {
+    /// The member of the file whose name resolved to it, or what an agent registered.
+    pub member: String,
+    /// The address.
+    pub address: SocketAddr,
+    /// Why it is none.
+    pub why: String,
 }
 
 /// A parameter of a strategy.
@@ -570,6 +585,15 @@ fn group_status(entry: &GroupEntry, alerted: &Alerted, now: Instant) -> GroupSta
                 status
             })
             .collect(),
+        refused: entry.refused.iter().map(refused_status).collect(),
+    }
+}
+
+fn refused_status(refused: &Refused) -> RefusedStatus {
+    RefusedStatus {
+        member: refused.name.clone(),
+        address: refused.address,
+        why: refused.why.to_string(),
     }
 }
 

@@ -218,6 +218,10 @@ impl DataPlane for Proxy {
         let (inner, next) = (Arc::clone(&self.inner), Arc::clone(next));
         Ok(Box::new(move || inner.commit(&next, sockets)))
     }
+
+    fn listening(&self) -> Vec<SocketAddr> {
+        self.state().listeners.values().copied().collect()
+    }
 }
 
 fn cannot_listen(snapshot: &RuleSnapshot, key: &ListenKey, error: &io::Error) -> String {

@@ -176,6 +176,10 @@ impl DataPlane for Negotiator {
             let _ = inner.orders.send(Order::Apply { next, listeners });
         }))
     }
+
+    fn listening(&self) -> Vec<SocketAddr> {
+        self.local_addresses()
+    }
 }
 
 fn bind(address: SocketAddr) -> io::Result<StdListener> {

@@ -1,0 +1,190 @@
+//! Which addresses may become members although the file does not name them.
+//!
+//! Whoever has an agent's key, or answers for a name, says where members are. What only
+//! this machine reaches, and this process itself above all, is no such place: clients would
+//! reach it through the balancer.
+
+use std::cell::OnceCell;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::config::GroupConfig;
+use crate::config::networks::{Networks, Unusual};
+
+/// An address that was to be a member, and is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    /// What named it: a member of the file, or the address that an agent registered.
+    pub name: String,
+    /// The address.
+    pub address: SocketAddr,
+    /// Why.
+    pub why: Unusual,
+}
+
+/// Judges addresses for one state.
+pub(crate) struct Admission {
+    /// Where this process listens, or is about to.
+    listening: Vec<SocketAddr>,
+    /// The addresses of this machine, asked for when they matter.
+    machine: OnceCell<Vec<IpAddr>>,
+}
+
+impl Admission {
+    pub fn new(listening: Vec<SocketAddr>) -> Self {
+        Admission {
+            listening,
+            machine: OnceCell::new(),
+        }
+    }
+
+    /// Whether an agent may register `address` for a group, or a name of its members
+    /// resolve to it.
+    ///
+    /// `localhost` is loopback by definition (RFC 6761, section 6.3), so whoever writes it
+    /// into the file means that.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub fn judge(
+        &self,
+        group: &GroupConfig,
+        host: &str,
+        address: SocketAddr,
+    ) -> Result<(), Unusual> {
+        let name = host.strip_suffix('.').unwrap_or(host);
+        let is_localhost = name == "localhost" || name.ends_with(".localhost");
+        if is_localhost && address.ip().to_canonical().is_loopback() {
+            return Ok(());
+        }
+        Networks::judge(group.allowed_networks.as_ref(), address.ip())?;
+        match self.is_own(address) {
+            true => Err(Unusual::OwnListener),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether whoever connects to `address` reaches this process.
+    fn is_own(&self, address: SocketAddr) -> bool {
+        let ip = address.ip().to_canonical();
+        let here = self
+            .listening
+            .iter()
+            .filter(|own| own.port() == address.port());
+        here.map(|own| own.ip().to_canonical()).any(|own| {
+            // To connect to no address is to connect to loopback.
+            own == ip || ip.is_unspecified() || (own.is_unspecified() && self.is_local(ip))
+        })
+    }
+
+    fn is_local(&self, ip: IpAddr) -> bool {
+        ip.is_loopback() || self.machine.get_or_init(addresses).contains(&ip)
+    }
+}
+
+/// The addresses of this machine's interfaces; none if the system does not tell.
+fn addresses() -> Vec<IpAddr> {
+    let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: on success `first` is the head of a list that is ours to free.
+    if unsafe { libc::getifaddrs(&mut first) } != 0 {
+        let error = std::io::Error::last_os_error();
+        tracing::warn!(%error, "the system does not tell this machine's addresses");
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    let mut next = first;
+    while !next.is_null() {
+        // SAFETY: an entry of the list, which lives until it is freed below.
+        let entry = unsafe { &*next };
+        // SAFETY: null, or an address of that entry.
+        found.extend(unsafe { address_of(entry.ifa_addr) });
+        next = entry.ifa_next;
+    }
+    // SAFETY: as above, and nothing refers to the list any more.
+    unsafe { libc::freeifaddrs(first) };
+    found
+}
+
+/// # Safety
+///
+/// `address` is null, or points to an address of the size that its family has.
+unsafe fn address_of(address: *const libc::sockaddr) -> Option<IpAddr> {
+    if address.is_null() {
+        return None;
+    }
+    // SAFETY: every address begins with its family; the caller promises the rest.
+    unsafe {
+        match libc::c_int::from((*address).sa_family) {
+            libc::AF_INET => {
+                let address = address.cast::<libc::sockaddr_in>().read_unaligned();
+                Some(IpAddr::from(address.sin_addr.s_addr.to_ne_bytes()))
+            }
+            libc::AF_INET6 => {
+                let address = address.cast::<libc::sockaddr_in6>().read_unaligned();
+                Some(IpAddr::from(address.sin6_addr.s6_addr).to_canonical())
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judge(listening: &[&str], host: &str, address: &str) -> Result<(), Unusual> {
+        let listening = listening.iter().map(|text| text.parse().unwrap());
+        let admission = Admission::new(listening.collect());
+        let mut group = GroupConfig::new("web", Vec::new());
+        let all = ["0.0.0.0/0", "::/0"].map(|text| text.parse().unwrap());
+        group.allowed_networks = Some(Networks(all.into()));
+        admission.judge(&group, host, address.parse().unwrap())
+    }
+
+    #[test]
+    fn s1_nobody_is_a_member_where_this_process_listens() {
+        let own = Err(Unusual::OwnListener);
+        for (listening, address, judged) in [
+            ("127.0.0.1:9900", "127.0.0.1:9900", own),
+            ("127.0.0.1:9900", "[::ffff:127.0.0.1]:9900", own),
+            ("127.0.0.1:9900", "127.0.0.1:9901", Ok(())),
+            ("127.0.0.1:9900", "0.0.0.0:9900", own),
+            ("0.0.0.0:9900", "127.0.0.1:9900", own),
+            ("0.0.0.0:9900", "127.9.9.9:9900", own),
+            ("[::]:9900", "[::1]:9900", own),
+            ("[::ffff:10.0.0.1]:9900", "10.0.0.1:9900", own),
+            // Nobody has an address that is for documentation.
+            ("0.0.0.0:9900", "192.0.2.77:9900", Ok(())),
+        ] {
+            assert_eq!(
+                judge(&[listening], "x", address),
+                judged,
+                "{listening} {address}"
+            );
+        }
+        for ip in addresses().into_iter().filter(IpAddr::is_ipv4) {
+            let address = SocketAddr::new(ip, 9900).to_string();
+            assert_eq!(judge(&["0.0.0.0:9900"], "x", &address), own, "{address}");
+        }
+        assert!(addresses().iter().any(IpAddr::is_loopback));
+    }
+
+    #[test]
+    fn s1_localhost_is_loopback_and_nothing_else() {
+        let admission = Admission::new(Vec::new());
+        let group = GroupConfig::new("web", Vec::new());
+        let judge = |host, address: &str| admission.judge(&group, host, address.parse().unwrap());
+        for host in ["localhost", "localhost.", "web.localhost"] {
+            assert_eq!(judge(host, "127.0.0.1:80"), Ok(()), "{host}");
+            assert_eq!(judge(host, "[::1]:80"), Ok(()), "{host}");
+            assert_eq!(judge(host, "169.254.1.1:80"), Err(Unusual::LinkLocal));
+        }
+        for host in ["notlocalhost", "localhost.example", "127.0.0.1", ""] {
+            assert_eq!(
+                judge(host, "127.0.0.1:80"),
+                Err(Unusual::Loopback),
+                "{host}"
+            );
+        }
+    }
+}
