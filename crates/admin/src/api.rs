@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router, middleware};
 use evenkeel_broker::status::{AgentStatus, BrokerStatus};
+use evenkeel_corba::service::registered::{Registered, RemoveError};
 use evenkeel_corba::status::CorbaStatus;
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy;
@@ -52,6 +53,13 @@ pub(crate) fn router(sources: Arc<Sources>, guarded_by: Guard) -> Router {
         .route("/v1/monitor", get(monitor))
         .route("/v1/monitor/locations", get(monitored))
         .route("/v1/corba", get(corba))
+        .route("/v1/corba/monitors/{location}/remove", post(remove_monitor))
+        .route("/v1/corba/alerts/{location}/remove", post(remove_alert))
+        .route("/v1/corba/groups/{group}/remove", post(remove_group))
+        .route(
+            "/v1/corba/groups/{group}/members/{location}/remove",
+            post(remove_member),
+        )
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
@@ -356,6 +364,51 @@ async fn broker(State(sources): State<Arc<Sources>>) -> Json<Option<BrokerStatus
 /// How it goes with the CORBA service; `null` if there is no `[corba]`.
 async fn corba(State(sources): State<Arc<Sources>>) -> Json<Option<CorbaStatus>> {
     Json(sources.corba.status())
+}
+
+async fn remove_monitor(
+    State(sources): State<Arc<Sources>>,
+    Path(location): Path<String>,
+) -> Answer<Done> {
+    remove(&sources, Registered::Monitor(location)).await
+}
+
+async fn remove_alert(
+    State(sources): State<Arc<Sources>>,
+    Path(location): Path<String>,
+) -> Answer<Done> {
+    remove(&sources, Registered::Alert(location)).await
+}
+
+async fn remove_group(
+    State(sources): State<Arc<Sources>>,
+    Path(group): Path<String>,
+) -> Answer<Done> {
+    remove(&sources, Registered::Group(group)).await
+}
+
+async fn remove_member(
+    State(sources): State<Arc<Sources>>,
+    Path((group, location)): Path<(String, String)>,
+) -> Answer<Done> {
+    remove(&sources, Registered::Member { group, location }).await
+}
+
+/// Takes something of the CORBA service away.
+async fn remove(sources: &Sources, what: Registered) -> Answer<Done> {
+    let Some(service) = sources.corba.load_manager() else {
+        let detail = "there is no [corba] in the configuration";
+        return Err(ApiError::unknown("no_corba", detail));
+    };
+    service.remove(what).await.map_err(|error| match error {
+        RemoveError::NotThere(_) => ApiError::unknown("not_registered", error.to_string()),
+        RemoveError::NotKept | RemoveError::Failed(_) => ApiError::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "not_kept",
+            error.to_string(),
+        ),
+    })?;
+    Ok(DONE)
 }
 
 /// How it goes with the monitor; `null` if nobody is asked.

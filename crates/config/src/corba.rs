@@ -121,8 +121,8 @@ static CORBA: &[Key<Corba>] = &[
         limits: Limits::None,
         doc: "Where object groups, their members, properties, monitors and alerts are kept \
               over restarts. `false` keeps them in memory only. A relative path starts at \
-              the folder of the configuration file. No two processes may share it. A \
-              change needs a restart.",
+              the folder of the configuration file. A second process with the same file does \
+              not start. A change needs a restart.",
         example: r#""/var/lib/evenkeel/corba-state.json""#,
     },
     Key {

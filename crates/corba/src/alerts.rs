@@ -121,6 +121,11 @@ impl Alerts {
         let mut states = service.states();
         let (results, mut called) = mpsc::unbounded_channel();
         let mut calls = JoinSet::new();
+        // What was known when the service was switched off is not known any more, and calls
+        // of then have no answer.
+        for object in std::mem::take(&mut *self.lock()).into_values() {
+            object.location.set_shut(false);
+        }
         states.mark_changed();
         loop {
             if states.has_changed().unwrap_or(false) {

@@ -282,6 +282,38 @@ async fn alerts_are_told_until_they_acknowledge_and_one_that_hangs_stops_nobody(
         .await;
 }
 
+/// The call that was under way when the service was switched off has no answer.
+#[tokio::test]
+async fn alerts_are_told_again_after_off_and_on_c1() {
+    let local = LocalSet::new();
+    local
+        .run_until(async {
+            let application = Application::start(vec![Does::Hang]).await;
+            let lm = start(quick()).await;
+            let (at, reference) = (Name::simple("a"), application.reference(0));
+            assert!(lm.register_load_alert(&at, reference).await.is_ok());
+            let alerts = Arc::new(Alerts::default());
+            let run = || {
+                let (telling, service) = (Arc::clone(&alerts), Arc::clone(&lm));
+                tokio::spawn(async move { telling.run(service).await })
+            };
+            let telling = run();
+            until(|| !application.calls(0).is_empty()).await;
+            telling.abort();
+            assert!(telling.await.unwrap_err().is_cancelled());
+            lm.close().unwrap();
+            application.does(0, Does::Answer(Vec::new()));
+            lm.configure(Arc::new(quick()), crate::service::tests::address())
+                .unwrap();
+            let telling = run();
+            until(|| acknowledged_by(&alerts, "a") == Some(false)).await;
+            place(&lm, "a").set_tell(Tell::On);
+            until(|| acknowledged_by(&alerts, "a") == Some(true)).await;
+            telling.abort();
+        })
+        .await;
+}
+
 fn acknowledged_by(alerts: &Alerts, name: &str) -> Option<bool> {
     let mut views = alerts.views().into_iter();
     views.find(|view| view.location == name)?.acknowledged

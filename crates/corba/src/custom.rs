@@ -265,7 +265,10 @@ impl Custom {
         match self.common.orb.call(&call).await {
             Ok(body) => Ior::read(&mut body.reader())
                 .map_err(|error| Failure::Silent(CallError::from(error))),
-            Err(CallError::User { id, .. }) => Err(Failure::Unusable(format!("it raised {id}"))),
+            Err(CallError::User { id, .. }) => Err(Failure::Unusable(format!(
+                "it raised {}",
+                id.escape_debug()
+            ))),
             Err(error) => Err(Failure::Silent(error)),
         }
     }
@@ -363,7 +366,10 @@ impl Custom {
                 if id.ends_with("/StrategyNotAdaptive:1.0") {
                     self.standing().not_adaptive = true;
                 }
-                Err(Failure::Unusable(format!("it raised {id}")))
+                Err(Failure::Unusable(format!(
+                    "it raised {}",
+                    id.escape_debug()
+                )))
             }
             Err(error) => Err(Failure::Silent(error)),
         }

@@ -32,13 +32,13 @@ pub enum UserException {
     #[error("the object cannot be a member of this group")]
     ObjectNotAdded,
     /// There is no such property, or not at this level.
-    #[error("property {} is not supported", _0.nam)]
+    #[error("property {} is not supported", shown(&_0.nam))]
     UnsupportedProperty(Property),
     /// The property has a value that it cannot have.
-    #[error("property {} cannot have this value", _0.nam)]
+    #[error("property {} cannot have this value", shown(&_0.nam))]
     InvalidProperty(Property),
     /// There is no factory for this type at this location.
-    #[error("no factory makes {type_id:?} at {the_location}")]
+    #[error("no factory makes {type_id:?} at {}", shown(the_location))]
     NoFactory {
         /// Where.
         the_location: Name,
@@ -72,8 +72,13 @@ pub enum UserException {
 }
 
 fn names(properties: &Properties) -> String {
-    let names: Vec<_> = properties.iter().map(|p| p.nam.to_string()).collect();
+    let names: Vec<_> = properties.iter().map(|p| shown(&p.nam)).collect();
     names.join(", ")
+}
+
+/// A name for logs and terminals, where it must not break a line.
+fn shown(name: &Name) -> String {
+    name.to_string().escape_debug().to_string()
 }
 
 impl UserException {

@@ -9,10 +9,11 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use evenkeel_config::Corba as Settings;
@@ -35,10 +36,14 @@ use crate::keys::Level;
 use crate::monitors;
 use crate::relay::{self, Relay};
 use crate::service::state::State;
-use crate::service::{Address, LoadManager, Parts, store};
+use crate::service::store::{self, StoreError};
+use crate::service::{Address, LoadManager, Parts};
 
 /// Connections that the system keeps until they are accepted.
 const BACKLOG: i32 = 4096;
+
+/// How long the last changes may take to be written at the end.
+const LAST_WRITE: Duration = Duration::from_secs(5);
 
 /// The CORBA service from outside. Cheap to clone; all clones are the same one.
 #[derive(Clone)]
@@ -89,7 +94,14 @@ struct Wanted {
     /// Where references say that we are.
     address: Address,
     /// What the state file says, if it has been read for this.
-    state: Option<State>,
+    kept: Option<Kept>,
+}
+
+/// What the state file says.
+struct Kept {
+    state: State,
+    /// Nobody else writes it; without a file there is none.
+    lock: Option<store::Lock>,
 }
 
 impl fmt::Debug for Corba {
@@ -130,8 +142,12 @@ impl Corba {
                     manager: None,
                     running: None,
                     workers: Vec::new(),
+                    lock: None,
                 };
-                runtime.block_on(desk.follow(commands));
+                let lock = runtime.block_on(desk.follow(commands));
+                // Whoever comes next has the state file when nothing writes it any more.
+                drop(runtime);
+                drop(lock);
             })?;
         inner.prepared().thread = Some(thread);
         Ok(Corba { inner })
@@ -226,16 +242,14 @@ impl DataPlane for Corba {
                 let _ = inner.orders.send(Order::Apply(None));
             }));
         };
-        let (fixed, state) = match prepared.fixed.clone() {
+        let (fixed, kept) = match prepared.fixed.clone() {
             Some(fixed) => (fixed, None),
             None => {
-                let state = match &settings.state_file {
-                    Some(path) => store::load(path).map_err(|error| vec![error.to_string()])?,
-                    None => store::fresh(),
-                };
+                let kept = Kept::read(settings.state_file.as_deref());
+                let kept = kept.map_err(|error| vec![error.to_string()])?;
                 let prefix = settings.repository_prefix.clone();
                 let fixed = (settings.workers, settings.state_file.clone(), prefix);
-                (fixed, Some(state))
+                (fixed, Some(kept))
             }
         };
         let listeners = prepared.bind(&settings.listen, fixed.0)?;
@@ -251,7 +265,7 @@ impl DataPlane for Corba {
             address: address_of(&settings, &listeners),
             settings: in_effect,
             listeners: Vec::with_capacity(workers),
-            state,
+            kept,
         };
         // The workers get handles of their own.
         for worker in 0..workers {
@@ -271,6 +285,22 @@ impl DataPlane for Corba {
 
     fn listening(&self) -> Vec<SocketAddr> {
         self.local_addresses()
+    }
+}
+
+impl Kept {
+    fn read(path: Option<&Path>) -> Result<Self, StoreError> {
+        Ok(match path {
+            Some(path) => {
+                let lock = Some(store::Lock::take(path)?);
+                let state = store::load(path)?;
+                Kept { state, lock }
+            }
+            None => Kept {
+                state: store::fresh(),
+                lock: None,
+            },
+        })
     }
 }
 
@@ -354,6 +384,8 @@ struct Desk {
     manager: Option<Arc<Manager>>,
     running: Option<Running>,
     workers: Vec<Worker>,
+    /// Of the state file, once it has been read.
+    lock: Option<store::Lock>,
 }
 
 /// The service, switched on at least once.
@@ -366,8 +398,8 @@ struct Running {
 }
 
 impl Desk {
-    /// Follows orders until the last one.
-    async fn follow(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
+    /// Follows orders until the last one. Answers what is to be given up in the end.
+    async fn follow(mut self, mut orders: mpsc::UnboundedReceiver<Order>) -> Option<store::Lock> {
         // What counts when there is no manager yet.
         let mut first = None;
         while let Some(order) = orders.recv().await {
@@ -388,6 +420,11 @@ impl Desk {
         for worker in self.workers.drain(..) {
             worker.end().await;
         }
+        if let Some(running) = &self.running {
+            // What was changed without waiting for it, too.
+            let _ = tokio::time::timeout(LAST_WRITE, running.service.kept()).await;
+        }
+        self.lock.take()
     }
 
     fn apply(&mut self, wanted: Option<Box<Wanted>>) -> Result<(), String> {
@@ -415,12 +452,13 @@ impl Desk {
 
     fn switch_on(&mut self, wanted: Wanted) -> Result<(), String> {
         let settings = Arc::clone(&wanted.settings);
-        match (&mut self.running, wanted.state, &self.manager) {
+        match (&mut self.running, wanted.kept, &self.manager) {
             (Some(running), _, _) => running
                 .service
                 .configure(Arc::clone(&settings), wanted.address)
                 .map_err(|error| error.to_string())?,
-            (None, Some(state), Some(manager)) => {
+            (None, Some(Kept { state, lock }), Some(manager)) => {
+                self.lock = lock;
                 let parts = Parts {
                     manager: Arc::clone(manager),
                     directory: Arc::new(Directory::default()),
@@ -455,7 +493,7 @@ impl Desk {
         }
         if let Some(file) = &settings.ior_file {
             let text = service.reference().to_string();
-            store::replace(file, text.as_bytes())
+            store::replace(file, text.as_bytes(), store::PUBLIC)
                 .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
         }
         while self.workers.len() < wanted.listeners.len() {
@@ -503,9 +541,19 @@ fn client_settings(settings: &Settings) -> client::Settings {
     }
 }
 
+fn relay_settings(settings: &Settings) -> relay::Settings {
+    relay::Settings {
+        max_message: settings.max_message,
+        request_timeout: settings.relay_timeout,
+        ..relay::Settings::default()
+    }
+}
+
 /// Whether clients may stay connected when one configuration follows the other.
 fn is_served_alike(one: &Settings, other: &Settings) -> bool {
-    one.listen == other.listen && server_settings(one) == server_settings(other)
+    one.listen == other.listen
+        && server_settings(one) == server_settings(other)
+        && relay_settings(one) == relay_settings(other)
 }
 
 /// A thread that serves clients.
@@ -565,11 +613,7 @@ async fn work(mut jobs: mpsc::UnboundedReceiver<Option<Job>>, clock: Clock) {
         while tasks.try_join_next().is_some() {}
         let Some(job) = job else { continue };
         let relay = Relay::start(
-            relay::Settings {
-                max_message: job.service.settings().max_message,
-                request_timeout: job.service.settings().relay_timeout,
-                ..relay::Settings::default()
-            },
+            relay_settings(&job.service.settings()),
             Arc::clone(&job.relayed),
             clock,
             fastrand::Rng::new(),
@@ -611,5 +655,33 @@ impl Objects for Ours {
 
     fn strategy(&self, level: Level<'_>, call: Call) -> impl Future<Output = Outcome> + use<> {
         self.0.invoke_strategy(level, call)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Workers begin anew, with clients that connect again, where anything differs that they
+    /// have been given.
+    #[test]
+    fn a_reload_reaches_the_workers_c4() {
+        let before = Settings::default();
+        assert!(is_served_alike(&before, &before.clone()));
+        let relay = Settings {
+            relay_timeout: Duration::from_millis(100),
+            ..before.clone()
+        };
+        assert!(!is_served_alike(&before, &relay));
+        let large = Settings {
+            max_message: 1 << 24,
+            ..before.clone()
+        };
+        assert!(!is_served_alike(&before, &large));
+        let liveness = Settings {
+            liveness: None,
+            ..before.clone()
+        };
+        assert!(is_served_alike(&before, &liveness));
     }
 }

@@ -196,8 +196,13 @@ pub enum CtlCommand {
     },
     /// Show whose kernels are asked for their load, and how that goes
     Monitor,
-    /// Show the CORBA service: object groups, their references and members, monitors, alerts
-    Corba,
+    /// Show the CORBA service: object groups, their references and members, monitors, alerts;
+    /// or remove one of these
+    Corba {
+        /// Which of these.
+        #[command(subcommand)]
+        command: Option<CorbaCommand>,
+    },
     /// Force or suppress the load alert of a location, until told otherwise
     Alert {
         /// Name of the location
@@ -264,6 +269,43 @@ pub enum AgentsCommand {
     Query(AgentArgs),
     /// Forget an agent and what it said about its servers; one that lives comes back
     Forget(AgentArgs),
+}
+
+/// `evenkeel ctl corba`.
+#[derive(Debug, Subcommand)]
+pub enum CorbaCommand {
+    /// Show everything (the default)
+    List,
+    /// Remove what a process that has died has left
+    #[command(subcommand)]
+    Remove(CorbaThing),
+}
+
+/// What `evenkeel ctl corba remove` takes away.
+#[derive(Debug, Subcommand)]
+pub enum CorbaThing {
+    /// The load monitor of a location
+    Monitor {
+        /// Name of the location
+        location: String,
+    },
+    /// The load alert of a location
+    Alert {
+        /// Name of the location
+        location: String,
+    },
+    /// An object group with all its members
+    Group {
+        /// Name of the group
+        group: String,
+    },
+    /// The member of an object group at a location
+    Member {
+        /// Name of the group
+        group: String,
+        /// Name of the location
+        location: String,
+    },
 }
 
 /// Names an agent.

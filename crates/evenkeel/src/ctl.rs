@@ -20,7 +20,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::Failure;
-use crate::cli::{AgentArgs, AgentsCommand, Api, Ctl, CtlCommand, LoadsCommand, MemberArgs};
+use crate::cli::{
+    AgentArgs, AgentsCommand, Api, CorbaCommand, CorbaThing, Ctl, CtlCommand, LoadsCommand,
+    MemberArgs,
+};
 
 /// A client for the API that the command line and the environment name.
 pub fn client(api: &Api) -> Result<Client, Failure> {
@@ -150,7 +153,31 @@ pub fn run(ctl: &Ctl) -> Result<String, Failure> {
             let done = api.client.post(&path, &serde_json::json!({}))?;
             api.done(&done, || format!("{agent} at {location} is forgotten"))?
         }
-        CtlCommand::Corba => api.show(
+        CtlCommand::Corba {
+            command: Some(CorbaCommand::Remove(thing)),
+        } => {
+            let (path, what) = match thing {
+                CorbaThing::Monitor { location } => (
+                    vec!["monitors", location],
+                    format!("the load monitor at {location}"),
+                ),
+                CorbaThing::Alert { location } => (
+                    vec!["alerts", location],
+                    format!("the load alert at {location}"),
+                ),
+                CorbaThing::Group { group } => (vec!["groups", group], group.clone()),
+                CorbaThing::Member { group, location } => (
+                    vec!["groups", group, "members", location],
+                    format!("the member of {group} at {location}"),
+                ),
+            };
+            let path = [&["v1", "corba"], &path[..], &["remove"]].concat();
+            let done = api.client.post(&path, &serde_json::json!({}))?;
+            api.done(&done, || format!("{what} is removed"))?
+        }
+        CtlCommand::Corba {
+            command: None | Some(CorbaCommand::List),
+        } => api.show(
             &["v1", "corba"],
             |corba: &Option<CorbaStatus>| match corba {
                 Some(corba) => corba_text(corba),

@@ -9,6 +9,7 @@ mod connection;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -130,7 +131,7 @@ pub enum CallError {
     #[error("{0}")]
     System(SystemException),
     /// The object raised an exception of its interface.
-    #[error("the object raised {id}")]
+    #[error("the object raised {}", id.escape_debug())]
     User {
         /// Repository id.
         id: String,
@@ -147,7 +148,7 @@ pub enum CallError {
     #[error("the reference has no address of IIOP 1.0 to 1.2")]
     NoAddress,
     /// No address of the reference can be connected to.
-    #[error("cannot connect to {address}: {error}")]
+    #[error("cannot connect to {}: {error}", address.escape_debug())]
     Unreachable {
         /// The last address that was tried.
         address: String,
@@ -157,7 +158,7 @@ pub enum CallError {
         refused: bool,
     },
     /// The connection broke; the call may have been carried out.
-    #[error("lost the connection to {address}: {error}")]
+    #[error("lost the connection to {}: {error}", address.escape_debug())]
     Lost {
         /// Where.
         address: String,
@@ -171,7 +172,7 @@ pub enum CallError {
     #[error("the answer is not valid: {0}")]
     NotValid(#[from] GiopError),
     /// The server says that the call cannot be read.
-    #[error("{0} answered MessageError")]
+    #[error("{} answered MessageError", .0.escape_debug())]
     MessageError(String),
 }
 
@@ -217,6 +218,8 @@ pub struct Client {
 
 struct Shared {
     settings: Settings,
+    /// Of `settings`, as it is now.
+    max_message: AtomicUsize,
     places: Mutex<HashMap<Address, Place>>,
 }
 
@@ -251,9 +254,20 @@ impl Client {
     pub fn new(settings: Settings) -> Self {
         Client {
             shared: Arc::new(Shared {
+                max_message: AtomicUsize::new(settings.max_message),
                 settings,
                 places: Mutex::default(),
             }),
+        }
+    }
+
+    /// From now on replies may be of so many bytes. Calls under way end as they have begun.
+    pub fn set_max_message(&self, max_message: usize) {
+        let before = self.shared.max_message.swap(max_message, Relaxed);
+        if before != max_message {
+            // What is connected has the old limit: it closes when its calls are over.
+            let places = self.shared.places.lock();
+            places.unwrap_or_else(PoisonError::into_inner).clear();
         }
     }
 
@@ -401,7 +415,11 @@ impl Client {
             error: error.to_string(),
             refused: error.kind() == std::io::ErrorKind::ConnectionRefused,
         })?;
-        let connection = Connection::start(stream, *version, &self.shared.settings);
+        let settings = Settings {
+            max_message: self.shared.max_message.load(Relaxed),
+            ..self.shared.settings.clone()
+        };
+        let connection = Connection::start(stream, *version, &settings);
         *place = Some(Arc::clone(&connection));
         Ok(connection)
     }
@@ -486,5 +504,37 @@ fn judge((status, body): (ReplyStatus, Body)) -> Result<Attempt, CallError> {
             Ok(Attempt::Forward(Ior::read(&mut reader)?))
         }
         ReplyStatus::NeedsAddressingMode => Ok(Attempt::Readdress(reader.read_u16()?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_break_no_line_s14() {
+        let lines = || "evil\nline\u{1b}[31m".to_owned();
+        let body = Body {
+            message: Vec::new(),
+            at: 0,
+            endian: Endian::Big,
+            version: Version::V1_2,
+        };
+        for error in [
+            CallError::User { id: lines(), body },
+            CallError::MessageError(lines()),
+            CallError::Unreachable {
+                address: lines(),
+                error: "no".into(),
+                refused: false,
+            },
+            CallError::Lost {
+                address: lines(),
+                error: "no".into(),
+            },
+        ] {
+            let shown = error.to_string();
+            assert!(!shown.contains(char::is_control), "{shown:?}");
+        }
     }
 }

@@ -460,3 +460,22 @@ async fn a_connection_that_is_not_used_is_closed() {
         .unwrap();
     server.await.unwrap();
 }
+
+#[tokio::test]
+async fn the_limit_of_replies_may_change_c4() {
+    let (address, _) = serve(|_| Ior::default());
+    let client = Client::new(Settings {
+        max_message: 16,
+        ..Settings::default()
+    });
+    let target = reference(address, 2);
+    let call = async || {
+        let call = Call::new(&target, "echo", soon()).arguments(arguments);
+        client.call(&call).await
+    };
+    assert!(call().await.is_err());
+    client.set_max_message(1 << 20);
+    call().await.unwrap();
+    client.set_max_message(16);
+    assert!(call().await.is_err());
+}

@@ -1,6 +1,6 @@
 //! The one entry point: everything that changes a group, a rule or a load comes here.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -399,6 +399,13 @@ impl Manager {
         };
         info!(location, alert = ?to, "load alert set by an administrator");
         Ok(())
+    }
+
+    /// The load alerts that are forced (`true`) or suppressed (`false`), by location.
+    pub fn forced_alerts(&self) -> BTreeMap<String, bool> {
+        let owned = self.lock();
+        let alerts = owned.state.inputs.live.alerts.iter();
+        alerts.map(|(at, on)| (at.clone(), *on)).collect()
     }
 
     /// Told when there may be other members, names to resolve, or locations.

@@ -112,8 +112,8 @@ impl LoadManager {
                 let loads = self.get_loads(&Name::read(from)?)?;
                 one(&|w| loads.write(w))
             }
-            "enable_alert" => none(self.set_alert(&Name::read(from)?, true)?),
-            "disable_alert" => none(self.set_alert(&Name::read(from)?, false)?),
+            "enable_alert" => none(self.set_alert(&Name::read(from)?, true).await?),
+            "disable_alert" => none(self.set_alert(&Name::read(from)?, false).await?),
             "register_load_alert" => {
                 let (at, alert) = (Name::read(from)?, Ior::read(from)?);
                 none(self.register_load_alert(&at, alert).await?)

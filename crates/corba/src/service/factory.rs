@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::LoadManager;
-use super::groups::{MOST_GROUPS, MOST_MEMBERS, check_type_id, location};
+use super::groups::{MOST_GROUPS, MOST_MEMBERS, check_type, check_type_id, location};
 use super::raise::Raise;
 use super::state::{GroupMember, Made, ObjectGroup};
 use crate::directory::Reference;
@@ -117,18 +117,20 @@ impl LoadManager {
             for (index, info) in next {
                 let (client, type_id) = (self.client().clone(), type_id.to_owned());
                 let info = info.clone();
-                let deadline = Instant::now() + self.settings().call_timeout;
+                let timeout = self.settings().call_timeout;
                 calls.spawn(async move {
-                    let made = call_factory(&client, &info, &type_id, deadline).await;
+                    let made = call_factory(&client, &info, &type_id, &type_id, timeout).await;
                     (index, info.the_location, made)
                 });
             }
             while let Some(called) = calls.join_next().await {
                 match called {
-                    Ok((index, _, Ok(member))) => members.push((index, member)),
-                    Ok((_, at, Err(raise))) => {
-                        warn!(location = %at, type_id, "a factory has made no member: {raise}");
-                    }
+                    Ok((index, at, made)) => match self.not_ours(made) {
+                        Ok(member) => members.push((index, member)),
+                        Err(raise) => {
+                            warn!(location = %at, type_id, "a factory has made no member: {raise}");
+                        }
+                    },
                     Err(error) => warn!("a factory could not be called: {error}"),
                 }
             }
@@ -189,18 +191,17 @@ impl LoadManager {
             true => group.type_id.clone(),
             false => type_id,
         };
-        let deadline = Instant::now() + self.settings().call_timeout;
-        let made = call_factory(self.client(), &info, &type_id, deadline).await;
-        let member = made.map_err(|raise| {
+        let timeout = self.settings().call_timeout;
+        let made = call_factory(self.client(), &info, &type_id, &group.type_id, timeout).await;
+        let member = self.not_ours(made).map_err(|raise| {
             warn!(
                 id,
                 location = place,
                 "a factory has made no member: {raise}"
             );
             match raise {
-                Raise::User(UserException::InvalidProperty(_)) | Raise::System(_) => {
-                    UserException::ObjectNotCreated.into()
-                }
+                Raise::User(UserException::InvalidProperty(_) | UserException::ObjectNotAdded)
+                | Raise::System(_) => UserException::ObjectNotCreated.into(),
                 raise => raise,
             }
         })?;
@@ -251,39 +252,59 @@ impl LoadManager {
         }
     }
 
+    /// Refuses a member that leads back here: clients would be sent in circles.
+    pub(super) fn not_ours(&self, made: Result<GroupMember, Raise>) -> Result<GroupMember, Raise> {
+        let member = made?;
+        if !self.is_group_of_ours(member.reference.ior()) {
+            return Ok(member);
+        }
+        warn!(
+            location = member.location,
+            "a factory made a group of this load manager, which cannot be a member"
+        );
+        self.unmake(member);
+        Err(UserException::ObjectNotCreated.into())
+    }
+
     /// Has the factory that has made a member delete it, in its own time.
     pub(super) fn unmake(&self, member: GroupMember) {
-        let Some(made) = member.made else { return };
         let (client, timeout) = (self.client().clone(), self.settings().call_timeout);
-        self.runtime.spawn(async move {
-            let mut wait = FIRST_WAIT;
-            for tried in 1..=DELETE_TRIES {
-                let call = Call::new(&made.factory, "delete_object", Instant::now() + timeout);
-                let call = call.arguments(|w| made.creation.write(w));
-                match client.call(&call).await {
-                    // ObjectNotFound, for one: it is gone.
-                    Ok(_) | Err(CallError::User { .. }) => return,
-                    Err(error) if tried == DELETE_TRIES => {
-                        let location = member.location;
-                        warn!(location, "a factory does not delete its member: {error}");
-                        return;
-                    }
-                    Err(_) => sleep(wait).await,
-                }
-                wait *= 2;
-            }
-        });
+        self.runtime.spawn(unmake(client, member, timeout));
     }
 }
 
-/// Calls a factory: a new member at its place.
+/// Has the factory that has made a member delete it; tries it several times.
+async fn unmake(client: Client, member: GroupMember, timeout: Duration) {
+    let Some(made) = member.made else { return };
+    let mut wait = FIRST_WAIT;
+    for tried in 1..=DELETE_TRIES {
+        let call = Call::new(&made.factory, "delete_object", Instant::now() + timeout);
+        let call = call.arguments(|w| made.creation.write(w));
+        match client.call(&call).await {
+            // ObjectNotFound, for one: it is gone.
+            Ok(_) | Err(CallError::User { .. }) => return,
+            Err(error) if tried == DELETE_TRIES => {
+                let location = member.location;
+                warn!(location, "a factory does not delete its member: {error}");
+                return;
+            }
+            Err(_) => sleep(wait).await,
+        }
+        wait *= 2;
+    }
+}
+
+/// Calls a factory for a new object of type `type_id` at its place, and checks that it has
+/// the type `of_type` of its group; each takes at most `timeout`.
 pub(super) async fn call_factory(
     client: &Client,
     info: &FactoryInfo,
     type_id: &str,
-    deadline: Instant,
+    of_type: &str,
+    timeout: Duration,
 ) -> Result<GroupMember, Raise> {
     let at = location(&info.the_location)?;
+    let deadline = Instant::now() + timeout;
     let call = Call::new(&info.the_factory, "create_object", deadline).arguments(|w| {
         w.write_string(type_id);
         info.the_criteria.write(w);
@@ -292,7 +313,11 @@ pub(super) async fn call_factory(
         Ok(body) => body,
         Err(CallError::User { body, id }) => {
             let raised = UserException::read(&mut body.reader())?;
-            warn!(location = at, "a factory raised {id}");
+            warn!(
+                location = at,
+                exception = id,
+                "a factory raised an exception"
+            );
             return Err(raised.unwrap_or(UserException::ObjectNotCreated).into());
         }
         Err(error) => {
@@ -305,12 +330,20 @@ pub(super) async fn call_factory(
     if object.is_nil() {
         return Err(UserException::ObjectNotCreated.into());
     }
-    Ok(GroupMember {
+    let member = GroupMember {
         location: at,
         reference: Arc::new(Reference::new(object)),
         made: Some(Made {
             factory: info.the_factory.clone(),
             creation,
         }),
-    })
+    };
+    let object = member.reference.ior();
+    if object.type_id != of_type
+        && let Err(raise) = check_type(client, object, of_type, timeout).await
+    {
+        tokio::spawn(unmake(client.clone(), member, timeout));
+        return Err(raise);
+    }
+    Ok(member)
 }

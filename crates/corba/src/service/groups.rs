@@ -1,8 +1,9 @@
 //! `PortableGroup::ObjectGroupManager`: object groups and their members.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use evenkeel_giop::client::{Call, CallError};
+use evenkeel_giop::client::{Call, CallError, Client};
 use evenkeel_giop::exception::{Kind, SystemException};
 use evenkeel_giop::ior::Ior;
 use tokio::time::Instant;
@@ -41,7 +42,6 @@ pub(super) fn location(name: &Name) -> Result<String, Raise> {
     }
 }
 
-/// The name of a location.
 /// Checks the repository id of a type that is told for the first time: people read it, and
 /// it is kept.
 pub(super) fn check_type_id(type_id: &str) -> Result<(), Raise> {
@@ -52,6 +52,7 @@ pub(super) fn check_type_id(type_id: &str) -> Result<(), Raise> {
     }
 }
 
+/// The name of a location.
 fn name_of(location: &str) -> Result<Name, Raise> {
     // It was made of one.
     location.parse().map_err(|_| Kind::Internal.into())
@@ -116,27 +117,29 @@ impl LoadManager {
         let (id, before) = self.group_of(group)?;
         let at = location(at)?;
         not_nil(&member)?;
-        if before.member(&at).is_some() {
-            return Err(UserException::MemberAlreadyPresent.into());
-        }
-        if self.is_group_of_ours(&member) {
-            warn!(
-                id,
-                location = at,
-                "a group of this load manager cannot be a member"
-            );
-            return Err(UserException::ObjectNotAdded.into());
-        }
-        if member.type_id != before.type_id {
-            self.check_type(&member, &before.type_id).await?;
-        }
+        // Whose process died is still a member, until another one comes to its place.
+        let gone = match before.member(&at).map(|there| Arc::clone(&there.reference)) {
+            Some(there) if self.is_nowhere(there.ior()).await => Some(there),
+            Some(_) => return Err(UserException::MemberAlreadyPresent.into()),
+            None => None,
+        };
+        self.check_member(&member, &before.type_id).await?;
         let reference = Arc::new(Reference::new(member));
-        let group = self
+        let (group, replaced) = self
             .change(|state| {
                 let group = state.group_mut(id)?;
-                if group.member(&at).is_some() {
-                    return Err(UserException::MemberAlreadyPresent.into());
-                }
+                let there = group.members.iter().position(|m| m.location == at);
+                let replaced = match there {
+                    Some(there) => {
+                        let known = group.members.get(there).map(|m| &m.reference);
+                        let same = |(gone, known)| Arc::ptr_eq(gone, known);
+                        if !gone.as_ref().zip(known).is_some_and(same) {
+                            return Err(UserException::MemberAlreadyPresent.into());
+                        }
+                        Some(group.members.remove(there))
+                    }
+                    None => None,
+                };
                 if group.members.len() >= MOST_MEMBERS {
                     return Err(Kind::NoResources.into());
                 }
@@ -145,16 +148,35 @@ impl LoadManager {
                     reference,
                     made: None,
                 });
-                Ok(group.clone())
+                Ok((group.clone(), replaced))
             })
             .await?;
-        info!(id, location = at, "member added");
+        info!(
+            id,
+            location = at,
+            replaces = replaced.is_some(),
+            "member added"
+        );
+        replaced.into_iter().for_each(|gone| self.unmake(gone));
         Ok(self.group_reference(id, &group))
+    }
+
+    /// Checks an object that is to be a member of a group with this type: that it has the
+    /// type, as far as it says, and does not lead back here.
+    pub(super) async fn check_member(&self, member: &Ior, type_id: &str) -> Result<(), Raise> {
+        if self.is_group_of_ours(member) {
+            warn!(type_id, "a group of this load manager cannot be a member");
+            return Err(UserException::ObjectNotAdded.into());
+        }
+        match member.type_id == type_id {
+            true => Ok(()),
+            false => check_type(self.client(), member, type_id, self.settings().call_timeout).await,
+        }
     }
 
     /// Whether a reference leads to a group here: as a member it would forward clients in
     /// circles.
-    fn is_group_of_ours(&self, member: &Ior) -> bool {
+    pub(super) fn is_group_of_ours(&self, member: &Ior) -> bool {
         let state = self.state();
         let address = self.address();
         let mut here = member
@@ -172,36 +194,14 @@ impl LoadManager {
         })
     }
 
-    /// Asks an object whether it has a type. One that does not say is believed if it may be
-    /// alive: a server may add its objects before it serves them, and one that sheds its
-    /// load answers TRANSIENT.
-    async fn check_type(&self, member: &Ior, type_id: &str) -> Result<(), Raise> {
-        let not_added = |why: &dyn std::fmt::Display| {
-            warn!(type_id, "an object cannot be a member: {why}");
-            Err(UserException::ObjectNotAdded.into())
-        };
-        let deadline = Instant::now() + self.settings().call_timeout;
-        let call = Call::new(member, "_is_a", deadline).arguments(|w| w.write_string(type_id));
-        match self.client().call(&call).await {
-            Ok(body) => match body.reader().read_bool() {
-                Ok(true) => Ok(()),
-                Ok(false) => not_added(&"it says that it does not have the type of the group"),
-                Err(error) => not_added(&error),
-            },
-            Err(error) if may_be_alive(&error) => {
-                warn!(
-                    type_id,
-                    "a member does not say whether it has the type of its group: {error}"
-                );
-                Ok(())
-            }
-            Err(error) => not_added(&error),
-        }
-    }
-
     pub(super) async fn remove_member(&self, group: &Ior, at: &Name) -> Result<Ior, Raise> {
         let (id, _) = self.group_of(group)?;
-        let at = location(at)?;
+        let group = self.remove_member_at(id, &location(at)?).await?;
+        Ok(self.group_reference(id, &group))
+    }
+
+    /// Takes the member at a location away; answers the group without it.
+    pub(super) async fn remove_member_at(&self, id: u64, at: &str) -> Result<ObjectGroup, Raise> {
         let (group, removed) = self
             .change(|state| {
                 let group = state.group_mut(id)?;
@@ -213,7 +213,7 @@ impl LoadManager {
             .await?;
         info!(id, location = at, "member removed");
         self.unmake(removed);
-        Ok(self.group_reference(id, &group))
+        Ok(group)
     }
 
     pub(super) fn locations_of_members(&self, group: &Ior) -> Result<Vec<Name>, Raise> {
@@ -251,6 +251,38 @@ impl LoadManager {
         let member = group.member(&location(at)?);
         let member = member.ok_or(UserException::MemberNotFound)?;
         Ok(member.reference.ior().clone())
+    }
+}
+
+/// Asks an object whether it has a type, for at most `timeout`. One that does not say is
+/// believed if it may be alive: a server may add its objects before it serves them, and one
+/// that sheds its load answers TRANSIENT.
+pub(super) async fn check_type(
+    client: &Client,
+    member: &Ior,
+    type_id: &str,
+    timeout: Duration,
+) -> Result<(), Raise> {
+    let not_added = |why: &dyn std::fmt::Display| {
+        warn!(type_id, "an object cannot be a member: {why}");
+        Err(UserException::ObjectNotAdded.into())
+    };
+    let deadline = Instant::now() + timeout;
+    let call = Call::new(member, "_is_a", deadline).arguments(|w| w.write_string(type_id));
+    match client.call(&call).await {
+        Ok(body) => match body.reader().read_bool() {
+            Ok(true) => Ok(()),
+            Ok(false) => not_added(&"it says that it does not have the type of the group"),
+            Err(error) => not_added(&error),
+        },
+        Err(error) if may_be_alive(&error) => {
+            warn!(
+                type_id,
+                "a member does not say whether it has the type of its group: {error}"
+            );
+            Ok(())
+        }
+        Err(error) => not_added(&error),
     }
 }
 

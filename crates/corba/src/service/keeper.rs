@@ -9,7 +9,7 @@ use evenkeel_core::analyzer::Threshold;
 use evenkeel_core::effective::{Shaping, effective};
 use evenkeel_core::opinion::{Opinion, Source};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::LoadManager;
@@ -45,6 +45,8 @@ pub(super) async fn keep(load_manager: Weak<LoadManager>) {
         };
         states.borrow_and_update();
         keeper.round(&this).await;
+        // It goes on when the state file is written again.
+        let _ = this.keep_forced_alerts().await;
         drop(this);
         tokio::select! {
             changed = states.changed() => if changed.is_err() { return },
@@ -137,9 +139,9 @@ impl Keeper {
             return;
         };
         let (client, type_id) = (this.client().clone(), group.type_id.clone());
-        let deadline = Instant::now() + this.settings().call_timeout;
+        let timeout = this.settings().call_timeout;
         self.making.spawn(async move {
-            let made = call_factory(&client, &info, &type_id, deadline).await;
+            let made = call_factory(&client, &info, &type_id, &type_id, timeout).await;
             (id, at, made)
         });
     }
@@ -152,7 +154,7 @@ impl Keeper {
         at: &str,
         made: Result<GroupMember, Raise>,
     ) {
-        let joined = match made {
+        let joined = match this.not_ours(made) {
             Ok(member) => this.join(id, vec![member]).await.map(|_| ()),
             Err(raise) => Err(raise),
         };

@@ -12,6 +12,7 @@ use std::time::Duration;
 use evenkeel_core::opinion::{Opinion, Source};
 use evenkeel_giop::client::{Call, CallError, Client};
 use evenkeel_giop::exception::{Kind, SystemException};
+use evenkeel_giop::ior::Ior;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -178,6 +179,24 @@ impl LoadManager {
                 of.said = verdict.map(|verdict| (verdict, reference));
             }
             known.insert(who, of);
+        }
+    }
+
+    /// Forgets what pings have found out: nobody will tell when it is otherwise.
+    pub(super) fn forget_who_is_gone(&self) {
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        gone.clear();
+    }
+
+    /// Whether nobody is there who could serve an object: connections are refused, or its
+    /// server does not know it. One that takes its time may be busy: it is there.
+    pub(super) async fn is_nowhere(&self, object: &Ior) -> bool {
+        let deadline = Instant::now() + self.settings().call_timeout;
+        let call = Call::new(object, "_non_existent", deadline);
+        match self.client().call(&call.do_not_follow()).await {
+            Ok(body) => matches!(body.reader().read_bool(), Ok(true)),
+            Err(CallError::Timeout) => false,
+            Err(error) => sign_of(&error) != Sign::Alive,
         }
     }
 

@@ -12,6 +12,7 @@ use tracing::{info, warn};
 
 use super::groups::{location, not_nil};
 use super::raise::Raise;
+use super::state::State;
 use super::{LoadManager, Owned};
 use crate::exceptions::UserException;
 use crate::monitors::{Refused, checked};
@@ -35,6 +36,19 @@ impl Pushed {
     /// Their names.
     pub fn names(&self) -> impl Iterator<Item = String> {
         self.0.keys().cloned()
+    }
+
+    /// Notes another push, if the location is known by pushes only.
+    fn renew(&mut self, at: &str, now: Instant) {
+        if let Some(last) = self.0.get_mut(at) {
+            *last = now;
+        }
+    }
+
+    /// When loads of a location came last.
+    #[cfg(test)]
+    pub fn last(&self, at: &str) -> Option<Instant> {
+        self.0.get(at).copied()
     }
 
     /// Notes a push; answers whether the location is new.
@@ -66,7 +80,10 @@ impl LoadManager {
         let loads = checked(loads).map_err(refused)?;
         let now = self.manager().clock().now();
         let place = match self.manager().location(&at) {
-            Some(place) => place,
+            Some(place) => {
+                self.lock().pushed.renew(&at, now);
+                place
+            }
             None => {
                 let owned = &mut *self.lock();
                 self.hold_pushed(owned, &at, now)?;
@@ -105,7 +122,7 @@ impl LoadManager {
     }
 
     /// Switches the load alert of a location on, or leaves it to the load again.
-    pub(super) fn set_alert(&self, at: &Name, on: bool) -> Result<(), Raise> {
+    pub(super) async fn set_alert(&self, at: &Name, on: bool) -> Result<(), Raise> {
         let at = location(at)?;
         if !self.state().alerts.contains_key(&at) {
             return Err(UserException::LoadAlertNotFound.into());
@@ -116,17 +133,66 @@ impl LoadManager {
         };
         let set = self.manager().set_alert(&at, setting);
         set.map_err(|error| match error {
-            ManageError::NoLocation(_) => UserException::LoadAlertNotFound.into(),
+            ManageError::NoLocation(_) => Raise::from(UserException::LoadAlertNotFound),
             _ => Kind::Internal.into(),
+        })?;
+        self.keep_forced_alerts().await
+    }
+
+    /// Has Evenkeel's manager force and suppress the load alerts that were so before.
+    pub(super) fn force_alerts(&self, state: &State) {
+        for (at, &on) in &state.forced {
+            let setting = match on {
+                true => AlertSetting::On,
+                false => AlertSetting::Off,
+            };
+            if let Err(error) = self.manager().set_alert(at, setting) {
+                warn!(
+                    location = at,
+                    "its load alert is not forced as before: {error}"
+                );
+            }
+        }
+    }
+
+    /// Keeps which load alerts of registered objects are forced or suppressed: by
+    /// `enable_alert`, or by an administrator.
+    pub(super) async fn keep_forced_alerts(&self) -> Result<(), Raise> {
+        if self.forced_alerts(&self.state()).is_none() {
+            return Ok(());
+        }
+        self.change(|state| {
+            if let Some(forced) = self.forced_alerts(state) {
+                state.forced = forced;
+            }
+            Ok(())
         })
+        .await
+    }
+
+    /// The load alerts that are forced or suppressed, if they are others than `state` says.
+    fn forced_alerts(&self, state: &State) -> Option<BTreeMap<String, bool>> {
+        let mut forced = self.manager().forced_alerts();
+        forced.retain(|at, _| state.alerts.contains_key(at));
+        (forced != state.forced).then_some(forced)
+    }
+
+    /// What was registered at a location, if nobody is there any more: another one may take
+    /// its place. A process that died does not remove what it has registered.
+    async fn gone_from(&self, before: Option<Arc<Ior>>) -> Option<Arc<Ior>> {
+        let before = before?;
+        self.is_nowhere(&before).await.then_some(before)
     }
 
     pub(crate) async fn register_load_alert(&self, at: &Name, alert: Ior) -> Result<(), Raise> {
         let at = location(at)?;
         not_nil(&alert)?;
         let place = at.clone();
+        let before = self.state().alerts.get(&at).cloned();
+        let gone = self.gone_from(before).await;
         self.change(|state| {
-            if state.alerts.contains_key(&at) {
+            let before = state.alerts.get(&at);
+            if before.is_some_and(|before| !is_it(&gone, before)) {
                 return Err(UserException::LoadAlertAlreadyPresent.into());
             }
             if state.alerts.len() >= MOST_REGISTERED {
@@ -148,9 +214,13 @@ impl LoadManager {
     }
 
     pub(crate) async fn remove_load_alert(&self, at: &Name) -> Result<(), Raise> {
-        let at = location(at)?;
+        self.remove_alert_at(&location(at)?).await
+    }
+
+    pub(super) async fn remove_alert_at(&self, at: &str) -> Result<(), Raise> {
         self.change(|state| {
-            let removed = state.alerts.remove(&at);
+            let removed = state.alerts.remove(at);
+            state.forced.remove(at);
             removed
                 .map(|_| ())
                 .ok_or(UserException::LoadAlertNotFound.into())
@@ -164,8 +234,11 @@ impl LoadManager {
         let at = location(at)?;
         not_nil(&monitor)?;
         let place = at.clone();
+        let before = self.state().monitors.get(&at).cloned();
+        let gone = self.gone_from(before).await;
         self.change(|state| {
-            if state.monitors.contains_key(&at) {
+            let before = state.monitors.get(&at);
+            if before.is_some_and(|before| !is_it(&gone, before)) {
                 return Err(UserException::MonitorAlreadyPresent.into());
             }
             if state.monitors.len() >= MOST_REGISTERED {
@@ -187,9 +260,12 @@ impl LoadManager {
     }
 
     pub(crate) async fn remove_load_monitor(&self, at: &Name) -> Result<(), Raise> {
-        let at = location(at)?;
+        self.remove_monitor_at(&location(at)?).await
+    }
+
+    pub(super) async fn remove_monitor_at(&self, at: &str) -> Result<(), Raise> {
         self.change(|state| {
-            let removed = state.monitors.remove(&at);
+            let removed = state.monitors.remove(at);
             removed
                 .map(|_| ())
                 .ok_or(UserException::LocationNotFound.into())
@@ -198,4 +274,9 @@ impl LoadManager {
         info!(location = at, "load monitor removed");
         Ok(())
     }
+}
+
+/// Whether `of` is what was found to be gone.
+fn is_it(gone: &Option<Arc<Ior>>, of: &Arc<Ior>) -> bool {
+    gone.as_ref().is_some_and(|gone| Arc::ptr_eq(gone, of))
 }

@@ -14,6 +14,7 @@ mod liveness;
 mod loads;
 mod properties;
 pub mod raise;
+pub mod registered;
 pub mod state;
 pub mod store;
 mod strategy;
@@ -33,7 +34,7 @@ use evenkeel_manager::snapshot::GroupHandle;
 use evenkeel_manager::{ApplyError, Manager};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::call::{Call, Outcome};
 use crate::custom::{self, Customs};
@@ -84,6 +85,8 @@ pub struct LoadManager {
     /// What pings have found out.
     gone: liveness::Gone,
     owned: Mutex<Owned>,
+    /// What is done without being asked, while the service is on.
+    background: Mutex<JoinSet<()>>,
     /// Each new state, once it counts.
     states: watch::Sender<Arc<State>>,
 }
@@ -95,6 +98,8 @@ struct Owned {
     version: u64,
     /// Locations that only a push of loads has named, with the number of the push.
     pushed: loads::Pushed,
+    /// Whether the service is off: what changes is kept, but has no effect.
+    off: bool,
     /// What references said when the directory was last written.
     address: Option<Arc<Address>>,
     /// The entries of the directory, with the groups that they were made of.
@@ -154,38 +159,79 @@ impl LoadManager {
                 state: Arc::clone(&state),
                 version: 0,
                 pushed: loads::Pushed::default(),
+                off: false,
                 address: None,
                 entries: HashMap::new(),
             }),
+            background: Mutex::default(),
             states: watch::Sender::new(Arc::clone(&state)),
         };
-        this.publish(&mut this.lock(), state)?;
+        this.publish(&mut this.lock(), Arc::clone(&state))?;
+        this.force_alerts(&state);
         let this = Arc::new(this);
-        this.runtime.spawn(keeper::keep(Arc::downgrade(&this)));
-        this.runtime.spawn(liveness::watch(Arc::downgrade(&this)));
+        this.begin();
         Ok(this)
     }
 
-    /// Goes on with other settings, and another address in references.
+    /// Begins with what is done without being asked, unless that goes on already.
+    fn begin(self: &Arc<Self>) {
+        let mut tasks = self.background();
+        if tasks.is_empty() {
+            tasks.spawn_on(keeper::keep(Arc::downgrade(self)), &self.runtime);
+            tasks.spawn_on(liveness::watch(Arc::downgrade(self)), &self.runtime);
+        }
+    }
+
+    fn background(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.background
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes on with other settings, and another address in references; also after
+    /// [`LoadManager::close`].
     ///
     /// # Errors
     ///
     /// As in [`LoadManager::open`]; nothing has changed then.
-    pub fn configure(&self, settings: Arc<Settings>, address: Address) -> Result<(), ApplyError> {
+    pub fn configure(
+        self: &Arc<Self>,
+        settings: Arc<Settings>,
+        address: Address,
+    ) -> Result<(), ApplyError> {
         let mut owned = self.lock();
+        let max_message = settings.max_message;
         let before = (
             self.settings.swap(settings),
             self.address.swap(Arc::new(address)),
         );
         let state = Arc::clone(&owned.state);
-        self.publish(&mut owned, state).inspect_err(|_| {
+        let was_off = std::mem::replace(&mut owned.off, false);
+        if let Err(error) = self.publish(&mut owned, Arc::clone(&state)) {
+            owned.off = was_off;
             self.settings.store(before.0);
             self.address.store(before.1);
-        })
+            return Err(error);
+        }
+        drop(owned);
+        self.client.set_max_message(max_message);
+        if was_off {
+            self.force_alerts(&state);
+        }
+        self.begin();
+        Ok(())
     }
 
-    /// Withdraws all groups from Evenkeel's manager: the service is switched off.
+    /// Withdraws all groups from Evenkeel's manager, and does nothing any more without being
+    /// asked: the service is switched off. Calls that are being carried out still change the
+    /// state, which counts when the service is switched on again.
     pub fn close(&self) -> Result<(), ApplyError> {
+        // The groups that it looks after are no groups then.
+        *self.background() = JoinSet::new();
+        self.forget_who_is_gone();
+        let mut owned = self.lock();
+        owned.off = true;
+        owned.entries.clear();
         self.directory.publish([]);
         self.manager.set_groups(OWNER, Vec::new())?;
         self.manager.hold_locations(BTreeSet::new())
@@ -254,6 +300,13 @@ impl LoadManager {
         &self.manager
     }
 
+    /// Waits until everything that has changed is in the state file, or cannot be.
+    pub async fn kept(&self) {
+        let version = self.lock().version;
+        // Why it cannot has been said.
+        let _ = self.store.saved(version).await;
+    }
+
     /// Why the last change is not in the state file.
     pub fn store_problem(&self) -> Option<Arc<str>> {
         self.store.problem()
@@ -320,6 +373,10 @@ impl LoadManager {
 
     /// Makes `next` the state that Evenkeel's manager and the directory have.
     fn publish(&self, owned: &mut Owned, next: Arc<State>) -> Result<(), ApplyError> {
+        if owned.off {
+            owned.state = next;
+            return Ok(());
+        }
         let settings = self.settings();
         self.customs
             .configure(self.reference(), settings.custom_strategy_timeout);

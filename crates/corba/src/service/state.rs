@@ -24,6 +24,8 @@ pub struct State {
     pub monitors: BTreeMap<String, Arc<Ior>>,
     /// Load alerts by location.
     pub alerts: BTreeMap<String, Arc<Ior>>,
+    /// Load alerts that are forced on, or suppressed, by location.
+    pub forced: BTreeMap<String, bool>,
     /// The default properties.
     pub defaults: Arc<PropertySet>,
     /// Properties of groups by the repository id of their interface.
@@ -94,9 +96,10 @@ impl State {
     pub fn size(&self) -> usize {
         let registered = self.monitors.iter().chain(&self.alerts);
         let registered = registered.map(|(at, ior)| at.len() + ior.size());
+        let forced: usize = self.forced.keys().map(|at| at.len() + 1).sum();
         let types = self.types.iter().map(|(id, set)| id.len() + set.size());
         let groups = self.groups.values().map(|group| group.size());
-        registered.chain(types).chain(groups).sum::<usize>() + self.defaults.size()
+        registered.chain(types).chain(groups).sum::<usize>() + self.defaults.size() + forced
     }
 
     /// The group with this id.

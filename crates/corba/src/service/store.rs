@@ -5,14 +5,17 @@
 //! written together. `docs/corba.md` describes the format.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use evenkeel_giop::any::Any;
 use evenkeel_giop::ior::Ior;
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tracing::error;
@@ -28,6 +31,15 @@ const VERSION: u32 = 1;
 /// Larger ones are not read.
 const MAX_SIZE: u64 = 1 << 30;
 
+/// What is opened must not be a link to elsewhere.
+const NO_LINK: i32 = OFlags::NOFOLLOW.bits() as i32;
+
+/// Permissions of files that only this user reads.
+const PRIVATE: u32 = 0o600;
+
+/// Permissions of files that others may read, if the process's umask lets them.
+pub const PUBLIC: u32 = 0o666;
+
 /// The file as it is.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -38,6 +50,8 @@ struct Document {
     groups: Vec<GroupEntry>,
     monitors: BTreeMap<String, String>,
     alerts: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    forced_alerts: BTreeMap<String, bool>,
     default_properties: PropertySet,
     type_properties: BTreeMap<String, PropertySet>,
 }
@@ -103,6 +117,60 @@ pub enum StoreError {
         /// Its version.
         version: u32,
     },
+    /// Another process has it.
+    #[error(
+        "{} is in use by another process: stop that one first, or give this one a state_file of \
+         its own in [corba]",
+        path.display()
+    )]
+    InUse {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// Nobody can tell whether another process has it.
+    #[error("cannot lock {}: {error}; it has to be writable for this user", path.display())]
+    Lock {
+        /// The lock's own file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// What keeps other processes from a state file, as long as it is there: a lock on a file
+/// beside it, which stays. The state file itself is another one after each change.
+#[derive(Debug)]
+pub struct Lock {
+    // Closed by the system at the latest when the process ends, however it ends.
+    _file: File,
+}
+
+impl Lock {
+    /// Locks the state file at `path` against other processes.
+    ///
+    /// # Errors
+    ///
+    /// Another process has it, or the file of the lock cannot be opened.
+    pub fn take(path: &Path) -> Result<Self, StoreError> {
+        let beside = beside(path, ".lock");
+        let lock = |error| StoreError::Lock {
+            path: beside.clone(),
+            error,
+        };
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(PRIVATE)
+            .custom_flags(NO_LINK)
+            .open(&beside)
+            .map_err(lock)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Lock { _file: file }),
+            Err(Errno::WOULDBLOCK) => Err(StoreError::InUse { path: path.into() }),
+            Err(error) => Err(lock(error.into())),
+        }
+    }
 }
 
 /// The state in the file at `path`; a new one if there is no such file.
@@ -179,6 +247,7 @@ impl Document {
             groups: state.groups.iter().map(group).collect(),
             monitors: references(&state.monitors),
             alerts: references(&state.alerts),
+            forced_alerts: state.forced.clone(),
             default_properties: (*state.defaults).clone(),
             type_properties: types.map(|(id, of)| (id.clone(), (**of).clone())).collect(),
         }
@@ -210,6 +279,11 @@ impl Document {
             groups,
             monitors: references(self.monitors)?,
             alerts: references(self.alerts)?,
+            forced: {
+                let forced = self.forced_alerts.into_iter();
+                let forced = forced.map(|(at, on)| Ok((location(at)?, on)));
+                forced.collect::<Result<_, String>>()?
+            },
             defaults: Arc::new(self.default_properties),
             types: types.map(|(id, of)| (id, Arc::new(of))).collect(),
         })
@@ -278,25 +352,42 @@ fn reference(text: &str) -> Result<Ior, String> {
 fn save(path: &Path, state: &State) -> io::Result<()> {
     let mut text = serde_json::to_vec_pretty(&Document::of(state))?;
     text.push(b'\n');
-    replace(path, &text)
+    replace(path, &text, PRIVATE)
 }
 
-/// Replaces the file at `path` as a whole: after a crash there is the old one or this.
-pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
-    let mut file = File::create(&beside)?;
+/// Replaces the file at `path` as a whole: after a crash there is the old one or this, which
+/// has the permissions `mode`, less the process's umask.
+pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let new = beside(path, ".new");
+    // What an earlier process has left, or somebody else's link to elsewhere: it goes, and
+    // what is opened is a new file in any case.
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .custom_flags(NO_LINK)
+        .open(&new)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     drop(file);
-    fs::rename(&beside, path)?;
+    fs::rename(&new, path)?;
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
     // The name is only safe when its folder is.
     File::open(folder)?.sync_all()
+}
+
+/// The path of another file in the same folder.
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(ending);
+    PathBuf::from(beside)
 }
 
 /// Writes states to their file, one after the other.
@@ -396,6 +487,7 @@ mod tests {
             groups: [(99, Arc::new(group))].into(),
             monitors: [("host1".into(), Arc::new(factory.clone()))].into(),
             alerts: [("host2".into(), Arc::new(factory))].into(),
+            forced: [("host2".into(), true), ("host3".into(), false)].into(),
             defaults: Arc::new(property.clone()),
             types: [("IDL:T:1.0".into(), Arc::new(property))].into(),
         }
@@ -436,6 +528,52 @@ mod tests {
         .unwrap();
         assert_eq!(load(&path).unwrap().next_group, 200);
         assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_state_file_is_for_its_user_and_follows_no_link_s19() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+
+        let folder = Folder::new("private");
+        let (path, other) = (folder.0.join("state.json"), folder.0.join("precious"));
+        fs::write(&other, "precious").unwrap();
+        symlink(&other, folder.0.join("state.json.new")).unwrap();
+        save(&path, &state()).unwrap();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
+        let meta = fs::symlink_metadata(&path).unwrap();
+        assert!(meta.is_file());
+        assert_eq!(meta.permissions().mode() & 0o777, 0o600);
+        // A lock follows none, either.
+        symlink(&other, folder.0.join("state.json.lock")).unwrap();
+        let refused = Lock::take(&path).unwrap_err().to_string();
+        assert!(refused.contains("state.json.lock"), "{refused}");
+    }
+
+    #[test]
+    fn a_state_file_belongs_to_one_at_a_time_s19() {
+        let folder = Folder::new("lock");
+        let path = folder.0.join("state.json");
+        let first = Lock::take(&path).unwrap();
+        let refused = Lock::take(&path).unwrap_err();
+        assert!(matches!(refused, StoreError::InUse { .. }), "{refused}");
+        // It survives the file that it is about.
+        save(&path, &state()).unwrap();
+        assert!(Lock::take(&path).is_err());
+        drop(first);
+        Lock::take(&path).unwrap();
+    }
+
+    #[test]
+    fn a_file_of_before_forced_alerts_is_read() {
+        let folder = Folder::new("before");
+        let path = folder.0.join("state.json");
+        let old = State {
+            forced: BTreeMap::new(),
+            ..state()
+        };
+        save(&path, &old).unwrap();
+        assert!(!fs::read_to_string(&path).unwrap().contains("forced"));
+        assert_eq!(load(&path).unwrap(), old);
     }
 
     #[test]

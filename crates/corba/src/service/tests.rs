@@ -24,7 +24,7 @@ use crate::types::{Load, Properties, Property, StrategyInfo};
 
 const TYPE: &str = "IDL:Stock/Factory:1.0";
 
-fn address() -> Address {
+pub(crate) fn address() -> Address {
     Address {
         host: "balancer.example".into(),
         port: 2809,
@@ -148,8 +148,11 @@ async fn members_come_and_go() {
     assert_eq!(group.type_id, TYPE);
     let profile = group.iiop_profiles().next().unwrap();
     assert_eq!((&*profile.host, profile.port), ("balancer.example", 2809));
-    for host in ["host1", "host2"] {
-        let same = call(&lm, "add_member", args!(group, at(host), object(host))).await;
+    // The first one is asked whether it is there when another one comes to its place.
+    let peer = peer::Peer::start();
+    let first = peer.object(TYPE, "host1");
+    for (host, member) in [("host1", &first), ("host2", &object("host2"))] {
+        let same = call(&lm, "add_member", args!(group, at(host), member)).await;
         assert_eq!(result::<Ior>(same), group);
     }
     let again = call(
@@ -167,7 +170,7 @@ async fn members_come_and_go() {
     let nobody = call(&lm, "groups_at_location", args!(at("host3"))).await;
     assert_eq!(result::<Vec<Ior>>(nobody), []);
     let member = call(&lm, "get_member_ref", args!(group, at("host1"))).await;
-    assert_eq!(result::<Ior>(member), object("host1"));
+    assert_eq!(result::<Ior>(member), first);
     let none = call(&lm, "get_member_ref", args!(group, at("host3"))).await;
     assert_eq!(raised(none), UserException::MemberNotFound);
 
@@ -314,7 +317,8 @@ async fn loads_alerts_and_monitors_belong_to_locations() {
         assert_eq!(refused, system(Kind::BadParam));
     }
 
-    let (other, alert) = (at("host2"), object("alert"));
+    let peer = peer::Peer::start();
+    let (other, alert) = (at("host2"), peer.object(TYPE, "alert"));
     for operation in [
         "enable_alert",
         "disable_alert",
@@ -360,7 +364,7 @@ async fn loads_alerts_and_monitors_belong_to_locations() {
         Outcome::Reply(vec![])
     );
 
-    let monitor = object("monitor");
+    let monitor = peer.object(TYPE, "monitor");
     for operation in ["get_load_monitor", "remove_load_monitor"] {
         let none = call(&lm, operation, args!(other)).await;
         assert_eq!(raised(none), UserException::LocationNotFound, "{operation}");
@@ -805,3 +809,49 @@ async fn ids_of_types_are_for_people_to_read() {
 
 mod members;
 mod peer;
+
+/// The time counts from the last push, and not from the first.
+#[tokio::test]
+async fn a_location_that_is_pushed_stays_c5() {
+    let lm = start(settings()).await;
+    let push = async || {
+        let loads = vec![Load { id: 0, value: 0.5 }];
+        call(&lm, "push_loads", args!(at("host1"), loads)).await;
+        lm.lock().pushed.last("host1").unwrap()
+    };
+    let first = push().await;
+    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    assert!(push().await > first);
+}
+
+#[tokio::test]
+async fn forced_alerts_outlive_a_restart_c7() {
+    let folder = std::env::temp_dir().join(format!("evenkeel-forced-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let kept = Settings {
+        state_file: Some(folder.join("state.json")),
+        ..settings()
+    };
+    let lm = start(kept.clone()).await;
+    let alert = Ior::iiop("IDL:Alert:1.0", "127.0.0.1", 1, b"a");
+    for place in ["host1", "host2"] {
+        call(&lm, "register_load_alert", args!(at(place), alert)).await;
+    }
+    let enabled = call(&lm, "enable_alert", args!(at("host1"))).await;
+    assert_eq!(enabled, Outcome::Reply(vec![]));
+    // By an administrator, too: noticed within a second.
+    lm.manager().set_alert("host2", AlertSetting::Off).unwrap();
+    lm.keep_forced_alerts().await.unwrap();
+    let forced = lm.manager().forced_alerts();
+    assert_eq!(forced.len(), 2);
+    let next = start(kept.clone()).await;
+    assert_eq!(next.manager().forced_alerts(), forced);
+    call(&next, "disable_alert", args!(at("host1"))).await;
+    next.manager()
+        .set_alert("host2", AlertSetting::Auto)
+        .unwrap();
+    next.keep_forced_alerts().await.unwrap();
+    let last = start(kept).await;
+    assert!(last.manager().forced_alerts().is_empty());
+    let _ = std::fs::remove_dir_all(folder);
+}

@@ -247,6 +247,175 @@ async fn nobody_is_sent_to_who_refuses_connections_t1() {
     control.abort();
 }
 
+/// What a factory gives is checked as what an application adds.
+#[tokio::test]
+async fn a_factory_that_gives_something_else_has_made_no_member_s15() {
+    let (lm, peer) = (start(settings()).await, Peer::start());
+    let (group, _) = group(&lm).await;
+    let set = vec![factories(&peer, &["a", "b"])];
+    call(&lm, "set_properties_dynamically", args!(group, set)).await;
+    let other = peer.object("IDL:Other:1.0", "other");
+    peer.doings().has_type = false;
+    for gives in [group.clone(), other] {
+        peer.doings().gives = Some(gives.clone());
+        let criteria = vec![factories(&peer, &["a", "b"])];
+        let outcome = call(&lm, "create_object", args!(TYPE.to_owned(), criteria)).await;
+        assert_eq!(raised(outcome), UserException::ObjectNotCreated, "{gives}");
+        let create = args!(group, at("a"), TYPE.to_owned(), Properties::new());
+        let outcome = call(&lm, "create_member", create).await;
+        assert_eq!(raised(outcome), UserException::ObjectNotCreated, "{gives}");
+        eventually("what was made is deleted", || {
+            peer.doings().there.is_empty()
+        })
+        .await;
+    }
+    assert!(places(&lm).is_empty());
+    // One that is looked after by the load manager does not get such members, either.
+    let asked = peer.doings().asked;
+    let infrastructure = Property::new("org.omg.PortableGroup.MembershipStyle", &1i32);
+    call(
+        &lm,
+        "set_properties_dynamically",
+        args!(group, vec![infrastructure.clone()]),
+    )
+    .await;
+    eventually("the factories are called", || {
+        peer.doings().asked > asked + 3
+    })
+    .await;
+    assert!(places(&lm).is_empty());
+    peer.doings().gives = None;
+    eventually("they make members in the end", || places(&lm) == ["a", "b"]).await;
+}
+
+/// A process that died removes nothing that it has registered.
+#[tokio::test]
+async fn who_is_not_reachable_is_replaced_t3() {
+    let (lm, dead, live) = (start(settings()).await, Peer::start(), Peer::start());
+    let (group, _) = group(&lm).await;
+    let (place, none) = (at("host1"), Outcome::Reply(vec![]));
+    let all = [
+        (
+            "register_load_monitor",
+            "get_load_monitor",
+            UserException::MonitorAlreadyPresent,
+        ),
+        (
+            "register_load_alert",
+            "get_load_alert",
+            UserException::LoadAlertAlreadyPresent,
+        ),
+    ];
+    let register = async |operation: &str, peer: &Peer| {
+        let object = peer.object("IDL:Registered:1.0", "x");
+        call(&lm, operation, args!(place, object)).await
+    };
+    let add = async |peer: &Peer| {
+        let member = peer.object(TYPE, "m");
+        call(&lm, "add_member", args!(group, place, member)).await
+    };
+    assert_eq!(result::<Ior>(add(&dead).await), group);
+    assert_eq!(
+        raised(add(&live).await),
+        UserException::MemberAlreadyPresent
+    );
+    for (operation, _, present) in &all {
+        assert_eq!(register(operation, &dead).await, none);
+        assert_eq!(raised(register(operation, &live).await), *present);
+        // One that sheds, as a server under an alert does, is there.
+        dead.doings().raises.insert("x".into(), Kind::Transient);
+        assert_eq!(raised(register(operation, &live).await), *present);
+        dead.doings().raises.clear();
+    }
+    drop(dead);
+    for (operation, get, present) in &all {
+        // The server takes a moment to close its port.
+        let replaced = async || register(operation, &live).await == none;
+        while !replaced().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let there: Ior = result(call(&lm, get, args!(place)).await);
+        assert_eq!(there, live.object("IDL:Registered:1.0", "x"));
+        assert_eq!(raised(register(operation, &live).await), *present);
+    }
+    assert_eq!(result::<Ior>(add(&live).await), group);
+    let there: Ior = result(call(&lm, "get_member_ref", args!(group, place)).await);
+    assert_eq!(there, live.object(TYPE, "m"));
+    assert_eq!(places(&lm), ["host1"]);
+}
+
+/// What `ctl corba remove` does.
+#[tokio::test]
+async fn an_administrator_removes_what_was_left_t3() {
+    use crate::service::registered::{Registered, RemoveError};
+
+    let (lm, peer) = (start(settings()).await, Peer::start());
+    let (group, _) = group(&lm).await;
+    let host1 = at("host1");
+    let object = peer.object("IDL:Registered:1.0", "x");
+    call(&lm, "register_load_monitor", args!(host1, object)).await;
+    call(&lm, "register_load_alert", args!(host1, object)).await;
+    call(&lm, "enable_alert", args!(host1)).await;
+    call(
+        &lm,
+        "add_member",
+        args!(group, host1, peer.object(TYPE, "m")),
+    )
+    .await;
+    assert_eq!(lm.state().forced.len(), 1);
+    let name = only_group(&lm).name;
+    let member = Registered::Member {
+        group: name.clone(),
+        location: "host1".into(),
+    };
+    for what in [
+        Registered::Monitor("host1".into()),
+        Registered::Alert("host1".into()),
+        member,
+        Registered::Group(name),
+    ] {
+        assert_eq!(lm.remove(what.clone()).await, Ok(()));
+        let again = lm.remove(what).await.unwrap_err();
+        assert!(matches!(again, RemoveError::NotThere(_)), "{again}");
+    }
+    let state = lm.state();
+    assert!(state.groups.is_empty() && state.monitors.is_empty());
+    assert!(state.alerts.is_empty() && state.forced.is_empty());
+}
+
+#[tokio::test]
+async fn off_is_off_c2() {
+    let live = Settings {
+        liveness: Some(Duration::from_millis(10)),
+        ..settings()
+    };
+    let (lm, peer) = (start(live.clone()).await, Peer::start());
+    let (_, _) = made_by(&lm, vec![factories(&peer, &["a", "b", "c"])]).await;
+    let asked = peer.doings().asked;
+    eventually("members are asked", || peer.doings().asked > asked + 3).await;
+    lm.close().unwrap();
+    assert!(lm.manager().status().groups.is_empty());
+    // What is under way still changes what is kept, and nothing else.
+    let id = *lm.state().groups.keys().next().unwrap();
+    let group = lm.reference_of(TYPE, &Key::Group(id).to_bytes());
+    let removed = call(&lm, "remove_member", args!(group, at("b"))).await;
+    assert_eq!(result::<Ior>(removed), group);
+    eventually("its factory deletes it", || peer.doings().there.len() == 1).await;
+    let asked = peer.doings().asked;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(
+        peer.doings().asked,
+        asked,
+        "nobody is asked, or told to make members"
+    );
+    assert!(lm.manager().status().groups.is_empty());
+    assert_eq!(places(&lm), ["a"]);
+    // On again, it goes on where it was.
+    lm.configure(Arc::new(live), address()).unwrap();
+    assert_eq!(only_group(&lm).members.len(), 1);
+    eventually("there are two again", || places(&lm).len() == 2).await;
+}
+
 #[tokio::test]
 async fn a_member_is_made_where_it_is_wanted() {
     let (lm, peer) = (start(settings()).await, Peer::start());

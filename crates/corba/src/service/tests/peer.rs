@@ -33,6 +33,8 @@ pub struct Doings {
     pub raises: BTreeMap<String, Kind>,
     /// How often anything was asked.
     pub asked: u32,
+    /// What factories give instead of a member that they make.
+    pub gives: Option<Ior>,
     /// Whether objects say that they have any type.
     pub has_type: bool,
 }
@@ -143,7 +145,8 @@ impl Objects {
                 doings.there.insert(made);
                 let member = format!("{key}-{made}");
                 let port = self.address.port();
-                Ior::iiop(&type_id, "127.0.0.1", port, member.as_bytes()).write(&mut results);
+                let own = Ior::iiop(&type_id, "127.0.0.1", port, member.as_bytes());
+                doings.gives.as_ref().unwrap_or(&own).write(&mut results);
                 Any::new(&made).write(&mut results);
             }
             "delete_object" => {
