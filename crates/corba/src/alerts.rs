@@ -18,6 +18,7 @@ use evenkeel_core::load::Location;
 use evenkeel_giop::client::{Call, CallError, Client};
 use evenkeel_giop::exception::Kind;
 use evenkeel_giop::ior::Ior;
+use imbl::OrdMap;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -154,7 +155,7 @@ impl Alerts {
     }
 
     /// Brings the objects up to date with what is registered.
-    fn follow(&self, registered: &BTreeMap<String, Arc<Ior>>, service: &LoadManager) {
+    fn follow(&self, registered: &OrdMap<String, Arc<Ior>>, service: &LoadManager) {
         let mut objects = self.lock();
         objects.retain(|name, object| {
             let same = |reference: &Arc<Ior>| Arc::ptr_eq(reference, &object.reference);

@@ -441,7 +441,7 @@ pub async fn follow_loads(directory: Arc<Directory>, clock: Clock) {
 /// The custom strategies of all groups, with the groups.
 fn by_strategy(book: &Book) -> HashMap<Ior, (Arc<Custom>, Vec<Arc<Entry>>)> {
     let mut work: HashMap<Ior, (Arc<Custom>, Vec<Arc<Entry>>)> = HashMap::new();
-    for entry in book.groups() {
+    for entry in book.with_custom() {
         if let Some(custom) = &entry.custom {
             let work = work.entry(custom.ior.clone());
             let (_, groups) = work.or_insert_with(|| (Arc::clone(custom), Vec::new()));

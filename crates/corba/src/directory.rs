@@ -4,7 +4,6 @@
 //! they are, in CORBA's terms, is said here. Both change one after the other, so members
 //! are matched by their id and not by their place.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +14,7 @@ use evenkeel_core::member::MemberId;
 use evenkeel_giop::cdr::{Endian, Writer};
 use evenkeel_giop::ior::{IiopProfile, Ior};
 use evenkeel_manager::snapshot::GroupHandle;
+use imbl::{HashMap, OrdMap};
 
 use crate::custom::Custom;
 use crate::keys::Key;
@@ -141,6 +141,7 @@ pub struct Entry {
     pub custom: Option<Arc<Custom>>,
     /// What it counts; the same over all versions of the entry.
     pub counters: Arc<Counters>,
+    name: Arc<str>,
     /// In the order of the manager's group when the entry was made.
     seats: Box<[(MemberId, Arc<Reference>)]>,
 }
@@ -163,6 +164,7 @@ impl Entry {
             id,
             reference,
             custom,
+            name: Arc::clone(group.name()),
             seats: seats.collect(),
             counters: before.map_or_else(Arc::default, |before| Arc::clone(&before.counters)),
             handle,
@@ -171,7 +173,7 @@ impl Entry {
 
     /// The name of the manager's group.
     pub fn name(&self) -> Arc<str> {
-        Arc::clone(self.handle.current.load().name())
+        Arc::clone(&self.name)
     }
 
     /// Where the member at `index` of `group` is; `None` for one that has just joined or
@@ -189,11 +191,13 @@ impl Entry {
     }
 }
 
-/// All object groups at one moment.
-#[derive(Default)]
+/// All object groups at one moment. The next one shares with it what stays.
+#[derive(Clone, Default)]
 pub struct Book {
     groups: HashMap<u64, Arc<Entry>>,
     names: HashMap<Arc<str>, u64>,
+    /// Those with a custom strategy.
+    custom: OrdMap<u64, Arc<Entry>>,
 }
 
 impl Book {
@@ -216,6 +220,30 @@ impl Book {
     /// All of them, in no particular order.
     pub fn groups(&self) -> impl Iterator<Item = &Arc<Entry>> {
         self.groups.values()
+    }
+
+    /// Those with a custom strategy, by their id.
+    pub fn with_custom(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        self.custom.values()
+    }
+
+    fn remove(&mut self, id: u64) {
+        if let Some(entry) = self.groups.remove(&id) {
+            // Another group may have got its name.
+            if self.names.get(&entry.name) == Some(&id) {
+                self.names.remove(&entry.name);
+            }
+            self.custom.remove(&id);
+        }
+    }
+
+    fn insert(&mut self, entry: Arc<Entry>) {
+        self.remove(entry.id);
+        self.names.insert(Arc::clone(&entry.name), entry.id);
+        if entry.custom.is_some() {
+            self.custom.insert(entry.id, Arc::clone(&entry));
+        }
+        self.groups.insert(entry.id, entry);
     }
 }
 
@@ -241,10 +269,16 @@ impl Directory {
     /// Goes on with these groups.
     pub fn publish(&self, entries: impl IntoIterator<Item = Arc<Entry>>) {
         let mut book = Book::default();
-        for entry in entries {
-            book.names.insert(entry.name(), entry.id);
-            book.groups.insert(entry.id, entry);
-        }
+        entries.into_iter().for_each(|entry| book.insert(entry));
+        self.current.store(Arc::new(book));
+    }
+
+    /// Goes on without those groups of these ids, and with these in place of those with their
+    /// ids. The others stay, and are not looked at. For one writer at a time.
+    pub fn change(&self, gone: &[u64], entries: impl IntoIterator<Item = Arc<Entry>>) {
+        let mut book = Book::clone(&self.current.load());
+        gone.iter().for_each(|&id| book.remove(id));
+        entries.into_iter().for_each(|entry| book.insert(entry));
         self.current.store(Arc::new(book));
     }
 }

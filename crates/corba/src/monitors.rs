@@ -15,6 +15,8 @@ use evenkeel_core::load::{InvalidLoad, LoadId, LoadValue, TooManyLoads};
 use evenkeel_giop::any::Idl;
 use evenkeel_giop::client::{Call, CallError};
 use evenkeel_giop::ior::Ior;
+use imbl::OrdMap;
+use imbl::ordmap::DiffItem;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant as TokioInstant, sleep, sleep_until};
 use tracing::{info, warn};
@@ -126,33 +128,32 @@ enum Failure {
 /// Asks the registered monitors of `service` as long as it is polled.
 pub async fn pull(service: Arc<LoadManager>, counters: Arc<Counters>) {
     let mut states = service.states();
-    let mut asking: HashMap<String, (Arc<Ior>, AbortHandle)> = HashMap::new();
+    let mut asking: HashMap<String, AbortHandle> = HashMap::new();
     let mut tasks = JoinSet::new();
+    let mut known = OrdMap::new();
     loop {
         let state = Arc::clone(&states.borrow_and_update());
-        asking.retain(|location, (monitor, task)| {
-            let same = state
-                .monitors
-                .get(location)
-                .is_some_and(|m| Arc::ptr_eq(m, monitor));
-            if !same {
+        // Only those that have come or gone.
+        for item in known.diff(&state.monitors) {
+            let (location, monitor) = match item {
+                DiffItem::Add(location, monitor) => (location, Some(monitor)),
+                DiffItem::Update { new, .. } => (new.0, Some(new.1)),
+                DiffItem::Remove(location, _) => (location, None),
+            };
+            if let Some(task) = asking.remove(location) {
                 task.abort();
             }
-            same
-        });
-        for (location, monitor) in &state.monitors {
-            if !asking.contains_key(location) {
-                let monitor = Arc::clone(monitor);
+            if let Some(monitor) = monitor {
                 let asker = Asker {
                     service: Arc::clone(&service),
                     counters: Arc::clone(&counters),
                     location: location.clone(),
-                    monitor: Arc::clone(&monitor),
+                    monitor: Arc::clone(monitor),
                 };
-                let task = tasks.spawn(asker.run());
-                asking.insert(location.clone(), (monitor, task));
+                asking.insert(location.clone(), tasks.spawn(asker.run()));
             }
         }
+        known = state.monitors.clone();
         // Tasks end only when they are aborted, or panic.
         while tasks.try_join_next().is_some() {}
         if states.changed().await.is_err() {

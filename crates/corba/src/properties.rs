@@ -228,6 +228,14 @@ impl PropertySet {
         }
     }
 
+    /// Who decides about members, if it is set at this level.
+    pub fn membership(&self) -> Option<Membership> {
+        match self.entries.get(&Which::MembershipStyle)?.value {
+            Value::Membership(membership) => Some(membership),
+            _ => None,
+        }
+    }
+
     /// The custom strategy, if it is set at this level.
     pub fn custom_strategy(&self) -> Option<&Ior> {
         match &self.entries.get(&Which::CustomStrategy)?.value {

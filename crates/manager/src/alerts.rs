@@ -1,7 +1,7 @@
 //! Load alerts: raised by groups or by an administrator, and what they mean for each
 //! member of each group.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,12 +120,10 @@ fn pulse(entry: &mut GroupEntry, threshold: Option<Threshold>, now: Instant) {
     }
 }
 
-/// The locations that are under alert, with who says so.
-pub(crate) fn alerted(state: &State) -> Alerted {
-    let raised = state.groups.iter().flat_map(|entry| entry.alerts.keys());
-    let mut alerted: HashMap<_, _> = raised
-        .map(|name| (Arc::clone(name), Caller::Group))
-        .collect();
+/// The locations that are under alert, with who says so, given those that groups have
+/// `raised`.
+pub(crate) fn alerted(state: &State, raised: impl Iterator<Item = Arc<str>>) -> Alerted {
+    let mut alerted: HashMap<_, _> = raised.map(|name| (name, Caller::Group)).collect();
     for (name, on) in &state.inputs.live.alerts {
         match state.locations.get_key_value(name.as_str()) {
             Some((name, _)) if *on => {
@@ -193,24 +191,26 @@ pub(crate) fn shed(entry: &mut GroupEntry, alerted: &Alerted, now: Instant) {
     }
 }
 
-/// Says of each location what servers there are to be told that clients reach directly.
-///
-/// A server that sends clients away does so for all its groups. It is told to if members of
-/// a group shed there whose clients may be moved, but not while another group has nobody
-/// else: its clients would come and go between that server and us.
-pub(crate) fn tell(state: &State, alerted: &Alerted) {
-    let mut there: HashMap<&str, There> = HashMap::new();
-    for entry in &state.groups {
+/// The members at the locations that are under alert.
+#[derive(Default)]
+pub(crate) struct AllThere(HashMap<Arc<str>, There>);
+
+impl AllThere {
+    /// Looks at those of a group.
+    pub fn look(&mut self, entry: &GroupEntry, alerted: &Alerted) {
+        if alerted.is_empty() {
+            return;
+        }
         let settings = entry.group.settings();
         let bound = settings.granularity != Granularity::PerRequest;
         let on_demand = settings.granularity == Granularity::OnDemand;
         let moves = settings.adaptive && bound && (on_demand || settings.alert.move_sessions);
         for (index, member) in entry.group.members().iter().enumerate() {
-            let name: &str = member.location.name();
+            let name = member.location.name();
             if !alerted.contains_key(name) {
                 continue;
             }
-            let there = there.entry(name).or_default();
+            let there = self.0.entry(Arc::clone(name)).or_default();
             // Not what its slot says: that waits for the server to be told.
             let is_to = entry.sheds.get(index) == Some(&true);
             let sheds = is_to && member.slot.has(Reason::Shedding);
@@ -220,9 +220,26 @@ pub(crate) fn tell(state: &State, alerted: &Alerted) {
             there.serves |= !sheds && bound && entry.owner.is_some();
         }
     }
-    for (name, location) in &state.locations {
-        let forced = alerted.get(name) == Some(&Caller::Administrator);
-        let tell = match (state.inputs.live.alerts.get(&**name), there.get(&**name)) {
+}
+
+/// Says of each location what servers there are to be told that clients reach directly.
+///
+/// A server that sends clients away does so for all its groups. It is told to if members of
+/// a group shed there whose clients may be moved, but not while another group has nobody
+/// else: its clients would come and go between that server and us.
+pub(crate) fn tell(state: &mut State, there: &AllThere, alerted: &Alerted) {
+    // All others are told what pulses say.
+    let mut names: HashSet<Arc<str>> = std::mem::take(&mut state.told);
+    names.extend(there.0.keys().cloned());
+    names.extend(alerted.keys().cloned());
+    let live = &state.inputs.live.alerts;
+    names.extend(live.keys().map(|name| name.as_str().into()));
+    for name in names {
+        let Some(location) = state.locations.get(&name) else {
+            continue;
+        };
+        let forced = alerted.get(&name) == Some(&Caller::Administrator);
+        let tell = match (live.get(&*name), there.0.get(&name)) {
             (Some(false), _) => Tell::Off,
             (_, Some(there)) if there.serves && !there.pulses => Tell::Off,
             (_, Some(there)) if there.sheds && (forced || !there.pulses) => Tell::On,
@@ -231,6 +248,9 @@ pub(crate) fn tell(state: &State, alerted: &Alerted) {
             _ => Tell::Pulses,
         };
         location.set_tell(tell);
+        if tell != Tell::Pulses {
+            state.told.insert(name);
+        }
     }
 }
 

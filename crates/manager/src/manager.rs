@@ -1,10 +1,10 @@
 //! The one entry point: everything that changes a group, a rule or a load comes here.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use evenkeel_core::load::{InvalidLoad, LoadId, LoadValue, Location, TooManyLoads};
@@ -12,6 +12,7 @@ use evenkeel_core::member::{InvalidWeight, MemberId, Weight};
 use evenkeel_core::opinion::{Opinion, Published, Source};
 use evenkeel_core::strategy::{self, ParamError, Values};
 use evenkeel_core::time::Clock;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tracing::{debug, error, info, warn};
 
@@ -19,7 +20,7 @@ use crate::admission::Refused;
 use crate::alerts::AlertSetting;
 use crate::config::{self, Config, Corba, GroupConfig, MemberConfig};
 use crate::dns::{Lookup, Resolver};
-use crate::snapshot::{DataPlane, Snapshot};
+use crate::snapshot::{DataPlane, GroupHandle, Snapshot};
 use crate::state::{AdminState, GroupEntry, Inputs, State, endpoint_of};
 
 /// The load manager. Share it in an `Arc`; all methods may be called from any thread.
@@ -46,6 +47,8 @@ pub struct Manager {
 /// What the lock protects.
 pub(crate) struct Owned {
     pub state: State,
+    /// Whether those who follow changes have not heard of the last one.
+    pub untold: bool,
     pub last_reload: Option<Reload>,
 }
 
@@ -82,6 +85,7 @@ impl Manager {
             changes: watch::Sender::new(()),
             owned: Mutex::new(Owned {
                 state: State::empty(),
+                untold: false,
                 last_reload: None,
             }),
             reloading: tokio::sync::Mutex::new(()),
@@ -260,28 +264,62 @@ impl Manager {
         groups: Vec<GroupConfig>,
     ) -> Result<(), ApplyError> {
         let mut owned = self.lock();
-        let present = owned.state.inputs.live.groups.iter();
-        if present
-            .filter(|(of, _)| *of == owner)
-            .map(|(_, g)| g)
-            .eq(&groups)
-        {
+        owned.state.check_names(owner, &groups)?;
+        let present = owned.state.inputs.live.groups.values();
+        let present: Vec<_> = present.filter(|(of, _)| *of == owner).collect();
+        let known = |group: &GroupConfig| {
+            let present = owned.state.inputs.live.groups.get(&group.name);
+            present.is_some_and(|(of, present)| *of == owner && **present == *group)
+        };
+        if present.len() == groups.len() && groups.iter().all(known) {
             return Ok(());
         }
         let inputs = owned.state.inputs.with_groups(owner, groups);
         self.change(&mut owned.state, inputs)
     }
 
-    /// The locations that are there whether a member is or not, in place of those before:
-    /// somebody reports their load, or listens to their alerts.
-    pub fn hold_locations(&self, names: BTreeSet<String>) -> Result<(), ApplyError> {
+    /// Changes some of the groups that `owner` has and that do not stand in the file: takes
+    /// away those called `gone`, and then puts `groups` in the place of those with their
+    /// names. The others stay as they are, and are not looked at: what it costs does not
+    /// depend on how many there are. Answers the handles of `groups`.
+    ///
+    /// Those who follow [`Manager::changes`] hear of it with one of the next rounds of the
+    /// control loop.
+    ///
+    /// # Errors
+    ///
+    /// As with [`Manager::set_groups`].
+    pub fn change_groups(
+        &self,
+        owner: &'static str,
+        gone: &[String],
+        groups: Vec<GroupConfig>,
+    ) -> Result<Vec<Arc<GroupHandle>>, ApplyError> {
         let mut owned = self.lock();
-        if owned.state.inputs.live.held == names {
-            return Ok(());
+        owned.state.check_names(owner, &groups)?;
+        let now = self.clock.now();
+        for name in gone {
+            owned.state.remove_owned(owner, name);
         }
-        let mut inputs = owned.state.inputs.clone();
-        inputs.live.held = names;
-        self.change(&mut owned.state, inputs)
+        let mut handles = Vec::with_capacity(groups.len());
+        for group in groups {
+            handles.push(owned.state.set_owned(owner, group, now));
+        }
+        owned.untold = true;
+        Ok(handles)
+    }
+
+    /// Keeps the location called `name`, whether a member is there or not, since somebody
+    /// reports its load or listens to its alerts; or keeps it for its members only.
+    pub fn hold_location(&self, name: &str, held: bool) {
+        let mut owned = self.lock();
+        owned.state.hold(name, held);
+        owned.untold = true;
+    }
+
+    /// Whether there is a group of that name, whoever has it.
+    pub fn has_group(&self, name: &str) -> bool {
+        self.lock().state.group(name).is_some()
     }
 
     /// Takes in what `source` says about a member, or withdraws it (`None`). `member` is
@@ -416,7 +454,7 @@ impl Manager {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Owned> {
         // A panic with the lock held cannot leave a state half changed: a state is
         // replaced as a whole.
-        self.owned.lock().unwrap_or_else(PoisonError::into_inner)
+        self.owned.lock()
     }
 
     /// Installs what a live change, or DNS, has made of the inputs.
@@ -438,7 +476,7 @@ impl Manager {
             let inputs = state.inputs.clone();
             self.install_once(state, inputs, generation)?;
         }
-        self.changes.send_replace(());
+        self.tell_changes();
         Ok(())
     }
 
@@ -473,6 +511,11 @@ impl Manager {
         *state = next;
         Ok(())
     }
+
+    /// Tells those who follow changes.
+    pub(crate) fn tell_changes(&self) {
+        self.changes.send_replace(());
+    }
 }
 
 /// Tells in the log of addresses that are newly refused, in a line for each group.
@@ -502,21 +545,22 @@ fn one_name_each(inputs: &Inputs) -> Result<(), ApplyError> {
         let Some(other) = names.insert(&*group.name, owner) else {
             continue;
         };
-        let who = |owner: Option<&str>| match owner {
-            Some(owner) => format!("one of {owner}"),
-            None => "one of the configuration".into(),
-        };
-        errors.push(format!(
-            "two groups are called {:?}, {} and {}: give one of them another name",
-            group.name,
-            who(other),
-            who(owner)
-        ));
+        errors.push(name_taken(&group.name, other, owner));
     }
     match errors.is_empty() {
         true => Ok(()),
         false => Err(ApplyError(errors)),
     }
+}
+
+/// Two groups, of these owners, have the same name.
+pub(crate) fn name_taken(name: &str, one: Option<&str>, other: Option<&str>) -> String {
+    let who = |owner: Option<&str>| match owner {
+        Some(owner) => format!("one of {owner}"),
+        None => "one of the configuration".into(),
+    };
+    let (one, other) = (who(one), who(other));
+    format!("two groups are called {name:?}, {one} and {other}: give one of them another name")
 }
 
 /// What of a reload has no effect on the running process.

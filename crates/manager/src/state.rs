@@ -5,7 +5,7 @@
 //! the data plane sees; [`State::commit`] then makes it count. Between the two a change
 //! can still be refused.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +23,7 @@ use crate::admission::{Admission, Refused};
 use crate::alerts::Alert;
 use crate::check::Checked;
 use crate::config::{Cluster, Config, GroupConfig, MemberConfig};
+use crate::manager::{ApplyError, name_taken};
 use crate::snapshot::{ClusterSnapshot, GroupHandle, RuleSnapshot, Snapshot};
 use crate::status::History;
 
@@ -70,8 +71,8 @@ pub(crate) struct Live {
     pub joined: HashMap<String, Vec<MemberConfig>>,
     /// Forced and suppressed load alerts by location, about which the file says nothing.
     pub alerts: HashMap<String, bool>,
-    /// Groups that do not stand in the file, with who owns them.
-    pub groups: Vec<(&'static str, GroupConfig)>,
+    /// Groups that do not stand in the file, by name, with who owns them.
+    pub groups: BTreeMap<String, (&'static str, Arc<GroupConfig>)>,
     /// Locations that somebody needs, whether a member is there or not.
     pub held: BTreeSet<String>,
 }
@@ -105,9 +106,9 @@ impl Inputs {
     /// have become `groups`. A live change stays as in [`Inputs::with_config`].
     pub fn with_groups(&self, owner: &'static str, groups: Vec<GroupConfig>) -> Inputs {
         let mut next = self.clone();
-        next.live.groups.retain(|(of, _)| *of != owner);
-        let groups = groups.into_iter().map(|group| (owner, group));
-        next.live.groups.extend(groups);
+        next.live.groups.retain(|_, (of, _)| *of != owner);
+        let named = |group: GroupConfig| (group.name.clone(), (owner, Arc::new(group)));
+        next.live.groups.extend(groups.into_iter().map(named));
         next.keep_live(self);
         next
     }
@@ -125,24 +126,7 @@ impl Inputs {
         let same = |before: Option<bool>, after: Option<bool>| after.is_some() && before == after;
         live.enabled
             .retain(|name, _| same(enabled(old, name), enabled(new, name)));
-        live.strategies.retain(|name, _| {
-            let strategy = |inputs: &Inputs| inputs.group(name).map(|g| g.strategy.clone());
-            strategy(new).is_some() && strategy(old) == strategy(new)
-        });
-        // The file has never said anything about those.
-        let joined = &live.joined;
-        let has_joined = |group: &str, name: &str| {
-            let joined = joined.get(group).into_iter().flatten();
-            new.member(group, name).is_none() && joined.into_iter().any(|m| m.name() == name)
-        };
-        live.admin.retain(|(group, name), _| {
-            let drain = |inputs: &Inputs| inputs.member(group, name).map(|m| m.drain);
-            same(drain(old), drain(new)) || has_joined(group, name)
-        });
-        live.weights.retain(|(group, name), _| {
-            let weight = |inputs: &Inputs| inputs.member(group, name).map(|m| m.weight);
-            (weight(new).is_some() && weight(old) == weight(new)) || has_joined(group, name)
-        });
+        live.keep_of_groups(|name| (old.group(name), new.group(name)));
         live.groups = std::mem::take(&mut self.live.groups);
         self.live = live;
     }
@@ -168,20 +152,58 @@ impl Inputs {
     /// All groups, each with its owner if it does not stand in the file.
     pub fn groups(&self) -> impl Iterator<Item = (Option<&'static str>, &GroupConfig)> {
         let in_file = self.config.groups.iter().map(|group| (None, group));
-        let live = self.live.groups.iter();
-        in_file.chain(live.map(|(owner, group)| (Some(*owner), group)))
+        let live = self.live.groups.values();
+        in_file.chain(live.map(|(owner, group)| (Some(*owner), &**group)))
     }
 
     fn group(&self, name: &str) -> Option<&GroupConfig> {
-        let mut groups = self.groups().map(|(_, group)| group);
-        groups.find(|group| group.name == name)
+        let mut in_file = self.config.groups.iter();
+        let in_file = in_file.find(|group| group.name == name);
+        in_file.or_else(|| Some(&*self.live.groups.get(name)?.1))
     }
 
-    /// The member of a group that `name`, its own or an endpoint's, belongs to.
+    #[cfg(test)]
     fn member(&self, group: &str, name: &str) -> Option<&MemberConfig> {
-        let members = &self.group(group)?.members;
-        let called = |name: &str| members.iter().find(|member| member.name() == name);
-        called(name).or_else(|| called(endpoint_of(name)?))
+        member_of(self.group(group)?, name)
+    }
+}
+
+/// The member of a group that `name`, its own or an endpoint's, belongs to.
+fn member_of<'a>(group: &'a GroupConfig, name: &str) -> Option<&'a MemberConfig> {
+    let called = |name: &str| group.members.iter().find(|member| member.name() == name);
+    called(name).or_else(|| called(endpoint_of(name)?))
+}
+
+impl Live {
+    /// Forgets changes of what is gone, or is not as it was: `group` answers, for each group
+    /// of which something is known, what it was and what it is.
+    fn keep_of_groups<'a>(
+        &mut self,
+        group: impl Fn(&str) -> (Option<&'a GroupConfig>, Option<&'a GroupConfig>),
+    ) {
+        self.strategies.retain(|name, _| match group(name) {
+            (Some(old), Some(new)) => old.strategy == new.strategy,
+            _ => false,
+        });
+        let joined = &self.joined;
+        let stays = |name: &str, member: &str, same: fn(&MemberConfig, &MemberConfig) -> bool| {
+            let (old, new) = group(name);
+            match new.and_then(|new| member_of(new, member)) {
+                Some(new) => {
+                    let old = old.and_then(|old| member_of(old, member));
+                    old.is_some_and(|old| same(old, new))
+                }
+                // The file has never said anything about those.
+                None => {
+                    let mut joined = joined.get(name).into_iter().flatten();
+                    joined.any(|joined| joined.name() == member)
+                }
+            }
+        };
+        self.admin
+            .retain(|(group, name), _| stays(group, name, |old, new| old.drain == new.drain));
+        self.weights
+            .retain(|(group, name), _| stays(group, name, |old, new| old.weight == new.weight));
     }
 }
 
@@ -211,9 +233,18 @@ pub(crate) struct State {
     /// By name, those that a member is at, or that are held.
     pub locations: Locations,
     pub snapshot: Arc<Snapshot>,
+    /// Locations whose servers are to be told something else than what pulses say.
+    pub told: HashSet<Arc<str>>,
+    /// Where each group is in `groups`.
+    names: HashMap<String, usize>,
     /// Where each member is in `groups` and its `endpoints`.
     index: HashMap<MemberId, (usize, usize)>,
+    /// How many members there are at each location.
+    members_at: HashMap<Arc<str>, usize>,
     next_id: u64,
+    /// How many groups were made or made anew.
+    #[cfg(test)]
+    pub built: usize,
 }
 
 /// A group and what it keeps over reloads.
@@ -310,8 +341,13 @@ impl State {
             groups: Vec::new(),
             locations: HashMap::new(),
             snapshot: Arc::default(),
+            told: HashSet::new(),
+            names: HashMap::new(),
             index: HashMap::new(),
+            members_at: HashMap::new(),
             next_id: 1,
+            #[cfg(test)]
+            built: 0,
         }
     }
 
@@ -320,30 +356,21 @@ impl State {
     pub fn next(&self, inputs: Inputs, generation: u64, now: Instant) -> State {
         let mut next = State {
             inputs,
-            groups: Vec::new(),
-            locations: HashMap::new(),
-            snapshot: Arc::default(),
-            index: HashMap::new(),
+            told: self.told.clone(),
             next_id: self.next_id,
+            #[cfg(test)]
+            built: self.built,
+            ..State::empty()
         };
         let groups = next.inputs.groups();
         let groups: Vec<_> = groups.map(|(of, group)| (of, group.clone())).collect();
         let admission = next.inputs.admission();
-        let before: HashMap<&str, &GroupEntry> = self
-            .groups
-            .iter()
-            .map(|entry| (&*entry.config.name, entry))
-            .collect();
         for (owner, config) in groups {
             // Whoever else has the name now, it is another group.
-            let old = before.get(&*config.name).copied();
+            let old = self.group(&config.name);
             let old = old.filter(|old| old.owner == owner);
             let entry = next.next_group(owner, config, old, &self.locations, &admission, now);
-            for (index, endpoint) in entry.endpoints.iter().enumerate() {
-                let place = (next.groups.len(), index);
-                next.index.insert(endpoint.member.id, place);
-            }
-            next.groups.push(entry);
+            next.enter(entry);
         }
         for name in next.inputs.live.held.clone() {
             next.location(&name, &self.locations);
@@ -353,7 +380,167 @@ impl State {
     }
 
     pub fn group(&self, name: &str) -> Option<&GroupEntry> {
-        self.groups.iter().find(|entry| entry.config.name == name)
+        self.groups.get(*self.names.get(name)?)
+    }
+
+    /// Whether `owner` may have `groups`: their names are its own, or free, and come once.
+    pub fn check_names(
+        &self,
+        owner: &'static str,
+        groups: &[GroupConfig],
+    ) -> Result<(), ApplyError> {
+        let mut names = HashSet::new();
+        let mut errors = Vec::new();
+        for GroupConfig { name, .. } in groups {
+            let other = self.group(name).map(|other| other.owner);
+            let other = other.filter(|other| *other != Some(owner));
+            if let Some(other) = other {
+                errors.push(name_taken(name, other, Some(owner)));
+            } else if !names.insert(name) {
+                errors.push(name_taken(name, Some(owner), Some(owner)));
+            }
+        }
+        match errors.is_empty() {
+            true => Ok(()),
+            false => Err(ApplyError(errors)),
+        }
+    }
+
+    /// Puts a group that `owner` has, and that does not stand in the file, in place of the one
+    /// of that name, and makes it the one that the data plane sees. Others are not looked at.
+    /// The name must be free, or the owner's ([`State::check_names`]).
+    pub fn set_owned(
+        &mut self,
+        owner: &'static str,
+        config: GroupConfig,
+        now: Instant,
+    ) -> Arc<GroupHandle> {
+        let config = Arc::new(config);
+        let groups = &mut self.inputs.live.groups;
+        let before = groups.insert(config.name.clone(), (owner, Arc::clone(&config)));
+        self.forget_live(
+            &config.name,
+            before.as_ref().map(|(_, of)| &**of),
+            Some(&config),
+        );
+        let at = self.names.get(&config.name).copied();
+        let old = at.map(|at| self.leave(at));
+        let config = GroupConfig::clone(&config);
+        let (admission, none) = (self.inputs.admission(), HashMap::new());
+        let old_entry = old.as_ref();
+        let mut entry = self.next_group(Some(owner), config, old_entry, &none, &admission, now);
+        entry.commit(now);
+        let handle = Arc::clone(&entry.handle);
+        self.enter(entry);
+        if let Some(old) = old {
+            self.forget_locations(&old);
+        }
+        handle
+    }
+
+    /// Takes a group away that `owner` has, if there is one of that name.
+    pub fn remove_owned(&mut self, owner: &'static str, name: &str) {
+        let groups = &mut self.inputs.live.groups;
+        if groups.get(name).is_none_or(|(of, _)| *of != owner) {
+            return;
+        }
+        let before = groups.remove(name);
+        self.forget_live(name, before.as_ref().map(|(_, of)| &**of), None);
+        if let Some(&at) = self.names.get(name) {
+            let old = self.leave(at);
+            self.forget_locations(&old);
+            // Whoever waits has nobody to wait for.
+            old.handle.room.notify_waiters();
+        }
+    }
+
+    /// As [`Inputs::keep_live`], of one group.
+    fn forget_live(&mut self, name: &str, old: Option<&GroupConfig>, new: Option<&GroupConfig>) {
+        let Inputs { config, live, .. } = &mut self.inputs;
+        if live.strategies.is_empty() && live.admin.is_empty() && live.weights.is_empty() {
+            return;
+        }
+        let groups = std::mem::take(&mut live.groups);
+        live.keep_of_groups(|other| {
+            if other == name {
+                return (old, new);
+            }
+            let mut in_file = config.groups.iter();
+            let in_file = in_file.find(|group| group.name == other);
+            let same = in_file.or_else(|| Some(&*groups.get(other)?.1));
+            (same, same)
+        });
+        live.groups = groups;
+    }
+
+    /// Keeps a location, whether a member is there or not, or no longer.
+    pub fn hold(&mut self, name: &str, held: bool) {
+        match held {
+            true if self.inputs.live.held.insert(name.into()) => {
+                self.location(name, &HashMap::new());
+            }
+            false if self.inputs.live.held.remove(name) => self.forget_location(name),
+            _ => {}
+        }
+    }
+
+    /// Puts a group behind the others.
+    fn enter(&mut self, entry: GroupEntry) {
+        let at = self.groups.len();
+        for endpoint in &entry.endpoints {
+            let name = endpoint.member.location.name();
+            *self.members_at.entry(Arc::clone(name)).or_default() += 1;
+        }
+        self.names.entry(entry.config.name.clone()).or_insert(at);
+        self.groups.push(entry);
+        self.index_group(at);
+        #[cfg(test)]
+        {
+            self.built += 1;
+        }
+    }
+
+    /// Takes the group at `at` away; the last one takes its place.
+    fn leave(&mut self, at: usize) -> GroupEntry {
+        let old = self.groups.swap_remove(at);
+        self.names.remove(&old.config.name);
+        for endpoint in &old.endpoints {
+            self.index.remove(&endpoint.member.id);
+        }
+        if let Some(moved) = self.groups.get(at) {
+            self.names.insert(moved.config.name.clone(), at);
+            self.index_group(at);
+        }
+        old
+    }
+
+    /// Says where the members of the group at `at` are.
+    fn index_group(&mut self, at: usize) {
+        let endpoints = self.groups[at].endpoints.iter().enumerate();
+        let places = endpoints.map(|(index, endpoint)| (endpoint.member.id, (at, index)));
+        self.index.extend(places);
+    }
+
+    /// Forgets the locations of a group that has left, unless somebody else needs them.
+    fn forget_locations(&mut self, old: &GroupEntry) {
+        for endpoint in &old.endpoints {
+            let name = endpoint.member.location.name();
+            if let Some(members) = self.members_at.get_mut(name) {
+                *members -= 1;
+            }
+            self.forget_location(name);
+        }
+    }
+
+    /// Forgets a location that nobody needs.
+    fn forget_location(&mut self, name: &str) {
+        if self.members_at.get(name) == Some(&0) {
+            self.members_at.remove(name);
+        }
+        if !self.members_at.contains_key(name) && !self.inputs.live.held.contains(name) {
+            self.locations.remove(name);
+            self.told.remove(name);
+        }
     }
 
     /// The member `id`, with the handle of its group.
@@ -373,34 +560,7 @@ impl State {
     /// Makes this state the one that the data plane sees, as far as groups go.
     pub fn commit(&mut self, now: Instant) {
         for entry in &mut self.groups {
-            for endpoint in &mut entry.endpoints {
-                let slot = &endpoint.member.slot;
-                endpoint.opinions.retain(|of| is_asked(&entry.config, of));
-                endpoint.opinions.publish(slot, endpoint.weight, now);
-                slot.set(Reason::Draining, endpoint.admin == AdminState::Drain);
-                let maintenance = endpoint.admin == AdminState::Maintenance;
-                let left = slot.set(Reason::Maintenance, maintenance) && !maintenance;
-                slot.set(Reason::Unresolved, !endpoint.resolved);
-                if entry.config.health_check.is_none() {
-                    endpoint.health.reset(slot, now);
-                    endpoint.checked = None;
-                }
-                // A new group starts at full speed: nobody else is there to take its
-                // traffic. A new member of an old group does not.
-                if left || (endpoint.fresh && !entry.fresh) {
-                    slot.set_ramp_from(Some(now));
-                }
-            }
-            entry.handle.set_max_queue(entry.config.max_queue);
-            let orca = entry.config.orca.as_ref().filter(|orca| orca.headers);
-            if entry.handle.orca.load().as_deref() != orca {
-                entry.handle.orca.store(orca.cloned().map(Arc::new));
-            }
-            if !Arc::ptr_eq(&entry.handle.current.load(), &entry.group) {
-                entry.handle.current.store(Arc::clone(&entry.group));
-            }
-            // Whoever waits may have new members to wait for, or none any more.
-            entry.handle.room.notify_waiters();
+            entry.commit(now);
         }
     }
 
@@ -722,6 +882,38 @@ impl State {
 }
 
 impl GroupEntry {
+    /// Makes it the one that the data plane sees.
+    fn commit(&mut self, now: Instant) {
+        for endpoint in &mut self.endpoints {
+            let slot = &endpoint.member.slot;
+            endpoint.opinions.retain(|of| is_asked(&self.config, of));
+            endpoint.opinions.publish(slot, endpoint.weight, now);
+            slot.set(Reason::Draining, endpoint.admin == AdminState::Drain);
+            let maintenance = endpoint.admin == AdminState::Maintenance;
+            let left = slot.set(Reason::Maintenance, maintenance) && !maintenance;
+            slot.set(Reason::Unresolved, !endpoint.resolved);
+            if self.config.health_check.is_none() {
+                endpoint.health.reset(slot, now);
+                endpoint.checked = None;
+            }
+            // A new group starts at full speed: nobody else is there to take its
+            // traffic. A new member of an old group does not.
+            if left || (endpoint.fresh && !self.fresh) {
+                slot.set_ramp_from(Some(now));
+            }
+        }
+        self.handle.set_max_queue(self.config.max_queue);
+        let orca = self.config.orca.as_ref().filter(|orca| orca.headers);
+        if self.handle.orca.load().as_deref() != orca {
+            self.handle.orca.store(orca.cloned().map(Arc::new));
+        }
+        if !Arc::ptr_eq(&self.handle.current.load(), &self.group) {
+            self.handle.current.store(Arc::clone(&self.group));
+        }
+        // Whoever waits may have new members to wait for, or none any more.
+        self.handle.room.notify_waiters();
+    }
+
     /// The endpoints that the next state may go on with: first those that had left,
     /// the longest gone first.
     fn kept(&self, now: Instant) -> impl Iterator<Item = &Endpoint> {

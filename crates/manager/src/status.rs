@@ -380,7 +380,8 @@ impl Manager {
         let now = self.clock().now();
         let owned = self.lock();
         let state = &owned.state;
-        let alerted = alerts::alerted(state);
+        let raised = state.groups.iter().flat_map(|entry| entry.alerts.keys());
+        let alerted = alerts::alerted(state, raised.cloned());
         let rules = state.snapshot.rules.iter().map(|rule| RuleStatus {
             name: rule.rule.name.clone(),
             enabled: rule.rule.enabled,

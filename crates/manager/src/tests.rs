@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use evenkeel_core::group::{Granularity, Outcome, PickError, Request, Ticket};
+use evenkeel_core::group::{Granularity, Group, Outcome, PickError, Request, Ticket};
 use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId};
-use evenkeel_core::member::{MemberId, Weight};
+use evenkeel_core::member::{MemberId, Reason, Weight};
 use evenkeel_core::opinion::{Opinion, Source};
 use evenkeel_core::strategy::{self, Values};
 use evenkeel_core::time::Clock;
@@ -1080,7 +1080,7 @@ async fn a_location_that_is_held_keeps_its_loads_without_a_member() {
     let (manager, _, _) = manager();
     manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
     assert!(manager.location("host1").is_none());
-    manager.hold_locations(["host1".into()].into()).unwrap();
+    manager.hold_location("host1", true);
     manager.report("host1", &[(LoadId::CPU, 0.5)]).unwrap();
     manager.set_alert("host1", AlertSetting::On).unwrap();
     let held = manager.location("host1").unwrap();
@@ -1093,8 +1093,149 @@ async fn a_location_that_is_held_keeps_its_loads_without_a_member() {
         .unwrap();
     let member = &group(&manager, "stocks").members[0];
     assert_eq!((member.load, member.alert), (Some(0.5), true));
-    manager.hold_locations([].into()).unwrap();
+    manager.hold_location("host1", false);
     assert!(Arc::ptr_eq(&held, &manager.location("host1").unwrap()));
     manager.set_groups("corba", Vec::new()).unwrap();
     assert!(manager.location("host1").is_none());
+}
+
+/// What is said of the groups that do not stand in the file, and of all locations.
+fn of_owned(manager: &Manager) -> (Vec<String>, Vec<String>) {
+    let status = manager.status();
+    let group = |group: &GroupStatus| {
+        let members = group.members.iter();
+        let members: Vec<_> = members
+            .map(|m| (&m.name, &m.location, m.weight, m.admin, &m.reasons))
+            .collect();
+        format!(
+            "{} {:?} {} {members:?}",
+            group.name, group.owner, group.strategy
+        )
+    };
+    let mut groups: Vec<_> = status.groups.iter().map(group).collect();
+    groups.sort();
+    let locations = status.locations.into_iter().map(|l| l.name).collect();
+    (groups, locations)
+}
+
+#[tokio::test]
+async fn c9_a_change_of_one_group_makes_no_other_anew() {
+    let (manager, _, _) = manager();
+    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    let name = |id: usize| format!("g{id}");
+    let all = (0..1000).map(|id| owned(&name(id), &["host1", "host2"]));
+    manager.set_groups("corba", all.collect()).unwrap();
+    let built = || manager.lock().state.built;
+    let (before, groups) = (built(), manager.groups());
+    let handle = manager
+        .change_groups("corba", &[], vec![owned("g7", &["host1", "host3"])])
+        .unwrap();
+    assert_eq!(built() - before, 1);
+    assert_eq!(handle[0].current.load().members().len(), 2);
+    manager
+        .change_groups("corba", &["g8".into()], vec![])
+        .unwrap();
+    manager.hold_location("host9", true);
+    assert_eq!(built() - before, 1);
+    let gone = |group: &&Arc<Group>| manager.groups().iter().all(|g| !Arc::ptr_eq(g, group));
+    let gone: Vec<_> = groups.iter().filter(gone).map(|g| g.name()).collect();
+    assert_eq!(gone.len(), 2, "{gone:?}");
+
+    // Whoever follows changes hears of them with the next round, and once.
+    let mut changes = manager.changes();
+    assert!(!changes.has_changed().unwrap());
+    manager.round_now();
+    assert!(changes.has_changed().unwrap());
+    changes.borrow_and_update();
+    manager.round_now();
+    assert!(!changes.has_changed().unwrap());
+}
+
+#[tokio::test]
+async fn c9_changes_one_by_one_come_to_what_all_at_once_come_to() {
+    const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+    const HOSTS: [&str; 5] = ["h1", "h2", "h3", "h4", "10.0.0.1"];
+    for seed in 0..40 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let managers = [(); 2].map(|()| super::tests::manager().0);
+        for manager in &managers {
+            manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+        }
+        let [one_by_one, at_once] = &managers;
+        let mut wanted: HashMap<&str, GroupConfig> = HashMap::new();
+        for _ in 0..60 {
+            let name = NAMES[rng.usize(..NAMES.len())];
+            match rng.u8(..8) {
+                0 | 1 => {
+                    wanted.remove(name);
+                    let gone = [name.to_owned(), "nobody".to_owned(), "app".to_owned()];
+                    one_by_one.change_groups("corba", &gone, vec![]).unwrap();
+                }
+                2 => {
+                    let member = HOSTS[rng.usize(..HOSTS.len())];
+                    for manager in &managers {
+                        let _ = manager.set_weight(name, member, 7.0);
+                        let _ = manager.set_admin_state(name, member, AdminState::Drain);
+                    }
+                }
+                3 => {
+                    for manager in &managers {
+                        let _ = manager.set_strategy(name, "random", &[]);
+                        manager.hold_location("h1", seed % 2 == 0);
+                    }
+                }
+                _ => {
+                    let count = rng.usize(..HOSTS.len());
+                    let mut hosts = HOSTS;
+                    rng.shuffle(&mut hosts);
+                    let mut group = owned(name, &hosts[..count]);
+                    group.max_queue = rng.usize(..3);
+                    wanted.insert(name, group.clone());
+                    one_by_one.change_groups("corba", &[], vec![group]).unwrap();
+                }
+            }
+            let all = wanted.values().cloned().collect();
+            at_once.set_groups("corba", all).unwrap();
+            assert_eq!(of_owned(one_by_one), of_owned(at_once), "seed {seed}");
+            if rng.u8(..10) == 0 {
+                for manager in &managers {
+                    manager.round_now();
+                    manager.apply(config(&["10.0.0.2:80"])).await.unwrap();
+                }
+                assert_eq!(of_owned(one_by_one), of_owned(at_once), "seed {seed}");
+            }
+        }
+        for group in one_by_one.groups() {
+            for member in group.members() {
+                let down = Opinion {
+                    down: true,
+                    ..Opinion::default()
+                };
+                // Each is found where it is.
+                one_by_one.set_opinion_of(member.id, Source::Agent, Some(&down));
+                assert!(member.slot.has(Reason::ReportedDown), "seed {seed}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn c9_names_of_others_are_refused_one_by_one_too() {
+    let (manager, _, _) = manager();
+    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    let change = |owner, groups| manager.change_groups(owner, &[], groups);
+    change("corba", vec![owned("a", &["h"])]).unwrap();
+    for (owner, groups) in [
+        ("corba", vec![owned("b", &[]), owned("app", &[])]),
+        ("other", vec![owned("b", &[]), owned("a", &[])]),
+        ("corba", vec![owned("b", &[]), owned("b", &[])]),
+    ] {
+        let error = change(owner, groups).unwrap_err().to_string();
+        assert!(error.contains("two groups are called"), "{error}");
+        assert!(!manager.has_group("b"));
+    }
+    manager
+        .change_groups("other", &["a".into()], vec![])
+        .unwrap();
+    assert!(manager.has_group("a"), "it is not theirs");
 }

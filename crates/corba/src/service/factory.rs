@@ -143,11 +143,10 @@ impl LoadManager {
     pub(super) async fn delete_object(&self, creation: &Any) -> Result<(), Raise> {
         let creation = creation.get::<u32>();
         let creation = creation.ok_or(UserException::ObjectNotFound)?;
+        let id = self.lock().creations.get(&creation).copied();
+        let id = id.ok_or(UserException::ObjectNotFound)?;
         let (id, group) = self
             .change(|state| {
-                let mut groups = state.groups.iter();
-                let found = groups.find(|(_, group)| group.creation == creation);
-                let id = *found.ok_or(UserException::ObjectNotFound)?.0;
                 let group = state.groups.remove(&id);
                 Ok((id, group.ok_or(UserException::ObjectNotFound)?))
             })

@@ -100,9 +100,7 @@ impl LoadManager {
         else {
             return Ok(());
         };
-        let handles = self.manager().handles();
-        let taken = handles.iter().any(|h| **h.current.load().name() == *name);
-        match taken {
+        match self.manager().has_group(&name) {
             true => Err(UserException::InvalidProperty(property.clone()).into()),
             false => Ok(()),
         }

@@ -8,21 +8,31 @@ use std::time::Duration;
 use evenkeel_core::analyzer::Threshold;
 use evenkeel_core::effective::{Shaping, effective};
 use evenkeel_core::opinion::{Opinion, Source};
+use imbl::OrdMap;
+use imbl::ordmap::DiffItem;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use super::LoadManager;
 use super::factory::call_factory;
 use super::groups::location;
 use super::raise::Raise;
-use super::state::{GroupMember, ObjectGroup};
+use super::state::{GroupMember, ObjectGroup, State};
 use crate::exceptions::UserException;
 use crate::membership::{Action, Membership, Seen, Wanted};
 use crate::properties::{self, EffectiveSettings};
 
 /// How often groups are looked at.
 const ROUND: Duration = Duration::from_secs(1);
+
+/// How many times as long as it took there is from the beginning of a round to the next.
+const REST: u32 = 8;
+
+/// Groups that are looked at before others get their turn.
+const AT_ONCE: usize = 64;
+
+type Groups = OrdMap<u64, Arc<ObjectGroup>>;
 
 /// What is kept of groups whose members the load manager makes.
 #[derive(Default)]
@@ -39,18 +49,28 @@ pub(super) async fn keep(load_manager: Weak<LoadManager>) {
         return;
     };
     let mut keeper = Keeper::default();
+    let mut known = OrdMap::new();
+    let mut next = Instant::now();
     loop {
         let Some(this) = load_manager.upgrade() else {
             return;
         };
-        states.borrow_and_update();
-        keeper.round(&this).await;
+        let state = Arc::clone(&states.borrow_and_update());
+        let begun = Instant::now();
+        if begun >= next {
+            keeper.round(&this, &state).await;
+            // With so many groups that a round takes long, rounds are fewer.
+            next = begun + ROUND.max(begun.elapsed() * REST);
+        } else {
+            keeper.follow(&this, &known, &state).await;
+        }
+        known = state.groups.clone();
         // It goes on when the state file is written again.
         let _ = this.keep_forced_alerts().await;
-        drop(this);
+        drop((this, state));
         tokio::select! {
             changed = states.changed() => if changed.is_err() { return },
-            () = sleep(ROUND) => {}
+            () = sleep_until(next) => {}
             Some(made) = keeper.making.join_next(), if !keeper.making.is_empty() => {
                 let Some(this) = load_manager.upgrade() else {
                     return;
@@ -66,27 +86,50 @@ pub(super) async fn keep(load_manager: Weak<LoadManager>) {
 
 impl Keeper {
     /// Has done for all groups what is to be done now.
-    async fn round(&mut self, this: &Arc<LoadManager>) {
-        let state = this.state();
+    async fn round(&mut self, this: &Arc<LoadManager>, state: &State) {
         self.groups.retain(|id, _| state.groups.contains_key(id));
-        for (&id, group) in &state.groups {
-            let counts = state.effective(group);
-            if counts.membership == properties::Membership::Application {
-                // From now on the application says who goes.
-                let before = self.groups.remove(&id);
-                if let Some(at) = before.as_ref().and_then(Membership::going) {
-                    this.drain(id, at, false);
-                }
-                continue;
+        for (number, (&id, group)) in state.groups.iter().enumerate() {
+            self.look(this, state, id, group).await;
+            if number % AT_ONCE == 0 {
+                // Others want their turn.
+                tokio::task::yield_now().await;
             }
-            let actions = self.decide(this, id, group, &counts);
-            for action in actions {
-                match action {
-                    Action::Make(at) => self.make(this, id, group, &counts, at),
-                    Action::Drain(at) => this.drain(id, &at, true),
-                    Action::Resume(at) => this.drain(id, &at, false),
-                    Action::Remove(at) => this.drop_member(id, &at).await,
+        }
+    }
+
+    /// The same for those groups that are not as they were.
+    async fn follow(&mut self, this: &Arc<LoadManager>, known: &Groups, state: &State) {
+        for item in known.diff(&state.groups) {
+            match item {
+                DiffItem::Add(&id, group)
+                | DiffItem::Update {
+                    new: (&id, group), ..
+                } => self.look(this, state, id, group).await,
+                DiffItem::Remove(id, _) => {
+                    self.groups.remove(id);
                 }
+            }
+        }
+    }
+
+    /// The same for one group.
+    async fn look(&mut self, this: &Arc<LoadManager>, state: &State, id: u64, group: &ObjectGroup) {
+        if state.membership(group) == properties::Membership::Application {
+            // From now on the application says who goes.
+            let before = self.groups.remove(&id);
+            if let Some(at) = before.as_ref().and_then(Membership::going) {
+                this.drain(id, at, false);
+            }
+            return;
+        }
+        let counts = state.effective(group);
+        let actions = self.decide(this, id, group, &counts);
+        for action in actions {
+            match action {
+                Action::Make(at) => self.make(this, id, group, &counts, at),
+                Action::Drain(at) => this.drain(id, &at, true),
+                Action::Resume(at) => this.drain(id, &at, false),
+                Action::Remove(at) => this.drop_member(id, &at).await,
             }
         }
     }

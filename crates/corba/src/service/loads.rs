@@ -8,6 +8,7 @@ use evenkeel_core::time::Instant;
 use evenkeel_giop::exception::Kind;
 use evenkeel_giop::ior::Ior;
 use evenkeel_manager::{AlertSetting, ManageError};
+use imbl::OrdMap;
 use tracing::{info, warn};
 
 use super::groups::{location, not_nil};
@@ -34,8 +35,8 @@ pub(super) struct Pushed(BTreeMap<String, Instant>);
 
 impl Pushed {
     /// Their names.
-    pub fn names(&self) -> impl Iterator<Item = String> {
-        self.0.keys().cloned()
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
     }
 
     /// Notes another push, if the location is known by pushes only.
@@ -51,18 +52,30 @@ impl Pushed {
         self.0.get(at).copied()
     }
 
-    /// Notes a push; answers whether the location is new.
-    fn note(&mut self, at: &str, now: Instant) -> Result<bool, Raise> {
+    /// Whether there is one of that name.
+    pub fn has(&self, at: &str) -> bool {
+        self.0.contains_key(at)
+    }
+
+    /// Notes a push; answers those that are forgotten, if the location is new.
+    fn note(&mut self, at: &str, now: Instant) -> Result<Option<Vec<String>>, Raise> {
         if let Some(last) = self.0.get_mut(at) {
             *last = now;
-            return Ok(false);
+            return Ok(None);
         }
-        self.0.retain(|_, last| now.since(*last) < PUSHED_FOR);
+        let mut old = Vec::new();
+        self.0.retain(|name, last| {
+            let stays = now.since(*last) < PUSHED_FOR;
+            if !stays {
+                old.push(name.clone());
+            }
+            stays
+        });
         if self.0.len() >= MOST_PUSHED {
             return Err(Kind::NoResources.into());
         }
         self.0.insert(at.into(), now);
-        Ok(true)
+        Ok(Some(old))
     }
 }
 
@@ -97,10 +110,14 @@ impl LoadManager {
     }
 
     fn hold_pushed(&self, owned: &mut Owned, at: &str, now: Instant) -> Result<(), Raise> {
-        if owned.pushed.note(at, now)? {
-            let state = Arc::clone(&owned.state);
-            let held = self.hold(&owned.pushed, &state);
-            held.map_err(|_| Raise::from(Kind::Internal))?;
+        let Some(forgotten) = owned.pushed.note(at, now)? else {
+            return Ok(());
+        };
+        self.manager().hold_location(at, true);
+        for name in forgotten {
+            let (monitors, alerts) = (&owned.state.monitors, &owned.state.alerts);
+            let needed = monitors.contains_key(&name) || alerts.contains_key(&name);
+            self.manager().hold_location(&name, needed);
         }
         Ok(())
     }
@@ -171,9 +188,10 @@ impl LoadManager {
     }
 
     /// The load alerts that are forced or suppressed, if they are others than `state` says.
-    fn forced_alerts(&self, state: &State) -> Option<BTreeMap<String, bool>> {
-        let mut forced = self.manager().forced_alerts();
-        forced.retain(|at, _| state.alerts.contains_key(at));
+    fn forced_alerts(&self, state: &State) -> Option<OrdMap<String, bool>> {
+        let forced = self.manager().forced_alerts().into_iter();
+        let forced = forced.filter(|(at, _)| state.alerts.contains_key(at));
+        let forced: OrdMap<String, bool> = forced.collect();
         (forced != state.forced).then_some(forced)
     }
 

@@ -21,7 +21,7 @@ mod strategy;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -32,6 +32,7 @@ use evenkeel_giop::exception::{Completion, Kind, SystemException};
 use evenkeel_giop::ior::Ior;
 use evenkeel_manager::snapshot::GroupHandle;
 use evenkeel_manager::{ApplyError, Manager};
+use imbl::ordmap::DiffItem;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -100,10 +101,10 @@ struct Owned {
     pushed: loads::Pushed,
     /// Whether the service is off: what changes is kept, but has no effect.
     off: bool,
-    /// What references said when the directory was last written.
-    address: Option<Arc<Address>>,
-    /// The entries of the directory, with the groups that they were made of.
-    entries: HashMap<u64, (Arc<ObjectGroup>, Arc<Entry>)>,
+    /// The groups by the ids with which their creators delete them.
+    creations: HashMap<u32, u64>,
+    /// [`State::size`].
+    size: usize,
 }
 
 impl fmt::Debug for LoadManager {
@@ -160,13 +161,13 @@ impl LoadManager {
                 version: 0,
                 pushed: loads::Pushed::default(),
                 off: false,
-                address: None,
-                entries: HashMap::new(),
+                creations: HashMap::new(),
+                size: 0,
             }),
             background: Mutex::default(),
             states: watch::Sender::new(Arc::clone(&state)),
         };
-        this.publish(&mut this.lock(), Arc::clone(&state))?;
+        this.publish_all(&mut this.lock(), Arc::clone(&state))?;
         this.force_alerts(&state);
         let this = Arc::new(this);
         this.begin();
@@ -207,7 +208,7 @@ impl LoadManager {
         );
         let state = Arc::clone(&owned.state);
         let was_off = std::mem::replace(&mut owned.off, false);
-        if let Err(error) = self.publish(&mut owned, Arc::clone(&state)) {
+        if let Err(error) = self.publish_all(&mut owned, Arc::clone(&state)) {
             owned.off = was_off;
             self.settings.store(before.0);
             self.address.store(before.1);
@@ -231,10 +232,12 @@ impl LoadManager {
         self.forget_who_is_gone();
         let mut owned = self.lock();
         owned.off = true;
-        owned.entries.clear();
         self.directory.publish([]);
         self.manager.set_groups(OWNER, Vec::new())?;
-        self.manager.hold_locations(BTreeSet::new())
+        for name in registered(&owned.state).chain(owned.pushed.names()) {
+            self.manager.hold_location(name, false);
+        }
+        Ok(())
     }
 
     /// Carries out a call in the service's runtime, whether or not somebody waits for it
@@ -343,8 +346,9 @@ impl LoadManager {
             let mut owned = self.lock();
             let mut next = (*owned.state).clone();
             let value = change(&mut next)?;
-            let size = next.size();
-            if size > MOST_KEPT && size > owned.state.size() {
+            let difference = Difference::between(&owned.state, &next);
+            let size = owned.size + difference.more - difference.less;
+            if size > MOST_KEPT && size > owned.size {
                 tracing::warn!(
                     "object groups stay as they were: no more than {MOST_KEPT} bytes of references \
                      and properties are kept; remove what is not needed"
@@ -352,11 +356,12 @@ impl LoadManager {
                 return Err(Kind::NoResources.into());
             }
             let next = Arc::new(next);
-            self.publish(&mut owned, Arc::clone(&next))
+            self.publish(&mut owned, &difference, Arc::clone(&next))
                 .map_err(|error| {
                     tracing::warn!("object groups stay as they were: {error}");
                     Raise::from(Kind::BadParam)
                 })?;
+            owned.size = size;
             owned.version += 1;
             self.store.keep(owned.version, Arc::clone(&next));
             self.states.send_replace(next);
@@ -371,12 +376,57 @@ impl LoadManager {
         }
     }
 
-    /// Makes `next` the state that Evenkeel's manager and the directory have.
-    fn publish(&self, owned: &mut Owned, next: Arc<State>) -> Result<(), ApplyError> {
+    /// Makes `next` the state that Evenkeel's manager and the directory have, where
+    /// `difference` is all in which it is another one than that before.
+    fn publish(
+        &self,
+        owned: &mut Owned,
+        difference: &Difference,
+        next: Arc<State>,
+    ) -> Result<(), ApplyError> {
         if owned.off {
-            owned.state = next;
+            owned.take(difference, next);
             return Ok(());
         }
+        if difference.all_groups {
+            return self.publish_all(owned, next);
+        }
+        let settings = self.settings();
+        let before = self.directory.load();
+        let name = |id: u64| Some(before.group(id)?.name().to_string());
+        let mut gone: Vec<String> = difference
+            .gone
+            .iter()
+            .filter_map(|(id, _)| name(*id))
+            .collect();
+        let mut groups = Vec::with_capacity(difference.changed.len());
+        for (id, group) in &difference.changed {
+            let config = config_of(*id, group, &next, &settings);
+            gone.extend(name(*id).filter(|name| *name != config.name));
+            groups.push(config);
+        }
+        let handles = self.manager.change_groups(OWNER, &gone, groups)?;
+        let changed = difference.changed.iter().zip(&handles);
+        let entries: Vec<Arc<Entry>> = changed
+            .map(|((id, group), handle)| {
+                let before = before.group(*id).map(|entry| &**entry);
+                Arc::new(self.entry_of(*id, group, &next, handle, before))
+            })
+            .collect();
+        let gone: Vec<u64> = difference.gone.iter().map(|(id, _)| *id).collect();
+        self.directory.change(&gone, entries);
+        for name in &difference.registered {
+            let needed = next.monitors.contains_key(name)
+                || next.alerts.contains_key(name)
+                || owned.pushed.has(name);
+            self.manager.hold_location(name, needed);
+        }
+        owned.take(difference, next);
+        Ok(())
+    }
+
+    /// The same from the beginning: all groups anew.
+    fn publish_all(&self, owned: &mut Owned, next: Arc<State>) -> Result<(), ApplyError> {
         let settings = self.settings();
         self.customs
             .configure(self.reference(), settings.custom_strategy_timeout);
@@ -387,9 +437,11 @@ impl LoadManager {
             .collect();
         let names: Vec<(u64, String)> =
             groups.iter().map(|(id, g)| (*id, g.name.clone())).collect();
-        // First the places, so that loads and alerts outlive a member that leaves.
-        self.hold(&owned.pushed, &next)?;
         let groups = groups.into_iter().map(|(_, group)| group).collect();
+        // First the places, so that loads and alerts outlive a member that leaves.
+        for name in registered(&next).chain(owned.pushed.names()) {
+            self.manager.hold_location(name, true);
+        }
         self.manager.set_groups(OWNER, groups)?;
         let handles: HashMap<Arc<str>, Arc<GroupHandle>> = self
             .manager
@@ -397,38 +449,19 @@ impl LoadManager {
             .into_iter()
             .map(|handle| (Arc::clone(handle.current.load().name()), handle))
             .collect();
-        let address = self.address();
-        // What else entries are made of than their group.
-        let all_anew = owned.address.as_ref() != Some(&address)
-            || owned.state.defaults != next.defaults
-            || owned.state.types != next.types;
-        let mut entries = HashMap::with_capacity(names.len());
+        let before = self.directory.load();
+        let mut entries = Vec::with_capacity(names.len());
         for (id, name) in names {
             let (Some(group), Some(handle)) = (next.groups.get(&id), handles.get(&*name)) else {
                 continue;
             };
-            let before = owned.entries.get(&id);
-            let entry = match before {
-                Some((of, entry))
-                    if Arc::ptr_eq(of, group)
-                        && Arc::ptr_eq(&entry.handle, handle)
-                        && !all_anew =>
-                {
-                    Arc::clone(entry)
-                }
-                _ => Arc::new(self.entry_of(
-                    id,
-                    group,
-                    &next,
-                    handle,
-                    before.map(|(_, entry)| &**entry),
-                )),
-            };
-            entries.insert(id, (Arc::clone(group), entry));
+            let before = before.group(id).map(|entry| &**entry);
+            entries.push(Arc::new(self.entry_of(id, group, &next, handle, before)));
         }
-        self.directory
-            .publish(entries.values().map(|(_, entry)| Arc::clone(entry)));
-        (owned.entries, owned.address) = (entries, Some(address));
+        self.directory.publish(entries);
+        let creation = |(id, group): (&u64, &Arc<ObjectGroup>)| (group.creation, *id);
+        owned.creations = next.groups.iter().map(creation).collect();
+        owned.size = next.size();
         owned.state = next;
         Ok(())
     }
@@ -452,12 +485,89 @@ impl LoadManager {
         let reference = self.group_reference(id, group);
         Entry::new(id, reference, Arc::clone(handle), member, custom, before)
     }
+}
 
-    /// Keeps the locations that are known without a member.
-    fn hold(&self, pushed: &loads::Pushed, state: &State) -> Result<(), ApplyError> {
-        let registered = state.monitors.keys().chain(state.alerts.keys());
-        let names = registered.cloned().chain(pushed.names());
-        self.manager.hold_locations(names.collect())
+impl Owned {
+    /// Goes on with `next`, which is different in `difference`.
+    fn take(&mut self, difference: &Difference, next: Arc<State>) {
+        for (_, group) in &difference.gone {
+            self.creations.remove(&group.creation);
+        }
+        for (id, group) in &difference.changed {
+            self.creations.insert(group.creation, *id);
+        }
+        self.state = next;
+    }
+}
+
+/// The locations with a monitor or an alert.
+fn registered(state: &State) -> impl Iterator<Item = &str> {
+    let names = state.monitors.keys().chain(state.alerts.keys());
+    names.map(String::as_str)
+}
+
+/// In what two states are different.
+struct Difference {
+    /// Groups that are not there any more.
+    gone: Vec<(u64, Arc<ObjectGroup>)>,
+    /// Groups that are new or another.
+    changed: Vec<(u64, Arc<ObjectGroup>)>,
+    /// Locations whose monitors or alerts have come or gone.
+    registered: Vec<String>,
+    /// What all groups are made of is different.
+    all_groups: bool,
+    /// [`State::size`] of what has come, and of what has gone.
+    more: usize,
+    less: usize,
+}
+
+impl Difference {
+    fn between(before: &State, next: &State) -> Self {
+        let mut this = Difference {
+            gone: Vec::new(),
+            changed: Vec::new(),
+            registered: Vec::new(),
+            all_groups: !Arc::ptr_eq(&before.defaults, &next.defaults)
+                || !before.types.ptr_eq(&next.types),
+            more: 0,
+            less: 0,
+        };
+        for item in before.groups.diff(&next.groups) {
+            let (old, new) = match item {
+                DiffItem::Add(id, new) => (None, Some((id, new))),
+                DiffItem::Update { old, new } => (Some(old), Some(new)),
+                DiffItem::Remove(id, old) => (Some((id, old)), None),
+            };
+            this.less += old.map_or(0, |(_, group)| group.size());
+            this.more += new.map_or(0, |(_, group)| group.size());
+            match (old, new) {
+                (_, Some((id, group))) => this.changed.push((*id, Arc::clone(group))),
+                (Some((id, group)), None) => this.gone.push((*id, Arc::clone(group))),
+                (None, None) => {}
+            }
+        }
+        let pairs = [
+            (&before.monitors, &next.monitors),
+            (&before.alerts, &next.alerts),
+        ];
+        for (before, next) in pairs {
+            for item in before.diff(next) {
+                let (name, old, new) = match item {
+                    DiffItem::Add(name, new) => (name, None, Some(new)),
+                    DiffItem::Update { old, new } => (old.0, Some(old.1), Some(new.1)),
+                    DiffItem::Remove(name, old) => (name, Some(old), None),
+                };
+                let size = |ior: Option<&Arc<Ior>>| ior.map_or(0, |ior| name.len() + ior.size());
+                this.less += size(old);
+                this.more += size(new);
+                this.registered.push(name.clone());
+            }
+        }
+        if this.all_groups || !before.forced.ptr_eq(&next.forced) {
+            this.less += before.size_of_few();
+            this.more += next.size_of_few();
+        }
+        this
     }
 }
 

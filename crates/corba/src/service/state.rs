@@ -1,17 +1,18 @@
 //! What the load manager has been told: object groups with their members, properties,
 //! monitors and alerts. All of it is kept in the [state file](super::store).
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use evenkeel_giop::any::Any;
 use evenkeel_giop::ior::Ior;
+use imbl::OrdMap;
 
 use crate::directory::Reference;
 use crate::exceptions::UserException;
-use crate::properties::{self, EffectiveSettings, PropertySet};
+use crate::properties::{self, EffectiveSettings, Membership, PropertySet};
 
-/// Everything that outlives the process. Cheap to clone: a change clones what it changes.
+/// Everything that outlives the process. Cheap to clone: versions share what is the same in
+/// them, and what is not is found without looking at the rest ([`OrdMap::diff`]).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
     /// The id of the next group. None is ever used again.
@@ -19,17 +20,17 @@ pub struct State {
     /// The next creation id.
     pub next_creation: u32,
     /// By id.
-    pub groups: BTreeMap<u64, Arc<ObjectGroup>>,
+    pub groups: OrdMap<u64, Arc<ObjectGroup>>,
     /// Load monitors by location.
-    pub monitors: BTreeMap<String, Arc<Ior>>,
+    pub monitors: OrdMap<String, Arc<Ior>>,
     /// Load alerts by location.
-    pub alerts: BTreeMap<String, Arc<Ior>>,
+    pub alerts: OrdMap<String, Arc<Ior>>,
     /// Load alerts that are forced on, or suppressed, by location.
-    pub forced: BTreeMap<String, bool>,
+    pub forced: OrdMap<String, bool>,
     /// The default properties.
     pub defaults: Arc<PropertySet>,
     /// Properties of groups by the repository id of their interface.
-    pub types: BTreeMap<String, Arc<PropertySet>>,
+    pub types: OrdMap<String, Arc<PropertySet>>,
 }
 
 /// An object group.
@@ -73,6 +74,10 @@ impl PartialEq for GroupMember {
     }
 }
 
+/// What is valid as a property equals itself, so that two versions of a group that are the
+/// same object are not looked at any further.
+impl Eq for ObjectGroup {}
+
 impl ObjectGroup {
     /// As [`State::size`].
     pub fn size(&self) -> usize {
@@ -96,10 +101,16 @@ impl State {
     pub fn size(&self) -> usize {
         let registered = self.monitors.iter().chain(&self.alerts);
         let registered = registered.map(|(at, ior)| at.len() + ior.size());
-        let forced: usize = self.forced.keys().map(|at| at.len() + 1).sum();
-        let types = self.types.iter().map(|(id, set)| id.len() + set.size());
         let groups = self.groups.values().map(|group| group.size());
-        registered.chain(types).chain(groups).sum::<usize>() + self.defaults.size() + forced
+        registered.chain(groups).sum::<usize>() + self.size_of_few()
+    }
+
+    /// The same of what there is little of: default properties, those of types, and alerts that
+    /// are forced.
+    pub fn size_of_few(&self) -> usize {
+        let types = self.types.iter().map(|(id, set)| id.len() + set.size());
+        let forced = self.forced.keys().map(|at| at.len() + 1);
+        types.chain(forced).sum::<usize>() + self.defaults.size()
     }
 
     /// The group with this id.
@@ -120,7 +131,15 @@ impl State {
         properties::effective(&group.properties, of_type, &self.defaults)
     }
 
-    /// The same to be changed.
+    /// Who decides about the members of a group: [`EffectiveSettings::membership`].
+    pub fn membership(&self, group: &ObjectGroup) -> Membership {
+        let of_type = self.of_type(&group.type_id);
+        let levels = [&group.properties, of_type, &self.defaults];
+        let said = levels.into_iter().find_map(PropertySet::membership);
+        said.unwrap_or(Membership::Infrastructure)
+    }
+
+    /// The group with this id, to be changed.
     pub fn group_mut(&mut self, id: u64) -> Result<&mut ObjectGroup, UserException> {
         let group = self.groups.get_mut(&id);
         group

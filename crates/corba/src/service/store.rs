@@ -14,6 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use evenkeel_giop::any::Any;
 use evenkeel_giop::ior::Ior;
+use imbl::OrdMap;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -228,7 +229,7 @@ pub fn fresh() -> State {
 
 impl Document {
     fn of(state: &State) -> Self {
-        let references = |map: &BTreeMap<String, Arc<Ior>>| {
+        let references = |map: &OrdMap<String, Arc<Ior>>| {
             let text = |(at, ior): (&String, &Arc<Ior>)| (at.clone(), ior.to_string());
             map.iter().map(text).collect()
         };
@@ -247,14 +248,18 @@ impl Document {
             groups: state.groups.iter().map(group).collect(),
             monitors: references(&state.monitors),
             alerts: references(&state.alerts),
-            forced_alerts: state.forced.clone(),
+            forced_alerts: state
+                .forced
+                .iter()
+                .map(|(at, on)| (at.clone(), *on))
+                .collect(),
             default_properties: (*state.defaults).clone(),
             type_properties: types.map(|(id, of)| (id.clone(), (**of).clone())).collect(),
         }
     }
 
     fn into_state(self) -> Result<State, String> {
-        let mut groups = BTreeMap::new();
+        let mut groups = OrdMap::new();
         for entry in self.groups {
             let id = entry.id;
             let group = entry
@@ -270,7 +275,7 @@ impl Document {
             let one = |(at, ior): (String, String)| Ok((location(at)?, Arc::new(reference(&ior)?)));
             map.into_iter()
                 .map(one)
-                .collect::<Result<BTreeMap<_, _>, String>>()
+                .collect::<Result<OrdMap<_, _>, String>>()
         };
         let types = self.type_properties.into_iter();
         Ok(State {
@@ -484,12 +489,15 @@ mod tests {
         State {
             next_group: 100,
             next_creation: 4,
-            groups: [(99, Arc::new(group))].into(),
-            monitors: [("host1".into(), Arc::new(factory.clone()))].into(),
-            alerts: [("host2".into(), Arc::new(factory))].into(),
-            forced: [("host2".into(), true), ("host3".into(), false)].into(),
+            groups: OrdMap::unit(99, Arc::new(group)),
+            monitors: OrdMap::unit("host1".into(), Arc::new(factory.clone())),
+            alerts: OrdMap::unit("host2".into(), Arc::new(factory)),
+            forced: OrdMap::from(vec![
+                ("host2".to_owned(), true),
+                ("host3".to_owned(), false),
+            ]),
             defaults: Arc::new(property.clone()),
-            types: [("IDL:T:1.0".into(), Arc::new(property))].into(),
+            types: OrdMap::unit("IDL:T:1.0".into(), Arc::new(property)),
         }
     }
 
@@ -568,7 +576,7 @@ mod tests {
         let folder = Folder::new("before");
         let path = folder.0.join("state.json");
         let old = State {
-            forced: BTreeMap::new(),
+            forced: OrdMap::new(),
             ..state()
         };
         save(&path, &old).unwrap();
