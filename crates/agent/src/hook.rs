@@ -1,6 +1,11 @@
 //! A command that is run when a load alert begins or ends.
 
+use std::io;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How soon a command that could not be run is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Runs a command, one at a time.
 #[derive(Debug, Default)]
@@ -11,6 +16,8 @@ pub struct Hook {
     told: Option<bool>,
     /// What it is to be told.
     wanted: bool,
+    /// When and why it could not be run, if it could not the last time.
+    failed: Option<(Instant, io::ErrorKind)>,
 }
 
 impl Hook {
@@ -28,12 +35,13 @@ impl Hook {
             self.running = None;
         }
         let Some((program, arguments)) = command.split_first() else {
+            self.failed = None;
             return;
         };
-        if self.told == Some(self.wanted) {
+        let too_soon = |(at, _): &(Instant, _)| at.elapsed() < AGAIN;
+        if self.told == Some(self.wanted) || self.failed.as_ref().is_some_and(too_soon) {
             return;
         }
-        self.told = Some(self.wanted);
         let child = Command::new(program)
             .args(arguments)
             .env("EVENKEEL_ALERT", if alert { "on" } else { "off" })
@@ -42,8 +50,24 @@ impl Hook {
             .stdout(Stdio::null())
             .spawn();
         match child {
-            Ok(child) => self.running = Some(child),
-            Err(error) => tracing::warn!(server, program, %error, "cannot run on_alert"),
+            Ok(child) => {
+                self.running = Some(child);
+                self.told = Some(self.wanted);
+                self.failed = None;
+            }
+            // There may have been no process, memory or file left for a moment.
+            Err(error) => {
+                let kind = error.kind();
+                let before = self.failed.replace((Instant::now(), kind));
+                if before.is_none_or(|(_, before)| before != kind) {
+                    tracing::warn!(
+                        server,
+                        program,
+                        %error,
+                        "cannot run on_alert; it is tried again every {AGAIN:?}"
+                    );
+                }
+            }
         }
     }
 
@@ -52,9 +76,13 @@ impl Hook {
         self.running.is_some()
     }
 
-    /// Whether it is to be told something else than it was when it was started.
+    /// Whether it is to be told something else than it was when it was started, or soon can be
+    /// told what it was not: a program that is not there is not waited for.
     pub fn is_behind(&self) -> bool {
-        self.runs() && self.told != Some(self.wanted)
+        use io::ErrorKind::{NotFound, PermissionDenied};
+        let failed = self.failed.as_ref();
+        let soon = failed.is_some_and(|(_, kind)| !matches!(kind, NotFound | PermissionDenied));
+        (self.runs() || soon) && self.told != Some(self.wanted)
     }
 }
 
@@ -86,5 +114,39 @@ mod tests {
         std::fs::remove_file(file).unwrap();
         Hook::default().tell(&["/nowhere".into()], "shop", true);
         Hook::default().tell(&[], "shop", true);
+    }
+
+    /// As when there is no process left for a moment: the server is not left in an alert.
+    #[test]
+    fn c10_what_could_not_be_run_is_run_later() {
+        let name = format!("evenkeel-agent-hook-later-{}", std::process::id());
+        let place = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&place).unwrap();
+        let (program, told) = (place.join("shed"), place.join("told"));
+        let script = format!("echo $EVENKEEL_ALERT >>{}", told.display());
+        let command = [program.display().to_string(), "-c".into(), script];
+        let mut hook = Hook::default();
+        // The system runs no program that somebody is writing.
+        std::fs::copy("/bin/sh", &program).unwrap();
+        let writing = std::fs::File::options().write(true).open(&program);
+        hook.tell(&command, "shop", false);
+        assert!(hook.is_behind() && !hook.runs());
+        drop(writing);
+        while hook.is_behind() || hook.runs() {
+            hook.tell(&command, "shop", false);
+            std::thread::yield_now();
+        }
+        assert_eq!(std::fs::read_to_string(&told).unwrap(), "off\n");
+        // What is not there is tried again as well, but nobody waits for it at the end.
+        std::fs::remove_file(&program).unwrap();
+        hook.tell(&command, "shop", true);
+        assert!(!hook.is_behind());
+        std::fs::copy("/bin/sh", &program).unwrap();
+        while hook.told == Some(false) || hook.runs() {
+            hook.tell(&command, "shop", true);
+            std::thread::yield_now();
+        }
+        assert_eq!(std::fs::read_to_string(&told).unwrap(), "off\non\n");
+        std::fs::remove_dir_all(place).unwrap();
     }
 }
