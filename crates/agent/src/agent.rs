@@ -21,6 +21,7 @@ use crate::hook::Hook;
 use crate::host::{Files, HostLoad, Monitor};
 use crate::link::{Incoming, Link, Place, Plan};
 use crate::location::{Part, combine, loads};
+use crate::owners::Owners;
 use crate::pages::Pages;
 use crate::server::Server;
 use crate::state::State;
@@ -47,6 +48,9 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// The owners of pages are nobody's on this machine.
+    #[error("{0}; correct the name, or make the user or group first")]
+    Owners(String),
     /// An address cannot be listened on.
     #[error("{0}")]
     Listen(String),
@@ -118,6 +122,10 @@ pub struct Prepared {
     config: AgentConfig,
     plans: Vec<Plan>,
     bound: Bound,
+    /// Whose pages are read.
+    owners: Owners,
+    /// Whose pages count for each server.
+    of_servers: Vec<Owners>,
 }
 
 impl Agent {
@@ -136,7 +144,7 @@ impl Agent {
         let mut agent = Agent {
             clock,
             rng: fastrand::Rng::new(),
-            pages: Pages::new(config.arm_dir.clone()),
+            pages: Pages::new(config.arm_dir.clone(), Owners::default()),
             state: State::open(config.state_file.clone()),
             config: AgentConfig::default(),
             places: Vec::new(),
@@ -160,6 +168,12 @@ impl Agent {
     /// Does everything about a configuration that can fail.
     async fn prepare(&self, config: AgentConfig) -> Result<Prepared, Error> {
         let plans = plans(&config)?;
+        let default = Owners::of_agent(&config).map_err(Error::Owners)?;
+        let servers = config.servers.iter();
+        let of_servers = servers.map(|server| Owners::of_server(server, &default));
+        let of_servers = of_servers.collect::<Result<Vec<_>, _>>();
+        let of_servers = of_servers.map_err(Error::Owners)?;
+        let owners = of_servers.iter().fold(default, Owners::and);
         let named = config.agent_check.listen.iter();
         let named = named.map(|address| (*address, Subject::Named));
         let own = config.servers.iter().flat_map(|server| {
@@ -173,6 +187,8 @@ impl Agent {
             config,
             plans,
             bound,
+            owners,
+            of_servers,
         })
     }
 
@@ -183,16 +199,23 @@ impl Agent {
             config,
             plans,
             bound,
+            owners,
+            of_servers,
         } = prepared;
-        if config.arm_dir != self.config.arm_dir {
-            self.pages = Pages::new(config.arm_dir.clone());
+        let is_same_folder = config.arm_dir == self.config.arm_dir;
+        if !is_same_folder {
+            self.pages = Pages::new(config.arm_dir.clone(), owners.clone());
         }
         if config.state_file != self.config.state_file {
             self.keep(now);
             self.state = State::open(config.state_file.clone());
         }
         self.take_locations(&config);
-        self.take_servers(&config);
+        self.take_servers(&config, of_servers);
+        if is_same_folder {
+            // Alerts on pages that are closed by it have been taken back.
+            self.pages.set_owners(owners);
+        }
         self.take_plans(plans, now);
         self.responder.serve(bound);
         self.config = config;
@@ -216,24 +239,26 @@ impl Agent {
         }
     }
 
-    fn take_servers(&mut self, config: &AgentConfig) {
+    fn take_servers(&mut self, config: &AgentConfig, owners: Vec<Owners>) {
         let mut before = std::mem::take(&mut self.servers);
-        for wanted in &config.servers {
+        for (wanted, owners) in config.servers.iter().zip(owners) {
             let known = before
                 .iter()
                 .position(|known| known.server.config.name == wanted.name);
             self.servers.push(match known {
                 Some(index) => {
                     let mut known = before.swap_remove(index);
-                    let applications = &known.server.config.applications;
-                    if *applications != wanted.applications && known.alert.take().is_some() {
-                        self.pages.set_alert(&applications.0, None);
+                    let server = &known.server;
+                    let applications = &server.config.applications;
+                    let is_same = (applications, &server.owners) == (&wanted.applications, &owners);
+                    if !is_same && known.alert.take().is_some() {
+                        self.pages.set_alert(&applications.0, &server.owners, None);
                     }
-                    known.server.reconfigure(wanted.clone());
+                    known.server.reconfigure(wanted.clone(), owners);
                     known
                 }
                 None => Beside {
-                    server: Server::new(wanted.clone(), self.state.learned(&wanted.name)),
+                    server: Server::new(wanted.clone(), owners, self.state.learned(&wanted.name)),
                     weight: Weight::default(),
                     hook: Hook::default(),
                     alert: None,
@@ -243,8 +268,9 @@ impl Agent {
         // Nobody would lift their alerts any more.
         for mut gone in before {
             if gone.alert.take().is_some() {
+                let server = &gone.server;
                 self.pages
-                    .set_alert(&gone.server.config.applications.0, None);
+                    .set_alert(&server.config.applications.0, &server.owners, None);
                 self.gone.push(gone);
             }
         }
@@ -438,7 +464,9 @@ impl Agent {
                 }
             });
             let lease = beside.alert.map(|(_, lease)| lease);
-            let shed = self.pages.set_alert(&config.applications.0, lease);
+            let shed = self
+                .pages
+                .set_alert(&config.applications.0, &beside.server.owners, lease);
             let name = &config.name;
             match (was, lease.is_some()) {
                 (false, true) if shed => tracing::info!(server = name, "load alert: it sheds"),
@@ -499,8 +527,9 @@ impl Agent {
         self.keep(self.clock.now());
         for mut beside in std::mem::take(&mut self.servers) {
             if beside.alert.take().is_some() {
-                let applications = &beside.server.config.applications.0;
-                self.pages.set_alert(applications, None);
+                let server = &beside.server;
+                let applications = &server.config.applications.0;
+                self.pages.set_alert(applications, &server.owners, None);
             }
             self.gone.push(beside);
         }
@@ -623,7 +652,7 @@ fn tell_all_is_over(servers: &mut Vec<Beside>) {
     servers.retain_mut(|beside| {
         let config = &beside.server.config;
         beside.hook.tell(&config.on_alert.0, &config.name, false);
-        beside.hook.runs()
+        beside.hook.is_behind() || beside.hook.runs()
     });
 }
 

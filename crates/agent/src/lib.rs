@@ -16,7 +16,8 @@ pub mod learn;
 pub mod link;
 pub mod location;
 mod once;
-pub mod pages;
+pub mod owners;
+mod pages;
 pub mod server;
 pub mod state;
 

@@ -9,6 +9,7 @@ use evenkeel_config::agent::{ServerConfig, Wanted};
 
 use crate::figures::{Activity, Figures, Meter};
 use crate::learn::Learner;
+use crate::owners::Owners;
 use crate::pages::Pages;
 
 /// Connections in a row that must fail until a server counts as down.
@@ -22,6 +23,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Server {
     /// What the configuration says.
     pub config: ServerConfig,
+    /// Whose pages count for it.
+    pub owners: Owners,
     /// What it has learned of its service time.
     pub learner: Learner,
     /// The figures of the last interval; `None` without a page.
@@ -76,8 +79,9 @@ impl std::fmt::Display for Condition {
 
 impl Server {
     /// A server about which nothing is known but what was `learned` before.
-    pub fn new(config: ServerConfig, learned: Option<Learner>) -> Self {
+    pub fn new(config: ServerConfig, owners: Owners, learned: Option<Learner>) -> Self {
         Server {
+            owners,
             meter: Meter::new(config.service_time),
             learner: learned.unwrap_or_default(),
             figures: None,
@@ -91,7 +95,8 @@ impl Server {
     }
 
     /// Goes on with another configuration.
-    pub fn reconfigure(&mut self, config: ServerConfig) {
+    pub fn reconfigure(&mut self, config: ServerConfig, owners: Owners) {
+        self.owners = owners;
         self.meter.set_source(config.service_time);
         if config.address != self.config.address {
             self.port = Port::default();
@@ -106,7 +111,7 @@ impl Server {
     pub fn measure(&mut self, pages: &Pages, length: Duration, cpus: Option<f64>) {
         let mut activity = Activity::none(length);
         let (mut instrumented, mut ended) = (false, false);
-        for page in pages.of(&self.config.applications.0) {
+        for page in pages.of(&self.config.applications.0, &self.owners) {
             activity.add(page);
             instrumented = true;
             ended |= page.ended;
@@ -196,11 +201,26 @@ pub fn no_page(wanted: &[String], pages: &Pages) -> String {
     let known: Vec<_> = pages.applications().into_iter().collect();
     let known = match known[..] {
         [] => "there are no pages at all".to_owned(),
+        _ if known
+            .iter()
+            .any(|known| wanted.iter().any(|name| name == known)) =>
+        {
+            "there is one, of another user than its page_owners".to_owned()
+        }
         _ => format!("there are pages of {}", known.join(", ")),
     };
+    let strangers: Vec<_> = pages.strangers().collect();
+    let strangers = match strangers[..] {
+        [] => String::new(),
+        _ => format!(
+            " Pages of {} are not read: if it runs as one of these users, name it in \
+             page_owners.",
+            strangers.join(", ")
+        ),
+    };
     format!(
-        "no page of application {} in {}; {known}. Is the ARM library loaded by the server, \
-         does it run, and does it use the same folder?",
+        "no page of application {} in {}; {known}.{strangers} Is the ARM library loaded by the \
+         server, does it run, and does it use the same folder?",
         wanted.join(", "),
         pages.dir().display()
     )

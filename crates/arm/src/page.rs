@@ -14,7 +14,8 @@
 //! # }
 //! ```
 //!
-//! A page belongs to the server, which may be another user's. It is read with `pread`
+//! A page belongs to the server, which may be another user's: whoever reads it decides by its
+//! [owner](Reader::owner) whether it counts. It is read with `pread`
 //! and never mapped, so that nobody can take it away from under the agent, and no byte of
 //! it is trusted: whatever a page holds, reading it ends, takes bounded memory, and
 //! yields numbers. Whether they are plausible is for who uses them to say.
@@ -119,6 +120,16 @@ pub fn default_dir() -> PathBuf {
 ///
 /// If the directory cannot be read.
 pub fn scan(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+    scan_if(dir, |_| true)
+}
+
+/// Those of [`scan`] that `counts` wants. Anybody may have made any number of files in a
+/// directory that is everybody's: memory is only taken for those that count.
+///
+/// # Errors
+///
+/// If the directory cannot be read.
+pub fn scan_if(dir: &Path, mut counts: impl FnMut(&Path) -> bool) -> Result<Vec<PathBuf>, Error> {
     let failed = |source| Error::Io {
         action: "list it",
         path: dir.to_owned(),
@@ -131,12 +142,45 @@ pub fn scan(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut pages = Vec::new();
     for entry in entries {
         let path = entry.map_err(failed)?.path();
-        if path.extension().is_some_and(|end| end == EXTENSION) {
+        if path.extension().is_some_and(|end| end == EXTENSION) && counts(&path) {
             pages.push(path);
         }
     }
     pages.sort();
     Ok(pages)
+}
+
+/// Writes a page of an application that nobody has open, as a server that ended long ago
+/// would leave it: to try out who reads it.
+///
+/// # Errors
+///
+/// If it cannot be written, or [`Error::NotAPage`] if the application has no proper name.
+pub fn write_empty(path: &Path, application: &str) -> Result<(), Error> {
+    if application.is_empty() || application.len() > NAME_MAX {
+        return Err(not_a_page(path, "the application has no proper name"));
+    }
+    let mut header = [0; HEADER_LEN];
+    for (at, word) in [
+        (offset_of!(Header, magic), MAGIC),
+        (offset_of!(Header, version), VERSION),
+        (offset_of!(Header, epoch), now() | 1),
+        (offset_of!(Header, boot), boot()),
+        (offset_of!(Header, name_len), application.len() as u64),
+    ] {
+        if let Some(place) = header.get_mut(at..at + 8) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
+    }
+    let at = offset_of!(Header, name);
+    if let Some(place) = header.get_mut(at..at + application.len()) {
+        place.copy_from_slice(application.as_bytes());
+    }
+    let file = File::create(path).map_err(io_error("make it", path))?;
+    let whole = |()| file.set_len(SIZE as u64);
+    { file.write_all_at(&header, 0) }
+        .and_then(whole)
+        .map_err(io_error("write it", path))
 }
 
 /// An open page.
@@ -145,8 +189,7 @@ pub struct Reader {
     path: PathBuf,
     page: Open,
     namespace: u64,
-    // Both kept from sample to sample, so that one allocates nothing.
-    bytes: Vec<u8>,
+    // Kept from sample to sample, so that one allocates nothing.
     processes: Vec<Process>,
 }
 
@@ -162,7 +205,6 @@ impl Reader {
             path: path.to_owned(),
             page: Open::new(path)?,
             namespace: namespace(),
-            bytes: Vec::new(),
             processes: Vec::new(),
         })
     }
@@ -173,8 +215,8 @@ impl Reader {
         &self.page.application
     }
 
-    /// The user whose file the page is.
-    pub fn owner(&self) -> u32 {
+    /// The user and the group whose file the page is.
+    pub fn owner(&self) -> (u32, u32) {
         self.page.owner
     }
 
@@ -205,12 +247,16 @@ impl Reader {
         let pulse = self.pulse()?;
 
         let lanes = usize::try_from(lanes).unwrap_or(LANES).clamp(1, LANES);
-        self.bytes.resize(lanes * LANE_SIZE, 0);
-        let at = LANES_AT as u64;
-        self.page.read(&self.path, &mut self.bytes, at)?;
         self.processes.clear();
-        for lane in self.bytes.chunks_exact(LANE_SIZE) {
-            self.processes.push(sample.count(Words(lane)));
+        let mut room = [0; LANES_AT_ONCE * LANE_SIZE];
+        for first in (0..lanes).step_by(LANES_AT_ONCE) {
+            let some = LANES_AT_ONCE.min(lanes - first);
+            let (bytes, _) = room.split_at_mut(some * LANE_SIZE);
+            let at = LANES_AT + first * LANE_SIZE;
+            self.page.read(&self.path, bytes, at as u64)?;
+            for lane in bytes.chunks_exact(LANE_SIZE) {
+                self.processes.push(sample.count(Words(lane)));
+            }
         }
         sample.settle(&mut self.processes, self.namespace);
         // Who died with something in flight leaves the pulse busy.
@@ -265,6 +311,9 @@ impl Reader {
     }
 }
 
+/// Lanes that are read with one call, on the stack: an agent has many pages.
+const LANES_AT_ONCE: usize = 16;
+
 /// How long an alert holds. It ends by itself, so that a server is not turned away from
 /// for ever when its agent dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -293,7 +342,7 @@ impl Lease {
 struct Open {
     file: File,
     application: String,
-    owner: u32,
+    owner: (u32, u32),
 }
 
 impl Open {
@@ -313,10 +362,14 @@ impl Open {
         if !about.is_file() || about.nlink() > 1 || about.len() != SIZE as u64 {
             return Err(not_a_page(path, "it is no file of the right size"));
         }
+        // Then its owner says nothing of who wrote it.
+        if about.mode() & 0o002 != 0 {
+            return Err(not_a_page(path, "everybody may write to it"));
+        }
         let mut open = Self {
             file,
             application: String::new(),
-            owner: about.uid(),
+            owner: (about.uid(), about.gid()),
         };
         let mut bytes = [0; HEADER_LEN];
         open.read(path, &mut bytes, 0)?;
@@ -793,6 +846,19 @@ mod tests {
                 u32::from_ne_bytes(name).into(),
             );
             assert!(matches!(refused(&dir, &bytes), Error::NotAPage { .. }));
+        }
+    }
+
+    #[test]
+    fn s20_a_page_that_everybody_may_write_is_nobodys_word() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = Dir::new("writable");
+        let path = dir.0.join("x.arm");
+        write_empty(&path, "shop").unwrap();
+        let mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        for (bits, counts) in [(0o600, true), (0o660, true), (0o606, false), (0o622, false)] {
+            mode(bits);
+            assert_eq!(Reader::open(&path).is_ok(), counts, "{bits:o}");
         }
     }
 

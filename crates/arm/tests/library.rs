@@ -498,13 +498,15 @@ fn a_page_is_its_owners() {
     let path = &dir.pages()[0];
     let about = std::fs::metadata(path).unwrap();
     assert_eq!(about.mode() & 0o777, 0o600);
-    assert_eq!(dir.reader().owner(), about.uid());
+    assert_eq!(dir.reader().owner(), (about.uid(), about.gid()));
     drop(server);
     // One that everybody may write to, and a link, are not taken.
+    let mut reader = dir.reader();
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).unwrap();
-    let before = sample(&mut dir.reader());
+    let before = sample(&mut reader);
     let _ = Server::shop(&dir);
-    assert_eq!(sample(&mut dir.reader()).inits, before.inits);
+    assert_eq!(sample(&mut reader).inits, before.inits);
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
     let moved = dir.0.join("moved");
     std::fs::rename(path, &moved).unwrap();
     std::os::unix::fs::symlink(&moved, path).unwrap();

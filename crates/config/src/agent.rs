@@ -60,6 +60,8 @@ pub struct AgentConfig {
     pub state_file: Option<PathBuf>,
     /// Folder of the pages of the ARM library; `None` is the library's own choice.
     pub arm_dir: Option<PathBuf>,
+    /// Users and groups whose pages count; empty is by default.
+    pub page_owners: Texts,
     /// Brokers that get the reports.
     pub brokers: Vec<BrokerConfig>,
     /// Host load of locations that say nothing else.
@@ -81,6 +83,7 @@ impl Default for AgentConfig {
             interval: Duration::from_secs(1),
             state_file: None,
             arm_dir: None,
+            page_owners: Texts::default(),
             brokers: Vec::new(),
             host: HostSettings::default(),
             locations: Vec::new(),
@@ -160,6 +163,8 @@ pub struct ServerConfig {
     pub location: Option<String>,
     /// ARM applications that it consists of; none if it is not instrumented.
     pub applications: Texts,
+    /// Users and groups whose pages count for it; empty is those of the agent.
+    pub page_owners: Texts,
     /// Where its mean service time comes from.
     pub service_time: ServiceTime,
     /// Requests that it can serve at once; `None` is the CPUs that there are.
@@ -185,6 +190,7 @@ impl ServerConfig {
             weight: None,
             location: None,
             applications: Texts::default(),
+            page_owners: Texts::default(),
             service_time: ServiceTime::Auto,
             capacity: None,
             check_port: None,
@@ -312,7 +318,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> AgentConf
         for address in &server.agent_check {
             listens(&mut listening, *address, &who, &span, &path, report);
         }
-        for key in ["service_time", "capacity"] {
+        for key in ["service_time", "capacity", "page_owners"] {
             if server.applications.0.is_empty() && table.given(key) {
                 let message = "only a server with an `application` has this key".into();
                 let (span, path) = (table.span_of(key), table.path_of(key));
@@ -331,6 +337,13 @@ const LOCATION: &str = "1 to 255 characters";
 
 fn is_location(text: &str) -> bool {
     (1..=255).contains(&text.len()) && !text.contains(char::is_control)
+}
+
+const OWNER: &str = "a user by name or number, or @ and a group";
+
+fn is_owner(text: &str) -> bool {
+    let name = text.strip_prefix('@').unwrap_or(text);
+    (1..=255).contains(&name.len()) && !name.contains(char::is_control)
 }
 
 /// A name as `arm_init` takes it.
@@ -364,6 +377,16 @@ static TOP: &[Key<AgentConfig>] = &[
         doc: "Folder where instrumented servers have their pages. By default that of the \
               ARM library: `$EVENKEEL_ARM_DIR`, `/run/evenkeel` or `/dev/shm`.",
         example: r#""/run/evenkeel""#,
+    },
+    Key {
+        name: "page_owners",
+        field: |config| &mut config.page_owners,
+        limits: Limits::Text(OWNER, is_owner),
+        doc: "Users whose pages are read, one or a list, by name or number; with `@` before it a \
+              group, to which a page must belong. Pages of all others are left alone, whatever \
+              they say. By default root and the agent's own user, and the group of `arm_dir` if \
+              that has the set-group-id bit and is not writable for everybody.",
+        example: r#"["root", "www-data", "@evenkeel"]"#,
     },
 ];
 
@@ -464,6 +487,14 @@ static SERVER: &[Key<ServerConfig>] = &[
               the figures of its requests, and that it is down when no process has the \
               application open.",
         example: r#""www.example.org:80""#,
+    },
+    Key {
+        name: "page_owners",
+        field: |server| &mut server.page_owners,
+        limits: Limits::Text(OWNER, is_owner),
+        doc: "The user that the server runs as, or a list of users and groups: only their pages \
+              count for it, instead of those of all `page_owners` of the agent.",
+        example: r#""www-data""#,
     },
     Key {
         name: "service_time",
@@ -849,6 +880,7 @@ mod tests {
             group = ["shop", "all"]
             location = "web-1/shop"
             application = "httpd"
+            page_owners = ["www-data", "@web"]
             service_time = "3ms"
             capacity = 0.5
             check_port = true
@@ -876,6 +908,7 @@ mod tests {
             },
             location: Some("web-1/shop".into()),
             applications: Texts(vec!["httpd".into()]),
+            page_owners: Texts(vec!["www-data".into(), "@web".into()]),
             service_time: ServiceTime::Given(Duration::from_millis(3)),
             capacity: Some(0.5),
             check_port: Some(true),

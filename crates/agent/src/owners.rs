@@ -1,0 +1,195 @@
+//! Whose pages are believed.
+
+use std::ffi::{CStr, CString};
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use evenkeel_config::agent::{AgentConfig, ServerConfig, Texts};
+
+/// Room for what the system says of a user or group; one with thousands of members needs much.
+const ROOM: usize = 1 << 16;
+const MOST_ROOM: usize = 1 << 24;
+
+/// Users and groups whose pages count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owners {
+    users: Vec<u32>,
+    groups: Vec<u32>,
+    /// Also the group of the folder, if that was made for pages: it has the set-group-id bit,
+    /// and nobody beside its owner and group may write to it.
+    folder: bool,
+}
+
+impl Default for Owners {
+    /// Root, the agent's own user, and the group of a folder that was made for pages.
+    fn default() -> Self {
+        Owners {
+            users: vec![0, rustix::process::geteuid().as_raw()],
+            groups: Vec::new(),
+            folder: true,
+        }
+    }
+}
+
+impl Owners {
+    /// Those that are named: a user by name or number, a group with an `@` before it. `None`
+    /// if nobody is.
+    ///
+    /// # Errors
+    ///
+    /// Which of them this machine does not know.
+    pub fn named(names: &Texts) -> Result<Option<Self>, String> {
+        let mut owners = Owners {
+            users: Vec::new(),
+            groups: Vec::new(),
+            folder: false,
+        };
+        for name in &names.0 {
+            let (kind, known, ids) = match name.strip_prefix('@') {
+                Some(group) => ("group", group_id(group), &mut owners.groups),
+                None => ("user", user_id(name), &mut owners.users),
+            };
+            ids.push(known.ok_or_else(|| format!("there is no {kind} {name} on this machine"))?);
+        }
+        Ok((!names.0.is_empty()).then_some(owners))
+    }
+
+    /// Those of an agent, for a server that names none of its own.
+    pub fn of_agent(config: &AgentConfig) -> Result<Self, String> {
+        let named = Self::named(&config.page_owners);
+        Ok(named
+            .map_err(|reason| format!("page_owners: {reason}"))?
+            .unwrap_or_default())
+    }
+
+    /// Those of a server, where others have `default`.
+    pub fn of_server(server: &ServerConfig, default: &Self) -> Result<Self, String> {
+        let named = Self::named(&server.page_owners);
+        let named = named.map_err(|reason| format!("server.{}.page_owners: {reason}", server.name));
+        Ok(named?.unwrap_or_else(|| default.clone()))
+    }
+
+    /// These, and others.
+    pub fn and(mut self, others: &Self) -> Self {
+        self.users.extend(&others.users);
+        self.groups.extend(&others.groups);
+        self.folder |= others.folder;
+        self
+    }
+
+    /// Whether a file of this user and group counts. `folder` is the group of its folder, if
+    /// that was made for pages.
+    pub fn have(&self, user: u32, group: u32, folder: Option<u32>) -> bool {
+        self.users.contains(&user)
+            || self.groups.contains(&group)
+            || self.folder && folder == Some(group)
+    }
+}
+
+/// What a user is called, for people: the number, too.
+pub fn user_name(id: u32) -> String {
+    let found = ask(|entry, room, found| {
+        // SAFETY: see `ask`.
+        unsafe { libc::getpwuid_r(id, entry, room.as_mut_ptr().cast(), room.len(), found) }
+    });
+    let name = found.and_then(|(entry, _room): (libc::passwd, _)| {
+        // SAFETY: it points into the room, which is there, and ends with a zero.
+        let name = unsafe { CStr::from_ptr(entry.pw_name) };
+        Some(name.to_str().ok()?.to_owned())
+    });
+    match name.filter(|name| !name.contains(char::is_control)) {
+        Some(name) => format!("{name} ({id})"),
+        None => id.to_string(),
+    }
+}
+
+fn user_id(name: &str) -> Option<u32> {
+    if let Ok(id) = name.parse() {
+        return Some(id);
+    }
+    let name = CString::new(name).ok()?;
+    let (entry, _room): (libc::passwd, _) = ask(|entry, room, found| {
+        let (name, length) = (name.as_ptr(), room.len());
+        // SAFETY: see `ask`; the name ends with a zero.
+        unsafe { libc::getpwnam_r(name, entry, room.as_mut_ptr().cast(), length, found) }
+    })?;
+    Some(entry.pw_uid)
+}
+
+fn group_id(name: &str) -> Option<u32> {
+    if let Ok(id) = name.parse() {
+        return Some(id);
+    }
+    let name = CString::new(name).ok()?;
+    let (entry, _room): (libc::group, _) = ask(|entry, room, found| {
+        let (name, length) = (name.as_ptr(), room.len());
+        // SAFETY: see `ask`; the name ends with a zero.
+        unsafe { libc::getgrnam_r(name, entry, room.as_mut_ptr().cast(), length, found) }
+    })?;
+    Some(entry.gr_gid)
+}
+
+/// Asks the system's database of users or groups: `call` is one of its functions, which get a
+/// place for the entry, room for what that points to, and a place for where the entry is, or
+/// null if there is none. All three are there as long as what this gives.
+fn ask<T>(
+    mut call: impl FnMut(*mut T, &mut [u8], *mut *mut T) -> libc::c_int,
+) -> Option<(T, Vec<u8>)> {
+    let mut room = vec![0; ROOM];
+    loop {
+        let mut entry = MaybeUninit::uninit();
+        let mut found = ptr::null_mut();
+        match call(entry.as_mut_ptr(), &mut room, &raw mut found) {
+            libc::ERANGE if room.len() < MOST_ROOM => room.resize(room.len() * 4, 0),
+            0 if !found.is_null() => {
+                // SAFETY: it was found, so the entry is filled.
+                return Some((unsafe { entry.assume_init() }, room));
+            }
+            _ => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(names: &[&str]) -> Result<Option<Owners>, String> {
+        Owners::named(&Texts(
+            names.iter().map(|name| (*name).to_owned()).collect(),
+        ))
+    }
+
+    #[test]
+    fn users_and_groups_are_known_by_name_and_number() {
+        let owners = named(&["root", "4711", "@root", "@17"]).unwrap().unwrap();
+        assert_eq!(
+            (owners.users.as_slice(), owners.groups.as_slice()),
+            (&[0, 4711][..], &[0, 17][..])
+        );
+        assert_eq!(named(&[]), Ok(None));
+        for (name, wanted) in [
+            ("no such user", "no user no such user"),
+            ("@no such group", "no group @no such group"),
+            ("", "no user"),
+        ] {
+            let error = named(&[name]).unwrap_err();
+            assert!(error.contains(wanted), "{error}");
+        }
+        assert_eq!(user_name(0), "root (0)");
+        assert_eq!(user_name(4_000_000_000), "4000000000");
+    }
+
+    #[test]
+    fn whoever_is_not_listed_does_not_count() {
+        let default = Owners::default();
+        let own = rustix::process::geteuid().as_raw();
+        assert!(default.have(0, 9, None) && default.have(own, 9, None));
+        assert!(!default.have(4711, 9, None) && !default.have(4711, 9, Some(8)));
+        assert!(default.have(4711, 9, Some(9)), "a folder made for pages");
+        let listed = named(&["4711", "@17"]).unwrap().unwrap();
+        assert!(listed.have(4711, 9, None) && listed.have(5, 17, None));
+        assert!(!listed.have(0, 9, Some(9)));
+        assert!(listed.clone().and(&default).have(0, 9, None));
+    }
+}
