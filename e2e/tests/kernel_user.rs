@@ -17,6 +17,7 @@ use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::process::Signal;
 use evenkeel_e2e::script::Script;
 use evenkeel_e2e::{HANG, eventually};
+use evenkeel_kernel::host::Host;
 use evenkeel_kernel::keys;
 use evenkeel_kernel::loads::{Before, Loads};
 use evenkeel_kernel::query::{Answer, Key, LONGEST, Query, SHORT, WITH_PORTS};
@@ -149,6 +150,7 @@ impl Asker {
             first_cpu: 0,
             reader: 1,
             number: self.number,
+            host: Host::named("127.0.0.1"),
         };
         let mut bytes = Vec::new();
         query.write(&self.key, &mut bytes);

@@ -66,6 +66,7 @@ mod guest {
 
     use evenkeel_e2e::process::{self, Signal};
     use evenkeel_e2e::{HANG, vm};
+    use evenkeel_kernel::host::Host;
     use evenkeel_kernel::page::Mapping;
     use evenkeel_kernel::priority;
     use evenkeel_kernel::proc::monotonic_ns;
@@ -650,6 +651,7 @@ mod guest {
                 first_cpu: 0,
                 reader: 7,
                 number,
+                host: Host::named("127.0.0.1"),
             };
             let (mut datagram, mut answer) = (Vec::new(), [0; 2048]);
             query.write(&key, &mut datagram);
@@ -700,6 +702,7 @@ mod guest {
             first_cpu: 0,
             reader: 7,
             number: 4,
+            host: Host::named("127.0.0.1"),
         };
         query.write(&key, &mut datagram);
         // Nobody listens there now: the system may say so at once.

@@ -16,6 +16,7 @@ use evenkeel_e2e::cgroup::CpuQuota;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::netns::{BACK, BACK4, BACK6, FRONT, Pair};
 use evenkeel_e2e::{HANG, eventually};
+use evenkeel_kernel::host::Host;
 use evenkeel_kernel::loads::{Before, Loads};
 use evenkeel_kernel::query::{Answer, ENVELOPE, Key, LONGEST, Query, SHORT, WITH_PORTS};
 use evenkeel_kernel::record::{Available, Base, Scope, Source};
@@ -142,6 +143,20 @@ impl Machines {
         self.pins.push(pin);
     }
 
+    /// `evenkeel kernel query` in the front.
+    fn evenkeel_query(&self, host: &str) -> Result<String, String> {
+        let mut command = self.pair.front.command(binary());
+        command.args(["kernel", "query", &BACK4.to_string(), "--host", host]);
+        command.args(["--timeout", "1000", "--key-file"]);
+        command.arg(self.folder.join("key"));
+        let output = command.output().expect("it runs");
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        match output.status.success() {
+            true => Ok(text(output.stdout)),
+            false => Err(text(output.stderr)),
+        }
+    }
+
     fn reader(&self, address: IpAddr) -> Reader {
         Reader::new(&self.pair, address, PORT)
     }
@@ -157,6 +172,7 @@ fn write_key(folder: &Folder, text: &str) {
 struct Reader {
     socket: UdpSocket,
     key: Key,
+    host: Host,
     reader: u64,
     number: u64,
 }
@@ -178,6 +194,7 @@ impl Reader {
         Reader {
             socket,
             key: Key::parse(SECRET).expect("a key"),
+            host: Host::at(address),
             reader: fastrand::u64(..),
             number: now.as_nanos() as u64,
         }
@@ -191,6 +208,7 @@ impl Reader {
             first_cpu: 0,
             reader: self.reader,
             number: self.number,
+            host: self.host,
         }
     }
 
@@ -495,7 +513,7 @@ fn what_is_no_good_query_is_counted_and_never_answered() {
     for length in [
         4,
         8,
-        39,
+        ENVELOPE - 1,
         ENVELOPE,
         SHORT - 1,
         SHORT + 1,
@@ -515,7 +533,7 @@ fn what_is_no_good_query_is_counted_and_never_answered() {
     bytes.resize(WITH_PORTS, 0);
     check(&mut reader, "wrong_length", &bytes);
     let mut bytes = good(&mut reader);
-    bytes[4] = 2;
+    bytes[4] = 1;
     check(&mut reader, "wrong_version", &bytes);
     let mut bytes = good(&mut reader);
     bytes[14] = 1;
@@ -526,7 +544,7 @@ fn what_is_no_good_query_is_counted_and_never_answered() {
     let mut bytes = good(&mut reader);
     bytes[8] = 7;
     check(&mut reader, "unknown_key", &bytes);
-    for at in [10, 12, 16, 23, 24, 31, 32, 39] {
+    for at in [10, 12, 16, 23, 24, 31, 32, 39, 40, 47] {
         let mut bytes = good(&mut reader);
         bytes[at] ^= 0x40;
         check(&mut reader, "wrong_code", &bytes);
@@ -536,6 +554,10 @@ fn what_is_no_good_query_is_counted_and_never_answered() {
     check(&mut reader, "replayed", &old);
     let bytes = forged(&mut reader, &|query| query.number -= 1);
     check(&mut reader, "replayed", &bytes);
+    for host in ["10.77.0.1", "192.0.2.1", "web-1"] {
+        let bytes = forged(&mut reader, &|query| query.host = Host::named(host));
+        check(&mut reader, "other_host", &bytes);
+    }
     for target in [1, 63, 64, u16::MAX] {
         let bytes = forged(&mut reader, &|query| query.target = target);
         check(&mut reader, "unknown_target", &bytes);
@@ -597,6 +619,50 @@ fn who_is_not_allowed_or_asks_too_often_gets_nothing() {
     eventually("all are counted", || counted() == 100);
     assert!(machines.counter(&pin, "rate") > 0);
     assert!(machines.counter(&pin, "answered") - answered >= 16);
+}
+
+/// What is asked of one back-end is not answered by another with the same key, even if it comes
+/// to its very address; a name works through address translation.
+#[test]
+fn s21_only_who_is_meant_answers() {
+    for mode in ["generic", "tc"] {
+        let Some(mut machines) = Machines::new() else {
+            return;
+        };
+        let pin = machines
+            .attach(&format!("{ALLOW} --mode {mode}"))
+            .expect("it is attached");
+        for address in [BACK4, BACK6] {
+            let mut reader = machines.reader(address);
+            reader.base(0);
+            let refused = machines.counter(&pin, "other_host");
+            let mut query = reader.query(SHORT, 0);
+            query.host = Host::named("10.77.0.99");
+            let mut bytes = Vec::new();
+            query.write(&reader.key, &mut bytes);
+            reader.unanswered(&bytes);
+            assert_eq!(machines.counter(&pin, "other_host"), refused + 1);
+            // Who says that he does not mind gets an answer.
+            reader.host = Host::ANY;
+            reader.base(0);
+        }
+        // As a balancer knows it from the other side of a translation.
+        machines
+            .attach_again(&pin, &format!("{ALLOW} --host 192.0.2.7 --host web-1"))
+            .expect("it is changed");
+        assert_eq!(machines.status(&pin)["hosts"], 2);
+        let mut reader = machines.reader(BACK4);
+        for name in ["192.0.2.7", "web-1"] {
+            reader.host = Host::named(name);
+            reader.base(0);
+        }
+        let mut own = machines.reader(BACK4);
+        let bytes = own.bytes(SHORT, 0);
+        reader.unanswered(&bytes);
+        let said = |name: &str| machines.evenkeel_query(name);
+        assert!(said("web-1").is_ok());
+        assert!(said("web-2").unwrap_err().contains("--host"));
+    }
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub mod watch;
 pub use broker::Broker;
 pub use corba::Corba;
 pub use errors::{Errors, Problem};
-pub use monitor::{LocationConfig, Monitor, MonitorAddress, MonitorKind};
+pub use monitor::{LocationConfig, Monitor, MonitorAddress, MonitorHost, MonitorKind};
 pub use negotiator::{Class, Cluster, Negotiator, Origin, Quantum, Scheme, Terms};
 pub use networks::Networks;
 pub use parse::{is_name, parse};

@@ -31,6 +31,8 @@ pub struct Monitor {
     pub path: Option<PathBuf>,
     /// File with the key that back-ends know, too.
     pub key_file: Option<PathBuf>,
+    /// Who is to answer, as a back-end calls itself.
+    pub host: MonitorHost,
     /// Whose load: 0 is the machine, others are what the responder has them for.
     pub target: u16,
     /// Time between two readings.
@@ -64,6 +66,18 @@ impl MonitorKind {
     }
 }
 
+/// What a query says of who is to answer it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum MonitorHost {
+    /// The back-end that has the address which is asked.
+    #[default]
+    Address,
+    /// The one that goes by this name.
+    Named(String),
+    /// Any that has the key.
+    Any,
+}
+
 /// An IP address, with a port of its own or without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MonitorAddress {
@@ -90,6 +104,7 @@ impl Default for Monitor {
             port: 9970,
             path: None,
             key_file: None,
+            host: MonitorHost::Address,
             target: 0,
             interval: Duration::from_millis(50),
             timeout: None,
@@ -199,6 +214,18 @@ static MONITOR: &[Key<Monitor>] = &[
         example: r#""/etc/evenkeel/monitor.key""#,
     },
     Key {
+        name: "host",
+        field: |monitor| &mut monitor.host,
+        limits: Limits::None,
+        doc: "By which name the back-end goes (`--host` of `evenkeel kernel attach` and `serve`). \
+              The query says it and the authentication code covers it, so that what another \
+              back-end with the same key answers is not taken for its load. By default the \
+              address that is asked, by which back-ends go if they are told no name; give both \
+              sides a name, or back-ends the address, where addresses are translated on the way. \
+              `false` is any back-end that has the key.",
+        example: r#""web-1""#,
+    },
+    Key {
         name: "target",
         field: |monitor| &mut monitor.target,
         limits: Limits::Number(0.0, TARGETS - 1.0, ""),
@@ -256,8 +283,9 @@ impl Field for Monitor {
             report.misplaced(&item.span, &item.path, message, Some(allowed));
         }
         let foreign: &[&str] = match self.kind {
-            MonitorKind::Ulm => &["port", "address", "key_file", "target"],
-            MonitorKind::Kernel | MonitorKind::Rdma => &["path"],
+            MonitorKind::Ulm => &["port", "address", "key_file", "host", "target"],
+            MonitorKind::Rdma => &["path", "host"],
+            MonitorKind::Kernel => &["path"],
         };
         for key in foreign.iter().filter(|key| table.given(key)) {
             let message = format!("is of no use with `type = {:?}`", self.kind.name());
@@ -309,6 +337,36 @@ impl Field for MonitorAddress {
 
     fn allowed(&self, _: &Limits) -> String {
         r#"an IP address, with or without a port, as in "10.9.0.7", "10.9.0.7:9970", "[fd00::7]:9970""#
+            .into()
+    }
+}
+
+impl Field for MonitorHost {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        let name = match item.value {
+            DeValue::Boolean(false) => {
+                *self = MonitorHost::Any;
+                return;
+            }
+            DeValue::String(name) => name,
+            _ => return report.wrong(item, WRONG_TYPE, self.allowed(limits)),
+        };
+        match (1..=255).contains(&name.len()) && !name.contains(char::is_control) {
+            true => *self = MonitorHost::Named(name.to_string()),
+            false => report.wrong(item, "not a name of a host", self.allowed(limits)),
+        }
+    }
+
+    fn show(&self, _: &Limits) -> Option<String> {
+        match self {
+            MonitorHost::Address => None,
+            MonitorHost::Named(name) => Some(quote(name)),
+            MonitorHost::Any => Some("false".into()),
+        }
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        "a name of 1 to 255 characters or an IP address, as the back-end's --host has it, or false"
             .into()
     }
 }
@@ -559,6 +617,29 @@ mod tests {
         let rdma = config(&format!("{WEB}monitor = {{ type = \"rdma\" }}"));
         let kind = rdma.groups[0].monitor.as_ref().unwrap().kind;
         assert_eq!(kind, MonitorKind::Rdma);
+    }
+
+    #[test]
+    fn s21_who_is_to_answer_is_said_or_left_to_the_address() {
+        let host = |keys: &str| {
+            let text = format!("{WEB}monitor = {{ key_file = \"k\"{keys} }}");
+            config(&text).groups[0].monitor.clone().unwrap().host
+        };
+        assert_eq!(host(""), MonitorHost::Address);
+        assert_eq!(
+            host(", host = \"web-1\""),
+            MonitorHost::Named("web-1".into())
+        );
+        assert_eq!(host(", host = false"), MonitorHost::Any);
+        for bad in ["\"\"", "true", "3", "\"a\\nb\""] {
+            let text = format!("{WEB}monitor = {{ key_file = \"k\", host = {bad} }}");
+            let error = error(&text);
+            assert!(error.contains("monitor.host"), "{bad}: {error}");
+        }
+        let rdma = error(&format!(
+            "{WEB}monitor = {{ type = \"rdma\", host = \"a\" }}"
+        ));
+        assert!(rdma.contains("host: is of no use"), "{rdma}");
     }
 
     #[test]

@@ -2,7 +2,8 @@
  *
  * The same layout in Rust, with what each field means: ../src/record.rs and
  * ../src/query.rs. A test there compiles this file and compares sizes and offsets.
- * Everything is little-endian; a change of any offset is a new EVK_VERSION.
+ * Everything is little-endian; a change of any offset in a record is a new EVK_VERSION, one
+ * in an envelope a new EVK_QUERY_VERSION.
  */
 #ifndef EVENKEEL_RECORD_H
 #define EVENKEEL_RECORD_H
@@ -10,6 +11,7 @@
 #define EVK_RECORD_MAGIC 0x524b5645u /* "EVKR" */
 #define EVK_QUERY_MAGIC 0x514b5645u  /* "EVKQ" */
 #define EVK_VERSION 1
+#define EVK_QUERY_VERSION 2
 
 #define EVK_PORTS 16
 #define EVK_SOFTIRQS 10
@@ -105,7 +107,7 @@ struct evk_record {
 	struct evk_cpu cpu[];
 };
 
-/* Before the record in a datagram; a query has padding in the record's place. 40 bytes. */
+/* Before the record in a datagram; a query has padding in the record's place. 48 bytes. */
 struct evk_envelope {
 	unsigned int magic;
 	unsigned char version;
@@ -117,6 +119,7 @@ struct evk_envelope {
 	unsigned short reserved;
 	unsigned long long reader;
 	unsigned long long number;
+	unsigned long long host;
 	unsigned long long mac;
 };
 

@@ -10,8 +10,8 @@
  *     passed on, untouched.
  *  2. Its source is not allowed, or it does not begin as a query: passed on, counted.
  *  3. It has a wrong version, length, kind or reserved field, an unknown key, a wrong
- *     authentication code, an old number, is one too many, or asks for a target that is not
- *     there: dropped, and counted.
+ *     authentication code, is meant for another host, has an old number, is one too many, or
+ *     asks for a target that is not there: dropped, and counted.
  *  4. Else the record is written into it and it goes back, exactly as long as it came.
  */
 #include "fill.bpf.h"
@@ -34,7 +34,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define EVK_ENVELOPE sizeof(struct evk_envelope)
 #define EVK_SHORT (EVK_ENVELOPE + sizeof(struct evk_base))
 #define EVK_WITH_PORTS (EVK_SHORT + EVK_PORTS * sizeof(struct evk_port))
-#define EVK_ENTRIES 5
+#define EVK_ENTRIES 4
 #define EVK_LONGEST (EVK_WITH_PORTS + EVK_ENTRIES * sizeof(struct evk_cpu))
 
 /* What became of packets; ../src/attach/mod.rs has their names. */
@@ -51,6 +51,7 @@ enum evk_counter {
 	EVK_TOO_MANY,
 	EVK_NO_TARGET,
 	EVK_GONE,    /* the target's cgroup is no more */
+	EVK_OTHER_HOST,
 	EVK_COUNTERS
 };
 
@@ -89,6 +90,15 @@ struct {
 	__type(value, struct evk_secret);
 } evk_keys SEC(".maps");
 
+/* By which names this machine goes: ../src/host.rs. Balancers say whom they mean, so that what
+ * another back-end with the same key answers is not taken for what this one says. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, u64);
+	__type(value, u32);
+} evk_hosts SEC(".maps");
+
 struct evk_prefix4 {
 	u32 length;
 	u8 address[4];
@@ -115,7 +125,8 @@ struct {
 	__type(value, u32);
 } evk_allow6 SEC(".maps");
 
-/* The last number of each reader. Only authenticated queries get in. */
+/* The last number of each reader. Only authenticated queries get in. The loader adds to the
+ * entries of this map and the next what CPUs keep to themselves. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -765,7 +776,7 @@ static __always_inline int evk_respond(void *ctx, void *data, void *end)
 	struct evk_sip sip;
 	u32 ip_at, at, length, words, entries = 0;
 	bool six = false;
-	u64 head[4], mac, sum;
+	u64 head[5], mac, sum, host;
 
 	if (!config || !scratch || !evk_parse(data, end, config, scratch, &six))
 		return EVK_PASS;
@@ -784,7 +795,7 @@ static __always_inline int evk_respond(void *ctx, void *data, void *end)
 		return evk_refuse(EVK_OTHER);
 	if (length < EVK_ENVELOPE || (void *)(query + 1) > end)
 		return evk_refuse(EVK_BAD_LENGTH);
-	if (query->version != EVK_VERSION)
+	if (query->version != EVK_QUERY_VERSION)
 		return evk_refuse(EVK_BAD_VERSION);
 	if (length != query->length)
 		return evk_refuse(EVK_BAD_LENGTH);
@@ -803,10 +814,14 @@ static __always_inline int evk_respond(void *ctx, void *data, void *end)
 		return evk_refuse(EVK_BAD_KEY);
 	__builtin_memcpy(head, query, sizeof(head));
 	evk_sip_begin(&sip, key);
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < 5; i++)
 		evk_sip_word(&sip, head[i]);
 	if (evk_sip_end(&sip, sizeof(head)) != query->mac)
 		return evk_refuse(EVK_BAD_MAC);
+	/* 0 is any host. */
+	host = query->host;
+	if (host && !bpf_map_lookup_elem(&evk_hosts, &host))
+		return evk_refuse(EVK_OTHER_HOST);
 	if (!evk_is_new(query->reader, query->number))
 		return evk_refuse(EVK_REPLAYED);
 	if (evk_too_many(scratch, config))
@@ -832,7 +847,7 @@ static __always_inline int evk_respond(void *ctx, void *data, void *end)
 	__builtin_memcpy(head, query, sizeof(head));
 	evk_sip_begin(&sip, key);
 	sum = 0;
-	for (int i = 0; i < 4; i++) {
+	for (int i = 0; i < 5; i++) {
 		evk_sip_word(&sip, head[i]);
 		sum = evk_sum64(sum, head[i]);
 	}

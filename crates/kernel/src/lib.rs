@@ -10,6 +10,7 @@
 pub mod attach;
 #[cfg(feature = "bpf")]
 pub mod bpf;
+pub mod host;
 pub mod keys;
 pub mod loads;
 pub mod network;

@@ -10,35 +10,42 @@
 //! | 8 | number of the key (2), target (2), first CPU wanted (2), reserved, 0 (2) |
 //! | 16 | reader: a random number of the process that asks |
 //! | 24 | number of the query: larger than any before from the same reader |
-//! | 32 | SipHash-2-4 of bytes 0 to 31, and in an answer of everything from byte 40 on, too |
+//! | 32 | [host](Host) that is meant |
+//! | 40 | SipHash-2-4 of bytes 0 to 39, and in an answer of everything from byte 48 on, too |
 //!
 //! The key says that a query comes from a balancer of ours and an answer from a back-end of
-//! ours to this very query; the number that it is no old one that somebody has kept. Nothing
+//! ours to this very query; the number that it is no old one that somebody has kept; the host
+//! that the answer is of the back-end that was meant, although others have the same key. Nothing
 //! is encrypted: who can listen can read the load.
+//!
+//! Version 1 had no host. Neither version answers the other.
 
 use std::fmt;
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher24;
 
+use crate::host::Host;
 use crate::record::{BASE, BadRecord, CPU, CPUS, Record};
 
 /// Bytes before the record.
-pub const ENVELOPE: usize = 40;
+pub const ENVELOPE: usize = 48;
 /// A datagram with the base of the record.
 pub const SHORT: usize = ENVELOPE + BASE;
 /// A datagram with the ports, too.
 pub const WITH_PORTS: usize = ENVELOPE + CPUS;
 /// The most CPU entries in a datagram that passes every Ethernet.
-pub const CPUS_PER_DATAGRAM: usize = 5;
-/// The longest datagram: 1,472 bytes.
+pub const CPUS_PER_DATAGRAM: usize = 4;
+/// The longest datagram: 1,304 bytes.
 pub const LONGEST: usize = WITH_PORTS + CPUS_PER_DATAGRAM * CPU;
 /// The protocol that is described here.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Where responders listen if nobody says otherwise.
 pub const DEFAULT_PORT: u16 = 9970;
 
 const MAGIC: [u8; 4] = *b"EVKQ";
+/// Where the authentication code is: at the end of the envelope.
+const CODE: usize = ENVELOPE - 8;
 
 /// A secret that balancers and back-ends share.
 #[derive(Clone, PartialEq, Eq)]
@@ -106,6 +113,8 @@ pub struct Query {
     pub reader: u64,
     /// Larger than any before from this reader.
     pub number: u64,
+    /// Who is to answer: a responder that goes by another name does not.
+    pub host: Host,
 }
 
 /// Why a datagram is no query, or no answer to it.
@@ -115,7 +124,10 @@ pub enum BadDatagram {
     #[error("not of this protocol")]
     Magic,
     /// It is of another version.
-    #[error("version {0} of the protocol; this program speaks {VERSION}")]
+    #[error(
+        "version {0} of the load query protocol, and this program speaks version {VERSION}: update \
+         Evenkeel where it is older (balancer and back-end), and run `evenkeel kernel attach` again"
+    )]
     Version(u8),
     /// It has a length that no datagram has, or another than it says.
     #[error("a datagram of {0} bytes is too short, too long, or of another length than it says")]
@@ -134,7 +146,7 @@ pub enum BadDatagram {
 
 impl Query {
     /// Whether a datagram of this protocol can be that long: it ends after the base, after
-    /// the ports, or after one of the next five CPU entries.
+    /// the ports, or after one of the next four CPU entries.
     pub const fn is_length(length: usize) -> bool {
         length == SHORT
             || length >= WITH_PORTS
@@ -163,8 +175,9 @@ impl Query {
         out[12..14].copy_from_slice(&self.first_cpu.to_le_bytes());
         out[16..24].copy_from_slice(&self.reader.to_le_bytes());
         out[24..32].copy_from_slice(&self.number.to_le_bytes());
-        let mac = key.mac([&out[..32], &[]]);
-        out[32..].copy_from_slice(&mac);
+        out[32..40].copy_from_slice(&self.host.id().to_le_bytes());
+        let mac = key.mac([&out[..CODE], &[]]);
+        out[CODE..].copy_from_slice(&mac);
         out
     }
 
@@ -173,7 +186,7 @@ impl Query {
         let (query, key, head) = parse(datagram, 1)?;
         let key = keys.iter().find(|known| known.number == key);
         let key = key.ok_or(BadDatagram::Mac)?;
-        match same(&key.mac([&head[..32], &[]]), &head[32..]) {
+        match same(&key.mac([&head[..CODE], &[]]), &head[CODE..]) {
             true => Ok((query, key)),
             false => Err(BadDatagram::Mac),
         }
@@ -186,8 +199,8 @@ impl Query {
             return;
         };
         *head = self.envelope(key, 2);
-        let mac = key.mac([&head[..32], record]);
-        head[32..].copy_from_slice(&mac);
+        let mac = key.mac([&head[..CODE], record]);
+        head[CODE..].copy_from_slice(&mac);
     }
 }
 
@@ -212,7 +225,7 @@ impl<'a> Answer<'a> {
     pub fn parse(datagram: &'a [u8], key: &Key) -> Result<Self, BadDatagram> {
         let (query, number, head) = parse(datagram, 2)?;
         let record = datagram.get(ENVELOPE..).unwrap_or_default();
-        if number != key.number || !same(&key.mac([&head[..32], record]), &head[32..]) {
+        if number != key.number || !same(&key.mac([&head[..CODE], record]), &head[CODE..]) {
             return Err(BadDatagram::Mac);
         }
         let record = Record::parse(record)?;
@@ -241,6 +254,7 @@ fn parse(datagram: &[u8], kind: u8) -> Result<(Query, u16, &[u8; ENVELOPE]), Bad
         first_cpu: short(12),
         reader: long(16),
         number: long(24),
+        host: Host::from_id(long(32)),
     };
     if usize::from(query.length) != datagram.len() || !Query::is_length(datagram.len()) {
         return Err(length);

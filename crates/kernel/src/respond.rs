@@ -3,8 +3,8 @@
 //!
 //! The rules are the same: what does not come from an address on the list, or does not begin
 //! as a query, is as if nobody listened; of the rest only queries with the right
-//! authentication code, a number larger than the last one of their reader, and not too many
-//! from one address get an answer, which is as long as the query. Everything is counted.
+//! authentication code, meant for this host, with a number larger than the last one of their
+//! reader, and not too many from one address get an answer, which is as long as the query. Everything is counted.
 //!
 //! Unlike a program in the kernel, a process must first get a CPU.
 
@@ -17,6 +17,7 @@ use std::time::Duration;
 
 pub use socket::{Batch, bind};
 
+use crate::host::Host;
 use crate::network::Network;
 use crate::query::{BadDatagram, ENVELOPE, Key, Query};
 use crate::record::Whole;
@@ -31,6 +32,9 @@ pub struct Settings {
     pub keys: Vec<Key>,
     /// Addresses that are answered. Without any, nobody is.
     pub allow: Vec<Network>,
+    /// By which names this machine goes: see [`crate::host::own`]. Without any, only queries
+    /// for [any host](Host::ANY) are answered.
+    pub hosts: Vec<Host>,
     /// Most queries per second that an address gets answered; 0 is any number. A tenth of a
     /// second's may come at once, and always 16.
     pub rate: u32,
@@ -63,11 +67,13 @@ pub enum Verdict {
     Target,
     /// It asks for a cgroup that is no more.
     Gone,
+    /// It is meant for another host.
+    OtherHost,
 }
 
 impl Verdict {
     /// All of them.
-    pub const ALL: [Verdict; 12] = [
+    pub const ALL: [Verdict; 13] = [
         Verdict::Answered,
         Verdict::NotAllowed,
         Verdict::Foreign,
@@ -80,6 +86,7 @@ impl Verdict {
         Verdict::Rate,
         Verdict::Target,
         Verdict::Gone,
+        Verdict::OtherHost,
     ];
 
     /// Its name, as the kernel's own responder counts it.
@@ -97,6 +104,7 @@ impl Verdict {
             Verdict::Rate => "rate",
             Verdict::Target => "unknown_target",
             Verdict::Gone => "gone",
+            Verdict::OtherHost => "other_host",
         }
     }
 }
@@ -139,6 +147,11 @@ impl Responder {
         }
     }
 
+    /// Goes by these names from now on.
+    pub fn set_hosts(&mut self, hosts: Vec<Host>) {
+        self.settings.hosts = hosts;
+    }
+
     /// What it did.
     pub fn counters(&self) -> &Counters {
         &self.counters
@@ -178,6 +191,9 @@ impl Responder {
             Err(BadDatagram::Field(_)) => return Verdict::Field,
             Err(BadDatagram::Mac | BadDatagram::Record(_)) => return self.code(datagram),
         };
+        if query.host != Host::ANY && !self.settings.hosts.contains(&query.host) {
+            return Verdict::OtherHost;
+        }
         let number = self.readers.entry(query.reader, || 0);
         if query.number <= *number {
             return Verdict::Replay;

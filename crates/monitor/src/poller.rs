@@ -14,9 +14,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_config::Monitor;
+use evenkeel_config::{Monitor, MonitorHost};
 use evenkeel_core::load::{LoadId, LoadValue, Location};
 use evenkeel_core::time::Instant;
+use evenkeel_kernel::host::Host;
 use evenkeel_kernel::loads::{Before, Loads};
 use evenkeel_kernel::query::{Answer, BadDatagram, Key, Query, SHORT, WITH_PORTS};
 use evenkeel_kernel::record::{BadRecord, Record, Source};
@@ -85,12 +86,24 @@ impl Wanted {
 
     /// Whether records of the two can be compared: they are of the same back-end.
     fn is_continued_by(&self, other: &Wanted) -> bool {
-        self.place == other.place && self.config.target == other.config.target
+        self.place == other.place
+            && self.config.host == other.config.host
+            && self.config.target == other.config.target
     }
 
     /// When a question without an answer is repeated.
     fn retry(&self) -> Duration {
         self.config.interval.min(self.config.timeout() / 3)
+    }
+
+    /// Whose answer counts.
+    fn host(&self) -> Host {
+        match (&self.config.host, &self.place) {
+            (MonitorHost::Address, Place::Udp(at)) => Host::at(at.ip()),
+            (MonitorHost::Named(name), _) => Host::named(name),
+            // Nothing else than datagrams says whom it means.
+            (MonitorHost::Address | MonitorHost::Any, _) => Host::ANY,
+        }
     }
 
     fn length(&self) -> usize {
@@ -249,6 +262,8 @@ pub enum Ask {
 
 struct Entry {
     wanted: Wanted,
+    /// Whose answer counts.
+    host: Host,
     state: State,
     before: Option<(Before, u64, u64)>,
     /// Numbers of questions and when they were sent, in that order.
@@ -281,6 +296,7 @@ impl Entry {
     fn new(wanted: Wanted, next: Instant) -> Self {
         Entry {
             pause: wanted.config.interval,
+            host: wanted.host(),
             wanted,
             state: State::Waiting,
             before: None,
@@ -485,6 +501,7 @@ impl Poller {
         }
         entry.trouble = None;
         entry.pause = wanted.config.interval;
+        entry.host = wanted.host();
         entry.wanted = wanted;
         entry.next = entry.next.min(now.after(soon));
         self.enqueue(index);
@@ -575,6 +592,7 @@ impl Poller {
                     first_cpu: 0,
                     reader: self.reader | index as u64,
                     number: self.number,
+                    host: entry.host,
                 };
                 query.write(key, out);
                 while entry.open.len() >= OPEN
@@ -644,11 +662,13 @@ impl Poller {
                 return verdict;
             }
         };
-        let is_asked = answer.query.target == entry.wanted.config.target
+        // The code covers both: only the back-end that is meant has answered.
+        let is_asked = answer.query.host == entry.host
+            && answer.query.target == entry.wanted.config.target
             && answer.record.base.target == entry.wanted.config.target
             && datagram.len() == entry.wanted.length();
         if !is_asked {
-            entry.refuse(&"an answer of another target or length than was asked for");
+            entry.refuse(&"an answer of another host, target or length than was asked for");
             return Verdict::Record;
         }
         entry.open.remove(place);

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
+use evenkeel_kernel::host::Host;
 use evenkeel_kernel::loads::{Before, Loads};
 use evenkeel_kernel::query::{Answer, Key, LONGEST, Query, WITH_PORTS};
 use evenkeel_kernel::record::Base;
@@ -43,6 +44,7 @@ impl Asker {
                 first_cpu: 0,
                 reader: rng.u64(..),
                 number: 1,
+                host: Host::at(back.into()),
             },
             before: None,
             out: Vec::with_capacity(LONGEST),

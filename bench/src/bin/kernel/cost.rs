@@ -42,7 +42,7 @@ pub fn measure(run: &Run) -> Result<Vec<Verdict>> {
     let lengths = [
         ("base", SHORT),
         ("with ports", WITH_PORTS),
-        ("with 5 CPUs", LONGEST),
+        ("with 4 CPUs", LONGEST),
     ];
     let mut csv = String::from("what,length,round,us_per_query\n");
     let mut table = Table::new(&[

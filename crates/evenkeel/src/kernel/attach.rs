@@ -33,6 +33,11 @@ pub struct Attach {
     /// Whom to answer: an address or a network like 10.0.0.0/8; may be repeated
     #[arg(long = "allow", value_name = "CIDR", required = true)]
     pub allow: Vec<String>,
+    /// A name that balancers call this machine, or an address of it, instead of the addresses
+    /// that it has now: behind address translation, for one. It is `host` in the balancer's
+    /// [group.NAME.monitor]; may be repeated. Queries for other hosts are not answered
+    #[arg(long = "host", value_name = "NAME")]
+    pub hosts: Vec<String>,
     /// The UDP port of the responder
     #[arg(long, default_value_t = DEFAULT_PORT)]
     pub port: u16,
@@ -114,7 +119,7 @@ mod with {
     use std::fmt::Write;
 
     use evenkeel_kernel::attach::{self as responder, COUNTERS, Options};
-    use evenkeel_kernel::keys;
+    use evenkeel_kernel::{host, keys};
 
     use super::*;
     use crate::print;
@@ -144,6 +149,7 @@ mod with {
             port: args.port,
             keys: keys::load(&args.key_file).map_err(failure)?,
             allow: allow.collect::<Result<_, _>>()?,
+            hosts: host::own(&args.hosts).map_err(failure)?,
             ports: args.listen_ports.clone(),
             cgroups: cgroups.collect::<Result<_, _>>()?,
             rate: args.rate,
@@ -208,6 +214,7 @@ mod with {
                 "rate": status.rate,
                 "keys": status.keys,
                 "allow": allow.collect::<Vec<_>>(),
+                "hosts": status.hosts,
                 "listen_ports": status.ports,
                 "cgroups": cgroups.collect::<Vec<_>>(),
                 "counters": counters,
@@ -244,6 +251,7 @@ mod with {
             "allow",
             list(status.allow.iter().map(ToString::to_string).collect()),
         );
+        line("hosts", format!("{} names or addresses", status.hosts));
         line("listen ports", numbers(&status.ports));
         let cgroup = |(target, id): &(u16, u64)| format!("{target} (inode {id})");
         line("cgroups", list(status.cgroups.iter().map(cgroup).collect()));

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
+use evenkeel_kernel::host::Host;
 use evenkeel_kernel::keys;
 use evenkeel_kernel::loads::{Before, Loads};
 use evenkeel_kernel::query::{Answer, BadDatagram, DEFAULT_PORT, Key, LONGEST, SHORT, WITH_PORTS};
@@ -23,6 +24,9 @@ pub struct Query {
     /// The key that the responder knows: a line NUMBER:HEX; the first counts
     #[arg(long, value_name = "FILE")]
     pub key_file: PathBuf,
+    /// The name that the responder goes by (its --host) [default: the address that is asked]
+    #[arg(long, value_name = "NAME")]
+    pub host: Option<String>,
     /// Whose load: 0 is the machine, others are what the responder has them for
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..64))]
     pub target: u16,
@@ -118,6 +122,7 @@ struct Asker {
     to: SocketAddr,
     key: Key,
     timeout: Duration,
+    host: Host,
     target: u16,
     ports: bool,
     cpus: bool,
@@ -146,6 +151,10 @@ impl Asker {
             to,
             key,
             timeout: Duration::from_millis(args.timeout),
+            host: match &args.host {
+                Some(name) => Host::named(name),
+                None => Host::at(to.ip()),
+            },
             target: args.target,
             ports: args.ports,
             cpus: args.cpus,
@@ -200,6 +209,7 @@ impl Asker {
                 first_cpu,
                 reader: self.reader,
                 number: self.number,
+                host: self.host,
             };
             query.write(&self.key, &mut question);
             let asked = Instant::now();
@@ -275,6 +285,7 @@ impl Asker {
                 "it does not know key number {}, or another key of that number (--key-file)",
                 key.number
             ),
+            "it does not go by the name or address that it was asked by (--host)".into(),
             format!("it has no target {target}, or what that was is gone (--target)"),
             "it was asked too often: its limit of queries per second".into(),
             "a firewall drops UDP on the way, or the host is down".into(),
@@ -589,6 +600,7 @@ mod tests {
         Query {
             address: String::new(),
             key_file: PathBuf::new(),
+            host: None,
             target: 0,
             cpus,
             ports,

@@ -8,10 +8,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use evenkeel_kernel::keys;
 use evenkeel_kernel::network::Network;
 use evenkeel_kernel::priority::{self, OwnCgroup};
 use evenkeel_kernel::proc::files::Files;
@@ -20,6 +19,7 @@ use evenkeel_kernel::rdma::{self, Limits, Memory};
 use evenkeel_kernel::record::{MAX_CPUS, PORTS, Whole};
 use evenkeel_kernel::respond::{self, Batch, Responder, Verdict};
 use evenkeel_kernel::shared::Writer;
+use evenkeel_kernel::{host, keys};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
@@ -36,6 +36,8 @@ use crate::{Failure, cli};
 const BATCH: usize = 64;
 /// How often it is said what came in beside good queries.
 const SAY: Duration = Duration::from_secs(60);
+/// How often the addresses of this machine are looked up, by which it goes without a name.
+const ADDRESSES: Duration = Duration::from_secs(10);
 
 /// Where records come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -81,6 +83,11 @@ pub struct Serve {
     /// Whom to answer: an address or a network like 10.0.0.0/8; may be repeated
     #[arg(long = "allow", value_name = "CIDR")]
     pub allow: Vec<Network>,
+    /// A name that balancers call this machine, or an address of it, instead of the addresses
+    /// that it has: behind address translation, for one. It is `host` in the balancer's
+    /// [group.NAME.monitor]; may be repeated. Queries for other hosts are not answered
+    #[arg(long = "host", value_name = "NAME", requires = "respond")]
+    pub hosts: Vec<String>,
     /// Most queries per second that an address gets answered; 0 is any number
     #[arg(long, default_value_t = 2000)]
     pub rate: u32,
@@ -254,6 +261,7 @@ pub fn serve(args: &Serve) -> Result<(), Failure> {
         let settings = respond::Settings {
             keys,
             allow: args.allow.clone(),
+            hosts: host::own(&args.hosts).map_err(|error| failed(&error))?,
             rate: args.rate,
         };
         server = Some((socket, Responder::new(settings)));
@@ -313,6 +321,7 @@ fn run(
         let socket = socket.transpose().map_err(cannot)?;
         let mut batch = Batch::new(BATCH);
         let mut said = Said::default();
+        let mut looked = Instant::now();
         // Nobody has to read it.
         let _ = io::stdout().lock().write_all(listening.as_bytes());
         let _ = io::stdout().lock().flush();
@@ -341,8 +350,15 @@ fn run(
                             pages.iter_mut().for_each(|page| page.write(record));
                         }
                     }
-                    if let Some(responder) = &responder {
+                    if let Some(responder) = &mut responder {
                         said.say(responder);
+                        if args.hosts.is_empty() && looked.elapsed() >= ADDRESSES {
+                            looked = Instant::now();
+                            match host::own(&[]) {
+                                Ok(hosts) => responder.set_hosts(hosts),
+                                Err(error) => warn!(%error, "it goes by the addresses of before"),
+                            }
+                        }
                     }
                 }
                 ready = asked => {

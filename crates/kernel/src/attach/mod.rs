@@ -19,6 +19,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, OpenObject};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::bpf::{self, BpfError};
+use crate::host::{Host, MAX_HOSTS};
 use crate::query::Key;
 use crate::record::PORTS;
 
@@ -28,15 +29,22 @@ pub use crate::network::{BadNetwork, Network};
 pub const TARGETS: u16 = 64;
 /// The form of the maps. Another one is not taken over.
 const LAYOUT: u32 = 1;
+/// The maps that forget what was not used for long, and how many entries each must hold.
+const RECENT: [(&str, u32); 2] = [("evk_readers", 16_384), ("evk_sources", 4096)];
+/// Entries of such a map that a CPU takes at once and keeps for itself until it needs them
+/// (`LOCAL_FREE_TARGET` in kernel/bpf/bpf_lru_list.c; fewer since Linux 6.16). While it has
+/// them, others find the map full and forget what is in use.
+const KEPT_PER_CPU: u32 = 128;
 /// What holds the link of an XDP program.
 const LINK: &str = "link";
 /// The maps that outlive the loader by files of their own.
-const PINNED: [&str; 11] = [
+const PINNED: [&str; 12] = [
     "evk_config",
     "evk_facts",
     "evk_bases",
     "evk_targets",
     "evk_keys",
+    "evk_hosts",
     "evk_allow4",
     "evk_allow6",
     "evk_readers",
@@ -47,7 +55,7 @@ const PINNED: [&str; 11] = [
 
 /// What has been counted, in the order of `enum evk_counter`: a name for scripts, and what it
 /// means.
-pub const COUNTERS: [(&str, &str); 12] = [
+pub const COUNTERS: [(&str, &str); 13] = [
     ("answered", "queries that were answered"),
     (
         "source_not_allowed",
@@ -57,7 +65,11 @@ pub const COUNTERS: [(&str, &str); 12] = [
         "no_query",
         "passed on: datagrams to the port that are no queries",
     ),
-    ("wrong_version", "dropped: another version of the protocol"),
+    (
+        "wrong_version",
+        "dropped: another version of the protocol; update the balancer, or Evenkeel here, and \
+         attach again",
+    ),
     (
         "wrong_length",
         "dropped: too short, too long, or of another length than they say",
@@ -75,6 +87,10 @@ pub const COUNTERS: [(&str, &str); 12] = [
     ("rate", "dropped: more than a source may send"),
     ("unknown_target", "dropped: for a target that is not there"),
     ("gone", "dropped: for a cgroup that is no more"),
+    (
+        "other_host",
+        "dropped: meant for another host; see --host of attach, and host in the monitor",
+    ),
 ];
 
 /// How the responder gets at packets.
@@ -119,6 +135,8 @@ pub struct Options {
     pub keys: Vec<Key>,
     /// Whom it answers.
     pub allow: Vec<Network>,
+    /// By which names it goes: see [`crate::host::own`].
+    pub hosts: Vec<Host>,
     /// TCP ports whose backlogs it tells.
     pub ports: Vec<u16>,
     /// Cgroups that can be asked for, with their numbers.
@@ -146,6 +164,8 @@ pub struct Status {
     pub keys: Vec<u16>,
     /// Whom it answers.
     pub allow: Vec<Network>,
+    /// How many names it goes by.
+    pub hosts: usize,
     /// Targets beside the machine: their numbers, and those of their cgroups (of the folder in
     /// the file system: its inode).
     pub cgroups: Vec<(u16, u64)>,
@@ -325,6 +345,11 @@ fn check(options: &Options) -> Result<(), BpfError> {
     if options.allow.is_empty() || options.allow.len() > 1024 {
         return wrong("there must be 1 to 1024 sources that are allowed".into());
     }
+    if options.hosts.is_empty() || options.hosts.len() > MAX_HOSTS {
+        return wrong(format!(
+            "there must be 1 to {MAX_HOSTS} names of this machine"
+        ));
+    }
     if options.ports.len() > PORTS {
         return wrong(format!(
             "there may be {PORTS} ports whose backlogs are told"
@@ -361,14 +386,25 @@ fn lock(folder: &Path) -> Result<File, BpfError> {
 
 fn open(folder: &Path) -> Result<OpenObject, BpfError> {
     let mut object = bpf::open(crate::bpf_object!("respond.bpf.o"))?;
+    let cpus = libbpf_rs::num_possible_cpus().map_err(bpf::failure("count CPUs"))?;
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
+        if let Some((_, held)) = RECENT.iter().find(|(known, _)| *known == name) {
+            map.set_max_entries(entries(*held, cpus))
+                .map_err(bpf::failure("size a BPF map"))?;
+        }
         if PINNED.contains(&name.as_str()) {
             map.set_pin_path(folder.join(name))
                 .map_err(bpf::failure("hold a BPF map"))?;
         }
     }
     Ok(object)
+}
+
+/// How large a map that forgets must be to hold that many entries whatever its CPUs keep.
+fn entries(held: u32, cpus: usize) -> u32 {
+    let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
+    held.saturating_add(cpus.saturating_mul(KEPT_PER_CPU))
 }
 
 fn load(options: &Options, interface: u32, folder: &Path) -> Result<Mode, BpfError> {
@@ -411,6 +447,7 @@ fn load(options: &Options, interface: u32, folder: &Path) -> Result<Mode, BpfErr
         updates: before.as_ref().map_or(0, |before| before.updates),
     };
     secrets(object, &options.keys)?;
+    hosts(object, &options.hosts)?;
     sources(object, &options.allow)?;
     targets(object, &options.cgroups)?;
     write(object, &config)?;
@@ -472,6 +509,19 @@ fn secrets(object: &Object, keys: &[Key]) -> Result<(), BpfError> {
         })
         .collect();
     replace(object, "evk_keys", &entries)
+}
+
+fn hosts(object: &Object, hosts: &[Host]) -> Result<(), BpfError> {
+    let entries: Vec<_> = hosts
+        .iter()
+        .map(|host| {
+            (
+                host.id().to_ne_bytes().to_vec(),
+                1u32.to_ne_bytes().to_vec(),
+            )
+        })
+        .collect();
+    replace(object, "evk_hosts", &entries)
 }
 
 fn sources(object: &Object, allow: &[Network]) -> Result<(), BpfError> {
@@ -625,6 +675,7 @@ pub fn status(interface: &str, folder: Option<&Path>) -> Result<Option<Status>, 
         ports: config.ports,
         keys,
         allow,
+        hosts: pinned(&folder, "evk_hosts")?.keys().count(),
         cgroups: cgroups_of(&pinned(&folder, "evk_targets")?)?,
         counters: counted,
     }))

@@ -46,6 +46,33 @@ proptest! {
     }
 }
 
+/// CPUs that keep entries for themselves leave as many as the map must hold: with 4,096 in all,
+/// 32 CPUs would leave none.
+#[test]
+fn s22_every_cpu_may_keep_entries_for_itself() {
+    for (_, held) in RECENT {
+        for cpus in [1, 2, 32, 128, 512] {
+            let all = entries(held, cpus);
+            assert!(all - cpus as u32 * 128 >= held);
+            assert!(all <= held + (1 << 16), "and memory has a bound");
+        }
+        assert_eq!(entries(held, usize::MAX), u32::MAX);
+    }
+    let object = match open(Path::new("/sys/fs/bpf/nowhere")) {
+        Ok(object) => object,
+        Err(error @ BpfError::NoBtf(_)) => {
+            println!("SKIPPED: s22_every_cpu_may_keep_entries_for_itself: {error}");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let cpus = libbpf_rs::num_possible_cpus().unwrap();
+    for (name, held) in RECENT {
+        let map = object.maps().find(|map| map.name() == name).unwrap();
+        assert_eq!(map.max_entries(), entries(held, cpus), "{name}");
+    }
+}
+
 #[test]
 fn a_configuration_of_another_version_is_none() {
     assert_eq!(Config::read(&[7; CONFIG]), None);

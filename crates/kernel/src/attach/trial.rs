@@ -14,7 +14,11 @@ const ETHERNET: usize = 14;
 const XDP_TX: u32 = 3;
 
 pub(super) fn run(object: &Object, options: &Options) -> Result<(), BpfError> {
-    let (Some(key), Some(source)) = (options.keys.first(), options.allow.first()) else {
+    let (Some(key), Some(source), Some(host)) = (
+        options.keys.first(),
+        options.allow.first(),
+        options.hosts.first(),
+    ) else {
         return Ok(());
     };
     let mut random = [0; 8];
@@ -26,6 +30,7 @@ pub(super) fn run(object: &Object, options: &Options) -> Result<(), BpfError> {
         first_cpu: 0,
         reader: u64::from_ne_bytes(random),
         number: 1,
+        host: *host,
     };
     let mut datagram = Vec::new();
     query.write(key, &mut datagram);

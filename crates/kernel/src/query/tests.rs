@@ -16,6 +16,7 @@ fn query(length: usize) -> Query {
         first_cpu: 0,
         reader: 0x1122_3344_5566_7788,
         number: 99,
+        host: Host::named("web-1"),
     }
 }
 
@@ -29,7 +30,7 @@ fn answer(length: usize) -> Vec<u8> {
     datagram
 }
 
-const LENGTHS: [usize; 7] = [400, 592, 768, 944, 1120, 1296, 1472];
+const LENGTHS: [usize; 6] = [408, 600, 776, 952, 1128, 1304];
 
 #[test]
 fn lengths_are_those_of_whole_parts() {
@@ -87,7 +88,7 @@ proptest! {
     /// Whatever byte of whatever datagram is changed, nobody takes it for an answer, and
     /// in a query the padding alone may differ.
     #[test]
-    fn no_change_passes(which in 0..7usize, at in 0..1472usize, change in 1..=255u8) {
+    fn no_change_passes(which in 0..LENGTHS.len(), at in 0..LONGEST, change in 1..=255u8) {
         let length = LENGTHS[which];
         let at = at % length;
         let mut datagram = answer(length);

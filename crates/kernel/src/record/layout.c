@@ -73,13 +73,14 @@ int main(void)
 
 	memset(&envelope, 0, sizeof(envelope));
 	envelope.magic = EVK_QUERY_MAGIC;
-	envelope.version = EVK_VERSION;
+	envelope.version = EVK_QUERY_VERSION;
 	envelope.kind = EVK_REPLY;
 	envelope.length = sizeof(envelope) + sizeof(out);
 	envelope.target = next++;
 	envelope.first_cpu = next++;
 	envelope.reader = next++;
 	envelope.number = next++;
+	envelope.host = next++;
 	fwrite(&envelope, sizeof(envelope), 1, stdout);
 	return 0;
 }

@@ -282,4 +282,8 @@ fn the_layout_in_c_is_this_one() {
     let (_target, _first_cpu) = (number(), number());
     let datagram = [envelope, bytes].concat();
     assert_eq!(Answer::claims(&datagram), Some((number(), number())));
+    assert_eq!(
+        envelope[ENVELOPE - 16..ENVELOPE - 8],
+        number().to_le_bytes()
+    );
 }

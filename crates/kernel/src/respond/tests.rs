@@ -29,6 +29,7 @@ fn responder(rate: u32) -> Responder {
         keys: vec![key(1), key(2)],
         allow: vec!["10.0.0.0/8".parse().unwrap(), "::1".parse().unwrap()],
         rate,
+        hosts: vec![Host::named("web-1"), Host::named("10.0.0.1")],
     })
 }
 
@@ -39,6 +40,7 @@ fn query(number: u64) -> Query {
         first_cpu: 0,
         reader: 5,
         number,
+        host: Host::named("web-1"),
     }
 }
 
@@ -105,7 +107,7 @@ fn everything_else_is_counted_and_left_as_it_is() {
     let cases = [
         (Vec::new(), Verdict::Foreign),
         (b"GET / HTTP/1.1".to_vec(), Verdict::Foreign),
-        (good[..39].to_vec(), Verdict::Length),
+        (good[..47].to_vec(), Verdict::Length),
         (good[..good.len() - 1].to_vec(), Verdict::Length),
         (change(4, 9), Verdict::Version),
         (change(5, 2), Verdict::Field),
@@ -113,7 +115,8 @@ fn everything_else_is_counted_and_left_as_it_is() {
         (change(8, 3), Verdict::Key),
         (change(8, 2), Verdict::Code),
         (change(16, 77), Verdict::Code),
-        (change(39, good[39] ^ 1), Verdict::Code),
+        (change(32, good[32] ^ 1), Verdict::Code),
+        (change(47, good[47] ^ 1), Verdict::Code),
         (gone, Verdict::Gone),
     ];
     for (mut bytes, expected) in cases {
@@ -138,7 +141,35 @@ fn everything_else_is_counted_and_left_as_it_is() {
     );
     assert_eq!(ask(&mut responder, &mut unknown), Verdict::Target);
     let all: u64 = responder.counters().iter().map(|(_, count)| count).sum();
-    assert_eq!(all, 17);
+    assert_eq!(all, 18);
+}
+
+/// Two back-ends have one key. What is asked of one is not answered by the other, whoever on
+/// the path sends it there, and an answer cannot be rewritten into one of the other.
+#[test]
+fn s21_who_is_not_meant_does_not_answer() {
+    let mut responder = responder(0);
+    let mut ask = |host: Host, number: u64| {
+        let query = Query {
+            host,
+            ..query(number)
+        };
+        let mut bytes = datagram(&query, &key(1));
+        (ask(&mut responder, &mut bytes), bytes)
+    };
+    assert_eq!(ask(Host::named("web-2"), 9).0, Verdict::OtherHost);
+    assert_eq!(ask(Host::named("10.0.0.2"), 9).0, Verdict::OtherHost);
+    // What was not meant for it is no number of its reader.
+    let (verdict, answer) = ask(Host::named("web-1"), 1);
+    assert_eq!(verdict, Verdict::Answered);
+    assert_eq!(ask(Host::named("10.0.0.1"), 2).0, Verdict::Answered);
+    assert_eq!(ask(Host::ANY, 3).0, Verdict::Answered);
+    let mut forged = answer;
+    forged[32..40].copy_from_slice(&Host::named("web-2").id().to_le_bytes());
+    assert_eq!(
+        Answer::parse(&forged, &key(1)),
+        Err(crate::query::BadDatagram::Mac)
+    );
 }
 
 #[test]
@@ -213,7 +244,7 @@ proptest! {
     fn no_datagram_does_harm(mut bytes in proptest::collection::vec(any::<u8>(), 0..1600), length in prop::option::of(0usize..1600)) {
         if let Some(length) = length {
             bytes.resize(length, 0);
-            for (byte, good) in bytes.iter_mut().zip(*b"EVKQ\x01\x01") {
+            for (byte, good) in bytes.iter_mut().zip(*b"EVKQ\x02\x01") {
                 *byte = good;
             }
             if length >= 8 {

@@ -181,7 +181,7 @@ fn others_may_report_what_the_monitor_does_not_know() {
 }
 
 #[test]
-fn nothing_counts_that_was_not_asked_for() {
+fn s21_nothing_counts_that_was_not_asked_for() {
     let mut poller = poller();
     let wanted = wanted(1, 50 * MS);
     let location = Arc::clone(&wanted.location);
@@ -219,7 +219,8 @@ fn nothing_counts_that_was_not_asked_for() {
         Verdict::Mac,
         "another key"
     );
-    assert_eq!(receive(&changed(39), address(1)), Verdict::Mac);
+    assert_eq!(receive(&changed(32), address(1)), Verdict::Mac, "a host");
+    assert_eq!(receive(&changed(47), address(1)), Verdict::Mac);
     assert_eq!(receive(&changed(300), address(1)), Verdict::Mac);
     assert_eq!(receive(&good, address(2)), Verdict::Foreign);
     let other_port = SocketAddr::new(address(1).ip(), 9971);
@@ -243,6 +244,16 @@ fn nothing_counts_that_was_not_asked_for() {
         receive(&signed(|base| base.cpus = 0, 0), address(1)),
         Verdict::Record
     );
+    // What B answers to what it was asked, in the place of A's answer: both have the key.
+    let host = evenkeel_kernel::host::Host::at(address(2).ip());
+    let of_other = {
+        let query = Query::parse(&question, &[key(1)]).unwrap().0;
+        assert_eq!(query.host, evenkeel_kernel::host::Host::at(address(1).ip()));
+        let mut out = good.clone();
+        Query { host, ..query }.answer(&key(1), &mut out);
+        out
+    };
+    assert_eq!(receive(&of_other, address(1)), Verdict::Record, "s21");
     assert_eq!(
         receive(&signed(|base| base.target = 1, 0), address(1)),
         Verdict::Record
@@ -253,9 +264,9 @@ fn nothing_counts_that_was_not_asked_for() {
     assert_eq!(receive(&good, address(1)), Verdict::Taken);
     assert_eq!(receive(&good, address(1)), Verdict::Unasked);
     let view = view(&poller);
-    assert_eq!((view.taken, view.refused), (1, 7));
+    assert_eq!((view.taken, view.refused), (1, 9));
     assert_eq!(view.trouble, None);
-    assert_eq!(poller.counts().map(|(_, count)| count).sum::<u64>(), 19);
+    assert_eq!(poller.counts().map(|(_, count)| count).sum::<u64>(), 21);
 }
 
 #[test]

@@ -1,0 +1,163 @@
+//! By which names a back-end goes: what a query says of who is to answer it.
+//!
+//! Balancers and back-ends often share one key. The code of a query and of its answer covers
+//! the [`Host`] that the balancer means, and a responder answers only to its own names. So
+//! somebody on the path cannot pass off the answer of one back-end for that of another.
+//!
+//! By default a balancer means the address that it asks, and a responder goes by the addresses
+//! of its machine. Behind address translation, or a virtual address, both are told a name.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::hash::Hasher;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ptr;
+
+use siphasher::sip::SipHasher24;
+
+/// Most names of a responder.
+pub const MAX_HOSTS: usize = 1024;
+
+/// A name of a back-end, or an address of it, as a number that stands for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Host(u64);
+
+impl Host {
+    /// Whoever has the key: nothing but the key says then who answers.
+    pub const ANY: Host = Host(0);
+
+    /// A back-end by its name. An address in text is [that address](Host::at).
+    pub fn named(name: &str) -> Self {
+        match name.parse() {
+            Ok(address) => Host::at(address),
+            Err(_) => Host::digest(name),
+        }
+    }
+
+    /// A back-end by an address at which it is reached. All loopback addresses are one:
+    /// nobody is on the path to them.
+    pub fn at(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            address if address.is_loopback() => Host::digest("localhost"),
+            address => Host::digest(&address.to_string()),
+        }
+    }
+
+    fn digest(text: &str) -> Self {
+        let mut hasher = SipHasher24::new();
+        hasher.write(b"evenkeel host ");
+        hasher.write(text.as_bytes());
+        Host(hasher.finish().max(1))
+    }
+
+    /// The number, in datagrams and maps: the SipHash-2-4 by a key of zeros of the name, or of
+    /// the address as text, behind `evenkeel host `.
+    pub const fn id(self) -> u64 {
+        self.0
+    }
+
+    /// Of a datagram.
+    pub const fn from_id(id: u64) -> Self {
+        Host(id)
+    }
+}
+
+/// Why it is not known by which names this machine goes.
+#[derive(Debug, thiserror::Error)]
+pub enum OwnError {
+    /// The system does not tell its addresses.
+    #[error("cannot find out the addresses of this machine: {0}; name it with --host")]
+    Io(#[from] io::Error),
+    /// There are more than a responder has room for.
+    #[error(
+        "this machine has more than {MAX_HOSTS} addresses: say with --host by which it is asked"
+    )]
+    TooMany,
+}
+
+/// The names by which a responder goes: those that are given, or else the addresses of this
+/// machine, in the network namespace that it is in.
+///
+/// # Errors
+///
+/// None is given, and the addresses are not to be had.
+pub fn own(names: &[String]) -> Result<Vec<Host>, OwnError> {
+    let hosts: BTreeSet<Host> = match names {
+        [] => addresses()?.into_iter().map(Host::at).collect(),
+        names => names.iter().map(|name| Host::named(name)).collect(),
+    };
+    match hosts.len() {
+        0..=MAX_HOSTS => Ok(hosts.into_iter().collect()),
+        _ => Err(OwnError::TooMany),
+    }
+}
+
+/// All addresses of this machine, and the loopback address in any case.
+fn addresses() -> io::Result<Vec<IpAddr>> {
+    let mut first: *mut libc::ifaddrs = ptr::null_mut();
+    // SAFETY: it writes where a list begins that is freed below.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut found = vec![Ipv4Addr::LOCALHOST.into()];
+    let mut next = first;
+    while !next.is_null() {
+        // SAFETY: an entry of the list, which is there until it is freed.
+        let entry = unsafe { &*next };
+        if !entry.ifa_addr.is_null() {
+            // SAFETY: the address is of the family that it says.
+            unsafe {
+                match i32::from((*entry.ifa_addr).sa_family) {
+                    libc::AF_INET => {
+                        let address = entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned();
+                        found.push(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)).into());
+                    }
+                    libc::AF_INET6 => {
+                        let address = entry.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned();
+                        found.push(Ipv6Addr::from(address.sin6_addr.s6_addr).into());
+                    }
+                    _ => {}
+                }
+            }
+        }
+        next = entry.ifa_next;
+    }
+    // SAFETY: it came from getifaddrs, and nothing points into it any more.
+    unsafe { libc::freeifaddrs(first) };
+    Ok(found)
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_the_same_host_however_it_is_written() {
+        let at = |text: &str| Host::at(text.parse().unwrap());
+        assert_eq!(Host::named("10.0.0.1"), at("::ffff:10.0.0.1"));
+        assert_eq!(Host::named("2001:DB8:0::1"), at("2001:db8::1"));
+        assert_eq!(Host::named("127.0.0.9"), Host::named("::1"));
+        assert_eq!(Host::named("localhost"), at("127.0.0.1"));
+        assert_ne!(Host::named("web-1"), Host::named("web-2"));
+        assert_ne!(Host::named(""), Host::ANY);
+    }
+
+    #[test]
+    fn names_take_the_place_of_addresses() {
+        let own = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            super::own(&names)
+        };
+        assert!(own(&[]).unwrap().contains(&Host::named("127.0.0.1")));
+        assert_eq!(own(&["web-1", "web-1"]).unwrap(), [Host::named("web-1")]);
+        let many: Vec<String> = (0..=MAX_HOSTS).map(|at| format!("web-{at}")).collect();
+        assert!(matches!(super::own(&many), Err(OwnError::TooMany)));
+    }
+}
