@@ -130,6 +130,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
             ("no_member", |totals| totals.refused_no_member),
             ("queue_full", |totals| totals.refused_queue_full),
             ("queue_timeout", |totals| totals.refused_queue_timeout),
+            ("exhausted", |totals| totals.refused_exhausted),
         ],
     },
     RuleFamily {

@@ -9,6 +9,7 @@
 pub mod access;
 mod budget;
 mod buffer;
+mod files;
 mod http;
 pub mod http1;
 mod listen;

@@ -5,12 +5,14 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use evenkeel_limits::{Shortage, warn_throttled};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::files::ClientFile;
 use crate::service::Service;
 use crate::watch::{ServiceId, Stop};
 use crate::worker::Worker;
@@ -143,11 +145,19 @@ impl Listening {
         loop {
             match std::future::poll_fn(|cx| self.poll_next(cx, &socket)).await {
                 Next::Client(client, peer) => {
-                    self.room().await;
-                    self.spawn(&worker, client, peer);
+                    let file = self.room(&worker).await;
+                    self.spawn(&worker, client, peer, file);
                 }
                 Next::Failed(error) => {
-                    tracing::warn!(%error, "cannot accept a client; trying again shortly");
+                    match Shortage::of(&error) {
+                        Some(shortage) => {
+                            shortage.met("accept a client");
+                            worker.close_idle();
+                        }
+                        None => {
+                            warn_throttled!(%error, "cannot accept a client; trying again shortly")
+                        }
+                    }
                     let watch = worker.watchers.watch(ServiceId::WORKER);
                     let _: Stop = watch.sleep(PAUSE).await;
                 }
@@ -170,7 +180,8 @@ impl Listening {
                 .set_nonblocking(true)
                 .and_then(|()| TcpStream::from_std(client));
             if let Ok(client) = client {
-                self.spawn(&worker, client, peer);
+                let file = worker.client_file().ok();
+                self.spawn(&worker, client, peer, file);
             }
         }
     }
@@ -194,15 +205,29 @@ impl Listening {
         }
     }
 
-    /// Waits until the rule may have another client (or until it does not matter).
-    async fn room(&self) {
+    /// Waits until the rule and the process may have another client. None if that does not
+    /// matter any more, since the listener has stopped, and there is no room.
+    async fn room(&self, worker: &Rc<Worker>) -> Option<ClientFile> {
+        let mut taken = None;
         loop {
             let service = Rc::clone(&self.service.borrow());
             let notified = service.shared.room.notified();
             tokio::pin!(notified);
             notified.as_mut().enable();
+            let mut closed = None;
             if service.has_room() || self.stopped.get() {
-                return;
+                // Asked for again after it was said what is waited for.
+                closed = taken.map(|taken| Box::pin(worker.files.closed(taken)));
+                match worker.client_file() {
+                    Ok(file) => return Some(file),
+                    Err(_) if self.stopped.get() => return None,
+                    Err(now) if taken != Some(now) => {
+                        taken = Some(now);
+                        tell_of_room(worker);
+                        continue;
+                    }
+                    Err(_) => {}
+                }
             }
             std::future::poll_fn(|cx| {
                 self.remember(cx);
@@ -210,8 +235,10 @@ impl Listening {
                 if self.stopped.get() || other_service {
                     return Poll::Ready(());
                 }
-                ready!(notified.as_mut().poll(cx));
-                Poll::Ready(())
+                match &mut closed {
+                    Some(closed) => closed.as_mut().poll(cx),
+                    None => notified.as_mut().poll(cx),
+                }
             })
             .await;
         }
@@ -227,13 +254,23 @@ impl Listening {
         }
     }
 
-    fn spawn(&self, worker: &Rc<Worker>, client: TcpStream, peer: SocketAddr) {
+    fn spawn(
+        &self,
+        worker: &Rc<Worker>,
+        client: TcpStream,
+        peer: SocketAddr,
+        file: Option<ClientFile>,
+    ) {
         let service = self.service.borrow();
+        let Some(file) = file else {
+            service.metrics.refused_exhausted.add(1);
+            return tcp::reset(&client);
+        };
         if service.is_terminated() && !worker.closing.get() {
             service.metrics.terminated.add(1);
             return tcp::reset(&client);
         }
-        let session = Session::open(worker, &service, peer, self.local);
+        let session = Session::open(worker, &service, peer, self.local, file);
         match session.service.rule().rule.protocol {
             evenkeel_manager::config::Protocol::Tcp => {
                 tokio::task::spawn_local(tcp::serve(session, client));
@@ -254,6 +291,7 @@ pub(crate) struct Session {
     /// The address of the listener.
     pub(crate) local: SocketAddr,
     pub(crate) watch: crate::watch::Watch,
+    _file: ClientFile,
 }
 
 impl Session {
@@ -262,6 +300,7 @@ impl Session {
         service: &Rc<Service>,
         peer: SocketAddr,
         local: SocketAddr,
+        file: ClientFile,
     ) -> Self {
         service.metrics.connections.add(1);
         service.shared.enter();
@@ -272,6 +311,7 @@ impl Session {
             peer,
             local,
             watch: worker.watchers.watch(service.id),
+            _file: file,
         }
     }
 }
@@ -282,6 +322,16 @@ impl Drop for Session {
         self.service.leave();
         self.worker.open.set(self.worker.open.get() - 1);
     }
+}
+
+fn tell_of_room(worker: &Worker) {
+    let (most, open) = worker.files.clients();
+    warn_throttled!(
+        most,
+        open,
+        "the open files of this process allow no more clients at the moment: further ones wait; \
+         raise the limit on open files (ulimit -Hn, or LimitNOFILE= of the service)"
+    );
 }
 
 /// Errors that accept(2) passes on from a connection that failed before it was

@@ -104,6 +104,9 @@ counters! {
     refused_queue_full,
     /// Requests or connections refused because they waited too long in that queue.
     refused_queue_timeout,
+    /// Requests or connections refused because this process, or machine, had no file, port
+    /// or memory left for them.
+    refused_exhausted,
     /// Responses cut in the middle, or requests failed, by a member.
     member_failures,
     /// Requests or connections that the client gave up.

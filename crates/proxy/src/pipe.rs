@@ -4,11 +4,14 @@
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+
+use crate::files::{Files, PipeFiles};
 
 /// Capacity asked for. More per system call, but still within a cache of usual size.
 const PIPE_BYTES: usize = 512 * 1024;
@@ -22,10 +25,11 @@ pub(crate) struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
     held: usize,
+    _files: PipeFiles,
 }
 
 impl Pipe {
-    fn new() -> io::Result<Self> {
+    fn new(files: PipeFiles) -> io::Result<Self> {
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
         // Refused above the user's quota of pipe pages: the default size works, too.
         let _ = rustix::pipe::fcntl_setpipe_size(&write, PIPE_BYTES);
@@ -33,6 +37,7 @@ impl Pipe {
             read,
             write,
             held: 0,
+            _files: files,
         })
     }
 
@@ -102,16 +107,29 @@ fn splice(call: impl Fn(SpliceFlags) -> rustix::io::Result<usize>) -> io::Result
 }
 
 /// A worker's spare pipes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct PipePool {
     spare: RefCell<Vec<Pipe>>,
+    files: Arc<Files>,
 }
 
 impl PipePool {
-    /// An empty pipe; `None` if the process may not have more files.
+    pub(crate) fn new(files: Arc<Files>) -> Self {
+        PipePool {
+            spare: RefCell::default(),
+            files,
+        }
+    }
+
+    /// An empty pipe; `None` if there may not be more.
     pub(crate) fn take(&self) -> Option<Pipe> {
         let spare = self.spare.borrow_mut().pop();
-        spare.or_else(|| Pipe::new().ok())
+        spare.or_else(|| Pipe::new(self.files.pipe()?).ok())
+    }
+
+    /// Closes the pipes that nobody needs; answers whether there was one.
+    pub(crate) fn clear(&self) -> bool {
+        !std::mem::take(&mut *self.spare.borrow_mut()).is_empty()
     }
 
     /// Takes a pipe back; one that still holds bytes is closed.

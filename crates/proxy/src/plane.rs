@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use evenkeel_core::time::Clock;
+use evenkeel_limits::files::{self, Shares, Users};
 use evenkeel_manager::snapshot::{Commit, DataPlane, RuleSnapshot, Snapshot};
 
 use crate::access::AccessLog;
+use crate::files::Files;
 use crate::listen::{self, ListenKey};
 use crate::metrics::{Metrics, RuleMetrics};
 use crate::service::RuleShared;
@@ -27,6 +29,7 @@ struct Inner {
     clock: Clock,
     workers: usize,
     metrics: Metrics,
+    files: Arc<Files>,
     state: Mutex<PlaneState>,
 }
 
@@ -38,6 +41,8 @@ struct PlaneState {
     /// Whether there was a configuration yet.
     started: bool,
     shared: HashMap<Box<str>, Arc<RuleShared>>,
+    /// How open files are shared out, once there is a configuration.
+    shares: Option<Shares>,
 }
 
 /// The workers could not be started.
@@ -55,11 +60,12 @@ impl Proxy {
     /// The soft limit on open files is raised to the hard one: every client takes a
     /// file or two.
     pub fn start(clock: Clock, workers: usize) -> Result<Self, StartError> {
-        raise_file_limit();
+        files::raise();
         let workers = workers.max(1);
+        let files = Files::new(Shares::of_process());
         let handles = (0..workers)
             .map(|index| {
-                worker::start(clock, index).map_err(|source| StartError {
+                worker::start(clock, index, Arc::clone(&files)).map_err(|source| StartError {
                     worker: index,
                     source,
                 })
@@ -70,11 +76,13 @@ impl Proxy {
                 clock,
                 workers,
                 metrics: Metrics::default(),
+                files,
                 state: Mutex::new(PlaneState {
                     workers: handles,
                     listeners: HashMap::new(),
                     started: false,
                     shared: HashMap::new(),
+                    shares: None,
                 }),
             }),
         })
@@ -83,6 +91,17 @@ impl Proxy {
     /// The counters of all rules.
     pub fn metrics(&self) -> &Metrics {
         &self.inner.metrics
+    }
+
+    /// Most clients that rules may have at a time, over all rules and workers: what the
+    /// limit on open files allows. And how many there are.
+    pub fn clients(&self) -> (usize, usize) {
+        self.inner.files.clients()
+    }
+
+    /// How open files are shared out; `None` before the first configuration.
+    pub fn shares(&self) -> Option<Shares> {
+        self.state().shares
     }
 
     /// Where access records go from now on; `None` is nowhere.
@@ -172,6 +191,26 @@ impl Inner {
             }
             shared.insert(rule.name.as_str().into(), common);
         }
+        let shares = Shares::new(
+            files::most(),
+            Users {
+                workers: self.workers,
+                listeners: listeners.len(),
+                negotiator: next.negotiator.is_some(),
+                corba: next.corba.is_some(),
+            },
+        );
+        if state.shares != Some(shares) {
+            tracing::info!(
+                files = shares.all,
+                clients = shares.clients(),
+                reserve = shares.reserve(),
+                "as many clients at a time as the limit on open files allows; the reserve is \
+                 for health checks, load reports, the admin API and reloads"
+            );
+            self.files.share(shares);
+            state.shares = Some(shares);
+        }
         state.listeners = listeners;
         state.started = true;
         state.shared = shared;
@@ -244,15 +283,4 @@ fn keys(snapshot: &RuleSnapshot) -> impl Iterator<Item = ListenKey> + '_ {
     addresses
         .iter()
         .map(|address| ListenKey::new(*address, &rule.name))
-}
-
-fn raise_file_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    if limit.current != limit.maximum {
-        limit.current = limit.maximum;
-        if let Err(error) = setrlimit(Resource::Nofile, limit) {
-            tracing::warn!(%error, "cannot raise the limit on open files");
-        }
-    }
 }

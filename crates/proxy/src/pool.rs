@@ -3,10 +3,43 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::{Deref, DerefMut};
 
 use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 use tokio::net::TcpStream;
+
+use crate::files::ConnectionFile;
+
+/// A connection to a member.
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    stream: TcpStream,
+    _file: ConnectionFile,
+}
+
+impl Upstream {
+    pub(crate) fn new(stream: TcpStream, file: ConnectionFile) -> Self {
+        Upstream {
+            stream,
+            _file: file,
+        }
+    }
+}
+
+impl Deref for Upstream {
+    type Target = TcpStream;
+
+    fn deref(&self) -> &TcpStream {
+        &self.stream
+    }
+}
+
+impl DerefMut for Upstream {
+    fn deref_mut(&mut self) -> &mut TcpStream {
+        &mut self.stream
+    }
+}
 
 /// The idle connections of a worker.
 #[derive(Debug, Default)]
@@ -16,13 +49,13 @@ pub(crate) struct UpstreamPool {
 
 #[derive(Debug)]
 struct Idle {
-    stream: TcpStream,
+    stream: Upstream,
     expires: Instant,
 }
 
 impl UpstreamPool {
     /// The connection to `member` that was used last and is still alive.
-    pub(crate) fn take(&self, member: MemberId) -> Option<TcpStream> {
+    pub(crate) fn take(&self, member: MemberId) -> Option<Upstream> {
         let mut idle = self.idle.borrow_mut();
         let connections = idle.get_mut(&member)?;
         // The last one is the one least likely to be closed by the member just now.
@@ -36,12 +69,31 @@ impl UpstreamPool {
 
     /// Keeps a connection on which nothing is outstanding. `most` is the limit per
     /// member; above it the connection is closed.
-    pub(crate) fn give(&self, member: MemberId, stream: TcpStream, most: usize, expires: Instant) {
+    pub(crate) fn give(&self, member: MemberId, stream: Upstream, most: usize, expires: Instant) {
         let mut idle = self.idle.borrow_mut();
         let connections = idle.entry(member).or_default();
         if connections.len() < most {
             connections.push(Idle { stream, expires });
         }
+    }
+
+    /// Closes the connection that would be closed first anyway, so that another one can be
+    /// opened; answers whether there was one.
+    pub(crate) fn evict(&self) -> bool {
+        let mut idle = self.idle.borrow_mut();
+        // Those that were given back first are in front.
+        let first = |connections: &Vec<Idle>| connections.first().map(|idle| idle.expires);
+        let oldest = idle
+            .iter()
+            .filter_map(|(member, connections)| Some((first(connections)?, *member)))
+            .min();
+        let Some((_, member)) = oldest else {
+            return false;
+        };
+        if let Some(connections) = idle.get_mut(&member) {
+            connections.remove(0);
+        }
+        true
     }
 
     /// Closes what has been idle for too long or was closed by the member.
@@ -65,18 +117,38 @@ fn is_quiet(stream: &TcpStream) -> bool {
 mod tests {
     use std::io::Write;
 
+    use evenkeel_limits::files::Shares;
+
     use super::*;
+    use crate::files::Files;
 
     fn at(ms: u64) -> Instant {
         Instant::from_nanos(ms * 1_000_000)
     }
 
-    async fn pair() -> (TcpStream, std::net::TcpStream) {
+    async fn pair() -> (Upstream, std::net::TcpStream) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap())
             .await
             .unwrap();
+        let files = Files::new(Shares::of_process());
+        let ours = Upstream::new(ours, files.connection().unwrap());
         (ours, listener.accept().unwrap().0)
+    }
+
+    #[tokio::test]
+    async fn s5_what_is_idle_for_longest_makes_way_first() {
+        let pool = UpstreamPool::default();
+        assert!(!pool.evict());
+        let ((a, _a), (b, _b), (c, _c)) = (pair().await, pair().await, pair().await);
+        let last = c.local_addr().unwrap();
+        pool.give(MemberId(1), b, 8, at(20));
+        pool.give(MemberId(1), c, 8, at(30));
+        pool.give(MemberId(2), a, 8, at(10));
+        assert!(pool.evict() && pool.take(MemberId(2)).is_none());
+        assert!(pool.evict());
+        assert_eq!(pool.take(MemberId(1)).unwrap().local_addr().unwrap(), last);
+        assert!(!pool.evict());
     }
 
     #[tokio::test]

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use evenkeel_core::group::Outcome;
 use evenkeel_core::member::MemberId;
+use evenkeel_limits::Shortage;
 use evenkeel_manager::snapshot::RuleSnapshot;
 use socket2::SockRef;
 use tokio::io::AsyncWrite;
@@ -15,10 +16,12 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::access::{End, Record};
 use crate::buffer::Buffer;
+use crate::files::{ConnectionFile, Taken};
 use crate::listen::Session;
 use crate::pipe::Pipe;
+use crate::pool::Upstream;
 use crate::service::{Bound, Refusal, insert};
-use crate::watch::{Stop, Watch};
+use crate::watch::Stop;
 use crate::worker::Worker;
 
 /// Members that are tried for one client before it is given up.
@@ -86,18 +89,22 @@ async fn connect_member(
     rule: &RuleSnapshot,
     client: &TcpStream,
     retries: &mut u32,
-) -> Result<(Bound, TcpStream), End> {
+) -> Result<(Bound, Upstream), End> {
     let mut tried: Vec<MemberId> = Vec::new();
+    let mut failed = None;
     loop {
         let now = session.worker.now();
         let bound = match session.bind(rule, &mut None, &tried, now, client).await {
             Ok(bound) => bound,
             Err(refusal) => {
-                // What failed before counts for more than that nobody is left.
-                if refusal == Refusal::NoMember && !tried.is_empty() {
-                    return Err(End::Member);
-                }
-                return Err(session.count_refusal(refusal));
+                return Err(match failed {
+                    // What failed before counts for more than that nobody is left.
+                    Some((failure, end)) if refusal == Refusal::NoMember => {
+                        session.count_exhausted(failure);
+                        end
+                    }
+                    _ => session.count_refusal(refusal),
+                });
             }
         };
         match connect(session, bound.address, rule.rule.timeouts.connect).await {
@@ -106,17 +113,20 @@ async fn connect_member(
                 let outcome = failure.outcome();
                 bound.ticket.finish(outcome, session.worker.now());
                 rule.group.vacated();
-                match failure {
-                    ConnectFailure::Cut => return Err(End::Terminated),
-                    ConnectFailure::Exhausted => return Err(End::Refused),
-                    _ if tried.len() + 1 < TRIES => {
-                        insert(&mut tried, bound.member);
-                        *retries += 1;
-                        session.service.metrics.retries.add(1);
-                    }
-                    ConnectFailure::Refused => return Err(End::Member),
-                    ConnectFailure::TimedOut => return Err(End::MemberTimeout),
+                let end = match failure {
+                    ConnectFailure::Cut => End::Terminated,
+                    ConnectFailure::Exhausted(_) => End::Refused,
+                    ConnectFailure::Refused => End::Member,
+                    ConnectFailure::TimedOut => End::MemberTimeout,
+                };
+                if !failure.is_of_one_member() || tried.len() + 1 >= TRIES {
+                    session.count_exhausted(failure);
+                    return Err(end);
                 }
+                failed = Some((failure, end));
+                insert(&mut tried, bound.member);
+                *retries += 1;
+                session.service.metrics.retries.add(1);
             }
         }
     }
@@ -129,8 +139,8 @@ pub(crate) enum ConnectFailure {
     Refused,
     /// It did not answer in time.
     TimedOut,
-    /// This machine has no file or port left: not the member's fault.
-    Exhausted,
+    /// This process, or machine, has run out of something: not the member's fault.
+    Exhausted(Shortage),
     /// The client's connection is to be cut.
     Cut,
 }
@@ -140,7 +150,17 @@ impl ConnectFailure {
     pub(crate) fn outcome(self) -> Outcome {
         match self {
             ConnectFailure::Refused | ConnectFailure::TimedOut => Outcome::Failure,
-            ConnectFailure::Exhausted | ConnectFailure::Cut => Outcome::Cancelled,
+            ConnectFailure::Exhausted(_) | ConnectFailure::Cut => Outcome::Cancelled,
+        }
+    }
+
+    /// Whether it may go better with another member: local ports are used up for each
+    /// address by itself.
+    pub(crate) fn is_of_one_member(self) -> bool {
+        match self {
+            ConnectFailure::Refused | ConnectFailure::TimedOut => true,
+            ConnectFailure::Exhausted(shortage) => shortage == Shortage::Ports,
+            ConnectFailure::Cut => false,
         }
     }
 }
@@ -150,12 +170,15 @@ pub(crate) async fn connect(
     session: &Session,
     address: SocketAddr,
     limit: Duration,
-) -> Result<TcpStream, ConnectFailure> {
+) -> Result<Upstream, ConnectFailure> {
     let metrics = &session.service.metrics;
-    let result = open(&session.watch, address, limit).await;
+    session.watch.arm(limit);
+    let result = open(session, address).await;
+    session.watch.disarm();
     match &result {
         Ok(_) => metrics.member_connects.add(1),
         Err(ConnectFailure::Cut) => {}
+        Err(ConnectFailure::Exhausted(shortage)) => shortage.met("connect to a member"),
         Err(failure) => {
             metrics.member_connect_failures.add(1);
             tracing::debug!(rule = %session.service.name, %address, ?failure, "cannot connect to a member");
@@ -164,37 +187,58 @@ pub(crate) async fn connect(
     result
 }
 
-async fn open(
-    watch: &Watch,
-    address: SocketAddr,
-    limit: Duration,
-) -> Result<TcpStream, ConnectFailure> {
-    let socket = if address.is_ipv4() {
-        TcpSocket::new_v4()
-    } else {
-        TcpSocket::new_v6()
+async fn open(session: &Session, address: SocketAddr) -> Result<Upstream, ConnectFailure> {
+    let worker = &*session.worker;
+    let file = match worker.connection_file() {
+        Some(file) => file,
+        None => another_file(session).await?,
     };
-    let socket = socket
-        .and_then(|socket| socket.set_nodelay(true).map(|()| socket))
-        .map_err(|error| {
-            tracing::warn!(%error, "cannot make a socket for a member");
-            ConnectFailure::Exhausted
-        })?;
-    let connecting = socket.connect(address);
+    let mut socket = socket_for(address);
+    if let Err(error) = &socket
+        && Shortage::of(error).is_some_and(Shortage::is_of_files)
+        && worker.close_idle()
+    {
+        socket = socket_for(address);
+    }
+    let connecting = socket.map_err(failure)?.connect(address);
     tokio::pin!(connecting);
-    watch.arm(limit);
-    let result = watch.until(|cx| connecting.as_mut().poll(cx)).await;
-    watch.disarm();
-    match result {
-        Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(error)) if error.kind() == io::ErrorKind::AddrNotAvailable => {
-            tracing::warn!(%address, "no port is left to connect to a member from");
-            Err(ConnectFailure::Exhausted)
-        }
-        Ok(Err(_)) => Err(ConnectFailure::Refused),
+    let watch = &session.watch;
+    match watch.until(|cx| connecting.as_mut().poll(cx)).await {
+        Ok(Ok(stream)) => Ok(Upstream::new(stream, file)),
+        Ok(Err(error)) => Err(failure(error)),
         Err(Stop::Expired) => Err(ConnectFailure::TimedOut),
         Err(Stop::Cut) => Err(ConnectFailure::Cut),
     }
+}
+
+/// Waits for a connection that another worker closes.
+async fn another_file(session: &Session) -> Result<ConnectionFile, ConnectFailure> {
+    let worker = &*session.worker;
+    loop {
+        let closed = worker.files.closed(Taken::Connections);
+        if let Some(file) = worker.connection_file() {
+            return Ok(file);
+        }
+        tokio::pin!(closed);
+        match session.watch.until(|cx| closed.as_mut().poll(cx)).await {
+            Ok(()) => {}
+            Err(Stop::Expired) => return Err(ConnectFailure::Exhausted(Shortage::Files)),
+            Err(Stop::Cut) => return Err(ConnectFailure::Cut),
+        }
+    }
+}
+
+fn socket_for(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = match address.is_ipv4() {
+        true => TcpSocket::new_v4(),
+        false => TcpSocket::new_v6(),
+    }?;
+    socket.set_nodelay(true)?;
+    Ok(socket)
+}
+
+fn failure(error: io::Error) -> ConnectFailure {
+    Shortage::of(&error).map_or(ConnectFailure::Refused, ConnectFailure::Exhausted)
 }
 
 /// Makes the peer see a reset instead of an orderly end when `stream` is dropped: what
@@ -483,6 +527,13 @@ impl Session {
             Refusal::ClientGone => return End::Client,
         }
         End::Refused
+    }
+
+    /// Counts a request or connection that ends with `failure`, if that is our own.
+    pub(crate) fn count_exhausted(&self, failure: ConnectFailure) {
+        if let ConnectFailure::Exhausted(_) = failure {
+            self.service.metrics.refused_exhausted.add(1);
+        }
     }
 
     /// Counts how a request or connection ended.

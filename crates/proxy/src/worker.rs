@@ -23,6 +23,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::access::AccessLog;
 use crate::buffer::BufferPool;
+use crate::files::{ClientFile, ConnectionFile, Files, Taken};
 use crate::listen::{ListenKey, Listening};
 use crate::metrics::RuleMetrics;
 use crate::pipe::PipePool;
@@ -67,6 +68,7 @@ pub(crate) struct Worker {
     pub(crate) buffers: BufferPool,
     pub(crate) pipes: PipePool,
     pub(crate) upstreams: UpstreamPool,
+    pub(crate) files: Arc<Files>,
     pub(crate) watchers: Rc<Watchers>,
     pub(crate) log: RefCell<Option<AccessLog>>,
     services: RefCell<HashMap<Arc<str>, Rc<Service>>>,
@@ -88,7 +90,7 @@ pub(crate) struct WorkerHandle {
 }
 
 /// Starts worker number `index`.
-pub(crate) fn start(clock: Clock, index: usize) -> io::Result<WorkerHandle> {
+pub(crate) fn start(clock: Clock, index: usize, files: Arc<Files>) -> io::Result<WorkerHandle> {
     let (commands, inbox) = unbounded_channel();
     let (ready, started) = std::sync::mpsc::sync_channel(1);
     let thread = std::thread::Builder::new()
@@ -96,7 +98,7 @@ pub(crate) fn start(clock: Clock, index: usize) -> io::Result<WorkerHandle> {
         .spawn(move || {
             // The runtime must be built on its own thread; what fails here must be
             // told to the caller, who waits.
-            let built = build(clock);
+            let built = build(clock, files);
             match built {
                 Ok((runtime, worker, timer)) => {
                     let _ = ready.send(Ok(()));
@@ -115,7 +117,7 @@ pub(crate) fn start(clock: Clock, index: usize) -> io::Result<WorkerHandle> {
     })
 }
 
-fn build(clock: Clock) -> io::Result<(LocalRuntime, Rc<Worker>, OwnedFd)> {
+fn build(clock: Clock, files: Arc<Files>) -> io::Result<(LocalRuntime, Rc<Worker>, OwnedFd)> {
     // No time driver: it would read the clock and look at its wheel in every turn of
     // the event loop. A timer file ticks for the sweep instead.
     let runtime = Builder::new_current_thread()
@@ -140,8 +142,9 @@ fn build(clock: Clock) -> io::Result<(LocalRuntime, Rc<Worker>, OwnedFd)> {
         clock,
         rng: RefCell::new(fastrand::Rng::new()),
         buffers: BufferPool::default(),
-        pipes: PipePool::default(),
+        pipes: PipePool::new(Arc::clone(&files)),
         upstreams: UpstreamPool::default(),
+        files,
         watchers: Watchers::new(clock.now()),
         log: RefCell::new(None),
         services: RefCell::default(),
@@ -181,6 +184,10 @@ async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Co
                 worker.watchers.sweep(now);
                 worker.watchers.call(&worker.shedding(), now);
                 worker.upstreams.sweep(now);
+                if worker.files.are_short() {
+                    // Somebody of another worker waits for one of these.
+                    worker.upstreams.evict();
+                }
                 if cut_at.is_some_and(|at| at <= now) {
                     worker.watchers.cut(None);
                 }
@@ -210,6 +217,31 @@ impl Worker {
     #[inline]
     pub(crate) fn now(&self) -> Instant {
         self.clock.now()
+    }
+
+    /// The right to another connection, if need be in place of an idle one to a member.
+    pub(crate) fn connection_file(&self) -> Option<ConnectionFile> {
+        loop {
+            let file = self.files.connection();
+            if file.is_some() || !self.upstreams.evict() {
+                return file;
+            }
+        }
+    }
+
+    /// The right to another client, if need be in place of an idle connection to a member.
+    pub(crate) fn client_file(&self) -> Result<ClientFile, Taken> {
+        loop {
+            match self.files.client() {
+                Err(Taken::Connections) if self.upstreams.evict() => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Closes files that nobody needs at the moment; answers whether there was one.
+    pub(crate) fn close_idle(&self) -> bool {
+        self.upstreams.evict() || self.pipes.clear()
     }
 
     /// The members whose idle connections are to be closed because of load alerts.

@@ -23,6 +23,7 @@ use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::http1::forward::{self, Delivery, write_response};
 use crate::http1::respond::Answer;
 use crate::http1::{Body, Fields, Limits, Parsed, ResponseHead, Version};
+use crate::pool::Upstream;
 use crate::service::{Bound, Refusal, State, insert};
 use crate::tcp::{self, ConnectFailure, Traffic, Tunnel, connect, reset};
 use crate::watch::Stop;
@@ -83,12 +84,19 @@ impl Client {
             .request(options.retry_budget);
         let mut tried: Vec<MemberId> = Vec::new();
         let mut now = request.at;
+        let mut not_reached = None;
         let after = loop {
             let binding = &mut self.binding;
             let bound = self.session.bind(&rule, binding, &tried, now, &self.stream);
             let bound = bound.await;
             let mut bound = match bound {
                 Ok(bound) => bound,
+                Err(Refusal::NoMember) if not_reached.is_some() => {
+                    // What was tried counts for more than that nobody is left.
+                    let failure = not_reached.unwrap_or(ConnectFailure::Refused);
+                    let failure = Failure::Connect(failure);
+                    break self.failed(request, &mut summary, failure).await;
+                }
                 Err(refusal) => break self.refused(request, &mut summary, refusal).await,
             };
             summary.member = bound.name.take();
@@ -121,6 +129,10 @@ impl Client {
                 summary.retries += 1;
                 self.session.service.metrics.retries.add(1);
                 insert(&mut tried, bound.member);
+                not_reached = match failure {
+                    Failure::Connect(failure) => Some(failure),
+                    _ => None,
+                };
                 continue;
             }
             break self.failed(request, &mut summary, failure).await;
@@ -150,7 +162,7 @@ impl Client {
         // RFC 9110, section 9.2.2: a request that is not idempotent only if none of it
         // was sent.
         let allowed = match failure {
-            Failure::Connect(ConnectFailure::Refused | ConnectFailure::TimedOut) => true,
+            Failure::Connect(failure) => failure.is_of_one_member(),
             Failure::Silent | Failure::Garbage => request.idempotent || request.up.is_untouched(),
             // Whoever was silent for so long will be so again: only somebody else is asked.
             Failure::TimedOut => {
@@ -180,7 +192,7 @@ impl Client {
         request: &mut Request,
         rule: &RuleSnapshot,
         bound: &mut Bound,
-    ) -> Result<(Head, TcpStream), Failure> {
+    ) -> Result<(Head, Upstream), Failure> {
         let pool = &self.session.worker.upstreams;
         if let Some(mut upstream) = pool.take(bound.member)
             && (request.idempotent || is_open(&upstream))
@@ -506,7 +518,7 @@ impl Client {
         rule: &RuleSnapshot,
         bound: Bound,
         mut head: Head,
-        upstream: TcpStream,
+        upstream: Upstream,
         delivered: &Delivered,
     ) -> After {
         let worker = &self.session.worker;
@@ -596,7 +608,8 @@ impl Client {
             Failure::Connect(ConnectFailure::Refused) => {
                 (End::Member, 502, "The server could not be reached.".into())
             }
-            Failure::Connect(ConnectFailure::Exhausted) => {
+            Failure::Connect(failure @ ConnectFailure::Exhausted(_)) => {
+                self.session.count_exhausted(failure);
                 let text = "The balancer is out of connections. Try again later.".into();
                 (End::Refused, 503, text)
             }

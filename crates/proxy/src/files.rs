@@ -1,0 +1,240 @@
+//! How many connections the rules may have, over all workers: each is an open file of the
+//! process, and others need files, too (see [`evenkeel_limits::files`]).
+//!
+//! Clients get at most half of the connections, so that there is one to a member for each
+//! of them. Hence, when all are taken, some of those to members are idle; these are closed
+//! first.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use evenkeel_limits::files::Shares;
+use tokio::sync::Notify;
+
+/// Counts the files of all workers. Nothing here happens per request, only when a
+/// connection is opened or closed.
+#[derive(Debug)]
+pub(crate) struct Files {
+    most_connections: AtomicUsize,
+    most_clients: AtomicUsize,
+    most_pipes: AtomicUsize,
+    connections: AtomicUsize,
+    clients: AtomicUsize,
+    /// Files of pipes: two each.
+    pipes: AtomicUsize,
+    /// How many wait for a connection to be closed.
+    waiting: AtomicUsize,
+    /// How many of them wait because idle connections to members have taken what is left.
+    short: AtomicUsize,
+    closed: Notify,
+}
+
+/// The right to a connection, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct ConnectionFile(Arc<Files>);
+
+/// The right to a client's connection, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct ClientFile(ConnectionFile);
+
+/// The right to a pipe, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct PipeFiles(Arc<Files>);
+
+impl Files {
+    pub(crate) fn new(shares: Shares) -> Arc<Self> {
+        let files = Files {
+            most_connections: AtomicUsize::new(0),
+            most_clients: AtomicUsize::new(0),
+            most_pipes: AtomicUsize::new(0),
+            connections: AtomicUsize::new(0),
+            clients: AtomicUsize::new(0),
+            pipes: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            short: AtomicUsize::new(0),
+            closed: Notify::new(),
+        };
+        files.share(shares);
+        Arc::new(files)
+    }
+
+    /// Other shares count from now on. Connections that are there stay.
+    pub(crate) fn share(&self, shares: Shares) {
+        let set = |most: &AtomicUsize, to: usize| most.store(to, Ordering::Relaxed);
+        set(&self.most_connections, shares.connections);
+        set(&self.most_clients, shares.clients());
+        set(&self.most_pipes, shares.pipes);
+        self.closed.notify_waiters();
+    }
+
+    /// A connection, unless all are taken.
+    pub(crate) fn connection(self: &Arc<Self>) -> Option<ConnectionFile> {
+        take(&self.connections, &self.most_connections, 1).then(|| ConnectionFile(Arc::clone(self)))
+    }
+
+    /// A client's connection, unless all of these are taken (`Err(Taken::Clients)`) or all
+    /// connections are.
+    pub(crate) fn client(self: &Arc<Self>) -> Result<ClientFile, Taken> {
+        let connection = self.connection().ok_or(Taken::Connections)?;
+        match take(&self.clients, &self.most_clients, 1) {
+            true => Ok(ClientFile(connection)),
+            false => Err(Taken::Clients),
+        }
+    }
+
+    /// A pipe, unless all are taken.
+    pub(crate) fn pipe(self: &Arc<Self>) -> Option<PipeFiles> {
+        take(&self.pipes, &self.most_pipes, 2).then(|| PipeFiles(Arc::clone(self)))
+    }
+
+    /// Waits until a connection has been closed since the answer was made: ask for one
+    /// between the two. Workers close idle connections meanwhile if these are `taken`.
+    pub(crate) fn closed(&self, taken: Taken) -> impl Future<Output = ()> {
+        let waiting = Count::new(&self.waiting);
+        let short = (taken == Taken::Connections).then(|| Count::new(&self.short));
+        let mut notified = Box::pin(self.closed.notified());
+        notified.as_mut().enable();
+        async move {
+            let _counted = (waiting, short);
+            notified.await;
+        }
+    }
+
+    /// Whether somebody waits for an idle connection to be closed.
+    pub(crate) fn are_short(&self) -> bool {
+        self.short.load(Ordering::Relaxed) > 0
+    }
+
+    /// Most clients at a time, and how many there are.
+    pub(crate) fn clients(&self) -> (usize, usize) {
+        let of = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+        (of(&self.most_clients), of(&self.clients))
+    }
+
+    fn gave_back(&self) {
+        // Pairs with the order in `closed`: whoever counts as waiting looks again before it
+        // waits, and whoever is not seen here sees what was given back.
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.closed.notify_waiters();
+        }
+    }
+}
+
+/// Why a client has to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// There are as many clients as there may be.
+    Clients,
+    /// Idle connections to members have taken what is left.
+    Connections,
+}
+
+fn take(count: &AtomicUsize, most: &AtomicUsize, number: usize) -> bool {
+    let most = most.load(Ordering::Relaxed);
+    let fits = |count: usize| Some(count + number).filter(|&sum| sum <= most);
+    count
+        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits)
+        .is_ok()
+}
+
+struct Count<'a>(&'a AtomicUsize);
+
+impl<'a> Count<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Count(count)
+    }
+}
+
+impl Drop for Count<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Drop for ConnectionFile {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::SeqCst);
+        self.0.gave_back();
+    }
+}
+
+impl Drop for ClientFile {
+    fn drop(&mut self) {
+        // Before its connection: whoever is woken for that must see room for a client.
+        self.0.0.clients.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Drop for PipeFiles {
+    fn drop(&mut self) {
+        self.0.pipes.fetch_sub(2, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_limits::files::Users;
+
+    use super::*;
+
+    fn files() -> (Arc<Files>, Shares) {
+        let shares = Shares::new(
+            256,
+            Users {
+                workers: 1,
+                ..Users::default()
+            },
+        );
+        (Files::new(shares), shares)
+    }
+
+    #[test]
+    fn s5_each_client_finds_a_connection_to_a_member() {
+        let (files, shares) = files();
+        let mut clients = Vec::new();
+        let taken = loop {
+            match files.client() {
+                Ok(client) => clients.push(client),
+                Err(taken) => break taken,
+            }
+        };
+        assert_eq!((clients.len(), taken), (shares.clients(), Taken::Clients));
+        let members: Vec<_> = clients.iter().map_while(|_| files.connection()).collect();
+        assert_eq!(members.len(), clients.len());
+        drop(members);
+        drop(clients);
+        assert_eq!(files.clients().1, 0);
+        assert_eq!(files.connections.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn s5_pipes_take_nothing_from_connections() {
+        let (files, shares) = files();
+        let pipes: Vec<_> = std::iter::from_fn(|| files.pipe()).collect();
+        assert_eq!(pipes.len(), shares.pipes / 2);
+        let connections: Vec<_> = std::iter::from_fn(|| files.connection()).collect();
+        assert_eq!(connections.len(), shares.connections);
+    }
+
+    #[tokio::test]
+    async fn s5_who_waits_is_told() {
+        let (files, _) = files();
+        let mut all: Vec<_> = std::iter::from_fn(|| files.connection()).collect();
+        assert_eq!(files.client().unwrap_err(), Taken::Connections);
+        assert!(!files.are_short());
+        let closed = files.closed(Taken::Connections);
+        assert!(files.are_short());
+        all.pop();
+        closed.await;
+        assert!(!files.are_short());
+        let closed = files.closed(Taken::Clients);
+        assert!(
+            !files.are_short(),
+            "closing what is idle would make no room"
+        );
+        let client = files.client().unwrap();
+        drop(client);
+        closed.await;
+    }
+}
