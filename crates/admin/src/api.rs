@@ -1,11 +1,12 @@
 //! The HTTP API: what each path answers.
 
+use std::error::Error;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{DefaultBodyLimit, FromRequest, Path, Query, Request, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, Path, Query, Request, State};
 use axum::http::header::{ALLOW, CONTENT_TYPE};
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
@@ -20,11 +21,13 @@ use evenkeel_core::strategy;
 use evenkeel_manager::status::{
     ClusterStatus, GroupStatus, LocationStatus, MemberStatus, RuleStatus, Status,
 };
-use evenkeel_manager::{ManageError, ReloadError};
+use evenkeel_manager::{ManageError, Readiness, ReloadError};
 use evenkeel_monitor::{LocationMonitor, MonitorStatus};
+use http_body_util::LengthLimitError;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::conn::Peer;
 use crate::error::ApiError;
 use crate::guard::{Guard, guard};
 use crate::wire::{
@@ -88,8 +91,35 @@ pub(crate) fn router(sources: Arc<Sources>, guarded_by: Guard) -> Router {
         ))
         .with_state(sources)
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(middleware::from_fn(whole_requests))
         .layer(middleware::from_fn_with_state(guarded_by, guard))
         .layer(middleware::map_response(errors_are_json))
+}
+
+/// Reads the request's body, so that it is known when the request is complete: a connection
+/// on which it never is makes way for others.
+async fn whole_requests(
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (head, body) = request.into_parts();
+    match axum::body::to_bytes(body, MAX_BODY).await {
+        Ok(body) => {
+            peer.activity.begin();
+            next.run(Request::from_parts(head, body.into())).await
+        }
+        Err(error) => {
+            let too_large = error
+                .source()
+                .is_some_and(|cause| cause.is::<LengthLimitError>());
+            match too_large {
+                true => StatusCode::PAYLOAD_TOO_LARGE.into_response(),
+                // Most likely the client has gone.
+                false => StatusCode::BAD_REQUEST.into_response(),
+            }
+        }
+    }
 }
 
 /// A process that shuts down must not open listeners again.
@@ -496,31 +526,11 @@ async fn readyz(State(sources): State<Arc<Sources>>) -> Answer<Done> {
     let why = if sources.is_draining() {
         "shutting down"
     } else {
-        let status = sources.manager.status();
-        if status.generation == 0 {
-            "no configuration is in effect yet"
-        } else if !status
-            .rules
-            .iter()
-            .all(|rule| !rule.enabled || has_member(&status, rule))
-        {
-            "an enabled rule has no member that may be used; see /v1/status"
-        } else {
-            return Ok(DONE);
+        match sources.manager.readiness() {
+            Readiness::Ready => return Ok(DONE),
+            Readiness::NoConfig => "no configuration is in effect yet",
+            Readiness::NoMember => "an enabled rule has no member that may be used; see /v1/status",
         }
     };
     Err(not_ready(why))
-}
-
-fn has_member(status: &Status, rule: &RuleStatus) -> bool {
-    let mut groups = status
-        .groups
-        .iter()
-        .filter(|group| group.name == rule.group);
-    groups.any(|group| {
-        group
-            .members
-            .iter()
-            .any(|member| member.effective_weight > 0.0)
-    })
 }

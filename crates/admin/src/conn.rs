@@ -4,16 +4,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use axum::serve::Listener;
-use evenkeel_http::{Bounded, Connection};
+use axum::extract::connect_info::Connected;
+use axum::serve::{IncomingStream, Listener};
+use evenkeel_http::{Activity, Bounded, Connection};
+use evenkeel_limits::files::Shares;
 use tokio::net::TcpListener;
 
-/// Connections at once. A few scrapers and terminals need no more, and who comes
-/// without a token must not use up the file descriptors of the data plane.
-const MAX_CONNECTIONS: usize = 256;
-
-/// From the start of a connection, or the last byte of an answer, to the next answer.
-/// Longer than the usual interval of a scraper, so that its connection is kept.
+/// From a complete request, or the last byte of an answer, to the next answer. Longer than the usual interval of a scraper, so that its connection is kept.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The listener of the API.
@@ -25,7 +22,9 @@ impl ApiListener {
         ApiListener(Bounded::new(
             listener,
             "admin API",
-            MAX_CONNECTIONS,
+            // A few scrapers and terminals need no more, and who comes without a token must
+            // not use up the files of the data plane.
+            Shares::of_process().admin,
             PATIENCE,
         ))
     }
@@ -41,5 +40,19 @@ impl Listener for ApiListener {
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
+    }
+}
+
+/// Who has connected.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) activity: Activity,
+}
+
+impl Connected<IncomingStream<'_, ApiListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, ApiListener>) -> Self {
+        Peer {
+            activity: stream.io().activity(),
+        }
     }
 }

@@ -30,7 +30,7 @@ use evenkeel_broker::negotiator::Negotiator;
 use evenkeel_corba::plane::Corba;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::Admin;
-use evenkeel_manager::status::Status;
+use evenkeel_manager::status::{LimitsStatus, Status};
 use evenkeel_monitor::Monitor;
 use evenkeel_proxy::Proxy;
 use tokio::net::TcpListener;
@@ -71,6 +71,13 @@ impl Sources {
                 *address = real.unwrap_or(*address);
             }
         }
+        let (clients, clients_open) = self.proxy.clients();
+        status.limits = self.proxy.shares().map(|shares| LimitsStatus {
+            files: shares.all,
+            files_reserved: shares.reserve(),
+            clients,
+            clients_open,
+        });
         status.negotiator = self.negotiator.local_addresses();
         for totals in self.negotiator.metrics().classes() {
             let mut clusters = status.clusters.iter_mut();
@@ -103,7 +110,7 @@ pub async fn serve(
     let guard = guard::Guard::new(settings);
     axum::serve(
         conn::ApiListener::new(listener),
-        api::router(sources, guard),
+        api::router(sources, guard).into_make_service_with_connect_info::<conn::Peer>(),
     )
     .with_graceful_shutdown(shutdown)
     .await

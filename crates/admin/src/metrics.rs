@@ -12,9 +12,12 @@ use std::time::Duration;
 use evenkeel_broker::status::BrokerStatus;
 use evenkeel_core::group::Group;
 use evenkeel_core::member::Reason;
+use evenkeel_limits::Shortage;
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_manager::snapshot::{GroupHandle, Snapshot};
-use evenkeel_manager::status::{GroupStatus, LocationStatus, MemberStatus, OpinionStatus, Status};
+use evenkeel_manager::status::{
+    GroupStatus, LimitsStatus, LocationStatus, MemberStatus, OpinionStatus, Status,
+};
 use evenkeel_monitor::{LocationMonitor, MonitorStatus};
 use evenkeel_proxy::metrics::RuleTotals;
 
@@ -231,6 +234,53 @@ fn process(out: &mut Exposition, sources: &Sources, status: &Status) {
     let log = &sources.access_log;
     out.sample(&[("result", "written")], log.written() as f64);
     out.sample(&[("result", "lost")], log.lost() as f64);
+    out.family(
+        "evenkeel_log_lines_lost_total",
+        Type::Counter,
+        "Lines of the process's own log that were lost because nobody read them in time.",
+    );
+    out.sample(&[], evenkeel_limits::log::lost() as f64);
+    limits(out, status);
+}
+
+fn limits(out: &mut Exposition, status: &Status) {
+    let of = |read: fn(&LimitsStatus) -> usize| status.limits.as_ref().map(read);
+    let gauges = [
+        (
+            "evenkeel_files_limit",
+            "Files that the process may open.",
+            of(|limits| limits.files),
+        ),
+        (
+            "evenkeel_files_reserved",
+            "Files kept back from clients: for health checks, reports, the admin API, reloads.",
+            of(|limits| limits.files_reserved),
+        ),
+        (
+            "evenkeel_clients_limit",
+            "Most clients of all rules at a time: what the limit on open files allows.",
+            of(|limits| limits.clients),
+        ),
+        (
+            "evenkeel_clients_open",
+            "Clients of all rules now.",
+            of(|limits| limits.clients_open),
+        ),
+    ];
+    for (name, help, value) in gauges {
+        out.family(name, Type::Gauge, help);
+        if let Some(value) = value {
+            out.sample(&[], value as f64);
+        }
+    }
+    out.family(
+        "evenkeel_shortages_total",
+        Type::Counter,
+        "How often something could not be done because this process, or machine, had run out of what it takes.",
+    );
+    for shortage in Shortage::ALL {
+        out.sample(&[("resource", shortage.name())], shortage.count() as f64);
+    }
 }
 
 fn rules(out: &mut Exposition, sources: &Sources, status: &Status) {

@@ -465,6 +465,32 @@ fn every_metric_is_documented() {
 }
 
 #[test]
+fn s10_silent_connections_do_not_lock_the_api_out() {
+    let balancer = Balancer::start(&two_members(), None);
+    // All that may live at once, and some more: without a byte, with half a head, and with
+    // a body that never comes.
+    let starts = [
+        "",
+        "GET /v1/status HTTP/1.1\r\nHost: local",
+        "POST /v1/reload HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Content-Length: 2\r\n\r\n{",
+    ];
+    let silent: Vec<TcpStream> = (0..300)
+        .map(|number: usize| {
+            let mut stream = TcpStream::connect(balancer.address).unwrap();
+            // It may have made way already.
+            let _ = stream.write_all(starts[number % starts.len()].as_bytes());
+            stream
+        })
+        .collect();
+    for _ in 0..20 {
+        assert_eq!(balancer.get("/v1/status").0, 200);
+        assert_eq!(balancer.get("/readyz").0, 200);
+    }
+    drop(silent);
+}
+
+#[test]
 fn readiness_needs_a_member_and_ends_with_the_process() {
     let balancer = Balancer::start(&two_members(), None);
     let client = balancer.client();

@@ -292,6 +292,7 @@ mod tests {
             locations: Vec::new(),
             negotiator: Vec::new(),
             clusters: Vec::new(),
+            limits: None,
         };
         Ok((status, explain))
     }

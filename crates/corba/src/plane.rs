@@ -20,6 +20,7 @@ use evenkeel_config::Corba as Settings;
 use evenkeel_core::time::Clock;
 use evenkeel_giop::client::{self, Client};
 use evenkeel_giop::server::{self, Server};
+use evenkeel_limits::files::Shares;
 use evenkeel_manager::Manager;
 use evenkeel_manager::snapshot::{Commit, DataPlane, Snapshot};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -528,7 +529,10 @@ impl Desk {
 fn server_settings(settings: &Settings) -> server::Settings {
     server::Settings {
         max_message: settings.max_message,
-        max_connections: settings.max_connections,
+        // Half of the share: the relay may need a connection to a member for each.
+        max_connections: settings
+            .max_connections
+            .min((Shares::of_process().corba / 2).max(1)),
         idle_timeout: settings.idle_timeout,
         ..server::Settings::default()
     }

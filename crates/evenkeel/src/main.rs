@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         Command::Demo { seconds } => demo(seconds),
         Command::Strategies => print(strategies::list(evenkeel_core::strategy::REGISTRY)),
     };
+    process::flush_log();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

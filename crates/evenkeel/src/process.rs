@@ -5,8 +5,11 @@ use std::io::{self, IsTerminal};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::OnceLock;
+use std::time::Duration;
 
-use rustix::process::{Resource, getrlimit};
+use evenkeel_limits::files;
+use evenkeel_limits::log::Log;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
@@ -15,40 +18,58 @@ use crate::Failure;
 use crate::cli::{self, LogFormat};
 
 /// Fewer file descriptors than these are worth a warning: each client takes two.
-const FEW_DESCRIPTORS: u64 = 10_000;
+const FEW_DESCRIPTORS: usize = 10_000;
+
+/// How long the end of the process waits for the log to be written.
+const LOG_PATIENCE: Duration = Duration::from_secs(1);
+
+static LOG: OnceLock<Log> = OnceLock::new();
 
 /// Starts the log as a command line wants it.
 pub fn start_log_of(args: &cli::Run) -> Result<(), Failure> {
-    start_log(args.log.as_deref(), args.log_format).map_err(|error| Failure {
+    let log = Log::start(io::stderr())
+        .map_err(|error| Failure::new(format!("cannot start the thread of the log: {error}")))?;
+    let log = LOG.get_or_init(|| log);
+    start_log(log, args.log.as_deref(), args.log_format).map_err(|error| Failure {
         code: 2,
         message: format!("--log (or $RUST_LOG) is not understood: {error}"),
     })
 }
 
-/// Sends logs to stderr. `directives` win over `$RUST_LOG`.
-fn start_log(directives: Option<&str>, format: LogFormat) -> Result<(), ParseError> {
+/// Waits until what was logged is on stderr, but not for somebody who does not read it.
+pub fn flush_log() {
+    if let Some(log) = LOG.get() {
+        log.flush(LOG_PATIENCE);
+    }
+}
+
+/// Sends logs to stderr, and never waits for whoever reads it. `directives` win over
+/// `$RUST_LOG`.
+fn start_log(
+    log: &'static Log,
+    directives: Option<&str>,
+    format: LogFormat,
+) -> Result<(), ParseError> {
     let from_environment = std::env::var("RUST_LOG")
         .ok()
         .filter(|text| !text.is_empty());
     let directives = directives.or(from_environment.as_deref()).unwrap_or("info");
-    let log = tracing_subscriber::fmt()
+    let subscriber = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::builder().parse(directives)?)
-        .with_writer(std::io::stderr)
+        .with_writer(|| log.clone())
         .with_ansi(std::io::stderr().is_terminal());
     match format {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().init(),
+        LogFormat::Text => subscriber.init(),
+        LogFormat::Json => subscriber.json().init(),
     }
     Ok(())
 }
 
-/// Warns if the process may open few files only. The data plane raises the limit as far
-/// as it may; the rest is the administrator's.
-pub fn warn_of_few_open_files() {
-    // No limit is `None`.
-    if let Some(files) = getrlimit(Resource::Nofile).maximum
-        && files < FEW_DESCRIPTORS
-    {
+/// Lets the process open as many files as it may, and warns if these are few: the rest is
+/// the administrator's.
+pub fn raise_file_limit() {
+    let files = files::raise();
+    if files < FEW_DESCRIPTORS {
         tracing::warn!(
             files,
             "few open files are allowed, and each client takes two; raise the hard limit (ulimit -Hn, or LimitNOFILE= of the service)"

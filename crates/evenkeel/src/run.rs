@@ -31,7 +31,7 @@ use crate::{Failure, cli};
 /// Runs the balancer until it is told to end.
 pub fn run(args: &cli::Run) -> Result<(), Failure> {
     process::start_log_of(args)?;
-    process::warn_of_few_open_files();
+    process::raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

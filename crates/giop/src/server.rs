@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use evenkeel_limits::{Shortage, warn_throttled};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -180,7 +181,10 @@ impl Server {
                         tasks.spawn_local(connection.run(Rc::clone(&service), permit));
                     }
                     Err(error) => {
-                        tracing::warn!("GIOP: a connection could not be accepted: {error}");
+                        match Shortage::of(&error) {
+                            Some(shortage) => shortage.met("accept a connection (CORBA)"),
+                            None => warn_throttled!(%error, "CORBA: cannot accept a connection"),
+                        }
                         // Out of descriptors, most likely: some are freed when others close.
                         tokio::time::sleep(TICK).await;
                     }

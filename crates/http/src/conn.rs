@@ -1,12 +1,14 @@
 //! Connections: few, and none for ever.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use evenkeel_limits::{Shortage, warn_throttled};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -16,6 +18,12 @@ use tokio::time::{Instant, Sleep};
 const LINGER_BYTES: usize = 512 * 1024;
 const LINGER_TIME: Duration = Duration::from_secs(1);
 
+/// From the first byte of a request to its last; on a new connection, from its start.
+const REQUEST_TIME: Duration = Duration::from_secs(10);
+
+/// Time between two tries to accept when the system has nothing left for a connection.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// A listener that keeps its connections few and their waits short.
 #[derive(Debug)]
 pub struct Bounded {
@@ -24,12 +32,18 @@ pub struct Bounded {
     name: &'static str,
     room: Arc<Semaphore>,
     patience: Duration,
+    seats: Arc<Seats>,
+    /// Accepted, but there is no room yet.
+    next: Option<(TcpStream, SocketAddr)>,
 }
 
 impl Bounded {
-    /// A listener of whoever `name` is. At most `connections` live at once; further ones
-    /// wait in the listen queue. A connection ends when `patience` has passed since its
-    /// start, or since the last byte of an answer, without another answer.
+    /// A listener of whoever `name` is. At most `connections` live at once: when there is
+    /// another one, that makes way which has been without a complete request for longest;
+    /// if all have one, it waits.
+    ///
+    /// A connection ends when a request takes longer than ten seconds to arrive, and when
+    /// `patience` has passed since the last byte of an answer without another answer.
     pub fn new(
         listener: TcpListener,
         name: &'static str,
@@ -41,6 +55,8 @@ impl Bounded {
             name,
             room: Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))),
             patience,
+            seats: Arc::default(),
+            next: None,
         }
     }
 
@@ -49,30 +65,137 @@ impl Bounded {
         self.listener.local_addr()
     }
 
-    /// The next connection, when there is room for it.
+    /// The next connection, when there is room for it. Nothing is lost if the future is
+    /// dropped before it is ready.
     pub async fn accept(&mut self) -> (Connection, SocketAddr) {
         loop {
+            if self.next.is_none() {
+                self.next = self.accept_any().await;
+            }
+            if self.next.is_some() && self.room.available_permits() == 0 {
+                self.seats.evict();
+            }
             // The semaphore is never closed, so an error cannot happen; waiting for the
             // next turn would be right all the same.
-            let Ok(permit) = Arc::clone(&self.room).acquire_owned().await else {
-                continue;
-            };
-            match self.listener.accept().await {
-                Ok((stream, peer)) => {
-                    // Answers are written in one piece; the option only spares the last
-                    // segment a wait, and without it all works, too.
-                    let _ = stream.set_nodelay(true);
-                    return (Connection::new(stream, permit, self.patience), peer);
-                }
-                Err(error) => {
-                    // Most likely out of file descriptors: trying again at once would
-                    // only burn a core.
-                    let name = self.name;
-                    tracing::warn!(%error, "{name}: accept failed, trying again in a second");
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                }
+            if let Ok(permit) = Arc::clone(&self.room).acquire_owned().await
+                && let Some((stream, peer)) = self.next.take()
+            {
+                // Answers are written in one piece; the option only spares the last
+                // segment a wait, and without it all works, too.
+                let _ = stream.set_nodelay(true);
+                let seats = Arc::clone(&self.seats);
+                return (Connection::new(stream, permit, self.patience, seats), peer);
             }
         }
+    }
+
+    /// The next connection; `None` after a pause, if there is none to be had.
+    async fn accept_any(&self) -> Option<(TcpStream, SocketAddr)> {
+        let error = match self.listener.accept().await {
+            Ok(accepted) => return Some(accepted),
+            Err(error) => error,
+        };
+        let name = self.name;
+        match Shortage::of(&error) {
+            Some(shortage) => {
+                shortage.met(&format!("accept a connection ({name})"));
+                // What is silent holds a file that somebody needs.
+                self.seats.evict();
+            }
+            None => warn_throttled!(%error, "{name}: accept failed, trying again shortly"),
+        }
+        // Trying again at once would only burn a core.
+        tokio::time::sleep(PAUSE).await;
+        None
+    }
+}
+
+/// The connections of a listener that have no complete request, by age.
+#[derive(Debug, Default)]
+struct Seats(Mutex<Queue>);
+
+#[derive(Debug, Default)]
+struct Queue {
+    next: u64,
+    silent: BTreeMap<u64, Arc<Seat>>,
+}
+
+#[derive(Debug, Default)]
+struct Seat(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Its key among the silent ones; `None` while a request is being answered.
+    place: Option<u64>,
+    evicted: bool,
+    /// When a request became complete that is not answered yet, if that is news.
+    begun: bool,
+    waker: Option<Waker>,
+}
+
+impl Seats {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the connection that has been silent for longest, if there is one.
+    fn evict(&self) {
+        let oldest = self.lock().silent.pop_first();
+        if let Some((_, seat)) = oldest {
+            let mut state = seat.lock();
+            state.evicted = true;
+            wake(&mut state);
+        }
+    }
+
+    /// Nobody waits for an answer on this connection.
+    fn be_silent(&self, seat: &Arc<Seat>) {
+        let mut queue = self.lock();
+        let mut state = seat.lock();
+        if state.place.is_none() {
+            let place = queue.next;
+            queue.next += 1;
+            queue.silent.insert(place, Arc::clone(seat));
+            state.place = Some(place);
+        }
+    }
+
+    /// A request is complete, or the connection is gone.
+    fn leave(&self, seat: &Seat) {
+        let mut queue = self.lock();
+        if let Some(place) = seat.lock().place.take() {
+            queue.silent.remove(&place);
+        }
+    }
+}
+
+impl Seat {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn wake(state: &mut State) {
+    if let Some(waker) = state.waker.take() {
+        waker.wake();
+    }
+}
+
+/// What a connection is told by whoever answers its requests. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Activity {
+    seats: Arc<Seats>,
+    seat: Arc<Seat>,
+}
+
+impl Activity {
+    /// A request is complete, with its body: the connection is not silent until the answer
+    /// has begun.
+    pub fn begin(&self) {
+        self.seats.leave(&self.seat);
+        let mut state = self.seat.lock();
+        state.begun = true;
+        wake(&mut state);
     }
 }
 
@@ -82,37 +205,83 @@ pub struct Connection {
     stream: TcpStream,
     patience: Duration,
     deadline: Pin<Box<Sleep>>,
+    /// Whether a part of a request has arrived, or must soon.
+    asking: bool,
     /// Bytes that are still taken after the end of the sending side.
     linger: Option<usize>,
+    activity: Activity,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Connection {
-    fn new(stream: TcpStream, permit: OwnedSemaphorePermit, patience: Duration) -> Self {
+    fn new(
+        stream: TcpStream,
+        permit: OwnedSemaphorePermit,
+        patience: Duration,
+        seats: Arc<Seats>,
+    ) -> Self {
+        let seat = Arc::default();
+        seats.be_silent(&seat);
         Connection {
             stream,
             patience,
-            deadline: Box::pin(tokio::time::sleep(patience)),
+            deadline: Box::pin(tokio::time::sleep(patience.min(REQUEST_TIME))),
+            asking: true,
             linger: None,
+            activity: Activity { seats, seat },
             _permit: permit,
         }
     }
 
+    /// To be told when a request is complete. Who never tells has `patience` for nothing
+    /// but answers that come at once.
+    pub fn activity(&self) -> Activity {
+        self.activity.clone()
+    }
+
     /// What to answer instead of `Pending`.
     fn out_of_patience<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let mut state = self.activity.seat.lock();
+        if state.evicted {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        if std::mem::take(&mut state.begun) {
+            self.asking = false;
+            let deadline = Instant::now() + self.patience;
+            self.deadline.as_mut().reset(deadline);
+        }
+        state.waker = Some(context.waker().clone());
+        drop(state);
         match self.deadline.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,
         }
     }
 
-    /// Only an answer wins time: a peer that sends a byte now and then does not.
+    /// A peer that sends a byte now and then wins no time.
+    fn read(&mut self, bytes: usize) {
+        if bytes > 0 && !std::mem::replace(&mut self.asking, true) {
+            let deadline = self.deadline.deadline().min(Instant::now() + REQUEST_TIME);
+            self.deadline.as_mut().reset(deadline);
+        }
+    }
+
+    /// Only an answer wins time.
     fn wrote(&mut self, result: io::Result<usize>) -> Poll<io::Result<usize>> {
         if result.as_ref().is_ok_and(|&bytes| bytes > 0) {
             let deadline = Instant::now() + self.patience;
             self.deadline.as_mut().reset(deadline);
+            self.asking = false;
+            self.activity.seat.lock().begun = false;
+            self.activity.seats.be_silent(&self.activity.seat);
         }
         Poll::Ready(result)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.activity.seats.leave(&self.activity.seat);
     }
 }
 
@@ -122,8 +291,12 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
         match Pin::new(&mut self.stream).poll_read(context, buffer) {
-            Poll::Ready(result) => Poll::Ready(result),
+            Poll::Ready(result) => {
+                self.read(buffer.filled().len().saturating_sub(before));
+                Poll::Ready(result)
+            }
             Poll::Pending => self.out_of_patience(context),
         }
     }
@@ -228,7 +401,79 @@ mod tests {
         let _second_client = TcpStream::connect(address).await.unwrap();
         let (first, _) = bounded.accept().await;
         assert_eq!(bounded.room.available_permits(), 0);
+        first.activity().begin();
+        // Its request is being answered, so it does not make way.
+        tokio::select! {
+            biased;
+            _ = bounded.accept() => panic!("there is no room"),
+            () = async {
+                for _ in 0..100 {
+                    tokio::task::yield_now().await;
+                }
+            } => {}
+        }
         drop(first);
         bounded.accept().await;
+    }
+
+    #[tokio::test]
+    async fn s10_who_is_silent_for_longest_makes_way() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut bounded = Bounded::new(listener, "test", 2, Duration::from_secs(90));
+        let mut clients = Vec::new();
+        let mut accepted = Vec::new();
+        for _ in 0..2 {
+            clients.push(TcpStream::connect(address).await.unwrap());
+            accepted.push(bounded.accept().await.0);
+        }
+        // The first has asked and got an answer: it is silent only since then.
+        let mut second = accepted.pop().unwrap();
+        let mut first = accepted.pop().unwrap();
+        first.activity().begin();
+        first.write_all(b"answer").await.unwrap();
+        clients.push(TcpStream::connect(address).await.unwrap());
+        let evicted = async {
+            let error = second.read_u8().await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+            drop(second);
+        };
+        let (_third, ()) = tokio::join!(bounded.accept(), evicted);
+        clients[0].write_all(b"G").await.unwrap();
+        assert_eq!(first.read_u8().await.unwrap(), b'G');
+        // Places of connections that are gone are nobody's.
+        drop(first);
+        assert_eq!(bounded.seats.lock().silent.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s10_a_request_must_arrive_soon_but_an_answer_may_take_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut bounded = Bounded::new(listener, "test", 10, Duration::from_secs(90));
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let (mut server, _) = bounded.accept().await;
+        let start = Instant::now();
+        let error = server.read_u8().await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(start.elapsed().as_secs(), REQUEST_TIME.as_secs());
+
+        let (mut other, mut server) = {
+            let other = TcpStream::connect(address).await.unwrap();
+            (other, bounded.accept().await.0)
+        };
+        server.activity().begin();
+        let start = Instant::now();
+        server.read_u8().await.unwrap_err();
+        assert_eq!(start.elapsed().as_secs(), 90, "while it is being answered");
+        server.stream.writable().await.unwrap();
+        server.write_all(b"answer").await.unwrap();
+        let start = Instant::now();
+        other.write_all(b"G").await.unwrap();
+        server.stream.readable().await.unwrap();
+        server.read_u8().await.unwrap();
+        server.read_u8().await.unwrap_err();
+        assert_eq!(start.elapsed().as_secs(), REQUEST_TIME.as_secs());
+        client.write_all(b"late").await.unwrap();
     }
 }

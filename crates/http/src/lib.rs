@@ -12,6 +12,6 @@ mod serve;
 mod target;
 
 pub use answer::{Answer, ErrorBody};
-pub use conn::{Bounded, Connection};
+pub use conn::{Activity, Bounded, Connection};
 pub use serve::{Handler, Head, Phase, Settings, serve};
 pub use target::{BadTarget, Target};

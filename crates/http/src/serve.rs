@@ -73,12 +73,14 @@ pub async fn serve<H: Handler>(
         };
         let handler = Rc::clone(&handler);
         let mut phase = phase.clone();
+        let activity = connection.activity();
         connections.spawn_local(async move {
             let service = service_fn(move |request: hyper::Request<Incoming>| {
-                let handler = Rc::clone(&handler);
+                let (handler, activity) = (Rc::clone(&handler), activity.clone());
                 async move {
                     let (head, body) = request.into_parts();
                     let all_read = head.headers.contains_key(EXPECT) || discard(body).await;
+                    activity.begin();
                     let mut answer = handler.answer(head, client).await;
                     if !all_read {
                         let close = HeaderValue::from_static("close");

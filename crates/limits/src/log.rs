@@ -33,6 +33,22 @@ struct Shared {
     lost: AtomicU64,
 }
 
+/// Lines that all logs of the process have lost.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// Lines of the process's logs that were lost: no room in the queue, or they could not be
+/// written.
+pub fn lost() -> u64 {
+    LOST.load(Ordering::Relaxed)
+}
+
+impl Shared {
+    fn lose_one(&self) {
+        self.lost.fetch_add(1, Ordering::Relaxed);
+        LOST.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 impl Log {
     /// Starts the thread that writes to `sink`, for ever.
     ///
@@ -49,7 +65,7 @@ impl Log {
         Ok(Log { lines, shared })
     }
 
-    /// Lines that were lost: no room in the queue, or they could not be written.
+    /// Lines of this log that were lost.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }
@@ -75,7 +91,7 @@ impl Write for Log {
         let before = shared.waiting.fetch_add(len, Ordering::AcqRel);
         if before + len > BYTES || self.lines.try_send(kept).is_err() {
             shared.waiting.fetch_sub(len, Ordering::AcqRel);
-            shared.lost.fetch_add(1, Ordering::Relaxed);
+            shared.lose_one();
         }
         Ok(line.len())
     }
@@ -102,9 +118,7 @@ fn write_all(queue: &Receiver<Vec<u8>>, mut sink: impl Write, shared: &Shared) {
                 );
             }
             Ok(()) => {}
-            Err(_) => {
-                shared.lost.fetch_add(1, Ordering::Relaxed);
-            }
+            Err(_) => shared.lose_one(),
         }
     }
 }

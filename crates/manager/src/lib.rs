@@ -18,6 +18,6 @@ mod tasks;
 mod tests;
 
 pub use alerts::AlertSetting;
-pub use manager::{Applied, ApplyError, ManageError, Manager, ReloadError};
+pub use manager::{Applied, ApplyError, ManageError, Manager, Readiness, ReloadError};
 pub use state::AdminState;
 pub use tasks::Tasks;

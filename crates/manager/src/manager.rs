@@ -5,8 +5,10 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
+use evenkeel_core::group::Request;
 use evenkeel_core::load::{InvalidLoad, LoadId, LoadValue, Location, TooManyLoads};
 use evenkeel_core::member::{InvalidWeight, MemberId, Weight};
 use evenkeel_core::opinion::{Opinion, Published, Source};
@@ -20,7 +22,7 @@ use crate::admission::Refused;
 use crate::alerts::AlertSetting;
 use crate::config::{self, Config, Corba, GroupConfig, MemberConfig};
 use crate::dns::{Lookup, Resolver};
-use crate::snapshot::{DataPlane, GroupHandle, Snapshot};
+use crate::snapshot::{DataPlane, GroupHandle, RuleSnapshot, Snapshot};
 use crate::state::{AdminState, GroupEntry, Inputs, State, endpoint_of};
 
 /// The load manager. Share it in an `Arc`; all methods may be called from any thread.
@@ -42,6 +44,23 @@ pub struct Manager {
     owned: Mutex<Owned>,
     /// One reload at a time: it waits for DNS while others may go on.
     reloading: tokio::sync::Mutex<()>,
+    /// The last answer of [`Manager::readiness`]: when it was found, in milliseconds, times
+    /// four, plus the number of the answer. 0 is none.
+    ready: AtomicU64,
+}
+
+/// How long an answer of [`Manager::readiness`] counts.
+const READY_AGE: u64 = 100;
+
+/// Whether clients should be sent to this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// Every enabled rule has a member that may be used.
+    Ready,
+    /// There is no configuration yet.
+    NoConfig,
+    /// An enabled rule has no member that may be used.
+    NoMember,
 }
 
 /// What the lock protects.
@@ -89,6 +108,7 @@ impl Manager {
                 last_reload: None,
             }),
             reloading: tokio::sync::Mutex::new(()),
+            ready: AtomicU64::new(0),
         })
     }
 
@@ -106,6 +126,48 @@ impl Manager {
     /// The configuration file as it was last applied, without live changes.
     pub fn config(&self) -> Config {
         self.lock().state.inputs.config.clone()
+    }
+
+    /// Whether clients should be sent here. Everybody may ask, as often as they like: the
+    /// answer takes no lock of the manager, and is found at most ten times a second, or
+    /// when the configuration has changed.
+    pub fn readiness(&self) -> Readiness {
+        const ANSWERS: [Readiness; 3] =
+            [Readiness::Ready, Readiness::NoConfig, Readiness::NoMember];
+        let now = self.clock.now().as_nanos() / 1_000_000 + 1;
+        let known = self.ready.load(Ordering::Acquire);
+        if known != 0
+            && now.saturating_sub(known / 4) < READY_AGE
+            && let Some(answer) = ANSWERS.get((known % 4) as usize)
+        {
+            return *answer;
+        }
+        let answer = self.find_readiness();
+        // Unless the configuration has changed meanwhile.
+        let found = now * 4 + answer as u64;
+        let _ = self
+            .ready
+            .compare_exchange(known, found, Ordering::AcqRel, Ordering::Relaxed);
+        answer
+    }
+
+    fn find_readiness(&self) -> Readiness {
+        let snapshot = Arc::clone(&self.snapshots.borrow());
+        if snapshot.generation == 0 {
+            return Readiness::NoConfig;
+        }
+        let request = Request::at(self.clock.now());
+        let serves = |rule: &RuleSnapshot| {
+            let group = rule.group.current.load();
+            let view = group.view(&request);
+            (0..group.members().len())
+                .any(|index| view.is_eligible_unless_full(index) && view.weight(index) > 0.0)
+        };
+        let mut enabled = snapshot.rules.iter().filter(|rule| rule.rule.enabled);
+        match enabled.all(|rule| serves(rule)) {
+            true => Readiness::Ready,
+            false => Readiness::NoMember,
+        }
     }
 
     /// Reads the file at `path` and applies it: at the start, and at each reload. A file
@@ -509,6 +571,7 @@ impl Manager {
         }
         tell_refused(state, &next);
         *state = next;
+        self.ready.store(0, Ordering::Release);
         Ok(())
     }
 

@@ -46,6 +46,22 @@ pub struct Status {
     /// What they negotiate for, in the order of the file.
     #[serde(default)]
     pub clusters: Vec<ClusterStatus>,
+    /// How open files are shared out; `null` if nobody listens for rules.
+    #[serde(default)]
+    pub limits: Option<LimitsStatus>,
+}
+
+/// What the process may use, and what is kept back.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LimitsStatus {
+    /// Files that the process may open.
+    pub files: usize,
+    /// Files kept back for health checks, load reports, the admin API and reloads.
+    pub files_reserved: usize,
+    /// Most clients of rules at a time: what the rest of the files allows.
+    pub clients: usize,
+    /// How many there are now.
+    pub clients_open: usize,
 }
 
 /// A cluster that clients negotiate for.
@@ -430,6 +446,7 @@ impl Manager {
                 Some(negotiator) => negotiator.listen.clone(),
                 None => Vec::new(),
             },
+            limits: None,
             clusters: state
                 .snapshot
                 .clusters

@@ -19,7 +19,7 @@ use crate::config::{AgentCheck, Config, GroupConfig, MemberConfig, Rule};
 use crate::dns::Lookup;
 use crate::snapshot::{Commit, DataPlane, GroupHandle, Snapshot};
 use crate::status::{GroupStatus, MemberStatus};
-use crate::{AdminState, AlertSetting, ManageError, Manager};
+use crate::{AdminState, AlertSetting, ManageError, Manager, Readiness};
 
 /// A data plane that refuses rules called "refused", and counts what it is asked.
 #[derive(Default)]
@@ -104,6 +104,24 @@ fn ids(manager: &Manager) -> HashMap<String, MemberId> {
     let group = manager.groups().remove(0);
     let members = group.members().iter();
     members.map(|m| (m.name.to_string(), m.id)).collect()
+}
+
+#[tokio::test]
+async fn s10_readiness_takes_no_lock_of_the_manager() {
+    let (manager, _, _) = manager();
+    assert_eq!(manager.readiness(), Readiness::NoConfig);
+    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    {
+        // Found anew, since the configuration has changed; then kept.
+        let _busy = manager.lock();
+        assert_eq!(manager.readiness(), Readiness::Ready);
+        assert_eq!(manager.readiness(), Readiness::Ready);
+    }
+    let down = AdminState::Maintenance;
+    manager.set_admin_state("app", "10.0.0.1:80", down).unwrap();
+    assert_eq!(manager.readiness(), Readiness::NoMember);
+    manager.set_rule_enabled("web", false).unwrap();
+    assert_eq!(manager.readiness(), Readiness::Ready);
 }
 
 #[tokio::test]

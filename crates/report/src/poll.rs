@@ -8,6 +8,7 @@ use std::time::Duration;
 use evenkeel_core::group::Group;
 use evenkeel_core::load::Location;
 use evenkeel_core::member::{Member, Reason};
+use evenkeel_limits::files::Shares;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::GroupConfig;
 use evenkeel_manager::counts::{Fate, Origin};
@@ -16,16 +17,14 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-/// Questions of one kind at the same time, so that their sockets stay few.
-const CONCURRENT: usize = 256;
-
 /// Within this time, or the interval if that is shorter, everybody is asked for the
 /// first time, each at a random moment.
 const START_SPREAD: Duration = Duration::from_secs(1);
 
-/// Permits for questions of one kind.
+/// Permits for questions of one kind: few at the same time, so that clients leave files for
+/// their sockets.
 pub(crate) fn permits() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(CONCURRENT))
+    Arc::new(Semaphore::new(Shares::of_process().reports))
 }
 
 /// Waits for a random moment to begin.

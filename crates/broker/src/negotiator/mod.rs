@@ -24,6 +24,7 @@ use std::thread::JoinHandle;
 use evenkeel_config::Negotiator as Settings;
 use evenkeel_core::time::Clock;
 use evenkeel_http::{Bounded, Phase};
+use evenkeel_limits::files::Shares;
 use evenkeel_manager::snapshot::{Commit, DataPlane, Snapshot};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
@@ -242,7 +243,9 @@ impl Serving {
         let listener = Bounded::new(
             TcpListener::from_std(listener)?,
             "negotiator",
-            settings.max_connections,
+            settings
+                .max_connections
+                .min(Shares::of_process().negotiator),
             settings.idle_timeout,
         );
         let limits = evenkeel_http::Settings {
