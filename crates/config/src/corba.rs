@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use evenkeel_core::group::Granularity;
+use evenkeel_core::strategy::Reach;
 
 use super::agent::Address;
 use super::document::Report;
@@ -63,6 +64,7 @@ impl Default for Corba {
         groups.settings.slow_start = Duration::ZERO;
         // While the load alert of a server is on, it sends all its clients away.
         groups.settings.alert.move_share = 0.5;
+        groups.choose(Reach::Forwarded);
         Corba {
             listen: Vec::new(),
             advertise: None,
@@ -234,7 +236,8 @@ static CORBA: &[Key<Corba>] = &[
         limits: Limits::None,
         doc: "What counts in object groups that say nothing else by their properties: keys \
               of [`[group.NAME]`](#groupname) up to `connection_failure_limit`, with their \
-              defaults, except that `granularity` is `\"on_demand\"`, `slow_start` is `\"0s\"`, and \
+              defaults, except that `granularity` is `\"on_demand\"`, `strategy` the default of clients \
+              that are [forwarded](strategies.md#which-default-holds), `slow_start` is `\"0s\"`, and \
               `move_share` of `alert` is 0.5: below 1, load alerts last until so many clients \
               have left as the difference is worth, and at most this share. With 1 they last \
               until loads have fallen. `[defaults]` does not count here.",
@@ -259,7 +262,9 @@ pub(super) fn read(
     }
     if let Some(groups) = table.table("groups", report) {
         check_alert(&groups, &corba.groups, report);
+        corba.groups.said.note(&groups);
     }
+    corba.groups.choose(Reach::Forwarded);
     for file in [&mut corba.ior_file, &mut corba.state_file] {
         *file = file.take().map(|file| folder.join(file));
     }

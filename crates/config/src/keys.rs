@@ -403,7 +403,9 @@ pub(super) static GROUP: &[Key<GroupConfig>] = &[
         field: |group| &mut group.strategy,
         limits: Limits::None,
         doc: "How the next member is chosen: a name, or a table of a name and parameters. \
-              `evenkeel strategies` and [strategies.md](strategies.md) say more about each.",
+              `evenkeel strategies` and [strategies.md](strategies.md) say more about each. The \
+              default is that of clients that are not bound; where they are, it is another one: \
+              see [which default holds](strategies.md#which-default-holds).",
         example: r#"{ name = "least_request", choices = 3 }"#,
     },
     Key {
@@ -412,7 +414,8 @@ pub(super) static GROUP: &[Key<GroupConfig>] = &[
         limits: Limits::None,
         doc: "When the strategy is asked: once per client connection, for every request, or \
               once and again only when the member's location is under a load alert. A TCP \
-              connection is one request.",
+              connection is one request. A group that clusters use, and no rule, is \
+              `on_demand` by default.",
         example: r#""per_session""#,
     },
     Key {
@@ -435,7 +438,8 @@ pub(super) static GROUP: &[Key<GroupConfig>] = &[
         field: |group| &mut group.settings.load_id,
         limits: Limits::None,
         doc: "Which reported load the strategy looks at, by name or by number. With a \
-              `monitor` the default is `composite`.",
+              `monitor` the default is `composite`, with strategy `least_utilization` it is \
+              `utilization`. Where a location does not report its `utilization`, its `cpu` counts.",
         example: r#""utilization""#,
     },
     Key {
@@ -574,8 +578,8 @@ pub(super) static ALERT: &[Key<AlertSettings>] = &[
         field: |alert| &mut alert.threshold,
         limits: Limits::None,
         doc: "Above which effective load a location is told to shed: a number is that load \
-              itself; `above_minimum` is a share above the smallest load (0 counts if two \
-              or more locations are above it), `above_average` one above the average (0.4 is 40 %). Without it the \
+              itself; `above_minimum` is a share above the smallest load that is not 0, \
+              `above_average` one above the average (0.4 is 40 %). Without it the \
               strategy's parameters decide, if it has any for that.",
         example: "{ above_average = 0.5 }",
     },

@@ -13,9 +13,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use evenkeel_core::group::GroupSettings;
+use evenkeel_core::group::{Granularity, GroupSettings};
+use evenkeel_core::load::LoadId;
 use evenkeel_core::member::Weight;
-use evenkeel_core::strategy::{Values, default_kind};
+use evenkeel_core::strategy::{
+    Reach, Values, carries_in_pulses, default_for, default_kind, default_load,
+};
 
 pub mod agent;
 mod broker;
@@ -316,6 +319,10 @@ pub struct GroupConfig {
     pub strategy: Values,
     /// Decisions.
     pub settings: GroupSettings,
+    /// What was said, and need not be chosen.
+    pub said: Said,
+    /// How its clients reach its members: what is chosen depends on it.
+    pub reach: Reach,
     /// Members, in the order of the file.
     pub members: Vec<MemberConfig>,
     /// Whether servers that agents register become members, too.
@@ -349,6 +356,8 @@ impl GroupConfig {
             name: name.into(),
             strategy: Values::defaults(default_kind()),
             settings: GroupSettings::default(),
+            said: Said::default(),
+            reach: Reach::Carried,
             members,
             agents_may_join: false,
             allowed_networks: None,
@@ -361,6 +370,52 @@ impl GroupConfig {
             max_queue: 1024,
             dns_interval: Duration::from_secs(10),
         }
+    }
+}
+
+/// What somebody has said of a group whose defaults depend on other settings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// The strategy.
+    pub strategy: bool,
+    /// The load that it looks at.
+    pub load: bool,
+    /// When it is asked.
+    pub granularity: bool,
+}
+
+impl GroupConfig {
+    /// Chooses what nobody has said, for a group whose clients reach its members so.
+    pub fn choose(&mut self, reach: Reach) {
+        self.reach = reach;
+        if reach == Reach::Redirected && !self.said.granularity {
+            // They stay until their quantum is over, or an alert sends them back.
+            self.settings.granularity = Granularity::OnDemand;
+        }
+        if !self.said.strategy {
+            self.strategy = default_for(&self.settings, reach);
+        }
+        self.settings.alert.pulses = match reach {
+            Reach::Carried => carries_in_pulses(&self.settings, self.strategy.kind()),
+            // A load alert is all or nothing there: a share of the clients leaves in a pulse,
+            // and clients are rebound at a fixed interval in one.
+            Reach::Forwarded => self.settings.alert.move_share < 1.0 || !self.settings.adaptive,
+            Reach::Redirected => false,
+        };
+        if !self.said.load {
+            self.settings.load_id = match self.monitor {
+                // All that kernels know.
+                Some(_) => LoadId::COMPOSITE,
+                None => default_load(self.strategy.kind()),
+            };
+        }
+    }
+
+    /// Gives it another strategy.
+    pub fn set_strategy(&mut self, strategy: Values) {
+        self.strategy = strategy;
+        self.said.strategy = true;
+        self.choose(self.reach);
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use evenkeel_core::group::Granularity;
-use evenkeel_core::load::LoadId;
+use evenkeel_core::strategy::Reach;
 use toml::de::{DeTable, DeValue};
 
 use super::document::{Entry, Item, Report, Span, entries, similar};
@@ -14,7 +14,7 @@ use super::fields::{WRONG_TYPE, unknown};
 use super::keys::{self, AdminDraft, Key, TableDoc};
 use super::monitor::{self, Placed, read_locations};
 use super::reports::warn_of_twins;
-use super::{Config, GroupConfig, MAX_FILE_SIZE, Protocol, Rule, read_bounded};
+use super::{Config, GroupConfig, MAX_FILE_SIZE, Protocol, Rule, Said, read_bounded};
 
 /// Checks the configuration in `text`. `file` names it in messages, and is where a
 /// relative `token_file` starts.
@@ -82,13 +82,12 @@ fn document_to_config(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>
     let mut defaults = Defaults {
         rule: Rule::new("", Vec::new(), ""),
         group: GroupConfig::new("", Vec::new()),
-        names_load: false,
     };
     if let Some(mut table) = top.table("defaults", report) {
         table.read(keys::RULE, &mut defaults.rule, report);
         table.read(keys::GROUP, &mut defaults.group, report);
         table.read(keys::ADDRESSED, &mut defaults.group, report);
-        defaults.names_load = table.given("load");
+        defaults.group.said.note(&table);
         table.finish(report);
     }
 
@@ -102,7 +101,7 @@ fn document_to_config(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>
         table.read(keys::GROUP_OWN, &mut group, report);
         table.read(keys::GROUP, &mut group, report);
         table.read(keys::ADDRESSED, &mut group, report);
-        defaults.choose_load(&table, &mut group);
+        group.said.note(&table);
         check_alert(&table, &group, report);
         if !group.agents_may_join {
             table.require("members", report);
@@ -150,6 +149,11 @@ fn document_to_config(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>
     let of_locations = { &mut config.locations }.iter_mut();
     let monitors = of_groups.chain(of_locations.map(|location| &mut location.monitor));
     monitor::resolve(monitors.flatten(), folder);
+    // What clusters have to say below may depend on the load.
+    for group in &mut config.groups {
+        group.choose(Reach::Carried);
+    }
+    let carried = used.clone();
     let (negotiator, clusters) =
         super::negotiator::read(&mut top, &config.groups, &mut used, report);
     if let Some(negotiator) = &negotiator {
@@ -163,6 +167,12 @@ fn document_to_config(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>
                 path,
                 report,
             );
+        }
+    }
+    for group in &mut config.groups {
+        // Where a rule carries clients, too, what is good for them counts.
+        if used.contains(&group.name) && !carried.contains(&group.name) {
+            group.choose(Reach::Redirected);
         }
     }
     (config.negotiator, config.clusters) = (negotiator, clusters);
@@ -187,17 +197,14 @@ fn document_to_config(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>
 struct Defaults {
     rule: Rule,
     group: GroupConfig,
-    /// Whether it says which load counts.
-    names_load: bool,
 }
 
-impl Defaults {
-    /// A group that is monitored goes by all that kernels know, unless the file says which
-    /// load it wants.
-    fn choose_load(&self, table: &Table<'_>, group: &mut GroupConfig) {
-        if group.monitor.is_some() && !self.names_load && !table.given("load") {
-            group.settings.load_id = LoadId::COMPOSITE;
-        }
+impl Said {
+    /// What a table says that has been read.
+    pub(super) fn note(&mut self, table: &Table<'_>) {
+        self.strategy |= table.given("strategy");
+        self.load |= table.given("load");
+        self.granularity |= table.given("granularity");
     }
 }
 
@@ -277,7 +284,7 @@ fn read_rule(
     table.read(keys::GROUP_OWN, &mut group, report);
     table.read(keys::GROUP, &mut group, report);
     table.read(keys::ADDRESSED, &mut group, report);
-    defaults.choose_load(table, &mut group);
+    group.said.note(table);
     check_alert(table, &group, report);
     warn_of_twins(&group, &table.name_span, &table.path, report);
     match shared.get(&rule.name) {

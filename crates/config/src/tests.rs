@@ -769,8 +769,16 @@ fn document_with(header: &str, line: &str) -> String {
 
 #[test]
 fn every_example_and_default_in_the_reference_is_valid_and_every_example_does_something() {
+    // A default is the same whether or not somebody has said it.
+    let unsaid = |mut config: Config| {
+        let corba = config.corba.iter_mut().map(|corba| &mut corba.groups);
+        for group in config.groups.iter_mut().chain(corba) {
+            group.said = Said::default();
+        }
+        config
+    };
     let accept = |text: &str| match parse("t", text) {
-        Ok(config) => config,
+        Ok(config) => unsaid(config),
         Err(errors) => panic!("{text}\n{errors}"),
     };
     let mut compared = 0;
@@ -784,7 +792,7 @@ fn every_example_and_default_in_the_reference_is_valid_and_every_example_does_so
                 ""
             };
             // Without it there may be something missing.
-            let without = parse("t", &document_with(header, base)).ok();
+            let without = parse("t", &document_with(header, base)).ok().map(unsaid);
             if let (Some(default), Some(without)) = (&key.default, &without) {
                 assert_eq!(accept(&with(default)), *without, "{header} {}", key.name);
             }
@@ -837,4 +845,109 @@ fn check_answer(text: &str) -> Result<(), TestCaseError> {
         }
     }
     Ok(())
+}
+
+fn only_group(text: &str) -> GroupConfig {
+    let config = parse("t", text).unwrap();
+    config.groups.into_iter().next().unwrap()
+}
+
+const RULE: &str = "[rule.web]\nlisten = \"127.0.0.1:1\"\nmembers = [\"a:1\"]\n";
+const CLUSTER: &str = "[negotiator]\nlisten = \"127.0.0.1:2\"\n[cluster.c]\ngroup = \"g\"\n\
+                       [group.g]\nmembers = [\"a:1\"]\n";
+
+#[test]
+fn b2_clients_that_are_bound_have_a_default_of_their_own() {
+    let name = |group: &GroupConfig| group.strategy.kind().name;
+    for (more, strategy, pulses) in [
+        ("", "adaptive", false),
+        ("granularity = \"per_session\"", "adaptive", false),
+        ("granularity = \"on_demand\"", "minimum_dispersion", true),
+        (
+            "granularity = \"on_demand\"\nadaptive = false",
+            "adaptive",
+            false,
+        ),
+        (
+            "granularity = \"on_demand\"\nstrategy = \"adaptive\"",
+            "adaptive",
+            false,
+        ),
+        (
+            "granularity = \"on_demand\"\nstrategy = \"load_minimum\"",
+            "load_minimum",
+            false,
+        ),
+        (
+            "granularity = \"on_demand\"\nalert = { close_idle = \"1s\" }",
+            "minimum_dispersion",
+            false,
+        ),
+    ] {
+        let group = only_group(&format!("{RULE}{more}"));
+        assert_eq!(name(&group), strategy, "{more}");
+        assert_eq!(group.settings.alert.pulses, pulses, "{more}");
+        let inherited = format!("[defaults]\n{more}\n{RULE}");
+        assert_eq!(only_group(&inherited), group, "{more}");
+    }
+    // Only a cluster has it: its clients stay for a quantum, or until they are sent back.
+    for (more, strategy, granularity) in [
+        ("", "minimum_dispersion", Granularity::OnDemand),
+        ("strategy = \"random\"", "random", Granularity::OnDemand),
+        (
+            "granularity = \"per_request\"",
+            "adaptive",
+            Granularity::PerRequest,
+        ),
+        ("adaptive = false", "round_robin", Granularity::OnDemand),
+    ] {
+        let group = only_group(&format!("{CLUSTER}{more}"));
+        assert_eq!(name(&group), strategy, "{more}");
+        assert_eq!(group.settings.granularity, granularity, "{more}");
+        assert!(!group.settings.alert.pulses);
+    }
+    let excess = only_group(CLUSTER).strategy.get("critical_excess");
+    assert_eq!(excess, 0.25);
+    // A rule and a cluster share it.
+    let shared = format!("[rule.web]\nlisten = \"127.0.0.1:1\"\ngroup = \"g\"\n{CLUSTER}");
+    let group = only_group(&shared);
+    assert_eq!(name(&group), "adaptive");
+    assert_eq!(group.settings.granularity, Granularity::PerRequest);
+    // CORBA.
+    for (more, strategy) in [
+        ("", "minimum_dispersion"),
+        (
+            "groups = { granularity = \"per_session\" }",
+            "minimum_dispersion",
+        ),
+        ("groups = { granularity = \"per_request\" }", "adaptive"),
+        ("groups = { adaptive = false }", "round_robin"),
+        ("groups = { strategy = \"least_loaded\" }", "least_loaded"),
+    ] {
+        let text = format!("[corba]\nlisten = \"127.0.0.1:2809\"\n{more}");
+        let corba = parse("t", &text).unwrap().corba.unwrap();
+        assert_eq!(name(&corba.groups), strategy, "{more}");
+        let default = Corba::default().groups;
+        assert_eq!(more.is_empty(), corba.groups == default, "{more}");
+    }
+}
+
+#[test]
+fn b10_least_utilization_goes_by_utilization() {
+    let load = |text: &str| only_group(text).settings.load_id;
+    let lu = "strategy = \"least_utilization\"";
+    assert_eq!(load(RULE), LoadId::CPU);
+    assert_eq!(load(&format!("{RULE}{lu}")), LoadId::UTILIZATION);
+    assert_eq!(load(&format!("{CLUSTER}{lu}")), LoadId::UTILIZATION);
+    assert_eq!(load(&format!("{RULE}{lu}\nload = \"cpu\"")), LoadId::CPU);
+    let class = "[cluster.c.class.guest]\nmax_utilization = 0.5";
+    assert_eq!(
+        load(&format!("{CLUSTER}{lu}\n{class}")),
+        LoadId::UTILIZATION
+    );
+    // Another strategy by another way, as an administrator has it.
+    let mut group = only_group(RULE);
+    let lu = evenkeel_core::strategy::find("least_utilization").unwrap();
+    group.set_strategy(Values::defaults(lu));
+    assert_eq!(group.settings.load_id, LoadId::UTILIZATION);
 }

@@ -15,13 +15,14 @@
 
 use std::time::Duration;
 
+use crate::load::LoadId;
+
 /// Above which effective load a location gets an alert.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Threshold {
     /// The critical threshold, in the load's unit, greater than 0.
     Critical(f32),
-    /// This share above the smallest load (0.4 is 40 %). A load of 0 counts only where
-    /// two or more locations have one above it.
+    /// This share above the smallest load that is not 0 (0.4 is 40 %).
     AboveMinimum(f32),
     /// This share above the average load (0.8 is 80 %).
     AboveAverage(f32),
@@ -45,11 +46,10 @@ impl Threshold {
         match self {
             Threshold::Critical(level) => (level, level * release),
             Threshold::AboveMinimum(share) => {
-                // The load of a single busy location may be one client, which would
-                // wander from one idle location to the next.
-                let alone = loads.clone().filter(|&load| load > 0.0).count() < 2;
-                let counts = |load: &f32| *load > 0.0 || !alone;
-                relative(loads.filter(counts).fold(f32::INFINITY, f32::min), share)
+                // No excess can be measured against nothing: every other load would be
+                // above it by any share.
+                let busy = loads.filter(|&load| load > 0.0);
+                relative(busy.fold(f32::INFINITY, f32::min), share)
             }
             Threshold::AboveAverage(share) => {
                 let count = loads.clone().count().max(1);
@@ -121,6 +121,21 @@ pub struct Site {
     /// What the last answer was: whether the group has it under alert, or sheds there.
     pub alerted: bool,
 }
+
+/// Whether the loads differ by so little that a relative threshold means nothing: where nearly
+/// nothing is to do, twice as much still is nothing, and clients would be sent around for it. Only
+/// of a utilisation it is known how much is little.
+pub fn is_negligible(threshold: Threshold, id: LoadId, sites: &[Site]) -> bool {
+    if matches!(threshold, Threshold::Critical(_)) || !id.is_utilization() {
+        return false;
+    }
+    let least = known(sites).fold(f32::INFINITY, f32::min);
+    let most = known(sites).fold(0.0, f32::max);
+    most - least <= NEGLIGIBLE
+}
+
+/// So much of a utilisation is no difference.
+const NEGLIGIBLE: f32 = 0.05;
 
 /// Which of `sites` are to be under alert, one answer for each.
 ///
@@ -269,10 +284,37 @@ mod tests {
         }
         let alerts = analyze(threshold, &settings, &sites(&[1.0, 1.39, 1.1]));
         assert_eq!(alerts, [false; 3]);
-        let alerts = analyze(threshold, &settings, &sites(&[1.0, 1.39, 0.0]));
-        assert_eq!(alerts, [false, true, false], "an idle one is left out");
-        let alerts = analyze(threshold, &settings, &sites(&[0.0, 1.0, 0.0]));
-        assert_eq!(alerts, [false; 3], "it may be a single client");
+    }
+
+    #[test]
+    fn b9_the_smallest_load_is_one_that_is_not_0() {
+        let settings = AlertSettings::default();
+        let threshold = Threshold::AboveMinimum(0.4);
+        for (loads, expected) in [
+            ([1.0, 1.39, 0.0], [false; 3]),
+            ([1.0, 1.41, 0.0], [false, true, false]),
+            ([0.0, 1.0, 0.0], [false; 3]),
+            ([0.0; 3], [false; 3]),
+        ] {
+            let alerts = analyze(threshold, &settings, &sites(&loads));
+            assert_eq!(alerts, expected, "{loads:?}");
+        }
+    }
+
+    #[test]
+    fn b2_a_small_part_of_a_utilization_is_nothing_to_move() {
+        let relative = Threshold::AboveAverage(0.25);
+        let idle = sites(&[0.01, 0.03, 0.01]);
+        assert!(is_negligible(relative, LoadId::CPU, &idle));
+        assert!(!is_negligible(relative, LoadId::REQUESTS_PER_SECOND, &idle));
+        assert!(!is_negligible(
+            Threshold::Critical(0.02),
+            LoadId::CPU,
+            &idle
+        ));
+        let busy = sites(&[0.1, 0.2, 0.1]);
+        assert!(!is_negligible(relative, LoadId::CPU, &busy));
+        assert!(is_negligible(relative, LoadId::CPU, &[]));
     }
 
     #[test]

@@ -5,12 +5,13 @@
 //! adaptive or not. Whoever carries a client's requests holds a [`Binding`] and asks it
 //! before each request.
 
+use crate::forward::Trail;
 use crate::group::{Granularity, Group};
 use crate::member::{MemberId, Reason};
 use crate::time::Instant;
 
 /// A client's tie to a member.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Debug)]
 pub struct Binding {
     member: MemberId,
     /// Where the member was when last looked for: mostly it still is there.
@@ -20,6 +21,8 @@ pub struct Binding {
     alerted_since: Option<Instant>,
     /// 0 to 1: which part of a time span this binding waits.
     jitter: f32,
+    /// By what pulses know the client.
+    trail: Trail,
 }
 
 /// What becomes of a binding for the next request.
@@ -27,6 +30,9 @@ pub struct Binding {
 pub enum Verdict {
     /// The member at this index of the group's snapshot serves it.
     Keep(usize),
+    /// The member at this index is to have the client from now on
+    /// ([`Binding::move_to`]): others have less load.
+    Move(usize),
     /// The strategy is asked for another one, which may be the same.
     Rebind(Why),
 }
@@ -62,13 +68,25 @@ impl Why {
 impl Binding {
     /// A binding to the member at `index` of `group`, from `now` on.
     pub fn new(group: &Group, index: usize, now: Instant, rng: &mut fastrand::Rng) -> Option<Self> {
-        Some(Binding {
+        let mut binding = Binding {
             member: group.members().get(index)?.id,
             index,
             since: now,
             alerted_since: None,
             jitter: rng.f32(),
-        })
+            trail: Trail::default(),
+        };
+        binding.trail.leads_to(group, index);
+        Some(binding)
+    }
+
+    /// Ties the same client to the member at `index` of `group`.
+    pub fn move_to(&mut self, group: &Group, index: usize, now: Instant) {
+        if let Some(member) = group.members().get(index) {
+            (self.member, self.index) = (member.id, index);
+            (self.since, self.alerted_since) = (now, None);
+            self.trail.leads_to(group, index);
+        }
     }
 
     /// The member.
@@ -88,7 +106,8 @@ impl Binding {
     /// - per session: it never ends, or, with [`AlertSettings::move_sessions`], as on
     ///   demand, adaptive;
     /// - on demand, adaptive: it ends when the member has been shedding
-    ///   ([`Reason::Shedding`]) for a random time ([`AlertSettings::patience`]);
+    ///   ([`Reason::Shedding`]) for a random time ([`AlertSettings::patience`]), or, where
+    ///   alerts are [pulses](crate::pulse), when the client is one of those who are to leave;
     /// - on demand, not adaptive: it ends after [`GroupSettings::rebind_interval`], give
     ///   or take a fifth.
     ///
@@ -122,6 +141,12 @@ impl Binding {
             return match now.since(self.since) >= interval {
                 true => Verdict::Rebind(Why::Interval),
                 false => Verdict::Keep(index),
+            };
+        }
+        if settings.alert.pulses {
+            return match group.departs(&mut self.trail, now) {
+                Some(to) => Verdict::Move(to),
+                None => Verdict::Keep(index),
             };
         }
         if reasons & Reason::Shedding as u32 == 0 {

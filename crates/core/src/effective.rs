@@ -12,7 +12,7 @@ use crate::group::GroupSettings;
 use crate::load::{LoadId, Location, Report};
 use crate::member::Slot;
 use crate::strategy::{Param, Values};
-use crate::time::{Horizon, Instant};
+use crate::time::{Horizon, Instant, keep_word_old};
 
 /// How a group's reported loads become effective ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -209,6 +209,11 @@ impl LoadFactor {
     /// Whether the report of time `at` is in it already.
     pub(crate) fn is_for(&self, at: u32) -> bool {
         self.0.load(Ordering::Relaxed) as u32 == at
+    }
+
+    /// See [`keep_old`](crate::time::keep_old).
+    pub(crate) fn keep_age(&self, now: Instant) {
+        keep_word_old(&self.0, now);
     }
 
     pub(crate) fn set(&self, factor: f32, at: u32) {

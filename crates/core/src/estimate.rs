@@ -18,7 +18,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::time::{Instant, millis, millis_since};
+use crate::time::{Instant, keep_old, millis, millis_since};
 
 /// Answers over which the average reaches. Fewer follow a change faster; with fewer,
 /// costs that differ by a factor of twenty look like members that differ.
@@ -41,7 +41,8 @@ const STALE_ANSWERS: f32 = 8.0;
 #[derive(Debug, Default)]
 pub(crate) struct Estimate {
     /// Requests without an answer yet (low 20 bits), and the sum of the times at which
-    /// they were bound, in microseconds, modulo 2^44 (the rest). One word, so that the
+    /// they were bound, in units of 16 us, modulo 2^44 (the rest): ten thousand requests may be
+    /// without an answer for nearly eight hours. One word, so that the
     /// count always belongs to the sum; and because sums can be taken modulo, nothing
     /// needs to know when each of them was bound.
     unanswered: AtomicU64,
@@ -60,12 +61,19 @@ pub(crate) fn fade(silence: Duration, decay: Duration) -> f32 {
     (-silence.as_secs_f32() / decay.as_secs_f32().max(1e-3)).exp()
 }
 
-fn micros(at: Instant) -> u64 {
-    at.as_nanos() / 1000
+/// What ages are counted in, in nanoseconds.
+const UNIT: u64 = 16_000;
+
+/// Workers read their clocks at slightly different moments: a sum that is less than 0 by up to
+/// so much (18 minutes, a millisecond of each of a million requests) is 0.
+const DISAGREEMENT: u64 = 1 << 26;
+
+fn units(at: Instant) -> u64 {
+    at.as_nanos() / UNIT
 }
 
 fn entry(at: Instant) -> u64 {
-    (micros(at) << COUNT_BITS) | 1
+    (units(at) << COUNT_BITS) | 1
 }
 
 fn pack(latencies: f32, places: f32) -> u64 {
@@ -138,13 +146,14 @@ impl Estimate {
             return Some(latencies / places);
         }
         let starts = unanswered >> COUNT_BITS;
-        let ages = count.wrapping_mul(micros(now)).wrapping_sub(starts);
-        // Workers read their clocks at slightly different moments: a sum just below
-        // zero is zero.
-        let ages = ages & (u64::MAX >> COUNT_BITS);
-        let ages = if ages >> 43 == 0 { ages } else { 0 };
+        let ages = count.wrapping_mul(units(now)).wrapping_sub(starts);
+        let largest = u64::MAX >> COUNT_BITS;
+        let ages = match ages & largest {
+            below if below > largest - DISAGREEMENT => 0,
+            ages => ages,
+        };
         let expected = latencies / places * (in_flight + 1) as f32 * count as f32;
-        let ages = (ages as f32 / 1e6).min(OUTLIER * expected);
+        let ages = (ages as f32 * (UNIT as f32 / 1e9)).min(OUTLIER * expected);
         Some((latencies + ages) / places)
     }
 
@@ -155,6 +164,18 @@ impl Estimate {
         let silence = self.silence(now).as_secs_f32();
         // Also if nothing is known: the comparison with NaN is false.
         !(silence <= limit && silence <= decay.as_secs_f32())
+    }
+
+    /// See [`keep_old`](crate::time::keep_old).
+    pub(crate) fn keep_age(&self, now: Instant) {
+        let at = self.answered_at.load(Ordering::Relaxed);
+        if let Some(older) = keep_old(at, now) {
+            let exchange = Ordering::Relaxed;
+            // If it fails there was an answer.
+            let _ = self
+                .answered_at
+                .compare_exchange(at, older, exchange, exchange);
+        }
     }
 
     /// Time since the last answer.
@@ -224,6 +245,28 @@ mod tests {
         estimate.sample(10 * MS, 1.0, 0, at(1), DECAY);
         estimate.begin(at(105));
         close(estimate.service_time(1, at(100)), 0.010);
+    }
+
+    #[test]
+    fn b8_what_hangs_for_hours_never_looks_healthy() {
+        const HOUR: u64 = 3_600_000;
+        for hung in [1u32, 100, 10_000] {
+            let estimate = Estimate::default();
+            for step in 1..200 {
+                estimate.sample(10 * MS, 1.0, 0, at(step), DECAY);
+            }
+            for request in 0..hung {
+                estimate.begin(at(200 + u64::from(request % 10)));
+            }
+            let mut before = 0.0;
+            for minute in 1..7 * 60 {
+                let now = at(210 + minute * HOUR / 60);
+                let is = estimate.service_time(hung, now).unwrap();
+                assert!(is >= before, "{hung} for {minute} min: {is} after {before}");
+                before = is;
+            }
+            assert!(before > 0.014, "{hung}: {before}");
+        }
     }
 
     #[test]

@@ -141,6 +141,21 @@ impl Group {
         }
     }
 
+    /// For where a client leaves its member in the pulse that is on, if it does: one whose
+    /// requests we carry, so that it need not wait for anybody.
+    #[inline]
+    pub(crate) fn departs(&self, trail: &mut Trail, now: Instant) -> Option<usize> {
+        if !self.state().is_pulsing() {
+            return None;
+        }
+        let advice = self.advise_in_pulse(trail, now);
+        trail.waits = None;
+        match advice {
+            Advice::To(index) => Some(index),
+            _ => None,
+        }
+    }
+
     #[cold]
     fn advise_in_pulse(&self, trail: &mut Trail, now: Instant) -> Advice {
         let client = trail.client(self.state());
@@ -272,6 +287,7 @@ impl Trail {
         {
             self.client(group.state()).set_member(member.id);
             self.index = index;
+            member.location.count_client();
         }
     }
 

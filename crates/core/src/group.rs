@@ -1,6 +1,7 @@
 //! Object groups: an immutable snapshot of members with the strategy that picks.
 
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use crate::effective::{Shaping, effective_within};
 use crate::forward::Client;
 use crate::load::{LoadId, Location, Report};
 use crate::member::{Digest, Member, MemberId, Reason, Slot};
+use crate::observe::Crowd;
 use crate::pulse::{Plan, Pulses};
 use crate::strategy::Strategy;
 use crate::time::{Horizon, Instant};
@@ -338,7 +340,10 @@ impl Group {
         for _ in 0..4 {
             let index = self.choose(request, rng)?;
             if let Some(ticket) = self.bind(index, request.now) {
-                return Ok(ticket);
+                return Ok(match request.client {
+                    Some(client) => ticket.of_client(client),
+                    None => ticket,
+                });
             }
         }
         Err(PickError::AllFull)
@@ -393,6 +398,15 @@ impl Group {
         }
     }
 
+    /// Says of a client that was just assigned to the member at `index` that it asks more often
+    /// than one client would: what it may bring is no reason to refuse others
+    /// ([`View::vouched_load`]).
+    pub fn doubt(&self, index: usize) {
+        if let Some(seat) = self.seats.get(index) {
+            seat.location.doubt();
+        }
+    }
+
     /// The ticket of a request that is in the slot's count already.
     fn ticket(&self, index: usize, others: u32, now: Instant) -> Ticket {
         let member = &self.members[index];
@@ -403,6 +417,7 @@ impl Group {
             slot: Arc::clone(&member.slot),
             location: Arc::clone(&member.location),
             index,
+            client: None,
             started: now,
             digest: Digest {
                 decay: self.settings.latency_decay,
@@ -600,6 +615,13 @@ impl<'a> View<'a> {
         Some(report.value + report.added)
     }
 
+    /// The same without what those would add who are [doubted](Group::doubt).
+    pub fn vouched_load(&self, index: usize) -> Option<f32> {
+        let load = self.load(index)?;
+        let id = self.settings().load_id;
+        Some(load - self.location(index).doubtful(id, &self.horizon))
+    }
+
     /// Effective load of the member at `index`, with what our own requests have added
     /// since the report; `None` is unknown, as with [`View::load`].
     #[inline]
@@ -622,7 +644,8 @@ impl<'a> View<'a> {
     /// Whether the location of the member at `index` ever reported the group's load.
     pub fn was_reported(&self, index: usize) -> bool {
         let id = self.settings().load_id;
-        self.location(index).load(id, self.now()).is_some()
+        let reported = |id| self.location(index).load(id, self.now()).is_some();
+        reported(id) || id == LoadId::UTILIZATION && reported(LoadId::CPU)
     }
 
     /// Reported load of the location of the member at `index` as it was reported, and
@@ -761,6 +784,8 @@ pub struct Ticket {
     slot: Arc<Slot>,
     location: Arc<Location>,
     index: usize,
+    /// The bit by which the client is [known](Crowd).
+    client: Option<NonZeroU64>,
     started: Instant,
     /// Requests that the member had already when this one was bound.
     others: u32,
@@ -778,6 +803,20 @@ struct Verdict {
 }
 
 impl Ticket {
+    /// Says whose request it is: what one client gets is held against a member otherwise than
+    /// what many get.
+    #[must_use]
+    pub fn of_client(mut self, client: IpAddr) -> Self {
+        self.client = NonZeroU64::new(Crowd::bit(client));
+        self
+    }
+
+    fn note_client(&self, failed: bool, now: Instant) {
+        if let Some(client) = self.client {
+            self.slot.record().note_client(client.get(), failed, now);
+        }
+    }
+
     /// Index of the member in the snapshot that picked.
     pub fn index(&self) -> usize {
         self.index
@@ -813,6 +852,7 @@ impl Ticket {
                 if !matches!(outcome, Outcome::Success | Outcome::Cancelled) {
                     let before = verdict.failures_before;
                     self.slot.observe_broken(before, now, self.digest);
+                    self.note_client(true, now);
                 }
             }
             // It had failed before it was over.
@@ -828,6 +868,9 @@ impl Ticket {
                 .sample_service(latency, self.others, now, self.digest);
         }
         let failures_before = self.slot.observe(outcome, latency, now, self.digest);
+        if outcome != Outcome::Cancelled {
+            self.note_client(outcome != Outcome::Success, now);
+        }
         self.verdict = Some(Verdict {
             outcome,
             failures_before,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
-use crate::time::{Horizon, Instant, millis, millis_since};
+use crate::time::{Horizon, Instant, keep_word_old, millis, millis_since};
 
 /// Which quantity a load value measures.
 ///
@@ -201,9 +201,6 @@ pub const FORGOTTEN: Duration = Duration::from_secs(60);
 /// there is room. It is the longest `load_max_age` of a group.
 const LONG_FORGOTTEN: Duration = Duration::from_secs(3600);
 
-/// No report counts as older than this, in milliseconds (12 days).
-const OLDEST: u32 = u32::MAX / 4;
-
 /// One load in an atomic word each for its id and its value with time, so that the
 /// data plane reads it without a lock and never sees half a report.
 ///
@@ -228,6 +225,13 @@ struct Cell {
     /// What each of our requests that is there adds (f32 bits), if the load is one [of the
     /// moment](is_momentary); else 0.
     per_request: AtomicU32,
+    /// [`Location::doubted`] at the time of the report.
+    doubted_at: AtomicU32,
+    /// [`Location::stays`] at the time of the report.
+    stays_at: AtomicU64,
+    /// For how long a client that goes there itself may stay on average, in seconds (f32
+    /// bits); 0 is not known.
+    stay: AtomicU32,
     /// Our requests that are in the reported load (f32 bits).
     ours: AtomicU32,
     /// The load without ours, averaged over the last few reports (f32 bits).
@@ -269,6 +273,13 @@ const NOT_OURS: f32 = 0.5;
 /// that the requests which are there now make the next one.
 fn is_momentary(id: LoadId, seconds: f32) -> bool {
     id.is_queue() || (id.is_utilization() && seconds <= MOMENT)
+}
+
+/// How many clients are still there who may `stay` for so many seconds, when the last report
+/// is so many milliseconds old: half when it is as old as that.
+fn stay_share(age: u32, stay: f32) -> f32 {
+    let (age, stay) = (age as f32 / 1e3, stay.max(1.0));
+    stay / (age + stay)
 }
 
 /// How much of a moving average `over` so many seconds is new after `seconds`. Exact however
@@ -321,9 +332,14 @@ pub struct Location {
     cells: [Cell; NAMES.len()],
     /// The others. The list is replaced as a whole when one comes or goes.
     unnamed: ArcSwapOption<Vec<Arc<Cell>>>,
-    /// For how long the last of those whose clients go there themselves may stay, in
-    /// seconds (f32 bits).
-    stay: AtomicU32,
+    /// Clients that ever came to members here to stay, wrapping: where clients are moved one by
+    /// one.
+    came: AtomicU32,
+    /// Those of `assigned` that are [doubted](Location::doubt), wrapping.
+    doubted: AtomicU32,
+    /// For how long those whose clients go there themselves may stay, in milliseconds, all
+    /// together and wrapping: clusters that give different quanta may share a location.
+    stays: AtomicU64,
     /// Whether a pulse is on.
     pulse: AtomicBool,
     /// Whether a server here sends clients away, or may.
@@ -368,6 +384,9 @@ impl Cell {
             in_flight_at: AtomicU32::new(0),
             assigned_at: AtomicU32::new(0),
             per_request: AtomicU32::new(0),
+            doubted_at: AtomicU32::new(0),
+            stays_at: AtomicU64::new(0),
+            stay: AtomicU32::new(0),
             ours: AtomicU32::new(0),
             usual: AtomicU32::new(0),
             rate: AtomicU32::new(0),
@@ -405,7 +424,9 @@ impl Location {
             assigned: AtomicU32::new(0),
             cells: [const { Cell::new(0) }; NAMES.len()],
             unnamed: ArcSwapOption::empty(),
-            stay: AtomicU32::new(0),
+            came: AtomicU32::new(0),
+            doubted: AtomicU32::new(0),
+            stays: AtomicU64::new(0),
             pulse: AtomicBool::new(false),
             shut: AtomicBool::new(false),
             tell: AtomicU8::new(Tell::Pulses as u8),
@@ -593,8 +614,18 @@ impl Location {
         // those who have just come are in the next report in part only, and a controller
         // that corrects all of a difference at once swings. A third is ours; a half and
         // a quarter do as well in simulation.
+        let doubted = self.doubted.load(Ordering::Relaxed);
+        cell.doubted_at.store(doubted, Ordering::Relaxed);
+        let stays = self.stays.load(Ordering::Relaxed);
+        let stays = stays.wrapping_sub(cell.stays_at.swap(stays, Ordering::Relaxed));
+        let mut stay = f32::from_bits(cell.stay.load(Ordering::Relaxed));
+        if stayed > 0 {
+            let mean = stays as f32 / 1e3 / stayed as f32;
+            let new = if stay > 0.0 { share } else { 1.0 };
+            stay = average(&cell.stay, mean, new);
+        }
         let stay = match stayed.saturating_mul(2) >= since {
-            true => f32::from_bits(self.stay.load(Ordering::Relaxed)) / 3.0,
+            true => stay / 3.0,
             false => 0.0,
         };
         let binds = (rate * seconds.max(1.0).max(stay)).max(1.0);
@@ -630,13 +661,15 @@ impl Location {
 
     /// The load `id` as it probably is now: the last report, if it was at most
     /// `max_age` ago, plus what our own requests have added since. `None` is *unknown*.
+    /// For [`LoadId::UTILIZATION`], where it is unknown, that of [`LoadId::CPU`] is taken.
     ///
     /// Without the addition a member with a low report would get all requests until its
     /// next one. What a request adds is not reported. It is estimated from the last
     /// interval as load divided by binds, with a floor where a
     /// location was idle: an error there corrects itself with the next report. Where
     /// clients go there themselves and stay for longer than an interval, it is divided by
-    /// the binds in a third of that time. For
+    /// the binds in a third of that time, and what is added falls as the report ages: by
+    /// half when it is as old as they stay. For
     /// [`LoadId::IN_FLIGHT`] only those need an estimate whose clients go there themselves
     /// ([`Group::assign`](crate::group::Group::assign)).
     ///
@@ -682,7 +715,13 @@ impl Location {
     /// The report of load `id`, if it is fresh, with what has happened since.
     #[inline]
     pub(crate) fn last_report(&self, id: LoadId, horizon: &Horizon) -> Option<Report> {
-        self.with_cell(id, |cell| self.last_report_of(cell, id, horizon))?
+        let report = self.with_cell(id, |cell| self.last_report_of(cell, id, horizon));
+        match report.flatten() {
+            // What an application does not say of itself, its machine does (as with ORCA,
+            // gRPC proposal A58).
+            None if id == LoadId::UTILIZATION => self.last_report(LoadId::CPU, horizon),
+            report => report,
+        }
     }
 
     #[inline]
@@ -710,7 +749,20 @@ impl Location {
         } else {
             let get = |cell: &AtomicU32| f32::from_bits(cell.load(Ordering::Relaxed));
             match get(&cell.per_request) {
-                0.0 => per_bind() * bound as f32,
+                0.0 => {
+                    let assigned = self.assigned.load(Ordering::Relaxed);
+                    let assigned = assigned.wrapping_sub(cell.assigned_at.load(Ordering::Relaxed));
+                    let stay = get(&cell.stay);
+                    // Who was sent there leaves again: without a report to say so, the
+                    // estimate falls as the time passes that they may stay.
+                    let left = match assigned.min(bound) {
+                        assigned @ 1.. if stay > 0.0 => {
+                            assigned as f32 * (1.0 - stay_share(horizon.age(word as u32), stay))
+                        }
+                        _ => 0.0,
+                    };
+                    per_bind() * (bound as f32 - left)
+                }
                 per_request => {
                     let usual = get(&cell.usual);
                     let others = value - per_request * get(&cell.ours);
@@ -745,13 +797,42 @@ impl Location {
     pub(crate) fn assign(&self, stay: Duration) {
         self.bound.fetch_add(1, Ordering::Relaxed);
         self.assigned.fetch_add(1, Ordering::Relaxed);
-        let stay = stay.as_secs_f32();
-        self.stay.store(stay.to_bits(), Ordering::Relaxed);
+        let stay = u64::try_from(stay.as_millis()).unwrap_or(u64::MAX);
+        self.stays.fetch_add(stay, Ordering::Relaxed);
     }
 
-    /// Clients ever bound to members here, wrapping.
-    pub(crate) fn bound(&self) -> u32 {
-        self.bound.load(Ordering::Relaxed)
+    /// A client that was [assigned](Location::assign) asks more often than one client would.
+    pub(crate) fn doubt(&self) {
+        self.doubted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What is in [`Location::projected`] because of clients that are doubted.
+    pub(crate) fn doubtful(&self, id: LoadId, horizon: &Horizon) -> f32 {
+        let doubtful = self.with_cell(id, |cell| {
+            let doubted = self.doubted.load(Ordering::Relaxed);
+            let doubted = doubted.wrapping_sub(cell.doubted_at.load(Ordering::Relaxed));
+            if doubted == 0 {
+                return 0.0;
+            }
+            let get = |cell: &AtomicU32| f32::from_bits(cell.load(Ordering::Relaxed));
+            let at = cell.value_at.load(Ordering::Acquire) as u32;
+            let stay = get(&cell.stay);
+            let left = match stay > 0.0 && get(&cell.per_request) == 0.0 {
+                true => stay_share(horizon.age(at), stay),
+                false => 1.0,
+            };
+            get(&cell.per_bind) * doubted as f32 * left
+        });
+        doubtful.unwrap_or(0.0)
+    }
+
+    /// Clients that ever came to members here to stay, wrapping.
+    pub(crate) fn came(&self) -> u32 {
+        self.came.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_client(&self) {
+        self.came.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether a [pulse](crate::pulse) is on: some clients are still to leave.
@@ -826,20 +907,8 @@ impl Location {
     /// once a day or oftener.
     pub fn keep_age(&self, now: Instant) {
         for cell in &self.cells {
-            let word = cell.value_at.load(Ordering::Relaxed);
-            if word != 0 && millis_since(word as u32, now) > OLDEST {
-                // One that has expired stays so.
-                let odd = word as u32 & 1;
-                let at = (millis(now).wrapping_sub(OLDEST) | 1) - 1 + odd;
-                let older = (word >> 32 << 32) | u64::from(at);
-                // If it fails there is a new report.
-                let _ = cell.value_at.compare_exchange(
-                    word,
-                    older,
-                    Ordering::Relaxed,
-                    Ordering::Relaxed,
-                );
-            }
+            // One that has expired stays so: its time is even.
+            keep_word_old(&cell.value_at, now);
         }
         let current = self.unnamed.load_full();
         let Some(cells) = current.as_deref() else {
@@ -1112,9 +1181,85 @@ mod tests {
         assert_eq!(location.fresh(LoadId(99), at(3), max_age), None);
     }
 
+    /// What one more client is thought to bring, after a second in which two clusters have
+    /// each sent ten there.
+    fn cost_of_a_client(stays: [u64; 2]) -> f32 {
+        let location = Location::new("a");
+        let half = LoadValue::new(0.5).unwrap();
+        for second in 0..30 {
+            location
+                .report(LoadId::CPU, half, at(second * 1000))
+                .unwrap();
+            for stay in stays {
+                (0..10).for_each(|_| location.assign(Duration::from_secs(stay)));
+            }
+        }
+        location.report(LoadId::CPU, half, at(30_000)).unwrap();
+        location.assign(Duration::from_secs(1));
+        let load = location.projected(LoadId::CPU, at(30_000), Duration::from_secs(15));
+        load.unwrap() - 0.5
+    }
+
+    #[test]
+    fn b13_each_cluster_counts_with_its_own_quantum() {
+        // One that sends clients for a minute, and one for three seconds: half a minute on
+        // average, whoever comes last.
+        let (mixed, turned) = (cost_of_a_client([60, 3]), cost_of_a_client([3, 60]));
+        let mean = cost_of_a_client([31, 32]);
+        assert!((mixed / mean - 1.0).abs() < 0.05, "{mixed} {mean}");
+        assert!((turned / mixed - 1.0).abs() < 0.01, "{turned} {mixed}");
+    }
+
+    #[test]
+    fn s23_what_was_assigned_counts_for_less_as_time_passes() {
+        let location = Location::new("a");
+        let half = LoadValue::new(0.5).unwrap();
+        for second in 0..10 {
+            location
+                .report(LoadId::CPU, half, at(second * 1000))
+                .unwrap();
+            (0..10).for_each(|_| location.assign(Duration::from_secs(3)));
+        }
+        let added = |ms| {
+            let load = location.projected(LoadId::CPU, at(ms), Duration::from_secs(60));
+            load.unwrap() - 0.5
+        };
+        let first = added(9_000);
+        assert!(first > 0.1, "{first}");
+        assert!(
+            (added(12_000) / first - 0.5).abs() < 0.01,
+            "half after their stay"
+        );
+        assert!(added(40_000) < 0.1 * first);
+        // What we carry ourselves does not go away by itself.
+        let location = Location::new("a");
+        location.report(LoadId::CPU, half, at(0)).unwrap();
+        location.begin();
+        let load = |ms| location.projected(LoadId::CPU, at(ms), Duration::from_secs(60));
+        assert_eq!(load(1), load(30_000));
+    }
+
+    #[test]
+    fn b10_what_an_application_does_not_say_its_machine_does() {
+        let location = Location::new("a");
+        let max_age = Duration::from_secs(3);
+        let value = |value| LoadValue::new(value).unwrap();
+        let load = |ms| location.projected(LoadId::UTILIZATION, at(ms), max_age);
+        assert_eq!(load(0), None);
+        location.report(LoadId::CPU, value(0.3), at(0)).unwrap();
+        assert_eq!(load(0), Some(0.3));
+        location
+            .report(LoadId::UTILIZATION, value(0.8), at(0))
+            .unwrap();
+        assert_eq!(load(0), Some(0.8));
+        assert_eq!(location.projected(LoadId::CPU, at(0), max_age), Some(0.3));
+        location.report(LoadId::CPU, value(0.4), at(4_000)).unwrap();
+        assert_eq!(load(4_000), Some(0.4), "the other one is old");
+    }
+
     #[test]
     fn a_location_stays_small() {
-        assert!(size_of::<Location>() <= 1280, "{}", size_of::<Location>());
+        assert!(size_of::<Location>() <= 1664, "{}", size_of::<Location>());
     }
 
     #[test]

@@ -343,6 +343,16 @@ impl Slot {
             .sample(latency, places, others, now, digest.decay);
     }
 
+    /// Keeps old what is old: a latency, a penalty, a share of failures. Their times wrap
+    /// after 49 days, and would then seem to be new. Call it once a day or oftener.
+    pub fn keep_age(&self, now: Instant) {
+        self.latency.keep_age(now);
+        self.penalty.keep_age(now);
+        self.failure_share.keep_age(now);
+        self.load_factor.keep_age(now);
+        self.estimate.keep_age(now);
+    }
+
     /// What was observed so far, beyond what `pick` reads.
     #[inline]
     pub fn record(&self) -> &Record {
@@ -445,4 +455,58 @@ pub struct Member {
     pub location: Arc<Location>,
     /// What changes per request.
     pub slot: Arc<Slot>,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::time::Horizon;
+
+    proptest! {
+        /// What was seen once counts less and less, and never as new again.
+        #[test]
+        fn b3_what_is_old_stays_old_for_a_hundred_days(
+            start in 1u64..5_000_000_000,
+            decay in 1u64..3_600,
+            steps in prop::collection::vec(1u64..86_400_000, 100..300),
+        ) {
+            let decay = Duration::from_secs(decay);
+            let digest = Digest { decay, penalty: Duration::from_secs(5) };
+            let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+            let slot = Slot::new(Weight::ONE);
+            slot.observe(Outcome::Success, Duration::from_millis(20), at(start), digest);
+            slot.observe(Outcome::Failure, Duration::from_millis(20), at(start), digest);
+            slot.sample_service(Duration::from_millis(20), 0, at(start), digest);
+            slot.load_factor().set(0.5, crate::time::millis(at(start)));
+            let seen = |now| {
+                let silence = slot.stale_since(now, decay).unwrap_or_default();
+                let horizon = Horizon::new(now, Duration::from_secs(15));
+                let fresh = slot.load_factor().fresh(&horizon).is_some();
+                (
+                    slot.latency(now, decay).unwrap(),
+                    slot.penalty(now, decay),
+                    slot.failure_share(now, decay),
+                    silence,
+                    fresh,
+                )
+            };
+            let (mut now, mut before) = (start, seen(at(start)));
+            let end = start + 100 * 86_400_000;
+            for step in steps.iter().cycle() {
+                now += step;
+                slot.keep_age(at(now));
+                let is = seen(at(now));
+                prop_assert!(is.0 <= before.0 && is.1 <= before.1 && is.2 <= before.2);
+                let twelve_days = Duration::from_secs(12 * 86_400);
+                prop_assert!(is.3 >= before.3 || is.3 > twelve_days, "{:?} {:?}", is.3, before.3);
+                prop_assert!(!is.4 || now - start <= 15_000);
+                before = is;
+                if now > end {
+                    break;
+                }
+            }
+        }
+    }
 }

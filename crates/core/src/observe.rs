@@ -4,11 +4,12 @@
 //! Everything is relaxed atomics of bounded size. A reader may see one request in one
 //! counter and not yet in another; each counter for itself is exact.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::group::Outcome;
-use crate::time::{Instant, millis, millis_since};
+use crate::time::{Instant, keep_word_old, millis, millis_since};
 
 /// A moving average that jumps to peaks and falls slowly ("peak EWMA", as in Twitter's
 /// Finagle): a sample above it replaces it, one below counts with weight
@@ -30,6 +31,11 @@ impl Decaying {
         }
         let age = millis_since(word as u32, now);
         Some(f32::from_bits((word >> 32) as u32) * remaining(age, decay))
+    }
+
+    /// See [`keep_old`](crate::time::keep_old).
+    pub(crate) fn keep_age(&self, now: Instant) {
+        keep_word_old(&self.0, now);
     }
 
     /// Whether there was no sample yet.
@@ -84,6 +90,11 @@ impl FailureShare {
         }
     }
 
+    /// See [`keep_old`](crate::time::keep_old).
+    pub(crate) fn keep_age(&self, now: Instant) {
+        keep_word_old(&self.0, now);
+    }
+
     pub(crate) fn add(&self, failed: bool, now: Instant, decay: Duration) {
         let update = |word: u64| {
             if word == 0 && !failed {
@@ -113,9 +124,68 @@ fn remaining(age_ms: u32, decay: Duration) -> f32 {
     (-(age_ms as f32) / (1000.0 * tau)).exp()
 }
 
+/// How many different clients there were of late, up to about 64: each client has one of
+/// 64 bits.
+#[derive(Debug, Default)]
+pub(crate) struct Crowd {
+    /// Number of the running period, and the clients of this one and of that before.
+    period: AtomicU64,
+    running: AtomicU64,
+    before: AtomicU64,
+}
+
+impl Crowd {
+    const PERIOD: u64 = 10_000_000_000;
+
+    /// The bit of a client.
+    pub(crate) fn bit(client: IpAddr) -> u64 {
+        let number = match client.to_canonical() {
+            IpAddr::V4(ip) => u64::from(ip.to_bits()),
+            // Whoever has one address of such a network has all of them.
+            IpAddr::V6(ip) => (ip.to_bits() >> 64) as u64,
+        };
+        // Fibonacci hashing (Knuth, The Art of Computer Programming, vol. 3, 6.4).
+        1 << (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58)
+    }
+
+    fn add(&self, bit: u64, now: Instant) {
+        let period = now.as_nanos() / Self::PERIOD + 1;
+        let held = self.period.load(Ordering::Relaxed);
+        if held < period
+            && self
+                .period
+                .compare_exchange(held, period, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+        {
+            let last = self.running.swap(0, Ordering::Relaxed);
+            let before = if held + 1 == period { last } else { 0 };
+            self.before.store(before, Ordering::Relaxed);
+        }
+        // Mostly it is there already: reading keeps the cache line shared.
+        if self.running.load(Ordering::Relaxed) & bit == 0 {
+            self.running.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    /// The bits of those who were there in this period or the one before.
+    pub(crate) fn bits(&self, now: Instant) -> u64 {
+        let period = now.as_nanos() / Self::PERIOD + 1;
+        let held = self.period.load(Ordering::Relaxed);
+        let running = self.running.load(Ordering::Relaxed);
+        match period.saturating_sub(held) {
+            0 => running | self.before.load(Ordering::Relaxed),
+            1 => running,
+            _ => 0,
+        }
+    }
+}
+
 /// Counters of one member.
 #[derive(Debug, Default)]
 pub struct Record {
+    /// Clients that it has answered or failed, and those that it has failed.
+    pub(crate) clients: Crowd,
+    pub(crate) failing: Crowd,
     pub(crate) window: Window,
     pub(crate) histogram: Histogram,
     successes: AtomicU64,
@@ -175,6 +245,14 @@ impl Record {
 
     pub(crate) fn count_assigned(&self) {
         self.assigned.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The member has answered a client, or failed it.
+    pub(crate) fn note_client(&self, bit: u64, failed: bool, now: Instant) {
+        self.clients.add(bit, now);
+        if failed {
+            self.failing.add(bit, now);
+        }
     }
 
     pub(crate) fn count(&self, outcome: Outcome) {

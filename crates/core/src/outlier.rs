@@ -10,6 +10,12 @@
 //!   says anything at low traffic. Failures that all members have in common are not the
 //!   fault of one of them, and eject nobody.
 //!
+//! Where each client has a member of its own (source IP hash, sessions), one client whose
+//! requests fail wherever it goes would have member after member ejected for it. There a
+//! share of failures counts only if the share of different clients that saw one exceeds that of
+//! the other members as well, and there were two at least. Where a single client address is all
+//! that there is, it counts if the same client has been answered by the others.
+//!
 //! What may be out at the same time is bounded by the group's panic threshold, the
 //! members that active checks took out included, so that ejections never bring about
 //! panic: the members that fail most are out, the others go on. An ejection ends by
@@ -18,7 +24,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::group::Group;
+use crate::group::{Granularity, Group};
 use crate::member::{Member, MemberId, Reason};
 use crate::time::Instant;
 
@@ -104,7 +110,7 @@ impl Outliers {
         let members = group.members();
         let mut changes = self.end(members, now);
 
-        let candidates = self.candidates(members, failure_limit, now);
+        let candidates = self.candidates(group, failure_limit, now);
         if !candidates.is_empty() {
             let mut left = ejectable(group);
             for (index, cause) in candidates {
@@ -145,12 +151,10 @@ impl Outliers {
     }
 
     /// Who should be ejected, the worst first.
-    fn candidates(
-        &self,
-        members: &[Member],
-        failure_limit: u32,
-        now: Instant,
-    ) -> Vec<(usize, Cause)> {
+    fn candidates(&self, group: &Group, failure_limit: u32, now: Instant) -> Vec<(usize, Cause)> {
+        let members = group.members();
+        let is_bound = group.settings().granularity != Granularity::PerRequest
+            || group.strategy().goes_by_client();
         let recents: Vec<Counts> = members.iter().map(|m| self.recent(m, now)).collect();
         let all = Counts {
             total: recents.iter().map(|recent| recent.total).sum(),
@@ -164,7 +168,9 @@ impl Outliers {
             let in_a_row = member.slot.consecutive_failures();
             if in_a_row >= failure_limit {
                 candidates.push((index, Cause::InARow(in_a_row)));
-            } else if let Some(cause) = exceeds(recent, &all) {
+            } else if let Some(cause) = exceeds(recent, &all)
+                && (!is_bound || clients_agree(members, index, &all.without(recent), now))
+            {
                 candidates.push((index, cause));
             }
         }
@@ -214,6 +220,13 @@ struct Counts {
 }
 
 impl Counts {
+    fn without(&self, own: &Counts) -> Counts {
+        Counts {
+            total: self.total - own.total,
+            failures: self.failures - own.failures,
+        }
+    }
+
     fn share(&self) -> f64 {
         self.failures as f64 / self.total.max(1) as f64
     }
@@ -224,14 +237,36 @@ fn exceeds(own: &Counts, all: &Counts) -> Option<Cause> {
     if own.total < MIN_SAMPLES {
         return None;
     }
-    let others = Counts {
-        total: all.total - own.total,
-        failures: all.failures - own.failures,
-    };
+    let others = all.without(own);
     let (own_share, others) = (own.share(), others.share());
     let error = (others * (1.0 - others) / own.total as f64).sqrt();
     let exceeds = own_share - others > EXCESS.max(3.0 * error);
     exceeds.then_some(Cause::Share(own_share, others))
+}
+
+/// Whether the clients of the member at `index` have seen it fail, and not just one that sees
+/// failures wherever it goes. `others` are the requests at the other members.
+fn clients_agree(members: &[Member], index: usize, others: &Counts, now: Instant) -> bool {
+    let bits = |member: &Member| {
+        let record = member.slot.record();
+        (record.clients.bits(now), record.failing.bits(now))
+    };
+    let share = |(all, failing): (u64, u64)| {
+        f64::from((failing & all).count_ones()) / f64::from(all.count_ones().max(1))
+    };
+    let own = bits(&members[index]);
+    let rest = members.iter().enumerate();
+    let rest = rest.filter(|&(other, _)| other != index);
+    let rest = rest.fold((0, 0), |sum, (_, member)| {
+        let (all, failing) = bits(member);
+        (sum.0 | all, sum.1 | failing)
+    });
+    match (own.0 | rest.0).count_ones() {
+        // Nobody has said who they are.
+        0 => true,
+        1 => others.total - others.failures >= MIN_SAMPLES,
+        _ => own.1.count_ones() >= 2 && share(own) - share(rest) > EXCESS,
+    }
 }
 
 /// How many more members may be ejected.
@@ -336,6 +371,92 @@ mod tests {
         let slot = &group.members()[0].slot;
         assert_eq!(slot.ramp_from(), Some(at(11_200)), "it starts slowly");
         assert_eq!(outliers.tick(&group, LIMIT, at(11_300)), []);
+    }
+
+    /// A group whose clients have members of their own: each of `clients` is at one, and the
+    /// requests of those in `bad` fail there, as do all at a `broken` one.
+    fn serve(group: &Group, clients: u8, bad: &[u8], broken: Option<usize>, now: Instant) {
+        let count = group.members().len();
+        for client in 0..clients {
+            // Like a ring: the next one that is there.
+            let first = usize::from(client) % count;
+            let up = |index: &usize| !group.members()[*index].slot.has(Reason::Ejected);
+            let mut turn = (0..count).map(|step| (first + step) % count);
+            let index = turn.find(up).unwrap();
+            let fails = bad.contains(&client) || broken == Some(index);
+            // Who fails tries again, oftener than others ask.
+            for _ in 0..if fails { 50 } else { 5 } {
+                let ticket = group.bind(index, now).unwrap();
+                let ticket = ticket.of_client([10, 1, client / 16, client].into());
+                let outcome = if fails {
+                    Outcome::Error
+                } else {
+                    Outcome::Success
+                };
+                ticket.finish(outcome, now);
+            }
+        }
+    }
+
+    fn bound_group(granularity: Granularity, strategy: &str) -> Group {
+        let members: Vec<Member> = (0..6).map(member).collect();
+        let settings = GroupSettings {
+            granularity,
+            ..GroupSettings::default()
+        };
+        let kind = crate::strategy::find(strategy).unwrap();
+        let strategy = (kind.build)(&Values::defaults(kind), &members);
+        let state = Arc::<GroupState>::default();
+        Group::new("g", settings, strategy, members, state)
+    }
+
+    #[test]
+    fn b6_one_clients_failures_eject_nobody_where_clients_have_members_of_their_own() {
+        for (granularity, strategy) in [
+            (Granularity::PerRequest, "source_ip_hash"),
+            (Granularity::PerSession, "adaptive"),
+            (Granularity::OnDemand, "minimum_dispersion"),
+        ] {
+            // Among many, and alone.
+            for clients in [60, 6, 1] {
+                let (group, mut outliers) =
+                    (bound_group(granularity, strategy), Outliers::default());
+                for second in 1..60 {
+                    serve(&group, clients, &[0], None, at(second * 1000));
+                    outliers.tick(&group, LIMIT, at(second * 1000));
+                    assert_eq!(ejected(&group), [false; 6], "{strategy} {clients} {second}");
+                }
+            }
+            // A member that fails all its clients goes, and no other.
+            let (group, mut outliers) = (bound_group(granularity, strategy), Outliers::default());
+            for second in 1..8 {
+                serve(&group, 60, &[0], Some(3), at(second * 1000));
+                outliers.tick(&group, LIMIT, at(second * 1000));
+            }
+            let expected = [false, false, false, true, false, false];
+            assert_eq!(ejected(&group), expected, "{strategy}");
+        }
+    }
+
+    #[test]
+    fn b6_a_single_client_with_many_sessions_is_believed() {
+        // All come through one proxy.
+        let group = bound_group(Granularity::PerSession, "adaptive");
+        let mut outliers = Outliers::default();
+        for index in 0..6 {
+            for _ in 0..30 {
+                let ticket = group.bind(index, at(1000)).unwrap();
+                let outcome = if index == 2 {
+                    Outcome::Error
+                } else {
+                    Outcome::Success
+                };
+                let ticket = ticket.of_client([192, 0, 2, 1].into());
+                ticket.finish(outcome, at(1000));
+            }
+        }
+        outliers.tick(&group, LIMIT, at(1000));
+        assert_eq!(ejected(&group), [false, false, true, false, false, false]);
     }
 
     #[test]

@@ -7,7 +7,11 @@
 //! Performance of an Adaptive CORBA Load Balancing Service" (2001). In a pulse the manager
 //! says of each client that comes whether it leaves, and for where, or goes back to where it
 //! was; and the alert is lifted as soon as those have left who are to. Then nothing is done
-//! until reports show what came of it. That takes three steps.
+//! until reports show what came of it.
+//!
+//! Clients whose requests we carry need no alert: each is looked at with its next request,
+//! and goes on to where it belongs ([`crate::binding`]). All else is the same. That takes three
+//! steps.
 //!
 //! - **Who brings how much?** The load of a location is the sum of what its clients
 //!   bring, so what is left over or missing is spread over them. With each move the sums are of
@@ -31,7 +35,7 @@ use crate::effective::{Shaping, effective};
 use crate::forward::Client;
 use crate::group::{Group, Request};
 use crate::load::Location;
-use crate::member::MemberId;
+use crate::member::{Member, MemberId};
 use crate::time::{Instant, millis, millis_since};
 
 mod plan;
@@ -81,12 +85,12 @@ struct Track {
     /// Mean of the reports since then, and how many these are.
     mean: f32,
     reports: f32,
-    /// Clients ever bound, when the round began.
+    /// [`Location::came`] when the round began.
     bound: u32,
     /// Load of clients that nobody knows: they were there before the manager was, or their
     /// connection to it is closed.
     strangers: f32,
-    /// Clients that should be known to be there, and [`Location::bound`] at that time.
+    /// Clients that should be known to be there, and [`Location::came`] at that time.
     known: i64,
     counted: u32,
     /// When its clients were last called.
@@ -406,7 +410,7 @@ impl Pulses {
         let plan = Arc::new(plan);
         for place in places {
             if let Some(track) = self.tracks.get_mut(place.location.name()) {
-                track.bound = place.location.bound();
+                track.bound = place.location.came();
             }
         }
         self.rounds = self.rounds.wrapping_add(1);
@@ -472,14 +476,18 @@ impl Pulses {
             else {
                 continue;
             };
-            let came = place.location.bound().wrapping_sub(track.counted);
-            track.counted = place.location.bound();
+            let came = place.location.came().wrapping_sub(track.counted);
+            track.counted = place.location.came();
             track.known += i64::from(came);
             track.learn(load, there);
             sum += load - track.strangers;
             count += there.len();
         }
-        group.state().set_client_load(sum / count.max(1) as f32);
+        // What clients bring that we carry ourselves is counted by request.
+        let forwards = |member: &Member| member.slot.record().assigned() > 0;
+        if group.members().iter().any(forwards) {
+            group.state().set_client_load(sum / count.max(1) as f32);
+        }
         at
     }
 
@@ -516,7 +524,7 @@ impl Pulses {
         let ended = plan.moved_at().unwrap_or(millis(now));
         for place in places {
             if let Some(track) = self.tracks.get_mut(place.location.name()) {
-                let came = place.location.bound() != track.bound;
+                let came = place.location.came() != track.bound;
                 let left = plan.at(place.location).map_or(0, plan::Departures::left);
                 if came || left > 0 {
                     track.moved = Some(ended);

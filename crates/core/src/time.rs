@@ -4,6 +4,7 @@
 //! the machine's monotonic clock and the harness from its event queue, so that the
 //! same code runs in both and a test can put any two events at any distance.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A point on a monotonic time line: nanoseconds since an origin the caller chose.
@@ -53,14 +54,41 @@ pub(crate) const fn millis(at: Instant) -> u32 {
     ((at.0 / 1_000_000) as u32) | 1
 }
 
+/// A time that seems to lie up to a minute in the future is another worker's, and just now.
+const PAST: u32 = u32::MAX - 60_000;
+
 /// Milliseconds from `earlier`, made by [`millis`], to `now`.
 ///
-/// 32 bits of milliseconds wrap after 49 days: the distance is taken modulo that, and
-/// a time that seems to lie in the future is another worker's, and just now.
+/// 32 bits of milliseconds wrap after 49 days, and the distance is taken modulo that. So what
+/// may become that old must be [kept old](keep_old).
 #[inline]
 pub(crate) const fn millis_since(earlier: u32, now: Instant) -> u32 {
     let age = millis(now).wrapping_sub(earlier);
-    if age > u32::MAX / 2 { 0 } else { age }
+    if age > PAST { 0 } else { age }
+}
+
+/// Nothing counts as older than this, in milliseconds (12 days).
+const OLDEST: u32 = u32::MAX / 4;
+
+/// In place of a time made by [`millis`] one that is as old as anything is, if it is
+/// older than that; for whoever looks at it once a day or oftener. An even one stays even.
+pub(crate) const fn keep_old(at: u32, now: Instant) -> Option<u32> {
+    match millis_since(at, now) > OLDEST {
+        true => Some((millis(now).wrapping_sub(OLDEST) | 1) - 1 + (at & 1)),
+        false => None,
+    }
+}
+
+/// The same for a word whose low half is such a time, and which is 0 if there is none.
+pub(crate) fn keep_word_old(word: &AtomicU64, now: Instant) {
+    let held = word.load(Ordering::Relaxed);
+    if held != 0
+        && let Some(at) = keep_old(held as u32, now)
+    {
+        let older = (held >> 32 << 32) | u64::from(at);
+        // If it fails there is a new one.
+        let _ = word.compare_exchange(held, older, Ordering::Relaxed, Ordering::Relaxed);
+    }
 }
 
 /// What counts as fresh at one moment, worked out once for all members of a decision.
@@ -85,14 +113,14 @@ impl Horizon {
     #[inline]
     pub(crate) const fn age(&self, earlier: u32) -> u32 {
         let age = self.now.wrapping_sub(earlier);
-        if age > u32::MAX / 2 { 0 } else { age }
+        if age > PAST { 0 } else { age }
     }
 
     /// Whether a time made by [`millis`] is too long ago.
     #[inline]
     pub(crate) const fn is_past(&self, earlier: u32) -> bool {
         let age = self.now.wrapping_sub(earlier);
-        age > self.max_age && age <= u32::MAX / 2
+        age > self.max_age && age <= PAST
     }
 }
 

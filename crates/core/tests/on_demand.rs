@@ -8,20 +8,47 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_core::analyzer::{Site, analyze};
+use evenkeel_core::analyzer::{Site, analyze, is_negligible};
 use evenkeel_core::binding::{Binding, Verdict};
 use evenkeel_core::effective::{Shaping, effective};
 use evenkeel_core::group::{Granularity, Group, GroupSettings, GroupState, Outcome, Request};
 use evenkeel_core::load::{LoadId, LoadValue, Location};
 use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
-use evenkeel_core::strategy::{Values, find};
+use evenkeel_core::strategy::{Reach, Values, carries_in_pulses, default_for, find};
 use evenkeel_core::time::Instant;
 
 const MEMBERS: usize = 4;
 /// Requests per second of each client.
 const CLIENTS: [u32; 8] = [100, 100, 100, 100, 50, 50, 50, 50];
 
-fn group(granularity: Granularity) -> (Group, Values) {
+/// Where the clients are at first: the busy ones share two members, and the others the other
+/// two.
+const STARTS: [usize; 8] = [0, 0, 1, 1, 2, 2, 3, 3];
+
+/// What is played.
+struct Play {
+    granularity: Granularity,
+    /// `None` is the default.
+    strategy: Option<&'static str>,
+    /// What is reported, and how often, in seconds.
+    load_id: LoadId,
+    interval: u64,
+    starts: [usize; 8],
+}
+
+impl Play {
+    fn of(granularity: Granularity, strategy: &'static str) -> Self {
+        Play {
+            granularity,
+            strategy: Some(strategy),
+            load_id: LoadId::REQUESTS_PER_SECOND,
+            interval: 1,
+            starts: STARTS,
+        }
+    }
+}
+
+fn group(play: &Play) -> (Group, Values) {
     let member = |id: usize| Member {
         id: MemberId(id as u64),
         name: format!("m{id}").into(),
@@ -31,12 +58,16 @@ fn group(granularity: Granularity) -> (Group, Values) {
         slot: Arc::new(Slot::new(Weight::ONE)),
     };
     let members: Vec<_> = (0..MEMBERS).map(member).collect();
-    let settings = GroupSettings {
-        granularity,
-        load_id: LoadId::REQUESTS_PER_SECOND,
+    let mut settings = GroupSettings {
+        granularity: play.granularity,
+        load_id: play.load_id,
         ..GroupSettings::default()
     };
-    let values = Values::defaults(find("load_minimum").unwrap());
+    let values = match play.strategy {
+        Some(name) => Values::defaults(find(name).unwrap()),
+        None => default_for(&settings, Reach::Carried),
+    };
+    settings.alert.pulses = carries_in_pulses(&settings, values.kind());
     let strategy = (values.kind().build)(&values, &members);
     let state = Arc::<GroupState>::default();
     (Group::new("g", settings, strategy, members, state), values)
@@ -55,22 +86,38 @@ fn control(group: &Group, values: &Values, now: Instant) {
         }
     };
     let sites: Vec<_> = group.members().iter().map(site).collect();
-    let threshold = group.strategy().alert_threshold().unwrap();
-    let alerts = analyze(threshold, &group.settings().alert, &sites);
+    let Some(threshold) = group.strategy().alert_threshold() else {
+        return;
+    };
+    if group.settings().alert.pulses {
+        let raised = group.pulse(&shaping, threshold, now);
+        for member in group.members() {
+            let mut all = raised.iter();
+            let on = all.any(|raised| Arc::ptr_eq(&raised.location, &member.location));
+            member.slot.set(Reason::Shedding, on);
+        }
+        return;
+    }
+    let alerts = match is_negligible(threshold, group.settings().load_id, &sites) {
+        true => vec![false; sites.len()],
+        false => analyze(threshold, &group.settings().alert, &sites),
+    };
     for (member, alert) in group.members().iter().zip(alerts) {
         member.slot.set(Reason::Shedding, alert);
     }
 }
 
-/// Requests per second at each member, for each second of the run. At first the busy
-/// clients share two members, and the others the other two.
-fn run(granularity: Granularity, seconds: u64, seed: u64) -> Vec<[u32; MEMBERS]> {
-    let (group, values) = group(granularity);
+/// Requests per second at each member, for each second of the run.
+fn run(play: &Play, seconds: u64, seed: u64) -> Vec<[u32; MEMBERS]> {
+    let (group, values) = group(play);
     let mut rng = fastrand::Rng::with_seed(seed);
-    let mut bindings: Vec<Binding> = (0..CLIENTS.len())
-        .map(|client| Binding::new(&group, client / 2, Instant::from_nanos(1), &mut rng).unwrap())
+    let mut bindings: Vec<Binding> = play
+        .starts
+        .into_iter()
+        .map(|start| Binding::new(&group, start, Instant::from_nanos(1), &mut rng).unwrap())
         .collect();
     let (mut history, mut counts) = (Vec::new(), [0; MEMBERS]);
+    let mut since_report = [0; MEMBERS];
     for step in 1..=seconds * 100 {
         let now = Instant::ZERO.after(Duration::from_millis(step * 10));
         for (binding, rate) in bindings.iter_mut().zip(CLIENTS) {
@@ -79,6 +126,10 @@ fn run(granularity: Granularity, seconds: u64, seed: u64) -> Vec<[u32; MEMBERS]>
             }
             let ticket = match binding.check(&group, now) {
                 Verdict::Keep(index) => group.bind(index, now).unwrap(),
+                Verdict::Move(index) => {
+                    binding.move_to(&group, index, now);
+                    group.bind(index, now).unwrap()
+                }
                 Verdict::Rebind(_) => {
                     let ticket = group.pick(&Request::at(now), &mut rng).unwrap();
                     *binding = Binding::new(&group, ticket.index(), now, &mut rng).unwrap();
@@ -89,12 +140,22 @@ fn run(granularity: Granularity, seconds: u64, seed: u64) -> Vec<[u32; MEMBERS]>
             ticket.finish(Outcome::Success, now);
         }
         if step % 100 == 0 {
-            for (member, count) in group.members().iter().zip(counts) {
-                let load = LoadValue::new(f64::from(count)).unwrap();
-                let id = LoadId::REQUESTS_PER_SECOND;
-                member.location.report(id, load, now).unwrap();
+            for (sum, count) in since_report.iter_mut().zip(counts) {
+                *sum += count;
             }
             history.push(std::mem::take(&mut counts));
+        }
+        if step % (100 * play.interval) == 0 {
+            for (member, count) in group.members().iter().zip(&mut since_report) {
+                let rate = f64::from(std::mem::take(count)) / play.interval as f64;
+                // A member of which one request takes 2 ms of its CPU.
+                let load = match play.load_id {
+                    LoadId::CPU => (rate * 0.002).min(1.0),
+                    _ => rate,
+                };
+                let load = LoadValue::new(load).unwrap();
+                member.location.report(play.load_id, load, now).unwrap();
+            }
         }
         if step % 10 == 0 {
             control(&group, &values, now);
@@ -104,20 +165,71 @@ fn run(granularity: Granularity, seconds: u64, seed: u64) -> Vec<[u32; MEMBERS]>
 }
 
 #[test]
-fn on_demand_minimum_dispersion_evens_out_what_is_bound() {
+fn load_minimum_evens_out_what_is_bound_as_far_as_its_excess_goes() {
     for seed in 0..10 {
-        let history = run(Granularity::OnDemand, 600, seed);
+        let play = Play::of(Granularity::OnDemand, "load_minimum");
+        let history = run(&play, 600, seed);
         assert_eq!(history[0], [200, 200, 100, 100]);
-        let last = &history[history.len() - 100..];
-        assert!(
-            last.iter().all(|rates| *rates == [150; MEMBERS]),
-            "seed {seed}: {last:?}"
-        );
+        for rates in &history[history.len() - 100..] {
+            // A location without any load is no measure.
+            let least = rates.iter().filter(|&&rate| rate > 0).min().unwrap();
+            let most = rates.iter().max().unwrap();
+            assert!(
+                *most as f32 <= 1.4 * *least as f32,
+                "seed {seed}: {rates:?}"
+            );
+        }
     }
 }
 
 #[test]
 fn per_session_stays_as_it_began() {
-    let history = run(Granularity::PerSession, 100, 1);
+    let play = Play::of(Granularity::PerSession, "load_minimum");
+    let history = run(&play, 100, 1);
+    assert!(history.iter().all(|rates| *rates == [200, 200, 100, 100]));
+}
+
+/// The second from which on all members have the same.
+fn settled(history: &[[u32; MEMBERS]]) -> usize {
+    let off = history.iter().rposition(|rates| *rates != [150; MEMBERS]);
+    off.map_or(0, |at| at + 1)
+}
+
+#[test]
+fn b2_without_any_setting_clients_that_are_carried_settle() {
+    for (load_id, interval) in [
+        (LoadId::REQUESTS_PER_SECOND, 1),
+        (LoadId::CPU, 1),
+        (LoadId::CPU, 5),
+    ] {
+        for starts in [STARTS, [0; 8], [0, 0, 0, 0, 1, 1, 1, 1]] {
+            let mut slowest = 0;
+            for seed in 0..20 {
+                let play = Play {
+                    granularity: Granularity::OnDemand,
+                    strategy: None,
+                    load_id,
+                    interval,
+                    starts,
+                };
+                let history = run(&play, 400, seed);
+                slowest = slowest.max(settled(&history));
+            }
+            println!("{load_id}, every {interval} s, {starts:?}: {slowest} s at most");
+            assert!(
+                slowest <= 60 * interval as usize,
+                "{load_id} {interval} {starts:?}: {slowest}"
+            );
+        }
+    }
+}
+
+#[test]
+fn b2_by_default_nobody_moves_who_is_bound_per_session() {
+    let play = Play {
+        strategy: None,
+        ..Play::of(Granularity::PerSession, "")
+    };
+    let history = run(&play, 100, 1);
     assert!(history.iter().all(|rates| *rates == [200, 200, 100, 100]));
 }

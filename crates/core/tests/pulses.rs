@@ -10,8 +10,9 @@
 use std::time::Duration;
 
 use evenkeel_core::analyzer::{AlertSettings, Threshold};
+use evenkeel_core::group::{Granularity, GroupSettings};
 use evenkeel_core::harness::sticky::{Client, Played, Sticky, play};
-use evenkeel_core::strategy::{Values, find};
+use evenkeel_core::strategy::{Reach, Values, default_for, find};
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -82,6 +83,25 @@ fn every_member_is_at_150_per_second_within_ten_seconds_from_any_start() {
         assert!(settled <= 10, "seed {seed}, {starts:?}: {settled} s");
         assert!(played.most_sent_back <= 1, "nobody is sent around");
         assert!(played.longest < Duration::from_millis(300), "{played:?}");
+    }
+}
+
+#[test]
+fn b2_without_any_setting_clients_that_are_forwarded_settle() {
+    let settings = GroupSettings {
+        granularity: Granularity::OnDemand,
+        ..GroupSettings::default()
+    };
+    let values = default_for(&settings, Reach::Forwarded);
+    for seed in 0..20 {
+        let starts = match seed % 2 {
+            0 => [0, 0, 1, 1, 2, 2, 3, 3],
+            _ => [0; 8],
+        };
+        let mut experiment = experiment(starts);
+        experiment.strategy = values.clone();
+        let settled = settled(&play(&experiment, seed), 0.05);
+        assert!(settled <= 10, "seed {seed}, {starts:?}: {settled} s");
     }
 }
 

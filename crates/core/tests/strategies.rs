@@ -397,3 +397,22 @@ fn names_are_unique_and_found() {
     names.dedup();
     assert_eq!(names.len(), strategy::REGISTRY.len());
 }
+
+#[test]
+fn b11_a_location_with_more_cpus_carries_more_sessions() {
+    let group = group("least_active_sessions", &[1.0, 1.0]);
+    for (index, cpus) in [(0, 1.0), (1, 16.0)] {
+        let (rate, service) = (80.0, 0.01);
+        report(&group, index, LoadId::REQUESTS_PER_SECOND, rate, 1000);
+        report(&group, index, LoadId::SERVICE_TIME, service, 1000);
+        report(&group, index, LoadId::RESPONSE_TIME, 0.02, 1000);
+        // By the utilisation law.
+        let utilization = rate * service / cpus;
+        report(&group, index, LoadId::UTILIZATION, utilization, 1000);
+    }
+    let mut rng = fastrand::Rng::with_seed(1);
+    for _ in 0..20 {
+        let chosen = group.choose(&Request::at(at(1000)), &mut rng).unwrap();
+        assert_eq!(chosen, 1, "it has sixteen times the room");
+    }
+}

@@ -48,6 +48,8 @@ pub struct Question {
     pub session: Option<String>,
     /// Servers to stay away from.
     pub avoid: Vec<String>,
+    /// The server that the client has now.
+    pub current: Option<String>,
 }
 
 /// What a broker says.
@@ -99,6 +101,9 @@ impl Question {
         }
         if !self.avoid.is_empty() {
             query.append_pair("avoid", &self.avoid.join(","));
+        }
+        if let Some(current) = &self.current {
+            query.append_pair("current", current);
         }
         query.append_pair("alternatives", &ALTERNATIVES.to_string());
         format!("{}?{}", wire::NEGOTIATE, query.finish())
@@ -275,12 +280,13 @@ mod tests {
             response_time: Some(Duration::from_millis(200)),
             session: Some("s-1".into()),
             avoid: vec!["[::1]:80".into(), "a:80/192.0.2.1".into()],
+            current: Some("b:80".into()),
         };
         let target = question.target();
         assert_eq!(
             target,
             "/.well-known/evenkeel/negotiate?cluster=shop&class=gold&response_time=200000us\
-             &session=s-1&avoid=%5B%3A%3A1%5D%3A80%2Ca%3A80%2F192.0.2.1&alternatives=3"
+             &session=s-1&avoid=%5B%3A%3A1%5D%3A80%2Ca%3A80%2F192.0.2.1&current=b%3A80&alternatives=3"
         );
         assert_eq!(wire::time("200000us"), question.response_time);
     }

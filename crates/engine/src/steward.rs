@@ -116,6 +116,7 @@ impl Steward {
                 response_time: self.cluster.response_time,
                 session: keeper.session().map(str::to_owned),
                 avoid: avoid.into_iter().map(str::to_owned).collect(),
+                current: keeper.place().map(|place| place.name.clone()),
             }
         };
         let name = &self.cluster.name;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use evenkeel_core::analyzer::{self, Caller, Site, Threshold};
 use evenkeel_core::effective::{Shaping, effective};
-use evenkeel_core::group::{Granularity, Request};
+use evenkeel_core::group::{Granularity, GroupSettings, Request};
 use evenkeel_core::load::Tell;
 use evenkeel_core::member::{Member, Reason};
 use evenkeel_core::time::Instant;
@@ -54,14 +54,21 @@ pub(crate) fn raise(entry: &mut GroupEntry, now: Instant) {
         entry.group.end_pulses();
         return;
     };
-    if settings.alert.pulses {
+    if settings.alert.pulses && moves(settings) {
         return pulse(entry, Some(threshold), now);
     }
     entry.group.end_pulses();
+    if settings.alert.pulses {
+        entry.alerts.clear();
+        return;
+    }
     let Places { names, sites, .. } = places(entry, now, |member| {
         entry.alerts.contains_key(member.location.name())
     });
-    let wanted = analyzer::analyze(threshold, &settings.alert, &sites);
+    let wanted = match analyzer::is_negligible(threshold, settings.load_id, &sites) {
+        true => vec![false; sites.len()],
+        false => analyzer::analyze(threshold, &settings.alert, &sites),
+    };
     let level = threshold.level(&sites);
     let group = entry.group.name();
     let mut alerts = HashMap::new();
@@ -89,6 +96,13 @@ pub(crate) fn raise(entry: &mut GroupEntry, now: Instant) {
     }
     entry.alerts = alerts;
     entry.alerts_raised += raised;
+}
+
+/// Whether alerts move clients of the group that are bound already.
+fn moves(settings: &GroupSettings) -> bool {
+    let bound = settings.granularity != Granularity::PerRequest;
+    let on_demand = settings.granularity == Granularity::OnDemand;
+    settings.adaptive && bound && (on_demand || settings.alert.move_sessions)
 }
 
 /// The same for a group whose alerts are pulses; without a threshold they come at a fixed
@@ -203,8 +217,7 @@ impl AllThere {
         }
         let settings = entry.group.settings();
         let bound = settings.granularity != Granularity::PerRequest;
-        let on_demand = settings.granularity == Granularity::OnDemand;
-        let moves = settings.adaptive && bound && (on_demand || settings.alert.move_sessions);
+        let moves = moves(settings);
         for (index, member) in entry.group.members().iter().enumerate() {
             let name = member.location.name();
             if !alerted.contains_key(name) {

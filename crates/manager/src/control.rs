@@ -191,6 +191,9 @@ fn look(entry: &mut GroupEntry, round: &Round<'_>, now: Instant) {
             let (group, member) = (entry.group.name(), &endpoint.member.name);
             debug!(%group, %member, "slow start is over");
         }
+        if round.note {
+            slot.keep_age(now);
+        }
         if round.note || endpoint.history.is_empty() {
             endpoint.history.note(slot, now);
         }

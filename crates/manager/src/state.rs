@@ -574,7 +574,7 @@ impl State {
         now: Instant,
     ) -> GroupEntry {
         if let Some(strategy) = self.inputs.live.strategies.get(&config.name) {
-            config.strategy = strategy.clone();
+            config.set_strategy(strategy.clone());
         }
         let before: Vec<&Endpoint> = old.map(|old| old.kept(now).collect()).unwrap_or_default();
         let old_endpoints = Before {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
-use evenkeel_core::binding::{Binding, Verdict};
+use evenkeel_core::binding::{Binding, Verdict, Why};
 use evenkeel_core::group::{Granularity, PickError, Request, Ticket};
 use evenkeel_core::member::{Member, MemberId};
 use evenkeel_core::time::Instant;
@@ -206,6 +206,21 @@ impl Session {
             Some(binding) if !tried.contains(&binding.member()) => {
                 match binding.check(&group, now) {
                     Verdict::Keep(index) => Some(group.bind(index, now).ok_or(PickError::AllFull)?),
+                    Verdict::Move(index) => {
+                        let to = group.members().get(index).map(|member| member.id);
+                        let may = to.is_some_and(|to| !tried.contains(&to));
+                        match may.then(|| group.bind(index, now)).flatten() {
+                            Some(ticket) => {
+                                binding.move_to(&group, index, now);
+                                self.service.metrics.count_move(Why::Alert);
+                                Some(ticket)
+                            }
+                            None => {
+                                ended = Some((binding.member(), Why::Alert));
+                                None
+                            }
+                        }
+                    }
                     Verdict::Rebind(why) => {
                         ended = Some((binding.member(), why));
                         None
@@ -215,7 +230,7 @@ impl Session {
             _ => None,
         };
         let ticket = match kept {
-            Some(ticket) => ticket,
+            Some(ticket) => ticket.of_client(self.peer.ip()),
             None => {
                 let request = Request {
                     now,

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use evenkeel_config::{Quantum, Terms};
-use evenkeel_core::group::{Group, PickError, Request, View};
+use evenkeel_core::group::{Granularity, Group, PickError, Request, View};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::member::{MemberId, Reason};
 use evenkeel_core::time::Instant;
@@ -29,6 +29,10 @@ pub(super) struct Wish<'a> {
     pub client: IpAddr,
     /// It comes from a member under a load alert, which has sent it back.
     pub sent_back: bool,
+    /// The member that it has now, by name.
+    pub current: Option<&'a str>,
+    /// It asks no oftener than a client that uses its quanta.
+    pub is_vouched: bool,
 }
 
 /// What it gets.
@@ -84,7 +88,10 @@ pub(super) fn decide(
         };
         group.choose(&request, rng)
     };
-    let mut chosen = ask(excluded, rng);
+    let mut chosen = match stays(&view, wish, excluded) {
+        Some(member) => Ok(member),
+        None => ask(excluded, rng),
+    };
     if chosen == Err(PickError::NoneEligible) && !avoided.is_empty() {
         excluded.retain(|id| !avoided.contains(id));
         chosen = ask(excluded, rng);
@@ -93,11 +100,31 @@ pub(super) fn decide(
     let quantum = quantum(&view, member, wish.terms.quantum);
     let alternatives = alternatives(&view, member, wish.alternatives, excluded, rng);
     group.assign(member, Duration::from_secs(quantum));
+    if !wish.is_vouched {
+        group.doubt(member);
+    }
     Ok(Grant {
         member,
         quantum,
         alternatives,
     })
+}
+
+/// The member that a client has and keeps, in a group on demand that looks at loads: until it is
+/// under a load alert, or not good enough any more. If each client went to the least loaded
+/// member after each quantum, those would change places for ever.
+fn stays(view: &View<'_>, wish: &Wish<'_>, excluded: &[MemberId]) -> Option<usize> {
+    let settings = view.settings();
+    if settings.granularity != Granularity::OnDemand || !settings.adaptive || wish.sent_back {
+        return None;
+    }
+    let current = wish.current?;
+    let members = view.members();
+    let index = members.iter().position(|member| *member.name == *current)?;
+    let is_kept = view.is_eligible_unless_full(index)
+        && !view.slot(index).has(Reason::Shedding)
+        && excluded.binary_search(&members.get(index)?.id).is_err();
+    is_kept.then_some(index)
 }
 
 /// The members that a client could not reach, of those that are not excluded anyway.
@@ -121,7 +148,7 @@ fn exclude(view: &View<'_>, wish: &Wish<'_>, excluded: &mut Vec<MemberId>) -> Op
     if response_time.is_none() && utilization.is_none() {
         return None;
     }
-    let mean = utilization.and_then(|_| mean_load(view));
+    let mean = utilization.and_then(|_| mean_of(view, |index| view.vouched_load(index)));
     let mut why = None;
     for (index, member) in view.members().iter().enumerate() {
         if !view.is_eligible_unless_full(index) {
@@ -130,7 +157,7 @@ fn exclude(view: &View<'_>, wish: &Wish<'_>, excluded: &mut Vec<MemberId>) -> Op
         // Stronger than the other reason: a lower class is refused before anybody asks
         // how fast a member is.
         if let Some(max) = utilization
-            && let Some(load) = view.load(index).or(mean)
+            && let Some(load) = view.vouched_load(index).or(mean)
             && load >= max
         {
             excluded.push(member.id);
@@ -177,9 +204,13 @@ fn response_time_of(view: &View<'_>, index: usize) -> Option<f32> {
 
 /// The mean of the known loads, with what was assigned since they were reported.
 fn mean_load(view: &View<'_>) -> Option<f32> {
+    mean_of(view, |index| view.load(index))
+}
+
+fn mean_of(view: &View<'_>, load: impl Fn(usize) -> Option<f32>) -> Option<f32> {
     let loads = (0..view.len())
         .filter(|&index| view.is_eligible_unless_full(index))
-        .filter_map(|index| view.load(index));
+        .filter_map(load);
     let (sum, count) = loads.fold((0.0, 0u32), |(sum, count), load| (sum + load, count + 1));
     (count > 0).then(|| sum / count as f32)
 }
@@ -243,10 +274,11 @@ fn alternatives(
 mod tests {
     use std::sync::Arc;
 
+    use evenkeel_core::analyzer::{Site, analyze};
     use evenkeel_core::group::{GroupSettings, Outcome};
     use evenkeel_core::load::{LoadValue, Location};
     use evenkeel_core::member::{Member, Slot, Weight};
-    use evenkeel_core::strategy::{Values, find};
+    use evenkeel_core::strategy::{Reach, Values, default_for, find};
     use proptest::prelude::*;
 
     use super::*;
@@ -290,6 +322,8 @@ mod tests {
             alternatives: 0,
             client: IpAddr::from([192, 0, 2, 9]),
             sent_back: false,
+            current: None,
+            is_vouched: true,
         }
     }
 
@@ -365,6 +399,152 @@ mod tests {
         let group = super::tests::group(2, LoadId::CPU);
         report(&group, 0, LoadId::CPU, 0.7, 1000);
         assert_eq!(ask(&group, &wish(&guest), 1003), Err(Refusal::Class(0.5)));
+    }
+
+    #[test]
+    fn s23_who_asks_all_the_time_has_nobody_refused() {
+        let group = group(2, LoadId::CPU);
+        let guest = Terms {
+            max_utilization: Some(0.5),
+            ..Terms::default()
+        };
+        for second in 1..20 {
+            for index in 0..2 {
+                (0..5).for_each(|_| group.assign(index, Duration::from_secs(5)));
+                report(&group, index, LoadId::CPU, 0.3, second * 1000);
+            }
+        }
+        let gold = Terms::default();
+        let flood = Wish {
+            is_vouched: false,
+            ..wish(&gold)
+        };
+        let asks = (0..1000).map(|_| ask(&group, &flood, 19_001));
+        assert!(asks.into_iter().all(|granted| granted.is_ok()));
+        assert!(ask(&group, &wish(&guest), 19_002).is_ok());
+        // Those who are believed do fill it up; and without news of them they are gone again.
+        let refused = (0..1000).position(|_| ask(&group, &wish(&guest), 19_003).is_err());
+        assert!(refused.is_some_and(|after| after > 5), "{refused:?}");
+        assert!(ask(&group, &wish(&guest), 19_004).is_err());
+        assert!(ask(&group, &wish(&guest), 33_000).is_ok());
+    }
+
+    /// Eight clients that ask again when their quanta are over, four of them with 100 requests
+    /// per second and four with 50; four members that report each second. For each second what
+    /// the members had.
+    fn negotiate(starts: [usize; 8], seed: u64) -> Vec<[f64; 4]> {
+        const RATES: [f64; 8] = [100.0, 100.0, 100.0, 100.0, 50.0, 50.0, 50.0, 50.0];
+        let mut settings = GroupSettings {
+            granularity: Granularity::OnDemand,
+            ..GroupSettings::default()
+        };
+        settings.load_id = LoadId::UTILIZATION;
+        let values = default_for(&settings, Reach::Redirected);
+        let members = group(4, LoadId::CPU).members().to_vec();
+        let strategy = (values.kind().build)(&values, &members);
+        let group = Group::new("g", settings, strategy, members, Arc::default());
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let terms = Terms::default();
+        let mut at_member = starts;
+        let mut until: [u64; 8] = std::array::from_fn(|_| rng.u64(0..10_000));
+        let mut history = Vec::new();
+        for ms in (1000..1_800_000).step_by(100) {
+            for client in 0..8 {
+                if ms < until[client] {
+                    continue;
+                }
+                let current = format!("m{}:80", at_member[client]);
+                let wish = Wish {
+                    current: Some(&current),
+                    ..wish(&terms)
+                };
+                let grant = decide(&group, &wish, at(ms), &mut rng, &mut Vec::new()).unwrap();
+                at_member[client] = grant.member;
+                // It asks when it has a request again.
+                until[client] = ms + 10_000 + rng.u64(0..2_000);
+            }
+            if ms % 1000 == 0 {
+                let mut loads = [0.0; 4];
+                for (client, &member) in at_member.iter().enumerate() {
+                    loads[member] += RATES[client];
+                }
+                for (index, load) in loads.iter().enumerate() {
+                    report(&group, index, LoadId::UTILIZATION, load / 1000.0, ms);
+                }
+                history.push(loads);
+            }
+            let site = |member: &Member| Site {
+                load: member
+                    .location
+                    .fresh(LoadId::UTILIZATION, at(ms), Duration::from_secs(15)),
+                takes_traffic: true,
+                alerted: member.slot.has(Reason::Shedding),
+            };
+            let sites: Vec<Site> = group.members().iter().map(site).collect();
+            let threshold = group.strategy().alert_threshold().unwrap();
+            let alerts = analyze(threshold, &group.settings().alert, &sites);
+            for (member, alert) in group.members().iter().zip(alerts) {
+                member.slot.set(Reason::Shedding, alert);
+            }
+        }
+        history
+    }
+
+    #[test]
+    fn b2_without_any_setting_clients_that_negotiate_settle() {
+        let mut times = Vec::new();
+        for seed in 0..20 {
+            for starts in [[0, 0, 1, 1, 2, 2, 3, 3], [0; 8]] {
+                let history = negotiate(starts, seed);
+                let off = history.iter().rposition(|loads| *loads != [150.0; 4]);
+                let settled = off.map_or(0, |at| at + 1);
+                assert!(settled < history.len(), "seed {seed}, {starts:?}");
+                times.push(settled);
+            }
+        }
+        times.sort_unstable();
+        // Which client leaves is chance, so a few take long.
+        assert!(times[times.len() / 2] <= 20, "{times:?}");
+        assert!(times[times.len() * 3 / 4] <= 60, "{times:?}");
+    }
+
+    #[test]
+    fn b2_a_client_keeps_its_member_until_that_sheds() {
+        let mut group = group(3, LoadId::CPU);
+        let terms = Terms::default();
+        let stays = Wish {
+            current: Some("m2:80"),
+            ..wish(&terms)
+        };
+        let given = |group: &Group, wish: &Wish<'_>| {
+            let given = (1001..1030).map(|ms| ask(group, wish, ms).unwrap().member);
+            given.collect::<std::collections::HashSet<_>>()
+        };
+        assert_eq!(given(&group, &stays).len(), 3, "per request it does not");
+        let settings = GroupSettings {
+            granularity: Granularity::OnDemand,
+            ..GroupSettings::default()
+        };
+        let values = default_for(&settings, Reach::Redirected);
+        let members = group.members().to_vec();
+        let strategy = (values.kind().build)(&values, &members);
+        group = Group::new("g", settings, strategy, members, Arc::default());
+        report(&group, 2, LoadId::CPU, 0.9, 1000);
+        report(&group, 1, LoadId::CPU, 0.1, 1000);
+        assert_eq!(given(&group, &stays), [2].into());
+        let unknown = Wish {
+            current: Some("gone:80"),
+            ..stays
+        };
+        assert!(!given(&group, &unknown).contains(&2));
+        let avoid = ["m2:80".to_owned()];
+        let away = Wish {
+            avoid: &avoid,
+            ..stays
+        };
+        assert!(!given(&group, &away).contains(&2));
+        group.members()[2].slot.set(Reason::Shedding, true);
+        assert!(!given(&group, &stays).contains(&2));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_config::{Origin, Terms};
+use evenkeel_config::{Origin, Quantum, Terms};
 use evenkeel_core::group::Group;
 use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Clock;
@@ -17,6 +17,7 @@ use hyper::header::{ACCEPT, ALLOW, HeaderName, RETRY_AFTER, VARY};
 use hyper::{Method, StatusCode};
 use tracing::debug;
 
+use super::clients::Clients;
 use super::decide::{Grant, Refusal, Wish, decide};
 use super::metrics::{ClassCounters, Ending, Metrics, Unheard};
 use super::wire::{
@@ -38,6 +39,7 @@ pub(super) struct Desk {
 struct Scratch {
     rng: fastrand::Rng,
     excluded: Vec<MemberId>,
+    clients: Clients,
 }
 
 /// The clusters, and how to find them.
@@ -77,6 +79,7 @@ struct Asked {
     response_time: Option<Duration>,
     session: Option<String>,
     avoid: Vec<String>,
+    current: Option<String>,
     alternatives: usize,
 }
 
@@ -143,6 +146,7 @@ impl Desk {
             scratch: RefCell::new(Scratch {
                 rng: fastrand::Rng::new(),
                 excluded: Vec::new(),
+                clients: Clients::new(),
             }),
         }
     }
@@ -225,6 +229,17 @@ impl Desk {
     ) -> Result<Answer, Problem> {
         let cluster = &counter.snapshot.cluster;
         let (index, terms) = counter.terms(asked.class.as_deref())?;
+        let now = self.clock.now();
+        let mut scratch = self.scratch.borrow_mut();
+        let Scratch {
+            rng,
+            excluded,
+            clients,
+        } = &mut *scratch;
+        let quantum = match terms.quantum {
+            Quantum::Fixed(time) => time,
+            Quantum::ByLoad { max, .. } => max,
+        };
         let wish = Wish {
             terms,
             response_time: asked.response_time,
@@ -232,11 +247,10 @@ impl Desk {
             alternatives: asked.alternatives,
             client,
             sent_back: matches!(asked.form, Form::Redirect { keep: false, .. }),
+            current: asked.current.as_deref(),
+            is_vouched: clients.ask(client, quantum, now),
         };
         let group = counter.snapshot.group.current.load_full();
-        let mut scratch = self.scratch.borrow_mut();
-        let Scratch { rng, excluded } = &mut *scratch;
-        let now = self.clock.now();
         counter.look_up(&group);
         excluded.clear();
         if let Some(origins) = &*counter.origins.borrow() {
@@ -513,6 +527,7 @@ impl Asked {
             response_time: None,
             session: None,
             avoid: Vec::new(),
+            current: None,
             alternatives: 0,
         }
     }
@@ -553,6 +568,11 @@ impl Asked {
         Ok(())
     }
 
+    fn set_current(&mut self, value: &str) -> Result<(), Problem> {
+        self.current = Some(value.to_owned());
+        Ok(())
+    }
+
     fn set_alternatives(&mut self, value: &str) -> Result<(), Problem> {
         let number = value.parse().ok().filter(|&number| number <= MOST_MEMBERS);
         self.alternatives = number.ok_or_else(|| {
@@ -579,5 +599,6 @@ static SETTERS: &[(Setter, Set)] = &[
     (Setter::Parameter("response_time"), Asked::set_response_time),
     (Setter::Parameter("session"), Asked::set_session),
     (Setter::Parameter("avoid"), Asked::set_avoid),
+    (Setter::Parameter("current"), Asked::set_current),
     (Setter::Parameter("alternatives"), Asked::set_alternatives),
 ];

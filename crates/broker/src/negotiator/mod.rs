@@ -8,6 +8,7 @@
 //! It has a thread of its own, so that neither the control loop waits for clients nor
 //! clients for workers.
 
+mod clients;
 mod decide;
 mod desk;
 mod metrics;

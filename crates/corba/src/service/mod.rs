@@ -27,6 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use evenkeel_config::{Corba as Settings, GroupConfig, MemberConfig};
+use evenkeel_core::strategy::Reach;
 use evenkeel_giop::client::Client;
 use evenkeel_giop::exception::{Completion, Kind, SystemException};
 use evenkeel_giop::ior::Ior;
@@ -585,10 +586,7 @@ fn config_of(id: u64, group: &ObjectGroup, state: &State, settings: &Settings) -
         Some(name) => name,
         None => format!("{GROUP_PREFIX}{id}"),
     };
-    // A load alert is all or nothing here: a share of the clients leaves in a pulse, and
-    // clients are rebound at a fixed interval in one.
-    let settings = &mut config.settings;
-    settings.alert.pulses = settings.alert.move_share < 1.0 || !settings.adaptive;
+    config.choose(Reach::Forwarded);
     config
 }
 

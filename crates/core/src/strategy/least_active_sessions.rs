@@ -7,6 +7,10 @@
 //! response time r (`response_time`), the clients' mean think time h (`think_time`) and
 //! the mean service time s (`service_time`), all as reported.
 //!
+//! `NSmax` is that of a server that works on one request at a time. A location of c CPUs
+//! carries c times as many: `NSmax = c / s`. What c is follows from its utilisation u, if it
+//! reports that, because `u = lambda * s / c`.
+//!
 //! What is not reported is filled in: r is observed, h is 0, s is a setting. A member
 //! without a reported rate has an unknown load. If none has one, requests in flight
 //! decide, which by Little's law are the sessions in service that this process knows.
@@ -55,14 +59,23 @@ impl LeastActiveSessions {
         let Some(rate) = report(LoadId::REQUESTS_PER_SECOND) else {
             return Standing::Unknown;
         };
-        let rate = rate.value + rate.added;
+        let (rate_reported, rate) = (rate.value, rate.value + rate.added);
         let reported = |id| report(id).map(|report| report.value);
         let service = reported(LoadId::SERVICE_TIME).unwrap_or(self.service_time);
         let response = reported(LoadId::RESPONSE_TIME)
             .or_else(|| view.latency(index))
             .unwrap_or(service);
         let think = reported(LoadId::THINK_TIME).unwrap_or(0.0);
-        Standing::Known(rate * (response + think) * service)
+        // `service / capacity`: of a location that can serve several at once, NSmax is that
+        // many times as large. By the utilisation law, u = lambda * s / capacity, so the
+        // capacity need not be known where u is.
+        let per_place = match report(LoadId::UTILIZATION) {
+            Some(busy) if rate_reported > 0.0 && busy.value > 0.0 => {
+                service.min(busy.value / rate_reported)
+            }
+            _ => service,
+        };
+        Standing::Known(rate * (response + think) * per_place)
     }
 }
 

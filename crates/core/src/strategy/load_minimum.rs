@@ -18,7 +18,7 @@ use crate::trace::Trace;
 /// Parameter: see its `doc`.
 pub const CRITICAL_EXCESS: Param = Param {
     name: "critical_excess",
-    doc: "A location is alerted when its effective load exceeds the smallest one by more than this share. A load of 0 counts only where two or more locations have one above it.",
+    doc: "A location is alerted when its effective load exceeds the smallest one by more than this share. Locations without any load do not count as the smallest.",
     unit: "",
     default: 0.4,
     min: 0.0,

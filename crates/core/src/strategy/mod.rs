@@ -6,7 +6,8 @@
 use std::fmt;
 
 use crate::analyzer::Threshold;
-use crate::group::View;
+use crate::group::{Granularity, GroupSettings, View};
+use crate::load::LoadId;
 use crate::member::Member;
 use crate::trace::Trace;
 
@@ -41,6 +42,12 @@ pub trait Strategy: fmt::Debug + Send + Sync {
     /// Picks only members for which [`View::is_eligible`] holds, finds one whenever
     /// there is one, and notes in `trace` what it looked at.
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize>;
+
+    /// Whether the client decides about its member, so that what one client gets is no
+    /// sample of what the member does.
+    fn goes_by_client(&self) -> bool {
+        false
+    }
 
     /// Above which effective load a location is told to shed what it has, if the
     /// strategy has an opinion about that.
@@ -202,7 +209,75 @@ pub fn find(name: &str) -> Option<&'static Kind> {
     REGISTRY.iter().find(|kind| kind.name == name)
 }
 
-/// The strategy used when none is named.
+/// The strategy used when none is named and clients are not bound.
 pub fn default_kind() -> &'static Kind {
     &REGISTRY[0]
+}
+
+/// How the clients of a group reach its members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// We carry what they send and receive.
+    Carried,
+    /// They go there themselves, and come back when a load alert sends them
+    /// (`LOCATION_FORWARD`).
+    Forwarded,
+    /// They go there themselves, for a quantum (redirects, negotiation).
+    Redirected,
+}
+
+/// Above which share of the average a location is alerted by default where alerts are no
+/// [pulses](crate::pulse). Nobody knows there what one client brings: they leave one after the
+/// other until a report shows relief, and a smaller excess would send them on for ever. A larger
+/// one would leave two clients too many where each location has two or three.
+pub const EXCESS: f64 = 0.25;
+
+/// The strategy of a group that names none.
+///
+/// Where the strategy is asked for every request, or we carry sessions, requests in flight and
+/// the learnt service time tell most: `adaptive`. Nobody can count the requests of clients
+/// that go to members themselves, and who is bound on demand is to be moved when loads drift
+/// apart, for which `adaptive` has no threshold: `minimum_dispersion` goes by whatever load is
+/// reported, and its threshold is relative to the average. Where loads do not count, clients
+/// that go to members themselves are dealt out in turn.
+pub fn default_for(settings: &GroupSettings, reach: Reach) -> Values {
+    let (adaptive, granularity) = (settings.adaptive, settings.granularity);
+    match (reach, granularity) {
+        (_, Granularity::PerRequest) | (Reach::Carried, Granularity::PerSession) => {
+            Values::defaults(default_kind())
+        }
+        (Reach::Carried, Granularity::OnDemand) if !adaptive => Values::defaults(default_kind()),
+        (Reach::Forwarded | Reach::Redirected, _) if !adaptive => {
+            Values::defaults(&round_robin::KIND)
+        }
+        (Reach::Forwarded | Reach::Carried, _) => Values::defaults(&minimum_dispersion::KIND),
+        (Reach::Redirected, _) => {
+            let mut values = Values::defaults(&minimum_dispersion::KIND);
+            let set = values.set(minimum_dispersion::CRITICAL_EXCESS.name, EXCESS);
+            debug_assert!(set.is_ok());
+            values
+        }
+    }
+}
+
+/// Whether the alerts of such a group are [pulses][`AlertSettings::pulses`] where we carry what
+/// its clients send: strategy `minimum_dispersion` is made for those. Connections of which
+/// nothing is understood are closed when they are silent (`close_idle`), which takes longer.
+///
+/// [`AlertSettings::pulses`]: crate::analyzer::AlertSettings::pulses
+pub fn carries_in_pulses(settings: &GroupSettings, strategy: &Kind) -> bool {
+    settings.adaptive
+        && settings.granularity == Granularity::OnDemand
+        && settings.alert.close_idle.is_none()
+        && *strategy == minimum_dispersion::KIND
+}
+
+/// The load that a strategy goes by where a group names none. Policy LU is about the
+/// utilisation that an application has measured; a location that does not report it counts with
+/// its `cpu` (see [`crate::load::Location::projected`]).
+pub fn default_load(kind: &Kind) -> LoadId {
+    match *kind == least_utilization::KIND {
+        true => LoadId::UTILIZATION,
+        false => LoadId::CPU,
+    }
 }

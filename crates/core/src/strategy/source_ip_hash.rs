@@ -124,6 +124,10 @@ impl SourceIpHash {
 }
 
 impl Strategy for SourceIpHash {
+    fn goes_by_client(&self) -> bool {
+        true
+    }
+
     fn name(&self) -> &'static str {
         KIND.name
     }
