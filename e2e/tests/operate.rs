@@ -12,9 +12,10 @@ use evenkeel_e2e::balancer::{Balancer, evenkeel};
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::load::Clients;
-use evenkeel_e2e::member::Member;
+use evenkeel_e2e::member::{Member, Signal as Gate, ok};
 use evenkeel_e2e::process::{Signal, curl, installed};
 use evenkeel_e2e::server::{Server, address};
+use evenkeel_e2e::wire::Wire;
 use serde_json::Value;
 
 fn requests(balancer: &Balancer, member: SocketAddr) -> u64 {
@@ -263,7 +264,7 @@ fn the_end_loses_no_request() {
 /// Asks until the balancer says that this connection ends; answers how often. No request
 /// may be lost; no connection ends without a word while requests keep coming.
 fn ask_until_the_end(web: SocketAddr, client: usize, ending: &AtomicBool) -> u64 {
-    let mut wire = evenkeel_e2e::wire::Wire::connect(web);
+    let mut wire = Wire::connect(web);
     for number in 0.. {
         let target = format!("/echo/{client}/{number}");
         wire.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -347,4 +348,78 @@ fn check_names_five_errors_at_once() {
             assert!(found.contains(part), "{found}");
         }
     }
+}
+
+/// A process that is told to end leaves its addresses to the next one, and finishes what
+/// it has begun.
+#[test]
+fn u2_a_restart_is_no_outage() {
+    let (reached, release) = (Arc::<Gate>::default(), Arc::<Gate>::default());
+    let (at, until) = (Arc::clone(&reached), Arc::clone(&release));
+    let member = Member::answering(move |request| {
+        if request.second_word() == "/slow" {
+            at.give();
+            until.wait();
+        }
+        ok(request.second_word())
+    });
+    let prepare = |folder: &Folder| {
+        evenkeel_e2e::agent::key_file(folder);
+    };
+    let config = |folder: &str, web: SocketAddr, admin, udp, negotiator, corba: SocketAddr| {
+        format!(
+            "workers = 2\nshutdown_grace = \"60s\"\n\
+             [admin]\nlisten = \"{admin}\"\n\
+             [broker]\nlisten = \"{udp}\"\nkey_file = \"{folder}broker.key\"\n\
+             [negotiator]\nlisten = \"{negotiator}\"\n\
+             [corba]\nlisten = \"{corba}\"\nworkers = 2\nstate_file = \"{folder}state\"\n\
+             [rule.web]\nlisten = \"{web}\"\nmembers = [\"{}\"]\n",
+            member.address()
+        )
+    };
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let text = config("", address(), any, any, any, any);
+    let mut first = Balancer::start_with(&text, prepare);
+    let web = first.address("web");
+    let mut slow = first.connect();
+    slow.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+    reached.wait();
+    // Who is connected, and idle, is nobody's obstacle.
+    let mut idle = first.connect();
+    idle.send("GET /idle HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(idle.read_response().text(), "/idle");
+    let _idle = (idle, Wire::connect(first.admin()));
+
+    let text = config(
+        &format!("{}/", first.folder().join("").display()),
+        web,
+        first.admin(),
+        first.broker(),
+        first.negotiator(),
+        first.corba(),
+    );
+    first.signal(Signal::TERM);
+    let second = Balancer::start(&text);
+    assert!(first.log().contains("SIGTERM"));
+    // The admin API, and all that listens, is the successor's.
+    let status = second.status();
+    assert_eq!(status["generation"], 1);
+    assert_eq!(second.admin(), first.admin());
+    for number in 0..200 {
+        let mut client = Wire::connect(web);
+        client.send(format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let answer = client.read_response();
+        assert_eq!(
+            (answer.second_word(), answer.text()),
+            ("200", &*format!("/{number}"))
+        );
+    }
+    TcpStream::connect(second.negotiator()).unwrap();
+    TcpStream::connect(second.corba()).unwrap();
+    assert_eq!(second.broker(), first.broker());
+    // The first one still has what it had begun.
+    release.give();
+    let answer = slow.read_response();
+    assert_eq!((answer.second_word(), answer.text()), ("200", "/slow"));
+    assert_eq!(first.wait().code(), Some(0), "{}", first.log());
 }

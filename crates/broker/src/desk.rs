@@ -75,6 +75,8 @@ struct State {
     next_socket: usize,
     directory: Arc<Directory>,
     unsent: u64,
+    /// Nothing is opened any more.
+    stopped: bool,
 }
 
 /// A socket that agents send to.
@@ -176,6 +178,12 @@ impl Desk {
         was_there
     }
 
+    /// Gives up its addresses for good: agents find whoever takes over there.
+    pub fn stop(&self) {
+        self.lock().stopped = true;
+        self.close();
+    }
+
     /// Keeps the manager told of what agents say, and the broker of which members there
     /// are, for ever.
     pub async fn run(self, manager: Arc<Manager>) {
@@ -209,6 +217,9 @@ impl Shared {
 impl DataPlane for Desk {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, Vec<String>> {
         let mut state = self.lock();
+        if state.stopped {
+            return Ok(Box::new(|| ()));
+        }
         let config = next.broker.clone().map(|config| (next.generation, config));
         // A live change of something else: keys are read again at reloads only.
         if config == state.config {
@@ -327,6 +338,18 @@ fn open(id: usize, wanted: SocketAddr) -> io::Result<Bound> {
         socket: socket.into(),
         receive_buffer,
     })
+}
+
+/// Whether another socket has the address, so that agents would not reach this process.
+pub fn is_taken(address: SocketAddr) -> bool {
+    let bound = || -> io::Result<()> {
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
+        if address.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        socket.bind(&address.into())
+    };
+    bound().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
 }
 
 fn settings(config: &Config) -> Settings {

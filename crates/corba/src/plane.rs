@@ -418,9 +418,12 @@ impl Desk {
                 }
             }
         }
+        // All at once: whoever takes over needs every address.
+        let mut ends = JoinSet::new();
         for worker in self.workers.drain(..) {
-            worker.end().await;
+            ends.spawn(worker.end());
         }
+        while ends.join_next().await.is_some() {}
         if let Some(running) = &self.running {
             // What was changed without waiting for it, too.
             let _ = tokio::time::timeout(LAST_WRITE, running.service.kept()).await;

@@ -13,6 +13,7 @@ use evenkeel_admin::{Sources, serve};
 use evenkeel_broker::desk::Desk;
 use evenkeel_broker::negotiator::Negotiator;
 use evenkeel_corba::plane::Corba;
+use evenkeel_corba::service::store::{Lock, StoreError};
 use evenkeel_core::time::Clock;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::watch::{Cause, Reloads};
@@ -49,6 +50,7 @@ async fn live(file: &Path) -> Result<(), Failure> {
     let reloads = Reloads::new(file).map_err(cannot_listen)?;
     let config = config::load(file)
         .map_err(|errors| Failure::new(format!("the configuration has errors\n{errors}")))?;
+    wait_for_predecessor(&config).await;
     let admin = match &config.admin {
         Some(settings) => Some((settings.clone(), bind(settings).await?)),
         None => None,
@@ -174,13 +176,16 @@ impl Process {
 
         process::notify("STOPPING=1");
         sources.draining.store(true, Ordering::Relaxed);
+        // Everything that listens gives its address up at once: whoever takes over serves
+        // new clients while this process finishes with those that it has. Without a
+        // receiver there is nobody to stop.
+        let _ = stop_admin.send(());
+        agents.abort();
+        self.desk.stop();
         self.drain(&mut signals).await;
         control.abort();
-        agents.abort();
         monitor.abort();
         sources_of_reports.abort();
-        // Without a receiver there is nobody to stop.
-        let _ = stop_admin.send(());
         if let Some(admin) = admin {
             // A client that keeps its connection open must not keep the process.
             let _ = tokio::time::timeout(Duration::from_secs(1), admin).await;
@@ -244,17 +249,14 @@ impl Process {
     }
 
     async fn drain(&self, signals: &mut Signals) {
-        // First, so that nobody is sent anywhere by a process that is about to forget it.
         let (negotiator, corba) = (self.negotiator.clone(), self.corba.clone());
-        let stopped = tokio::task::spawn_blocking(move || {
-            negotiator.stop();
-            corba.stop();
-        });
-        // A panic there is told by whose it is.
-        let _ = stopped.await;
+        let negotiator = tokio::task::spawn_blocking(move || negotiator.stop());
+        let corba = tokio::task::spawn_blocking(move || corba.stop());
         self.proxy.drain(self.manager.config().shutdown_grace);
         let proxy = self.proxy.clone();
         let mut drained = tokio::task::spawn_blocking(move || proxy.join());
+        // A panic there is told by whose it is.
+        let _ = tokio::join!(negotiator, corba);
         tokio::select! {
             _ = &mut drained => return,
             name = signals.end() => {
@@ -264,6 +266,66 @@ impl Process {
         }
         // A panic there is told by the proxy.
         let _ = drained.await;
+    }
+}
+
+/// How long a start waits for addresses that another process has: one that is told to end
+/// gives them up at once, but not before it has been told.
+const HANDOVER: Duration = Duration::from_secs(5);
+
+/// How long it waits for a state file: that of the CORBA service is given up when its
+/// clients have their answers, and what they have changed is written.
+const HANDOVER_OF_STATE: Duration = Duration::from_secs(15);
+
+/// Something that another process may have, and whether it has it.
+type Wanted<'a> = (String, Box<dyn Fn() -> bool + 'a>);
+
+/// Waits until what this process needs alone is free, or is not going to be: then whoever
+/// takes it says so.
+async fn wait_for_predecessor(config: &Config) {
+    fn wanted(address: &SocketAddr, is_taken: fn(SocketAddr) -> bool) -> Wanted<'static> {
+        let address = *address;
+        let is_taken = move || address.port() != 0 && is_taken(address);
+        (address.to_string(), Box::new(is_taken))
+    }
+    let broker = config.broker.iter().flat_map(|broker| &broker.listen);
+    let udp = broker.map(|address| wanted(address, evenkeel_broker::desk::is_taken));
+    let rules = config.rules.iter().filter(|rule| rule.enabled);
+    let rules = rules.flat_map(|rule| &rule.listen);
+    let admin = config.admin.iter().map(|admin| &admin.listen);
+    let negotiator = config.negotiator.iter().flat_map(|n| &n.listen);
+    let corba = config.corba.iter().flat_map(|corba| &corba.listen);
+    let tcp = rules.chain(admin).chain(negotiator).chain(corba);
+    let tcp = tcp.map(|address| wanted(address, evenkeel_proxy::is_taken));
+    wait_until_free(udp.chain(tcp).collect(), HANDOVER).await;
+
+    let state = config
+        .corba
+        .iter()
+        .filter_map(|corba| corba.state_file.as_ref());
+    let state = state.map(|path| -> Wanted<'_> {
+        let is_taken = || matches!(Lock::take(path), Err(StoreError::InUse { .. }));
+        (path.display().to_string(), Box::new(is_taken))
+    });
+    wait_until_free(state.collect(), HANDOVER_OF_STATE).await;
+}
+
+async fn wait_until_free(mut wanted: Vec<Wanted<'_>>, limit: Duration) {
+    let end = tokio::time::Instant::now() + limit;
+    let mut told = false;
+    loop {
+        wanted.retain(|(_, is_taken)| is_taken());
+        let Some((what, _)) = wanted.first() else {
+            return;
+        };
+        if !told {
+            info!("{what} is taken: waiting for {limit:?} at most until it is given up");
+            told = true;
+        }
+        if tokio::time::Instant::now() >= end {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

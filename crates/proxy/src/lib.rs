@@ -22,4 +22,5 @@ mod tcp;
 mod watch;
 mod worker;
 
+pub use listen::is_taken;
 pub use plane::{Proxy, StartError};

@@ -54,6 +54,11 @@ pub(crate) fn check_free(address: SocketAddr) -> io::Result<()> {
     }
 }
 
+/// Whether somebody listens on the address already.
+pub fn is_taken(address: SocketAddr) -> bool {
+    check_free(address).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+}
+
 fn socket(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(address),
