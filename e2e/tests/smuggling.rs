@@ -215,6 +215,15 @@ const REFUSED_BODIES: &[(&str, &str)] = &[
     ("LF after last size", "0\n\r\n"),
     ("trailer frames", "0\r\nContent-Length: 34\r\n\r\n"),
     ("trailer routes", "0\r\nHost: b\r\n\r\n"),
+    ("trailer claims a port", "0\r\nX-Forwarded-Port: 1\r\n\r\n"),
+    (
+        "trailer claims a prefix",
+        "0\r\nx_forwarded_prefix: /\r\n\r\n",
+    ),
+    (
+        "trailer of this hop",
+        "0\r\nproxy-authentication-info: x\r\n\r\n",
+    ),
     ("trailer folded", "0\r\nX: y\r\n z\r\n\r\n"),
     ("trailer with LF", "0\r\nX: y\n\r\n"),
     ("trailer without colon", "0\r\nGET /hidden HTTP/1.1\r\n\r\n"),

@@ -4,6 +4,8 @@
 //! The [`Decoder`] therefore only says how far the input is valid, and where the body
 //! ends. It takes the input in pieces of any size and keeps a few dozen bytes.
 
+use super::framing::{self, Kind};
+
 /// Most bytes of a chunk extension. They are passed on and mean nothing to anybody, so
 /// there is no reason for more.
 const MAX_EXTENSION_BYTES: usize = 256;
@@ -11,39 +13,33 @@ const MAX_EXTENSION_BYTES: usize = 256;
 /// Most bytes of the trailer section.
 const MAX_TRAILER_BYTES: usize = 8 * 1024;
 
-/// Longest name among [`FORBIDDEN_TRAILERS`].
-const NAME_BYTES: usize = 19;
+/// Bytes of a trailer field's name that are kept: more than any forbidden one has, so that
+/// a name that was cut can only begin like one.
+const NAME_BYTES: usize = 32;
 
-/// Fields that frame or route a message, that hold for one hop, that authenticate, or
-/// that say how to read the content: never valid in trailers (RFC 9110, section 6.5.1),
-/// and dangerous where a server merges trailers into the head.
-const FORBIDDEN_TRAILERS: [&[u8]; 26] = [
+/// Fields that are fit for a head only: they route a message, authenticate, change what a
+/// request asks for, or say how to read the content (RFC 9110, section 6.5.1). They are
+/// dangerous where a server merges trailers into the head. The fields that the balancer
+/// itself reads, removes or writes in heads ([`Kind`]) are forbidden besides.
+const FORBIDDEN_TRAILERS: [&[u8]; 18] = [
     b"authorization",
     b"cache-control",
-    b"connection",
     b"content-encoding",
-    b"content-length",
     b"content-range",
     b"content-type",
     b"cookie",
-    b"expect",
-    b"forwarded",
-    b"host",
-    b"keep-alive",
+    b"if-match",
+    b"if-modified-since",
+    b"if-none-match",
+    b"if-range",
+    b"if-unmodified-since",
     b"max-forwards",
-    b"proxy-authenticate",
-    b"proxy-authorization",
-    b"proxy-connection",
+    b"pragma",
     b"range",
     b"set-cookie",
-    b"te",
     b"trailer",
-    b"transfer-encoding",
-    b"upgrade",
     b"via",
-    b"x-forwarded-for",
-    b"x-forwarded-host",
-    b"x-forwarded-proto",
+    b"www-authenticate",
 ];
 
 /// Why a chunked body is refused.
@@ -310,17 +306,16 @@ impl Decoder {
 
     fn trailer_name_byte(&mut self, byte: u8) -> Result<State, ChunkError> {
         if byte == b':' && self.name_len > 0 {
-            let name = self.name.get(..self.name_len);
-            if name.is_some_and(|name| FORBIDDEN_TRAILERS.contains(&name)) {
+            // The rule of heads. A name that was cut begins as it does.
+            let name = self.name.get(..self.name_len).unwrap_or(&self.name);
+            if Kind::of(name) != Kind::Other || FORBIDDEN_TRAILERS.contains(&name) {
                 return Err(ChunkError::ForbiddenTrailer);
             }
             return Ok(State::TrailerValue);
         }
-        if !super::framing::is_token_byte(byte) {
+        if !framing::is_token_byte(byte) {
             return Err(ChunkError::Trailer);
         }
-        // A name that does not fit is none of the forbidden ones: its length stays
-        // beyond the room, and so no name is found.
         if let Some(slot) = self.name.get_mut(self.name_len) {
             // As servers do that map names to variables.
             *slot = if byte == b'_' {
@@ -491,6 +486,38 @@ mod tests {
         }
     }
 
+    /// What a head must not bring to a member does not come in trailers either.
+    #[test]
+    fn s6_trailers_are_as_strict_as_heads() {
+        let long = format!("X_Forwarded-{}", "x".repeat(100));
+        for name in [
+            "X-Forwarded-Port",
+            "x_forwarded_prefix",
+            "X-FORWARDED-For",
+            "proxy-authentication-info",
+            "Proxy_Authorization",
+            "Keep-Alive",
+            "TE",
+            "Via",
+            "If-None-Match",
+            &long,
+        ] {
+            let input = format!("1\r\nx\r\n0\r\nA: b\r\n{name}: y\r\n\r\n");
+            for size in [1, 5, input.len()] {
+                assert_eq!(
+                    scan(input.as_bytes(), size),
+                    Err(E::ForbiddenTrailer),
+                    "{name}"
+                );
+            }
+        }
+        let long = "ETag".repeat(20);
+        for name in ["ETag", "X-Forwarded", "X-Forwarded-", "Digest", &long] {
+            let input = format!("0\r\n{name}: y\r\n\r\n");
+            assert!(scan(input.as_bytes(), 3).unwrap().end, "{name}");
+        }
+    }
+
     #[test]
     fn nothing_follows_the_end() {
         let mut decoder = Decoder::new();
@@ -536,7 +563,25 @@ mod tests {
             if name.is_empty() || !name.chars().all(token) || trailers > MAX_TRAILER_BYTES {
                 return None;
             }
-            if FORBIDDEN_TRAILERS.contains(&name.as_bytes()) {
+            let of_this_hop = [
+                "connection",
+                "content-length",
+                "expect",
+                "forwarded",
+                "host",
+                "keep-alive",
+                "proxy-authenticate",
+                "proxy-authentication-info",
+                "proxy-authorization",
+                "proxy-connection",
+                "te",
+                "transfer-encoding",
+                "upgrade",
+            ];
+            if FORBIDDEN_TRAILERS.contains(&name.as_bytes())
+                || of_this_hop.contains(&name.as_str())
+                || name.len() > 12 && name.starts_with("x-forwarded-")
+            {
                 return None;
             }
         }

@@ -88,7 +88,7 @@ impl<'a> Meaning<'a> {
     ) -> Result<Self, HeadError> {
         let mut meaning = Self::default();
         for (index, field) in fields.iter().enumerate() {
-            match Kind::of(field.name) {
+            match Kind::of(field.name.as_bytes()) {
                 Kind::Other => {}
                 Kind::AliasedFraming => return Err(HeadError::AliasedFraming),
                 Kind::Host if meaning.host.is_some() => return Err(HeadError::RepeatedHost),
@@ -131,7 +131,7 @@ impl<'a> Meaning<'a> {
     ) -> Result<Self, HeadError> {
         let mut meaning = Self::default();
         for (index, field) in fields.iter().enumerate() {
-            meaning.collect_shared(raw, Kind::of(field.name), index, field)?;
+            meaning.collect_shared(raw, Kind::of(field.name.as_bytes()), index, field)?;
         }
         meaning.check_framing(version)?;
         Ok(meaning)
@@ -264,7 +264,7 @@ impl<'a> Meaning<'a> {
     /// Drops the fields that a `Connection` field names.
     fn drop_named(&mut self, fields: &[Header<'_>]) {
         for connection in fields {
-            if Kind::of(connection.name) != Kind::Connection {
+            if Kind::of(connection.name.as_bytes()) != Kind::Connection {
                 continue;
             }
             for name in elements(connection.value) {
@@ -302,11 +302,10 @@ impl Connection {
     /// proxy in front of this one has added, or how the body is framed.
     fn add_name(&mut self, option: &[u8]) -> Result<(), HeadError> {
         self.names += 1;
-        let name = std::str::from_utf8(option).unwrap_or_default();
-        if self.names > MAX_CONNECTION_NAMES || !is_token(name.as_bytes()) {
+        if self.names > MAX_CONNECTION_NAMES || !is_token(option) {
             return Err(HeadError::InvalidConnection);
         }
-        match Kind::of(name) {
+        match Kind::of(option) {
             Kind::Host
             | Kind::ContentLength
             | Kind::TransferEncoding
@@ -342,8 +341,7 @@ pub(super) enum Kind {
 impl Kind {
     /// Looks at the length first: most names are told apart by it alone.
     #[inline]
-    pub fn of(name: &str) -> Self {
-        let name = name.as_bytes();
+    pub fn of(name: &[u8]) -> Self {
         let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
         match name.len() {
             2 if is(b"te") => Self::Te,
