@@ -17,7 +17,7 @@ use tracing::{info, warn};
 
 use crate::config::{HealthCheck, HealthCheckKind};
 use crate::manager::Manager;
-use crate::response::{Head, NotHttp, Seen};
+use crate::response::{NotHttp, Reader, Seen};
 use crate::state::{Endpoint, GroupEntry};
 use crate::tasks::Tasks;
 
@@ -34,6 +34,9 @@ const START_SPREAD: Duration = Duration::from_secs(1);
 
 /// The part of a response that is read: head and body together, in bytes.
 const MAX_RESPONSE: usize = 64 * 1024;
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 4096;
 
 /// The last check of a member.
 #[derive(Clone, Debug)]
@@ -262,23 +265,26 @@ async fn check_once(target: &Target) -> Result<(), CheckError> {
     );
     stream.write_all(request.as_bytes()).await?;
 
-    let expected = Expected {
+    let mut judge = Judge {
         codes,
         text: text.as_deref().unwrap_or_default().as_bytes(),
+        response: Reader::new(),
+        searched: 0,
     };
-    let mut response = Vec::new();
+    let mut bytes = Vec::with_capacity(READ_BYTES);
     loop {
-        let left = MAX_RESPONSE - response.len();
+        let left = MAX_RESPONSE - judge.response.len();
+        bytes.clear();
         let read = (&mut stream)
-            .take(left as u64)
-            .read_buf(&mut response)
+            .take(left.min(READ_BYTES) as u64)
+            .read_buf(&mut bytes)
             .await?;
         let more = match read {
             0 if left == 0 => More::TooLong,
             0 => More::Closed,
             _ => More::Open,
         };
-        if let Some(result) = expected.judge(&response, more) {
+        if let Some(result) = judge.next(&bytes, more) {
             return result;
         }
     }
@@ -295,40 +301,53 @@ enum More {
     TooLong,
 }
 
-/// What a response must be like.
-struct Expected<'a> {
+/// What is to be thought of a response, found out as it comes.
+struct Judge<'a> {
     codes: &'a [u16],
     /// Empty is in every body.
     text: &'a [u8],
+    response: Reader,
+    /// Bytes of the body in which the text is not.
+    searched: usize,
 }
 
-impl Expected<'_> {
-    /// What is to be thought of a response of which `bytes` were read; `None` if that
-    /// depends on the rest of it.
-    fn judge(&self, bytes: &[u8], more: More) -> Option<Result<(), CheckError>> {
-        let head = match Head::parse(bytes) {
-            Err(NotHttp) => return Some(Err(CheckError::Garbage)),
-            Ok(Some(head)) => head,
-            Ok(None) => {
-                return match more {
-                    More::Open => None,
-                    More::Closed => Some(Err(CheckError::Closed)),
-                    More::TooLong => Some(Err(CheckError::LongHead)),
-                };
-            }
-        };
-        if !self.codes.contains(&head.code) {
-            return Some(Err(CheckError::Code(head.code)));
+impl Judge<'_> {
+    /// The verdict after the next `bytes`; `None` if it depends on the rest.
+    fn next(&mut self, bytes: &[u8], more: More) -> Option<Result<(), CheckError>> {
+        if let Err(NotHttp) = self.response.push(bytes) {
+            return Some(Err(CheckError::Garbage));
         }
-        let (body, seen) = head.body(bytes.get(head.length..).unwrap_or_default());
-        let held = self.text.is_empty() || body.windows(self.text.len()).any(|w| w == self.text);
-        if held {
+        let Some(code) = self.response.code() else {
+            return match more {
+                More::Open => None,
+                More::Closed => Some(Err(CheckError::Closed)),
+                More::TooLong => Some(Err(CheckError::LongHead)),
+            };
+        };
+        if !self.codes.contains(&code) {
+            return Some(Err(CheckError::Code(code)));
+        }
+        if self.finds_text() {
             Some(Ok(()))
-        } else if seen != Seen::Part || more != More::Open {
+        } else if self.response.seen() != Seen::Part || more != More::Open {
             Some(Err(CheckError::Text))
         } else {
             None
         }
+    }
+
+    /// Looks for the text where it was not looked for yet.
+    fn finds_text(&mut self) -> bool {
+        let body = self.response.body();
+        let fresh = body.get(self.searched..).unwrap_or_default();
+        let found =
+            self.text.is_empty() || fresh.windows(self.text.len()).any(|part| part == self.text);
+        // It may begin with the last bytes.
+        self.searched = body
+            .len()
+            .saturating_sub(self.text.len().saturating_sub(1))
+            .max(self.searched);
+        found
     }
 }
 
@@ -655,11 +674,17 @@ mod tests {
                 prop_oneof![any::<u8>(), Just(b'\r'), Just(b'\n'), Just(b'1'), Just(b'f')], 0..60
             ),
         ) {
-            let expected = Expected { codes: &[200], text: b"1\n" };
+            let judge = || Judge {
+                codes: &[200],
+                text: b"1\n",
+                response: Reader::new(),
+                searched: 0,
+            };
             let all = [head, &rest].concat();
-            let end = expected.judge(&all, More::Closed);
+            let end = judge().next(&all, More::Closed);
             prop_assert!(end.is_some());
-            let mut early = (0..=all.len()).filter_map(|n| expected.judge(&all[..n], More::Open));
+            let mut dripped = judge();
+            let mut early = all.chunks(1).filter_map(|byte| dripped.next(byte, More::Open));
             if let Some(first) = early.next() {
                 prop_assert_eq!(first.is_ok(), end.is_some_and(|end| end.is_ok()));
             }

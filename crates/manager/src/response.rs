@@ -1,23 +1,71 @@
 //! Responses to the questions that the manager and the sources of reports ask over
-//! HTTP/1.1: a bounded number of bytes, read from the start each time.
+//! HTTP/1.1, read as they come: each byte costs the same, whether it comes alone or with
+//! all others.
 
 /// Header fields that a response may have.
 const MAX_FIELDS: usize = 100;
 
-/// The head of the final response.
-#[derive(Clone, Debug)]
-pub struct Head {
-    /// Status code, 100 to 599.
-    pub code: u16,
-    /// Bytes up to the body, those of interim responses included.
-    pub length: usize,
+/// Longest line with the size of a chunk, its extensions included.
+const MAX_SIZE_LINE: usize = 1024;
+
+/// Tells when to parse a head that comes in pieces: at once, then when its end has come or
+/// it has doubled. A head that is wrong is found out before its end, and yet no byte is
+/// looked at more than four times on average, however they come.
+#[derive(Clone, Debug, Default)]
+pub struct HeadScan {
+    /// Bytes in which no end was found.
+    scanned: usize,
+    /// Length from which on the head is parsed in any case.
+    next: usize,
+    /// Bytes that were looked at.
+    #[cfg(test)]
+    work: usize,
+}
+
+impl HeadScan {
+    /// Whether to parse `read`, which is all that has come of the head. At `limit` bytes,
+    /// where the parser refuses it, it is always parsed.
+    pub fn is_due(&mut self, read: &[u8], limit: usize) -> bool {
+        // The first look is the parser's: most heads come whole.
+        let is_due = self.next == 0 || self.ends(read) || read.len() >= self.next.min(limit);
+        if is_due {
+            self.next = read.len().saturating_mul(2).max(1);
+        }
+        is_due
+    }
+
+    /// Whether the end of a head is in the bytes that were not scanned yet: an empty line.
+    fn ends(&mut self, read: &[u8]) -> bool {
+        // It may have begun with the last two bytes before.
+        let from = self.scanned.saturating_sub(2).min(read.len());
+        self.scanned = read.len();
+        let mut rest = read.get(from..).unwrap_or_default();
+        #[cfg(test)]
+        {
+            self.work += rest.len();
+        }
+        while let Some(line) = rest.iter().position(|&byte| byte == b'\n') {
+            rest = rest.get(line + 1..).unwrap_or_default();
+            if let [b'\n', ..] | [b'\r', b'\n', ..] = rest {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// The head of a response.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    code: u16,
+    length: usize,
     framing: Framing,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Framing {
     Chunked,
-    Length(usize),
+    Length(u64),
     UntilClose,
 }
 
@@ -36,102 +84,380 @@ pub enum Seen {
     Garbage,
 }
 
-impl Head {
-    /// Parses the head at the start of `bytes`; `None` if it is not whole.
-    pub fn parse(bytes: &[u8]) -> Result<Option<Head>, NotHttp> {
-        let mut start = 0;
+/// A response that is being read.
+#[derive(Debug, Default)]
+pub struct Reader {
+    /// Heads, until the final one is whole; then the line that is being read of a chunked
+    /// body.
+    line: Vec<u8>,
+    /// Where in it the head begins that is being read: interim responses are before.
+    at: usize,
+    scan: HeadScan,
+    code: Option<u16>,
+    body: Vec<u8>,
+    rest: Rest,
+    len: usize,
+    /// Bytes that were looked at for heads.
+    #[cfg(test)]
+    work: usize,
+}
+
+/// What follows.
+#[derive(Clone, Copy, Debug, Default)]
+enum Rest {
+    #[default]
+    Head,
+    /// So many bytes of body.
+    Length(u64),
+    UntilClose,
+    /// A line with the size of a chunk.
+    Size,
+    /// So many bytes of a chunk.
+    Chunk(u64),
+    /// The line end after a chunk.
+    ChunkCr,
+    ChunkLf,
+    /// Nothing: the body has ended.
+    End,
+    /// Nothing that could be understood.
+    Garbage,
+}
+
+impl Reader {
+    /// Before the first byte.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the bytes that have come next. After an error there is nothing to know.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), NotHttp> {
+        self.len = self.len.saturating_add(bytes.len());
+        if self.code.is_some() {
+            self.push_body(bytes);
+            return Ok(());
+        }
+        self.line.extend_from_slice(bytes);
         loop {
-            let rest = bytes.get(start..).unwrap_or_default();
-            let line = rest.split(|&byte| byte == b'\n').next().unwrap_or_default();
-            let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
-            let mut response = httparse::Response::new(&mut fields);
-            let length = match response.parse(rest) {
-                Ok(httparse::Status::Complete(length)) => length,
-                Ok(httparse::Status::Partial) => return Ok(None),
-                Err(_) => return Err(NotHttp),
-            };
-            let code = response.code.unwrap_or_default();
-            // The parser forgives a bare LF.
-            if line.last() != Some(&b'\r') || !(100..=599).contains(&code) {
-                return Err(NotHttp);
+            let read = self.line.get(self.at..).unwrap_or_default();
+            if !self.scan.is_due(read, usize::MAX) {
+                return Ok(());
             }
-            start += length;
-            if (100..200).contains(&code) && code != 101 {
+            let head = Head::parse(read)?;
+            #[cfg(test)]
+            {
+                self.work += self.scan.work + head.map_or(read.len(), |head| head.length);
+                self.scan.work = 0;
+            }
+            let Some(head) = head else {
+                return Ok(());
+            };
+            self.at += head.length;
+            if (100..200).contains(&head.code) && head.code != 101 {
+                self.scan = HeadScan::default();
                 continue;
             }
-            let field = |name: &str| {
-                let field = response
-                    .headers
-                    .iter()
-                    .find(|field| field.name.eq_ignore_ascii_case(name))?;
-                std::str::from_utf8(field.value).ok()
+            self.code = Some(head.code);
+            self.rest = match head.framing {
+                Framing::Chunked => Rest::Size,
+                Framing::Length(0) => Rest::End,
+                Framing::Length(length) => Rest::Length(length),
+                Framing::UntilClose => Rest::UntilClose,
             };
-            let chunked = field("transfer-encoding")
-                .is_some_and(|value| value.to_ascii_lowercase().ends_with("chunked"));
-            let length = field("content-length").and_then(|value| value.parse().ok());
-            return Ok(Some(Head {
-                code,
-                length: start,
-                framing: match length {
-                    _ if chunked => Framing::Chunked,
-                    Some(length) => Framing::Length(length),
-                    None => Framing::UntilClose,
-                },
-            }));
+            let read = std::mem::take(&mut self.line);
+            self.push_body(read.get(self.at..).unwrap_or_default());
+            return Ok(());
+        }
+    }
+
+    fn push_body(&mut self, mut bytes: &[u8]) {
+        while let Some((&first, after)) = bytes.split_first() {
+            (self.rest, bytes) = match self.rest {
+                Rest::Length(left) => {
+                    let (left, bytes) = self.take(left, bytes);
+                    (
+                        if left == 0 {
+                            Rest::End
+                        } else {
+                            Rest::Length(left)
+                        },
+                        bytes,
+                    )
+                }
+                Rest::UntilClose => {
+                    self.body.extend_from_slice(bytes);
+                    return;
+                }
+                Rest::Size => {
+                    let end = bytes.iter().position(|&byte| byte == b'\n');
+                    let (line, after) = bytes.split_at(end.map_or(bytes.len(), |end| end + 1));
+                    self.line.extend_from_slice(line);
+                    (self.read_size(end.is_some()), after)
+                }
+                Rest::Chunk(left) => {
+                    let (left, bytes) = self.take(left, bytes);
+                    (
+                        if left == 0 {
+                            Rest::ChunkCr
+                        } else {
+                            Rest::Chunk(left)
+                        },
+                        bytes,
+                    )
+                }
+                Rest::ChunkCr if first == b'\r' => (Rest::ChunkLf, after),
+                Rest::ChunkLf if first == b'\n' => (Rest::Size, after),
+                Rest::ChunkCr | Rest::ChunkLf => (Rest::Garbage, after),
+                Rest::Head | Rest::End | Rest::Garbage => return,
+            };
+        }
+    }
+
+    /// Moves at most `left` bytes to the body; answers how many are left of both.
+    fn take<'a>(&mut self, left: u64, bytes: &'a [u8]) -> (u64, &'a [u8]) {
+        let here = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
+        let (taken, rest) = bytes.split_at(here);
+        self.body.extend_from_slice(taken);
+        (left - here as u64, rest)
+    }
+
+    /// What follows the line of a chunk's size, if that is whole.
+    fn read_size(&mut self, is_whole: bool) -> Rest {
+        if self.line.len() > MAX_SIZE_LINE {
+            return Rest::Garbage;
+        }
+        if !is_whole {
+            return Rest::Size;
+        }
+        let size = httparse::parse_chunk_size(&self.line);
+        self.line.clear();
+        match size {
+            Ok(httparse::Status::Complete((_, 0))) => Rest::End,
+            Ok(httparse::Status::Complete((_, size))) => Rest::Chunk(size),
+            _ => Rest::Garbage,
+        }
+    }
+
+    /// Status code of the final response, 101 to 599, once its head is whole.
+    pub fn code(&self) -> Option<u16> {
+        self.code
+    }
+
+    /// The body as far as it has come, without framing.
+    pub fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    /// The same, to keep.
+    pub fn into_body(self) -> Vec<u8> {
+        self.body
+    }
+
+    /// How much of the body was seen.
+    pub fn seen(&self) -> Seen {
+        match self.rest {
+            Rest::End => Seen::Whole,
+            Rest::Garbage => Seen::Garbage,
+            _ => Seen::Part,
         }
     }
 
     /// Whether the end of the connection is the end of the body.
     pub fn is_until_close(&self) -> bool {
-        matches!(self.framing, Framing::UntilClose)
+        matches!(self.rest, Rest::UntilClose)
     }
 
-    /// Whether `bytes`, which follow the head, may be all of the body. It costs little,
-    /// and [`Head::body`] knows for certain.
-    pub fn may_be_whole(&self, bytes: &[u8]) -> bool {
-        match self.framing {
-            Framing::Length(length) => bytes.len() >= length,
-            Framing::UntilClose => false,
-            Framing::Chunked => bytes.ends_with(b"\r\n\r\n"),
-        }
+    /// All bytes that were taken.
+    pub fn len(&self) -> usize {
+        self.len
     }
 
-    /// The body as far as it is in `bytes`, which follow the head.
-    pub fn body(&self, bytes: &[u8]) -> (Vec<u8>, Seen) {
-        match self.framing {
-            Framing::Length(length) => match bytes.get(..length) {
-                Some(body) => (body.to_vec(), Seen::Whole),
-                None => (bytes.to_vec(), Seen::Part),
-            },
-            Framing::UntilClose => (bytes.to_vec(), Seen::Part),
-            Framing::Chunked => dechunk(bytes),
-        }
+    /// Whether none was.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 }
 
-/// The data of the chunks in `bytes`.
-fn dechunk(mut bytes: &[u8]) -> (Vec<u8>, Seen) {
-    let mut data = Vec::new();
-    loop {
-        let (start, size) = match httparse::parse_chunk_size(bytes) {
-            Ok(httparse::Status::Complete((start, size))) => (start, size),
-            Ok(httparse::Status::Partial) => return (data, Seen::Part),
-            Err(_) => return (data, Seen::Garbage),
+impl Head {
+    /// Parses the head at the start of `bytes`; `None` if it is not whole.
+    fn parse(bytes: &[u8]) -> Result<Option<Head>, NotHttp> {
+        let line = bytes.split(|&byte| byte == b'\n').next();
+        let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
+        let mut response = httparse::Response::new(&mut fields);
+        let length = match response.parse(bytes) {
+            Ok(httparse::Status::Complete(length)) => length,
+            Ok(httparse::Status::Partial) => return Ok(None),
+            Err(_) => return Err(NotHttp),
         };
-        if size == 0 {
-            return (data, Seen::Whole);
+        let code = response.code.unwrap_or_default();
+        // The parser forgives a bare LF.
+        if line.and_then(<[u8]>::last) != Some(&b'\r') || !(100..=599).contains(&code) {
+            return Err(NotHttp);
         }
-        let rest = bytes.get(start..).unwrap_or_default();
-        let size = usize::try_from(size).unwrap_or(usize::MAX);
-        let Some((chunk, after)) = rest.split_at_checked(size) else {
-            data.extend_from_slice(rest);
-            return (data, Seen::Part);
+        let field = |name: &str| {
+            let mut fields = response.headers.iter();
+            let field = fields.find(|field| field.name.eq_ignore_ascii_case(name))?;
+            std::str::from_utf8(field.value).ok()
         };
-        data.extend_from_slice(chunk);
-        match after {
-            [b'\r', b'\n', after @ ..] => bytes = after,
-            [] | [b'\r'] => return (data, Seen::Part),
-            _ => return (data, Seen::Garbage),
+        let chunked = field("transfer-encoding")
+            .is_some_and(|value| value.to_ascii_lowercase().ends_with("chunked"));
+        let content_length = field("content-length").and_then(|value| value.parse().ok());
+        Ok(Some(Head {
+            code,
+            length,
+            framing: match content_length {
+                _ if chunked => Framing::Chunked,
+                Some(length) => Framing::Length(length),
+                None => Framing::UntilClose,
+            },
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Reads `pieces`; answers with the reader and the bytes that it looked at for the head.
+    fn read<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<(Reader, usize), NotHttp> {
+        let mut reader = Reader::new();
+        for piece in pieces {
+            reader.push(piece)?;
+        }
+        let work = reader.work + reader.scan.work;
+        Ok((reader, work))
+    }
+
+    fn seen(reader: &Reader) -> (Option<u16>, &str, Seen) {
+        let body = std::str::from_utf8(reader.body()).unwrap();
+        (reader.code(), body, reader.seen())
+    }
+
+    #[test]
+    fn bodies_are_found_whatever_frames_them() {
+        let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let hints = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
+        for (text, code, body, how) in [
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi!".to_owned(),
+                200,
+                "hi",
+                Seen::Whole,
+            ),
+            (
+                "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n".to_owned(),
+                204,
+                "",
+                Seen::Whole,
+            ),
+            (
+                "HTTP/1.1 404 No\r\n\r\nnobody".to_owned(),
+                404,
+                "nobody",
+                Seen::Part,
+            ),
+            (
+                format!("{chunked}2;x\r\nhi\r\n01\r\n!\r\n0\r\nX: y\r\n\r\n"),
+                200,
+                "hi!",
+                Seen::Whole,
+            ),
+            (
+                format!("{chunked}2\r\nhi?\n0\r\n\r\n"),
+                200,
+                "hi",
+                Seen::Garbage,
+            ),
+            (format!("{chunked}2\r\nhi\r?"), 200, "hi", Seen::Garbage),
+            (format!("{chunked}x\r\n"), 200, "", Seen::Garbage),
+            (format!("{chunked}4\r\nhi"), 200, "hi", Seen::Part),
+            (
+                format!("{hints}{hints}HTTP/1.0 500 Oops\r\n\r\nx"),
+                500,
+                "x",
+                Seen::Part,
+            ),
+        ] {
+            for size in [1, 2, 3, 5, text.len()] {
+                let (reader, _) = read(text.as_bytes().chunks(size)).unwrap();
+                assert_eq!(seen(&reader), (Some(code), body, how), "{text:?} {size}");
+                assert_eq!(reader.len(), text.len());
+            }
+        }
+        let long = format!("{chunked}1;{}", "x".repeat(MAX_SIZE_LINE));
+        let (reader, _) = read([long.as_bytes()]).unwrap();
+        assert_eq!(reader.seen(), Seen::Garbage);
+    }
+
+    /// What a head costs grows with its length, and not with the number of its pieces.
+    #[test]
+    fn s8_heads_cost_the_same_whether_they_come_at_once_or_drip() {
+        let work = |bytes: usize, piece: usize| {
+            let mut head = b"HTTP/1.1 200 OK\r\n".to_vec();
+            while head.len() < bytes {
+                head.extend_from_slice(b"X: 0123456789\r\n");
+                // Of so many fields the parser would want none.
+                if head.len() > 1000 {
+                    head.truncate(head.len() - 2);
+                    head.resize(bytes, b'y');
+                    head.extend_from_slice(b"\r\n");
+                }
+            }
+            head.extend_from_slice(b"\r\n");
+            let (reader, work) = read(head.chunks(piece)).unwrap();
+            assert_eq!(reader.code(), Some(200));
+            work / head.len()
+        };
+        for piece in [1, 3, 1000, usize::MAX] {
+            for bytes in [100, 1000, 10_000, 100_000, 1_000_000] {
+                let each = work(bytes, piece);
+                assert!(
+                    each <= 6,
+                    "{each} looks at a byte: {bytes} bytes by {piece}"
+                );
+            }
+        }
+        // Interim heads begin anew each time.
+        let hints = "HTTP/1.1 103 Hints\r\n\r\n".repeat(10_000);
+        for piece in [1, 7, usize::MAX] {
+            let (_, work) = read(hints.as_bytes().chunks(piece)).unwrap();
+            assert!(work <= 6 * hints.len(), "{work}");
+        }
+    }
+
+    proptest! {
+        /// It makes no difference how the bytes are cut.
+        #[test]
+        fn pieces_make_no_difference(
+            head in prop_oneof![
+                Just(&b""[..]),
+                Just(&b"HTTP/1.1 200 OK\r\n\r\n"[..]),
+                Just(&b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"[..]),
+                Just(&b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"[..]),
+                Just(&b"HTTP/1.1 100 Go on\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"[..]),
+            ],
+            rest in proptest::collection::vec(
+                prop_oneof![any::<u8>(), Just(b'\r'), Just(b'\n'), Just(b'1'), Just(b'3')], 0..60
+            ),
+            cuts in proptest::collection::vec(1_usize..9, 1..80),
+        ) {
+            let all = [head, &rest].concat();
+            let mut pieces = Vec::new();
+            let mut left = &all[..];
+            for cut in cuts {
+                let (piece, rest) = left.split_at(cut.min(left.len()));
+                pieces.push(piece);
+                left = rest;
+            }
+            pieces.push(left);
+            let at_once = read([&all[..]]).map(|(reader, _)| reader);
+            let cut = read(pieces).map(|(reader, _)| reader);
+            if let (Ok(a), Ok(b)) = (at_once, cut) {
+                prop_assert_eq!(a.code(), b.code());
+                prop_assert_eq!(a.body(), b.body());
+                prop_assert_eq!(a.seen(), b.seen());
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ use evenkeel_manager::config::Prometheus;
 use evenkeel_manager::config::expression::{Aggregate, Expression, Operator, Series};
 use evenkeel_manager::config::reports::Url;
 use evenkeel_manager::counts::{Fate, Origin};
-use evenkeel_manager::response::{Head, Seen};
+use evenkeel_manager::response::{Reader, Seen};
 use evenkeel_manager::{Manager, Tasks};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -27,6 +27,9 @@ use crate::poll::{self, Followed, Journal, Place};
 
 /// Longest head of an answer in bytes.
 const MAX_HEAD: usize = 64 * 1024;
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 16 * 1024;
 
 /// The values of the series that some loads need, from one page.
 #[derive(Clone, Debug)]
@@ -401,42 +404,33 @@ async fn fetch(
         url.authority()
     );
     stream.write_all(request.as_bytes()).await?;
-    let mut bytes = Vec::new();
-    let mut head: Option<Head> = None;
+    let mut bytes = Vec::with_capacity(READ_BYTES);
+    let mut response = Reader::new();
     let most = MAX_HEAD.saturating_add(config.max_bytes);
-    let body = loop {
-        let room = (most + 1).saturating_sub(bytes.len());
-        let read = (&mut stream).take(room as u64).read_buf(&mut bytes).await?;
-        if head.is_none() {
-            head = Head::parse(&bytes).map_err(|_| FetchError::Garbage)?;
-            if head.is_none() && bytes.len() > MAX_HEAD {
-                return Err(FetchError::TooLong(MAX_HEAD));
-            }
+    loop {
+        bytes.clear();
+        let read = stream.read_buf(&mut bytes).await?;
+        let room = (most + 1).saturating_sub(response.len());
+        let taken = bytes.get(..room).unwrap_or(&bytes);
+        response.push(taken).map_err(|_| FetchError::Garbage)?;
+        if response.code().is_none() && response.len() > MAX_HEAD {
+            return Err(FetchError::TooLong(MAX_HEAD));
         }
-        if bytes.len() > most {
+        if response.len() > most {
             return Err(FetchError::TooLong(config.max_bytes));
         }
-        let Some(head) = &head else {
-            match read {
-                0 => return Err(FetchError::Closed),
-                _ => continue,
-            }
-        };
-        if head.code != 200 {
-            return Err(FetchError::Code(head.code));
+        match (response.code(), response.seen()) {
+            (None, _) if read == 0 => return Err(FetchError::Closed),
+            (None, _) => {}
+            (Some(200), Seen::Whole) => break,
+            (Some(200), Seen::Garbage) => return Err(FetchError::Garbage),
+            (Some(200), Seen::Part) if read > 0 => {}
+            (Some(200), Seen::Part) if response.is_until_close() => break,
+            (Some(200), Seen::Part) => return Err(FetchError::Closed),
+            (Some(code), _) => return Err(FetchError::Code(code)),
         }
-        let rest = bytes.get(head.length..).unwrap_or_default();
-        if read > 0 && !head.may_be_whole(rest) {
-            continue;
-        }
-        match head.body(rest) {
-            (_, Seen::Garbage) => return Err(FetchError::Garbage),
-            (body, Seen::Whole) => break body,
-            (body, Seen::Part) if read == 0 && head.is_until_close() => break body,
-            (_, Seen::Part) if read == 0 => return Err(FetchError::Closed),
-            (_, Seen::Part) => {}
-        }
-    };
+    }
+    let body = response.into_body();
     let at = Instant::now();
     if body.len() > config.max_bytes {
         return Err(FetchError::TooLong(config.max_bytes));
