@@ -80,6 +80,12 @@ impl Wire {
         self.stream.write_all(bytes.as_ref()).expect("sent");
     }
 
+    /// Whether something has arrived that was not read yet.
+    pub fn has_input(&self) -> bool {
+        let flags = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
+        !self.read.is_empty() || rustix::net::recv(&self.stream, &mut [0], flags).is_ok()
+    }
+
     /// Sends bytes to somebody who may have gone; tells whether it worked.
     pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.stream.write_all(bytes.as_ref()).is_ok()

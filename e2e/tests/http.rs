@@ -440,3 +440,43 @@ fn a_member_that_does_not_read_holds_the_client_back() {
     client.send(&body[sent..]);
     assert_eq!(client.read_response().text(), "whole");
 }
+
+/// Memory of a process that is its own, in bytes.
+fn resident(id: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.unwrap().trim().trim_end_matches(" kB");
+    kib.parse::<u64>().unwrap() * 1024
+}
+
+#[test]
+fn s7_clients_that_are_slow_with_a_head_cost_little_memory() {
+    const CLIENTS: usize = 400;
+    let member = Member::echoing_targets();
+    let balancer = Balancer::http(&[member.address()], "");
+    let open = |count: usize| -> Vec<Wire> {
+        let slow = |_| {
+            let mut client = balancer.connect();
+            client.send("G");
+            client
+        };
+        let clients = (0..count).map(slow).collect();
+        // Whoever came before is served before, by the only worker.
+        let mut client = balancer.connect();
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        client.read_response();
+        clients
+    };
+    let _first = open(64);
+    let before = resident(balancer.id());
+    let mut slow = open(CLIENTS);
+    let each = resident(balancer.id()).saturating_sub(before) / CLIENTS as u64;
+    assert!(each <= 8 * 1024, "{each} bytes each");
+    // They are not forgotten.
+    for client in &mut slow {
+        client.send("ET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.read_response().text(), "/slow");
+    }
+}

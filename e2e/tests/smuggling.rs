@@ -5,7 +5,8 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
 
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::member::{Member, Seen, Signal, ok};
@@ -445,4 +446,56 @@ fn what_a_member_says_unasked_reaches_nobody() {
         client.send("GET /second HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(client.read_response().text(), "/second");
     }
+}
+
+/// A member answers each request twice. The second answer belongs to nobody: whoever comes
+/// next must not get it, if it was there before the next request was sent.
+///
+/// Looking and sending are two system calls: an answer that comes between them gets through.
+/// That is a microsecond, unless another process takes the processor just then.
+#[test]
+fn s9_an_answer_that_nobody_asked_for_is_given_to_nobody() {
+    /// Enough to meet all orders in which the two answers and the next request can come.
+    const REQUESTS: usize = 1000;
+    /// Without looking it is some hundred.
+    const BETWEEN_LOOK_AND_SEND: usize = 5;
+    let early: Arc<Mutex<HashSet<String>>> = Arc::default();
+    let known = Arc::clone(&early);
+    let member = Member::start(move |script, mut wire| {
+        let mut number = 0;
+        while let Some(request) = script.request(&mut wire) {
+            let text = format!("unasked {}.{number}", script.connection);
+            number += 1;
+            if !wire.try_send(ok(request.second_word())) || !wire.try_send(ok(&text)) {
+                return;
+            }
+            // On loopback it is in the balancer's socket by now. If there is no request
+            // yet, the next one is sent later than that.
+            if !wire.has_input() {
+                known.lock().unwrap().insert(text);
+            }
+        }
+    });
+    let balancer = Balancer::http(&[member.address()], "");
+    let mut client = balancer.connect();
+    let requests: String = (0..REQUESTS)
+        .map(|number| format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n"))
+        .collect();
+    let mut writer = client.writer();
+    let sending = std::thread::spawn(move || writer.send(requests));
+    let answers: Vec<_> = (0..REQUESTS).map(|_| client.read_response()).collect();
+    sending.join().unwrap();
+    let early = early.lock().unwrap();
+    let wrong: Vec<_> = answers
+        .iter()
+        .map(|answer| answer.text())
+        .filter(|text| early.contains(*text))
+        .collect();
+    println!(
+        "{} of {REQUESTS} were early, {} got through",
+        early.len(),
+        wrong.len()
+    );
+    assert!(wrong.len() <= BETWEEN_LOOK_AND_SEND, "{wrong:?}");
+    assert!(early.len() > REQUESTS / 10, "the test shows nothing");
 }

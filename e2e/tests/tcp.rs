@@ -241,3 +241,59 @@ fn an_alert_takes_clients_away_and_no_alert_leaves_them() {
         assert_eq!(next(&mut client), moved);
     }
 }
+
+/// A member that sends back what it gets.
+fn echoing() -> Member {
+    Member::start(|_, mut wire| {
+        while let Some(bytes) = wire.try_read_exact(4) {
+            if !wire.try_send(bytes) {
+                break;
+            }
+        }
+    })
+}
+
+fn is_served(balancer: &Balancer) -> bool {
+    let mut client = balancer.connect();
+    client.try_send("ping") && client.try_read_exact(4).is_some()
+}
+
+#[test]
+fn b15_a_member_that_refuses_connections_is_taken_out_of_a_tcp_rule() {
+    let member = echoing();
+    let dead = address();
+    let more = "strategy = \"round_robin\"\nslow_start = \"0s\"\nconnection_failure_limit = 2";
+    let balancer = Balancer::tcp(&[member.address(), dead], more);
+    // Nobody notices.
+    for _ in 0..20 {
+        assert!(is_served(&balancer));
+    }
+    balancer.wait_for_state("web", dead, &["ejected", "down"]);
+    let failures = || {
+        let member = balancer.member("web", dead);
+        member["totals"]["failures"].as_u64().unwrap()
+    };
+    let before = failures();
+    assert!(before >= 2, "{before}");
+    for _ in 0..20 {
+        assert!(is_served(&balancer));
+    }
+    assert_eq!(failures(), before, "it was tried again at once");
+}
+
+#[test]
+fn b15_how_many_members_are_tried_for_a_tcp_client_is_configured() {
+    let member = echoing();
+    let dead: [_; 4] = std::array::from_fn(|_| address());
+    let members = [&dead[..], &[member.address()]].concat();
+    // Nobody is taken out, so that each client may meet all of them.
+    let more = "strategy = \"round_robin\"\nslow_start = \"0s\"\n\
+                connection_failure_limit = 1000\nconnect_retries = ";
+    let balancer = Balancer::tcp(&members, &format!("{more}4"));
+    for _ in 0..10 {
+        assert!(is_served(&balancer));
+    }
+    let balancer = Balancer::tcp(&members, &format!("{more}0"));
+    let served = (0..10).filter(|_| is_served(&balancer)).count();
+    assert!(served < 10, "{served}");
+}

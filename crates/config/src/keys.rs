@@ -176,6 +176,14 @@ pub(super) static RULE: &[Key<Rule>] = &[
         example: "true",
     },
     Key {
+        name: "connect_retries",
+        field: |rule| &mut rule.connect_retries,
+        limits: Limits::Number(0.0, 10.0, "further tries"),
+        doc: "TCP: most further members that are tried for a client when one cannot be \
+              connected to. For HTTP, see `retries`.",
+        example: "4",
+    },
+    Key {
         name: "half_close",
         field: |rule| &mut rule.half_close,
         limits: Limits::None,
@@ -240,7 +248,9 @@ pub(super) static RULE: &[Key<Rule>] = &[
         field: |rule| &mut rule.timeouts.response,
         limits: Limits::Time(MILLISECOND, DAY),
         doc: "HTTP: time from the end of the request to the response head, and longest \
-              pause of the member within the response.",
+              pause of the member within the response. Interim responses (1xx) do not \
+              prolong it. A client that expects a 100 (Continue) has sent all it has to \
+              with its head.",
         example: r#""2m""#,
     },
     Key {

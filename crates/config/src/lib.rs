@@ -192,6 +192,8 @@ pub struct Rule {
     /// Cut open connections when the rule is disabled or removed (`false`: they go on
     /// to their end).
     pub terminate_on_disable: bool,
+    /// TCP: further members that are tried when one cannot be connected to.
+    pub connect_retries: u32,
     /// TCP: carry one side's FIN while the other still sends (`false`: the first FIN
     /// ends both).
     pub half_close: bool,
@@ -214,6 +216,7 @@ impl Rule {
             protocol: Protocol::Http,
             group: group.into(),
             terminate_on_disable: false,
+            connect_retries: 2,
             half_close: true,
             max_connections: 100_000,
             timeouts: Timeouts::default(),

@@ -172,6 +172,12 @@ impl Process {
         tokio::select! {
             name = signals.end() => info!("{name}: shutting down"),
             () = self.follow(file, &mut reloads, &mut access_log) => {}
+            worker = self.proxy.failed() => {
+                access_log.finish();
+                return Err(Failure::new(format!(
+                    "worker {worker} has failed: the process ends, to be started again; please report what was logged before"
+                )));
+            }
         }
 
         process::notify("STOPPING=1");

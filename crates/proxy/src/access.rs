@@ -13,6 +13,9 @@ const QUEUE: usize = 8192;
 /// Longest request target that is kept; the rest is cut off.
 pub(crate) const MAX_TARGET_BYTES: usize = 1024;
 
+/// Longest method that is kept; the rest is cut off.
+pub(crate) const MAX_METHOD_BYTES: usize = 32;
+
 /// One line of the log: an HTTP request, or a TCP connection.
 #[derive(Clone, Debug)]
 pub struct Record {
@@ -24,7 +27,7 @@ pub struct Record {
     pub rule: Arc<str>,
     /// The member that answered, or was tried last.
     pub member: Option<Arc<str>>,
-    /// HTTP: method and target (at most 1,024 bytes of it).
+    /// HTTP: method and target (at most 32 and 1,024 bytes of them).
     pub request: Option<(Box<str>, Box<str>)>,
     /// HTTP: the status that the client got; `None` if it got none.
     pub status: Option<u16>,
@@ -53,6 +56,9 @@ pub enum End {
     ClientTimeout,
     /// The member failed, or broke the protocol.
     Member,
+    /// The member had closed an idle connection just when a request was sent on it that may
+    /// not be sent twice. No failure of the member, nor of the client.
+    Stale,
     /// The member did not connect or answer in time.
     MemberTimeout,
     /// No member could be used, or the queue for one was full.
@@ -76,6 +82,7 @@ impl End {
             End::Client => "client",
             End::ClientTimeout => "client_timeout",
             End::Member => "member",
+            End::Stale => "stale",
             End::MemberTimeout => "member_timeout",
             End::Refused => "refused",
             End::Alert => "alert",

@@ -15,6 +15,10 @@ use tokio::net::TcpStream;
 /// read and one write; what is much larger is spliced.
 pub(crate) const BUFFER_BYTES: usize = 80 * 1024;
 
+/// Size of the buffer of a connection that waits in the middle of a head, in bytes. It
+/// grows if need be.
+const PARTIAL_BYTES: usize = 2 * 1024;
+
 /// Buffers that a worker keeps when nobody needs them (5 MiB).
 const KEPT: usize = 64;
 
@@ -97,6 +101,12 @@ impl Buffer {
         self.end == self.data.len()
     }
 
+    /// Whether it is one that the pool lends: neither made small for a part of a head nor
+    /// grown for a large one.
+    pub(crate) fn is_pooled(&self) -> bool {
+        self.data.len() == BUFFER_BYTES
+    }
+
     /// Appends what the stream has: the number of bytes, 0 at its end. The caller makes
     /// sure that there is room, or a full buffer would look like the end.
     #[inline]
@@ -133,11 +143,28 @@ impl BufferPool {
     pub(crate) fn give(&self, mut buffer: Buffer) {
         let mut spare = self.spare.borrow_mut();
         // One that grew for a large head is not worth keeping.
-        if spare.len() < KEPT && buffer.data.len() == BUFFER_BYTES {
+        if spare.len() < KEPT && buffer.is_pooled() {
             buffer.start = 0;
             buffer.end = 0;
             spare.push(buffer);
         }
+    }
+
+    /// What a connection keeps that waits for the rest of a head: the bytes that it has, in
+    /// a buffer little larger than they are, with room for more. The large buffer is for
+    /// those whose bytes are there.
+    pub(crate) fn shrink(&self, buffer: Buffer) -> Buffer {
+        if !buffer.is_pooled() || buffer.len() > BUFFER_BYTES / 4 {
+            return buffer;
+        }
+        let size = (buffer.len() + 1).next_power_of_two().max(PARTIAL_BYTES);
+        let mut small = Buffer::new(size);
+        if let Some(place) = small.data.get_mut(..buffer.len()) {
+            place.copy_from_slice(buffer.bytes());
+            small.end = buffer.len();
+        }
+        self.give(buffer);
+        small
     }
 
     /// An empty vector to write a head into.
@@ -179,6 +206,25 @@ mod tests {
         let mut full = buffer(4, b"abcd");
         assert!(full.make_room(6));
         assert_eq!((full.bytes(), full.data.len()), (b"abcd".as_slice(), 6));
+    }
+
+    #[test]
+    fn s7_a_part_of_a_head_is_kept_in_little_more_than_its_bytes() {
+        for (bytes, room) in [(1, 2048), (2047, 2048), (2048, 4096), (20_000, 32_768)] {
+            let pool = BufferPool::default();
+            let small = pool.shrink(buffer(BUFFER_BYTES, &vec![7; bytes]));
+            assert_eq!((small.len(), small.data.len()), (bytes, room));
+            assert_eq!(pool.spare.borrow().len(), 1, "the large one is back");
+            // It is small already, and grows as it fills.
+            let mut small = pool.shrink(small);
+            assert_eq!(small.data.len(), room);
+            small.end = room;
+            assert!(small.make_room(BUFFER_BYTES) && small.data.len() <= 2 * room);
+            pool.give(small);
+            assert_eq!(pool.spare.borrow().len(), 1, "small ones are not lent");
+        }
+        let large = BufferPool::default().shrink(buffer(BUFFER_BYTES, &[7; 60_000]));
+        assert_eq!(large.data.len(), BUFFER_BYTES, "not worth copying");
     }
 
     #[test]

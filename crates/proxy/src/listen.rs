@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::files::ClientFile;
 use crate::service::Service;
 use crate::watch::{ServiceId, Stop};
-use crate::worker::Worker;
+use crate::worker::{Vital, Worker};
 use crate::{http, tcp};
 
 /// Connections that may wait to be accepted, per worker. The kernel's `somaxconn`
@@ -147,6 +147,7 @@ impl Listening {
     }
 
     async fn accept(&self, worker: Rc<Worker>, socket: TcpListener) {
+        let _vital = Vital(Rc::clone(&worker));
         loop {
             match std::future::poll_fn(|cx| self.poll_next(cx, &socket)).await {
                 Next::Client(client, peer) => {

@@ -1,12 +1,14 @@
 //! Pipes for `splice`: bytes go from one socket to another without passing through
 //! the process.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
+use evenkeel_core::time::Instant;
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -15,6 +17,13 @@ use crate::files::{Files, PipeFiles};
 
 /// Capacity asked for. More per system call, but still within a cache of usual size.
 const PIPE_BYTES: usize = 512 * 1024;
+
+/// The usual size of a pipe. A smaller one is worse than copying: it is what a process gets
+/// whose user has too many pages in pipes already.
+const LEAST_BYTES: usize = 64 * 1024;
+
+/// How long nothing is spliced after there was no pipe to be had.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Pipes that a worker keeps when nobody needs them.
 const KEPT: usize = 32;
@@ -25,18 +34,22 @@ pub(crate) struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
     held: usize,
+    /// How much goes into it: [`PIPE_BYTES`] unless the kernel refused that.
+    size: usize,
     _files: PipeFiles,
 }
 
 impl Pipe {
-    fn new(files: PipeFiles) -> io::Result<Self> {
+    /// A pipe of `size`, or smaller if the user has too many pages in pipes.
+    fn new(files: PipeFiles, size: usize) -> io::Result<Self> {
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
-        // Refused above the user's quota of pipe pages: the default size works, too.
-        let _ = rustix::pipe::fcntl_setpipe_size(&write, PIPE_BYTES);
+        let size = rustix::pipe::fcntl_setpipe_size(&write, size)
+            .or_else(|_| rustix::pipe::fcntl_getpipe_size(&write))?;
         Ok(Pipe {
             read,
             write,
             held: 0,
+            size,
             _files: files,
         })
     }
@@ -111,6 +124,8 @@ fn splice(call: impl Fn(SpliceFlags) -> rustix::io::Result<usize>) -> io::Result
 pub(crate) struct PipePool {
     spare: RefCell<Vec<Pipe>>,
     files: Arc<Files>,
+    /// No new ones are made before.
+    pause: Cell<Instant>,
 }
 
 impl PipePool {
@@ -118,13 +133,24 @@ impl PipePool {
         PipePool {
             spare: RefCell::default(),
             files,
+            pause: Cell::new(Instant::from_nanos(0)),
         }
     }
 
-    /// An empty pipe; `None` if there may not be more.
-    pub(crate) fn take(&self) -> Option<Pipe> {
+    /// An empty pipe; `None` if there may not be more, or the kernel gives only small ones,
+    /// and for a while after that.
+    pub(crate) fn take(&self, now: Instant) -> Option<Pipe> {
         let spare = self.spare.borrow_mut().pop();
-        spare.or_else(|| Pipe::new(self.files.pipe()?).ok())
+        if spare.is_some() || now < self.pause.get() {
+            return spare;
+        }
+        let fresh = self.files.pipe().map(|files| Pipe::new(files, PIPE_BYTES));
+        let fresh = fresh.and_then(Result::ok);
+        let fresh = fresh.filter(|pipe| pipe.size >= LEAST_BYTES);
+        if fresh.is_none() {
+            self.pause.set(now.after(PAUSE));
+        }
+        fresh
     }
 
     /// Closes the pipes that nobody needs; answers whether there was one.
@@ -132,11 +158,56 @@ impl PipePool {
         !std::mem::take(&mut *self.spare.borrow_mut()).is_empty()
     }
 
-    /// Takes a pipe back; one that still holds bytes is closed.
+    /// Takes a pipe back. One that still holds bytes is closed, and so is one that was made
+    /// small under pressure: the pressure will be over.
     pub(crate) fn give(&self, pipe: Pipe) {
         let mut spare = self.spare.borrow_mut();
-        if pipe.held == 0 && spare.len() < KEPT {
+        if pipe.held == 0 && pipe.size >= PIPE_BYTES && spare.len() < KEPT {
             spare.push(pipe);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_limits::files::{Shares, Users};
+
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn files() -> Arc<Files> {
+        let users = Users {
+            workers: 1,
+            ..Users::default()
+        };
+        Files::new(Shares::new(1024, users))
+    }
+
+    #[test]
+    fn s17_pipes_that_were_made_small_are_not_kept() {
+        let files = files();
+        let pool = PipePool::new(Arc::clone(&files));
+        let small = || Pipe::new(files.pipe().unwrap(), LEAST_BYTES).unwrap();
+        assert!(small().size < PIPE_BYTES);
+        pool.give(small());
+        assert!(pool.spare.borrow().is_empty());
+        pool.give(Pipe {
+            size: PIPE_BYTES,
+            ..small()
+        });
+        assert_eq!(pool.take(at(0)).unwrap().size, PIPE_BYTES);
+    }
+
+    #[test]
+    fn after_a_refusal_nothing_is_made_for_a_while() {
+        let pool = PipePool::new(files());
+        pool.pause.set(at(1000));
+        assert!(pool.take(at(999)).is_none());
+        let pipe = pool.take(at(1000));
+        // Whoever tests may have no pages left for it.
+        assert_eq!(pipe.is_none(), pool.pause.get() > at(1000));
     }
 }

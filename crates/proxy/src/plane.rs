@@ -30,6 +30,7 @@ struct Inner {
     workers: usize,
     metrics: Metrics,
     files: Arc<Files>,
+    failed: worker::Failed,
     state: Mutex<PlaneState>,
 }
 
@@ -63,9 +64,10 @@ impl Proxy {
         files::raise();
         let workers = workers.max(1);
         let files = Files::new(Shares::of_process());
+        let failed = worker::Failed::new(None);
         let handles = (0..workers)
             .map(|index| {
-                worker::start(clock, index, Arc::clone(&files)).map_err(|source| StartError {
+                worker::start(clock, index, &files, &failed).map_err(|source| StartError {
                     worker: index,
                     source,
                 })
@@ -77,6 +79,7 @@ impl Proxy {
                 workers,
                 metrics: Metrics::default(),
                 files,
+                failed,
                 state: Mutex::new(PlaneState {
                     workers: handles,
                     listeners: HashMap::new(),
@@ -108,6 +111,21 @@ impl Proxy {
     pub fn set_access_log(&self, log: Option<&AccessLog>) {
         for worker in &self.state().workers {
             let _ = worker.commands.send(Command::Log(log.cloned()));
+        }
+    }
+
+    /// Comes to an end only if a worker does that nobody told to: with its number. It has
+    /// taken its connections with it, and what the others know may be wrong, so that the
+    /// process had better end, too, and be started again.
+    pub async fn failed(&self) -> usize {
+        let mut failed = self.inner.failed.subscribe();
+        loop {
+            if let Some(worker) = *failed.borrow_and_update() {
+                return worker;
+            }
+            if failed.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use std::ops::{Deref, DerefMut};
 
 use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
+use rustix::net::RecvFlags;
 use tokio::net::TcpStream;
 
 use crate::files::ConnectionFile;
@@ -55,12 +56,16 @@ struct Idle {
 
 impl UpstreamPool {
     /// The connection to `member` that was used last and is still alive.
+    ///
+    /// What the runtime knows is not enough: a response that nobody asked for may have come
+    /// since it last looked, and would be given to the next request. So the socket itself is
+    /// asked, right before it is used.
     pub(crate) fn take(&self, member: MemberId) -> Option<Upstream> {
         let mut idle = self.idle.borrow_mut();
         let connections = idle.get_mut(&member)?;
         // The last one is the one least likely to be closed by the member just now.
         while let Some(connection) = connections.pop() {
-            if is_quiet(&connection.stream) {
+            if is_silent(&connection.stream) {
                 return Some(connection.stream);
             }
         }
@@ -106,8 +111,16 @@ impl UpstreamPool {
     }
 }
 
-/// Whether neither a byte nor the end has arrived: anything is wrong on a connection
-/// that is idle. Without an event since the last read this is no system call.
+/// Whether neither a byte nor the end has arrived, as far as the kernel knows: anything is
+/// wrong on a connection that is idle. One system call.
+fn is_silent(stream: &TcpStream) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let nothing = rustix::net::recv(stream, &mut [0], flags);
+    matches!(nothing, Err(rustix::io::Errno::WOULDBLOCK))
+}
+
+/// The same as far as the runtime knows. Without an event since the last read this is no
+/// system call.
 fn is_quiet(stream: &TcpStream) -> bool {
     let nothing = stream.try_read(&mut [0]);
     matches!(nothing, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
@@ -163,6 +176,26 @@ mod tests {
         assert!(pool.take(MemberId(8)).is_none());
         assert_eq!(pool.take(member).unwrap().local_addr().unwrap(), second);
         assert!(pool.take(member).is_some());
+        assert!(pool.take(member).is_none());
+    }
+
+    /// What is in the socket already when the next request is about to be sent was not sent
+    /// for that request, whether the runtime has heard of it or not.
+    #[tokio::test]
+    async fn s9_the_socket_itself_is_asked_before_a_connection_is_lent() {
+        let pool = UpstreamPool::default();
+        let member = MemberId(1);
+        let (stream, mut peer) = pair().await;
+        // The runtime knows that there is nothing to read, as after an answer.
+        assert!(is_quiet(&stream));
+        pool.give(member, stream, 8, at(100));
+        peer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            .unwrap();
+        assert!(pool.take(member).is_none());
+        let (stream, closed) = pair().await;
+        assert!(is_quiet(&stream));
+        pool.give(member, stream, 8, at(100));
+        drop(closed);
         assert!(pool.take(member).is_none());
     }
 

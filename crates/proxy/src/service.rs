@@ -173,16 +173,18 @@ impl Session {
         let again = || self.try_bind(rule, binding, tried, self.worker.now());
         let waiting = rule.group.wait_for(again);
         tokio::pin!(waiting);
-        self.watch.arm(rule.rule.timeouts.queue);
-        let waited = self.watch.until(|cx| match is_reset(client, cx) {
-            true => Poll::Ready(Err(Refusal::ClientGone)),
-            false => waiting.as_mut().poll(cx).map(|bound| {
-                bound.map_err(|error| match error {
-                    PickError::NoneEligible => Refusal::NoMember,
-                    PickError::AllFull => Refusal::QueueFull,
-                })
-            }),
-        });
+        self.watch.arm_and_look(rule.rule.timeouts.queue);
+        let waited = self
+            .watch
+            .until(|cx| match self.is_gone(client) || is_reset(client, cx) {
+                true => Poll::Ready(Err(Refusal::ClientGone)),
+                false => waiting.as_mut().poll(cx).map(|bound| {
+                    bound.map_err(|error| match error {
+                        PickError::NoneEligible => Refusal::NoMember,
+                        PickError::AllFull => Refusal::QueueFull,
+                    })
+                }),
+            });
         let bound = match waited.await {
             Ok(result) => result,
             Err(Stop::Expired) => Err(Refusal::QueueTimeout),
@@ -190,6 +192,14 @@ impl Session {
         };
         self.watch.disarm();
         bound
+    }
+
+    /// Whether the client has reset its connection, looked at now and then
+    /// ([`crate::watch::Watch::arm_and_look`]). What it has sent before may hide that from
+    /// whoever only reads; its FIN is no sign, as it may still want its answer.
+    #[inline]
+    pub(crate) fn is_gone(&self, client: &TcpStream) -> bool {
+        self.watch.take_look() && !matches!(client.take_error(), Ok(None))
     }
 
     fn try_bind(

@@ -24,9 +24,6 @@ use crate::service::{Bound, Refusal, insert};
 use crate::watch::Stop;
 use crate::worker::Worker;
 
-/// Members that are tried for one client before it is given up.
-const TRIES: usize = 3;
-
 /// Serves one client.
 pub(crate) async fn serve(session: Session, mut client: TcpStream) {
     let at = SystemTime::now();
@@ -57,8 +54,12 @@ pub(crate) async fn serve(session: Session, mut client: TcpStream) {
                 })
                 .await;
             let outcome = match end {
-                End::Member => Outcome::Failure,
+                // A server that closes with something unread resets the connection: what a
+                // client sends must not make it a failure.
                 _ if response_time.is_some() => Outcome::Success,
+                // Nor before the first byte, unless it happens to this member more often
+                // than to the others.
+                End::Member => Outcome::Error,
                 _ => Outcome::Cancelled,
             };
             bound.ticket.finish(outcome, session.worker.now());
@@ -119,7 +120,7 @@ async fn connect_member(
                     ConnectFailure::Refused => End::Member,
                     ConnectFailure::TimedOut => End::MemberTimeout,
                 };
-                if !failure.is_of_one_member() || tried.len() + 1 >= TRIES {
+                if !failure.is_of_one_member() || *retries >= rule.rule.connect_retries {
                     session.count_exhausted(failure);
                     return Err(end);
                 }
@@ -466,7 +467,7 @@ impl Flow {
                     };
                 }
                 Stage::Splicing(held) => {
-                    let Some(mut pipe) = held.take().or_else(|| worker.pipes.take()) else {
+                    let Some(mut pipe) = held.take().or_else(|| worker.pipe()) else {
                         // No more files: copying does, too.
                         self.stage = Stage::Empty;
                         continue;
@@ -540,7 +541,7 @@ impl Session {
     pub(crate) fn count_end(&self, end: End) {
         let metrics = &self.service.metrics;
         match end {
-            End::Complete | End::Refused => {}
+            End::Complete | End::Refused | End::Stale => {}
             End::Client => metrics.client_aborts.add(1),
             End::ClientTimeout => metrics.client_timeouts.add(1),
             End::Member => metrics.member_failures.add(1),

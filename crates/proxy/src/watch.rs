@@ -19,6 +19,10 @@ use evenkeel_core::time::Instant;
 /// Time between two sweeps.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
+/// How often a task that waits for a member looks whether its client is still there: a
+/// reset is noticed within this time and two [`TICK`]s.
+const LOOK: Duration = Duration::from_millis(500);
+
 /// Why a task has to stop waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
@@ -48,6 +52,9 @@ struct Entry {
     cut: bool,
     /// Whether a load alert wants the connection closed, if it is at rest.
     called: bool,
+    /// When the task is to look after its client next, and whether it is to do so now.
+    look_at: Instant,
+    look: bool,
     tie: Option<Tie>,
 }
 
@@ -97,6 +104,8 @@ impl Watchers {
             expired: false,
             cut: false,
             called: false,
+            look_at: NEVER,
+            look: false,
             tie: None,
         };
         let mut entries = self.entries.borrow_mut();
@@ -126,6 +135,11 @@ impl Watchers {
             if entry.deadline <= now {
                 entry.deadline = NEVER;
                 entry.expired = true;
+                wake(entry);
+            }
+            if entry.look_at <= now {
+                entry.look_at = now.after(LOOK);
+                entry.look = true;
                 wake(entry);
             }
         }
@@ -194,6 +208,14 @@ fn wake(entry: &Entry) {
     }
 }
 
+/// A deadline that waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Paused {
+    deadline: Instant,
+    look_at: Instant,
+    at: Instant,
+}
+
 /// One task's place in the table.
 #[derive(Debug)]
 pub(crate) struct Watch {
@@ -210,6 +232,46 @@ impl Watch {
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
         entry.deadline = deadline;
         entry.expired = false;
+        entry.look_at = NEVER;
+    }
+
+    /// [`Watch::arm`] for a task that waits for somebody else than its client: it is woken
+    /// now and then to look whether that is still there ([`Watch::take_look`]).
+    #[inline]
+    pub(crate) fn arm_and_look(&self, limit: Duration) {
+        let now = self.table.swept.get();
+        let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
+        entry.deadline = now.after(limit.saturating_add(TICK));
+        entry.expired = false;
+        entry.look_at = now.after(LOOK);
+        entry.look = false;
+    }
+
+    /// Whether it is time to look after the client. Asked once, it is forgotten until the
+    /// next time.
+    #[inline]
+    pub(crate) fn take_look(&self) -> bool {
+        let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
+        std::mem::take(&mut entry.look)
+    }
+
+    /// The deadline, to be [resumed](Watch::resume) after something else was waited for.
+    pub(crate) fn pause(&self) -> Paused {
+        let entry = &self.table.entries.borrow()[self.index as usize];
+        Paused {
+            deadline: entry.deadline,
+            look_at: entry.look_at,
+            at: self.table.swept.get(),
+        }
+    }
+
+    /// Goes on with a deadline, later by what the pause took.
+    pub(crate) fn resume(&self, paused: Paused) {
+        let lasted = self.table.swept.get().since(paused.at);
+        let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
+        entry.deadline = paused.deadline.after(lasted);
+        entry.expired = false;
+        entry.look_at = paused.look_at;
     }
 
     /// From now on the task's connection leads to `member`: a load alert may close it.
@@ -253,6 +315,7 @@ impl Watch {
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
         entry.deadline = NEVER;
         entry.expired = false;
+        entry.look_at = NEVER;
     }
 
     /// Whether the task has to stop; otherwise it will be woken when it has to.
@@ -295,6 +358,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
         entry.deadline = NEVER;
+        entry.look_at = NEVER;
         entry.waker = None;
         entry.service = ServiceId::WORKER;
         entry.tie = None;
@@ -406,6 +470,45 @@ mod tests {
             ..shedding[&early].clone()
         };
         assert_eq!(called(&Shedding::from([(early, silent)]), 40_000), nobody);
+    }
+
+    #[test]
+    fn a_task_looks_after_its_client_while_it_waits_for_a_member() {
+        let watchers = Watchers::new(at(1000));
+        let watch = watchers.watch(ServiceId(0));
+        watch.arm_and_look(Duration::from_secs(60));
+        let looks = |ms| {
+            watchers.sweep(at(ms));
+            assert_eq!(stop(&watch), Poll::Pending);
+            watch.take_look()
+        };
+        let times = (1..=20).map(|tick| 1000 + tick * 100);
+        let looked: Vec<_> = times.filter(|&ms| looks(ms)).collect();
+        assert_eq!(looked, [1500, 2000, 2500, 3000]);
+        watch.arm(Duration::from_secs(60));
+        assert!(
+            !looks(4000) && !looks(5000),
+            "it waits for the client itself"
+        );
+    }
+
+    #[test]
+    fn s18_a_pause_neither_shortens_a_limit_nor_begins_it_anew() {
+        let watchers = Watchers::new(at(1000));
+        let watch = watchers.watch(ServiceId(0));
+        watch.arm(Duration::from_millis(300));
+        watchers.sweep(at(1200));
+        let paused = watch.pause();
+        watch.arm(Duration::from_secs(60));
+        for ms in [1300, 1400, 1500] {
+            watchers.sweep(at(ms));
+        }
+        watch.resume(paused);
+        // 200 of 400 ms, a tick included, were left.
+        watchers.sweep(at(1600));
+        assert_eq!(stop(&watch), Poll::Pending);
+        watchers.sweep(at(1700));
+        assert_eq!(stop(&watch), Poll::Ready(Stop::Expired));
     }
 
     #[test]

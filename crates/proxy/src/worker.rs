@@ -26,7 +26,7 @@ use crate::buffer::BufferPool;
 use crate::files::{ClientFile, ConnectionFile, Files, Taken};
 use crate::listen::{ListenKey, Listening};
 use crate::metrics::RuleMetrics;
-use crate::pipe::PipePool;
+use crate::pipe::{Pipe, PipePool};
 use crate::pool::UpstreamPool;
 use crate::service::{RuleShared, Service, State};
 use crate::watch::{ServiceId, Shedding, TICK, Watchers};
@@ -79,6 +79,19 @@ pub(crate) struct Worker {
     pub(crate) closing: Cell<bool>,
     /// Client connections being served.
     pub(crate) open: Cell<usize>,
+    /// A task has panicked that the worker cannot do without.
+    broken: Cell<bool>,
+}
+
+/// Kept by a task that the worker cannot do without: if it panics, the worker ends.
+pub(crate) struct Vital(pub(crate) Rc<Worker>);
+
+impl Drop for Vital {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.broken.set(true);
+        }
+    }
 }
 
 /// A worker's thread, from outside.
@@ -89,24 +102,42 @@ pub(crate) struct WorkerHandle {
     pub(crate) thread: Option<std::thread::JoinHandle<()>>,
 }
 
+/// How a worker has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// As it was told to.
+    InOrder,
+    /// It cannot go on.
+    Broken,
+}
+
+/// The worker that has ended though nobody told it to, if any.
+pub(crate) type Failed = tokio::sync::watch::Sender<Option<usize>>;
+
 /// Starts worker number `index`.
-pub(crate) fn start(clock: Clock, index: usize, files: Arc<Files>) -> io::Result<WorkerHandle> {
+pub(crate) fn start(
+    clock: Clock,
+    index: usize,
+    files: &Arc<Files>,
+    failed: &Failed,
+) -> io::Result<WorkerHandle> {
     let (commands, inbox) = unbounded_channel();
     let (ready, started) = std::sync::mpsc::sync_channel(1);
-    let thread = std::thread::Builder::new()
-        .name(format!("worker-{index}"))
-        .spawn(move || {
-            // The runtime must be built on its own thread; what fails here must be
-            // told to the caller, who waits.
-            let built = build(clock, files);
-            match built {
-                Ok((runtime, worker, timer)) => {
-                    let _ = ready.send(Ok(()));
-                    runtime.block_on(run(worker, timer, inbox));
-                }
-                Err(error) => drop(ready.send(Err(error))),
+    let files = Arc::clone(files);
+    let thread = supervise(index, failed.clone(), move || {
+        // The runtime must be built on its own thread; what fails here must be told to
+        // the caller, who waits.
+        match build(clock, files) {
+            Ok((runtime, worker, timer)) => {
+                let _ = ready.send(Ok(()));
+                runtime.block_on(run(worker, timer, inbox))
             }
-        })?;
+            Err(error) => {
+                drop(ready.send(Err(error)));
+                Ended::InOrder
+            }
+        }
+    })?;
     match started.recv() {
         Ok(result) => result?,
         Err(_) => return Err(io::Error::other("the worker thread ended at once")),
@@ -115,6 +146,33 @@ pub(crate) fn start(clock: Clock, index: usize, files: Arc<Files>) -> io::Result
         commands,
         thread: Some(thread),
     })
+}
+
+/// Runs a worker in a thread of its own. If it panics or breaks, that is told: a worker that
+/// is gone would take its connections and its share of the listeners with it, silently.
+fn supervise(
+    index: usize,
+    failed: Failed,
+    work: impl FnOnce() -> Ended + Send + 'static,
+) -> io::Result<std::thread::JoinHandle<()>> {
+    /// Dropped by a panic, too.
+    struct Alarm(usize, Failed, Ended);
+
+    impl Drop for Alarm {
+        fn drop(&mut self) {
+            if self.2 == Ended::Broken {
+                tracing::error!(worker = self.0, "a worker has failed");
+                self.1.send_replace(Some(self.0));
+            }
+        }
+    }
+
+    std::thread::Builder::new()
+        .name(format!("worker-{index}"))
+        .spawn(move || {
+            let mut alarm = Alarm(index, failed, Ended::Broken);
+            alarm.2 = work();
+        })
 }
 
 fn build(clock: Clock, files: Arc<Files>) -> io::Result<(LocalRuntime, Rc<Worker>, OwnedFd)> {
@@ -152,18 +210,19 @@ fn build(clock: Clock, files: Arc<Files>) -> io::Result<(LocalRuntime, Rc<Worker
         next_service: Cell::new(0),
         closing: Cell::new(false),
         open: Cell::new(0),
+        broken: Cell::new(false),
     });
     Ok((runtime, worker, timer))
 }
 
-async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Command>) {
+async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Command>) -> Ended {
     // SAFETY: the file is owned, so it stays open and the same until it is dropped.
     let timer = unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) };
     let timer = match timer {
         Ok(timer) => timer,
         Err(error) => {
-            tracing::error!(%error, "a worker cannot watch its timer; it ends");
-            return;
+            tracing::error!(%error, "a worker cannot watch its timer");
+            return Ended::Broken;
         }
     };
     let mut cut_at = None;
@@ -177,7 +236,7 @@ async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Co
                     cut_at = Some(at);
                 }
                 // The proxy was dropped without a shutdown.
-                None => return,
+                None => return Ended::InOrder,
             },
             _ = tick(&timer) => {
                 let now = worker.now();
@@ -194,7 +253,10 @@ async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Co
                 // Not earlier than a tick after the order to drain: the accept queues
                 // are served by then.
                 if cut_at.is_some() && worker.open.get() == 0 {
-                    return;
+                    return Ended::InOrder;
+                }
+                if worker.broken.get() {
+                    return Ended::Broken;
                 }
             }
         }
@@ -242,6 +304,11 @@ impl Worker {
     /// Closes files that nobody needs at the moment; answers whether there was one.
     pub(crate) fn close_idle(&self) -> bool {
         self.upstreams.evict() || self.pipes.clear()
+    }
+
+    /// A pipe, if there is one to be had.
+    pub(crate) fn pipe(&self) -> Option<Pipe> {
+        self.pipes.take(self.watchers.coarse_now())
     }
 
     /// The members whose idle connections are to be closed because of load alerts.
@@ -338,5 +405,47 @@ impl Worker {
         }
         self.closing.set(true);
         self.watchers.rouse(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_limits::files::Shares;
+
+    use super::*;
+
+    #[test]
+    fn s18_a_worker_that_panics_is_told_of() {
+        let failed = Failed::new(None);
+        let thread = supervise(3, failed.clone(), || Ended::InOrder).unwrap();
+        thread.join().unwrap();
+        assert_eq!(*failed.borrow(), None);
+        let thread = supervise(4, failed.clone(), || Ended::Broken).unwrap();
+        thread.join().unwrap();
+        assert_eq!(*failed.borrow(), Some(4));
+        let thread = supervise(5, failed.clone(), || panic!("on purpose")).unwrap();
+        thread.join().unwrap_err();
+        assert_eq!(*failed.borrow(), Some(5));
+    }
+
+    #[test]
+    fn s18_a_worker_ends_if_a_task_panics_that_it_cannot_do_without() {
+        let failed = Failed::new(None);
+        let (commands, inbox) = unbounded_channel();
+        let thread = supervise(0, failed.clone(), || {
+            let (runtime, worker, timer) =
+                build(Clock::start(), Files::new(Shares::of_process())).unwrap();
+            let vital = Vital(Rc::clone(&worker));
+            runtime.block_on(async {
+                tokio::task::spawn_local(async move {
+                    let _vital = vital;
+                    panic!("on purpose");
+                });
+                run(worker, timer, inbox).await
+            })
+        });
+        thread.unwrap().join().unwrap();
+        assert_eq!(*failed.borrow(), Some(0));
+        drop(commands);
     }
 }

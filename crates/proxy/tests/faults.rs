@@ -417,3 +417,243 @@ fn reloads_under_load_lose_nothing() {
     assert_eq!(bed.totals().requests, 4 * 200 * 3 + u64::from(reloads));
     assert!(reloads > 1);
 }
+
+/// A failure in a row of the only member.
+fn failures_in_a_row(bed: &Bed) -> u32 {
+    let group = bed.group.current.load();
+    group.members()[0].slot.consecutive_failures()
+}
+
+#[test]
+fn s18_a_post_that_dies_on_an_idle_connection_is_no_failure_of_the_member() {
+    let (address, served) = closes_after_one();
+    let bed = Bed::new(Http, &[address], |_| {});
+    let mut client = bed.connect();
+    expect_get(&mut client, "/", "ok");
+    let head = ask(&mut client, &post("body"));
+    assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
+    assert_eq!(served.load(Ordering::SeqCst), 2);
+    bed.record();
+    assert_eq!(bed.record().end, End::Stale);
+    assert_eq!(bed.totals().member_failures, 0);
+    assert_eq!(failures_in_a_row(&bed), 0);
+    // On a connection of its own it is one.
+    let address = member(|_, mut stream| {
+        read_head(&mut stream);
+    });
+    let bed = Bed::new(Http, &[address], |_| {});
+    ask(&mut bed.connect(), &post(""));
+    assert_eq!(bed.record().end, End::Member);
+    assert_eq!(failures_in_a_row(&bed), 1);
+}
+
+#[test]
+fn s18_interim_responses_have_an_end() {
+    let hint = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
+    let large = format!(
+        "HTTP/1.1 103 Early Hints\r\nLink: {}\r\n\r\n",
+        "a".repeat(3000)
+    );
+    for hint in [hint, &large] {
+        let flood = hint.repeat(10);
+        let address = member(move |_, mut stream| {
+            read_head(&mut stream);
+            while stream.write_all(flood.as_bytes()).is_ok() {}
+        });
+        let bed = Bed::new(Http, &[address], |rule| rule.http.retries = 0);
+        let mut client = bed.connect();
+        let mut head = ask(&mut client, &get("/"));
+        let mut count = 0;
+        while head.starts_with("HTTP/1.1 103 ") && count < 1000 {
+            count += 1;
+            head = read_head(&mut client);
+        }
+        assert!(head.starts_with("HTTP/1.1 502 "), "{count}: {head}");
+        assert!((1..=32).contains(&count), "{count}");
+        assert_eq!(bed.record().end, End::Member);
+        assert_eq!(failures_in_a_row(&bed), 1);
+    }
+}
+
+#[test]
+fn s18_interim_responses_do_not_put_off_the_final_one() {
+    let address = member(|_, mut stream| {
+        read_head(&mut stream);
+        // Fewer than there may be, and later than the time limit altogether.
+        while stream.write_all(b"HTTP/1.1 103 Hints\r\n\r\n").is_ok() {
+            std::thread::sleep(Duration::from_millis(150));
+        }
+    });
+    let bed = Bed::new(Http, &[address], |rule| {
+        rule.timeouts.response = Duration::from_millis(300);
+        rule.http.retries = 0;
+    });
+    let mut client = bed.connect();
+    let mut head = ask(&mut client, &get("/"));
+    while head.starts_with("HTTP/1.1 103 ") {
+        head = read_head(&mut client);
+    }
+    assert!(head.starts_with("HTTP/1.1 504 "), "{head}");
+    assert_eq!(bed.record().end, End::MemberTimeout);
+}
+
+#[test]
+fn s18_a_client_that_resets_while_a_member_works_is_noticed() {
+    // What it has sent besides must not hide that it is gone.
+    for more in ["", "GET /next HTTP/1.1\r\nHo"] {
+        for begun in [false, true] {
+            let (report, working) = channel();
+            let address = member(move |_, mut stream| {
+                read_head(&mut stream);
+                if begun {
+                    let part = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\npart";
+                    stream.write_all(part).unwrap();
+                }
+                report.send(()).unwrap();
+                // It would work for ever.
+                let _ = stream.read(&mut [0]);
+                report.send(()).unwrap();
+            });
+            let bed = Bed::new(Http, &[address], |_| {});
+            let mut client = bed.connect();
+            let request = get("/") + more;
+            client.write_all(request.as_bytes()).unwrap();
+            working.recv_timeout(HANG).unwrap();
+            if begun {
+                read_head(&mut client);
+                expect(&mut client, b"part");
+            }
+            reset(client);
+            // Long before any time limit, and the member is told.
+            assert_eq!(bed.record().end, End::Client, "{more:?} {begun}");
+            working.recv_timeout(HANG).unwrap();
+            assert_eq!((bed.in_flight(), failures_in_a_row(&bed)), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn s13_a_member_that_is_silent_about_an_expectation_is_to_blame() {
+    let expects = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n";
+    let (soon, late) = (Duration::from_millis(20), Duration::from_secs(60));
+    let silent = member(|_, mut stream| {
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let bed = Bed::new(Http, &[silent], |rule| {
+        rule.timeouts.response = soon;
+        rule.timeouts.body = late;
+    });
+    let head = ask(&mut bed.connect(), expects);
+    assert!(head.starts_with("HTTP/1.1 504 "), "{head}");
+    assert_eq!(bed.record().end, End::MemberTimeout);
+    assert_eq!(failures_in_a_row(&bed), 1);
+
+    // Once it has said that it goes on, it is the client's turn.
+    let willing = member(|_, mut stream| {
+        read_head(&mut stream);
+        stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").unwrap();
+        let _ = stream.read(&mut [0]);
+    });
+    let bed = Bed::new(Http, &[willing], |rule| {
+        rule.timeouts.response = late;
+        rule.timeouts.body = soon;
+    });
+    let mut client = bed.connect();
+    let head = ask(&mut client, expects);
+    assert!(head.starts_with("HTTP/1.1 100 "), "{head}");
+    let head = read_head(&mut client);
+    assert!(head.starts_with("HTTP/1.1 408 "), "{head}");
+    assert_eq!(bed.record().end, End::ClientTimeout);
+    assert_eq!(failures_in_a_row(&bed), 0);
+
+    // So it is when the client sends the body unasked, as it may.
+    let bed = Bed::new(Http, &[silent], |rule| {
+        rule.timeouts.response = late;
+        rule.timeouts.body = soon;
+    });
+    let head = ask(&mut bed.connect(), &format!("{expects}bo"));
+    assert!(head.starts_with("HTTP/1.1 408 "), "{head}");
+    assert_eq!(failures_in_a_row(&bed), 0);
+}
+
+#[test]
+fn s12_a_client_that_is_stuck_in_an_interim_response_is_cut_off() {
+    let (report, given_up) = channel();
+    let address = member(move |_, mut stream| {
+        read_head(&mut stream);
+        let mut hints = b"HTTP/1.1 103 Early Hints\r\nLink: ".to_vec();
+        // More than the sockets take between them.
+        hints.resize(12_000_000, b'x');
+        hints.extend_from_slice(b"\r\n\r\n");
+        stream.write_all(&hints).unwrap();
+        let _ = stream.read(&mut [0]);
+        report.send(()).unwrap();
+    });
+    let bed = Bed::new(Http, &[address], |rule| {
+        rule.timeouts.body = Duration::from_secs(1);
+        rule.http.max_header_bytes = 16 << 20;
+        rule.http.retries = 0;
+    });
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.connect(&bed.address().into()).unwrap();
+    let mut client = TcpStream::from(socket);
+    limit(&client);
+    client.write_all(get("/").as_bytes()).unwrap();
+    // Not before the proxy has given up does the client take anything.
+    given_up.recv_timeout(HANG).unwrap();
+    let mut all = Vec::new();
+    let ended = client.read_to_end(&mut all).map_err(|error| error.kind());
+    assert_eq!(ended, Err(std::io::ErrorKind::ConnectionReset));
+    let text = String::from_utf8_lossy(&all);
+    assert!(!text.contains("408"), "an answer in the middle of a head");
+    let record = bed.record();
+    assert_eq!((record.end, record.status), (End::ClientTimeout, None));
+}
+
+#[test]
+fn s11_the_log_keeps_only_the_beginning_of_a_method() {
+    let bed = Bed::new(Http, &[http_member(|_| ok("ok"))], |_| {});
+    let long = "M".repeat(10_000);
+    let request = format!("{long} / HTTP/1.1\r\nHost: a\r\n\r\n");
+    ask(&mut bed.connect(), &request);
+    let (method, _) = bed.record().request.unwrap();
+    assert_eq!(&*method, &long[..32]);
+}
+
+/// Heads and chunks that drip go through, and what is wrong is seen long before the end.
+#[test]
+fn s8_a_head_that_drips_is_judged_as_it_comes() {
+    let bed = Bed::new(Http, &[http_member(|_| ok("ok"))], |_| {});
+    let mut client = bed.connect();
+    let request = format!(
+        "\r\nGET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n",
+        "y".repeat(3000)
+    );
+    for part in request.as_bytes().chunks(7) {
+        client.write_all(part).unwrap();
+    }
+    let head = read_head(&mut client);
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    expect(&mut client, b"ok");
+    // It never ends, and never gets as long as a head may be.
+    let wrong = format!("GET / HTTP/1.1\r\nHost : a\r\nX: {}", "y".repeat(3000));
+    let mut client = bed.connect();
+    for part in wrong.as_bytes().chunks(7) {
+        if client.write_all(part).is_err() {
+            break;
+        }
+    }
+    let head = read_head(&mut client);
+    assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
+    // A head that is too long is refused at once.
+    let bed = Bed::new(Http, &[nobody()], |rule| rule.http.max_header_bytes = 1024);
+    let mut client = bed.connect();
+    let mut long = b"GET / HTTP/1.1\r\nX: ".to_vec();
+    long.resize(1024, b'y');
+    for part in long.chunks(100) {
+        client.write_all(part).unwrap();
+    }
+    let head = read_head(&mut client);
+    assert!(head.starts_with("HTTP/1.1 431 "), "{head}");
+}

@@ -351,3 +351,34 @@ fn a_drain_lets_connections_end_and_cuts_what_is_left() {
     bed.proxy.join();
     assert_eq!(bed.totals().terminated, 1);
 }
+
+fn failures(bed: &Bed) -> (u32, u64) {
+    let group = bed.group.current.load();
+    let slot = &group.members()[0].slot;
+    (slot.consecutive_failures(), slot.record().totals().failures)
+}
+
+#[test]
+fn b12_a_reset_by_a_member_is_no_failure_in_a_row() {
+    // With something unread, closing is a reset: whoever sends can bring that about.
+    for greets in [true, false] {
+        let address = member(move |_, mut stream| {
+            if greets {
+                stream.write_all(b"?").unwrap();
+            }
+            expect(&mut stream, b"!");
+        });
+        let bed = Bed::new(Tcp, &[address], |_| {});
+        for _ in 0..5 {
+            let mut client = bed.connect();
+            if greets {
+                expect(&mut client, b"?");
+            }
+            client.write_all(b"!!").unwrap();
+            assert!(is_cut(&mut client));
+            assert_eq!(bed.record().end, End::Member);
+        }
+        // Before its first byte it counts by its share, against that of the others.
+        assert_eq!(failures(&bed), (0, if greets { 0 } else { 5 }));
+    }
+}

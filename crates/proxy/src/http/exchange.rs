@@ -10,9 +10,9 @@ use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 use evenkeel_manager::config::Timeouts;
 use evenkeel_manager::counts::Origin;
+use evenkeel_manager::response::HeadScan;
 use evenkeel_manager::snapshot::RuleSnapshot;
 use evenkeel_report::orca;
-use rustix::net::RecvFlags;
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 
@@ -28,12 +28,19 @@ use crate::service::{Bound, Refusal, State, insert};
 use crate::tcp::{self, ConnectFailure, Traffic, Tunnel, connect, reset};
 use crate::watch::Stop;
 
+/// Interim responses that a member may send before the final one. Together their heads may
+/// be as long as one head.
+const MAX_INTERIM: u32 = 32;
+
 /// Why there is no response, though a member was found.
 enum Failure {
     /// The connection could not be opened.
     Connect(ConnectFailure),
     /// The connection ended before the first byte of a response.
     Silent,
+    /// The same on a connection that had been idle, for a request that may not be sent twice:
+    /// the member may have closed it just before.
+    Stale,
     /// What came was no response, or not the whole head of one.
     Garbage,
     /// No response in time.
@@ -42,6 +49,8 @@ enum Failure {
     BadRequest(String),
     /// The client did not send the rest of the request in time.
     ClientTimedOut,
+    /// The client did not take an interim response in time.
+    ClientStuck,
     /// The client went away in the middle of the request.
     ClientGone,
     /// The connection is to be cut.
@@ -118,7 +127,9 @@ impl Client {
             let outcome = match failure {
                 Failure::Connect(failure) => failure.outcome(),
                 Failure::BadRequest(_)
+                | Failure::Stale
                 | Failure::ClientTimedOut
+                | Failure::ClientStuck
                 | Failure::ClientGone
                 | Failure::Cut => Outcome::Cancelled,
                 _ => Outcome::Failure,
@@ -194,9 +205,7 @@ impl Client {
         bound: &mut Bound,
     ) -> Result<(Head, Upstream), Failure> {
         let pool = &self.session.worker.upstreams;
-        if let Some(mut upstream) = pool.take(bound.member)
-            && (request.idempotent || is_open(&upstream))
-        {
+        if let Some(mut upstream) = pool.take(bound.member) {
             self.session
                 .service
                 .metrics
@@ -212,6 +221,7 @@ impl Client {
                 Err(Failure::Silent)
                     if (request.idempotent || request.up.is_untouched()) && request.up.rewind() => {
                 }
+                Err(Failure::Silent) => return Err(Failure::Stale),
                 Err(failure) => {
                     reset(&upstream);
                     return Err(failure);
@@ -243,8 +253,11 @@ impl Client {
         upstream: &mut TcpStream,
     ) -> Result<Head, Failure> {
         let timeouts = &rule.rule.timeouts;
+        let limit = rule.rule.http.max_header_bytes;
         let mut input: Option<Buffer> = None;
-        let mut progress = Progress::default();
+        let mut scan = HeadScan::default();
+        let (mut interims, mut interim_bytes) = (0, 0);
+        let mut progress = Progress::new(request);
         loop {
             let Client {
                 session, stream, ..
@@ -254,16 +267,22 @@ impl Client {
             let filled = session
                 .watch
                 .until(|cx| {
+                    if session.is_gone(stream) {
+                        return Poll::Ready(Err(Broken::From));
+                    }
                     progress.poll_up(cx, up, stream, upstream, worker)?;
                     let mut buffer = input.take().unwrap_or_else(|| worker.buffers.take());
                     let filled = buffer.poll_fill(cx, upstream);
                     if buffer.is_empty() {
                         worker.buffers.give(buffer);
+                    } else if filled.is_pending() {
+                        input = Some(worker.buffers.shrink(buffer));
                     } else {
                         input = Some(buffer);
                     }
                     if filled.is_pending() {
                         progress.arm(&session.watch, up, None, timeouts);
+                        up.shrink_rest(worker);
                     }
                     filled.map(Ok)
                 })
@@ -289,21 +308,42 @@ impl Client {
                 }
             }
             loop {
-                match self.parse_response(request, rule, bound, &mut input) {
+                let read = input.as_ref().map_or(&[][..], Buffer::bytes);
+                let parsed = match scan.is_due(read, limit) {
+                    true => self.parse_response(request, rule, bound, &mut input),
+                    false => Ok(None),
+                };
+                match parsed {
                     Ok(Some(Response::Final(head))) => return Ok(head),
-                    Ok(Some(Response::Interim(head))) => {
+                    Ok(Some(Response::Interim(head, status))) => {
+                        interims += 1;
+                        interim_bytes += head.len();
+                        if interims > MAX_INTERIM || interim_bytes > limit {
+                            tracing::debug!(rule = %self.session.service.name,
+                                address = %bound.address, interims, interim_bytes,
+                                "a member sends too many interim responses");
+                            return Err(Failure::Garbage);
+                        }
+                        if status == 100 {
+                            // From here on it is the client's turn.
+                            request.awaits_continue = false;
+                            progress.awaits_continue = false;
+                        }
                         if request.version == Version::Http11 {
+                            // They do not give the member more time for its answer.
+                            let paused = self.session.watch.pause();
                             self.send_interim(head, timeouts).await?;
+                            self.session.watch.resume(paused);
                         } else {
                             self.session.worker.buffers.give_head(head);
                         }
-                        progress = Progress::default();
+                        scan = HeadScan::default();
                         if input.is_none() {
                             break;
                         }
                     }
                     Ok(None) => {
-                        let limit = rule.rule.http.max_header_bytes.max(BUFFER_BYTES);
+                        let limit = limit.max(BUFFER_BYTES);
                         let room = input.as_mut().is_none_or(|input| input.make_room(limit));
                         if !room {
                             return Err(Failure::Garbage);
@@ -389,7 +429,7 @@ impl Client {
             {
                 worker.buffers.give(empty);
             }
-            return Ok(Some(Response::Interim(out)));
+            return Ok(Some(Response::Interim(out, status)));
         }
         let at = worker.now();
         bound.ticket.responded(outcome, at);
@@ -433,7 +473,9 @@ impl Client {
         self.session.worker.buffers.give_head(head);
         match sent {
             Ok(result) => result,
-            Err(Stop::Expired) => Err(Failure::ClientTimedOut),
+            // An answer would end up in the middle of this head, or behind one that the
+            // client does not read.
+            Err(Stop::Expired) => Err(Failure::ClientStuck),
             Err(Stop::Cut) => Err(Failure::Cut),
         }
     }
@@ -449,7 +491,7 @@ impl Client {
         upstream: &mut TcpStream,
     ) -> Delivered {
         let timeouts = &rule.rule.timeouts;
-        let mut progress = Progress::default();
+        let mut progress = Progress::new(request);
         let Client {
             session, stream, ..
         } = self;
@@ -459,6 +501,9 @@ impl Client {
         let result = session
             .watch
             .until(|cx| {
+                if session.is_gone(stream) {
+                    return Poll::Ready(Err(Side::Client));
+                }
                 if progress.poll_up(cx, up, stream, upstream, worker).is_err() {
                     // It broke off, or its chunks are not valid: too late for a 400.
                     return Poll::Ready(Err(Side::Client));
@@ -466,6 +511,7 @@ impl Client {
                 let step = down.poll(cx, upstream, stream, worker);
                 if step.is_pending() {
                     progress.arm(&session.watch, up, Some(down), timeouts);
+                    up.shrink_rest(worker);
                 }
                 step.map_err(|broken| match broken {
                     Broken::From | Broken::Chunks(_) => Side::Member,
@@ -524,6 +570,8 @@ impl Client {
         let worker = &self.session.worker;
         let outcome = match delivered.end {
             End::Complete | End::Alert => head.outcome,
+            // As with TCP: what a client sends in a tunnel can make a member reset it.
+            End::Member if head.status == 101 => head.outcome,
             End::Member | End::MemberTimeout => Outcome::Failure,
             _ => Outcome::Cancelled,
         };
@@ -605,6 +653,10 @@ impl Client {
                 summary.end = End::Client;
                 return After::Cut;
             }
+            Failure::ClientStuck => {
+                summary.end = End::ClientTimeout;
+                return After::Cut;
+            }
             Failure::Connect(ConnectFailure::Refused) => {
                 (End::Member, 502, "The server could not be reached.".into())
             }
@@ -620,6 +672,10 @@ impl Client {
             Failure::Silent => {
                 let text = "The server ended the connection without an answer.".into();
                 (End::Member, 502, text)
+            }
+            Failure::Stale => {
+                let text = "The server ended the connection without an answer.".into();
+                (End::Stale, 502, text)
             }
             Failure::Garbage => {
                 let text = "The server's answer could not be read.".into();
@@ -671,8 +727,11 @@ impl Client {
 }
 
 /// What a member has sent.
+// Almost always the large one, and for a moment: a box would be allocated per request.
+#[allow(clippy::large_enum_variant)]
 enum Response {
-    Interim(Vec<u8>),
+    /// The head for the client, and its status.
+    Interim(Vec<u8>, u16),
     Final(Head),
 }
 
@@ -687,14 +746,24 @@ enum Side {
 }
 
 /// How far an exchange is: what its deadline depends on.
-#[derive(Default)]
 struct Progress {
     /// The member takes no more of the request. It may still answer.
     deaf: bool,
-    sent: Option<(u64, u64)>,
+    /// The client sends no body before the member has sent a 100 (Continue).
+    awaits_continue: bool,
+    /// What was sent, and whose turn it was, when something was last waited for.
+    waited: Option<(u64, u64, Side)>,
 }
 
 impl Progress {
+    fn new(request: &Request) -> Self {
+        Progress {
+            deaf: false,
+            awaits_continue: request.awaits_continue,
+            waited: None,
+        }
+    }
+
     /// Sends more of the request. An error is the client's.
     fn poll_up(
         &mut self,
@@ -719,7 +788,7 @@ impl Progress {
 
     /// Whether anything was ever waited for.
     fn has_waited(&self) -> bool {
-        self.sent.is_some()
+        self.waited.is_some()
     }
 
     /// Who has to do something next.
@@ -728,12 +797,18 @@ impl Progress {
             return Side::Client;
         }
         if !self.deaf && !up.is_done() && up.waits() == Waits::ForSender {
-            return Side::Client;
+            // RFC 9110, section 10.1.1: a server answers an expectation at once.
+            let member_first = self.awaits_continue && up.body_sent() == 0;
+            return if member_first {
+                Side::Member
+            } else {
+                Side::Client
+            };
         }
         Side::Member
     }
 
-    /// Sets the deadline anew if anything has moved.
+    /// Sets the deadline anew if anything has moved, or it is somebody else's turn.
     fn arm(
         &mut self,
         watch: &crate::watch::Watch,
@@ -741,13 +816,14 @@ impl Progress {
         down: Option<&Flow>,
         timeouts: &Timeouts,
     ) {
-        let sent = (up.sent(), down.map_or(0, Flow::sent));
-        if self.sent != Some(sent) {
-            self.sent = Some(sent);
-            watch.arm(match self.whose_turn(up, down) {
-                Side::Client => timeouts.body,
-                Side::Member => timeouts.response,
-            });
+        let turn = self.whose_turn(up, down);
+        let now = Some((up.sent(), down.map_or(0, Flow::sent), turn));
+        if self.waited != now {
+            self.waited = now;
+            match turn {
+                Side::Client => watch.arm(timeouts.body),
+                Side::Member => watch.arm_and_look(timeouts.response),
+            }
         }
     }
 }
@@ -757,15 +833,6 @@ fn client_failure(broken: Broken) -> Failure {
         Broken::Chunks(error) => Failure::BadRequest(error.to_string()),
         Broken::From | Broken::To => Failure::ClientGone,
     }
-}
-
-/// Whether the member has not closed the connection, as far as the kernel knows now. A
-/// request that must not be sent twice is worth this system call.
-fn is_open(upstream: &TcpStream) -> bool {
-    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-    let mut byte = [0_u8; 1];
-    let nothing = rustix::net::recv(upstream, &mut byte, flags);
-    matches!(nothing, Err(rustix::io::Errno::WOULDBLOCK))
 }
 
 /// `Retry-After` in seconds. Its other form, a date, would need a clock that agrees

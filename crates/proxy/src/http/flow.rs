@@ -229,6 +229,18 @@ impl Flow {
         Some(buffer)
     }
 
+    /// Whoever waits long holds little: what was read after a message that is on its way is
+    /// mostly a part of the next one.
+    #[inline]
+    pub(super) fn shrink_rest(&mut self, worker: &Worker) {
+        if let Some(buffer) = &self.buffer
+            && buffer.is_pooled()
+            && self.is_done()
+        {
+            self.buffer = self.buffer.take().map(|rest| worker.buffers.shrink(rest));
+        }
+    }
+
     /// Takes what was read after the message: the beginning of another protocol.
     pub(super) fn take_rest(&mut self) -> Option<Buffer> {
         debug_assert!(self.is_done());
@@ -272,7 +284,7 @@ impl Flow {
                 return Poll::Pending;
             }
             if left >= SPLICE_BYTES {
-                self.pipe = self.pipe.take().or_else(|| worker.pipes.take());
+                self.pipe = self.pipe.take().or_else(|| worker.pipe());
             }
             if left > 0
                 && let Some(mut pipe) = self.pipe.take()
@@ -298,7 +310,11 @@ impl Flow {
                 }
                 continue;
             }
-            let mut buffer = self.buffer.take().unwrap_or_else(|| worker.buffers.take());
+            // A head may have come in one of another size; it is empty by now.
+            let mut buffer = match self.buffer.take() {
+                Some(buffer) if buffer.is_pooled() => buffer,
+                _ => worker.buffers.take(),
+            };
             match buffer.poll_fill(cx, from) {
                 Poll::Pending => {
                     worker.buffers.give(buffer);

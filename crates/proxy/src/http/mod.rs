@@ -11,10 +11,11 @@ use std::time::{Duration, SystemTime};
 
 use evenkeel_core::binding::Binding;
 use evenkeel_core::time::Instant;
+use evenkeel_manager::response::HeadScan;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::access::{End, MAX_TARGET_BYTES, Record};
+use crate::access::{End, MAX_METHOD_BYTES, MAX_TARGET_BYTES, Record};
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::http1::forward::{Hop, write_request};
 use crate::http1::respond::Answer;
@@ -97,6 +98,8 @@ struct Request {
     asked: Asked,
     /// Whether it may be sent twice (RFC 9110, section 9.2.2).
     idempotent: bool,
+    /// The client waits for a 100 (Continue) before it sends the body.
+    awaits_continue: bool,
     /// The request on its way to a member.
     up: Flow,
     /// For the access log.
@@ -132,6 +135,7 @@ impl Client {
     /// connection ends; what had to be answered was.
     async fn next_request(&mut self) -> Result<Request, After> {
         let mut waiting_for_head = self.input.is_some();
+        let mut scan = HeadScan::default();
         let rule = self.session.service.rule();
         self.session.watch.arm(match waiting_for_head {
             true => rule.rule.timeouts.header,
@@ -142,7 +146,13 @@ impl Client {
             if self.input.is_some() {
                 // As it is now: it may have changed while the client was idle.
                 let rule = self.session.service.rule();
-                match self.parse(&rule) {
+                let limit = rule.rule.http.max_header_bytes;
+                let read = self.input.as_ref().map_or(&[][..], Buffer::bytes);
+                let parsed = match scan.is_due(read, limit) {
+                    true => self.parse(&rule),
+                    false => Err(NoRequest::Partial),
+                };
+                match parsed {
                     Ok(request) => return Ok(request),
                     Err(NoRequest::Partial) => {}
                     Err(NoRequest::Malformed(status, text)) => {
@@ -153,11 +163,10 @@ impl Client {
                     waiting_for_head = true;
                     self.session.watch.arm(rule.rule.timeouts.header);
                 }
-                let limit = rule.rule.http.max_header_bytes.saturating_add(2);
-                let room = self
-                    .input
-                    .as_mut()
-                    .is_some_and(|input| input.make_room(limit.max(BUFFER_BYTES)));
+                // An empty line may be before it.
+                let limit = limit.saturating_add(2).max(BUFFER_BYTES);
+                let input = self.input.as_mut();
+                let room = input.is_some_and(|input| input.make_room(limit));
                 if !room {
                     // The parser refuses heads of this size, so this cannot be.
                     return Err(After::Cut);
@@ -183,7 +192,8 @@ impl Client {
         }
     }
 
-    /// Reads more; false at the end. No buffer is held while nothing comes.
+    /// Reads more; false at the end. No buffer is held while nothing comes, and a small one
+    /// while nothing more comes.
     async fn fill(&mut self) -> Result<bool, Stop> {
         let Client {
             session,
@@ -201,6 +211,8 @@ impl Client {
                 let filled = buffer.poll_fill(cx, stream);
                 if buffer.is_empty() {
                     worker.buffers.give(buffer);
+                } else if filled.is_pending() {
+                    *input = Some(worker.buffers.shrink(buffer));
                 } else {
                     *input = Some(buffer);
                 }
@@ -247,19 +259,13 @@ impl Client {
         let mut out = worker.buffers.take_head();
         write_request(&head, hop, &mut out);
         let line = worker.log.borrow().is_some().then(|| {
-            let mut target = head.target;
-            if target.len() > MAX_TARGET_BYTES {
-                // Checked to be ASCII by the parser or not: never cut in a character.
-                let end = (0..=MAX_TARGET_BYTES).rev();
-                let end = end.into_iter().find(|&end| target.is_char_boundary(end));
-                target = &target[..end.unwrap_or(0)];
-            }
             Box::new(Line {
                 at: SystemTime::now(),
-                method: head.method.into(),
-                target: target.into(),
+                method: cut(head.method, MAX_METHOD_BYTES).into(),
+                target: cut(head.target, MAX_TARGET_BYTES).into(),
             })
         });
+        let awaits_continue = head.expect_continue;
         let (len, body, version, keep_alive, asked) = (
             head.len,
             head.body,
@@ -297,6 +303,7 @@ impl Client {
             keep_alive,
             asked,
             idempotent,
+            awaits_continue,
             up,
             line,
         })
@@ -424,6 +431,15 @@ impl Summary {
     }
 }
 
+/// At most the first `most` bytes, never cut in a character.
+fn cut(text: &str, most: usize) -> &str {
+    let mut end = most.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
 fn malformed(error: HeadError) -> NoRequest {
     NoRequest::Malformed(error.request_status(), error.to_string())
 }
@@ -434,6 +450,14 @@ mod tests {
 
     fn size_of_future<F: Future>(_: fn(Session, TcpStream) -> F) -> usize {
         size_of::<F>()
+    }
+
+    #[test]
+    fn s11_what_is_logged_of_a_request_is_bounded() {
+        assert_eq!(cut("GET", MAX_METHOD_BYTES), "GET");
+        let long = "M".repeat(32_000);
+        assert_eq!(cut(&long, MAX_METHOD_BYTES).len(), 32);
+        assert_eq!(cut("aä", 2), "a");
     }
 
     /// Ten thousand idle clients are ten thousand of these.

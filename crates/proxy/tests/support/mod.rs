@@ -175,6 +175,7 @@ pub fn rule(protocol: Protocol) -> Rule {
         protocol,
         group: "members".into(),
         terminate_on_disable: false,
+        connect_retries: 2,
         half_close: true,
         max_connections: 1000,
         timeouts: Timeouts {
