@@ -9,9 +9,10 @@
 //!
 //! [`Location::is_alerted`]: evenkeel_core::load::Location::is_alerted
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use evenkeel_core::load::Location;
@@ -19,16 +20,13 @@ use evenkeel_giop::client::{Call, CallError, Client};
 use evenkeel_giop::exception::Kind;
 use evenkeel_giop::ior::Ior;
 use imbl::OrdMap;
-use tokio::sync::mpsc;
+use imbl::ordmap::DiffItem;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use crate::service::LoadManager;
-
-/// Time between two looks at what is wanted, and the same while a pulse is on.
-const LOOK: Duration = Duration::from_millis(10);
-const LOOK_CLOSELY: Duration = Duration::from_millis(1);
 
 /// An alert that stays on is told again so often: its server may be another one by now.
 const RENEWAL: Duration = Duration::from_secs(5);
@@ -43,6 +41,7 @@ pub struct Counters {
     disabled: AtomicU64,
     acknowledged: AtomicU64,
     failed: AtomicU64,
+    looks: AtomicU64,
 }
 
 impl Counters {
@@ -55,6 +54,12 @@ impl Counters {
             ("acknowledged", get(&self.acknowledged)),
             ("failed", get(&self.failed)),
         ]
+    }
+
+    /// How often an object was looked at. Only those are of which there is news, or whose time
+    /// has come.
+    pub fn looks(&self) -> u64 {
+        self.looks.load(Ordering::Relaxed)
     }
 }
 
@@ -81,8 +86,14 @@ pub struct Alerts {
 /// One load alert object.
 #[derive(Debug)]
 struct Object {
+    name: Arc<str>,
     reference: Arc<Ior>,
     location: Arc<Location>,
+    /// By which its location is listened to.
+    bell: Arc<Bell>,
+    heard: u64,
+    /// When it is to be looked at again, whatever happens.
+    due: Option<Instant>,
     wanted: bool,
     acknowledged: Option<bool>,
     problem: Option<String>,
@@ -91,6 +102,48 @@ struct Object {
     not_before: Option<Instant>,
     wait: Duration,
 }
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        self.location.changed().forget(self.heard);
+        // Nobody is told any more.
+        self.location.set_shut(false);
+    }
+}
+
+/// Rings when something has changed at a location.
+#[derive(Debug)]
+struct Bell {
+    name: Arc<str>,
+    rung: AtomicBool,
+    desk: Arc<Desk>,
+}
+
+/// Where it is heard which bells have rung.
+#[derive(Debug, Default)]
+struct Desk {
+    rung: Mutex<Vec<Arc<str>>>,
+    notify: Notify,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        // Once until it is heard.
+        if !self.rung.swap(true, Ordering::AcqRel) {
+            self.desk.lock().push(Arc::clone(&self.name));
+            self.desk.notify.notify_one();
+        }
+    }
+}
+
+impl Desk {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<str>>> {
+        self.rung.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// When which objects are to be looked at.
+type Agenda = BTreeSet<(Instant, Arc<str>)>;
 
 /// What came of a call.
 struct Called {
@@ -124,28 +177,43 @@ impl Alerts {
         let mut calls = JoinSet::new();
         // What was known when the service was switched off is not known any more, and calls
         // of then have no answer.
-        for object in std::mem::take(&mut *self.lock()).into_values() {
-            object.location.set_shut(false);
-        }
+        self.lock().clear();
+        let (desk, mut agenda) = (Arc::<Desk>::default(), Agenda::new());
+        let mut known = OrdMap::new();
         states.mark_changed();
         loop {
+            let mut look = Vec::new();
             if states.has_changed().unwrap_or(false) {
                 let state = Arc::clone(&states.borrow_and_update());
-                self.follow(&state.alerts, &service);
+                self.follow(&known, &state.alerts, &service, &desk, &mut look);
+                known = state.alerts.clone();
             }
             let retry = service.settings().alert_retry;
             while let Ok(result) = called.try_recv() {
-                self.digest(result, retry);
+                look.extend(self.digest(result, retry));
             }
             while calls.try_join_next().is_some() {}
-            let mut pause = self.look(&service, &results, &mut calls, retry);
-            if self.lock().is_empty() {
-                // Nothing to do until one is registered.
-                pause = LONGEST_WAIT;
+            look.append(&mut desk.lock());
+            let now = Instant::now();
+            while let Some((at, name)) = agenda.pop_first() {
+                if at > now {
+                    agenda.insert((at, name));
+                    break;
+                }
+                look.push(name);
             }
+            for name in look {
+                self.look(&name, &service, &results, &mut calls, &mut agenda);
+            }
+            let next = agenda.first().map(|(at, _)| *at);
             tokio::select! {
-                () = sleep(pause) => {}
-                Some(result) = called.recv() => self.digest(result, retry),
+                () = sleep_until(next.unwrap_or(now + LONGEST_WAIT)) => {}
+                () = desk.notify.notified() => {}
+                Some(result) = called.recv() => {
+                    if let Some(name) = self.digest(result, retry) {
+                        self.look(&name, &service, &results, &mut calls, &mut agenda);
+                    }
+                }
                 changed = states.changed() => match changed {
                     Ok(()) => states.mark_changed(),
                     Err(_) => return,
@@ -154,27 +222,40 @@ impl Alerts {
         }
     }
 
-    /// Brings the objects up to date with what is registered.
-    fn follow(&self, registered: &OrdMap<String, Arc<Ior>>, service: &LoadManager) {
+    /// Brings the objects up to date with what is registered; those that are new are to be
+    /// looked at.
+    fn follow(
+        &self,
+        known: &OrdMap<String, Arc<Ior>>,
+        registered: &OrdMap<String, Arc<Ior>>,
+        service: &LoadManager,
+        desk: &Arc<Desk>,
+        look: &mut Vec<Arc<str>>,
+    ) {
         let mut objects = self.lock();
-        objects.retain(|name, object| {
-            let same = |reference: &Arc<Ior>| Arc::ptr_eq(reference, &object.reference);
-            let stays = registered.get(name).is_some_and(same);
-            if !stays {
-                object.location.set_shut(false);
-            }
-            stays
-        });
-        for (name, reference) in registered {
-            if objects.contains_key(name) {
-                continue;
-            }
+        for item in known.diff(registered) {
+            let (name, reference) = match item {
+                DiffItem::Add(name, reference) => (name, Some(reference)),
+                DiffItem::Update { new, .. } => (new.0, Some(new.1)),
+                DiffItem::Remove(name, _) => (name, None),
+            };
+            objects.remove(name);
+            let Some(reference) = reference else { continue };
             let Some(location) = service.manager().location(name) else {
                 continue;
             };
+            let bell = Arc::new(Bell {
+                name: Arc::clone(location.name()),
+                rung: AtomicBool::new(false),
+                desk: Arc::clone(desk),
+            });
             let object = Object {
+                name: Arc::clone(&bell.name),
                 reference: Arc::clone(reference),
+                heard: location.changed().listen(Waker::from(Arc::clone(&bell))),
                 location,
+                bell,
+                due: None,
                 wanted: false,
                 acknowledged: None,
                 problem: None,
@@ -182,69 +263,76 @@ impl Alerts {
                 not_before: None,
                 wait: Duration::ZERO,
             };
+            look.push(Arc::clone(&object.name));
             objects.insert(name.clone(), object);
         }
     }
 
-    /// Begins the calls that are due; answers how long to wait until the next look.
+    /// Begins the call of an object if one is due, or notes when one will be.
     fn look(
         &self,
+        name: &str,
         service: &LoadManager,
         results: &mpsc::UnboundedSender<Called>,
         calls: &mut JoinSet<()>,
-        deadline: Duration,
-    ) -> Duration {
-        let now = Instant::now();
-        let mut pause = LOOK;
-        for (name, object) in self.lock().iter_mut() {
-            let location = &object.location;
-            let wanted = location.is_alerted();
-            if location.has_pulse() || location.is_shut() {
-                pause = LOOK_CLOSELY;
-            }
-            if wanted != object.wanted {
-                info!(location = name, on = wanted, "load alert");
-                object.wanted = wanted;
-                object.not_before = None;
-                object.wait = Duration::ZERO;
-            }
-            let known = object.acknowledged == Some(wanted);
-            let due = object.not_before.is_none_or(|at| now >= at);
-            if object.calling || !due || known && !(wanted && object.not_before.is_some()) {
-                continue;
-            }
-            object.calling = true;
-            let counter = match wanted {
-                true => {
-                    location.set_shut(true);
-                    &self.counters.enabled
-                }
-                false => &self.counters.disabled,
-            };
-            counter.fetch_add(1, Ordering::Relaxed);
-            let call = tell(
-                service.client().clone(),
-                name.clone(),
-                Arc::clone(&object.reference),
-                wanted,
-                deadline,
-            );
-            let results = results.clone();
-            calls.spawn(async move {
-                let _ = results.send(call.await);
-            });
-        }
-        pause
-    }
-
-    /// Notes what came of a call.
-    fn digest(&self, called: Called, retry: Duration) {
+        agenda: &mut Agenda,
+    ) {
         let mut objects = self.lock();
-        let Some(object) = objects.get_mut(&called.name) else {
+        let Some(object) = objects.get_mut(name) else {
             return;
         };
-        if !Arc::ptr_eq(&object.reference, &called.reference) {
+        self.counters.looks.fetch_add(1, Ordering::Relaxed);
+        if let Some(due) = object.due.take() {
+            agenda.remove(&(due, Arc::clone(&object.name)));
+        }
+        let now = Instant::now();
+        // What changes from here on rings again.
+        object.bell.rung.store(false, Ordering::Release);
+        let location = &object.location;
+        let wanted = location.is_alerted();
+        if wanted != object.wanted {
+            info!(location = name, on = wanted, "load alert");
+            object.wanted = wanted;
+            object.not_before = None;
+            object.wait = Duration::ZERO;
+        }
+        let known = object.acknowledged == Some(wanted);
+        if object.calling || known && !(wanted && object.not_before.is_some()) {
             return;
+        }
+        if let Some(at) = object.not_before.filter(|at| now < *at) {
+            object.due = Some(at);
+            agenda.insert((at, Arc::clone(&object.name)));
+            return;
+        }
+        object.calling = true;
+        let counter = match wanted {
+            true => {
+                location.set_shut(true);
+                &self.counters.enabled
+            }
+            false => &self.counters.disabled,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        let call = tell(
+            service.client().clone(),
+            name.into(),
+            Arc::clone(&object.reference),
+            wanted,
+            service.settings().alert_retry,
+        );
+        let results = results.clone();
+        calls.spawn(async move {
+            let _ = results.send(call.await);
+        });
+    }
+
+    /// Notes what came of a call; answers the object that is to be looked at again.
+    fn digest(&self, called: Called, retry: Duration) -> Option<Arc<str>> {
+        let mut objects = self.lock();
+        let object = objects.get_mut(&called.name)?;
+        if !Arc::ptr_eq(&object.reference, &called.reference) {
+            return None;
         }
         object.calling = false;
         let now = Instant::now();
@@ -285,6 +373,7 @@ impl Alerts {
                 object.not_before = Some(now + wait);
             }
         }
+        Some(Arc::clone(&object.name))
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Object>> {

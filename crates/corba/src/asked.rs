@@ -282,6 +282,39 @@ async fn alerts_are_told_until_they_acknowledge_and_one_that_hangs_stops_nobody(
         .await;
 }
 
+#[tokio::test]
+async fn c8_only_alerts_of_which_there_is_news_are_looked_at() {
+    const MANY: usize = 500;
+    let local = LocalSet::new();
+    local
+        .run_until(async {
+            let application = Application::start(vec![Does::Answer(Vec::new())]).await;
+            let lm = start(quick()).await;
+            let name = |number: usize| format!("place{number}");
+            for number in 0..MANY {
+                let (at, reference) = (Name::simple(&name(number)), application.reference(0));
+                assert!(lm.register_load_alert(&at, reference).await.is_ok());
+            }
+            let alerts = Arc::new(Alerts::default());
+            let (telling, service) = (Arc::clone(&alerts), Arc::clone(&lm));
+            let telling = tokio::spawn(async move { telling.run(service).await });
+            until(|| {
+                let views = alerts.views();
+                views.len() == MANY && views.iter().all(|v| v.acknowledged == Some(false))
+            })
+            .await;
+            let before = alerts.counters().looks();
+            // Time in which all of them would be looked at again and again if that were how.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            place(&lm, &name(7)).set_tell(Tell::On);
+            until(|| acknowledged_by(&alerts, &name(7)) == Some(true)).await;
+            let looks = alerts.counters().looks() - before;
+            assert!(looks < 20, "{looks} looks at {MANY} alerts for one of them");
+            telling.abort();
+        })
+        .await;
+}
+
 /// The call that was under way when the service was switched off has no answer.
 #[tokio::test]
 async fn alerts_are_told_again_after_off_and_on_c1() {

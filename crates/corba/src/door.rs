@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use evenkeel_core::forward::Advice;
 use evenkeel_core::group::Granularity;
 use evenkeel_core::time::{Clock, Instant};
 use evenkeel_giop::exception::{Kind, OMG_MINOR, SystemException};
@@ -23,6 +22,7 @@ use crate::locator::{self, Client, Decision};
 use crate::question::Question;
 use crate::relay::{self, Relay};
 use crate::service::raise::too_costly;
+use crate::waiting::{Room, Rooms};
 
 /// What carries out the operations of our own objects.
 pub trait Objects: 'static {
@@ -71,7 +71,13 @@ pub struct Door<O> {
     counters: Arc<Counters>,
     /// When it was last said that a request was refused.
     said: Rc<Cell<Option<Instant>>>,
+    /// Where clients wait.
+    rooms: Rc<Rooms>,
 }
+
+/// The least time after which a client that waits is looked at again, though nothing has
+/// changed.
+const LEAST_WAIT: Duration = Duration::from_millis(1);
 
 impl<O> Door<O> {
     /// The door of one worker to what all share.
@@ -89,7 +95,13 @@ impl<O> Door<O> {
             objects,
             counters,
             said: Rc::default(),
+            rooms: Rc::default(),
         }
+    }
+
+    /// Where clients wait.
+    pub fn rooms(&self) -> &Rc<Rooms> {
+        &self.rooms
     }
 }
 
@@ -186,6 +198,98 @@ impl<O: Objects> Door<O> {
         });
     }
 
+    /// Answers a client that has to wait until the load alerts that are on let it go.
+    #[cold]
+    fn lead_later(
+        &self,
+        entry: &Arc<Entry>,
+        question: Question,
+        mut client: Client,
+        out: &Out<'_>,
+    ) {
+        let (entry, later) = (Arc::clone(entry), out.later());
+        let (clock, rooms) = (self.clock, Rc::clone(&self.rooms));
+        tokio::task::spawn_local(async move {
+            let room = rooms.enter(&entry);
+            // Waiting has an end: see `Advice::LONGEST`.
+            while !later.is_gone() {
+                let (seen, now) = (room.news(), clock.now());
+                rooms.look();
+                let answered =
+                    later.write(|out| locator::answer(&entry, &mut client, now, question, out));
+                if answered != Some(false) {
+                    return;
+                }
+                let most = client.trails.longest_wait(entry.id, now);
+                room.wait(seen, most.max(LEAST_WAIT)).await;
+            }
+        });
+    }
+
+    /// Has a custom strategy choose who a client is sent to, unless load alerts have.
+    fn ask_custom(
+        &self,
+        entry: &Arc<Entry>,
+        custom: &Arc<Custom>,
+        question: Question,
+        client: &mut Client,
+        out: &Out<'_>,
+    ) {
+        let (entry, custom, later) = (Arc::clone(entry), Arc::clone(custom), out.later());
+        let (clock, rooms) = (self.clock, Rc::clone(&self.rooms));
+        let mut client = client.fork();
+        tokio::task::spawn_local(async move {
+            // Where it waits, once it has to.
+            let mut room: Option<Rc<Room>> = None;
+            while !later.is_gone() {
+                let seen = room.as_ref().map(|room| room.news());
+                let group = entry.handle.current.load_full();
+                let waits = match locator::advised(&entry, &group, &client, clock.now()) {
+                    Some(Decision::Wait) => true,
+                    Some(Decision::Go(chosen)) => {
+                        let by = Answer::Forwarded;
+                        later.write(|out| {
+                            locator::send(&entry, &group, chosen, by, &client, question, out);
+                        });
+                        return;
+                    }
+                    Some(Decision::Back(chosen)) => {
+                        later.write(|out| locator::send_back(&entry, chosen, question, out));
+                        return;
+                    }
+                    None => false,
+                };
+                if !waits {
+                    let decided = custom::decide(&entry, &custom, &mut client).await;
+                    let knocks = decided.as_ref().is_ok_and(|decision| {
+                        let (group, chosen) = (&decision.group, decision.chosen());
+                        locator::knocks(&entry, group, chosen, &client, clock.now())
+                    });
+                    if !knocks {
+                        later.write(|out| match decided {
+                            Ok(decision) => {
+                                let (group, chosen) = (&decision.group, decision.chosen());
+                                let by = decision.by;
+                                locator::send(&entry, group, chosen, by, &client, question, out);
+                            }
+                            Err(_) => locator::refuse(&entry, question, out),
+                        });
+                        return;
+                    }
+                }
+                rooms.look();
+                match (&room, seen) {
+                    (Some(room), Some(seen)) => {
+                        let most = client.trails.longest_wait(entry.id, clock.now());
+                        room.wait(seen, most.max(LEAST_WAIT)).await;
+                    }
+                    // Something may have changed before one could hear of it.
+                    _ => room = Some(rooms.enter(&entry)),
+                }
+            }
+        });
+    }
+
     /// Answers what is asked of a group: a Request, or a LocateRequest if there is none.
     #[inline]
     fn ask_group(
@@ -224,92 +328,14 @@ impl<O: Objects> Door<O> {
                 let now = self.clock.now();
                 let client = &mut visitor.locator;
                 if !out.write(|out| locator::answer(entry, client, now, question, out)) {
-                    lead_later(self.clock, entry, question, client.fork(), out);
+                    self.lead_later(entry, question, client.fork(), out);
                 }
             }
             Some(custom) => {
-                ask_custom(
-                    self.clock,
-                    entry,
-                    custom,
-                    question,
-                    &mut visitor.locator,
-                    out,
-                );
+                self.ask_custom(entry, custom, question, &mut visitor.locator, out);
             }
         }
     }
-}
-
-/// Answers a client that has to wait until the load alerts that are on let it go.
-#[cold]
-fn lead_later(
-    clock: Clock,
-    entry: &Arc<Entry>,
-    question: Question,
-    mut client: Client,
-    out: &Out<'_>,
-) {
-    let (entry, later) = (Arc::clone(entry), out.later());
-    tokio::task::spawn_local(async move {
-        // Waiting has an end: see `Advice::LONGEST`.
-        while !later.is_gone() {
-            tokio::time::sleep(Advice::PAUSE).await;
-            let now = clock.now();
-            let answered =
-                later.write(|out| locator::answer(&entry, &mut client, now, question, out));
-            if answered != Some(false) {
-                return;
-            }
-        }
-    });
-}
-
-/// Has a custom strategy choose who a client is sent to, unless load alerts have.
-fn ask_custom(
-    clock: Clock,
-    entry: &Arc<Entry>,
-    custom: &Arc<Custom>,
-    question: Question,
-    client: &mut Client,
-    out: &Out<'_>,
-) {
-    let (entry, custom, later) = (Arc::clone(entry), Arc::clone(custom), out.later());
-    let mut client = client.fork();
-    tokio::task::spawn_local(async move {
-        loop {
-            let group = entry.handle.current.load_full();
-            match locator::advised(&entry, &group, &client, clock.now()) {
-                Some(Decision::Wait) if !later.is_gone() => {
-                    tokio::time::sleep(Advice::PAUSE).await;
-                    continue;
-                }
-                Some(decision) => {
-                    let by = Answer::Forwarded;
-                    later.write(|out| match decision {
-                        Decision::Go(chosen) => {
-                            locator::send(&entry, &group, chosen, by, &client, question, out);
-                        }
-                        Decision::Back(chosen) => {
-                            locator::send_back(&entry, chosen, question, out);
-                        }
-                        // Nobody waits for an answer any more.
-                        Decision::Wait => {}
-                    });
-                    return;
-                }
-                None => break,
-            }
-        }
-        let decided = custom::decide(&entry, &custom, &mut client).await;
-        later.write(|out| match decided {
-            Ok(decision) => {
-                let (group, chosen, by) = (&decision.group, decision.chosen(), decision.by);
-                locator::send(&entry, group, chosen, by, &client, question, out);
-            }
-            Err(_) => locator::refuse(&entry, question, out),
-        });
-    });
 }
 
 fn ask_for_key(question: Option<Question>, out: &Out<'_>) {

@@ -22,3 +22,4 @@ pub mod service;
 pub mod status;
 pub mod strategies;
 pub mod types;
+pub mod waiting;

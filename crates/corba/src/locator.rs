@@ -68,6 +68,11 @@ impl Trails {
         }
         does(trails.entry(group).or_default())
     }
+
+    /// How long a client of that group waits, at the most, if nothing changes.
+    pub fn longest_wait(&self, group: u64, now: Instant) -> Duration {
+        self.with(group, |trail| trail.longest_wait(now))
+    }
 }
 
 /// What is to become of a client.
@@ -77,7 +82,7 @@ pub enum Decision<'a> {
     Go(Chosen<'a>),
     /// It goes back to the member where it was, and is not counted again.
     Back(Chosen<'a>),
-    /// It is decided in a moment ([`Advice::PAUSE`]).
+    /// It is decided when something has changed, or after [`Trails::longest_wait`].
     Wait,
 }
 

@@ -55,6 +55,8 @@ pub struct Trail {
     index: usize,
     waits: Option<Waits>,
     knocks_since: Option<Instant>,
+    /// When it last knocked in vain, and how often it did so in a row.
+    in_vain: Option<(Instant, u32)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +91,13 @@ impl Advice {
 
     /// How long it waits in all: then it goes wherever it can.
     pub const LONGEST: Duration = Duration::from_millis(250);
+
+    /// How long one waits, at the most, that was sent back each time it had waited: twice as long
+    /// each time.
+    pub const LONGEST_IN_VAIN: Duration = Duration::from_secs(4);
+
+    /// How long such a client is remembered to have waited in vain.
+    const MEMORY: Duration = Duration::from_secs(10);
 }
 
 /// For how long a client is taken to stay: until it is told to leave.
@@ -262,20 +271,48 @@ impl Group {
 impl Trail {
     /// Whether the client that was to go to a member at `location` asks again later
     /// ([`Advice::Wait`]), because whoever comes there is sent back. It does so for
-    /// [`Advice::LONGEST`]: where nobody else can take it, it would go to and fro otherwise as
-    /// fast as it can.
+    /// [`Advice::LONGEST`], and for longer if it comes back from there: where nobody else can
+    /// take it, it would go to and fro otherwise as fast as it can.
     #[inline]
     pub fn knocks(&mut self, location: &Location, now: Instant) -> bool {
         if !location.is_shut() {
-            self.knocks_since = None;
+            (self.knocks_since, self.in_vain) = (None, None);
             return false;
         }
         let since = *self.knocks_since.get_or_insert(now);
-        let knocks = now.since(since) < Advice::LONGEST;
+        let knocks = now.since(since) < self.patience(since);
         if !knocks {
-            self.knocks_since = None;
+            let before = self.in_vain_at(since);
+            (self.knocks_since, self.in_vain) = (None, Some((now, before + 1)));
         }
         knocks
+    }
+
+    /// How often it had knocked in vain of late when it began to at `since`.
+    fn in_vain_at(&self, since: Instant) -> u32 {
+        let lately = |(at, _): &(Instant, u32)| since.since(*at) < Advice::MEMORY;
+        self.in_vain.filter(lately).map_or(0, |(_, times)| times)
+    }
+
+    fn patience(&self, since: Instant) -> Duration {
+        let times = self.in_vain_at(since).min(16);
+        (Advice::LONGEST * (1 << times)).min(Advice::LONGEST_IN_VAIN)
+    }
+
+    /// How long the client that is to [wait](Advice::Wait) waits at the most before it asks
+    /// again, if nothing changes.
+    pub fn longest_wait(&self, now: Instant) -> Duration {
+        let of_pulse = self.waits.map(|waits| {
+            let patience = waits.since.after(Advice::PATIENCE);
+            match waits.undecided && now < patience {
+                true => patience,
+                false => waits.since.after(Advice::LONGEST),
+            }
+        });
+        let knocks = self.knocks_since;
+        let of_knocks = knocks.map(|since| since.after(self.patience(since)));
+        let until = of_pulse.into_iter().chain(of_knocks).min();
+        until.map_or(Advice::PAUSE, |until| until.since(now))
     }
 
     /// The client is sent to the member at `index` of `group`. Noted only where it can be
@@ -298,5 +335,45 @@ impl Trail {
             client
         });
         Arc::clone(client)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    /// When a client that comes at `from` goes to a member that sends it back.
+    fn goes(trail: &mut Trail, location: &Location, from: u64) -> u64 {
+        let mut now = from;
+        while trail.knocks(location, at(now)) {
+            let wait = trail.longest_wait(at(now));
+            assert!(wait > Duration::ZERO);
+            now += wait.as_millis() as u64;
+        }
+        now
+    }
+
+    #[test]
+    fn c8_a_client_that_comes_back_in_vain_waits_longer_each_time() {
+        let (mut trail, location) = (Trail::default(), Location::new("host"));
+        assert!(!trail.knocks(&location, at(1)));
+        location.set_shut(true);
+        let mut now = 1;
+        for wait in [250, 500, 1000, 2000, 4000, 4000] {
+            assert_eq!(goes(&mut trail, &location, now) - now, wait);
+            now += wait + 3;
+        }
+        // After a long time it is another story.
+        now += 20_000;
+        assert_eq!(goes(&mut trail, &location, now) - now, 250);
+        // Nobody waits for what is open, and what was in vain before is forgotten.
+        location.set_shut(false);
+        assert!(!trail.knocks(&location, at(now + 300)));
+        location.set_shut(true);
+        assert_eq!(goes(&mut trail, &location, now + 400) - now - 400, 250);
     }
 }

@@ -18,6 +18,7 @@ pub mod observe;
 pub mod opinion;
 pub mod outlier;
 pub mod pulse;
+pub mod signal;
 pub mod strategy;
 pub mod time;
 pub mod trace;

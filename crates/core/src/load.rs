@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
+use crate::signal::Signal;
 use crate::time::{Horizon, Instant, keep_word_old, millis, millis_since};
 
 /// Which quantity a load value measures.
@@ -347,6 +348,7 @@ pub struct Location {
     /// What servers here are to be told: [`Tell`].
     tell: AtomicU8,
     name: Arc<str>,
+    changed: Signal,
 }
 
 /// The load that a location is taken to have had when the cost of a bind is estimated,
@@ -431,6 +433,7 @@ impl Location {
             shut: AtomicBool::new(false),
             tell: AtomicU8::new(Tell::Pulses as u8),
             name: name.into(),
+            changed: Signal::default(),
         }
     }
 
@@ -842,11 +845,11 @@ impl Location {
     }
 
     pub(crate) fn begin_pulse(&self) {
-        self.pulse.store(true, Ordering::Release);
+        self.change(!self.pulse.swap(true, Ordering::AcqRel));
     }
 
     pub(crate) fn end_pulse(&self) {
-        self.pulse.store(false, Ordering::Release);
+        self.change(self.pulse.swap(false, Ordering::AcqRel));
     }
 
     /// Whether a server here sends its clients away, or may: it was told to, and has not
@@ -858,7 +861,7 @@ impl Location {
 
     /// Says so; for whoever tells the server.
     pub fn set_shut(&self, shut: bool) {
-        self.shut.store(shut, Ordering::Release);
+        self.change(self.shut.swap(shut, Ordering::AcqRel) != shut);
     }
 
     /// Whether servers here are to send their clients away now.
@@ -870,7 +873,19 @@ impl Location {
 
     /// Says what servers here are to be told.
     pub fn set_tell(&self, tell: Tell) {
-        self.tell.store(tell as u8, Ordering::Release);
+        self.change(self.tell.swap(tell as u8, Ordering::AcqRel) != tell as u8);
+    }
+
+    /// Wakes those who listen when a pulse begins or ends, when the servers here are shut or
+    /// not any more, and when they are to be told something else.
+    pub fn changed(&self) -> &Signal {
+        &self.changed
+    }
+
+    fn change(&self, changed: bool) {
+        if changed {
+            self.changed.wake();
+        }
     }
 
     pub(crate) fn end(&self) {

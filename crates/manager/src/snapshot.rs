@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use evenkeel_core::group::{Group, PickError};
 use evenkeel_core::member::Member;
+use evenkeel_core::signal::Signal;
 use tokio::sync::Notify;
 
 use crate::config::negotiator::origin_of;
@@ -76,6 +77,8 @@ pub struct GroupHandle {
     /// Told when waiting may be over: a member got below its connection limit, is back,
     /// or is new.
     pub room: Notify,
+    /// Wakes those who listen when [`current`](Self::current) is another one.
+    pub changed: Signal,
     /// How reports in responses are read; nothing is if they are not.
     pub orca: ArcSwapOption<Orca>,
     /// Reports of the group's sources.
@@ -93,6 +96,7 @@ impl GroupHandle {
         GroupHandle {
             current: ArcSwap::new(group),
             room: Notify::new(),
+            changed: Signal::default(),
             orca: ArcSwapOption::empty(),
             reports: ReportCounts::default(),
             max_queue: AtomicUsize::new(max_queue),

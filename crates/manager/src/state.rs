@@ -909,6 +909,7 @@ impl GroupEntry {
         }
         if !Arc::ptr_eq(&self.handle.current.load(), &self.group) {
             self.handle.current.store(Arc::clone(&self.group));
+            self.handle.changed.wake();
         }
         // Whoever waits may have new members to wait for, or none any more.
         self.handle.room.notify_waiters();

@@ -91,6 +91,7 @@ struct House {
     address: SocketAddr,
     directory: Arc<Directory>,
     counters: Arc<Counters>,
+    rooms: Rc<Rooms>,
     clock: Clock,
     orb: Orb,
 }
@@ -107,11 +108,13 @@ impl House {
             fastrand::Rng::with_seed(5),
         );
         let door = Door::new(clock, relay, book, Rc::new(Manager), count);
+        let rooms = Rc::clone(door.rooms());
         let address = serve(Rc::new(door)).await;
         let house = House {
             address,
             directory,
             counters,
+            rooms,
             clock,
             orb: Orb::new(client::Settings::default()),
         };
@@ -430,6 +433,94 @@ fn a_custom_strategy_decides() {
         let group = entry.handle.current.load();
         let assigned = [0, 1, 2].map(|i| group.members()[i].slot.record().assigned());
         assert_eq!(assigned, [0, 3, 1]);
+    });
+}
+
+/// Says of all members whether they send their clients back.
+fn shut(house: &House, shut: bool) {
+    for member in house.entry().handle.current.load().members() {
+        member.location.set_shut(shut);
+    }
+}
+
+#[test]
+fn s16_a_client_waits_too_when_a_custom_strategy_names_a_member_that_sheds() {
+    live(async {
+        let house = Rc::new(House::new().await);
+        let (strategy, address) = Scripted::new(Manner::Names(2)).await;
+        house.customize(address, LONG, LONG);
+        shut(&house, true);
+        let client = {
+            let house = Rc::clone(&house);
+            tokio::task::spawn_local(async move { house.bound_to().await })
+        };
+        while house.rooms.looks() == 0 {
+            assert!(!client.is_finished(), "it is sent to who sends it back");
+            tokio::task::yield_now().await;
+        }
+        shut(&house, false);
+        assert_eq!(client.await.unwrap(), "host2");
+        assert!(strategy.asked.get() >= 2, "and it is asked again");
+        assert_eq!(house.total(Answer::Custom), 1);
+
+        // Waiting has an end, though nothing changes.
+        shut(&house, true);
+        assert_eq!(house.bound_to().await, "host2");
+    });
+}
+
+#[test]
+fn c8_clients_that_wait_are_looked_at_when_something_has_changed() {
+    const CLIENTS: u64 = 20;
+    live(async {
+        let house = Rc::new(House::new().await);
+        shut(&house, true);
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|_| {
+                let house = Rc::clone(&house);
+                tokio::task::spawn_local(async move { house.bound_to().await })
+            })
+            .collect();
+        while house.rooms.looks() < CLIENTS {
+            tokio::task::yield_now().await;
+        }
+        // Time in which they would be looked at again and again if that were how.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let waiting = house.rooms.looks();
+        assert!(
+            waiting <= 4 * CLIENTS,
+            "{waiting} looks at {CLIENTS} clients"
+        );
+        shut(&house, false);
+        for client in clients {
+            client.await.unwrap();
+        }
+        // Each of the three locations rings.
+        let all = house.rooms.looks();
+        assert!(all <= 12 * CLIENTS, "{all} looks at {CLIENTS} clients");
+    });
+}
+
+#[test]
+fn c8_a_client_that_waits_hears_of_new_members() {
+    live(async {
+        let house = Rc::new(House::new().await);
+        shut(&house, true);
+        let (entry, rooms) = (house.entry(), &house.rooms);
+        let (room, other) = (rooms.enter(&entry), rooms.enter(&entry));
+        assert!(Rc::ptr_eq(&room, &other));
+        let seen = room.news();
+        let next = group("g", "round_robin", &[1, 2, 3, 4], on_demand());
+        entry.handle.current.store(Arc::new(next));
+        entry.handle.changed.wake();
+        room.wait(seen, LONG).await;
+        let seen = room.news();
+        let location = Arc::clone(&entry.handle.current.load().members()[3].location);
+        location.set_shut(true);
+        room.wait(seen, LONG).await;
+        let seen = room.news();
+        location.set_shut(true);
+        assert_eq!(room.news(), seen, "that is no news");
     });
 }
 
