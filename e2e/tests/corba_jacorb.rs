@@ -498,6 +498,29 @@ fn an_alert_moves_clients_and_is_lifted_again() {
     assert!(servers[0].ask("loads a").contains("17=0.0"));
 }
 
+/// A oneway that is sent back is lost: nobody waits for the answer that says where to.
+#[test]
+fn a_oneway_under_an_alert_is_carried_out_c3() {
+    if !can_run() {
+        return;
+    }
+    let balancer = balancer();
+    let mut manager = manager(&balancer);
+    let mut servers = ["a", "b"].map(|name| server(&balancer, name));
+    let group = join(&mut servers[0], "a", "g", "");
+    join(&mut servers[1], "b", &group, "");
+    // A client for each of its requests, so that none is sent elsewhere before.
+    let mut client = Client::start(servers[0].peer(), &[]);
+    let mut direct = Client::start(servers[0].peer(), &[]);
+    assert_eq!(client.ask("posted"), "0");
+    assert_eq!(manager.ask("enable_alert a"), "ok");
+    eventually("the server knows", || servers[0].ask("alerted a") == "yes");
+    assert_eq!(direct.ask("post 3"), "post 3");
+    assert_eq!(manager.ask("disable_alert a"), "ok");
+    eventually("the server knows", || servers[0].ask("alerted a") == "no");
+    eventually("the oneways have arrived", || client.ask("posted") == "3");
+}
+
 /// Requests for objects that are no members have no group to go to.
 #[test]
 fn a_server_sheds_its_other_objects_only_if_it_is_told_to() {
@@ -576,16 +599,23 @@ fn an_application_uses_every_operation_of_the_load_manager() {
         let refused = ask(format!("{set} strategy={wrong}"));
         assert!(refused.starts_with(invalid), "{wrong}: {refused}");
     }
-    let unsupported = ask(format!("{set} no.such.property=1"));
-    let id = "error IDL:omg.org/PortableGroup/UnsupportedProperty:1.0 no.such.property";
-    assert_eq!(unsupported, id);
+    // T8: what means nothing here is kept and given back.
+    assert_eq!(ask(format!("{set} my.own.property=1")), "ok");
+    let of_group = ask(format!("get_properties {group}"));
+    assert!(of_group.contains(" property=1 "), "{of_group}");
+    let renamed = ask(format!("{set} org.evenkeel.GroupName=other"));
+    let id = "error IDL:omg.org/PortableGroup/UnsupportedProperty:1.0 org.evenkeel.GroupName";
+    assert_eq!(renamed, id);
     assert_eq!(
         ask(format!("remove_type_properties {PEER} strategy=Random")),
         "ok"
     );
-    assert_eq!(ask(format!("get_type_properties {PEER}")), "");
+    // T5: the strategy that counts is always there.
+    let of_type = ask(format!("get_type_properties {PEER}"));
+    assert!(of_type.starts_with("Strategy=IOR:"), "{of_type}");
     assert_eq!(ask(format!("remove_default_properties {least}")), "ok");
-    assert_eq!(ask("get_default_properties".into()), "");
+    let defaults = ask("get_default_properties".into());
+    assert!(defaults.starts_with("Strategy=IOR:"), "{defaults}");
 
     // The group and its members.
     let id = ask(format!("get_object_group_id {group}"));

@@ -93,6 +93,38 @@ fn clients<const N: usize>(group: &str, names: [&str; N]) -> [Client; N] {
     })
 }
 
+/// Two of three members refuse connections, which is more than the panic threshold allows. It
+/// is certain all the same, so nobody is sent there: found out without any setting.
+#[test]
+fn nobody_is_sent_to_members_that_were_killed_t1_u5() {
+    if !omniorb::can_run() {
+        return;
+    }
+    let service = Service::start("");
+    let mut console = service.console();
+    let (group, [mut a, mut b, _c]) = service.group(&mut console, ["a", "b", "c"]);
+    let states = || {
+        let members = service.balancer.status()["groups"][0]["members"].clone();
+        let reasons = |at: usize| members[at]["reasons"].to_string();
+        [reasons(0), reasons(1), reasons(2)]
+    };
+    eventually("all are there", || states() == ["[]"; 3]);
+    a.kill();
+    b.kill();
+    eventually("two are dead", || {
+        let [a, b, c] = states();
+        a.contains("dead") && b.contains("dead") && c == "[]"
+    });
+    assert_eq!(service.balancer.status()["groups"][0]["panic"], false);
+    for _ in 0..12 {
+        let mut client = Client::start(&group, &[]);
+        assert_eq!(client.ask("who"), "c");
+    }
+    let metrics = service.balancer.admin_get("/metrics");
+    let counted = "result=\"forwarded\"} 12\n";
+    assert!(metrics.text().contains(counted), "{}", metrics.text());
+}
+
 /// The peers themselves: what a client sees without a balancer is what it must see with one.
 #[test]
 fn clients_call_servers_in_every_version() {

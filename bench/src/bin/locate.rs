@@ -180,7 +180,7 @@ fn evenkeel(options: &Options, folder: &Path, cpu: usize, members: &[Ior]) -> Re
         &config,
         format!(
             "workers = 1\n[corba]\nlisten = \"127.0.0.1:0\"\nworkers = 1\nstate_file = false\n\
-             ior_file = {ior_file:?}\n[corba.groups]\nstrategy = \"{}\"\n",
+             liveness = false\nior_file = {ior_file:?}\n[corba.groups]\nstrategy = \"{}\"\n",
             options.strategy
         ),
     )?;

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy;
 use evenkeel_manager::AlertSetting;
 use evenkeel_manager::status::{
@@ -201,6 +202,11 @@ impl GroupView {
     }
 }
 
+/// Whether a group whose load is called so goes by this one.
+fn is_meant(known: &LoadStatus, load: &str) -> bool {
+    known.id == load || known.first && load == LoadId::FIRST.to_string()
+}
+
 impl MemberView {
     /// `load` is the one that the group's strategy looks at: agents report a dozen.
     fn of(member: &MemberStatus, load: &str, locations: &[LocationStatus]) -> MemberView {
@@ -238,7 +244,7 @@ impl MemberView {
                 all => recent.failures as f64 / all as f64,
             },
             load: location
-                .and_then(|location| location.loads.iter().find(|known| known.id == load))
+                .and_then(|location| location.loads.iter().find(|known| is_meant(known, load)))
                 .map(load_word)
                 .unwrap_or_default(),
             alert: location.map(alert_word).unwrap_or_default(),

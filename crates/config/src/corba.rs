@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use evenkeel_core::group::Granularity;
+use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::Reach;
+use toml::de::DeValue;
 
 use super::agent::Address;
-use super::document::Report;
-use super::fields::Limits;
+use super::document::{Item, Report};
+use super::fields::{Limits, choice_field};
 use super::keys::{DAY, Key, MILLISECOND, TableDoc, docs, secs};
 use super::parse::{Table, check_alert, listens};
 use super::{GroupConfig, keys};
@@ -52,14 +54,31 @@ pub struct Corba {
     pub max_connections: usize,
     /// How long a connection without a request is kept.
     pub idle_timeout: Duration,
+    /// What a group says in which nobody is left.
+    pub when_empty: WhenEmpty,
     /// What object groups have that say nothing else; without a name.
     pub groups: GroupConfig,
 }
+
+/// What a client is told by a group without members, or whose members are all dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenEmpty {
+    /// That it may try again.
+    Transient,
+    /// That the group is not there.
+    ObjectNotExist,
+}
+
+choice_field!(WhenEmpty,
+    "transient" => WhenEmpty::Transient = WhenEmpty::Transient,
+    "object_not_exist" => WhenEmpty::ObjectNotExist = WhenEmpty::ObjectNotExist);
 
 impl Default for Corba {
     fn default() -> Self {
         let mut groups = GroupConfig::new("", Vec::new());
         groups.settings.granularity = Granularity::OnDemand;
+        groups.settings.load_id = LoadId::FIRST;
+        groups.settings.in_order = true;
         // Who counts clients round robin expects each member in its turn.
         groups.settings.slow_start = Duration::ZERO;
         // While the load alert of a server is on, it sends all its clients away.
@@ -82,6 +101,7 @@ impl Default for Corba {
             max_message: 2 * 1024 * 1024,
             max_connections: 10_000,
             idle_timeout: secs(600),
+            when_empty: WhenEmpty::Transient,
             groups,
         }
     }
@@ -231,14 +251,26 @@ static CORBA: &[Key<Corba>] = &[
         example: r#""3m""#,
     },
     Key {
+        name: "when_empty",
+        field: |corba| &mut corba.when_empty,
+        limits: Limits::None,
+        doc: "What a client is told by a group that has no member, or whose members are all \
+              dead: `\"transient\"`, so that it may try again, or `\"object_not_exist\"`, as \
+              TAO's load manager has it, for clients that wait for it to do something else. \
+              While members are only down, drained or overloaded it is always TRANSIENT.",
+        example: r#""object_not_exist""#,
+    },
+    Key {
         name: "groups",
         field: |corba| &mut corba.groups,
         limits: Limits::None,
         doc: "What counts in object groups that say nothing else by their properties: keys \
               of [`[group.NAME]`](#groupname) up to `connection_failure_limit`, with their \
               defaults, except that `granularity` is `\"on_demand\"`, `strategy` the default of clients \
-              that are [forwarded](strategies.md#which-default-holds), `slow_start` is `\"0s\"`, and \
-              `move_share` of `alert` is 0.5: below 1, load alerts last until so many clients \
+              that are [forwarded](strategies.md#which-default-holds), `slow_start` is `\"0s\"`, \
+              `load` is `\"first\"` (the first load of what a location reports by CORBA, \
+              whatever it measures, or else `cpu`), and `move_share` of `alert` is 0.5: below \
+              1, load alerts last until so many clients \
               have left as the difference is worth, and at most this share. With 1 they last \
               until loads have fallen. `[defaults]` does not count here.",
         example: r#"{ strategy = "least_loaded", load_max_age = "12s" }"#,
@@ -292,8 +324,6 @@ keys::table_field!(GroupConfig, keys::GROUP, "a table of keys of a group");
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_core::load::LoadId;
-
     use super::super::{Config, parse};
     use super::*;
 
@@ -330,7 +360,7 @@ mod tests {
         let corba = config(text).corba.unwrap();
         assert_eq!(corba.groups.strategy.kind().name, "random");
         assert_eq!(corba.groups.settings.alert.release, 0.5);
-        assert_eq!(corba.groups.settings.load_id, LoadId::CPU);
+        assert_eq!(corba.groups.settings.load_id, LoadId::FIRST);
         assert_eq!(corba.state_file, None);
         let lm = Path::new("/etc/evenkeel/lm");
         assert_eq!(corba.ior_file.as_deref(), Some(lm));

@@ -40,7 +40,7 @@ mod tests;
 pub mod watch;
 
 pub use broker::Broker;
-pub use corba::Corba;
+pub use corba::{Corba, WhenEmpty};
 pub use errors::{Errors, Problem};
 pub use monitor::{LocationConfig, Monitor, MonitorAddress, MonitorHost, MonitorKind};
 pub use negotiator::{Class, Cluster, Negotiator, Origin, Quantum, Scheme, Terms};
@@ -409,6 +409,8 @@ impl GroupConfig {
             self.settings.load_id = match self.monitor {
                 // All that kernels know.
                 Some(_) => LoadId::COMPOSITE,
+                // What the application's monitors say first.
+                None if reach == Reach::Forwarded => LoadId::FIRST,
                 None => default_load(self.strategy.kind()),
             };
         }

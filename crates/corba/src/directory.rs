@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use evenkeel_core::group::Group;
@@ -141,6 +141,9 @@ pub struct Entry {
     pub custom: Option<Arc<Custom>>,
     /// What it counts; the same over all versions of the entry.
     pub counters: Arc<Counters>,
+    /// Whether clients are told that the group does not exist when nobody is left in it. The
+    /// load manager's word for all of its groups.
+    pub ends_when_empty: Arc<AtomicBool>,
     name: Arc<str>,
     /// In the order of the manager's group when the entry was made.
     seats: Box<[(MemberId, Arc<Reference>)]>,
@@ -167,6 +170,7 @@ impl Entry {
             name: Arc::clone(group.name()),
             seats: seats.collect(),
             counters: before.map_or_else(Arc::default, |before| Arc::clone(&before.counters)),
+            ends_when_empty: Arc::default(),
             handle,
         }
     }

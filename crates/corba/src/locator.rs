@@ -11,11 +11,12 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use evenkeel_core::forward::{Advice, Trail};
 use evenkeel_core::group::{Granularity, Group, GroupSettings, PickError, Request};
-use evenkeel_core::member::MemberId;
+use evenkeel_core::member::{MemberId, Reason};
 use evenkeel_core::time::Instant;
 use evenkeel_giop::exception::{Kind, SystemException};
 
@@ -261,14 +262,24 @@ pub fn send_back(entry: &Entry, chosen: Chosen<'_>, question: Question, out: &mu
 
 /// Tells a client that nobody can take it now.
 pub fn refuse(entry: &Entry, question: Question, out: &mut Vec<u8>) {
-    question.refuse(nobody(), out);
+    question.refuse(nobody(entry), out);
     entry.counters.count(Answer::Transient);
 }
 
-/// What a client is told when no member can take it: it may try again. OBJECT_NOT_EXIST
-/// would be for ever, and clients would throw the group's reference away.
-pub fn nobody() -> SystemException {
-    SystemException::new(Kind::Transient)
+/// What a client is told when no member can take it: it may try again. OBJECT_NOT_EXIST is
+/// for ever, and clients throw the group's reference away, so only who has asked for it gets
+/// it ([`WhenEmpty`]), and only from a group in which nobody is left.
+///
+/// [`WhenEmpty`]: evenkeel_config::WhenEmpty
+#[cold]
+pub fn nobody(entry: &Entry) -> SystemException {
+    let group = entry.handle.current.load();
+    let mut members = group.members().iter();
+    let is_empty = members.all(|member| member.slot.has(Reason::Dead));
+    match is_empty && entry.ends_when_empty.load(Ordering::Relaxed) {
+        true => SystemException::new(Kind::ObjectNotExist),
+        false => SystemException::new(Kind::Transient),
+    }
 }
 
 /// How long a client that is forwarded probably stays at its member, from which the cost of
@@ -400,6 +411,25 @@ mod tests {
             "CORBA::TRANSIENT (minor 0, completed NO)"
         );
         assert_eq!(entry.counters.totals()[3], (Answer::Transient, 1));
+    }
+
+    #[test]
+    fn a_group_in_which_nobody_is_left_says_what_is_configured_t6() {
+        let entry = entry(1, group("g", "random", &[1, 2], GroupSettings::default()));
+        let group = entry.handle.current.load_full();
+        let kind = || nobody(&entry).kind;
+        entry.ends_when_empty.store(true, Ordering::Relaxed);
+        // They may be back soon.
+        for member in group.members() {
+            member.slot.set(Reason::Down, true);
+        }
+        assert_eq!(kind(), Kind::Transient);
+        group.members()[0].slot.set(Reason::Dead, true);
+        assert_eq!(kind(), Kind::Transient);
+        group.members()[1].slot.set(Reason::Dead, true);
+        assert_eq!(kind(), Kind::ObjectNotExist);
+        entry.ends_when_empty.store(false, Ordering::Relaxed);
+        assert_eq!(kind(), Kind::Transient);
     }
 
     /// The manager's group may be ahead of the directory.

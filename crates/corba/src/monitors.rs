@@ -211,6 +211,9 @@ impl Asker {
         // It is held as long as the monitor is registered.
         if let Some(location) = manager.location(&self.location) {
             let now = manager.clock().now();
+            if let Some((first, _)) = loads.first() {
+                location.lead_with(*first);
+            }
             // All for which there is room: nobody at the other end could do better.
             if location.report_each(&loads, now) > 0 {
                 return Err(Refused::from(TooManyLoads).into());

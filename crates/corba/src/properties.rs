@@ -72,6 +72,13 @@ enum Which {
 /// that StrategyInfo describes.
 pub const STRATEGY: &str = "org.omg.CosLoadBalancing.Strategy";
 
+/// Names of the properties that say how many members a group has, and who makes them.
+pub const INITIAL_MEMBERS: &str = "org.omg.PortableGroup.InitialNumberMembers";
+/// See [`INITIAL_MEMBERS`].
+pub const MAXIMUM_MEMBERS: &str = "org.evenkeel.MaximumNumberMembers";
+/// See [`INITIAL_MEMBERS`].
+pub const FACTORIES: &str = "org.omg.PortableGroup.Factories";
+
 /// Name of the property that names a group.
 pub const GROUP_NAME: &str = "org.evenkeel.GroupName";
 
@@ -80,19 +87,13 @@ const NAMES: [(&str, Which); 15] = [
         "org.omg.PortableGroup.MembershipStyle",
         Which::MembershipStyle,
     ),
-    (
-        "org.omg.PortableGroup.InitialNumberMembers",
-        Which::InitialNumberMembers,
-    ),
+    (INITIAL_MEMBERS, Which::InitialNumberMembers),
     (
         "org.omg.PortableGroup.MinimumNumberMembers",
         Which::MinimumNumberMembers,
     ),
-    (
-        "org.evenkeel.MaximumNumberMembers",
-        Which::MaximumNumberMembers,
-    ),
-    ("org.omg.PortableGroup.Factories", Which::Factories),
+    (MAXIMUM_MEMBERS, Which::MaximumNumberMembers),
+    (FACTORIES, Which::Factories),
     ("org.omg.CosLoadBalancing.StrategyInfo", Which::StrategyInfo),
     (STRATEGY, Which::Strategy),
     (
@@ -140,36 +141,52 @@ struct Entry {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PropertySet {
     entries: BTreeMap<Which, Entry>,
+    /// Those that mean nothing here: the application's own, or of other load managers. They
+    /// are kept for whoever asks for them.
+    others: BTreeMap<Name, Any>,
 }
 
 impl PropertySet {
     /// Nothing is set.
     pub const EMPTY: PropertySet = PropertySet {
         entries: BTreeMap::new(),
+        others: BTreeMap::new(),
     };
 
     /// About how many bytes were given for it.
     pub fn size(&self) -> usize {
-        self.entries.values().map(|entry| entry.size).sum()
+        let others = self.others.iter();
+        let others = others.map(|(name, any)| name.to_string().len() + any.size());
+        let known = self.entries.values().map(|entry| entry.size);
+        known.chain(others).sum()
     }
 
     /// Whether nothing is set.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.entries.is_empty() && self.others.is_empty()
     }
 
     /// Reads properties that are to be set at `place`.
     ///
-    /// One that is not known, or not at this place, is UnsupportedProperty; a value that
-    /// it cannot have, and a property that is there twice, is InvalidProperty, which names
-    /// the property within StrategyInfo if it is that one. Names have one component with
-    /// an empty kind. That a custom strategy is one is for the caller to find out, by a
-    /// call.
+    /// One that is not known is kept as it is. One that is known, but not at this place, or
+    /// that has no name, is UnsupportedProperty; a value that it cannot have, and a property
+    /// that is there twice, is InvalidProperty, which names the property within StrategyInfo
+    /// if it is that one. Known names have one component with an empty kind. That a custom
+    /// strategy is one is for the caller to find out, by a call.
     pub fn read(properties: &Properties, place: Place) -> Result<Self, UserException> {
         let mut set = PropertySet::default();
         for property in properties {
             let unsupported = || UserException::UnsupportedProperty(property.clone());
-            let id = id_of(&property.nam).ok_or_else(unsupported)?;
+            if property.nam.0.is_empty() {
+                return Err(unsupported());
+            }
+            let Some(id) = id_of(&property.nam) else {
+                let (name, value) = (property.nam.clone(), property.val.clone());
+                match set.others.insert(name, value) {
+                    None => continue,
+                    Some(_) => return Err(UserException::InvalidProperty(property.clone())),
+                }
+            };
             // A group keeps its name: references say it.
             if id == Which::GroupName && place != Place::Creation {
                 return Err(unsupported());
@@ -186,38 +203,26 @@ impl PropertySet {
         Ok(set)
     }
 
-    /// Reads the criteria of a group that is being created. Those that are not known are
-    /// InvalidCriteria, all together.
-    pub fn of_criteria(criteria: &Properties) -> Result<Self, UserException> {
-        let unknown = criteria.iter().filter(|c| id_of(&c.nam).is_none());
-        let unknown: Properties = unknown.cloned().collect();
-        match unknown.is_empty() {
-            true => PropertySet::read(criteria, Place::Creation),
-            false => Err(UserException::InvalidCriteria(unknown)),
-        }
-    }
-
     /// Sets what `others` sets; what is set otherwise stays.
     pub fn set(&mut self, others: PropertySet) {
         self.entries.extend(others.entries);
+        self.others.extend(others.others);
     }
 
     /// Unsets the properties with these names, whatever their values. One that is not set
-    /// stays so; one that is not known is UnsupportedProperty, and then nothing is unset.
-    pub fn remove(&mut self, properties: &Properties) -> Result<(), UserException> {
-        let ids = properties.iter().map(|property| {
-            let unsupported = || UserException::UnsupportedProperty(property.clone());
-            id_of(&property.nam).ok_or_else(unsupported)
-        });
-        for id in ids.collect::<Result<Vec<_>, _>>()? {
-            self.entries.remove(&id);
+    /// stays so.
+    pub fn remove(&mut self, properties: &Properties) {
+        for property in properties {
+            match id_of(&property.nam) {
+                Some(id) => drop(self.entries.remove(&id)),
+                None => drop(self.others.remove(&property.nam)),
+            }
         }
-        Ok(())
     }
 
     /// What is set, as it was given.
     pub fn properties(&self) -> Properties {
-        listed(self.entries.iter())
+        listed(self.entries.iter(), self.others.iter())
     }
 
     /// The strategy of StrategyInfo, if it is set at this level.
@@ -245,9 +250,11 @@ impl PropertySet {
     }
 
     /// Each property that is set: its name, and what its value means, for people.
-    pub fn describe(&self) -> impl Iterator<Item = (&'static str, String)> {
+    pub fn describe(&self) -> impl Iterator<Item = (String, String)> {
         let entries = self.entries.iter();
-        entries.map(|(&id, entry)| (name_of(id), entry.value.to_string()))
+        let entries = entries.map(|(&id, entry)| (name_of(id).into(), entry.value.to_string()));
+        let others = self.others.keys();
+        entries.chain(others.map(|name| (name.to_string(), NOT_KNOWN.into())))
     }
 }
 
@@ -256,14 +263,15 @@ impl PropertySet {
 /// The property [`STRATEGY`] is not among them: which object that is only the service
 /// knows.
 pub fn merged(group: &PropertySet, of_type: &PropertySet, default: &PropertySet) -> Properties {
-    let mut entries = BTreeMap::new();
+    let (mut entries, mut others) = (BTreeMap::new(), BTreeMap::new());
     for set in [default, of_type, group] {
         if overrides_custom(set) {
             entries.remove(&Which::CustomStrategy);
         }
         entries.extend(&set.entries);
+        others.extend(&set.others);
     }
-    listed(entries.into_iter())
+    listed(entries.into_iter(), others.into_iter())
 }
 
 /// What counts for a group.
@@ -388,14 +396,23 @@ fn overrides_custom(set: &PropertySet) -> bool {
     set.entries.contains_key(&Which::StrategyInfo)
 }
 
-fn listed<'a>(entries: impl Iterator<Item = (&'a Which, &'a Entry)>) -> Properties {
-    entries
-        .map(|(&id, entry)| Property {
-            nam: Name::simple(name_of(id)),
-            val: entry.any.clone(),
-        })
-        .collect()
+fn listed<'a>(
+    entries: impl Iterator<Item = (&'a Which, &'a Entry)>,
+    others: impl Iterator<Item = (&'a Name, &'a Any)>,
+) -> Properties {
+    let entries = entries.map(|(&id, entry)| Property {
+        nam: Name::simple(name_of(id)),
+        val: entry.any.clone(),
+    });
+    let others = others.map(|(name, any)| Property {
+        nam: name.clone(),
+        val: any.clone(),
+    });
+    entries.chain(others).collect()
 }
+
+/// What is said to people of a property that means nothing here.
+const NOT_KNOWN: &str = "kept for the application";
 
 fn id_of(name: &Name) -> Option<Which> {
     let called = name.as_simple()?;
@@ -487,6 +504,10 @@ fn are_factories(factories: &[FactoryInfo]) -> bool {
 #[derive(Deserialize, Serialize)]
 struct Stored {
     name: String,
+    /// Whether it means nothing here; then `name` is written as a path in the naming service
+    /// is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    other: bool,
     /// What the value means, for people. Only written.
     #[serde(skip_deserializing)]
     means: String,
@@ -499,10 +520,17 @@ impl Serialize for PropertySet {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let stored = self.entries.iter().map(|(&id, entry)| Stored {
             name: name_of(id).into(),
+            other: false,
             means: entry.value.to_string(),
             any: entry.any.to_string(),
         });
-        serializer.collect_seq(stored)
+        let others = self.others.iter().map(|(name, any)| Stored {
+            name: name.to_string(),
+            other: true,
+            means: NOT_KNOWN.into(),
+            any: any.to_string(),
+        });
+        serializer.collect_seq(stored.chain(others))
     }
 }
 
@@ -510,11 +538,20 @@ impl Serialize for PropertySet {
 impl<'de> Deserialize<'de> for PropertySet {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let stored = Vec::<Stored>::deserialize(deserializer)?;
-        let properties = stored.into_iter().map(|Stored { name, any, .. }| {
+        let properties = stored.into_iter().map(|stored| {
+            let Stored {
+                name, other, any, ..
+            } = stored;
             let val = any.parse().map_err(|error| {
                 D::Error::custom(format!("the value of property {name} is no Any: {error}"))
             })?;
-            let nam = Name::simple(&name);
+            let nam = match other {
+                true => name.parse().map_err(D::Error::custom)?,
+                false => Name::simple(&name),
+            };
+            if !other && id_of(&nam).is_none() {
+                return Err(D::Error::custom(format!("property {name} is not known")));
+            }
             Ok(Property { nam, val })
         });
         let properties = properties.collect::<Result<_, D::Error>>()?;

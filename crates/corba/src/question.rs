@@ -55,18 +55,18 @@ impl Question {
         );
     }
 
-    /// Raises a system exception. A LocateReply before 1.2 cannot: OBJECT_NOT_EXIST is
-    /// then said as it can, and for any other the client is told to ask the object, so that
-    /// it gets the exception for its request.
+    /// Raises a system exception. A LocateReply before 1.2 cannot, and many a client makes
+    /// UNKNOWN of one in 1.2. So OBJECT_NOT_EXIST is said as a LocateReply can, and for any
+    /// other the client is told to ask the object, so that it gets the exception for its
+    /// request.
     pub fn refuse(&self, exception: SystemException, out: &mut Vec<u8>) {
         let mut body = Writer::new(self.endian);
         exception.write(&mut body);
         let located = match exception.kind {
             Kind::ObjectNotExist => LocateStatus::UnknownObject,
-            _ if self.version < Version::V1_2 => LocateStatus::ObjectHere,
-            _ => LocateStatus::SystemException,
+            _ => LocateStatus::ObjectHere,
         };
-        let body = match self.locates && located != LocateStatus::SystemException {
+        let body = match self.locates {
             true => &[],
             false => body.bytes(),
         };
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn exceptions_are_said_as_the_version_can() {
+    fn exceptions_are_said_as_every_client_understands_t9() {
         let transient = SystemException::new(Kind::Transient);
         let gone = SystemException::new(Kind::ObjectNotExist);
         for question in every_question() {
@@ -187,9 +187,7 @@ mod tests {
                     let mut reader = Reader::new(&body, question.endian);
                     assert_eq!(SystemException::read(&mut reader), Ok(transient));
                 }
-                (true, Version::V1_2) => {
-                    assert_eq!((&*again, &*never), ("SystemException", "UnknownObject"));
-                }
+                // T9: in 1.2, too, as there are clients that make UNKNOWN of an exception.
                 (true, _) => assert_eq!((&*again, &*never), ("ObjectHere", "UnknownObject")),
             }
         }

@@ -203,7 +203,7 @@ impl Relay {
     fn dispatch(&self, mut job: Job, message: &Message<'_>, request: &Request<'_>, now: Instant) {
         match self.pick(&mut job, now) {
             Some(member) => self.send(job, &member, message, request),
-            None => self.refuse(job, locator::nobody()),
+            None => self.refuse_for_nobody(job),
         }
     }
 
@@ -248,7 +248,7 @@ impl Relay {
         };
         match member {
             Some(member) => self.resend(job, &member),
-            None => self.refuse(job, locator::nobody()),
+            None => self.refuse_for_nobody(job),
         }
     }
 
@@ -262,10 +262,10 @@ impl Relay {
     ) {
         let Some(route) = member.route(self, job.code_sets) else {
             job.finish(group::Outcome::Failure, self.clock.now());
-            return self.refuse(job, locator::nobody());
+            return self.refuse_for_nobody(job);
         };
         let Some(upstream) = route.pool.connection(self, &route.way) else {
-            return self.refuse(job, locator::nobody());
+            return self.refuse_for_nobody(job);
         };
         upstream.send(self, job, &route, message, request);
     }
@@ -274,7 +274,7 @@ impl Relay {
     fn send_again(&self, mut job: Job, now: Instant) {
         match self.another(&mut job, now) {
             Some(member) => self.resend(job, &member),
-            None => self.refuse(job, locator::nobody()),
+            None => self.refuse_for_nobody(job),
         }
     }
 
@@ -303,9 +303,15 @@ impl Relay {
                 job.joints = joints.clone();
                 self.send(job, member, &message, &request);
             }
-            _ => self.refuse(job, locator::nobody()),
+            _ => self.refuse_for_nobody(job),
         }
         self.buffers.give_back(bytes);
+    }
+
+    /// Answers a request that no member can take.
+    fn refuse_for_nobody(&self, job: Job) {
+        let exception = locator::nobody(&job.entry);
+        self.refuse(job, exception);
     }
 
     /// Answers a request with an exception.
@@ -380,7 +386,7 @@ impl Client {
             return relay.refuse(job, SystemException::new(Kind::CodesetIncompatible));
         }
         if relay.kept.get() > relay.settings.max_held {
-            return relay.refuse(job, locator::nobody());
+            return relay.refuse_for_nobody(job);
         }
         let Some(custom) = &entry.custom else {
             return relay.dispatch(job, &message, request, now);
@@ -391,7 +397,7 @@ impl Client {
         tokio::task::spawn_local(async move {
             match custom::decide(&entry, &custom, &mut client).await {
                 Ok(decision) => relay.dispatch_to(job, &decision),
-                Err(_) => relay.refuse(job, locator::nobody()),
+                Err(_) => relay.refuse_for_nobody(job),
             }
         });
     }

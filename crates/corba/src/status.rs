@@ -192,7 +192,7 @@ fn group_status(
     ];
     let properties = levels.into_iter().flat_map(|(level, set)| {
         set.describe().map(move |(name, value)| PropertyStatus {
-            name: name.into(),
+            name,
             value,
             level: level.into(),
         })

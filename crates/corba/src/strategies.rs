@@ -18,8 +18,8 @@ const PREFIX: &str = "org.omg.CosLoadBalancing.Strategy.";
 pub enum Refusal {
     /// There is no such strategy.
     Unknown,
-    /// This one of its properties: not one of this strategy, given twice, of another type
-    /// than `float`, out of its range, or at odds with another one.
+    /// This one of its properties: given twice, of another type than `float`, out of its
+    /// range, or at odds with another one.
     Property(Box<Property>),
 }
 
@@ -54,7 +54,7 @@ fn property_name(kind: &Kind, param: &Param) -> String {
 }
 
 /// The strategy and its parameters. What is not given has the default of the
-/// configuration.
+/// configuration; what is not a parameter of this strategy does not count.
 pub fn values_of(info: &StrategyInfo) -> Result<Values, Refusal> {
     let kind = find(&info.name).ok_or(Refusal::Unknown)?;
     let mut values = Values::defaults(kind);
@@ -66,8 +66,9 @@ pub fn values_of(info: &StrategyInfo) -> Result<Values, Refusal> {
             .params
             .iter()
             .find(|param| property_name(kind, param) == called);
-        let value = value_of::<f32>(&property.val);
-        let (Some(param), Some(value)) = (param, value) else {
+        // What means nothing to this strategy may mean something to the application.
+        let Some(param) = param else { continue };
+        let Some(value) = value_of::<f32>(&property.val) else {
             return Err(refusal());
         };
         if given.contains(&&property.nam) {
@@ -223,18 +224,29 @@ mod tests {
 
     #[test]
     fn only_the_strategys_own_parameters_count_each_once() {
-        refused(&info("LoadMinimum", &[("RejectThreshold", 1.0)]), 0);
-        refused(&info("RoundRobin", &[("Tolerance", 1.0)]), 0);
         let twice = info("LoadMinimum", &[("Tolerance", 1.0), ("Tolerance", 2.0)]);
         refused(&twice, 1);
-        let mut other = info("LoadMinimum", &[("Tolerance", 1.0)]);
-        other.name = "LoadAverage".into();
-        refused(&other, 0);
-        let mut kind = info("LoadMinimum", &[("Tolerance", 1.0)]);
-        kind.props[0].nam.0[0].kind = "float".into();
-        refused(&kind, 0);
         let mut double = info("LoadMinimum", &[("Tolerance", 1.0)]);
         double.props[0].val = Any::new(&1u32);
         refused(&double, 0);
+    }
+
+    #[test]
+    fn what_means_nothing_to_a_strategy_does_not_count_t8() {
+        let mut other = info("LoadMinimum", &[("Tolerance", 2.0)]);
+        other.name = "LoadAverage".into();
+        let mut kind = info("LoadMinimum", &[("Tolerance", 2.0)]);
+        kind.props[0].nam.0[0].kind = "float".into();
+        let mut own = info("RoundRobin", &[("Tolerance", 1.0)]);
+        own.props.push(Property::new("my.own.Parameter", &true));
+        for info in [
+            info("LoadMinimum", &[("RejectThreshold", 1.0)]),
+            other,
+            kind,
+            own,
+        ] {
+            let values = values_of(&info).unwrap();
+            assert_eq!(values, Values::defaults(values.kind()));
+        }
     }
 }

@@ -46,6 +46,9 @@ pub struct GroupSettings {
     pub rebind_interval: Duration,
     /// Which reported load strategies look at.
     pub load_id: LoadId,
+    /// Whether taking turns begins with the first member, and not with any: for who expects
+    /// it. Balancers that start together all begin with that one then.
+    pub in_order: bool,
     /// A report older than this is unknown.
     pub load_max_age: Duration,
     /// How long a member that is new, or back, takes to get its full share.
@@ -68,6 +71,7 @@ impl Default for GroupSettings {
             adaptive: true,
             rebind_interval: Duration::from_secs(60),
             load_id: LoadId::CPU,
+            in_order: false,
             load_max_age: Duration::from_secs(15),
             slow_start: Duration::from_secs(10),
             panic_threshold: 0.5,

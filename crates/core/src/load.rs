@@ -60,7 +60,13 @@ impl LoadId {
     pub const COMPOSITE: LoadId = LoadId(27);
     /// Time in seconds from a load query to its answer.
     pub const ROUND_TRIP: LoadId = LoadId(28);
+    /// Not a load of its own: whichever load stands first in what monitors of CORBA report
+    /// of a location ([`Location::lead_with`]); where there is no fresh one, [`LoadId::CPU`].
+    pub const FIRST: LoadId = LoadId(u32::MAX);
 }
+
+/// What [`LoadId::FIRST`] is called.
+const FIRST: &str = "first";
 
 /// The loads that have a name.
 const NAMES: [(LoadId, &str); 18] = [
@@ -119,6 +125,7 @@ impl fmt::Display for LoadId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match NAMES.iter().find(|(id, _)| id == self) {
             Some((_, name)) => f.write_str(name),
+            None if *self == LoadId::FIRST => f.write_str(FIRST),
             None => write!(f, "{}", self.0),
         }
     }
@@ -130,6 +137,7 @@ impl std::str::FromStr for LoadId {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match NAMES.iter().find(|(_, name)| *name == text) {
             Some((id, _)) => Ok(*id),
+            None if text == FIRST => Ok(LoadId::FIRST),
             None => Ok(LoadId(text.parse().map_err(|_| ParseLoadIdError)?)),
         }
     }
@@ -341,6 +349,8 @@ pub struct Location {
     /// For how long those whose clients go there themselves may stay, in milliseconds, all
     /// together and wrapping: clusters that give different quanta may share a location.
     stays: AtomicU64,
+    /// The load that [`LoadId::FIRST`] means, plus one; 0 is none.
+    first: AtomicU64,
     /// Whether a pulse is on.
     pulse: AtomicBool,
     /// Whether a server here sends clients away, or may.
@@ -429,6 +439,7 @@ impl Location {
             came: AtomicU32::new(0),
             doubted: AtomicU32::new(0),
             stays: AtomicU64::new(0),
+            first: AtomicU64::new(0),
             pulse: AtomicBool::new(false),
             shut: AtomicBool::new(false),
             tell: AtomicU8::new(Tell::Pulses as u8),
@@ -709,7 +720,7 @@ impl Location {
     /// Requests of this process bound to members here since load `id` was reported.
     pub fn bound_since_report(&self, id: LoadId) -> u32 {
         let bound = self.bound.load(Ordering::Relaxed);
-        let since = self.with_cell(id, |cell| {
+        let since = self.with_cell(self.meant(id), |cell| {
             bound.wrapping_sub(cell.bound_at.load(Ordering::Relaxed))
         });
         since.unwrap_or(bound)
@@ -718,12 +729,30 @@ impl Location {
     /// The report of load `id`, if it is fresh, with what has happened since.
     #[inline]
     pub(crate) fn last_report(&self, id: LoadId, horizon: &Horizon) -> Option<Report> {
-        let report = self.with_cell(id, |cell| self.last_report_of(cell, id, horizon));
-        match report.flatten() {
+        let of = |id| self.with_cell(id, |cell| self.last_report_of(cell, id, horizon));
+        match of(self.meant(id)).flatten() {
             // What an application does not say of itself, its machine does (as with ORCA,
             // gRPC proposal A58).
-            None if id == LoadId::UTILIZATION => self.last_report(LoadId::CPU, horizon),
+            None if id == LoadId::UTILIZATION || id == LoadId::FIRST => of(LoadId::CPU).flatten(),
             report => report,
+        }
+    }
+
+    /// From now on [`LoadId::FIRST`] means the load `id` here.
+    pub fn lead_with(&self, id: LoadId) {
+        self.first.store(u64::from(id.0) + 1, Ordering::Relaxed);
+    }
+
+    /// The load that [`LoadId::FIRST`] means here, if there is one.
+    pub fn first(&self) -> Option<LoadId> {
+        let first = self.first.load(Ordering::Relaxed).checked_sub(1)?;
+        u32::try_from(first).ok().map(LoadId)
+    }
+
+    fn meant(&self, id: LoadId) -> LoadId {
+        match id {
+            LoadId::FIRST => self.first().unwrap_or(LoadId::CPU),
+            id => id,
         }
     }
 
@@ -894,13 +923,17 @@ impl Location {
 
     /// The load `id` if it was reported at most `max_age` ago; `None` is *unknown*.
     pub fn fresh(&self, id: LoadId, now: Instant, max_age: Duration) -> Option<f32> {
-        let load = self.load(id, now)?;
-        let counts = !load.expired && now.since(load.at) <= max_age;
-        counts.then(|| load.value.get())
+        let counts = |load: &Load| !load.expired && now.since(load.at) <= max_age;
+        let load = self.load(id, now).filter(counts).or_else(|| match id {
+            LoadId::FIRST => self.load(LoadId::CPU, now).filter(counts),
+            _ => None,
+        });
+        load.map(|load| load.value.get())
     }
 
     /// The load `id` as last reported, however old.
     pub fn load(&self, id: LoadId, now: Instant) -> Option<Load> {
+        let id = self.meant(id);
         let word = self.with_cell(id, |cell| cell.value_at.load(Ordering::Acquire))?;
         (word != 0).then(|| decode(id, word, now))
     }
@@ -967,6 +1000,30 @@ mod tests {
 
     fn at(ms: u64) -> Instant {
         Instant::from_nanos(ms * 1_000_000)
+    }
+
+    #[test]
+    fn the_first_load_of_a_report_is_whatever_it_measures_t2() {
+        let location = Location::new("a");
+        let (age, at) = (Duration::from_secs(10), |s: u64| {
+            Instant::from_nanos(s * 1_000_000_000)
+        });
+        let value = |value| LoadValue::new(value).unwrap();
+        let first = |seconds| location.projected(LoadId::FIRST, at(seconds), age);
+        assert_eq!(first(1), None);
+        // Others than monitors of CORBA have no order that says anything.
+        location.report(LoadId::CPU, value(0.5), at(1)).unwrap();
+        assert_eq!(first(1), Some(0.5));
+        location.report(LoadId(4), value(100.0), at(2)).unwrap();
+        location.lead_with(LoadId(4));
+        assert_eq!(first(2), Some(100.0));
+        assert_eq!(location.fresh(LoadId::FIRST, at(2), age), Some(100.0));
+        assert_eq!(location.load(LoadId::FIRST, at(2)).unwrap().id, LoadId(4));
+        location.report(LoadId::CPU, value(0.75), at(20)).unwrap();
+        assert_eq!(first(20), Some(0.75), "nothing is heard of the other");
+        assert_eq!(location.fresh(LoadId::FIRST, at(20), age), Some(0.75));
+        assert_eq!("first".parse(), Ok(LoadId::FIRST));
+        assert_eq!(LoadId::FIRST.to_string(), "first");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use evenkeel_core::group::{Decision, Granularity, Group, Request};
+use evenkeel_core::load::LoadId;
 use evenkeel_core::member::{Reason, Slot, Weight};
 use evenkeel_core::observe::{Latencies, Totals};
 use evenkeel_core::opinion::{Held, Opinions};
@@ -358,6 +359,9 @@ pub struct LoadStatus {
     /// The monitor that read it has no news: it counts as unknown, whatever its age.
     #[serde(default)]
     pub expired: bool,
+    /// It is the one that groups go by whose load is `first`.
+    #[serde(default)]
+    pub first: bool,
 }
 
 /// A decision with its reasons.
@@ -427,6 +431,7 @@ impl Manager {
                         value: load.value.get(),
                         age_seconds: now.since(load.at).as_secs_f64(),
                         expired: load.expired,
+                        first: load.id == location.first().unwrap_or(LoadId::CPU),
                     })
                     .collect(),
             })

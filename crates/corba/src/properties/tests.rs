@@ -5,10 +5,9 @@ use super::*;
 use crate::name::NameComponent;
 
 const MEMBERSHIP: &str = "org.omg.PortableGroup.MembershipStyle";
-const INITIAL: &str = "org.omg.PortableGroup.InitialNumberMembers";
+const INITIAL: &str = INITIAL_MEMBERS;
 const MINIMUM: &str = "org.omg.PortableGroup.MinimumNumberMembers";
-const MAXIMUM: &str = "org.evenkeel.MaximumNumberMembers";
-const FACTORIES: &str = "org.omg.PortableGroup.Factories";
+const MAXIMUM: &str = MAXIMUM_MEMBERS;
 const INFO: &str = "org.omg.CosLoadBalancing.StrategyInfo";
 const CUSTOM: &str = "org.omg.CosLoadBalancing.CustomStrategy";
 const FALLBACK: &str = "org.evenkeel.Fallback";
@@ -76,18 +75,47 @@ fn without_properties_the_load_manager_keeps_two_members() {
 }
 
 #[test]
-fn names_have_one_component_and_no_kind() {
-    let mut property = p(MEMBERSHIP, 0i32);
-    property.nam.0[0].kind = "x".into();
-    is_unsupported(property, Place::Default);
-    let mut property = p(MEMBERSHIP, 0i32);
-    property.nam.0.push(NameComponent::default());
-    is_unsupported(property, Place::Default);
-    let mut property = p(MEMBERSHIP, 0i32);
-    property.nam.0.clear();
-    is_unsupported(property, Place::Default);
-    is_unsupported(p("MembershipStyle", 0i32), Place::Default);
-    is_unsupported(p("org.evenkeel.Unheard", 0i32), Place::Default);
+fn what_is_not_known_is_kept_and_given_back_t8() {
+    let mut kind = p(MEMBERSHIP, 0i32);
+    kind.nam.0[0].kind = "x".into();
+    let mut two = p(MEMBERSHIP, 0i32);
+    two.nam.0.push(NameComponent::default());
+    for property in [
+        kind.clone(),
+        two.clone(),
+        p("MembershipStyle", 0i32),
+        p("my.own.Property", 0i32),
+        p("org.omg.PortableGroup.ConsistencyStyle", 7i32),
+    ] {
+        is_valid(property);
+    }
+    let mut nameless = p(MEMBERSHIP, 0i32);
+    nameless.nam.0.clear();
+    is_unsupported(nameless, Place::Default);
+
+    let own = vec![p(INITIAL, 1u16), kind.clone(), p("b", 1u32), p("a", true)];
+    let mut set = set(own.clone());
+    // Those that are known come first, then the others by their names.
+    let mut listed = set.properties();
+    assert_eq!(listed[0], own[0]);
+    assert_eq!(listed.len(), own.len());
+    assert!(own.iter().all(|property| listed.contains(property)));
+    let json = serde_json::to_string(&set).unwrap();
+    assert_eq!(serde_json::from_str::<PropertySet>(&json).unwrap(), set);
+    assert_eq!(set.describe().count(), 4);
+    // The strongest level counts.
+    let of_type = PropertySet::read(&vec![p("a", false), p("c", 1u32)], Place::Type).unwrap();
+    let all = merged(&set, &of_type, &none());
+    assert!(all.contains(&p("a", true)) && all.contains(&p("c", 1u32)));
+    assert_eq!(all.len(), 5);
+    // Twice is ambiguous here, too.
+    let twice = vec![p("a", true), p("a", false)];
+    let error = UserException::InvalidProperty(p("a", false));
+    assert_eq!(PropertySet::read(&twice, Place::Default), Err(error));
+    set.remove(&vec![p("a", 0u32), kind, p("unheard", 0u32)]);
+    listed = set.properties();
+    assert_eq!(listed, [p(INITIAL, 1u16), p("b", 1u32)]);
+    assert!(set.size() > 0 && !set.is_empty());
 }
 
 #[test]
@@ -219,6 +247,7 @@ fn a_parameter_of_a_strategy_that_is_wrong_is_named() {
     let wrong = vec![p(INFO, with(tolerance(0.5)))];
     let error = UserException::InvalidProperty(tolerance(0.5));
     assert_eq!(PropertySet::read(&wrong, Place::Type), Err(error));
+    is_valid(p(INFO, with(p("my.own.Parameter", 1u32))));
 }
 
 #[test]
@@ -382,31 +411,9 @@ fn properties_are_set_and_removed_by_name() {
     let mut default = set(vec![p(INITIAL, 1u16), p(MINIMUM, 1u16)]);
     default.set(set(vec![p(INITIAL, 3u16)]));
     assert_eq!(default.properties(), [p(INITIAL, 3u16), p(MINIMUM, 1u16)]);
-    // Nothing happens if one is not known.
-    let unknown = p("unknown", 1u32);
-    let error = UserException::UnsupportedProperty(unknown.clone());
-    assert_eq!(default.remove(&vec![p(INITIAL, 3u16), unknown]), Err(error));
-    assert_eq!(default.properties().len(), 2);
     // The value does not count, and one that is not set is no error.
-    assert_eq!(
-        default.remove(&vec![p(INITIAL, 0u32), p(MAXIMUM, 0u16)]),
-        Ok(())
-    );
+    default.remove(&vec![p(INITIAL, 0u32), p(MAXIMUM, 0u16)]);
     assert_eq!(default.properties(), [p(MINIMUM, 1u16)]);
-}
-
-#[test]
-fn criteria_that_are_not_known_are_named_all_together() {
-    let (one, other) = (p("one", 1u32), p("other", 2u32));
-    let criteria = vec![one.clone(), p(MEMBERSHIP, 0i32), other.clone()];
-    let error = UserException::InvalidCriteria(vec![one, other]);
-    assert_eq!(PropertySet::of_criteria(&criteria), Err(error));
-    let error = UserException::InvalidProperty(p(MEMBERSHIP, 7i32));
-    assert_eq!(
-        PropertySet::of_criteria(&vec![p(MEMBERSHIP, 7i32)]),
-        Err(error)
-    );
-    assert!(PropertySet::of_criteria(&vec![text(NAME, "stock")]).is_ok());
 }
 
 #[test]
@@ -447,7 +454,7 @@ fn a_state_file_that_is_damaged_is_refused() {
     assert!(refused(&of("00")).contains("is no Any"));
     let seven = Any::new(&7i32).to_string();
     assert!(refused(&of(&seven)).contains("cannot have this value"));
-    assert!(refused(&of(&seven).replace("Style", "Fashion")).contains("not supported"));
+    assert!(refused(&of(&seven).replace("Style", "Fashion")).contains("is not known"));
 }
 
 #[test]

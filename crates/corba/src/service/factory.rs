@@ -19,8 +19,11 @@ use super::state::{GroupMember, Made, ObjectGroup};
 use crate::directory::Reference;
 use crate::exceptions::UserException;
 use crate::name::Name;
-use crate::properties::{Membership, Place, PropertySet, effective};
-use crate::types::{FactoryInfo, Properties};
+use crate::properties::{
+    EffectiveSettings, FACTORIES, INITIAL_MEMBERS, MAXIMUM_MEMBERS, Membership, Place, PropertySet,
+    effective,
+};
+use crate::types::{FactoryInfo, Properties, Property};
 
 /// How long a factory that does not delete a member is left alone, at first. Each further
 /// try doubles it.
@@ -40,7 +43,7 @@ impl LoadManager {
         check_type_id(&type_id)?;
         let properties = self.checked(&criteria, Place::Creation).await?;
         self.check_name(&criteria)?;
-        let members = self.first_members(&type_id, &properties, &criteria).await?;
+        let members = self.first_members(&type_id, &properties).await?;
         let made = members.clone();
         let created = self.change(|state| {
             if state.groups.len() >= MOST_GROUPS {
@@ -75,7 +78,6 @@ impl LoadManager {
         &self,
         type_id: &str,
         properties: &PropertySet,
-        criteria: &Properties,
     ) -> Result<Vec<GroupMember>, Raise> {
         let counts = {
             let state = self.state();
@@ -87,7 +89,7 @@ impl LoadManager {
         let wanted = usize::from(counts.initial_members);
         let most = counts.maximum_members.map_or(usize::MAX, usize::from);
         if counts.factories.len() < wanted || wanted > most.min(MOST_MEMBERS) {
-            return Err(UserException::CannotMeetCriteria(criteria.clone()).into());
+            return Err(UserException::CannotMeetCriteria(unmet(&counts)).into());
         }
         let members = self.make(type_id, &counts.factories, wanted).await;
         if members.len() < wanted {
@@ -270,6 +272,19 @@ impl LoadManager {
         let (client, timeout) = (self.client().clone(), self.settings().call_timeout);
         self.runtime.spawn(unmake(client, member, timeout));
     }
+}
+
+/// What cannot be met when a group is to have more members at first than factories could
+/// make, or than it may have: as it counts, whether or not it was said with the group.
+fn unmet(counts: &EffectiveSettings) -> Properties {
+    let mut unmet = vec![
+        Property::new(INITIAL_MEMBERS, &counts.initial_members),
+        Property::new(FACTORIES, &counts.factories),
+    ];
+    if let Some(most) = counts.maximum_members {
+        unmet.push(Property::new(MAXIMUM_MEMBERS, &most));
+    }
+    unmet
 }
 
 /// Has the factory that has made a member delete it; tries it several times.

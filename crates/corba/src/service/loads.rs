@@ -106,7 +106,11 @@ impl LoadManager {
         };
         place
             .report_all(&loads, now)
-            .map_err(|error| refused(error.into()))
+            .map_err(|error| refused(error.into()))?;
+        if let Some((first, _)) = loads.first() {
+            place.lead_with(*first);
+        }
+        Ok(())
     }
 
     fn hold_pushed(&self, owned: &mut Owned, at: &str, now: Instant) -> Result<(), Raise> {

@@ -23,10 +23,11 @@ pub(crate) mod tests;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
-use evenkeel_config::{Corba as Settings, GroupConfig, MemberConfig};
+use evenkeel_config::{Corba as Settings, GroupConfig, MemberConfig, WhenEmpty};
 use evenkeel_core::strategy::Reach;
 use evenkeel_giop::client::Client;
 use evenkeel_giop::exception::{Completion, Kind, SystemException};
@@ -86,6 +87,10 @@ pub struct LoadManager {
     room: Arc<Semaphore>,
     /// What pings have found out.
     gone: liveness::Gone,
+    /// See [`Entry::ends_when_empty`].
+    ends_when_empty: Arc<AtomicBool>,
+    /// Strategies of other levels than a group's own.
+    lent: strategy::Lent,
     owned: Mutex<Owned>,
     /// What is done without being asked, while the service is on.
     background: Mutex<JoinSet<()>>,
@@ -157,6 +162,8 @@ impl LoadManager {
             store,
             room: Arc::new(Semaphore::new(MOST_CALLED)),
             gone: liveness::Gone::default(),
+            ends_when_empty: Arc::default(),
+            lent: strategy::Lent::default(),
             owned: Mutex::new(Owned {
                 state: Arc::clone(&state),
                 version: 0,
@@ -429,6 +436,10 @@ impl LoadManager {
     /// The same from the beginning: all groups anew.
     fn publish_all(&self, owned: &mut Owned, next: Arc<State>) -> Result<(), ApplyError> {
         let settings = self.settings();
+        self.ends_when_empty.store(
+            settings.when_empty == WhenEmpty::ObjectNotExist,
+            Ordering::Relaxed,
+        );
         self.customs
             .configure(self.reference(), settings.custom_strategy_timeout);
         let groups: Vec<(u64, GroupConfig)> = next
@@ -484,7 +495,9 @@ impl LoadManager {
         let custom = state.effective(group).custom_strategy;
         let custom = custom.map(|strategy| self.customs.get(&strategy));
         let reference = self.group_reference(id, group);
-        Entry::new(id, reference, Arc::clone(handle), member, custom, before)
+        let mut entry = Entry::new(id, reference, Arc::clone(handle), member, custom, before);
+        entry.ends_when_empty = Arc::clone(&self.ends_when_empty);
+        entry
     }
 }
 

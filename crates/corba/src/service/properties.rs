@@ -6,6 +6,7 @@ use evenkeel_giop::any::Any;
 use evenkeel_giop::client::Call;
 use evenkeel_giop::exception::Kind;
 use evenkeel_giop::ior::Ior;
+use evenkeel_giop::typecode::TypeCode;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -16,6 +17,7 @@ use super::state::State;
 use crate::exceptions::UserException;
 use crate::interfaces::Interface;
 use crate::keys::Level;
+use crate::name::Name;
 use crate::properties::{Place, PropertySet, STRATEGY, merged};
 use crate::types::{Properties, Property};
 
@@ -36,12 +38,15 @@ impl LoadManager {
 
     pub(super) fn get_default_properties(&self) -> Properties {
         let state = self.state();
-        self.with_strategy(state.defaults.properties(), &state.defaults, Level::Default)
+        self.with(state.defaults.properties(), Level::Default)
     }
 
     pub(super) async fn remove_default_properties(&self, names: &Properties) -> Result<(), Raise> {
-        self.change(|state| Ok(Arc::make_mut(&mut state.defaults).remove(names)?))
-            .await
+        self.change(|state| {
+            Arc::make_mut(&mut state.defaults).remove(names);
+            Ok(())
+        })
+        .await
     }
 
     pub(super) async fn set_type_properties(
@@ -66,8 +71,7 @@ impl LoadManager {
 
     pub(super) fn get_type_properties(&self, type_id: &str) -> Properties {
         let state = self.state();
-        let set = state.of_type(type_id);
-        self.with_strategy(set.properties(), set, Level::Type(type_id))
+        self.with(state.of_type(type_id).properties(), Level::Type(type_id))
     }
 
     pub(super) async fn remove_type_properties(
@@ -77,10 +81,9 @@ impl LoadManager {
     ) -> Result<(), Raise> {
         self.change(|state| {
             let Some(set) = state.types.get_mut(type_id) else {
-                // Nothing is set, but the names must be right.
-                return Ok(PropertySet::default().remove(names)?);
+                return Ok(());
             };
-            Arc::make_mut(set).remove(names)?;
+            Arc::make_mut(set).remove(names);
             if set.is_empty() {
                 state.types.remove(type_id);
             }
@@ -113,14 +116,12 @@ impl LoadManager {
         let of_type = state.of_type(&group.type_id);
         let all = merged(&group.properties, of_type, &state.defaults);
         let level = self.strategy_level(&state, id)?;
-        Ok(match level {
-            Some(level) => self.with(all, level),
-            None => all,
-        })
+        Ok(self.with(all, level))
     }
 
-    /// The strongest level that says which built-in strategy a group has.
-    fn strategy_level<'a>(&self, state: &'a State, id: u64) -> Result<Option<Level<'a>>, Raise> {
+    /// The strongest level that says which built-in strategy a group has. Where none does it
+    /// is the configuration, whose strategy is the one by default.
+    fn strategy_level<'a>(&self, state: &'a State, id: u64) -> Result<Level<'a>, Raise> {
         let group = state.group(id)?;
         let levels = [
             (&group.properties, Level::Group(id)),
@@ -128,24 +129,18 @@ impl LoadManager {
             (&*state.defaults, Level::Default),
         ];
         let mut levels = levels.into_iter();
-        Ok(levels
-            .find(|(set, _)| set.strategy().is_some())
-            .map(|(_, level)| level))
+        let said = levels.find(|(set, _)| set.strategy().is_some());
+        Ok(said.map_or(Level::Default, |(_, level)| level))
     }
 
-    fn with_strategy(&self, all: Properties, set: &PropertySet, level: Level<'_>) -> Properties {
-        match set.strategy() {
-            Some(_) => self.with(all, level),
-            None => all,
-        }
-    }
-
-    /// With the strategy that the load manager has made of a StrategyInfo.
+    /// With the strategy that counts at a level, as a reference that can be extracted as what
+    /// it is.
     fn with(&self, mut all: Properties, level: Level<'_>) -> Properties {
         let strategy = self.strategy_reference(level);
+        let type_code = TypeCode::interface(&strategy.type_id, "Strategy");
         all.push(Property {
-            val: Any::new(&strategy),
-            ..Property::new(STRATEGY, &false)
+            nam: Name::simple(STRATEGY),
+            val: Any::of_type(type_code, &strategy),
         });
         all
     }
@@ -156,10 +151,7 @@ impl LoadManager {
         given: &Properties,
         place: Place,
     ) -> Result<PropertySet, Raise> {
-        let set = match place {
-            Place::Creation => PropertySet::of_criteria(given)?,
-            _ => PropertySet::read(given, place)?,
-        };
+        let set = PropertySet::read(given, place)?;
         if let Some(custom) = set.custom_strategy() {
             let named = |p: &&Property| p.val.reference().as_ref() == Some(custom);
             let invalid = || given.iter().find(named).cloned();

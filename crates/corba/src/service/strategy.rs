@@ -4,7 +4,8 @@
 //! groups of a type, and by default. An object is named by its level and not by its
 //! strategy, so that a reference always means what counts there now.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use evenkeel_core::group::{Group, PickError, Request};
 use evenkeel_core::strategy::Values;
@@ -24,6 +25,56 @@ use crate::name::Name;
 use crate::properties::{PropertySet, effective};
 use crate::strategies;
 use crate::types::Load;
+
+/// Most groups that are kept under strategies that are not theirs.
+const MOST_LENT: usize = 1000;
+
+/// Groups under strategies of other levels than their own. They are kept, since strategies
+/// have a memory: whose turn it is, for one.
+#[derive(Debug, Default)]
+pub(super) struct Lent(Mutex<HashMap<u64, Vec<LentGroup>>>);
+
+#[derive(Debug)]
+struct LentGroup {
+    values: Values,
+    /// The group under its own strategy: when its members change this one does.
+    own: Arc<Group>,
+    group: Arc<Group>,
+}
+
+impl Lent {
+    /// The members of the group `own` under the strategy `values`.
+    fn under(&self, id: u64, own: &Arc<Group>, values: &Values) -> Arc<Group> {
+        let mut lent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lent.len() >= MOST_LENT && !lent.contains_key(&id) {
+            lent.clear();
+        }
+        let known = lent.entry(id).or_default();
+        // What was made of members that are not the same any more is no use.
+        known.retain(|lent| Arc::ptr_eq(&lent.own, own));
+        if let Some(lent) = known.iter().find(|lent| lent.values == *values) {
+            return Arc::clone(&lent.group);
+        }
+        let members = own.members().to_vec();
+        let group = Arc::new(Group::new(
+            Arc::clone(own.name()),
+            own.settings().clone(),
+            (values.kind().build)(values, &members),
+            members,
+            Arc::clone(own.state()),
+        ));
+        // One for each other level: of its type, and by default.
+        if known.len() >= 2 {
+            known.remove(0);
+        }
+        known.push(LentGroup {
+            values: values.clone(),
+            own: Arc::clone(own),
+            group: Arc::clone(&group),
+        });
+        group
+    }
+}
 
 impl LoadManager {
     /// The reference of the strategy of a level.
@@ -134,15 +185,7 @@ impl LoadManager {
         let mut group = entry.handle.current.load_full();
         let own = self.values_at(Level::Group(id))? == *values;
         if !own {
-            // The same members under another strategy.
-            let members = group.members().to_vec();
-            group = Arc::new(Group::new(
-                Arc::clone(group.name()),
-                group.settings().clone(),
-                (values.kind().build)(values, &members),
-                members,
-                Arc::clone(group.state()),
-            ));
+            group = self.lent.under(id, &group, values);
         }
         let request = Request::at(self.manager().clock().now());
         let index = match group.choose(&request, &mut fastrand::Rng::new()) {
@@ -150,10 +193,10 @@ impl LoadManager {
             Err(PickError::NoneEligible) if group.members().is_empty() => {
                 return Err(UserException::MemberNotFound.into());
             }
-            Err(_) => return Err(locator::nobody().into()),
+            Err(_) => return Err(locator::nobody(entry).into()),
         };
         let member = entry.member(&group, index);
-        let member = member.ok_or(Raise::from(locator::nobody()))?;
+        let member = member.ok_or_else(|| Raise::from(locator::nobody(entry)))?;
         group.assign(index, locator::stay(group.settings()));
         Ok(member.ior().clone())
     }

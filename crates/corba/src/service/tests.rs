@@ -673,7 +673,8 @@ async fn ask(
 fn configured(strategy: &str) -> Settings {
     let mut settings = settings();
     let kind = evenkeel_core::strategy::find(strategy).unwrap();
-    settings.groups.strategy = evenkeel_core::strategy::Values::defaults(kind);
+    let values = evenkeel_core::strategy::Values::defaults(kind);
+    settings.groups.set_strategy(values);
     settings
 }
 
@@ -854,4 +855,141 @@ async fn forced_alerts_outlive_a_restart_c7() {
     let last = start(kept).await;
     assert!(last.manager().forced_alerts().is_empty());
     let _ = std::fs::remove_dir_all(folder);
+}
+
+/// Which members `next_member` of a group's own strategy, or of another level's, names.
+async fn next_members(
+    lm: &Arc<LoadManager>,
+    level: Level<'_>,
+    group: &Ior,
+    count: usize,
+) -> String {
+    let own = lm.reference();
+    let mut hosts = Vec::new();
+    for _ in 0..count {
+        let next = ask(lm, level, "next_member", args!(group, own)).await;
+        let host = result::<Ior>(next).iiop_profiles().next().unwrap().host;
+        hosts.push(host.trim_start_matches("host").to_owned());
+    }
+    hosts.join(" ")
+}
+
+async fn joined(lm: &Arc<LoadManager>, group: &Ior, hosts: &[&str]) -> u64 {
+    for host in hosts {
+        result::<Ior>(call(lm, "add_member", args!(group, at(host), object(host))).await);
+    }
+    result(call(lm, "get_object_group_id", args!(group)).await)
+}
+
+/// Three loads, of which only the first counts, whatever it measures.
+#[tokio::test]
+async fn the_first_load_of_each_report_counts_t2() {
+    let mut settings = configured("least_loaded");
+    let critical = evenkeel_core::analyzer::Threshold::Critical(50.0);
+    settings.groups.settings.alert.threshold = Some(critical);
+    // No pulse, which plans with clients that are known by their connections.
+    settings.groups.settings.alert.move_share = 1.0;
+    let lm = start(settings).await;
+    let (group, _) = group(&lm).await;
+    let id = joined(&lm, &group, &["host1", "host2"]).await;
+    for (host, load) in [("host1", 100.0), ("host2", 1.0)] {
+        let loads = vec![Load { id: 4, value: load }, Load { id: 0, value: 0.5 }];
+        call(&lm, "push_loads", args!(at(host), loads)).await;
+    }
+    let next = next_members(&lm, Level::Group(id), &group, 8).await;
+    assert_eq!(next, "2 2 2 2 2 2 2 2");
+    let alerted = || {
+        let locations = lm.manager().status().locations.into_iter();
+        let alerted = locations.filter(|place| place.alert);
+        alerted.map(|place| place.name).collect::<Vec<_>>()
+    };
+    let control = tokio::spawn(Arc::clone(lm.manager()).run());
+    while alerted() != ["host1"] {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    control.abort();
+}
+
+/// Who uses round robin counts on an order that can be told.
+#[tokio::test]
+async fn members_take_turns_in_the_order_of_joining_t7() {
+    let lm = start(configured("round_robin")).await;
+    let (group, _) = group(&lm).await;
+    let id = joined(&lm, &group, &["host3", "host1", "host2"]).await;
+    let next = next_members(&lm, Level::Group(id), &group, 6).await;
+    assert_eq!(next, "3 1 2 3 1 2");
+}
+
+#[tokio::test]
+async fn a_strategy_of_another_level_remembers_whose_turn_it_is_c6() {
+    let lm = start(configured("round_robin")).await;
+    let (group, _) = group(&lm).await;
+    let id = joined(&lm, &group, &["host1", "host2", "host3"]).await;
+    let info = StrategyInfo {
+        name: "Random".into(),
+        props: Vec::new(),
+    };
+    let own = vec![Property::new(
+        "org.omg.CosLoadBalancing.StrategyInfo",
+        &info,
+    )];
+    call(&lm, "set_properties_dynamically", args!(group, own)).await;
+    let random = ask(&lm, Level::Group(id), "_get_name", args!()).await;
+    assert_eq!(result::<String>(random), "Random");
+    let next = next_members(&lm, Level::Default, &group, 6).await;
+    assert_eq!(next, "1 2 3 1 2 3");
+    // With other members it begins anew.
+    joined(&lm, &group, &["host4"]).await;
+    let next = next_members(&lm, Level::Type(TYPE), &group, 5).await;
+    assert_eq!(next, "1 2 3 4 1");
+}
+
+#[tokio::test]
+async fn the_strategy_is_always_listed_as_what_it_is_t4_t5() {
+    let lm = start(configured("round_robin")).await;
+    let (group, _) = group(&lm).await;
+    let (id, name) = (TYPE.to_owned(), "org.omg.CosLoadBalancing.Strategy");
+    let all = [
+        call(&lm, "get_default_properties", args!()).await,
+        call(&lm, "get_type_properties", args!(id)).await,
+        call(&lm, "get_properties", args!(group)).await,
+    ];
+    for outcome in all {
+        let listed = result::<Properties>(outcome);
+        let own = listed.iter().find(|p| p.nam.as_simple() == Some(name));
+        let any = &own.unwrap().val;
+        let expected = evenkeel_giop::typecode::TypeCode::interface(
+            "IDL:tao.lb/CosLoadBalancing/Strategy:1.0",
+            "Strategy",
+        );
+        assert_eq!(*any.type_code(), expected);
+        let key = any
+            .reference()
+            .unwrap()
+            .iiop_profiles()
+            .next()
+            .unwrap()
+            .object_key;
+        let Some(Key::Strategy(level)) = Key::parse(&key) else {
+            panic!("{key:?}");
+        };
+        let name = ask(&lm, level, "_get_name", args!()).await;
+        assert_eq!(result::<String>(name), "RoundRobin");
+    }
+}
+
+/// The application's own properties, and those of other load managers.
+#[tokio::test]
+async fn properties_that_mean_nothing_here_come_back_t8() {
+    let lm = start(settings()).await;
+    let own = Property::new("my.own.Property", &"x".to_owned());
+    let style = Property::new("org.omg.PortableGroup.ConsistencyStyle", &1i32);
+    let criteria = [by_hand(), vec![own.clone(), style.clone()]].concat();
+    let created = call(&lm, "create_object", args!(TYPE.to_owned(), criteria)).await;
+    let Outcome::Reply(body) = created else {
+        panic!("{created:?}");
+    };
+    let group = Ior::read(&mut Reader::new(&body, Endian::Big)).unwrap();
+    let all = result::<Properties>(call(&lm, "get_properties", args!(group)).await);
+    assert!(all.contains(&own) && all.contains(&style), "{all:?}");
 }

@@ -11,7 +11,7 @@ use crate::group::View;
 ///
 /// All workers share one atomic sequence number, which is the whole state: it starts at
 /// random, so that balancers that start together do not all begin with the same
-/// member. Weights are read as they are at each step. This is the static stride
+/// member, or with the first one if the group is to be used in order. Weights are read as they are at each step. This is the static stride
 /// scheduler of gRPC's client-side weighted round robin (gRPC proposal A58).
 #[derive(Debug, Default)]
 pub(super) struct Stride {
@@ -32,7 +32,7 @@ impl Stride {
         if len == 0 {
             return None;
         }
-        let mut rehearsed = self.start(rng);
+        let mut rehearsed = self.start(view, rng);
         let mut step = || {
             if view.is_rehearsal() {
                 rehearsed += 1;
@@ -75,15 +75,18 @@ impl Stride {
         best.index()
     }
 
-    fn start(&self, rng: &mut fastrand::Rng) -> u64 {
+    fn start(&self, view: &View<'_>, rng: &mut fastrand::Rng) -> u64 {
         let sequence = self.sequence.load(Ordering::Relaxed);
         if sequence != 0 {
             return sequence;
         }
-        let random = u64::from(rng.u32(1..));
+        let first = match view.settings().in_order {
+            true => view.len() as u64,
+            false => u64::from(rng.u32(1..)),
+        };
         let started =
             self.sequence
-                .compare_exchange(0, random, Ordering::Relaxed, Ordering::Relaxed);
-        started.map_or_else(|sequence| sequence, |_| random)
+                .compare_exchange(0, first, Ordering::Relaxed, Ordering::Relaxed);
+        started.map_or_else(|sequence| sequence, |_| first)
     }
 }

@@ -77,12 +77,19 @@ async fn a_member_has_the_type_of_its_group_as_far_as_it_says() {
 }
 
 #[tokio::test]
-async fn factories_make_the_first_members_or_there_is_no_group() {
+async fn factories_make_the_first_members_or_there_is_no_group_t11() {
     let (lm, peer) = (start(settings()).await, Peer::start());
     let one = vec![factories(&peer, &["host1"])];
     for criteria in [vec![], one] {
         let outcome = call(&lm, "create_object", args!(TYPE.to_owned(), criteria)).await;
-        assert_eq!(raised(outcome), UserException::CannotMeetCriteria(criteria));
+        // T11: also what was not said, and counts by default.
+        let UserException::CannotMeetCriteria(unmet) = raised(outcome) else {
+            panic!("it has been created");
+        };
+        let initial = Property::new("org.omg.PortableGroup.InitialNumberMembers", &2u16);
+        assert_eq!(unmet.len(), 2, "{unmet:?}");
+        assert!(unmet.contains(&initial), "{unmet:?}");
+        assert!(criteria.iter().all(|one| unmet.contains(one)), "{unmet:?}");
     }
     peer.doings().refuses.insert("host2".into());
     let two = vec![factories(&peer, &["host1", "host2"])];

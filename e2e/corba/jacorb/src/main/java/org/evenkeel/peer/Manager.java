@@ -326,7 +326,10 @@ final class Manager {
         List<String> all = new ArrayList<>();
         for (Property property : properties) {
             String name = property.nam[0].id;
-            all.add(name.substring(name.lastIndexOf('.') + 1) + "=" + text(property.val));
+            // By its own helper, which refuses a reference to anything else.
+            boolean strategy = name.equals(LOAD_BALANCING + "Strategy");
+            String value = strategy ? text(StrategyHelper.extract(property.val)) : text(property.val);
+            all.add(name.substring(name.lastIndexOf('.') + 1) + "=" + value);
         }
         return String.join(" ", all);
     }

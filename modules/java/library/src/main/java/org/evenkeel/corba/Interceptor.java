@@ -181,15 +181,17 @@ final class Interceptor extends LocalObject implements ServerRequestInterceptor 
         if (isExempt(info.operation())) {
             return;
         }
+        // A oneway cannot be sent back, for nobody waits for the answer: it would be lost.
+        boolean canGoBack = info.response_expected();
         Target target = now.find(info);
         if (target != null) {
-            if (target.shed) {
+            if (target.shed && canGoBack) {
                 throw sendBack(target.group);
             }
             count(target.counters, info);
             return;
         }
-        if (now.allBut != null && !Arrays.equals(now.allBut, info.adapter_name())) {
+        if (canGoBack && now.allBut != null && !Arrays.equals(now.allBut, info.adapter_name())) {
             throw sendBack(null);
         }
     }
