@@ -10,9 +10,9 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use evenkeel_core::group::{Decision, Granularity, Group, Request};
+use evenkeel_core::group::{Decision, Granularity, Group, GroupSettings, Request};
 use evenkeel_core::load::LoadId;
-use evenkeel_core::member::{Reason, Slot, Weight};
+use evenkeel_core::member::{Member, Reason, Slot, Weight};
 use evenkeel_core::observe::{Latencies, Totals};
 use evenkeel_core::opinion::{Held, Opinions};
 use evenkeel_core::time::Instant;
@@ -685,11 +685,18 @@ fn member_status(
             .iter()
             .map(|held| OpinionStatus::of(held, now))
             .collect(),
-        load: member
-            .location
-            .fresh(settings.load_id, now, settings.load_max_age),
+        load: load_of(member, settings, now),
         alert: false,
     }
+}
+
+/// The load that counts in the group, as it was reported.
+fn load_of(member: &Member, settings: &GroupSettings, now: Instant) -> Option<f32> {
+    let fresh = |id| member.location.fresh(id, now, settings.load_max_age);
+    fresh(settings.load_id).or_else(|| match settings.load_id {
+        LoadId::UTILIZATION => fresh(LoadId::CPU),
+        _ => None,
+    })
 }
 
 /// The last few moments of a member, for what happened between them and now.

@@ -260,15 +260,15 @@ pub fn default_for(settings: &GroupSettings, reach: Reach) -> Values {
     }
 }
 
-/// Whether the alerts of such a group are [pulses][`AlertSettings::pulses`] where we carry what
+/// Whether the alerts of such a group are [pulses](crate::analyzer::AlertSettings::pulses) where we carry what
 /// its clients send: strategy `minimum_dispersion` is made for those. Connections of which
-/// nothing is understood are closed when they are silent (`close_idle`), which takes longer.
-///
-/// [`AlertSettings::pulses`]: crate::analyzer::AlertSettings::pulses
+/// nothing is understood are closed when they are silent (`close_idle`), which takes longer;
+/// and whoever has set a threshold means that clients leave until loads are below it.
 pub fn carries_in_pulses(settings: &GroupSettings, strategy: &Kind) -> bool {
     settings.adaptive
         && settings.granularity == Granularity::OnDemand
         && settings.alert.close_idle.is_none()
+        && settings.alert.threshold.is_none()
         && *strategy == minimum_dispersion::KIND
 }
 
