@@ -107,12 +107,15 @@ impl Shares {
         }
     }
 
-    /// For the process as it is, with one worker and nothing else.
+    /// For the process as it is, with one worker and whatever there may be beside it: each part
+    /// takes its own share from this.
     pub fn of_process() -> Self {
         Self::new(
             most(),
             Users {
                 workers: 1,
+                negotiator: true,
+                corba: true,
                 ..Users::default()
             },
         )
@@ -166,6 +169,13 @@ mod tests {
                 assert!(shares.clients() >= 4, "{shares:?}");
             }
         }
+    }
+
+    #[test]
+    fn every_part_has_a_share_of_the_process() {
+        let shares = Shares::of_process();
+        assert!(shares.negotiator >= 4 && shares.corba >= 4, "{shares:?}");
+        assert!(shares.admin >= 4 && shares.checks >= 4 && shares.reports >= 4);
     }
 
     #[test]
