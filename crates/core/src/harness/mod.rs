@@ -3,9 +3,9 @@
 //!
 //! Nothing here looks at a clock, and all randomness comes from one seed, so a run is
 //! the same on every machine and its figures can be asserted. Requests arrive open
-//! loop (Poisson); the same seed gives every strategy the same arrivals, costs and
-//! failures. What a strategy reaches is compared with [`Dispatch::Central`], a queue
-//! that knows everything, and with the other strategies.
+//! loop (Poisson) or come from clients in a closed loop; the same seed gives every strategy
+//! the same arrivals, costs and failures. What a strategy reaches is compared with
+//! [`Dispatch::Central`], a queue that knows everything, and with the other strategies.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -164,6 +164,8 @@ struct Simulation<'a> {
     central: Central,
     jobs: Vec<Job>,
     free_jobs: Vec<JobId>,
+    /// What members report, if not what they do.
+    reported: Vec<Option<f64>>,
     outcomes: Outcomes,
 }
 
@@ -191,6 +193,7 @@ impl<'a> Simulation<'a> {
             central: Central::default(),
             jobs: Vec::new(),
             free_jobs: Vec::new(),
+            reported: vec![None; scenario.members.len()],
             outcomes: Outcomes {
                 latencies: Vec::with_capacity(scenario.requests),
                 requests: 0,
@@ -199,8 +202,11 @@ impl<'a> Simulation<'a> {
                 sent: Vec::new(),
             },
         };
-        // Not at zero, which slots use for "never".
-        simulation.schedule(1.0, Event::Arrival);
+        // Not at zero, which slots use for "never"; and clients that are never in step.
+        for client in 0..scenario.clients.max(1) {
+            let offset = Service::MEAN * client as f64 / scenario.clients.max(1) as f64;
+            simulation.schedule(1.0 + offset, Event::Arrival);
+        }
         for (index, change) in scenario.changes.iter().enumerate() {
             simulation.schedule(nanos(change.at), Event::Change(index));
         }
@@ -239,8 +245,10 @@ impl<'a> Simulation<'a> {
     }
 
     fn arrival(&mut self) {
-        let gap = -(1.0 - self.world.f64()).ln() * 1e9 / self.scenario.arrival_rate();
-        self.schedule(gap, Event::Arrival);
+        if self.scenario.clients == 0 {
+            let gap = -(1.0 - self.world.f64()).ln() * 1e9 / self.scenario.arrival_rate();
+            self.schedule(gap, Event::Arrival);
+        }
         let work = self.scenario.service.draw(&mut self.world);
         let balancer = self.world.usize(..self.scenario.balancers);
         let luck = self.world.f64();
@@ -263,6 +271,9 @@ impl<'a> Simulation<'a> {
         let now = Instant::from_nanos(self.now);
         let Ok(ticket) = group.pick(&Request::at(now), &mut self.decisions) else {
             self.outcomes.failed += 1;
+            if self.scenario.clients > 0 {
+                self.schedule(Service::MEAN, Event::Arrival);
+            }
             return;
         };
         job.server = ticket.index();
@@ -330,12 +341,16 @@ impl<'a> Simulation<'a> {
             ticket.finish(job.outcome, Instant::from_nanos(self.now));
         }
         self.free_jobs.push(id);
+        if self.scenario.clients > 0 {
+            self.schedule(0.0, Event::Arrival);
+        }
     }
 
     fn change(&mut self, index: usize) {
         let change = self.scenario.changes[index];
         let server = &mut self.servers[change.member];
         match change.to {
+            To::Load(load) => self.reported[change.member] = Some(load),
             To::Failing(share) => server.failing = share,
             To::Background(tasks) => {
                 server.set_background(tasks, self.now);
@@ -354,7 +369,9 @@ impl<'a> Simulation<'a> {
             return;
         };
         self.schedule(nanos(reports.interval), Event::Report(server));
-        let value = if reports.id == LoadId::IN_FLIGHT {
+        let value = if let Some(load) = self.reported[server] {
+            load
+        } else if reports.id == LoadId::IN_FLIGHT {
             self.servers[server].in_flight() as f64
         } else {
             let interval = nanos(reports.interval);
@@ -426,6 +443,10 @@ impl<'a> Simulation<'a> {
     }
 }
 
+fn weight(model: &MemberModel) -> Weight {
+    Weight::new(model.weight).unwrap_or(Weight::ONE)
+}
+
 /// One balancer's view of the members: slots and locations of its own.
 fn group(scenario: &Scenario, values: &Values) -> Group {
     let settings = GroupSettings {
@@ -440,7 +461,7 @@ fn group(scenario: &Scenario, values: &Values) -> Group {
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
             max_connections: None,
             location: Arc::new(Location::new(name)),
-            slot: Arc::new(Slot::new(Weight::ONE)),
+            slot: Arc::new(Slot::new(weight(&scenario.members[index]))),
         }
     };
     let members: Vec<Member> = (0..scenario.members.len()).map(member).collect();

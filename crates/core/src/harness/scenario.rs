@@ -44,6 +44,8 @@ pub struct MemberModel {
     pub slowness: f64,
     /// Share of its requests that fail at once (in 1 % of the mean service time).
     pub failing: f64,
+    /// Its weight, which says nothing about its speed.
+    pub weight: f64,
 }
 
 impl MemberModel {
@@ -53,6 +55,7 @@ impl MemberModel {
         slots: 1,
         slowness: 1.0,
         failing: 0.0,
+        weight: 1.0,
     };
 }
 
@@ -76,6 +79,8 @@ pub enum To {
     Failing(f64),
     /// So many tasks of somebody else want its slots all the time.
     Background(f64),
+    /// It reports this load from now on, whatever it does.
+    Load(f64),
 }
 
 /// Load reports.
@@ -105,6 +110,9 @@ pub struct Scenario {
     /// Offered load as a share of what all members can serve at the start, without
     /// what those that fail will fail.
     pub utilisation: f64,
+    /// Clients that each send a request as soon as the one before is answered (closed loop);
+    /// with 0, requests arrive by chance at a rate that is `utilisation`.
+    pub clients: usize,
     /// Balancers that share the members and know nothing of each other.
     pub balancers: usize,
     /// Time from balancer to member, and back.
@@ -129,6 +137,7 @@ impl Scenario {
             members: vec![MemberModel::NORMAL; members],
             service: Service::Exponential,
             utilisation: 0.6,
+            clients: 0,
             balancers: 1,
             network: Duration::ZERO,
             session: Duration::ZERO,
@@ -156,6 +165,22 @@ impl Scenario {
     #[must_use]
     pub fn utilisation(mut self, utilisation: f64) -> Self {
         self.utilisation = utilisation;
+        self
+    }
+
+    /// The same with so many clients in a closed loop.
+    #[must_use]
+    pub fn clients(mut self, clients: usize) -> Self {
+        self.clients = clients;
+        self
+    }
+
+    /// The same with these weights, one for each member.
+    #[must_use]
+    pub fn weights(mut self, weights: &[f64]) -> Self {
+        for (member, &weight) in self.members.iter_mut().zip(weights) {
+            member.weight = weight;
+        }
         self
     }
 
