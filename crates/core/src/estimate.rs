@@ -1,9 +1,11 @@
 //! How long a member takes for one request: an estimate that queueing does not pollute
 //! and that does not wait for an answer before it rises.
 //!
-//! With `places` the number of requests that a member has when one is bound, itself
-//! included, its latency is about `places` times the member's service time (exactly, on
-//! average, for one worker and exponential service). So
+//! A request that finds *n* others at a member with one worker takes `n + 1` times its service
+//! time (exactly, on average, if that is exponential). One at a member that works on all
+//! requests at once takes one service time, whatever *n* is. What is between is learnt, for the
+//! group: the *growth* is how many service times each request more costs, 1 and 0 in these two
+//! cases. With `places = 1 + growth * n`
 //!
 //! ```text
 //! service time = (sum of latencies + ages of what is unanswered) / (sum of places)
@@ -51,6 +53,100 @@ pub(crate) struct Estimate {
     sums: AtomicU64,
     /// When the last answer came, in wrapping milliseconds.
     answered_at: AtomicU32,
+}
+
+/// What the growth is taken to be at first: less than it may be. A member that has more in
+/// flight then looks slower than it is, and gets less. With too much growth it would look
+/// faster the more it has, get more, and so on.
+pub(crate) const FIRST_GROWTH: f32 = 0.25;
+
+/// The variance of requests in flight for which that counts.
+const FIRST_VARIANCE: f32 = 0.25;
+
+/// Answers from which the growth is learnt. It hardly ever changes, and single answers tell
+/// little of it.
+const GROWTH_ANSWERS: u32 = 256;
+
+/// What the growth is learnt from: the regression of a member's latencies on the requests that
+/// were there meanwhile. Written by whoever has an answer, without regard to others who do so
+/// at the same time: an answer more or less does not matter.
+#[derive(Debug, Default)]
+pub(crate) struct Regression {
+    /// Means of the others that were there (f32 bits, high half) and of the latencies.
+    means: AtomicU64,
+    /// Variance of the others, and covariance.
+    spreads: AtomicU64,
+    /// Answers so far, at most [`GROWTH_ANSWERS`].
+    answers: AtomicU32,
+}
+
+impl Regression {
+    /// Takes an answer after `latency` seconds, with `others` there.
+    fn learn(&self, latency: f32, others: f32) {
+        let answers = (self.answers.load(Ordering::Relaxed) + 1).min(GROWTH_ANSWERS);
+        let share = 1.0 / answers as f32;
+        let (mut mean, mut mean_latency) = self.means();
+        let (mut variance, mut covariance) = unpack(self.spreads.load(Ordering::Relaxed));
+        let (dx, dy) = (others - mean, latency - mean_latency);
+        mean += share * dx;
+        mean_latency += share * dy;
+        // Nothing at the first answer, which is the mean.
+        variance += share * (dx * (others - mean) - variance);
+        covariance += share * (dx * (latency - mean_latency) - covariance);
+        self.answers.store(answers, Ordering::Relaxed);
+        self.means
+            .store(pack(mean, mean_latency), Ordering::Relaxed);
+        self.spreads
+            .store(pack(variance, covariance), Ordering::Relaxed);
+    }
+
+    /// The mean number of others that a request is there with, and the mean latency in
+    /// seconds; 0 before the first answer.
+    #[inline]
+    pub(crate) fn means(&self) -> (f32, f32) {
+        unpack(self.means.load(Ordering::Relaxed))
+    }
+}
+
+/// The growth that members of a group have in common.
+#[derive(Debug)]
+pub(crate) struct Growth {
+    variance: f32,
+    covariance: f32,
+}
+
+impl Growth {
+    /// What it is without any answer.
+    pub(crate) fn unknown() -> Self {
+        Growth {
+            variance: FIRST_VARIANCE,
+            covariance: FIRST_VARIANCE * FIRST_GROWTH,
+        }
+    }
+
+    /// Takes into account what is known of a member.
+    ///
+    /// The latency is `a (1 + growth * n)` with the member's own `a`, so that the slope is the
+    /// same for all members in units of `a`, which the mean latency and the mean of *n* give
+    /// once the growth is known: that of the member itself is good enough.
+    pub(crate) fn add(&mut self, regression: &Regression) {
+        let (mean, mean_latency) = regression.means();
+        let (variance, covariance) = unpack(regression.spreads.load(Ordering::Relaxed));
+        if variance <= 0.0 {
+            return;
+        }
+        let at_idle = mean_latency - covariance / variance * mean;
+        let at_idle = at_idle.max(mean_latency / (1.0 + mean));
+        // Behind a long queue latencies say much about the queue, and little about one more.
+        let certain = (1.0 + mean).powi(-2);
+        self.variance += certain * variance;
+        self.covariance += certain * (covariance / at_idle).clamp(0.0, variance);
+    }
+
+    /// The growth, from 0 to 1.
+    pub(crate) fn get(&self) -> f32 {
+        (self.covariance / self.variance).clamp(0.0, 1.0)
+    }
 }
 
 const COUNT_BITS: u32 = 20;
@@ -131,6 +227,16 @@ impl Estimate {
             .sums
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, update);
         self.answered_at.store(millis(now), Ordering::Relaxed);
+    }
+
+    /// Learns from the latency of a success that was there with `others` how latencies grow.
+    pub(crate) fn learn(&self, latency: Duration, others: f32, regression: &Regression) {
+        let (latencies, places) = unpack(self.sums.load(Ordering::Relaxed));
+        let most = match places > 0.0 {
+            true => OUTLIER * (others + 1.0) * latencies / places,
+            false => f32::INFINITY,
+        };
+        regression.learn(latency.as_secs_f32().min(most), others);
     }
 
     /// The service time in seconds; `None` before the first answer.

@@ -10,6 +10,7 @@ use arc_swap::ArcSwapOption;
 
 use crate::analyzer::AlertSettings;
 use crate::effective::{Shaping, effective_within};
+use crate::estimate::{FIRST_GROWTH, Growth};
 use crate::forward::Client;
 use crate::load::{LoadId, Location, Report};
 use crate::member::{Digest, Member, MemberId, Reason, Slot};
@@ -139,6 +140,10 @@ pub struct GroupState {
     control: Mutex<Pulses>,
     /// Load that one client brings (f32 bits); 0 is not known.
     client: AtomicU32,
+    /// The growth of latencies with requests in flight, less [`FIRST_GROWTH`] (f32 bits).
+    growth: AtomicU32,
+    /// Whether any location of the group was ever reported a load.
+    reported: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Default)]
@@ -231,6 +236,19 @@ impl GroupState {
         f32::from_bits(self.client.load(Ordering::Relaxed))
     }
 
+    /// See [`View::growth`].
+    #[inline]
+    fn growth(&self) -> f32 {
+        FIRST_GROWTH + f32::from_bits(self.growth.load(Ordering::Relaxed))
+    }
+
+    /// Moves it a part of the way.
+    fn learn_growth(&self, growth: f32) {
+        let learnt = self.growth() + (growth - self.growth()) / 8.0;
+        self.growth
+            .store((learnt - FIRST_GROWTH).to_bits(), Ordering::Relaxed);
+    }
+
     /// Has the next decision traced and kept as the last one.
     pub fn want_trace(&self) {
         self.want_trace.store(true, Ordering::Relaxed);
@@ -252,6 +270,8 @@ pub struct Group {
     members: Box<[Member]>,
     seats: Box<[Seat]>,
     state: Arc<GroupState>,
+    /// Whether any location here was ever reported a load: nearly never changes.
+    reported: Arc<AtomicBool>,
 }
 
 /// What `pick` needs of a member, side by side with the others', so that drawing one
@@ -281,6 +301,10 @@ impl Group {
         state: Arc<GroupState>,
     ) -> Self {
         members.iter().for_each(|member| member.slot.prepare());
+        let reported = Arc::clone(&state.reported);
+        for member in &members {
+            member.location.announce(&reported);
+        }
         let seat = |member: &Member| Seat {
             slot: Arc::clone(&member.slot),
             location: Arc::clone(&member.location),
@@ -293,6 +317,7 @@ impl Group {
             seats: members.iter().map(seat).collect(),
             members: members.into_boxed_slice(),
             state,
+            reported,
         }
     }
 
@@ -426,6 +451,7 @@ impl Group {
             digest: Digest {
                 decay: self.settings.latency_decay,
                 penalty: self.settings.failure_penalty,
+                growth: self.state.growth(),
             },
             verdict: None,
             end: Outcome::Cancelled,
@@ -600,6 +626,13 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Whether the member at `index` is in slow start.
+    #[inline]
+    pub(crate) fn is_ramping(&self, index: usize) -> bool {
+        let from = self.slot(index).ramp_from();
+        from.is_some_and(|from| self.now().since(from) < self.settings().slow_start)
+    }
+
     fn ramp(&self, from: Instant) -> f32 {
         let whole = self.settings().slow_start.as_secs_f32();
         let age = self.now().since(from).as_secs_f32();
@@ -607,6 +640,13 @@ impl<'a> View<'a> {
             return 1.0;
         }
         RAMP_FLOOR + (1.0 - RAMP_FLOOR) * age / whole
+    }
+
+    /// Whether load reports count and there ever was one: if not, there is no need to ask
+    /// for the load of each member.
+    #[inline]
+    pub fn has_reports(&self) -> bool {
+        self.settings().adaptive && self.group.reported.load(Ordering::Relaxed)
     }
 
     /// Reported load of the location of the member at `index`, with what our own
@@ -643,13 +683,6 @@ impl<'a> View<'a> {
     #[inline]
     pub(crate) fn client_load(&self) -> f32 {
         self.group.state.client_load()
-    }
-
-    /// Whether the location of the member at `index` ever reported the group's load.
-    pub fn was_reported(&self, index: usize) -> bool {
-        let id = self.settings().load_id;
-        let reported = |id| self.location(index).load(id, self.now()).is_some();
-        reported(id) || id == LoadId::UTILIZATION && reported(LoadId::CPU)
     }
 
     /// Reported load of the location of the member at `index` as it was reported, and
@@ -709,6 +742,20 @@ impl<'a> View<'a> {
     #[inline]
     pub fn service_time(&self, index: usize) -> Option<f32> {
         self.slot(index).service_time(self.now())
+    }
+
+    /// How many service times each request more in flight costs: 1 where a member works on one
+    /// after the other, 0 where it works on all at once. Learnt for the group as a whole.
+    #[inline]
+    pub fn growth(&self) -> f32 {
+        self.group.state.growth()
+    }
+
+    /// Learns that anew from what these members have shown.
+    pub(crate) fn learn_growth(&self, members: impl Iterator<Item = usize>) {
+        let mut growth = Growth::unknown();
+        members.for_each(|index| growth.add(self.slot(index).regression()));
+        self.group.state.learn_growth(growth.get());
     }
 
     /// How long ago the member at `index` last answered, if that is so long that it may

@@ -5,8 +5,8 @@
 //! is soft state with an age: a stale one must count as *unknown*, never as idle.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -359,6 +359,8 @@ pub struct Location {
     tell: AtomicU8,
     name: Arc<str>,
     changed: Signal,
+    /// Who wants to know that there is a report at all.
+    watchers: Mutex<Vec<Weak<AtomicBool>>>,
 }
 
 /// The load that a location is taken to have had when the cost of a bind is estimated,
@@ -445,6 +447,36 @@ impl Location {
             tell: AtomicU8::new(Tell::Pulses as u8),
             name: name.into(),
             changed: Signal::default(),
+            watchers: Mutex::default(),
+        }
+    }
+
+    /// Has `reported` set as soon as any load is reported here, now if one was already.
+    pub(crate) fn announce(&self, reported: &Arc<AtomicBool>) {
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        watchers.retain(|watcher| watcher.strong_count() > 0);
+        if !watchers
+            .iter()
+            .any(|watcher| watcher.as_ptr() == Arc::as_ptr(reported))
+        {
+            watchers.push(Arc::downgrade(reported));
+        }
+        drop(watchers);
+        if self
+            .cells
+            .iter()
+            .any(|cell| cell.id.load(Ordering::Acquire) != 0)
+        {
+            reported.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// There is a load that there was not before, which is rare.
+    #[cold]
+    fn tell_watchers(&self) {
+        let watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        for watcher in watchers.iter().filter_map(Weak::upgrade) {
+            watcher.store(true, Ordering::Relaxed);
         }
     }
 
@@ -493,6 +525,9 @@ impl Location {
             let taken = cell
                 .id
                 .compare_exchange(0, wanted, Ordering::AcqRel, Ordering::Acquire);
+            if taken.is_ok() {
+                self.tell_watchers();
+            }
             taken.map_or_else(|held| held == wanted, |_| true)
         };
         // There is one for each name.

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::effective::{Damped, LoadFactor};
-use crate::estimate::Estimate;
+use crate::estimate::{Estimate, Regression};
 use crate::group::Outcome;
 use crate::load::Location;
 use crate::observe::{Decaying, FailureShare, Record};
@@ -134,20 +134,22 @@ pub struct Slot {
     reported_limit: AtomicU32,
     /// When slow start began, in nanoseconds; 0 when the member is fully warm.
     ramp_from: AtomicU64,
-    /// Latency of successes, in seconds.
-    latency: Decaying,
-    /// What failures cost, in seconds.
-    penalty: Decaying,
     /// Share of recent requests that failed.
     failure_share: FailureShare,
     /// How long it takes for one request.
     estimate: Estimate,
 
-    // Here the first cache line ends, or may end. What follows is read by few strategies.
+    // Here the first cache line ends. What follows is read by few strategies.
+    /// Latency of successes, in seconds.
+    latency: Decaying,
+    /// What failures cost, in seconds.
+    penalty: Decaying,
     /// The history of effective loads.
     damped: Damped,
     /// What reports make of the weight.
     load_factor: LoadFactor,
+    /// How that grows with the requests that are there.
+    regression: Regression,
     /// [`Outcome::Failure`]s since the last answer.
     consecutive_failures: AtomicU32,
 
@@ -164,6 +166,8 @@ pub(crate) struct Digest {
     pub(crate) decay: Duration,
     /// See [`GroupSettings::failure_penalty`](crate::group::GroupSettings::failure_penalty).
     pub(crate) penalty: Duration,
+    /// How many service times each request more in flight costs.
+    pub(crate) growth: f32,
 }
 
 impl Slot {
@@ -182,6 +186,7 @@ impl Slot {
             estimate: Estimate::default(),
             damped: Damped::default(),
             load_factor: LoadFactor::default(),
+            regression: Regression::default(),
             record: OnceLock::new(),
         }
     }
@@ -310,6 +315,11 @@ impl Slot {
         self.estimate.service_time(self.in_flight(), now)
     }
 
+    /// What there is to learn from how latencies grow with requests in flight.
+    pub(crate) fn regression(&self) -> &Regression {
+        &self.regression
+    }
+
     /// How long ago the last answer was, if that is so long, by the service time or by
     /// `decay`, that the member may have changed since.
     #[inline]
@@ -336,9 +346,11 @@ impl Slot {
         now: Instant,
         digest: Digest,
     ) {
-        // A member with weight 2 is expected to work on two at a time.
-        let weight = self.weight().max(0.01);
-        let places = others as f32 / weight + 1.0;
+        let places = 1.0 + digest.growth * others as f32;
+        // Where all share the server those count, too, that came later: half of what was found
+        // at the begin and at the end is right for both.
+        let meanwhile = (others + self.in_flight().saturating_sub(1)) as f32 / 2.0;
+        self.estimate.learn(latency, meanwhile, &self.regression);
         self.estimate
             .sample(latency, places, others, now, digest.decay);
     }
@@ -473,7 +485,8 @@ mod tests {
             steps in prop::collection::vec(1u64..86_400_000, 100..300),
         ) {
             let decay = Duration::from_secs(decay);
-            let digest = Digest { decay, penalty: Duration::from_secs(5) };
+            let penalty = Duration::from_secs(5);
+            let digest = Digest { decay, penalty, growth: 1.0 };
             let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
             let slot = Slot::new(Weight::ONE);
             slot.observe(Outcome::Success, Duration::from_millis(20), at(start), digest);

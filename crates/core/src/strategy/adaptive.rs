@@ -3,7 +3,7 @@
 //! A member's score is the time in which a request would probably be done there:
 //!
 //! ```text
-//! score = service time * (in flight / weight + 1) * (1 + 30 * failure share) * cost of load
+//! score = service time * places * (1 + 30 * failure share) * cost of load
 //! ```
 //!
 //! - *Service time* is what the member takes for one request, queueing excluded, over
@@ -11,9 +11,13 @@
 //!   `estimate.rs`). Times in flight plus one, that is the shortest expected delay
 //!   policy (Weber, "On the Optimal Assignment of Customers to Parallel Servers", 1978)
 //!   with the delay learnt. A plain latency average would count the queue twice and
-//!   take a loaded member for a slow one. Where other balancers use the same members,
-//!   the service time rises with what they do there, and so tells of it.
-//! - *In flight* is our own count.
+//!   take a loaded member for a slow one. What a queue is, and what is work on many requests at
+//!   once, is learnt for the group (`Growth` in `estimate.rs`): taken for a queue, the eight
+//!   requests at once of a member with eight workers make it look eight times faster than
+//!   one that is idle, and it keeps them whatever it reports. Where other balancers use the same
+//!   members, the service time rises with what they do there, and so tells of it.
+//! - *Places* is 1 with nothing in flight, 2 with one request, and grows by what was learnt
+//!   with each one more, by 0.5 at least: members that are equal should have equally many.
 //! - *Failure share* is over the last sixteen requests: a failure costs as much as
 //!   thirty requests, however fast it was, and is in no latency. So a member that fails
 //!   half of its requests counts as sixteen times slower.
@@ -21,17 +25,19 @@
 //!   location reports, if that is what the group looks at, exceeds the mean of the others'
 //!   by more than 0.1; where the group looks at tasks per CPU (`composite`, `run_queue`) it
 //!   is 1 + *e*. It says what latency does not say yet, or cannot (long TCP sessions).
-//!   Smaller differences are noise; an unknown load counts as the mean.
+//!   Smaller differences are noise; an unknown load counts as the mean. Where nothing was
+//!   ever reported, nothing is looked for.
+//!
+//! A weight is a share of what equal members get: see `shares.rs`.
 //!
 //! What is not known, or not known any more:
 //!
 //! - A member that has not answered yet counts as typical: the geometric mean of the
 //!   others, which neither a slow nor a lucky member moves far.
-//! - A difference of less than a tenth to that does not count. A stale estimate (no
-//!   answer for twenty service times or `latency_decay`) fades towards it, if it is
-//!   above, with time constant `latency_decay`, and counts as typical within a factor of
-//!   two: small differences are noise, and without this a member would starve for a bad
-//!   sample.
+//! - A stale estimate (no answer for twenty service times or `latency_decay`) fades towards
+//!   that, if it is above, with time constant `latency_decay`, and counts as typical within a
+//!   factor of two: small differences are noise, and without this a member would starve for a
+//!   bad sample.
 //! - One decision in 256 goes to the idle member that has been silent for longest, if
 //!   its estimate is stale: so a member that was slow, or failed, is found again. 0.4 %
 //!   of the requests cannot reach the 99th percentile.
@@ -50,6 +56,10 @@
 //! - differences below a factor of 1.5 or 2 never counted: 1.23 with two balancers
 //!   instead of 1.13;
 //! - the fastest candidate as the typical one: noise, where traffic is low;
+//! - scores that differ by less than 5 or 10 % taken as equal, so that equal members share
+//!   more evenly: 1.19 and 1.40 with mixed costs, 300 members and two balancers instead of 1.05;
+//! - places that grow by no more than what was learnt, 0.25 at least, from the first request on:
+//!   1.76 there; in flight plus one: 1.62 with a slow member behind a network instead of 1.55;
 //! - an extra cost for members that are silent with requests waiting: no better, and
 //!   worse with three members;
 //! - the least recently used of equal members: no difference;
@@ -60,6 +70,7 @@
 //!   each second, because latency has it already and is newer.
 
 use super::choose::{Best, CHOICES, Candidates, Choices, MAX_CHOICES, SCAN_UP_TO};
+use super::shares::{Ahead, Candidate, Due, Geometric, LEARNING_INTERVAL, Shares};
 use super::{Kind, Param, Strategy};
 use crate::estimate::fade;
 use crate::group::View;
@@ -72,6 +83,7 @@ pub(super) const KIND: Kind = Kind {
     build: |values, members| {
         Box::new(Adaptive {
             choices: Choices::new(values, members),
+            shares: Shares::new(SPREAD),
         })
     },
 };
@@ -98,8 +110,14 @@ const LOAD_TOLERANCE: f32 = 0.1;
 /// when drawing ends.
 const SIMILAR: f32 = 2.0;
 
-/// Differences up to this factor never count: members that are equal share the traffic.
-const SAME: f32 = 1.1;
+/// Scores that differ by less than this share count as equal: members that are equal share
+/// the traffic.
+const SPREAD: f32 = 0.01;
+
+/// Each request more is taken to cost at least this share of a service time, even where all
+/// seem to be worked on at once: no server works on any number of requests at once, and
+/// members that are equal should have equally many.
+const LEAST_GROWTH: f32 = 0.5;
 
 /// One decision in so many looks for news from a silent member.
 const TRIAL_INTERVAL: u32 = 256;
@@ -107,6 +125,7 @@ const TRIAL_INTERVAL: u32 = 256;
 #[derive(Debug)]
 struct Adaptive {
     choices: Choices,
+    shares: Shares,
 }
 
 impl Strategy for Adaptive {
@@ -116,55 +135,89 @@ impl Strategy for Adaptive {
 
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         // Each one drawn is looked at once: in a large group that is a cache miss.
-        let mut looks = [Look::default(); MAX_CHOICES];
+        let mut looks = [Look::default(); LOOKS];
+        let mut good = Good::default();
         let candidates = self.choices.candidates_until(view, rng, |drawn| {
             let last = drawn.len() - 1;
             looks[last] = Look::at(view, drawn[last] as usize);
-            has_good_one(&looks[..=last])
+            good.add(&looks[last]);
+            last > 0 && good.is_there(&looks[..=last])
         });
-        if rng.u32(..TRIAL_INTERVAL) == 0 {
-            let silence = |index: usize| match view.slot(index).in_flight() {
-                0 => view.stale_since(index).map_or(0.0, |s| s.as_secs_f32()),
-                _ => 0.0,
-            };
-            let longest = candidates.lowest(view, rng, |index| -silence(index));
-            if let Some(index) = longest
-                && silence(index) > 0.0
-            {
-                trace.candidate(index, None, || {
-                    let seconds = silence(index);
-                    format!("tried for news: idle, and silent for {seconds:.1} s")
-                });
-                return Some(index);
-            }
+        let chance = rng.u32(..TRIAL_INTERVAL);
+        if chance.is_multiple_of(LEARNING_INTERVAL) && !view.is_rehearsal() {
+            learn(view, &candidates);
+        }
+        if chance == 0
+            && let Some(index) = silent_for_longest(view, rng, &candidates)
+        {
+            trace.candidate(index, None, || {
+                let seconds = silence(view, index);
+                format!("tried for news: idle, and silent for {seconds:.1} s")
+            });
+            return Some(index);
         }
 
         match &candidates {
             Candidates::Drawn(_, count) => {
                 let looks = looks[..*count].iter().copied();
-                // The first of equal ones was drawn by weight.
-                shortest(view, rng, trace, looks, |_| 0.0)
+                self.shortest(view, rng, trace, looks, Due::First)
             }
             Candidates::All if view.len() <= LOOKS => {
-                let mut looks = [Look::default(); LOOKS];
                 let mut count = 0;
                 for (look, index) in looks.iter_mut().zip(view.eligible()) {
                     *look = Look::at(view, index);
                     count += 1;
                 }
                 let looks = looks[..count].iter().copied();
-                shortest(view, rng, trace, looks, |look| look.weight)
+                self.shortest(view, rng, trace, looks, Due::InTurn)
             }
             Candidates::All => {
                 let looks = view.eligible().map(|index| Look::at(view, index));
-                shortest(view, rng, trace, looks, |look| look.weight)
+                self.shortest(view, rng, trace, looks, Due::InTurn)
             }
         }
     }
 }
 
-/// Members that are looked at once, rather than for each sum, when all are compared.
+/// For how many seconds there has been no news of the member at `index`, if it is idle and
+/// may have changed since.
+fn silence(view: &View<'_>, index: usize) -> f32 {
+    match view.slot(index).in_flight() {
+        0 => view.stale_since(index).map_or(0.0, |s| s.as_secs_f32()),
+        _ => 0.0,
+    }
+}
+
+#[cold]
+fn learn(view: &View<'_>, candidates: &Candidates) {
+    match candidates {
+        Candidates::Drawn(drawn, count) => {
+            view.learn_growth(drawn[..*count].iter().map(|&index| index as usize));
+        }
+        Candidates::All => view.learn_growth(view.eligible()),
+    }
+}
+
+#[cold]
+fn silent_for_longest(
+    view: &View<'_>,
+    rng: &mut fastrand::Rng,
+    candidates: &Candidates,
+) -> Option<usize> {
+    let mut best = Best::new(0.0);
+    candidates.for_each(view, |index| {
+        let silence = silence(view, index);
+        if silence > 0.0 {
+            best.offer(index, -silence, view.weight(index), rng);
+        }
+    });
+    best.index()
+}
+
+/// Members that are looked at once, rather than for each sum.
 const LOOKS: usize = 32;
+
+const _: () = assert!(LOOKS >= MAX_CHOICES);
 
 /// What a decision needs to know of a candidate.
 #[derive(Clone, Copy, Debug, Default)]
@@ -189,122 +242,196 @@ impl Look {
             known: view.service_time(index),
             failures: view.failure_share(index),
             load: match view.settings().load_id {
-                id if id.is_utilization() || id.is_queue() => view.load(index),
+                _ if !view.has_reports() => None,
+                id if id.is_utilization() => view.load(index).map(|load| load.min(1.0)),
+                id if id.is_queue() => view.load(index),
                 _ => None,
             },
         }
     }
 }
 
-/// The candidate with the lowest score; of equal ones one by chance, by `share`.
-#[inline]
-fn shortest(
-    view: &View<'_>,
-    rng: &mut fastrand::Rng,
-    trace: &mut Trace,
-    looks: impl Iterator<Item = Look> + Clone,
-    share: impl Fn(&Look) -> f32,
-) -> Option<usize> {
-    // The geometric mean: neither a slow member nor a lucky one moves it far.
-    let typical = mean(looks.clone().filter_map(|look| look.known.map(f32::log2)));
-    let typical = typical.map_or(1.0, f32::exp2);
-    let mean_load = mean(looks.clone().filter_map(|look| look.load));
-    let is_queue = view.settings().load_id.is_queue();
-    let mut best = Best::new(0.0);
-    for look in looks {
-        let index = look.index as usize;
-        let service = match look.known {
-            None => typical,
-            Some(time) => believed(view, index, time, typical),
-        };
-        let places = look.in_flight as f32 / look.weight + 1.0;
-        let cost = match (look.load, mean_load) {
-            (Some(load), Some(mean)) => cost_of_load(load, mean, is_queue),
-            _ => 1.0,
-        };
-        let score = service * places * (1.0 + FAILURE_COST * look.failures) * cost;
-        trace.candidate(index, Some(score.into()), || {
-            let source = match look.known {
-                None => " (typical: no answer yet)".into(),
-                Some(time) if time != service => {
-                    format!(" (last known {:.1} ms)", time * 1e3)
-                }
-                Some(_) => String::new(),
-            };
-            let load = match look.load {
-                Some(load) => format!(", load {load:.2}"),
-                None => String::new(),
-            };
-            format!(
-                "service time {:.1} ms{source}, in flight {}, weight {}, failures {:.0} %{load}",
-                service * 1e3,
-                look.in_flight,
-                Short(look.weight),
-                look.failures * 100.0,
-            )
-        });
-        best.offer(index, score, share(&look), rng);
-    }
-    best.index()
+/// Sums over the candidates, of which each one's own part is left out where it is compared
+/// with the others.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    /// Neither a slow member nor a lucky one moves their mean far.
+    times: Geometric,
+    load: f32,
+    loads: u32,
 }
 
-/// What a reported load above the mean multiplies a score by.
+impl Sums {
+    #[inline]
+    fn add(&mut self, look: &Look) {
+        self.times.add(look.known.unwrap_or(0.0));
+        if let Some(load) = look.load {
+            self.load += load;
+            self.loads += 1;
+        }
+    }
+
+    /// What the others typically take.
+    #[inline]
+    fn typical(&self, look: &Look) -> Option<f32> {
+        self.times.of_others(look.known.unwrap_or(0.0))
+    }
+
+    /// The mean load of the others.
+    #[inline]
+    fn load(&self, own: f32) -> Option<f32> {
+        (self.loads > 1).then(|| (self.load - own) / (self.loads - 1) as f32)
+    }
+}
+
+impl Adaptive {
+    /// The candidate with the lowest score.
+    #[inline]
+    fn shortest(
+        &self,
+        view: &View<'_>,
+        rng: &mut fastrand::Rng,
+        trace: &mut Trace,
+        looks: impl Iterator<Item = Look> + Clone,
+        due: Due,
+    ) -> Option<usize> {
+        let mut sums = Sums::default();
+        let (mut first, mut equal) = (None, true);
+        for look in looks.clone() {
+            sums.add(&look);
+            equal &= *first.get_or_insert(look.weight) == look.weight;
+        }
+        let growth = view.growth().max(LEAST_GROWTH);
+        let is_queue = view.settings().load_id.is_queue();
+        let candidates = looks.clone().map(|look| {
+            let typical = sums.typical(&look);
+            let mut cost = 1.0 + FAILURE_COST * look.failures;
+            if let Some(load) = look.load
+                && let Some(mean) = sums.load(load)
+            {
+                cost *= cost_of_load(load, mean, is_queue);
+            }
+            Candidate {
+                index: look.index as usize,
+                in_flight: look.in_flight as f32,
+                weight: look.weight,
+                time: believed(view, &look, typical),
+                cost,
+            }
+        });
+        let score = |candidate: &Candidate, compares: f32, price: f32| {
+            let places = 1.0 + compares.min(1.0) + growth * (compares - 1.0).max(0.0);
+            let score = candidate.time * candidate.cost * places * price;
+            if trace.is_on() {
+                let mut looks = looks.clone();
+                let look = looks.find(|look| look.index as usize == candidate.index);
+                let look = look.unwrap_or_default();
+                let service = believed(view, &look, sums.typical(&look));
+                trace.candidate(candidate.index, Some(score.into()), || {
+                    explain(&look, service, price)
+                });
+            }
+            score
+        };
+        self.shares.lowest(view, rng, candidates, equal, due, score)
+    }
+}
+
+#[cold]
+fn explain(look: &Look, service: f32, price: f32) -> String {
+    let source = match look.known {
+        None => " (typical: no answer yet)".into(),
+        Some(time) if time != service => format!(" (last known {:.1} ms)", time * 1e3),
+        Some(_) => String::new(),
+    };
+    let load = match look.load {
+        Some(load) => format!(", load {load:.2}"),
+        None => String::new(),
+    };
+    format!(
+        "service time {:.1} ms{source}, in flight {}, weight {}, failures {:.0} %{load}{}",
+        service * 1e3,
+        look.in_flight,
+        Short(look.weight),
+        look.failures * 100.0,
+        Ahead(price),
+    )
+}
+
+/// What a reported load above the mean of the others multiplies a score by.
 #[inline]
 fn cost_of_load(load: f32, mean: f32, is_queue: bool) -> f32 {
-    let excess = |load: f32| (load - mean - LOAD_TOLERANCE).max(0.0);
+    let excess = (load - mean - LOAD_TOLERANCE).max(0.0);
     match is_queue {
-        true => 1.0 + excess(load),
-        false => 1.0 / (1.0 - excess(load.min(1.0))),
+        true => 1.0 + excess,
+        false => 1.0 / (1.0 - excess),
     }
 }
 
+/// What the service time of a member counts as, where that of the others is `typical`.
 #[inline]
-fn mean(values: impl Iterator<Item = f32>) -> Option<f32> {
-    let (mut sum, mut count) = (0.0, 0);
-    for value in values {
-        sum += value;
-        count += 1;
-    }
-    (count > 0).then(|| sum / count as f32)
-}
-
-/// What the service `time` of the member at `index` counts as.
-#[inline]
-fn believed(view: &View<'_>, index: usize, time: f32, typical: f32) -> f32 {
-    let ratio = time / typical;
-    if (1.0 / SAME..SAME).contains(&ratio) {
-        return typical;
-    }
-    if ratio <= 1.0 / SIMILAR {
+fn believed(view: &View<'_>, look: &Look, typical: Option<f32>) -> f32 {
+    let (time, typical) = match (look.known, typical) {
+        (Some(time), Some(typical)) => (time, typical),
+        (Some(time), None) => return time,
+        (None, typical) => return typical.unwrap_or(1.0),
+    };
+    if time <= typical / SIMILAR {
         return time;
     }
-    let Some(silence) = view.stale_since(index) else {
+    let Some(silence) = view.stale_since(look.index as usize) else {
         return time;
     };
-    if ratio < SIMILAR {
+    if time < typical * SIMILAR {
         return typical;
     }
-    let faded = ratio * fade(silence, view.settings().latency_decay);
-    if faded < SIMILAR {
+    let faded = time * fade(silence, view.settings().latency_decay);
+    if faded < typical * SIMILAR {
         typical
     } else {
-        faded * typical
+        faded
     }
 }
 
-/// Whether one of those drawn, two at least, is as good as it gets: idle, without
-/// failures, about as fast as the fastest, and with a CPU to spare if it says so.
-#[inline]
-fn has_good_one(drawn: &[Look]) -> bool {
-    if drawn.len() < 2 {
-        return false;
+/// Whether one of those drawn, two at least, is as good as it gets: idle, without failures,
+/// about as fast as the fastest, and no more loaded than the others.
+#[derive(Clone, Copy, Debug)]
+struct Good {
+    fastest: f32,
+    /// Time of the fastest idle one, and its load.
+    idle: f32,
+    load: Option<f32>,
+}
+
+impl Default for Good {
+    fn default() -> Self {
+        Good {
+            fastest: f32::INFINITY,
+            idle: f32::INFINITY,
+            load: None,
+        }
     }
-    let times = drawn.iter().filter_map(|look| look.known);
-    let fastest = times.fold(f32::INFINITY, f32::min);
-    drawn.iter().any(|look| {
-        look.in_flight == 0
-            && look.known.is_none_or(|time| time < SIMILAR * fastest)
-            && look.failures == 0.0
-            && look.load.is_none_or(|load| load < 1.0)
-    })
+}
+
+impl Good {
+    #[inline]
+    fn add(&mut self, look: &Look) {
+        self.fastest = look.known.unwrap_or(f32::INFINITY).min(self.fastest);
+        let time = look.known.unwrap_or(0.0);
+        if look.in_flight == 0 && look.failures == 0.0 && time < self.idle {
+            (self.idle, self.load) = (time, look.load);
+        }
+    }
+
+    #[inline]
+    fn is_there(&self, drawn: &[Look]) -> bool {
+        if self.idle >= SIMILAR * self.fastest {
+            return false;
+        }
+        let Some(load) = self.load else { return true };
+        let mut sums = Sums::default();
+        drawn.iter().for_each(|look| sums.add(look));
+        sums.load(load)
+            .is_none_or(|mean| load <= mean + LOAD_TOLERANCE)
+    }
 }

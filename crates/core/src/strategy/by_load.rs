@@ -12,6 +12,7 @@
 //! failures are ignored: then they say nothing about the single member.
 
 use super::choose::Best;
+use super::shares::Shares;
 use crate::group::View;
 use crate::trace::{Short, Trace};
 
@@ -27,8 +28,6 @@ pub(super) enum Standing {
     Unknown,
     /// The load is so high that the member is taken only if all are.
     Rejects(f32),
-    /// The member never reported and is taken only if no other one has.
-    Silent,
 }
 
 impl Standing {
@@ -39,7 +38,7 @@ impl Standing {
     fn load(self) -> Option<f32> {
         match self {
             Standing::Known(load) | Standing::Rejects(load) => Some(load),
-            Standing::Unknown | Standing::Silent => None,
+            Standing::Unknown => None,
         }
     }
 
@@ -48,7 +47,6 @@ impl Standing {
         match self {
             Standing::Known(_) | Standing::Unknown => 0,
             Standing::Rejects(_) => 1,
-            Standing::Silent => 2,
         }
     }
 }
@@ -124,6 +122,28 @@ pub(super) fn sits_out(view: &View<'_>, index: usize, rng: &mut fastrand::Rng) -
     share > 0.0 && rng.f32() < 2.0 * share
 }
 
+/// Where no load is known: the fewest requests in flight for its weight.
+fn of_unknown(
+    view: &View<'_>,
+    rng: &mut fastrand::Rng,
+    trace: &mut Trace,
+    shares: &Shares,
+) -> Option<usize> {
+    let mut index = shares.least_in_flight(view, rng, None)?;
+    let fails = sits_out(view, index, rng) && rng.f32() >= TRIAL;
+    if fails && let Some(other) = shares.least_in_flight(view, rng, Some(index)) {
+        trace.candidate(index, None, || {
+            "load unknown, left out because it fails".into()
+        });
+        index = other;
+    }
+    trace.candidate(index, None, || {
+        let (in_flight, weight) = (view.slot(index).in_flight(), Short(view.weight(index)));
+        format!("no load is known: fewest in flight for its weight, {in_flight}, weight {weight}")
+    });
+    Some(index)
+}
+
 /// An eligible member with little load per unit of weight. `empty` says how many are
 /// kept to choose from, and which loads count as equal.
 #[inline]
@@ -131,9 +151,14 @@ pub(super) fn least<K: Keep>(
     view: &View<'_>,
     rng: &mut fastrand::Rng,
     trace: &mut Trace,
+    shares: &Shares,
     empty: K,
     standing: impl Fn(usize) -> Standing,
 ) -> Option<usize> {
+    let is_known = |index| standing(index).load().is_some();
+    if !view.has_reports() || !view.eligible().any(is_known) {
+        return of_unknown(view, rng, trace, shares);
+    }
     let (mut sound, mut failing) = (Field::new(empty), Field::new(empty));
     let mut class = u8::MAX;
     for index in view.eligible() {
@@ -155,7 +180,6 @@ pub(super) fn least<K: Keep>(
                     format!("load {load:.3} at or above the reject threshold, {rest}")
                 }
                 Standing::Unknown => format!("load unknown, {rest}"),
-                Standing::Silent => format!("never reported a load, {rest}"),
             }
         });
         if standing.class() > class {

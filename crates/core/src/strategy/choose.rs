@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::shares::{Candidate, Due, Shares};
 use super::{Param, Values};
 use crate::group::View;
 use crate::member::Member;
@@ -75,6 +76,11 @@ impl Urn {
             table: (!equal).then(|| alias_table(&weights)),
             highest_ratio,
         }
+    }
+
+    /// Whether the members had one weight when the urn was made.
+    pub(super) fn is_even(&self) -> bool {
+        self.table.is_none()
     }
 
     /// One draw, eligible or not; `None` if it is not accepted.
@@ -324,22 +330,40 @@ impl Candidates {
         }
     }
 
-    /// The candidate with the lowest score. Among equal ones chance decides, by weight:
-    /// of drawn ones, the first was drawn by just that.
+    /// The candidate with the lowest score, by weight where scores are equal. `score` gets a
+    /// member, requests in flight as they compare, and a factor: see [`Shares::lowest`].
     #[inline]
     pub(super) fn lowest(
         &self,
         view: &View<'_>,
         rng: &mut fastrand::Rng,
-        mut score: impl FnMut(usize) -> f32,
+        shares: &Shares,
+        in_flight: &InFlight<'_>,
+        mut score: impl FnMut(usize, f32, f32) -> f32,
     ) -> Option<usize> {
-        let all = matches!(self, Candidates::All);
-        let mut best = Best::new(0.0);
+        let candidate = |index| Candidate {
+            in_flight: in_flight.at(index),
+            ..Candidate::by_requests(view, index)
+        };
+        let mut first = None;
+        let mut equal = true;
         self.for_each(view, |index| {
-            let weight = if all { view.weight(index) } else { 0.0 };
-            best.offer(index, score(index), weight, rng);
+            let weight = view.weight(index);
+            equal &= *first.get_or_insert(weight) == weight;
         });
-        best.index()
+        let score = |one: &Candidate, compares, price| score(one.index, compares, price);
+        match self {
+            Candidates::All => {
+                let all = view.eligible().map(candidate);
+                shares.lowest(view, rng, all, equal, Due::InTurn, score)
+            }
+            Candidates::Drawn(drawn, count) => {
+                let drawn = drawn[..*count]
+                    .iter()
+                    .map(|&index| candidate(index as usize));
+                shares.lowest(view, rng, drawn, equal, Due::First, score)
+            }
+        }
     }
 
     /// What a candidate without a latency counts as: the mean of the known ones. `None`
@@ -403,11 +427,5 @@ impl InFlight<'_> {
             true => self.view.reported_in_flight(index).unwrap_or_else(own),
             false => own(),
         }
-    }
-
-    /// Per unit of weight.
-    #[inline]
-    pub(super) fn per_weight(&self, index: usize) -> f32 {
-        self.at(index) / self.view.weight(index)
     }
 }

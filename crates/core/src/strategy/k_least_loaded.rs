@@ -6,6 +6,7 @@
 //! the next report would overload it; k of them share the traffic, here by weight.
 
 use super::by_load::{self, Keep, Standing};
+use super::shares::Shares;
 use super::{Kind, Param, Strategy};
 use crate::group::View;
 use crate::trace::Trace;
@@ -28,6 +29,7 @@ pub(super) const KIND: Kind = Kind {
     params: &[K],
     build: |values, _| {
         Box::new(KLeastLoaded {
+            shares: Shares::new(0.0),
             k: (values.get(K.name) as usize).clamp(1, MAX_K),
         })
     },
@@ -35,6 +37,7 @@ pub(super) const KIND: Kind = Kind {
 
 #[derive(Debug)]
 struct KLeastLoaded {
+    shares: Shares,
     k: usize,
 }
 
@@ -44,8 +47,11 @@ impl Strategy for KLeastLoaded {
     }
 
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
-        trace.note(|| format!("by chance among the {} least loaded", self.k));
-        by_load::least(view, rng, trace, Least::new(self.k), |index| {
+        // Of as many as there are, chance alone would decide, whatever they report.
+        let most = view.eligible().take(self.k + 1).count();
+        let k = self.k.min(most.saturating_sub(1)).max(1);
+        trace.note(|| format!("by chance among the {k} least loaded"));
+        by_load::least(view, rng, trace, &self.shares, Least::new(k), |index| {
             Standing::of(view.load(index))
         })
     }

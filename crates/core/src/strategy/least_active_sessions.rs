@@ -17,6 +17,7 @@
 
 use super::by_load::{self, Standing};
 use super::choose::Best;
+use super::shares::Shares;
 use super::{Kind, Param, Strategy};
 use crate::group::View;
 use crate::load::LoadId;
@@ -38,6 +39,7 @@ pub(super) const KIND: Kind = Kind {
     params: &[SERVICE_TIME],
     build: |values, _| {
         Box::new(LeastActiveSessions {
+            shares: Shares::new(0.0),
             service_time: values.get(SERVICE_TIME.name) as f32 / 1e3,
         })
     },
@@ -45,6 +47,7 @@ pub(super) const KIND: Kind = Kind {
 
 #[derive(Debug)]
 struct LeastActiveSessions {
+    shares: Shares,
     /// In seconds.
     service_time: f32,
 }
@@ -85,7 +88,7 @@ impl Strategy for LeastActiveSessions {
     }
 
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
-        by_load::least(view, rng, trace, Best::new(0.005), |index| {
+        by_load::least(view, rng, trace, &self.shares, Best::new(0.005), |index| {
             self.standing(view, index)
         })
     }

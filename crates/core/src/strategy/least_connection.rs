@@ -5,6 +5,7 @@
 //! count, too.
 
 use super::choose::Candidates;
+use super::shares::{Ahead, Shares};
 use super::{Kind, Strategy};
 use crate::group::View;
 use crate::trace::{Short, Trace};
@@ -13,11 +14,17 @@ pub(super) const KIND: Kind = Kind {
     name: "least_connection",
     doc: "The member with the fewest requests or connections in flight per unit of weight.",
     params: &[],
-    build: |_, _| Box::new(LeastConnection),
+    build: |_, _| {
+        Box::new(LeastConnection {
+            shares: Shares::new(0.0),
+        })
+    },
 };
 
 #[derive(Debug)]
-struct LeastConnection;
+struct LeastConnection {
+    shares: Shares,
+}
 
 impl Strategy for LeastConnection {
     fn name(&self) -> &'static str {
@@ -27,13 +34,19 @@ impl Strategy for LeastConnection {
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let candidates = Candidates::All;
         let in_flight = candidates.in_flight(view);
-        candidates.lowest(view, rng, |index| {
-            let score = in_flight.per_weight(index);
-            trace.candidate(index, Some(score.into()), || {
-                let (flying, weight) = (in_flight.at(index), Short(view.weight(index)));
-                format!("in flight {flying}, weight {weight}")
-            });
-            score
-        })
+        candidates.lowest(
+            view,
+            rng,
+            &self.shares,
+            &in_flight,
+            |index, compares, price| {
+                let score = (compares + 1.0) * price;
+                trace.candidate(index, Some(score.into()), || {
+                    let (flying, weight) = (in_flight.at(index), Short(view.weight(index)));
+                    format!("in flight {flying}, weight {weight}{}", Ahead(price))
+                });
+                score
+            },
+        )
     }
 }

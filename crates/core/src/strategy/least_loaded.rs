@@ -10,6 +10,7 @@
 
 use super::by_load::{self, Standing};
 use super::choose::Best;
+use super::shares::Shares;
 use super::{Kind, Param, Strategy, Values};
 use crate::analyzer::Threshold;
 use crate::effective::{DAMPENING, PER_BALANCE_LOAD, Shaping, TOLERANCE};
@@ -70,6 +71,7 @@ pub(super) const KIND: Kind = Kind {
     build: |values, _| {
         let threshold = |param: &Param| Some(values.get(param.name) as f32).filter(|&t| t > 0.0);
         Box::new(LeastLoaded {
+            shares: Shares::new(0.0),
             shaping: Shaping::of(values),
             reject: threshold(&REJECT_THRESHOLD).unwrap_or(f32::INFINITY),
             critical: threshold(&CRITICAL_THRESHOLD).map(Threshold::Critical),
@@ -79,6 +81,7 @@ pub(super) const KIND: Kind = Kind {
 
 #[derive(Debug)]
 struct LeastLoaded {
+    shares: Shares,
     shaping: Shaping,
     reject: f32,
     critical: Option<Threshold>,
@@ -89,8 +92,7 @@ impl LeastLoaded {
         match view.effective_load(index, &self.shaping) {
             Some(load) if load < self.reject => Standing::Known(load),
             Some(load) => Standing::Rejects(load),
-            None if view.was_reported(index) => Standing::Unknown,
-            None => Standing::Silent,
+            None => Standing::Unknown,
         }
     }
 }
@@ -101,7 +103,7 @@ impl Strategy for LeastLoaded {
     }
 
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
-        by_load::least(view, rng, trace, Best::new(0.005), |index| {
+        by_load::least(view, rng, trace, &self.shares, Best::new(0.005), |index| {
             self.standing(view, index)
         })
     }

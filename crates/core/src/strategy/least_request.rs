@@ -7,6 +7,7 @@
 //! compared as a whole: with few members two draws miss the idle one too often.
 
 use super::choose::{CHOICES, Choices, SCAN_UP_TO};
+use super::shares::{Ahead, Shares};
 use super::{Kind, Strategy};
 use crate::group::View;
 use crate::trace::{Short, Trace};
@@ -18,6 +19,7 @@ pub(super) const KIND: Kind = Kind {
     build: |values, members| {
         Box::new(LeastRequest {
             choices: Choices::new(values, members),
+            shares: Shares::new(0.0),
         })
     },
 };
@@ -25,6 +27,7 @@ pub(super) const KIND: Kind = Kind {
 #[derive(Debug)]
 struct LeastRequest {
     choices: Choices,
+    shares: Shares,
 }
 
 impl Strategy for LeastRequest {
@@ -35,13 +38,19 @@ impl Strategy for LeastRequest {
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let candidates = self.choices.candidates(view, rng);
         let in_flight = candidates.in_flight(view);
-        candidates.lowest(view, rng, |index| {
-            let score = in_flight.per_weight(index);
-            trace.candidate(index, Some(score.into()), || {
-                let (flying, weight) = (in_flight.at(index), Short(view.weight(index)));
-                format!("in flight {flying}, weight {weight}")
-            });
-            score
-        })
+        candidates.lowest(
+            view,
+            rng,
+            &self.shares,
+            &in_flight,
+            |index, compares, price| {
+                let score = (compares + 1.0) * price;
+                trace.candidate(index, Some(score.into()), || {
+                    let (flying, weight) = (in_flight.at(index), Short(view.weight(index)));
+                    format!("in flight {flying}, weight {weight}{}", Ahead(price))
+                });
+                score
+            },
+        )
     }
 }

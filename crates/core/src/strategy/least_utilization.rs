@@ -7,6 +7,7 @@
 
 use super::by_load::{self, Standing};
 use super::choose::Best;
+use super::shares::Shares;
 use super::{Kind, Strategy};
 use crate::group::View;
 use crate::trace::Trace;
@@ -15,11 +16,17 @@ pub(super) const KIND: Kind = Kind {
     name: "least_utilization",
     doc: "The member with the smallest reported utilisation; without reports, with the fewest requests in flight.",
     params: &[],
-    build: |_, _| Box::new(LeastUtilization),
+    build: |_, _| {
+        Box::new(LeastUtilization {
+            shares: Shares::new(0.0),
+        })
+    },
 };
 
 #[derive(Debug)]
-struct LeastUtilization;
+struct LeastUtilization {
+    shares: Shares,
+}
 
 impl Strategy for LeastUtilization {
     fn name(&self) -> &'static str {
@@ -27,7 +34,7 @@ impl Strategy for LeastUtilization {
     }
 
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
-        by_load::least(view, rng, trace, Best::new(0.005), |index| {
+        by_load::least(view, rng, trace, &self.shares, Best::new(0.005), |index| {
             Standing::of(view.load(index))
         })
     }

@@ -9,6 +9,7 @@
 
 use super::by_load::{self, Standing};
 use super::choose::Best;
+use super::shares::Shares;
 use super::{Kind, Param, Strategy};
 use crate::analyzer::Threshold;
 use crate::effective::{DAMPENING, PER_BALANCE_LOAD, Shaping, TOLERANCE};
@@ -32,6 +33,7 @@ pub(super) const KIND: Kind = Kind {
     params: &[CRITICAL_EXCESS, DAMPENING, TOLERANCE, PER_BALANCE_LOAD],
     build: |values, _| {
         Box::new(LoadMinimum {
+            shares: Shares::new(0.0),
             shaping: Shaping::of(values),
             excess: values.get(CRITICAL_EXCESS.name) as f32,
         })
@@ -40,6 +42,7 @@ pub(super) const KIND: Kind = Kind {
 
 #[derive(Debug)]
 struct LoadMinimum {
+    shares: Shares,
     shaping: Shaping,
     excess: f32,
 }
@@ -50,7 +53,7 @@ impl Strategy for LoadMinimum {
     }
 
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
-        by_load::least(view, rng, trace, Best::new(0.025), |index| {
+        by_load::least(view, rng, trace, &self.shares, Best::new(0.025), |index| {
             Standing::of(view.effective_load(index, &self.shaping))
         })
     }

@@ -9,6 +9,7 @@
 
 use super::by_load::{self, Standing};
 use super::choose::Best;
+use super::shares::Shares;
 use super::{Kind, Param, Strategy};
 use crate::analyzer::Threshold;
 use crate::effective::{DAMPENING, PER_BALANCE_LOAD, Shaping, TOLERANCE};
@@ -32,6 +33,7 @@ pub(super) const KIND: Kind = Kind {
     params: &[CRITICAL_EXCESS, DAMPENING, TOLERANCE, PER_BALANCE_LOAD],
     build: |values, _| {
         Box::new(MinimumDispersion {
+            shares: Shares::new(0.0),
             shaping: Shaping::of(values),
             excess: values.get(CRITICAL_EXCESS.name) as f32,
         })
@@ -40,6 +42,7 @@ pub(super) const KIND: Kind = Kind {
 
 #[derive(Debug)]
 struct MinimumDispersion {
+    shares: Shares,
     shaping: Shaping,
     excess: f32,
 }
@@ -54,7 +57,7 @@ impl Strategy for MinimumDispersion {
         if shaping.per_balance_load == 0.0 {
             shaping.per_balance_load = view.client_load();
         }
-        by_load::least(view, rng, trace, Best::new(0.005), |index| {
+        by_load::least(view, rng, trace, &self.shares, Best::new(0.005), |index| {
             Standing::of(view.effective_load(index, &shaping))
         })
     }

@@ -27,6 +27,7 @@ mod peak_ewma;
 mod prequal;
 mod random;
 mod round_robin;
+mod shares;
 mod source_ip_hash;
 mod stride;
 mod weighted_by_load;

@@ -8,6 +8,7 @@
 //! whose latency is not known yet counts as average among those compared with it.
 
 use super::choose::{CHOICES, Choices};
+use super::shares::{Ahead, Shares};
 use super::{Kind, Strategy};
 use crate::group::View;
 use crate::trace::{Short, Trace};
@@ -19,6 +20,7 @@ pub(super) const KIND: Kind = Kind {
     build: |values, members| {
         Box::new(PeakEwma {
             choices: Choices::new(values, members),
+            shares: Shares::new(SPREAD),
         })
     },
 };
@@ -27,9 +29,13 @@ pub(super) const KIND: Kind = Kind {
 /// only weighs penalties against requests in flight.
 const PRIOR: f32 = 0.05;
 
+/// Costs that differ by about a tenth count as equal.
+const SPREAD: f32 = 0.05;
+
 #[derive(Debug)]
 struct PeakEwma {
     choices: Choices,
+    shares: Shares,
 }
 
 impl Strategy for PeakEwma {
@@ -41,26 +47,32 @@ impl Strategy for PeakEwma {
         let candidates = self.choices.candidates(view, rng);
         let in_flight = candidates.in_flight(view);
         let neutral = candidates.neutral_latency(view).unwrap_or(PRIOR);
-        candidates.lowest(view, rng, |index| {
-            let latency = view.latency(index).unwrap_or(neutral);
-            let penalty = view.penalty(index);
-            let queue = in_flight.per_weight(index) + 1.0;
-            let score = (latency + penalty) * queue;
-            trace.candidate(index, Some(score.into()), || {
-                format!(
-                    "latency {:.1} ms{}, penalty {:.0} ms, in flight {}, weight {}",
-                    latency * 1e3,
-                    if view.latency(index).is_none() {
-                        " (assumed)"
-                    } else {
-                        ""
-                    },
-                    penalty * 1e3,
-                    in_flight.at(index),
-                    Short(view.weight(index)),
-                )
-            });
-            score
-        })
+        candidates.lowest(
+            view,
+            rng,
+            &self.shares,
+            &in_flight,
+            |index, compares, price| {
+                let latency = view.latency(index).unwrap_or(neutral);
+                let penalty = view.penalty(index);
+                let score = (latency + penalty) * (compares + 1.0) * price;
+                trace.candidate(index, Some(score.into()), || {
+                    format!(
+                        "latency {:.1} ms{}, penalty {:.0} ms, in flight {}, weight {}{}",
+                        latency * 1e3,
+                        if view.latency(index).is_none() {
+                            " (assumed)"
+                        } else {
+                            ""
+                        },
+                        penalty * 1e3,
+                        in_flight.at(index),
+                        Short(view.weight(index)),
+                        Ahead(price),
+                    )
+                });
+                score
+            },
+        )
     }
 }

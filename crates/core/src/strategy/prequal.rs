@@ -21,7 +21,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::choose::{Best, Candidates, SCAN_UP_TO, Urn};
+use super::choose::{Candidates, SCAN_UP_TO, Urn};
+use super::shares::{Candidate, Due, Shares};
 use super::{Kind, Param, Strategy, Values};
 use crate::estimate::fade;
 use crate::group::View;
@@ -96,6 +97,7 @@ struct Prequal {
     /// How often a probe may be used.
     budget: f32,
     urn: Urn,
+    shares: Shares,
     pool: [Place; POOL],
     /// The place for the next probe, modulo the size of the pool.
     next: AtomicU32,
@@ -178,6 +180,14 @@ impl Rank {
         self.0 & Rank::HOT != 0
     }
 
+    /// As one positive number: all hot ones are far above all cold ones, which are latencies.
+    fn score(self) -> f32 {
+        match self.is_hot() {
+            true => 1e9 * (1.0 + self.value()),
+            false => self.value(),
+        }
+    }
+
     fn value(self) -> f32 {
         f32::from_bits(self.0 & !Rank::HOT)
     }
@@ -201,6 +211,7 @@ impl Prequal {
             scan_up_to: values.get(SCAN_UP_TO.name) as usize,
             budget,
             urn: Urn::new(members),
+            shares: Shares::new(0.01),
             pool: Default::default(),
             next: AtomicU32::new(0),
             hot_above: AtomicU32::new(0),
@@ -241,35 +252,43 @@ impl Prequal {
     ) -> Option<usize> {
         let in_flight = Candidates::All.in_flight(view);
         let mut neutral = None;
-        let (mut cold, mut hot) = (Best::new(0.01), Best::new(0.0));
         let hot_above = self.hot_above(view.len());
-        for index in view.eligible() {
-            let rif = in_flight.per_weight(index);
+        let mut first = None;
+        let mut same = |index| *first.get_or_insert(view.weight(index)) == view.weight(index);
+        let equal = view.eligible().all(&mut same);
+        let candidates = view.eligible().map(|index| Candidate {
+            in_flight: in_flight.at(index),
+            ..Candidate::by_requests(view, index)
+        });
+        let score = |one: &Candidate, rif: f32, price: f32| {
+            let index = one.index;
             let service = service_time(view, index).unwrap_or_else(|| {
                 *neutral.get_or_insert_with(|| {
                     let known = Candidates::All.mean(view, |index| service_time(view, index));
                     known.unwrap_or(PRIOR)
                 })
             });
-            let latency = (service + view.penalty(index)) * (rif + 1.0);
+            let latency = (service + view.penalty(index)) * (rif + 1.0) * price;
             if !view.is_rehearsal() {
                 self.learn(rif);
             }
-            let rank = Rank::new(rif, latency, hot_above);
+            let rank = Rank::new(rif * price, latency, hot_above);
             note(trace, index, rank, rif, latency, hot_above);
-            let best = if rank.is_hot() { &mut hot } else { &mut cold };
-            best.offer(index, rank.value(), view.weight(index), rng);
-        }
-        cold.index().or(hot.index())
+            rank.score()
+        };
+        self.shares
+            .lowest(view, rng, candidates, equal, Due::InTurn, score)
     }
 
     /// Looks at a few random members and keeps what is seen in the pool.
-    fn probe(&self, view: &View<'_>, rng: &mut fastrand::Rng) {
+    ///
+    /// Answers the first of them, which was drawn by weight, as one that was due.
+    fn probe(&self, view: &View<'_>, rng: &mut fastrand::Rng) -> Option<usize> {
         let now = millis(view.now());
+        let mut due = None;
         for _ in 0..self.probes {
-            let Some(index) = self.urn.draw(view, rng) else {
-                return;
-            };
+            let index = self.urn.draw(view, rng)?;
+            due.get_or_insert(index);
             let rif = view
                 .reported_in_flight(index)
                 .unwrap_or(view.slot(index).in_flight() as f32)
@@ -290,6 +309,7 @@ impl Prequal {
             let place = self.next.fetch_add(1, Ordering::Relaxed) as usize % POOL;
             self.pool[place].set(&probe);
         }
+        due
     }
 
     /// The best probe of the pool, if there are two.
@@ -302,6 +322,7 @@ impl Prequal {
         let now = view.now();
         let hot_above = self.hot_above(view.len());
         let mut neutral = None;
+        let even = self.urn.is_even();
         // A new snapshot has a new pool, but a writer of the old one may be late.
         let is_valid = |probe: &Probe| {
             probe.uses > 0
@@ -317,8 +338,12 @@ impl Prequal {
                 let neutral = neutral.get_or_insert_with(|| self.known_cost());
                 cost = *neutral + UNKNOWN - cost;
             }
-            let latency = cost * (probe.rif + 1.0);
-            let rank = Rank::new(probe.rif, latency, hot_above);
+            let price = match even {
+                false if probe.index < view.len() => self.shares.price(view, probe.index),
+                _ => 1.0,
+            };
+            let latency = cost * (probe.rif + 1.0) * price;
+            let rank = Rank::new(probe.rif * price, latency, hot_above);
             let key = (u64::from(rank.0) << 8) | place as u64;
             let valid = is_valid(&probe);
             best = best.min(if valid { key } else { u64::MAX });
@@ -398,10 +423,15 @@ impl Strategy for Prequal {
         if view.len() <= self.scan_up_to {
             return self.pick_of_all(view, rng, trace);
         }
+        let mut due = None;
         if !view.is_rehearsal() {
-            self.probe(view, rng);
+            due = self.probe(view, rng);
         }
-        self.best_probe(view, rng, trace).or_else(|| {
+        let chosen = self.best_probe(view, rng, trace);
+        if let (Some(chosen), Some(due)) = (chosen, due) {
+            self.shares.count(view, chosen, due);
+        }
+        chosen.or_else(|| {
             let index = self.urn.draw(view, rng)?;
             trace.candidate(index, None, || "no usable probe: drawn".into());
             Some(index)

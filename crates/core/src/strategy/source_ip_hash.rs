@@ -1,22 +1,27 @@
 //! `source_ip_hash`: a client's requests go to the same member, as far as its load
 //! allows.
 //!
-//! Sources: Karger et al., "Consistent Hashing and Random Trees", 1997 (the ring), and
-//! Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2018:
-//! no member has more than `ceil(bound * average)` requests in flight; what is above
-//! goes on to the next member on the ring. Members that may not be picked are walked
-//! past in the same way, so that only their clients move.
+//! In groups of up to 128 members each member has a score for each client, and the lowest one
+//! wins: -ln(*u*) / weight, where *u* is a hash of both between 0 and 1 (rendezvous hashing,
+//! Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", 1998, with the
+//! weights of Schindelhauer and Schomaker, "Weighted Distributed Hash Tables", 2005). Shares of
+//! the clients are exactly the weights; a change of a weight moves only the clients that it
+//! must, and when a member leaves, only its own move. That looks at all members. Larger groups
+//! have a ring (Karger et al., "Consistent Hashing and Random Trees", 1997), on which every
+//! member has the same number of points, and a lower weight makes a member turn a fixed share
+//! of the clients away.
 //!
-//! Every member has the same number of points. A lower weight makes a member turn a
-//! fixed share of the clients away, which one depends on client and member alone: so
-//! weights and slow start apply at once, and a change of one weight moves only the
-//! clients that it must. Nothing depends on a seed: all balancers, and the same one
+//! No member has more than `ceil(bound * average)` requests in flight (Mirrokni, Thorup and
+//! Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2018): what is above goes on to the
+//! client's next member. With a bound of 0 there is no such limit, and a client keeps its
+//! member whatever its load. Members that may not be picked are passed over in the same way,
+//! so that only their clients move. Nothing depends on a seed: all balancers, and the same one
 //! after a restart, agree.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::choose::{Best, Urn};
+use super::choose::Urn;
 use super::{Kind, Param, Strategy};
 use crate::group::View;
 use crate::member::Member;
@@ -25,10 +30,10 @@ use crate::trace::{Short, Trace};
 
 const BOUND: Param = Param {
     name: "bound",
-    doc: "A member takes at most so many times the average of requests in flight; clients above that go to the next one.",
+    doc: "A member takes at most so many times the average of requests in flight; clients above that go to the next one. 0 is off: a client keeps its member whatever its load. Numbers below 1 count as 1.",
     unit: "",
     default: 1.25,
-    min: 1.0,
+    min: 0.0,
     max: 1e6,
     integer: false,
 };
@@ -43,8 +48,8 @@ pub(super) const KIND: Kind = Kind {
 /// Points per member: shares of the ring are within about 10 % of each other.
 const POINTS: u64 = 128;
 
-/// Groups up to this size are summed up for each decision, larger ones every
-/// [`AVERAGE_MAX_AGE`] milliseconds.
+/// Groups up to this size are looked through for each decision. In larger ones requests in
+/// flight are summed up every [`AVERAGE_MAX_AGE`] milliseconds.
 const SUM_UP_TO: usize = 128;
 const AVERAGE_MAX_AGE: u32 = 10;
 
@@ -67,7 +72,12 @@ const INDEX_BITS: u32 = 24;
 impl SourceIpHash {
     fn new(bound: f32, members: &[Member]) -> Self {
         let hashes: Box<[u64]> = members.iter().map(|m| hash(m.name.as_bytes())).collect();
-        let mut ring: Box<[u64]> = hashes
+        // Small groups need none.
+        let on_ring = match members.len() {
+            ..=SUM_UP_TO => 0,
+            all => all,
+        };
+        let mut ring: Box<[u64]> = hashes[..on_ring]
             .iter()
             .enumerate()
             .flat_map(|(index, &hash)| {
@@ -79,7 +89,10 @@ impl SourceIpHash {
         ring.sort_unstable();
         let highest = members.iter().map(|m| m.slot.weight()).fold(0.0, f32::max);
         SourceIpHash {
-            bound,
+            bound: match bound {
+                0.0 => f32::INFINITY,
+                bound => bound.max(1.0),
+            },
             ring,
             hashes,
             // Rounded up to a power of two, so that a new highest weight rarely changes
@@ -115,6 +128,51 @@ impl SourceIpHash {
         cap
     }
 
+    /// The member with the lowest score for this client, of those below the bound.
+    fn rendezvous(
+        &self,
+        view: &View<'_>,
+        trace: &mut Trace,
+        client: u64,
+        bounded: bool,
+    ) -> Option<usize> {
+        let mut cap = None;
+        let mut is_full = |index: usize| {
+            let in_flight = view.slot(index).in_flight() as f32;
+            // An idle member is below any bound: no need to sum up.
+            if !bounded || in_flight == 0.0 {
+                return false;
+            }
+            let cap = *cap.get_or_insert_with(|| self.cap_per_weight(view));
+            in_flight + 1.0 > (cap * view.weight(index)).ceil()
+        };
+        let mut best: Option<(usize, f32)> = None;
+        for index in view.eligible() {
+            let chance = unit(mix(client ^ self.hashes[index])).max(f32::MIN_POSITIVE);
+            let score = -chance.ln() / view.weight(index);
+            let wins = best.is_none_or(|(_, lowest)| score < lowest);
+            // Asked only of those that would win: it may cost a sum over all.
+            let full = (wins || trace.is_on()) && is_full(index);
+            trace.candidate(index, Some(score.into()), || {
+                let in_flight = view.slot(index).in_flight();
+                let full = if full { ", as many as it may have" } else { "" };
+                format!(
+                    "weight {}, in flight {in_flight}{full}",
+                    Short(view.weight(index))
+                )
+            });
+            if wins && !full {
+                best = Some((index, score));
+            }
+        }
+        match best {
+            Some((index, _)) => Some(index),
+            // Other workers have just filled the last one.
+            None if bounded => self.rendezvous(view, trace, client, false),
+            None => None,
+        }
+    }
+
     /// Whether the member turns this client away because of its weight.
     #[inline]
     fn declines(&self, view: &View<'_>, index: usize, client: u64) -> bool {
@@ -139,6 +197,9 @@ impl Strategy for SourceIpHash {
             return Some(index);
         };
         let client = hash_address(address);
+        if self.ring.is_empty() {
+            return self.rendezvous(view, trace, client, self.bound.is_finite());
+        }
         let start = self
             .ring
             .partition_point(|point| point >> INDEX_BITS < client >> INDEX_BITS);
@@ -165,7 +226,7 @@ impl Strategy for SourceIpHash {
             }
             let in_flight = view.slot(index).in_flight() as f32;
             // An idle member is below any bound: no need to sum up.
-            if in_flight > 0.0 {
+            if in_flight > 0.0 && self.bound.is_finite() {
                 let cap = *cap.get_or_insert_with(|| self.cap_per_weight(view));
                 let cap = (cap * view.weight(index)).ceil();
                 if in_flight + 1.0 > cap {
@@ -180,16 +241,8 @@ impl Strategy for SourceIpHash {
             });
             return Some(index);
         }
-        // Few are left: by rendezvous hashing (Thaler and Ravishankar, 1996), which
-        // gives each client a fixed order of all members.
-        let mut best = Best::new(0.0);
-        for index in view.eligible() {
-            let chance = unit(mix(client ^ self.hashes[index])).max(f32::MIN_POSITIVE);
-            let score = -chance.ln() / view.weight(index);
-            trace.candidate(index, Some(score.into()), || "rendezvous".into());
-            best.offer(index, score, 0.0, rng);
-        }
-        best.index()
+        // Few are left.
+        self.rendezvous(view, trace, client, false)
     }
 }
 
