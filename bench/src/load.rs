@@ -179,6 +179,26 @@ pub fn run(
     }
 }
 
+/// Opens `count` connections, sends one byte of a request head on each, and leaves them so.
+/// One more is answered after that: by then the others were read, too.
+///
+/// # Errors
+///
+/// When a connection cannot be made or that request is not answered.
+pub fn open_slow(target: SocketAddr, count: usize) -> io::Result<Vec<TcpStream>> {
+    let mut open = Vec::with_capacity(count + 1);
+    for index in 0..count {
+        let at = |error: io::Error| {
+            io::Error::new(error.kind(), format!("slow connection {index}: {error}"))
+        };
+        let mut stream = TcpStream::connect(target).map_err(at)?;
+        stream.write_all(b"G").map_err(at)?;
+        open.push(stream);
+    }
+    open.extend(open_idle(target, &Traffic::Http { path: "/" }, 1)?);
+    Ok(open)
+}
+
 /// Opens `count` connections, has one request answered on each, and leaves them idle.
 ///
 /// # Errors

@@ -90,6 +90,7 @@ pub const LIMITS: &[Limit] = &[
     limit("tcp-bulk", MEBIBYTES, Bound::ToBestPeer(1.0)),
     limit("idle-http", MEMORY, Bound::Absolute(8192.0)),
     limit("idle-tcp", MEMORY, Bound::Absolute(8192.0)),
+    limit("slow-heads", MEMORY, Bound::Absolute(8192.0)),
 ];
 
 const fn limit(row: &'static str, metric: &'static str, bound: Bound) -> Limit {

@@ -473,6 +473,7 @@ fn s7_clients_that_are_slow_with_a_head_cost_little_memory() {
     let before = resident(balancer.id());
     let mut slow = open(CLIENTS);
     let each = resident(balancer.id()).saturating_sub(before) / CLIENTS as u64;
+    println!("{each} bytes each");
     assert!(each <= 8 * 1024, "{each} bytes each");
     // They are not forgotten.
     for client in &mut slow {

@@ -56,10 +56,13 @@ const ROWS: &[Row] = &[
     row("http-rate", Traffic::Http { path: SMALL }, 32, Some(8000.0)),
 ];
 
-const IDLE: [(&str, Traffic); 2] = [
+const IDLE: [(&str, Traffic); 3] = [
     ("idle-http", Traffic::Http { path: SMALL }),
     ("idle-tcp", Traffic::TcpEcho { bytes: 64 }),
+    // One byte of a head, and no more.
+    (SLOW_HEADS, Traffic::Http { path: SMALL }),
 ];
+const SLOW_HEADS: &str = "slow-heads";
 /// Idle connections, if the limit of open files allows that many.
 const IDLE_CONNECTIONS: usize = 10_000;
 /// Opened before the first look at the memory: what a proxy allocates once, and the pages
@@ -220,7 +223,7 @@ fn measure(arguments: &Arguments) -> Result<()> {
                     start_backend(&places, own_cpu, proxy_cpu, max_descriptors)?;
                 let measured = arm
                     .start(program, &places, &ground, &mut rng)
-                    .and_then(|proxy| measure_idle(traffic, &proxy, idle));
+                    .and_then(|proxy| measure_idle(name, traffic, &proxy, idle));
                 match measured {
                     Ok(Some(bytes)) => samples.push(Sample {
                         round,
@@ -402,7 +405,12 @@ fn measure_picks(places: &Places) -> Result<Vec<Pick>> {
 }
 
 /// Resident memory per idle client connection, in bytes.
-fn measure_idle(traffic: &Traffic, proxy: &Running, count: usize) -> Result<Option<f64>> {
+fn measure_idle(
+    row: &str,
+    traffic: &Traffic,
+    proxy: &Running,
+    count: usize,
+) -> Result<Option<f64>> {
     let target = match traffic {
         Traffic::Http { .. } => Some(proxy.http),
         _ => proxy.tcp,
@@ -413,7 +421,10 @@ fn measure_idle(traffic: &Traffic, proxy: &Running, count: usize) -> Result<Opti
     let _base = load::open_idle(target, traffic, IDLE_BASE)?;
     let before = settled_memory(proxy)?;
     let more = count - IDLE_BASE;
-    let _idle = load::open_idle(target, traffic, more)?;
+    let _idle = match row {
+        SLOW_HEADS => load::open_slow(target, more)?,
+        _ => load::open_idle(target, traffic, more)?,
+    };
     let after = settled_memory(proxy)?;
     Ok(Some(after.saturating_sub(before) as f64 / more as f64))
 }
