@@ -5,12 +5,15 @@ DEMO_SECONDS ?= 0
 # What this machine has the tools to build, asked after setup.
 FEATURES = $$(scripts/features)
 
-.PHONY: help demo test test-vm bench bench-arm bench-on-demand bench-corba bench-kernel experiment fuzz build arm install-arm apache install-apache omniorb install-omniorb java
+COUNTS_ACCEPT ?=
+
+.PHONY: help demo test test-vm counts bench bench-arm bench-on-demand bench-corba bench-kernel experiment fuzz build arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
 	@echo "make test    format, lints, unit, property and end-to-end tests"
 	@echo "make test-vm the kernel load monitor on Debian's kernel and over Soft-RoCE, under QEMU (part of make test)"
+	@echo "make counts  instructions of hot paths against counts/figures.txt (part of make test; COUNTS_ACCEPT=\"WHY\" takes new figures)"
 	@echo "make bench   side by side with HAProxy, nginx and Envoy (BENCH_QUICK=1 for three minutes)"
 	@echo "make bench-corba  the CORBA service: overhead, effectiveness, scalability, forwards, relay"
 	@echo "make bench-kernel  the kernel load monitor: accuracy, latency, cost, balance (as root; BENCH_QUICK=1 for six minutes)"
@@ -62,10 +65,17 @@ test:
 	cargo clippy -p evenkeel -p evenkeel-kernel -- -D warnings
 	cargo build -p evenkeel $(FEATURES)
 	cargo test --workspace $(FEATURES)
+	$(MAKE) counts
 
 test-vm:
 	@scripts/setup test
 	cargo test -p evenkeel-e2e --test kernel_vm -- --nocapture
+
+# Hot paths are held by the instructions that they take, which do not depend on what else the
+# machine does.
+counts:
+	@scripts/setup test
+	cargo run -q --profile counts -p evenkeel-counts -- $(if $(COUNTS_ACCEPT),--accept "$(COUNTS_ACCEPT)")
 
 bench:
 	@scripts/setup bench

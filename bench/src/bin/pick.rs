@@ -9,14 +9,12 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use evenkeel_core::group::{Group, GroupSettings, Outcome, Request, Ticket};
-use evenkeel_core::load::{LoadId, LoadValue, Location};
-use evenkeel_core::member::{Member, MemberId, Slot, Weight};
-use evenkeel_core::strategy::{self, Kind, Values};
+use evenkeel_core::group::{Outcome, Request, Ticket};
+use evenkeel_core::strategy::{self, Kind};
 use evenkeel_core::time::Instant;
+use evenkeel_counts::group;
 use serde::Serialize;
 
 /// Counts allocations: a pick must not make any.
@@ -146,40 +144,6 @@ fn cpu_nanos() -> u64 {
     let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     assert_eq!(result, 0, "no CPU clock");
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// Members of two weights with fresh reports and observed latencies, as in production.
-fn group(kind: &'static Kind, members: usize) -> Group {
-    let mut rng = fastrand::Rng::with_seed(2);
-    let now = Instant::from_nanos(59_000_000_000);
-    let members: Vec<Member> = (0..members)
-        .map(|i| {
-            let location = Location::new(format!("l{i}"));
-            let load = LoadValue::new(rng.f64()).unwrap();
-            location.report(LoadId::CPU, load, now).unwrap();
-            Member {
-                id: MemberId(i as u64),
-                name: format!("m{i}").into(),
-                address: "192.0.2.1:80".parse().unwrap(),
-                max_connections: Some(1000),
-                location: Arc::new(location),
-                slot: Arc::new(Slot::new(Weight::new([1.0, 2.0][i % 2]).unwrap())),
-            }
-        })
-        .collect();
-    let values = Values::defaults(kind);
-    let strategy = (kind.build)(&values, &members);
-    let settings = GroupSettings {
-        load_max_age: std::time::Duration::from_secs(86_400),
-        ..GroupSettings::default()
-    };
-    let group = Group::new("g", settings, strategy, members, Arc::default());
-    for index in 0..group.members().len() {
-        let ticket = group.bind(index, now).unwrap();
-        let took = std::time::Duration::from_micros(rng.u64(500..20_000));
-        ticket.finish(Outcome::Success, now.after(took));
-    }
-    group
 }
 
 fn print(rows: &[Row]) {

@@ -28,7 +28,7 @@ use evenkeel_core::opinion::{Opinion, Source};
 use evenkeel_manager::config::AgentCheck;
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_manager::{Manager, Tasks};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
@@ -218,17 +218,23 @@ fn clean(note: &str) -> String {
 
 /// Why an agent said nothing that counts.
 #[derive(Debug, thiserror::Error)]
-enum Silence {
+pub enum Silence {
+    /// It cannot be reached.
     #[error("no connection: {0}")]
     Connect(io::Error),
+    /// The connection failed.
     #[error("the connection broke: {0}")]
     Io(#[from] io::Error),
+    /// Nothing came for so long.
     #[error("no answer within {0:?}")]
     Timeout(std::time::Duration),
+    /// It ended too soon.
     #[error("the connection was closed before the end of the line")]
     Closed,
+    /// It said too much.
     #[error("the line is longer than {MAX_LINE} bytes")]
     TooLong,
+    /// It said something else.
     #[error("{0}; the line is ignored")]
     Invalid(#[from] InvalidAnswer),
 }
@@ -342,13 +348,27 @@ async fn ask(target: &Target) -> Result<Answer, Silence> {
     if let Some(text) = &target.check.send {
         stream.write_all(text.as_bytes()).await?;
     }
+    let line = read_line(&mut stream).await?;
+    Ok(Answer::parse(&line)?)
+}
+
+/// Reads the line that an agent says, without its end. Each byte is looked at once, however
+/// many come at a time.
+///
+/// # Errors
+///
+/// The connection's, or there is no line of at most [`MAX_LINE`] bytes.
+pub async fn read_line(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, Silence> {
     let mut line = Vec::with_capacity(128);
     loop {
+        let before = line.len();
         // One byte more than allowed, which is that of the end.
-        let room = MAX_LINE + 1 - line.len();
-        let read = (&mut stream).take(room as u64).read_buf(&mut line).await?;
-        if let Some(end) = line.iter().position(|byte| matches!(byte, b'\r' | b'\n')) {
-            return Ok(Answer::parse(line.get(..end).unwrap_or_default())?);
+        let room = MAX_LINE + 1 - before;
+        let read = (&mut *stream).take(room as u64).read_buf(&mut line).await?;
+        let new = line.get(before..).unwrap_or_default();
+        if let Some(end) = new.iter().position(|byte| matches!(byte, b'\r' | b'\n')) {
+            line.truncate(before + end);
+            return Ok(line);
         }
         if line.len() > MAX_LINE {
             return Err(Silence::TooLong);
