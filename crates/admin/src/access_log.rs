@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use evenkeel_limits::{Shortage, Throttle};
 use evenkeel_manager::config::AccessLog as Target;
 use evenkeel_proxy::access::Record;
 use serde::Serialize;
@@ -22,9 +23,6 @@ const BATCH: usize = 64 * 1024;
 
 /// How long the thread sleeps at most before it looks whether to reopen the file.
 const LOOK: Duration = Duration::from_millis(500);
-
-/// How often errors are told at most.
-const COMPLAIN: Duration = Duration::from_secs(10);
 
 /// The writing end of the access log.
 #[derive(Debug)]
@@ -110,15 +108,68 @@ impl Sink {
         }
     }
 
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// Writes a part of `bytes`: how much.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Sink::Stdout => {
                 let mut stdout = io::stdout().lock();
                 stdout.write_all(bytes)?;
-                stdout.flush()
+                stdout.flush()?;
+                Ok(bytes.len())
             }
-            Sink::File(file) => file.write_all(bytes),
+            Sink::File(file) => file.write(bytes),
         }
+    }
+}
+
+/// Lines on their way to the sink. A full disk takes the beginning of a line at last; its
+/// rest is kept, so that the line is whole when there is room again.
+#[derive(Debug, Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    /// How much of them the sink has. If that ends within a line, the line comes first.
+    written: usize,
+}
+
+impl Batch {
+    /// Writes everything, or what can be written: how many lines are in the sink now, and
+    /// how many were given up.
+    fn write(&mut self, sink: &mut Sink) -> (u64, u64, io::Result<()>) {
+        let lines = |bytes: &[u8]| bytes.iter().filter(|&&byte| byte == b'\n').count() as u64;
+        let before = self.written;
+        let mut result = Ok(());
+        while result.is_ok() && self.written < self.bytes.len() {
+            match sink.write(self.bytes.get(self.written..).unwrap_or_default()) {
+                Ok(0) => result = Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => self.written += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => result = Err(error),
+            }
+        }
+        let (done, rest) = self.bytes.split_at(self.written.min(self.bytes.len()));
+        let written = lines(done.get(before..).unwrap_or_default());
+        // What was begun is kept to its end.
+        let begun = done.last().is_some_and(|&last| last != b'\n');
+        let kept = match rest.iter().position(|&byte| byte == b'\n') {
+            Some(end) if begun => end + 1,
+            _ => 0,
+        };
+        let lost = lines(rest.get(kept..).unwrap_or_default());
+        self.bytes.truncate(done.len() + kept);
+        if kept == 0 {
+            self.bytes.clear();
+        } else {
+            self.bytes.drain(..self.written - 1);
+        }
+        self.written = usize::from(kept > 0);
+        (written, lost, result)
+    }
+
+    /// The sink is another one: what was begun in the old one ends there.
+    fn forget(&mut self) -> u64 {
+        let lost = u64::from(!self.bytes.is_empty());
+        *self = Batch::default();
+        lost
     }
 }
 
@@ -128,42 +179,44 @@ fn write_all(
     next: &Mutex<Option<Target>>,
     counts: &Counts,
 ) {
-    let mut batch = Vec::with_capacity(BATCH + 4096);
+    let mut batch = Batch::default();
     let mut complaints = Complaints::default();
     loop {
         let first = records.recv_timeout(LOOK);
         let reopened = next.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(target) = reopened {
             match Sink::open(&target) {
-                Ok(opened) => *sink = opened,
+                Ok(opened) => {
+                    *sink = opened;
+                    counts.lost.fetch_add(batch.forget(), Ordering::Relaxed);
+                }
                 Err(error) => tracing::error!("{error}; the access log stays where it is"),
             }
         }
-        let mut count = 0;
         let mut ended = match first {
             Ok(record) => {
-                count += u64::from(push(&record, &mut batch));
+                push(&record, &mut batch.bytes);
                 false
             }
-            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Timeout) if batch.bytes.is_empty() => continue,
+            Err(RecvTimeoutError::Timeout) => false,
             Err(RecvTimeoutError::Disconnected) => true,
         };
-        while !ended && batch.len() < BATCH {
+        while !ended && batch.bytes.len() < BATCH {
             match records.try_recv() {
-                Ok(record) => count += u64::from(push(&record, &mut batch)),
+                Ok(record) => {
+                    push(&record, &mut batch.bytes);
+                }
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => ended = true,
             }
         }
-        match sink.write(&batch) {
-            Ok(()) => counts.written.fetch_add(count, Ordering::Relaxed),
-            Err(error) => {
-                complaints.about(&error, count);
-                counts.lost.fetch_add(count, Ordering::Relaxed)
-            }
-        };
-        batch.clear();
+        let (written, lost, result) = batch.write(sink);
+        counts.written.fetch_add(written, Ordering::Relaxed);
+        counts.lost.fetch_add(lost, Ordering::Relaxed);
+        complaints.note(result, lost);
         if ended {
+            counts.lost.fetch_add(batch.forget(), Ordering::Relaxed);
             return;
         }
     }
@@ -172,14 +225,30 @@ fn write_all(
 /// A full disk must not fill the log of the process, too.
 #[derive(Debug, Default)]
 struct Complaints {
-    last: Option<std::time::Instant>,
+    throttle: Throttle,
+    /// Whether the last batch could not be written whole.
+    failing: bool,
+    /// Records lost since it began.
+    lost: u64,
 }
 
 impl Complaints {
-    fn about(&mut self, error: &io::Error, records: u64) {
-        if self.last.is_none_or(|last| last.elapsed() >= COMPLAIN) {
-            self.last = Some(std::time::Instant::now());
-            tracing::error!(%error, records, "cannot write the access log; records are lost");
+    fn note(&mut self, result: io::Result<()>, lost: u64) {
+        let Err(error) = result else {
+            if std::mem::take(&mut self.failing) {
+                let lost = std::mem::take(&mut self.lost);
+                tracing::info!(lost, "the access log is written again");
+            }
+            return;
+        };
+        self.failing = true;
+        self.lost += lost;
+        if let Some(shortage) = Shortage::of(&error) {
+            shortage.met("write the access log");
+        }
+        if let Some(left_out) = self.throttle.turn() {
+            let lost = self.lost;
+            tracing::error!(%error, lost, left_out, "cannot write the access log; records are lost");
         }
     }
 }
@@ -392,6 +461,42 @@ mod tests {
         assert_eq!(directory.targets("log.1"), ["/old", "/first"]);
         assert_eq!(directory.targets("log"), ["/second"]);
         assert_eq!((counts.written(), counts.lost()), (2, 0));
+    }
+
+    #[test]
+    fn s5_a_line_that_a_full_disk_has_cut_is_whole_in_the_end() {
+        let directory = Directory::new("full");
+        let path = directory.0.join("log");
+        let mut sink = Sink::open(&Target::File(path.clone())).unwrap();
+        let mut full = Sink::open(&Target::File("/dev/full".into())).unwrap();
+        let mut batch = Batch::default();
+        for target in ["/1", "/2", "/3"] {
+            push(&record(target), &mut batch.bytes);
+        }
+        let all = batch.bytes.clone();
+        // The disk took one line and a half, as a partial write tells it.
+        let line = all.len() / 3;
+        let Sink::File(file) = &mut sink else {
+            unreachable!()
+        };
+        file.write_all(&all[..line + 10]).unwrap();
+        batch.written = line + 10;
+        let (written, lost, result) = batch.write(&mut full);
+        assert_eq!((written, lost, result.is_err()), (0, 1, true));
+        // The disk is still full: what is new is lost, what was begun is kept.
+        push(&record("/4"), &mut batch.bytes);
+        let (written, lost, result) = batch.write(&mut full);
+        assert_eq!((written, lost, result.is_err()), (0, 1, true));
+        push(&record("/5"), &mut batch.bytes);
+        let (written, lost, result) = batch.write(&mut sink);
+        assert_eq!((written, lost, result.is_ok()), (2, 0, true));
+        assert_eq!(directory.targets("log"), ["/1", "/2", "/5"]);
+        assert!(batch.bytes.is_empty() && batch.written == 0);
+        // Another file does not get the end of a line of this one.
+        push(&record("/6"), &mut batch.bytes);
+        batch.written = 5;
+        assert_eq!(batch.forget(), 1);
+        assert_eq!(batch.forget(), 0);
     }
 
     #[test]

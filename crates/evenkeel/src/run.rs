@@ -33,9 +33,7 @@ use crate::{Failure, cli};
 pub fn run(args: &cli::Run) -> Result<(), Failure> {
     process::start_log_of(args)?;
     process::raise_file_limit();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
+    let runtime = evenkeel_manager::runtime()
         .map_err(|error| Failure::new(format!("cannot start the control loop: {error}")))?;
     let result = runtime.block_on(live(&args.file));
     // A lookup of a name that still runs in its thread must not delay the end.

@@ -3,8 +3,32 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::hash::Hash;
+use std::io;
+use std::time::Duration;
 
+use tokio::runtime::{Builder, Runtime};
 use tokio::task::{AbortHandle, JoinSet};
+
+/// A single-threaded runtime, with a thread for calls that block, which stays.
+///
+/// Such threads come and go otherwise, and where the system gives none, tokio panics. With
+/// one that stays, calls wait for it instead.
+///
+/// # Errors
+///
+/// The system gives no event loop, or no thread.
+pub fn runtime() -> io::Result<Runtime> {
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .thread_name("blocking")
+        .thread_keep_alive(Duration::from_secs(u32::MAX.into()))
+        .build()?;
+    // An error, where the next call would panic.
+    let probe = std::thread::Builder::new().spawn(|| ())?;
+    drop(probe.join());
+    runtime.spawn_blocking(|| ());
+    Ok(runtime)
+}
 
 /// Tasks that go on for as long as something is wanted of them: one per key, started
 /// again when what is wanted of it changes. They end with this.

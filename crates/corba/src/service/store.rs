@@ -10,16 +10,18 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_giop::any::Any;
 use evenkeel_giop::ior::Ior;
+use evenkeel_limits::{Shortage, Throttle};
 use imbl::OrdMap;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use tracing::error;
+use tokio::time::sleep;
+use tracing::{error, info};
 
 use super::state::{GroupMember, Made, ObjectGroup, State};
 use crate::directory::Reference;
@@ -28,6 +30,10 @@ use crate::properties::PropertySet;
 
 /// What this program writes.
 const VERSION: u32 = 1;
+
+/// Pauses between tries to write the file when that fails, with or without another change.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Larger ones are not read.
 const MAX_SIZE: u64 = 1 << 30;
@@ -370,22 +376,29 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .custom_flags(NO_LINK)
-        .open(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    drop(file);
-    fs::rename(&new, path)?;
+    let written = write_new(&new, bytes, mode).and_then(|()| fs::rename(&new, path));
+    if let Err(error) = written {
+        // On a full disk, half a file is in the way of everybody.
+        let _ = fs::remove_file(&new);
+        return Err(error);
+    }
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
     // The name is only safe when its folder is.
     File::open(folder)?.sync_all()
+}
+
+fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .custom_flags(NO_LINK)
+        .open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
 }
 
 /// The path of another file in the same folder.
@@ -410,11 +423,32 @@ impl Store {
         let (latest, mut news) = watch::channel((0, state));
         let (done, saved) = watch::channel((0, Ok(())));
         let writing = async move {
-            while news.changed().await.is_ok() {
+            let throttle = Throttle::new();
+            let mut again = None;
+            loop {
+                let ended = match again {
+                    None => news.changed().await.is_err(),
+                    Some(pause) => tokio::select! {
+                        changed = news.changed() => changed.is_err(),
+                        () = sleep(pause) => false,
+                    },
+                };
+                if ended {
+                    return;
+                }
                 let (version, state) = news.borrow_and_update().clone();
                 let result = match path.clone() {
                     None => Ok(()),
-                    Some(path) => write(path, state).await,
+                    Some(path) => write(path, state, &throttle).await,
+                };
+                again = match (&result, again) {
+                    (Err(_), None) => Some(FIRST_PAUSE),
+                    (Err(_), Some(pause)) => Some(LONGEST_PAUSE.min(pause * 2)),
+                    (Ok(()), Some(_)) => {
+                        info!("object groups are in the state file again");
+                        None
+                    }
+                    (Ok(()), None) => None,
                 };
                 let _ = done.send((version, result));
             }
@@ -442,16 +476,27 @@ impl Store {
     }
 }
 
-async fn write(path: PathBuf, state: Arc<State>) -> Result<(), Arc<str>> {
+async fn write(path: PathBuf, state: Arc<State>, throttle: &Throttle) -> Result<(), Arc<str>> {
     let name = path.display().to_string();
     let written = tokio::task::spawn_blocking(move || save(&path, &state)).await;
     let error = match written {
         Ok(Ok(())) => return Ok(()),
-        Ok(Err(error)) => error.to_string(),
+        Ok(Err(error)) => {
+            if let Some(shortage) = Shortage::of(&error) {
+                shortage.met("write the state file of [corba]");
+            }
+            error.to_string()
+        }
         Err(panic) => panic.to_string(),
     };
     let problem = format!("cannot write {name}: {error}");
-    error!("object groups would not survive a restart: {problem}");
+    if let Some(left_out) = throttle.turn() {
+        error!(
+            left_out,
+            "object groups would not survive a restart: {problem}; the file stays as it was, \
+             and this is tried again"
+        );
+    }
     Err(problem.into())
 }
 
@@ -644,7 +689,7 @@ mod tests {
         store.saved(50).await.unwrap();
         assert_eq!(load(&path).unwrap().next_group, 1050);
 
-        // A folder is in the way: it is said, and the next change is tried again.
+        // A folder is in the way: it is said, and tried again with the next change.
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         store.keep(51, Arc::new(state()));
@@ -655,6 +700,28 @@ mod tests {
         store.keep(52, Arc::new(state()));
         store.saved(52).await.unwrap();
         assert_eq!(store.problem(), None);
+        drop(store);
+        writing.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn s5_what_could_not_be_saved_is_tried_again_without_another_change() {
+        let folder = Folder::new("again");
+        let path = folder.0.join("state.json");
+        let (store, writing) = Store::new(Some(path.clone()), Arc::new(state()));
+        let writing = tokio::spawn(writing);
+        fs::create_dir(&path).unwrap();
+        store.keep(1, Arc::new(state()));
+        store.saved(1).await.unwrap_err();
+        assert!(
+            !folder.0.join("state.json.new").exists(),
+            "half a file stays"
+        );
+        fs::remove_dir(&path).unwrap();
+        while store.problem().is_some() {
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(load(&path).unwrap().next_group, state().next_group);
         drop(store);
         writing.await.unwrap();
     }
