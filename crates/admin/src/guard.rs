@@ -17,7 +17,7 @@
 //! loopback, and whoever asks through it is anybody.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, ORIGIN, WWW_AUTHENTICATE};
@@ -33,7 +33,8 @@ use crate::error::ApiError;
 #[derive(Clone, Debug)]
 pub(crate) struct Guard {
     listen: IpAddr,
-    token: Option<Arc<str>>,
+    /// Replaced while requests are answered. There is one for ever, or none.
+    token: Option<Arc<RwLock<Arc<str>>>>,
     behind_proxy: bool,
 }
 
@@ -41,8 +42,23 @@ impl Guard {
     pub(crate) fn new(settings: &Admin) -> Self {
         Guard {
             listen: settings.listen.ip(),
-            token: settings.token.as_deref().map(Arc::from),
+            token: settings
+                .token
+                .as_deref()
+                .map(|token| Arc::new(RwLock::new(token.into()))),
             behind_proxy: settings.behind_proxy,
+        }
+    }
+
+    /// Another token counts from now on. Whether there is one at all decides where the API
+    /// may listen, so that needs a restart.
+    pub(crate) fn set_token(&self, token: Option<&str>) {
+        if let (Some(known), Some(token)) = (&self.token, token) {
+            let mut known = known.write().unwrap_or_else(PoisonError::into_inner);
+            if **known != *token {
+                tracing::info!("the admin API has another token");
+                *known = token.into();
+            }
         }
     }
 
@@ -53,7 +69,10 @@ impl Guard {
         // Probes know no token, and learn nothing but yes or no.
         let is_probe = matches!(uri.path(), "/healthz" | "/readyz");
         match &self.token {
-            Some(token) if !is_probe => check_token(token, headers)?,
+            Some(token) if !is_probe => {
+                let token = Arc::clone(&token.read().unwrap_or_else(PoisonError::into_inner));
+                check_token(&token, headers)?;
+            }
             Some(_) => {}
             None => self.check_host(headers)?,
         }

@@ -19,7 +19,7 @@ pub mod top;
 pub mod view;
 pub mod wire;
 
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -108,10 +108,28 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let guard = guard::Guard::new(settings);
-    axum::serve(
+    let manager = Arc::clone(&sources.manager);
+    let router = api::router(sources, guard.clone());
+    let serving = axum::serve(
         conn::ApiListener::new(listener),
-        api::router(sources, guard).into_make_service_with_connect_info::<conn::Peer>(),
+        router.into_make_service_with_connect_info::<conn::Peer>(),
     )
-    .with_graceful_shutdown(shutdown)
-    .await
+    .with_graceful_shutdown(shutdown);
+    tokio::select! {
+        result = serving.into_future() => result,
+        never = follow_token(&manager, &guard) => match never {},
+    }
+}
+
+/// The token of each configuration is that of the API.
+async fn follow_token(manager: &Manager, guard: &guard::Guard) -> std::convert::Infallible {
+    let mut snapshots = manager.snapshots();
+    loop {
+        snapshots.borrow_and_update();
+        let admin = manager.config().admin;
+        guard.set_token(admin.as_ref().and_then(|admin| admin.token.as_deref()));
+        if snapshots.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
 }

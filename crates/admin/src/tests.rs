@@ -83,6 +83,7 @@ impl Balancer {
             .unwrap();
         let address = listener.local_addr().unwrap();
         let settings = Admin {
+            token_file: None,
             listen: address,
             behind_proxy: false,
             token: token.map(str::to_owned),

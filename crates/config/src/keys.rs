@@ -103,7 +103,9 @@ pub(super) static ADMIN: &[Key<AdminDraft>] = &[
         field: |draft| &mut draft.token_file,
         limits: Limits::None,
         doc: "A file that holds the token, instead of `token`; white space around it is \
-              ignored. A relative path starts at the folder of the configuration file.",
+              ignored. A relative path starts at the folder of the configuration file. Nobody \
+              but the file's owner and group may read it. Another token counts without a \
+              restart: with a reload, or at most five seconds after the file has changed.",
         example: r#""/run/secrets/evenkeel-token""#,
     },
     Key {

@@ -153,6 +153,8 @@ pub struct Admin {
     pub listen: SocketAddr,
     /// Bearer token; required where `listen` is not loopback.
     pub token: Option<String>,
+    /// Where the token was read from, if that is a file.
+    pub token_file: Option<PathBuf>,
     /// Whether requests may come through a proxy.
     pub behind_proxy: bool,
 }
@@ -162,6 +164,7 @@ impl Default for Admin {
         Admin {
             listen: SocketAddr::from(([127, 0, 0, 1], 9900)),
             token: None,
+            token_file: None,
             behind_proxy: false,
         }
     }

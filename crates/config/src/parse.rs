@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use evenkeel_core::group::Granularity;
 use evenkeel_core::strategy::Reach;
@@ -384,8 +385,11 @@ fn resolve_token(
             let message = "there is a `token`, too: only one of them can be".into();
             report.problem(&span, &key, message, None);
         }
-        match read_token(path) {
-            Ok(token) => draft.admin.token = Some(token),
+        match read_token(&path) {
+            Ok(token) => {
+                draft.admin.token = Some(token);
+                draft.admin.token_file = Some(path);
+            }
             Err(message) => return report.problem(&span, &key, message, None),
         }
     }
@@ -411,9 +415,15 @@ fn resolve_token(
     }
 }
 
-fn read_token(path: PathBuf) -> Result<String, String> {
-    let text =
-        read_bounded(&path, 4096).map_err(|reason| format!("{} {reason}", path.display()))?;
+fn read_token(path: &Path) -> Result<String, String> {
+    let mode = std::fs::metadata(path).map(|file| file.permissions().mode());
+    if mode.is_ok_and(|mode| mode & 0o007 != 0) {
+        return Err(format!(
+            "{} may be read or written by everybody on this machine: chmod 640, or 600",
+            path.display()
+        ));
+    }
+    let text = read_bounded(path, 4096).map_err(|reason| format!("{} {reason}", path.display()))?;
     let token = text.trim();
     if keys::is_token(token) {
         Ok(token.into())

@@ -1,6 +1,8 @@
 //! Tests of the configuration as its users see it: a text goes in, a [`Config`] or a
 //! list of errors comes out.
 
+use std::os::unix::fs::PermissionsExt;
+
 use proptest::prelude::*;
 
 use evenkeel_core::load::LoadId;
@@ -460,10 +462,33 @@ fn the_admin_api_is_not_open_to_the_network_without_a_token() {
     );
 }
 
+/// A file that only its owner and group may read.
+fn private(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o640)).unwrap();
+}
+
+#[test]
+fn s24_a_token_that_everybody_may_read_is_refused() {
+    let folder = scratch("token-mode");
+    let file = folder.join("evenkeel.toml");
+    std::fs::write(&file, "[admin]\ntoken_file = \"token\"").unwrap();
+    private(&folder.join("token"), "secret-secret\n");
+    assert!(load(&file).is_ok());
+    for mode in [0o644, 0o602, 0o641] {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(folder.join("token"), permissions).unwrap();
+        let errors = load(&file).unwrap_err();
+        assert_eq!(errors.problems[0].line, 2, "{errors}");
+        assert!(errors.to_string().contains("chmod 640"), "{errors}");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 #[test]
 fn a_token_can_come_from_a_file_beside_the_configuration() {
     let folder = scratch("token");
-    std::fs::write(folder.join("token"), "  secret-secret\n").unwrap();
+    private(&folder.join("token"), "  secret-secret\n");
     let file = folder.join("evenkeel.toml");
     std::fs::write(
         &file,

@@ -38,6 +38,8 @@ const POLL: Duration = Duration::from_secs(5);
 /// over (editors), or through a symbolic link that now points elsewhere (Kubernetes).
 pub struct Reloads {
     path: PathBuf,
+    /// Another file that the configuration is made of.
+    also: Option<PathBuf>,
     hangup: Signal,
     /// Told by the watcher's thread that something happened near the file.
     touched: Arc<Notify>,
@@ -79,6 +81,7 @@ impl Reloads {
         poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut reloads = Reloads {
             path: path.to_owned(),
+            also: None,
             hangup: signal(SignalKind::hangup())?,
             poll,
             watcher: None,
@@ -99,8 +102,28 @@ impl Reloads {
             Err(error) => reloads.warn(&error),
         }
         // Watched first, read second: a change in between is seen twice, not missed.
-        reloads.known = fingerprint(path);
+        reloads.known = reloads.fingerprint();
         Ok(reloads)
+    }
+
+    /// The text of this file counts, too, from now on: that of the token. It is looked at
+    /// every few seconds.
+    pub fn also(&mut self, file: Option<&Path>) {
+        if self.also.as_deref() == file {
+            return;
+        }
+        let is_known = self.fingerprint() == self.known;
+        self.also = file.map(Path::to_owned);
+        self.known = self.fingerprint().filter(|_| is_known);
+    }
+
+    /// A hash of the text of all files; `None` if one cannot be read.
+    fn fingerprint(&self) -> Option<u64> {
+        let mut hasher = DefaultHasher::new();
+        for path in std::iter::once(&self.path).chain(&self.also) {
+            read_bounded(path, MAX_FILE_SIZE).ok()?.hash(&mut hasher);
+        }
+        Some(hasher.finish())
     }
 
     /// Waits until the configuration is to be read again. Nothing is lost if the future
@@ -111,7 +134,7 @@ impl Reloads {
                 biased;
                 _ = self.hangup.recv() => {
                     // What is read now need not be read again.
-                    self.known = fingerprint(&self.path).or(self.known);
+                    self.known = self.fingerprint().or(self.known);
                     return Cause::Signal;
                 }
                 () = self.touched.notified() => self.pending = true,
@@ -135,7 +158,7 @@ impl Reloads {
     fn has_changed(&mut self) -> bool {
         // Links and folders may have been replaced.
         self.watch_folders();
-        match fingerprint(&self.path) {
+        match self.fingerprint() {
             Some(now) if self.known != Some(now) => {
                 self.known = Some(now);
                 true
@@ -192,14 +215,6 @@ fn is_change(event: &notify::Result<notify::Event>) -> bool {
     }
 }
 
-/// A hash of the file's text; `None` if it cannot be read.
-fn fingerprint(path: &Path) -> Option<u64> {
-    let text = read_bounded(path, MAX_FILE_SIZE).ok()?;
-    let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
-    Some(hasher.finish())
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -237,6 +252,25 @@ mod tests {
                 fs::rename(folder.join("new"), &path).unwrap();
                 assert_eq!(next(&mut reloads).await, Cause::File);
             }
+            fs::remove_dir_all(folder).unwrap();
+        });
+    }
+
+    #[test]
+    fn s24_another_text_of_the_token_is_noticed() {
+        on_a_runtime(async {
+            let folder = scratch("watch-token");
+            let (path, token) = (folder.join("evenkeel.toml"), folder.join("token"));
+            fs::write(&path, "1").unwrap();
+            fs::write(&token, "first-token").unwrap();
+            let mut reloads = Reloads::with_poll(&path, Duration::from_millis(10)).unwrap();
+            reloads.also(Some(&token));
+            fs::write(&token, "second-token").unwrap();
+            assert_eq!(next(&mut reloads).await, Cause::File);
+            // What has changed before the other file counted is not forgotten.
+            fs::write(&path, "2").unwrap();
+            reloads.also(None);
+            assert_eq!(next(&mut reloads).await, Cause::File);
             fs::remove_dir_all(folder).unwrap();
         });
     }

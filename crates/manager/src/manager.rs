@@ -20,7 +20,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::admission::Refused;
 use crate::alerts::AlertSetting;
-use crate::config::{self, Config, Corba, GroupConfig, MemberConfig};
+use crate::config::{self, Admin, Config, Corba, GroupConfig, MemberConfig};
 use crate::dns::{Lookup, Resolver};
 use crate::snapshot::{DataPlane, GroupHandle, RuleSnapshot, Snapshot};
 use crate::state::{AdminState, GroupEntry, Inputs, State, endpoint_of};
@@ -626,6 +626,14 @@ pub(crate) fn name_taken(name: &str, one: Option<&str>, other: Option<&str>) -> 
     format!("two groups are called {name:?}, {one} and {other}: give one of them another name")
 }
 
+/// The settings of the admin API that count from the start of the process.
+fn without_token(admin: &Option<Admin>) -> Option<(SocketAddr, bool, bool)> {
+    let has_token = |admin: &Admin| admin.token.is_some();
+    admin
+        .as_ref()
+        .map(|admin| (admin.listen, admin.behind_proxy, has_token(admin)))
+}
+
 /// What of a reload has no effect on the running process.
 fn needs_restart(old: &Config, new: &Config) -> impl Iterator<Item = String> {
     let corba = |differs: fn(&Corba, &Corba) -> bool| match (&old.corba, &new.corba) {
@@ -634,7 +642,10 @@ fn needs_restart(old: &Config, new: &Config) -> impl Iterator<Item = String> {
     };
     let parts = [
         ("the number of workers", old.workers != new.workers),
-        ("the admin API's settings", old.admin != new.admin),
+        (
+            "the admin API's settings",
+            without_token(&old.admin) != without_token(&new.admin),
+        ),
         (
             "the number of workers of [corba]",
             corba(|old, new| old.workers != new.workers),

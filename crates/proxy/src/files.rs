@@ -75,11 +75,14 @@ impl Files {
     /// A client's connection, unless all of these are taken (`Err(Taken::Clients)`) or all
     /// connections are.
     pub(crate) fn client(self: &Arc<Self>) -> Result<ClientFile, Taken> {
-        let connection = self.connection().ok_or(Taken::Connections)?;
-        match take(&self.clients, &self.most_clients, 1) {
-            true => Ok(ClientFile(connection)),
-            false => Err(Taken::Clients),
+        if !take(&self.clients, &self.most_clients, 1) {
+            return Err(Taken::Clients);
         }
+        // A connection that is taken and given back would wake whoever asks for it here.
+        self.connection().map(ClientFile).ok_or_else(|| {
+            self.clients.fetch_sub(1, Ordering::SeqCst);
+            Taken::Connections
+        })
     }
 
     /// A pipe, unless all are taken.
@@ -174,6 +177,8 @@ impl Drop for PipeFiles {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Poll;
+
     use evenkeel_limits::files::Users;
 
     use super::*;
@@ -215,6 +220,19 @@ mod tests {
         assert_eq!(pipes.len(), shares.pipes / 2);
         let connections: Vec<_> = std::iter::from_fn(|| files.connection()).collect();
         assert_eq!(connections.len(), shares.connections);
+    }
+
+    #[tokio::test]
+    async fn s5_who_asks_in_vain_wakes_nobody() {
+        let (files, _) = files();
+        let clients: Vec<_> = std::iter::from_fn(|| files.client().ok()).collect();
+        let closed = files.closed(Taken::Clients);
+        tokio::pin!(closed);
+        assert_eq!(files.client().unwrap_err(), Taken::Clients);
+        let now = std::future::poll_fn(|cx| Poll::Ready(closed.as_mut().poll(cx).is_ready()));
+        assert!(!now.await, "who waits would run in circles");
+        drop(clients);
+        closed.await;
     }
 
     #[tokio::test]
