@@ -241,3 +241,45 @@ fn ping(wire: &mut Wire) {
     wire.send("ping");
     assert_eq!(wire.try_read_exact(4).unwrap(), b"ping");
 }
+
+/// A log in the same folder delays no reload, and a key file counts as the file itself does.
+#[test]
+fn u4_what_is_written_beside_the_file_delays_no_reload() {
+    use evenkeel_e2e::agent::key_file;
+    let member = Member::echoing_targets();
+    let with = |weight: usize| {
+        format!(
+            "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+             [broker]\nlisten = \"127.0.0.1:0\"\nkey_file = \"broker.key\"\n\
+             [rule.web]\nlisten = \"127.0.0.1:0\"\n\
+             members = [{{ address = \"{}\", weight = {weight} }}]\n",
+            member.address()
+        )
+    };
+    let balancer = Balancer::start_with(&with(1), |folder| {
+        key_file(folder);
+    });
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    let log = balancer.folder().join("access.log");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            use std::io::Write;
+            let mut log = std::fs::File::create(log).unwrap();
+            while !ended.load(std::sync::atomic::Ordering::Relaxed) {
+                log.write_all(b"a line\n").unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        });
+        for weight in 2..12 {
+            balancer.reconfigure(&with(weight));
+            assert_eq!(balancer.member("web", member.address())["weight"], weight);
+        }
+        ended.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    let before = balancer.status()["generation"].as_u64();
+    let other = "2:0f0e0d0c0b0a09080706050403020100\n";
+    std::fs::write(balancer.folder().join("broker.key"), other).unwrap();
+    eventually("the keys are read again", || {
+        balancer.status()["generation"].as_u64() > before
+    });
+}

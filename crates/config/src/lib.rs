@@ -136,6 +136,17 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The files beside the configuration that are read with it.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        let token = self.admin.iter().filter_map(|admin| admin.token_file.as_ref());
+        let broker = self.broker.iter().map(|broker| &broker.key_file);
+        let groups = self.groups.iter().filter_map(|group| group.monitor.as_ref());
+        let locations = self.locations.iter().filter_map(|l| l.monitor.as_ref());
+        let monitors = groups.chain(locations);
+        let monitors = monitors.filter_map(|monitor| monitor.key_file.as_ref());
+        token.chain(broker).chain(monitors).map(PathBuf::as_path)
+    }
+
     /// The DNS names of members, with how often each is to be resolved. A name in
     /// several groups comes several times.
     pub fn dns_hosts(&self) -> impl Iterator<Item = (&str, Duration)> {

@@ -1,10 +1,12 @@
 //! When to read the configuration again: on SIGHUP, and when its file changes.
 
 use std::collections::hash_map::DefaultHasher;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ffi::OsString;
 use std::hash::{Hash, Hasher};
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use notify::event::{AccessKind, AccessMode, EventKind};
@@ -24,7 +26,7 @@ pub enum Cause {
     File,
 }
 
-/// How long the folder must be quiet before the file is looked at, so that one that is
+/// How long the file must be quiet before it is looked at, so that one that is
 /// just being written is not read by halves.
 const QUIET: Duration = Duration::from_millis(100);
 
@@ -34,28 +36,30 @@ const POLL: Duration = Duration::from_secs(5);
 
 /// Tells when to read the configuration again.
 ///
-/// What counts is the text of the file, not how it got there: written in place, renamed
-/// over (editors), or through a symbolic link that now points elsewhere (Kubernetes).
+/// What counts is the text of the file, and of those that are read with it ([`Self::follow`]),
+/// not how it got there: written in place, renamed over (editors), or through a symbolic link
+/// that now points elsewhere (Kubernetes). What else happens in their folders does not.
 pub struct Reloads {
-    path: PathBuf,
-    /// Another file that the configuration is made of.
-    also: Option<PathBuf>,
+    /// The configuration file first.
+    files: Vec<PathBuf>,
+    /// Names that lead to them: only what happens to these is looked at.
+    names: Arc<Mutex<HashSet<PathBuf>>>,
     hangup: Signal,
     /// Told by the watcher's thread that something happened near the file.
     touched: Arc<Notify>,
     poll: tokio::time::Interval,
     /// `None` where the system cannot watch; the poll remains.
     watcher: Option<RecommendedWatcher>,
-    /// Hash of the text that was last reported.
-    known: Option<u64>,
+    /// Hashes of the texts that were last reported.
+    known: HashMap<PathBuf, u64>,
     /// Something happened and has not been looked at yet.
     pending: bool,
 }
 
 impl std::fmt::Debug for Reloads {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let path = &self.path;
-        f.debug_struct("Reloads").field("path", path).finish()
+        let files = &self.files;
+        f.debug_struct("Reloads").field("files", files).finish()
     }
 }
 
@@ -77,20 +81,21 @@ impl Reloads {
 
     fn with_poll(path: &Path, poll: Duration) -> io::Result<Self> {
         let touched = Arc::new(Notify::new());
+        let names: Arc<Mutex<HashSet<PathBuf>>> = Arc::default();
         let mut poll = interval_at(Instant::now() + poll, poll);
         poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut reloads = Reloads {
-            path: path.to_owned(),
-            also: None,
+            files: vec![absolute(path)],
+            names: Arc::clone(&names),
             hangup: signal(SignalKind::hangup())?,
             poll,
             watcher: None,
             touched: Arc::clone(&touched),
-            known: None,
+            known: HashMap::new(),
             pending: false,
         };
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            if is_change(&event) {
+            if is_change(&event, &names) {
                 touched.notify_one();
             }
         });
@@ -102,28 +107,42 @@ impl Reloads {
             Err(error) => reloads.warn(&error),
         }
         // Watched first, read second: a change in between is seen twice, not missed.
-        reloads.known = reloads.fingerprint();
+        reloads.note();
         Ok(reloads)
     }
 
-    /// The text of this file counts, too, from now on: that of the token. It is looked at
-    /// every few seconds.
-    pub fn also(&mut self, file: Option<&Path>) {
-        if self.also.as_deref() == file {
-            return;
+    /// Takes in which other files the configuration that is in effect was read with: their
+    /// changes count from now on as its own do.
+    pub fn follow(&mut self, others: impl IntoIterator<Item = PathBuf>) {
+        let others = others.into_iter().map(|path| absolute(&path));
+        self.files.truncate(1);
+        for path in others {
+            if !self.files.contains(&path) {
+                self.files.push(path);
+            }
         }
-        let is_known = self.fingerprint() == self.known;
-        self.also = file.map(Path::to_owned);
-        self.known = self.fingerprint().filter(|_| is_known);
+        self.known.retain(|path, _| self.files.contains(path));
+        self.watch_folders();
+        for path in &self.files {
+            if !self.known.contains_key(path)
+                && let Some(now) = fingerprint(path)
+            {
+                self.known.insert(path.clone(), now);
+            }
+        }
     }
 
-    /// A hash of the text of all files; `None` if one cannot be read.
-    fn fingerprint(&self) -> Option<u64> {
-        let mut hasher = DefaultHasher::new();
-        for path in std::iter::once(&self.path).chain(&self.also) {
-            read_bounded(path, MAX_FILE_SIZE).ok()?.hash(&mut hasher);
+    /// Takes the files as they are for what is known; answers whether one is another than
+    /// before. A file that is gone or unreadable has not changed: it is probably being
+    /// replaced.
+    fn note(&mut self) -> bool {
+        let mut changed = false;
+        for path in &self.files {
+            if let Some(now) = fingerprint(path) {
+                changed |= self.known.insert(path.clone(), now) != Some(now);
+            }
         }
-        Some(hasher.finish())
+        changed
     }
 
     /// Waits until the configuration is to be read again. Nothing is lost if the future
@@ -134,7 +153,7 @@ impl Reloads {
                 biased;
                 _ = self.hangup.recv() => {
                     // What is read now need not be read again.
-                    self.known = self.fingerprint().or(self.known);
+                    self.note();
                     return Cause::Signal;
                 }
                 () = self.touched.notified() => self.pending = true,
@@ -153,41 +172,31 @@ impl Reloads {
         }
     }
 
-    /// Whether the text is another than when this was last asked. A file that is gone or
-    /// unreadable has not changed: it is probably being replaced.
+    /// Whether a text is another than when this was last asked.
     fn has_changed(&mut self) -> bool {
         // Links and folders may have been replaced.
         self.watch_folders();
-        match self.fingerprint() {
-            Some(now) if self.known != Some(now) => {
-                self.known = Some(now);
-                true
-            }
-            _ => false,
-        }
+        self.note()
     }
 
-    /// Watches the folder of the path, and the one that the file is really in.
+    /// Watches the folders of the files, and of every link on the way to them.
     ///
     /// A file itself cannot be watched for long: whoever renames another over it leaves
     /// the watch behind on the old one.
     fn watch_folders(&mut self) {
-        let Some(watcher) = &mut self.watcher else {
-            return;
-        };
-        let real = self.path.canonicalize().ok();
+        let found: HashSet<PathBuf> = self.files.iter().flat_map(|path| names_of(path)).collect();
+        let folders: HashSet<&Path> = found.iter().filter_map(|name| name.parent()).collect();
         let mut failed = None;
-        for path in std::iter::once(&self.path).chain(&real) {
-            let folder = match path.parent() {
-                Some(folder) if folder != Path::new("") => folder,
-                _ => Path::new("."),
-            };
-            if let Err(error) = watcher.watch(folder, RecursiveMode::NonRecursive) {
-                failed = Some(error);
+        if let Some(watcher) = &mut self.watcher {
+            for folder in folders {
+                if let Err(error) = watcher.watch(folder, RecursiveMode::NonRecursive) {
+                    failed = Some(error);
+                }
             }
         }
+        *self.names.lock().unwrap_or_else(PoisonError::into_inner) = found;
         if let Some(error) = failed
-            && self.path.exists()
+            && self.files.iter().all(|path| path.exists())
         {
             self.warn(&error);
             self.watcher = None;
@@ -196,23 +205,77 @@ impl Reloads {
 
     fn warn(&self, error: &notify::Error) {
         tracing::warn!(
-            path = %self.path.display(),
+            path = ?self.files.first(),
             %error,
             "cannot watch the configuration's folder; the file is looked at every {POLL:?} instead"
         );
     }
 }
 
-/// Whether the file may have changed; reading a file is an event, too.
-fn is_change(event: &notify::Result<notify::Event>) -> bool {
+/// Whether a file of these names may have changed; reading one is an event, too.
+fn is_change(event: &notify::Result<notify::Event>, names: &Mutex<HashSet<PathBuf>>) -> bool {
     match event {
         Ok(event) => match event.kind {
-            EventKind::Access(kind) => kind == AccessKind::Close(AccessMode::Write),
-            _ => true,
+            EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write) => false,
+            // Events were lost, or it is not said what has happened to whom.
+            _ if event.need_rescan() || event.paths.is_empty() => true,
+            _ => {
+                let names = names.lock().unwrap_or_else(PoisonError::into_inner);
+                event.paths.iter().any(|path| names.contains(path))
+            }
         },
         // Events were lost.
         Err(_) => true,
     }
+}
+
+/// As events name it: from the root, links not followed.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// As many links as the system itself follows on the way to a file.
+const MAX_LINKS: usize = 40;
+
+/// The names on the way to what `path` really is: each symbolic link, and the file.
+fn names_of(path: &Path) -> Vec<PathBuf> {
+    let parts = |path: &Path| -> VecDeque<OsString> {
+        let parts = path.components().map(|part| part.as_os_str().to_owned());
+        parts.collect()
+    };
+    let (mut names, mut at, mut rest) = (Vec::new(), PathBuf::new(), parts(path));
+    let mut links = 0;
+    while let Some(part) = rest.pop_front() {
+        if Path::new(&part).components().next() == Some(Component::ParentDir) {
+            at.pop();
+            continue;
+        }
+        at.push(part);
+        // What is not there is no link.
+        let Ok(target) = at.read_link() else {
+            continue;
+        };
+        links += 1;
+        if links > MAX_LINKS {
+            break;
+        }
+        names.push(at.clone());
+        at.pop();
+        // An absolute target begins with the root, which replaces what was there.
+        let mut whole = parts(&target);
+        whole.append(&mut rest);
+        rest = whole;
+    }
+    names.push(at);
+    names
+}
+
+/// A hash of the file's text; `None` if it cannot be read.
+fn fingerprint(path: &Path) -> Option<u64> {
+    let text = read_bounded(path, MAX_FILE_SIZE).ok()?;
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    Some(hasher.finish())
 }
 
 #[cfg(test)]
@@ -257,25 +320,6 @@ mod tests {
     }
 
     #[test]
-    fn s24_another_text_of_the_token_is_noticed() {
-        on_a_runtime(async {
-            let folder = scratch("watch-token");
-            let (path, token) = (folder.join("evenkeel.toml"), folder.join("token"));
-            fs::write(&path, "1").unwrap();
-            fs::write(&token, "first-token").unwrap();
-            let mut reloads = Reloads::with_poll(&path, Duration::from_millis(10)).unwrap();
-            reloads.also(Some(&token));
-            fs::write(&token, "second-token").unwrap();
-            assert_eq!(next(&mut reloads).await, Cause::File);
-            // What has changed before the other file counted is not forgotten.
-            fs::write(&path, "2").unwrap();
-            reloads.also(None);
-            assert_eq!(next(&mut reloads).await, Cause::File);
-            fs::remove_dir_all(folder).unwrap();
-        });
-    }
-
-    #[test]
     fn a_link_that_points_elsewhere_is_noticed_and_what_is_behind_it_is_watched() {
         on_a_runtime(async {
             let folder = scratch("watch-link");
@@ -311,6 +355,73 @@ mod tests {
             assert_eq!(next(&mut reloads).await, Cause::File);
             fs::remove_dir_all(folder).unwrap();
         });
+    }
+
+    /// Whoever writes a log beside the file delays nothing.
+    #[test]
+    fn u4_only_what_happens_to_the_file_counts() {
+        on_a_runtime(async {
+            let folder = scratch("watch-beside");
+            let path = folder.join("evenkeel.toml");
+            fs::write(&path, "0").unwrap();
+            let mut reloads = Reloads::with_poll(&path, NEVER).unwrap();
+            let ended = Arc::new(std::sync::atomic::AtomicBool::new(false));
+            let (log, until) = (folder.join("access.log"), Arc::clone(&ended));
+            let writer = std::thread::spawn(move || {
+                use std::io::Write;
+                let mut log = fs::File::create(log).unwrap();
+                while !until.load(std::sync::atomic::Ordering::Relaxed) {
+                    log.write_all(b"a line\n").unwrap();
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            for round in 1..=10 {
+                fs::write(&path, round.to_string()).unwrap();
+                assert_eq!(next(&mut reloads).await, Cause::File, "{round}");
+            }
+            ended.store(true, std::sync::atomic::Ordering::Relaxed);
+            writer.join().unwrap();
+            fs::remove_dir_all(folder).unwrap();
+        });
+    }
+
+    #[test]
+    fn u4_files_that_are_read_with_it_count_too() {
+        on_a_runtime(async {
+            let folder = scratch("watch-others");
+            let (path, elsewhere) = (folder.join("evenkeel.toml"), folder.join("keys"));
+            fs::create_dir(&elsewhere).unwrap();
+            let key = elsewhere.join("broker.key");
+            fs::write(&path, "1").unwrap();
+            fs::write(&key, "1").unwrap();
+            let mut reloads = Reloads::with_poll(&path, NEVER).unwrap();
+            reloads.follow([key.clone()]);
+            assert!(!reloads.has_changed());
+            fs::write(&key, "2").unwrap();
+            assert_eq!(next(&mut reloads).await, Cause::File);
+            fs::write(&path, "2").unwrap();
+            assert_eq!(next(&mut reloads).await, Cause::File);
+            reloads.follow([]);
+            fs::write(&key, "3").unwrap();
+            assert!(!reloads.has_changed());
+            fs::remove_dir_all(folder).unwrap();
+        });
+    }
+
+    #[test]
+    fn the_names_of_a_file_are_its_links_and_itself() {
+        let folder = scratch("watch-names").canonicalize().unwrap();
+        let name = |name: &str| folder.join(name);
+        fs::create_dir_all(name("v1")).unwrap();
+        fs::write(name("v1/file"), "").unwrap();
+        symlink("v1", name("data")).unwrap();
+        symlink("data/../data/file", name("link")).unwrap();
+        let expected = ["link", "data", "data", "v1/file"].map(name);
+        assert_eq!(names_of(&name("link")), expected);
+        symlink("round", name("round")).unwrap();
+        assert_eq!(names_of(&name("round")).len(), MAX_LINKS + 1);
+        assert_eq!(names_of(&name("nowhere")), [name("nowhere")]);
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -233,8 +233,7 @@ impl Process {
     async fn follow(&self, file: &Path, reloads: &mut Reloads, access_log: &mut Logging) {
         let mut snapshots = self.manager.snapshots();
         loop {
-            let admin = self.manager.config().admin;
-            reloads.also(admin.as_ref().and_then(|admin| admin.token_file.as_deref()));
+            reloads.follow(self.manager.config().files().map(Path::to_owned));
             tokio::select! {
                 cause = reloads.next() => {
                     // The manager tells how it went.
