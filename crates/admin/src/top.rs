@@ -287,6 +287,7 @@ mod tests {
         let status = Status {
             generation: 7,
             last_reload: None,
+            needs_restart: Vec::new(),
             rules: Vec::new(),
             groups: groups.iter().map(|name| group(name)).collect(),
             locations: Vec::new(),

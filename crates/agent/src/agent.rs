@@ -711,7 +711,7 @@ fn plans(config: &AgentConfig) -> Result<Vec<Plan>, Error> {
 }
 
 fn registrations(config: &AgentConfig) -> Result<Vec<Place>, Error> {
-    let agent = agent_name();
+    let agent = config.name.clone().unwrap_or_else(agent_name);
     let default = default_location(config);
     let place = |(location, _): (String, HostSettings)| {
         let (mut servers, mut indices) = (Vec::new(), Vec::new());
@@ -741,7 +741,7 @@ fn registrations(config: &AgentConfig) -> Result<Vec<Place>, Error> {
     locations(config).into_iter().map(place).collect()
 }
 
-/// Tells the agents of a location apart: the name of the machine, in the letters that
+/// Tells the agents of a location apart, unless the file does: the name of the machine, in the letters that
 /// names have.
 fn agent_name() -> String {
     let plain = |letter: char| match letter {

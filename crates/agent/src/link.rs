@@ -1,6 +1,6 @@
 //! What goes to a broker and comes from it: a socket, and a session for each location.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,8 +65,8 @@ pub struct Link {
     look_up_at: Instant,
     sessions: Vec<(Session, Place)>,
     said_unanswered: bool,
-    /// Servers of which the broker knows no member, and that was said.
-    said_unknown: BTreeSet<usize>,
+    /// Servers and groups of which the broker knows no member.
+    unknown: BTreeMap<(usize, String), Unknown>,
 }
 
 impl Link {
@@ -88,7 +88,7 @@ impl Link {
             look_up_at: now,
             sessions: Vec::new(),
             said_unanswered: false,
-            said_unknown: BTreeSet::new(),
+            unknown: BTreeMap::new(),
         };
         link.make_sessions(Vec::new(), now, rng);
         link
@@ -109,7 +109,7 @@ impl Link {
     pub fn replan(&mut self, plan: Plan, now: Instant, rng: &mut fastrand::Rng) -> Vec<Session> {
         let before = std::mem::take(&mut self.sessions);
         self.plan = plan;
-        self.said_unknown.clear();
+        self.unknown.clear();
         self.make_sessions(before, now, rng)
     }
 
@@ -219,10 +219,15 @@ impl Link {
                             let unknown = unknown.map(|(unknown, server)| (unknown, *server));
                             let servers = session.registration().servers();
                             for ((unknown, index), server) in unknown.zip(servers) {
-                                if !unknown {
-                                    self.said_unknown.remove(&index);
-                                } else if self.said_unknown.insert(index) {
-                                    say_unknown(&self.plan.broker, server);
+                                let key = (index, server.group.clone());
+                                if unknown {
+                                    self.unknown.entry(key).or_insert_with(|| Unknown {
+                                        server: server.clone(),
+                                        since: now,
+                                        said: false,
+                                    });
+                                } else {
+                                    self.unknown.remove(&key);
                                 }
                             }
                             return;
@@ -270,6 +275,7 @@ impl Link {
         }
         self.sessions
             .retain(|(session, _)| session.state() != State::Stopped);
+        next = self.say_unknown(now).map_or(next, |at| next.min(at));
         if answered {
             self.look_up_at = now.after(LOOK_UP_AGAIN);
             return next;
@@ -288,6 +294,22 @@ impl Link {
             self.look_up_at = now.after(LOOK_UP_AGAIN);
         }
         next.min(self.look_up_at)
+    }
+
+    /// Warns of servers that the broker has not known for long; answers when to look again.
+    fn say_unknown(&mut self, now: Instant) -> Option<Instant> {
+        let waiting = self.unknown.values_mut().filter(|unknown| !unknown.said);
+        let mut next = None;
+        for unknown in waiting {
+            let at = unknown.since.after(JOINING);
+            if at > now {
+                next = Some(next.map_or(at, |next: Instant| next.min(at)));
+                continue;
+            }
+            unknown.said = true;
+            say_unknown(&self.plan.broker, &unknown.server);
+        }
+        next
     }
 
     fn look_up(&mut self) {
@@ -373,13 +395,25 @@ async fn read(socket: Arc<UdpSocket>, incoming: mpsc::Sender<(u64, Incoming)>, n
     }
 }
 
+/// How long the broker may know no member for a server before that is worth a warning: one
+/// that lets agents join takes a moment to make it a member.
+const JOINING: Duration = Duration::from_secs(5);
+
+/// A server of which the broker knows no member.
+#[derive(Debug)]
+struct Unknown {
+    server: wire::Server,
+    since: Instant,
+    said: bool,
+}
+
 fn say_unknown(broker: &str, server: &wire::Server) {
     let (group, host, port) = (&server.group, &server.host, server.port);
     tracing::warn!(
         broker,
         group,
         "the broker has no member {host}:{port} in this group: name group and address as it \
-         does, or let agents join there"
+         does, or let agents join there (`agents_may_join`, and `allowed_networks`)"
     );
 }
 
@@ -474,6 +508,33 @@ mod tests {
         assert_eq!(link.sessions.len(), 1);
         assert_eq!(link.sessions[0].0.state(), State::Registering);
         assert!(!link.has_ended());
+    }
+
+    #[test]
+    fn u8_a_server_that_is_about_to_join_is_not_warned_about() {
+        let (mut link, _) = link();
+        let server = wire::Server {
+            group: "web".into(),
+            host: "10.0.0.1".into(),
+            port: 80,
+            weight: None,
+        };
+        let unknown = |said| Unknown {
+            server: server.clone(),
+            since: NOW,
+            said,
+        };
+        let key = (0, "web".to_owned());
+        link.unknown.insert(key.clone(), unknown(false));
+        let later = NOW.after(JOINING);
+        assert_eq!(link.say_unknown(NOW), Some(later));
+        assert!(!link.unknown[&key].said);
+        // It has joined: nothing is left to say.
+        link.unknown.remove(&key);
+        assert_eq!(link.say_unknown(later), None);
+        link.unknown.insert(key.clone(), unknown(false));
+        assert_eq!(link.say_unknown(later), None);
+        assert!(link.unknown[&key].said, "told once");
     }
 
     #[tokio::test]

@@ -51,6 +51,8 @@ pub fn parse(file: &str, text: &str) -> Result<AgentConfig, Errors> {
 /// A whole, valid configuration of an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentConfig {
+    /// What the agent calls itself; `None` is the name of the host.
+    pub name: Option<String>,
     /// The location of what has none of its own; `None` is the name of the host.
     pub location: Option<String>,
     /// Time between two measurements, until a broker says another.
@@ -79,6 +81,7 @@ pub struct AgentConfig {
 impl Default for AgentConfig {
     fn default() -> Self {
         AgentConfig {
+            name: None,
             location: None,
             interval: Duration::from_secs(1),
             state_file: None,
@@ -353,6 +356,15 @@ fn is_application(text: &str) -> bool {
 
 /// Keys before the first table.
 static TOP: &[Key<AgentConfig>] = &[
+    Key {
+        name: "name",
+        field: |config| &mut config.name,
+        limits: Limits::Text(NAMES.0, NAMES.1),
+        doc: "What the agent calls itself. Agents that report for one location need different \
+              names: of two with one name the broker hears the one that registered last. By \
+              default the name of the host.",
+        example: r#""web-1-b""#,
+    },
     Key {
         name: "interval",
         field: |config| &mut config.interval,
@@ -938,18 +950,18 @@ mod tests {
                     min_weight = 0\n";
         let found = errors(text);
         let expected = [
-            "agent.toml:1:12: interval: not a time",
-            "agent.toml:2:9: broker.a: `key_file` is missing",
+            "agent.toml:1:12: interval: a time needs a unit",
             "agent.toml:3:11: broker.a.address: the host is missing",
+            "agent.toml:2:9: broker.a: `key_file` is missing",
             "agent.toml:5:9: host.scope: not a scope",
             "agent.toml:6:20: host.network_capacity: not a data rate",
-            "agent.toml:7:9: server.s: `address` is missing",
             "agent.toml:8:15: server.s.group[1]: wrong type",
             "agent.toml:9:12: server.s.capacity: out of range",
             "agent.toml:9:12: server.s.capacity: only a server with an `application`",
             "agent.toml:10:16: server.s.service_time: not a time",
             "agent.toml:10:16: server.s.service_time: only a server with an `application`",
             "agent.toml:11:1: server.s.network_capacity: does not belong here, but in [host]",
+            "agent.toml:7:9: server.s: `address` is missing",
             "agent.toml:13:9: agent_check.load[0]: not a utilisation",
             "agent.toml:14:14: agent_check.min_weight: out of range",
         ];

@@ -6,6 +6,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::errors::{Errors, Problem};
+use super::fields::host_port;
 use super::keys::TableDoc;
 
 /// A place in the file: byte offsets into its text.
@@ -129,7 +130,8 @@ enum Trust {
 }
 
 struct Found {
-    span: Span,
+    /// Where it is told: after what may have caused it.
+    order: usize,
     trust: Trust,
     problem: Problem,
 }
@@ -192,6 +194,18 @@ impl<'s> Report<'s> {
     }
 
     fn syntax_error(&mut self, error: &toml::de::Error, span: &Span) {
+        let line = self.line(span.start);
+        if let Some(address) = self.bare_address(span.start) {
+            // The parser has more to say of the same value, which helps nobody.
+            if !self.broken_lines.contains(&(line..line + 1)) {
+                let message = format!("an address must stand in quotes: \"{address}\"");
+                let found = Some(format!("`{}`", shorten(&address).escape_debug()));
+                self.push(Trust::Sure, span, "", message, found, None);
+            }
+            self.incomplete = true;
+            self.broken_lines.push(line..line + 1);
+            return;
+        }
         let found = self.text.get(span.clone()).filter(|text| !text.is_empty());
         let unquoted = error.message().starts_with("string values must be quoted");
         // The parser recovers from these without losing anything.
@@ -205,6 +219,19 @@ impl<'s> Report<'s> {
         self.broken_lines.push(line..line + 1);
         let found = found.map(|text| format!("`{}`", shorten(text).escape_debug()));
         self.push(Trust::Sure, span, "", message.into(), found, None);
+    }
+
+    /// The address around `at` that stands there without quotes.
+    fn bare_address(&self, at: usize) -> Option<String> {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | ':' | '-' | '_');
+        let (before, after) = self.text.split_at_checked(at)?;
+        let before = before.rsplit(|c| !is_part(c)).next()?;
+        let after = after.split(|c| !is_part(c)).next()?;
+        let word = format!("{before}{after}");
+        let quoted = self.text.get(..at - before.len())?.ends_with(['"', '\'']);
+        let is_ip = word.parse::<std::net::IpAddr>().is_ok();
+        let is_address = word.contains(['.', ':']) && host_port(&word).is_ok();
+        (!quoted && (is_ip || is_address)).then_some(word)
     }
 
     /// A value that its key does not take.
@@ -229,6 +256,23 @@ impl<'s> Report<'s> {
     /// Something that is missing or does not belong there.
     pub fn misplaced(&mut self, span: &Span, path: &str, message: String, allowed: Option<String>) {
         self.push(Trust::NeedsWhole, span, path, message, None, allowed);
+    }
+
+    /// Something that a table lacks which ends at `end`: perhaps it is there under a wrong
+    /// name, so what else is wrong in the table is told first.
+    pub fn missing(
+        &mut self,
+        span: &Span,
+        path: &str,
+        message: String,
+        allowed: Option<String>,
+        end: usize,
+    ) {
+        let before = self.found.len();
+        self.misplaced(span, path, message, allowed);
+        for found in self.found.iter_mut().skip(before) {
+            found.order = end;
+        }
     }
 
     /// Something that is allowed, but probably not meant.
@@ -275,7 +319,7 @@ impl<'s> Report<'s> {
             let follows = !problem.key.is_empty() && on_broken_line();
             !follows && (found.trust == Trust::Sure || !incomplete)
         });
-        self.found.sort_by_key(|found| found.span.start);
+        self.found.sort_by_key(|found| found.order);
         Err(Errors {
             file: self.file.into(),
             problems: self.found.into_iter().map(|found| found.problem).collect(),
@@ -312,7 +356,7 @@ impl<'s> Report<'s> {
         let start = self.line_starts.get(line - 1).copied().unwrap_or(0);
         let before = self.text.get(start..span.start).unwrap_or_default();
         Found {
-            span: span.clone(),
+            order: span.start,
             trust,
             problem: Problem {
                 file: self.file.into(),

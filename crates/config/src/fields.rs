@@ -13,6 +13,7 @@ use toml::de::DeValue;
 
 use super::agent::Address;
 use super::document::{Entry, Item, Report, entries, quote, similar};
+use super::foreign;
 use super::{AccessLog, MemberConfig, Orca, OrcaService, Protocol};
 
 /// A place in the configuration that one key fills.
@@ -86,7 +87,8 @@ impl Field for Duration {
             return report.wrong(item, message, self.allowed(limits));
         };
         let Some(nanos) = amount(text, &TIME_UNITS) else {
-            return report.wrong(item, "not a time", self.allowed(limits));
+            let allowed = format!("{}, with one of the units {UNITS}", self.allowed(limits));
+            return report.wrong(item, &no_time(text), allowed);
         };
         let time = Duration::from_nanos(nanos);
         if let Limits::Time(min, max) = limits
@@ -107,6 +109,22 @@ impl Field for Duration {
             _ => (Duration::ZERO, Duration::MAX),
         };
         format!("a time from {:?} to {:?}", time(min), time(max))
+    }
+}
+
+const UNITS: &str = "ns, us, ms, s, m (minutes), h and d";
+
+/// Why a text is no time.
+fn no_time(text: &str) -> String {
+    let text = text.trim();
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let (has_number, unit) = (text.len() > unit.len(), unit.trim());
+    let is_known = TIME_UNITS.iter().any(|(known, _)| *known == unit);
+    match foreign::unit(unit) {
+        _ if !has_number || is_known => "not a time".into(),
+        Some(ours) => format!("unknown unit {}, did you mean {ours:?}?", quote(unit)),
+        None if unit.is_empty() => "a time needs a unit".into(),
+        None => format!("unknown unit {}", quote(unit)),
     }
 }
 
@@ -416,7 +434,15 @@ macro_rules! choice_field {
                     $(DeValue::String(text) if text == $name => *self = $make,)*
                     DeValue::String(text) => {
                         let names = [$($name),*];
-                        let message = unknown("name", similar(text, names.into_iter()));
+                        // Only the names of protocols have both.
+                        let theirs = match names.contains(&"tcp") && names.contains(&"http") {
+                            true => $crate::foreign::protocol(text),
+                            false => None,
+                        };
+                        let message = match theirs {
+                            Some(theirs) => theirs.to_owned(),
+                            None => unknown("name", similar(text, names.into_iter())),
+                        };
                         report.wrong(item, &message, allowed);
                     }
                     _ => report.wrong(item, WRONG_TYPE, allowed),
@@ -709,7 +735,8 @@ impl Field for Values {
         };
         let Some(kind) = strategy::find(text) else {
             let names = strategy::REGISTRY.iter().map(|kind| kind.name);
-            let message = unknown("strategy", similar(text, names));
+            let theirs = foreign::strategy(text).map(quote);
+            let message = unknown("strategy", theirs.or_else(|| similar(text, names)));
             return report.wrong(&name, &message, self.allowed(limits));
         };
         let mut values = Values::defaults(kind);

@@ -28,7 +28,9 @@ pub mod engine;
 mod errors;
 pub mod expression;
 mod fields;
+mod foreign;
 mod keys;
+pub mod kind;
 mod monitor;
 pub mod negotiator;
 pub mod networks;
@@ -138,9 +140,15 @@ impl Default for Config {
 impl Config {
     /// The files beside the configuration that are read with it.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        let token = self.admin.iter().filter_map(|admin| admin.token_file.as_ref());
+        let token = self
+            .admin
+            .iter()
+            .filter_map(|admin| admin.token_file.as_ref());
         let broker = self.broker.iter().map(|broker| &broker.key_file);
-        let groups = self.groups.iter().filter_map(|group| group.monitor.as_ref());
+        let groups = self
+            .groups
+            .iter()
+            .filter_map(|group| group.monitor.as_ref());
         let locations = self.locations.iter().filter_map(|l| l.monitor.as_ref());
         let monitors = groups.chain(locations);
         let monitors = monitors.filter_map(|monitor| monitor.key_file.as_ref());

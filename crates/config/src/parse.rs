@@ -12,6 +12,7 @@ use toml::de::{DeTable, DeValue};
 use super::document::{Entry, Item, Report, Span, entries, similar};
 use super::errors::{Errors, Problem};
 use super::fields::{WRONG_TYPE, unknown};
+use super::foreign;
 use super::keys::{self, AdminDraft, Key, TableDoc};
 use super::monitor::{self, Placed, read_locations};
 use super::reports::warn_of_twins;
@@ -294,7 +295,7 @@ fn read_rule(
                 "names neither `members` nor a `group`; to use [group.{0}], write group = {0:?}",
                 rule.name
             );
-            report.misplaced(&table.name_span, &table.path, message, None);
+            report.missing(&table.name_span, &table.path, message, None, table.end());
         }
         Some(span) => {
             let message = format!(
@@ -312,7 +313,8 @@ fn read_rule(
         None if !table.given("members") && !group.agents_may_join => {
             let message = "names neither `members` nor a `group`".into();
             let allowed = r#"members = ["10.0.0.1:80", …], or group = "NAME" with [group.NAME]"#;
-            report.misplaced(&table.name_span, &table.path, message, Some(allowed.into()));
+            let allowed = Some(allowed.into());
+            report.missing(&table.name_span, &table.path, message, allowed, table.end());
         }
         None => {}
     }
@@ -497,7 +499,9 @@ impl<'d> Table<'d> {
                 report.omit();
                 continue;
             }
+            let theirs = self.meant(entry.name, report);
             let (message, allowed) = match similar(entry.name, self.known.iter().copied()) {
+                _ if theirs.is_some() => (theirs.unwrap_or_default(), None),
                 Some(similar) => (unknown("key", Some(similar)), None),
                 None => match home_of(&report.tables(), entry.name) {
                     Some(home) => (format!("does not belong here, but {home}"), None),
@@ -506,6 +510,40 @@ impl<'d> Table<'d> {
             };
             report.misplaced(&entry.key_span, &entry.item.path, message, allowed);
         }
+    }
+
+    /// What a key of another product means here, if it is one.
+    fn meant(&self, key: &str, report: &Report<'_>) -> Option<String> {
+        let ours = foreign::keys(key);
+        let tables = report.tables();
+        if let Some(here) = ours.iter().find(|ours| self.known.contains(ours)) {
+            let header = format!("[{here}]");
+            let is_table = self.path.is_empty() && tables.iter().any(|t| t.header == header);
+            let name = match *here {
+                "rule" | "group" if self.path.is_empty() => format!("[{here}.NAME]"),
+                _ if is_table => header,
+                _ => format!("{here:?}"),
+            };
+            return Some(unknown("key", Some(name)));
+        }
+        // One of ours in the wrong place says where it belongs.
+        let is_ours = tables.iter().any(|t| t.keys.iter().any(|k| k.name == key));
+        if is_ours && key != "path" {
+            return None;
+        }
+        let (name, home) = ours
+            .iter()
+            .find_map(|ours| Some((ours, home_of(&tables, ours)?)))?;
+        Some(match home.strip_prefix("is a table") {
+            Some(_) => format!("unknown key, did you mean [{name}]?"),
+            None => format!("unknown key, did you mean {name:?} {home}?"),
+        })
+    }
+
+    /// Where the table ends: what is missing in it comes after what is wrong in it.
+    fn end(&self) -> usize {
+        let ends = self.entries.iter().map(|entry| entry.item.span.end);
+        ends.fold(self.span.end, usize::max)
     }
 
     /// Notes that `key` may stand here.
@@ -545,7 +583,7 @@ impl<'d> Table<'d> {
     pub fn require(&self, key: &str, report: &mut Report<'_>) {
         if !self.given(key) {
             let message = format!("`{key}` is missing");
-            report.misplaced(&self.name_span, &self.path, message, None);
+            report.missing(&self.name_span, &self.path, message, None, self.end());
         }
     }
 
@@ -618,6 +656,14 @@ pub fn is_name(name: &str) -> bool {
 /// Where in the file a key would belong.
 fn home_of(tables: &[TableDoc], key: &str) -> Option<String> {
     let table = format!("[{key}]");
+    // Not every file has rules.
+    let has_rules = tables.iter().any(|table| table.header == "[rule.NAME]");
+    if has_rules && matches!(key, "rule" | "group") {
+        return Some(format!("as [{key}.NAME]"));
+    }
+    if has_rules && key == "defaults" {
+        return Some(format!("is a table of its own: {table}"));
+    }
     tables.iter().find_map(|home| match home.header {
         header if header == table => Some(format!("is a table of its own: {table}")),
         _ if !home.keys.iter().any(|known| known.name == key) => None,

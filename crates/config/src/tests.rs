@@ -283,7 +283,11 @@ fn wrong_values_are_refused_with_what_is_allowed() {
             "out of range",
             "a whole",
         ),
-        ("idle_timeout = \"5 parsecs\"", "not a time", "a time from"),
+        (
+            "idle_timeout = \"5 parsecs\"",
+            "unknown unit \"parsecs\"",
+            "a time from",
+        ),
         (
             "idle_timeout = \"99999999999999999999h\"",
             "not a time",
@@ -975,4 +979,106 @@ fn b10_least_utilization_goes_by_utilization() {
     let lu = evenkeel_core::strategy::find("least_utilization").unwrap();
     group.set_strategy(Values::defaults(lu));
     assert_eq!(group.settings.load_id, LoadId::UTILIZATION);
+}
+
+/// All that is said of a text, a line each.
+fn said(text: &str) -> String {
+    parse("t", text).map(|_| ()).unwrap_err().to_string()
+}
+
+#[test]
+fn u9_words_of_other_products_get_ours() {
+    for (word, ours) in [
+        ("bind = \"127.0.0.1:80\"", "did you mean \"listen\"?"),
+        ("servers = [\"a:1\"]", "did you mean \"members\"?"),
+        ("server = \"a:1\"", "did you mean \"members\"?"),
+        ("proxy_pass = \"a:1\"", "did you mean \"members\"?"),
+        ("upstream = \"x\"", "did you mean \"group\"?"),
+        ("backend = \"x\"", "did you mean \"group\"?"),
+        ("balance = \"x\"", "did you mean \"strategy\"?"),
+        ("lb_policy = \"x\"", "did you mean \"strategy\"?"),
+        ("least_conn = true", "did you mean \"strategy\"?"),
+        ("mode = \"tcp\"", "did you mean \"protocol\"?"),
+        ("maxconn = 3", "did you mean \"max_connections\"?"),
+        (
+            "connect_timeout = \"3s\"",
+            "did you mean \"connection_timeout\"?",
+        ),
+        ("retry = 3", "did you mean \"retries\" in [rule.NAME.http]?"),
+        (
+            "strategy = \"leastconn\"",
+            "did you mean \"least_connection\"?",
+        ),
+        (
+            "strategy = \"least_conn\"",
+            "did you mean \"least_connection\"?",
+        ),
+        ("strategy = \"roundrobin\"", "did you mean \"round_robin\"?"),
+        (
+            "strategy = \"ROUND_ROBIN\"",
+            "did you mean \"round_robin\"?",
+        ),
+        ("strategy = \"ip_hash\"", "did you mean \"source_ip_hash\"?"),
+        (
+            "health_check = { path = \"/\" }",
+            "did you mean \"doc_path\"?",
+        ),
+        ("protocol = \"https\"", "TLS is not there yet"),
+        ("protocol = \"h2\"", "HTTP/2 is not there yet"),
+    ] {
+        let said = said(&format!(
+            "[rule.x]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:1\"]\n{word}\n"
+        ));
+        assert!(
+            said.contains(ours) && !said.contains("retry_budget"),
+            "{word}: {said}"
+        );
+    }
+    for (text, ours) in [
+        ("[frontend]\n", "did you mean [rule.NAME]?"),
+        ("[upstream]\n", "did you mean [group.NAME]?"),
+        ("[stats]\n", "did you mean [admin]?"),
+        ("nbthread = 3\n", "did you mean \"workers\"?"),
+        ("bind = \"a\"\n", "did you mean \"listen\" in ["),
+    ] {
+        assert!(said(text).contains(ours), "{text}: {}", said(text));
+    }
+}
+
+#[test]
+fn u9_units_are_named_and_addresses_want_quotes() {
+    let with = |time: &str| said(&format!("shutdown_grace = {time}\n"));
+    assert!(with("\"10min\"").contains("unknown unit \"min\", did you mean \"m\"?"));
+    for wrong in ["\"10min\"", "\"10\"", "\"10 fortnights\"", "\"soon\""] {
+        let said = with(wrong);
+        assert!(
+            said.contains("ns, us, ms, s, m (minutes), h and d"),
+            "{said}"
+        );
+    }
+    assert!(with("10").contains("a time needs a unit"), "{}", with("10"));
+
+    let rule = |line: &str| said(&format!("[rule.x]\nlisten = \"127.0.0.1:80\"\n{line}\n"));
+    for (line, address) in [
+        ("members = [10.0.0.1:80]", "10.0.0.1:80"),
+        ("members = [\"a:1\", 10.0.0.1:80]", "10.0.0.1:80"),
+        ("members = [app.example:80]", "app.example:80"),
+        ("location = 10.0.0.1", "10.0.0.1"),
+    ] {
+        let said = rule(line);
+        let wanted = format!("an address must stand in quotes: \"{address}\"");
+        assert!(said.contains(&wanted), "{line}: {said}");
+        assert!(!said.contains("float"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn u9_causes_come_before_consequences() {
+    let said = said("[rule.x]\nbind = \"127.0.0.1:80\"\nservers = [\"a:1\"]\n");
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines.len(), 4, "{said}");
+    assert!(lines[0].contains("rule.x.bind"), "{said}");
+    assert!(lines[1].contains("rule.x.servers"), "{said}");
+    assert!(lines[2].contains("`listen` is missing"), "{said}");
 }

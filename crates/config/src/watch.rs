@@ -320,6 +320,25 @@ mod tests {
     }
 
     #[test]
+    fn s24_another_text_of_the_token_is_noticed() {
+        on_a_runtime(async {
+            let folder = scratch("watch-token");
+            let (path, token) = (folder.join("evenkeel.toml"), folder.join("token"));
+            fs::write(&path, "1").unwrap();
+            fs::write(&token, "first-token").unwrap();
+            let mut reloads = Reloads::with_poll(&path, Duration::from_millis(10)).unwrap();
+            reloads.follow([token.clone()]);
+            fs::write(&token, "second-token").unwrap();
+            assert_eq!(next(&mut reloads).await, Cause::File);
+            // What has changed before the other file counted is not forgotten.
+            fs::write(&path, "2").unwrap();
+            reloads.follow([]);
+            assert_eq!(next(&mut reloads).await, Cause::File);
+            fs::remove_dir_all(folder).unwrap();
+        });
+    }
+
+    #[test]
     fn a_link_that_points_elsewhere_is_noticed_and_what_is_behind_it_is_watched() {
         on_a_runtime(async {
             let folder = scratch("watch-link");

@@ -287,8 +287,13 @@ fn status(status: &Status) -> String {
         true => String::new(),
         false => cluster_table(&status.clusters) + "\n",
     };
+    let restart: String = status
+        .needs_restart
+        .iter()
+        .map(|what| format!("\n{what}"))
+        .collect();
     format!(
-        "configuration {}{reload}\n\n{}\n{clusters}{}{}",
+        "configuration {}{reload}{restart}\n\n{}\n{clusters}{}{}",
         status.generation,
         rule_table(&status.rules),
         member_tables(status),

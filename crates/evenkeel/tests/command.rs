@@ -436,3 +436,63 @@ fn open_connections_end_before_the_process_does() {
     let _ = client.read_to_string(&mut String::new());
     assert_eq!(running.end().0, 0);
 }
+
+/// `check` refuses what `run` and `agent` refuse, and knows whose file it is.
+#[test]
+fn u6_check_and_run_give_the_same_verdict() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = Directory::new();
+    let key = directory.write("a.key", "1:000102030405060708090a0b0c0d0e0f\n");
+    let mode = |mode| {
+        let rights = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&key, rights).unwrap();
+    };
+    let rule = "[rule.x]\nlisten = \"127.0.0.1:0\"\nmembers = [\"127.0.0.1:1\"]\n";
+    let admin = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+    let broker = |key: &str| {
+        format!("{admin}[broker]\nlisten = \"127.0.0.1:0\"\nkey_file = \"{key}\"\n{rule}")
+    };
+    let refused = |text: &str, wanted: &str, command: &str| {
+        let file = directory.write("refused.toml", text);
+        let (code, _, said) = outcome(&["check", &file]);
+        assert!(
+            code == 1 && said.contains(wanted),
+            "check: {code} {said}\n{text}"
+        );
+        let (code, _, said) = outcome(&[command, &file]);
+        assert!(
+            code == 1 && said.contains(wanted),
+            "{command}: {code} {said}\n{text}"
+        );
+        // Nothing is in effect that could stay.
+        assert!(!said.contains("stays as it was"), "{said}");
+    };
+    mode(0o644);
+    refused(&broker("a.key"), "a.key", "run");
+    refused(&broker("missing.key"), "missing.key", "run");
+    let log = format!(
+        "{admin}[access_log]\noutput = \"{}/log\"\n{rule}",
+        directory.path("no")
+    );
+    refused(&log, "/log", "run");
+    let agent = "[host]\nlocation = \"here\"\n\
+                 [broker.a]\naddress = \"127.0.0.1:9\"\nkey_file = \"a.key\"\n";
+    refused(agent, "a.key", "agent");
+    mode(0o600);
+    for (text, whose) in [
+        (broker("a.key"), "for `evenkeel run`: 1 rule"),
+        (agent.into(), "for `evenkeel agent`: 0 servers, 1 broker"),
+    ] {
+        let file = directory.write("good.toml", &text);
+        let (code, stdout, stderr) = outcome(&["check", &file]);
+        assert!(code == 0 && stdout.contains(whose), "{stdout}{stderr}");
+    }
+    for (example, whose) in [
+        ("engine.toml", "for `evenkeel engine`: "),
+        ("two-servers.toml", "for `evenkeel run`: "),
+    ] {
+        let file = format!("{}/../../examples/{example}", env!("CARGO_MANIFEST_DIR"));
+        let (code, stdout, stderr) = outcome(&["check", &file]);
+        assert!(code == 0 && stdout.contains(whose), "{stdout}{stderr}");
+    }
+}

@@ -69,6 +69,8 @@ pub(crate) struct Owned {
     /// Whether those who follow changes have not heard of the last one.
     pub untold: bool,
     pub last_reload: Option<Reload>,
+    /// What only a restart changes, as it was when it came into effect.
+    pub started: Option<Config>,
 }
 
 /// How the last start or reload went.
@@ -106,6 +108,7 @@ impl Manager {
                 state: State::empty(),
                 untold: false,
                 last_reload: None,
+                started: None,
             }),
             reloading: tokio::sync::Mutex::new(()),
             ready: AtomicU64::new(0),
@@ -209,9 +212,21 @@ impl Manager {
         let warnings = inputs.config.warnings.iter();
         let mut notes: Vec<String> = warnings.map(ToString::to_string).collect();
         if generation > 1 {
-            notes.extend(needs_restart(&old.config, &inputs.config));
+            let started = owned.started.as_ref();
+            notes.extend(
+                started
+                    .into_iter()
+                    .flat_map(|s| needs_restart(s, &inputs.config)),
+            );
         }
         self.install(&mut owned.state, inputs, generation)?;
+        let config = owned.state.inputs.config.clone();
+        match &mut owned.started {
+            // The service keeps what it was first switched on with.
+            Some(started) if started.corba.is_none() => started.corba = config.corba,
+            Some(_) => {}
+            started => *started = Some(config),
+        }
         Ok(Applied { generation, notes })
     }
 
@@ -223,6 +238,8 @@ impl Manager {
                     warn!("{note}");
                 }
             }
+            // Whoever starts says why that fails.
+            Err(_) if self.lock().started.is_none() => {}
             Err(error) => error!("the configuration stays as it was: {error}"),
         }
         self.lock().last_reload = Some(Reload {
@@ -634,7 +651,17 @@ fn without_token(admin: &Option<Admin>) -> Option<(SocketAddr, bool, bool)> {
         .map(|admin| (admin.listen, admin.behind_proxy, has_token(admin)))
 }
 
-/// What of a reload has no effect on the running process.
+impl Owned {
+    /// What of the configuration has no effect on the running process.
+    pub fn needs_restart(&self) -> Vec<String> {
+        let started = self.started.iter();
+        started
+            .flat_map(|started| needs_restart(started, &self.state.inputs.config))
+            .collect()
+    }
+}
+
+/// What of a reload has no effect on the running process, which was started with `old`.
 fn needs_restart(old: &Config, new: &Config) -> impl Iterator<Item = String> {
     let corba = |differs: fn(&Corba, &Corba) -> bool| match (&old.corba, &new.corba) {
         (Some(old), Some(new)) => differs(old, new),

@@ -35,6 +35,9 @@ pub struct Status {
     pub generation: u64,
     /// How the last start or reload went.
     pub last_reload: Option<Reload>,
+    /// What of the configuration has no effect until the process is restarted.
+    #[serde(default)]
+    pub needs_restart: Vec<String>,
     /// In the order of the file.
     pub rules: Vec<RuleStatus>,
     /// In the order of the file.
@@ -440,6 +443,7 @@ impl Manager {
         Status {
             generation: state.snapshot.generation,
             last_reload: last_reload(&owned),
+            needs_restart: owned.needs_restart(),
             rules: rules.collect(),
             groups: state
                 .groups

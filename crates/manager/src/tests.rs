@@ -1257,3 +1257,21 @@ async fn c9_names_of_others_are_refused_one_by_one_too() {
         .unwrap();
     assert!(manager.has_group("a"), "it is not theirs");
 }
+
+#[tokio::test]
+async fn u7_a_restart_is_asked_for_by_what_runs() {
+    let (manager, _, _) = manager();
+    let with = |workers| Config {
+        workers,
+        ..self::config(&["10.0.0.1:80"])
+    };
+    manager.apply(with(Some(2))).await.unwrap();
+    let notes = manager.apply(with(Some(3))).await.unwrap().notes;
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert_eq!(manager.status().needs_restart, notes);
+    // It is still so after a reload in which the file has not changed.
+    assert_eq!(manager.apply(with(Some(3))).await.unwrap().notes, notes);
+    assert_eq!(manager.status().needs_restart, notes);
+    assert_eq!(manager.apply(with(Some(2))).await.unwrap().notes, [""; 0]);
+    assert_eq!(manager.status().needs_restart, [""; 0]);
+}

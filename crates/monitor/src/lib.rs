@@ -10,4 +10,4 @@ mod status;
 mod task;
 
 pub use status::{AnswerCount, LocationMonitor, MonitorStatus, source_name};
-pub use task::Monitor;
+pub use task::{Monitor, check};

@@ -177,37 +177,53 @@ impl DataPlane for Monitor {
         if self.0.state.lock().prepared == prepared {
             return Ok(Box::new(|| ()));
         }
-        let mut errors = Vec::new();
-        let mut keys = HashMap::new();
-        for monitor in &next.monitors {
-            if let Err(error) = crate::pages::can_read(monitor.kind) {
-                errors.push(error.to_owned());
-            }
-            let Some(path) = &monitor.key_file else {
-                continue;
-            };
-            if keys.contains_key(path) {
-                continue;
-            }
-            match keys::load(path).map(|keys| keys.into_iter().next()) {
-                Ok(Some(key)) => {
-                    keys.insert(path.clone(), key);
-                }
-                Ok(None) => {}
-                Err(error) => errors.push(error.to_string()),
-            }
-        }
-        errors.sort();
-        errors.dedup();
-        if !errors.is_empty() {
-            return Err(errors);
-        }
+        let keys = read_keys(&next.monitors)?;
         let monitor = self.clone();
         Ok(Box::new(move || {
             let mut state = monitor.0.state.lock();
             state.keys = Arc::new(keys);
             state.prepared = prepared;
         }))
+    }
+}
+
+/// What of a configuration keeps back-ends from being asked.
+pub fn check(config: &evenkeel_config::Config) -> Vec<String> {
+    let groups = config
+        .groups
+        .iter()
+        .filter_map(|group| group.monitor.as_ref());
+    let locations = config.locations.iter().filter_map(|at| at.monitor.as_ref());
+    let monitors: Vec<_> = groups.chain(locations).cloned().collect();
+    read_keys(&monitors).err().unwrap_or_default()
+}
+
+fn read_keys(monitors: &[Config]) -> Result<HashMap<PathBuf, Key>, Vec<String>> {
+    let mut errors = Vec::new();
+    let mut keys = HashMap::new();
+    for monitor in monitors {
+        if let Err(error) = crate::pages::can_read(monitor.kind) {
+            errors.push(error.to_owned());
+        }
+        let Some(path) = &monitor.key_file else {
+            continue;
+        };
+        if keys.contains_key(path) {
+            continue;
+        }
+        match keys::load(path).map(|keys| keys.into_iter().next()) {
+            Ok(Some(key)) => {
+                keys.insert(path.clone(), key);
+            }
+            Ok(None) => {}
+            Err(error) => errors.push(error.to_string()),
+        }
+    }
+    errors.sort();
+    errors.dedup();
+    match errors.is_empty() {
+        true => Ok(keys),
+        false => Err(errors),
     }
 }
 

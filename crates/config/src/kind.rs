@@ -1,0 +1,103 @@
+//! Which program a configuration file is for, by what stands in it.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use toml::de::DeTable;
+
+use super::keys::TableDoc;
+use super::{MAX_FILE_SIZE, agent, engine, keys, read_bounded};
+
+/// Whom a file is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `evenkeel run`.
+    Balancer,
+    /// `evenkeel agent`.
+    Agent,
+    /// `evenkeel engine`.
+    Engine,
+}
+
+impl Kind {
+    /// Whom the file at `path` is for: the one that knows most of what stands at its top. A
+    /// file that cannot be read, or tells nothing, is the balancer's.
+    pub fn of_file(path: &Path) -> Kind {
+        let text = read_bounded(path, MAX_FILE_SIZE);
+        text.map_or(Kind::Balancer, |text| Kind::of(&text))
+    }
+
+    /// The same of its text.
+    pub fn of(text: &str) -> Kind {
+        // What cannot be parsed is left out; the rest tells enough.
+        let (document, _) = DeTable::parse_recoverable(text);
+        let known = |tables: Vec<TableDoc>| {
+            let names = names(&tables);
+            let keys = document.get_ref().keys();
+            keys.filter(|key| names.contains(&**key.get_ref())).count()
+        };
+        let (agent, engine) = (known(agent::tables()), known(engine::tables()));
+        let balancer = known(keys::tables());
+        match balancer {
+            _ if agent > balancer.max(engine) => Kind::Agent,
+            _ if engine > balancer => Kind::Engine,
+            _ => Kind::Balancer,
+        }
+    }
+}
+
+/// What may stand at the top of a file with these tables.
+fn names(tables: &[TableDoc]) -> HashSet<&str> {
+    let name = |table: &TableDoc| -> Vec<&'static str> {
+        match table.header {
+            "" => table.keys.iter().map(|key| key.name).collect(),
+            header => {
+                let names = header.trim_matches(['[', ']']).split('.');
+                names.take(1).collect()
+            }
+        }
+    };
+    tables.iter().flat_map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn u6_files_are_known_by_what_stands_in_them() {
+        for (text, kind) in [
+            ("", Kind::Balancer),
+            ("garbage", Kind::Balancer),
+            (
+                "[rule.web]\nlisten = 80\n[broker]\nlisten = 1",
+                Kind::Balancer,
+            ),
+            ("[cluster.a]\n[negotiator]\n", Kind::Balancer),
+            (
+                "[host]\nlocation = \"x\"\n[broker.a]\n[server.b]",
+                Kind::Agent,
+            ),
+            ("interval = \"1s\"\n[broker.a]\n", Kind::Agent),
+            ("brokers = [\"http://a\"]\n[cluster.shop]\n", Kind::Engine),
+        ] {
+            assert_eq!(Kind::of(text), kind, "{text}");
+        }
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+        let mut seen = 0;
+        for entry in std::fs::read_dir(examples).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|extension| extension != "toml") {
+                continue;
+            }
+            let kind = match path.file_name().and_then(|name| name.to_str()) {
+                Some("agent.toml") => Kind::Agent,
+                Some("engine.toml") => Kind::Engine,
+                _ => Kind::Balancer,
+            };
+            assert_eq!(Kind::of_file(&path), kind, "{}", path.display());
+            seen += 1;
+        }
+        assert!(seen > 5);
+    }
+}
