@@ -107,6 +107,9 @@ pub struct Decoder {
     /// Name of the trailer field that is being read, in lower case; cut if long.
     name: [u8; NAME_BYTES],
     name_len: usize,
+    /// Bytes of framing that were looked at, and runs of content.
+    #[cfg(test)]
+    work: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +143,8 @@ impl Decoder {
             count: 0,
             name: [0; NAME_BYTES],
             name_len: 0,
+            #[cfg(test)]
+            work: 0,
         }
     }
 
@@ -216,6 +221,10 @@ impl Decoder {
             // At most the input's length, which is a usize.
             let taken = self.left.min(available) as usize;
             self.left -= taken as u64;
+            #[cfg(test)]
+            {
+                self.work += usize::from(taken > 0);
+            }
             if self.left == 0 {
                 self.state = State::DataCr;
             }
@@ -228,6 +237,10 @@ impl Decoder {
                 State::Data => return Ok(Piece::Framing(index)),
                 State::Done => return Ok(Piece::Framing(0)),
                 _ => self.framing_byte(byte)?,
+            }
+            #[cfg(test)]
+            {
+                self.work += 1;
             }
             if self.state == State::Done {
                 return Ok(Piece::End(index + 1));
@@ -515,6 +528,34 @@ mod tests {
         for name in ["ETag", "X-Forwarded", "X-Forwarded-", "Digest", &long] {
             let input = format!("0\r\n{name}: y\r\n\r\n");
             assert!(scan(input.as_bytes(), 3).unwrap().end, "{name}");
+        }
+    }
+
+    /// Work grows with the bytes that come, and dripping makes it no more than a look at
+    /// each of them.
+    #[test]
+    fn s8_chunks_cost_the_same_whether_they_come_at_once_or_drip() {
+        for (chunk, chunks) in [(1, 10), (1, 10_000), (1000, 10), (1000, 1000)] {
+            let mut body = format!("{chunk:x};x=y\r\n{}\r\n", "x".repeat(chunk)).repeat(chunks);
+            body += "0\r\nA: b\r\nETag: c\r\n\r\n";
+            let framing = body.len() - chunk * chunks;
+            for size in [1, 7, 1000, body.len()] {
+                let mut decoder = Decoder::new();
+                let pieces = body.as_bytes().chunks(size);
+                let most = framing + chunks + pieces.len();
+                let mut stripper = Decoder::new();
+                for piece in pieces {
+                    decoder.scan(piece).unwrap();
+                    stripper.strip(&mut piece.to_vec()).unwrap();
+                }
+                assert!(decoder.is_done() && stripper.is_done());
+                for work in [decoder.work, stripper.work] {
+                    assert!(
+                        work <= most,
+                        "{chunks} of {chunk} by {size}: {work} > {most}"
+                    );
+                }
+            }
         }
     }
 
