@@ -9,6 +9,7 @@
 mod dispatch;
 mod factory;
 mod groups;
+mod journal;
 mod keeper;
 mod liveness;
 mod loads;

@@ -1,15 +1,17 @@
-//! The state file: JSON, replaced as a whole with each change.
+//! The state file: JSON, and a journal of what has changed since it was written.
 //!
 //! A new file is written beside the old one, synchronised and renamed, so that whatever
-//! happens one of the two is there. Changes that come while one is being written are
-//! written together. `docs/corba.md` describes the format.
+//! happens one of the two is there. A change is then a line that is appended to the journal and
+//! synchronised, however much the file holds; when the journal has grown, the file is written
+//! anew. Changes that come while one is being written are written together. All of it happens
+//! on a thread of its own. `docs/corba.md` describes the formats.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_giop::any::Any;
@@ -23,26 +25,30 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::{error, info};
 
+use super::journal::{self, Writer};
 use super::state::{GroupMember, Made, ObjectGroup, State};
 use crate::directory::Reference;
 use crate::name::Name;
 use crate::properties::PropertySet;
 
 /// What this program writes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+
+/// The journal may grow to the size of the file, and to so much in any case.
+pub(super) const JOURNAL: u64 = if cfg!(test) { 4 << 10 } else { 4 << 20 };
 
 /// Pauses between tries to write the file when that fails, with or without another change.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Larger ones are not read.
-const MAX_SIZE: u64 = 1 << 30;
+pub(super) const MAX_SIZE: u64 = 1 << 30;
 
 /// What is opened must not be a link to elsewhere.
-const NO_LINK: i32 = OFlags::NOFOLLOW.bits() as i32;
+pub(super) const NO_LINK: i32 = OFlags::NOFOLLOW.bits() as i32;
 
 /// Permissions of files that only this user reads.
-const PRIVATE: u32 = 0o600;
+pub(super) const PRIVATE: u32 = 0o600;
 
 /// Permissions of files that others may read, if the process's umask lets them.
 pub const PUBLIC: u32 = 0o666;
@@ -50,8 +56,11 @@ pub const PUBLIC: u32 = 0o666;
 /// The file as it is.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+pub(super) struct Document {
     version: u32,
+    /// What the journal says in its first line that is about this file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    journal: Option<String>,
     next_group: u64,
     next_creation: u32,
     groups: Vec<GroupEntry>,
@@ -65,8 +74,8 @@ struct Document {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct GroupEntry {
-    id: u64,
+pub(super) struct GroupEntry {
+    pub(super) id: u64,
     type_id: String,
     creation: u32,
     properties: PropertySet,
@@ -218,7 +227,12 @@ pub fn load(path: &Path) -> Result<State, StoreError> {
     }
     let document: Document =
         serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
-    document.into_state().map_err(damaged)
+    let journal = document.journal.clone();
+    let mut state = document.into_state().map_err(damaged)?;
+    if let Some(id) = journal {
+        journal::replay(&beside(path, ".journal"), &id, &mut state)?;
+    }
+    Ok(state)
 }
 
 /// The state of a load manager that knows nothing. References of an earlier one, whose
@@ -239,16 +253,11 @@ impl Document {
             let text = |(at, ior): (&String, &Arc<Ior>)| (at.clone(), ior.to_string());
             map.iter().map(text).collect()
         };
-        let group = |(id, group): (&u64, &Arc<ObjectGroup>)| GroupEntry {
-            id: *id,
-            type_id: group.type_id.clone(),
-            creation: group.creation,
-            properties: group.properties.clone(),
-            members: group.members.iter().map(MemberEntry::of).collect(),
-        };
+        let group = |(id, group): (&u64, &Arc<ObjectGroup>)| GroupEntry::of(*id, group);
         let types = state.types.iter();
         Document {
             version: VERSION,
+            journal: None,
             next_group: state.next_group,
             next_creation: state.next_creation,
             groups: state.groups.iter().map(group).collect(),
@@ -302,7 +311,17 @@ impl Document {
 }
 
 impl GroupEntry {
-    fn into_group(self) -> Result<ObjectGroup, String> {
+    pub(super) fn of(id: u64, group: &ObjectGroup) -> Self {
+        GroupEntry {
+            id,
+            type_id: group.type_id.clone(),
+            creation: group.creation,
+            properties: group.properties.clone(),
+            members: group.members.iter().map(MemberEntry::of).collect(),
+        }
+    }
+
+    pub(super) fn into_group(self) -> Result<ObjectGroup, String> {
         let mut members: Vec<GroupMember> = Vec::with_capacity(self.members.len());
         for entry in self.members {
             let made = match entry.factory {
@@ -344,7 +363,7 @@ impl MemberEntry {
     }
 }
 
-fn location(text: String) -> Result<String, String> {
+pub(super) fn location(text: String) -> Result<String, String> {
     match text.parse::<Name>() {
         Ok(_) => Ok(text),
         Err(error) => Err(error.to_string()),
@@ -355,15 +374,19 @@ fn any(text: &str) -> Result<Any, String> {
     text.parse::<Any>().map_err(|error| error.to_string())
 }
 
-fn reference(text: &str) -> Result<Ior, String> {
+pub(super) fn reference(text: &str) -> Result<Ior, String> {
     text.parse::<Ior>().map_err(|error| error.to_string())
 }
 
-/// Replaces the file at `path`.
-fn save(path: &Path, state: &State) -> io::Result<()> {
-    let mut text = serde_json::to_vec_pretty(&Document::of(state))?;
+/// Replaces the file at `path`; answers how long it is. `journal` is what its journal is to be
+/// called.
+pub(super) fn save(path: &Path, state: &State, journal: Option<&str>) -> io::Result<u64> {
+    let mut document = Document::of(state);
+    document.journal = journal.map(str::to_owned);
+    let mut text = serde_json::to_vec_pretty(&document)?;
     text.push(b'\n');
-    replace(path, &text, PRIVATE)
+    replace(path, &text, PRIVATE)?;
+    Ok(text.len() as u64)
 }
 
 /// Replaces the file at `path` as a whole: after a crash there is the old one or this, which
@@ -402,7 +425,7 @@ fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
 }
 
 /// The path of another file in the same folder.
-fn beside(path: &Path, ending: &str) -> PathBuf {
+pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
     beside.push(ending);
     PathBuf::from(beside)
@@ -422,6 +445,7 @@ impl Store {
     pub fn new(path: Option<PathBuf>, state: Arc<State>) -> (Store, impl Future<Output = ()>) {
         let (latest, mut news) = watch::channel((0, state));
         let (done, saved) = watch::channel((0, Ok(())));
+        let writer = path.map(|path| Arc::new(Mutex::new(Writer::new(path))));
         let writing = async move {
             let throttle = Throttle::new();
             let mut again = None;
@@ -437,9 +461,9 @@ impl Store {
                     return;
                 }
                 let (version, state) = news.borrow_and_update().clone();
-                let result = match path.clone() {
+                let result = match &writer {
                     None => Ok(()),
-                    Some(path) => write(path, state, &throttle).await,
+                    Some(writer) => write(Arc::clone(writer), state, &throttle).await,
                 };
                 again = match (&result, again) {
                     (Err(_), None) => Some(FIRST_PAUSE),
@@ -476,20 +500,25 @@ impl Store {
     }
 }
 
-async fn write(path: PathBuf, state: Arc<State>, throttle: &Throttle) -> Result<(), Arc<str>> {
-    let name = path.display().to_string();
-    let written = tokio::task::spawn_blocking(move || save(&path, &state)).await;
-    let error = match written {
-        Ok(Ok(())) => return Ok(()),
-        Ok(Err(error)) => {
+async fn write(
+    writer: Arc<Mutex<Writer>>,
+    state: Arc<State>,
+    throttle: &Throttle,
+) -> Result<(), Arc<str>> {
+    let written = tokio::task::spawn_blocking(move || {
+        let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+        writer.write(&state).map_err(|error| {
             if let Some(shortage) = Shortage::of(&error) {
                 shortage.met("write the state file of [corba]");
             }
-            error.to_string()
-        }
+            format!("cannot write {}: {error}", writer.path().display())
+        })
+    });
+    let problem = match written.await {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(problem)) => problem,
         Err(panic) => panic.to_string(),
     };
-    let problem = format!("cannot write {name}: {error}");
     if let Some(left_out) = throttle.turn() {
         error!(
             left_out,
@@ -568,7 +597,7 @@ mod tests {
     fn what_is_saved_is_loaded() {
         let folder = Folder::new("saved");
         let path = folder.0.join("state.json");
-        save(&path, &state()).unwrap();
+        save(&path, &state(), None).unwrap();
         assert_eq!(load(&path).unwrap(), state());
         // The old file goes, and nothing else is left.
         save(
@@ -577,6 +606,7 @@ mod tests {
                 next_group: 200,
                 ..state()
             },
+            None,
         )
         .unwrap();
         assert_eq!(load(&path).unwrap().next_group, 200);
@@ -591,7 +621,7 @@ mod tests {
         let (path, other) = (folder.0.join("state.json"), folder.0.join("precious"));
         fs::write(&other, "precious").unwrap();
         symlink(&other, folder.0.join("state.json.new")).unwrap();
-        save(&path, &state()).unwrap();
+        save(&path, &state(), None).unwrap();
         assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
         let meta = fs::symlink_metadata(&path).unwrap();
         assert!(meta.is_file());
@@ -610,7 +640,7 @@ mod tests {
         let refused = Lock::take(&path).unwrap_err();
         assert!(matches!(refused, StoreError::InUse { .. }), "{refused}");
         // It survives the file that it is about.
-        save(&path, &state()).unwrap();
+        save(&path, &state(), None).unwrap();
         assert!(Lock::take(&path).is_err());
         drop(first);
         Lock::take(&path).unwrap();
@@ -624,7 +654,7 @@ mod tests {
             forced: OrdMap::new(),
             ..state()
         };
-        save(&path, &old).unwrap();
+        save(&path, &old, None).unwrap();
         assert!(!fs::read_to_string(&path).unwrap().contains("forced"));
         assert_eq!(load(&path).unwrap(), old);
     }
@@ -653,8 +683,8 @@ mod tests {
                 "unknown field `monitor`",
             ),
             (
-                good.replace("\"version\":1", "\"version\":2"),
-                "has version 2",
+                good.replace("\"version\":2", "\"version\":3"),
+                "has version 3",
             ),
             (String::new(), "is damaged: EOF"),
         ];
