@@ -379,15 +379,23 @@ fn traffic_leaves_a_loaded_location_and_comes_back() {
     assert!(!two.members[0].seen().is_empty());
 }
 
-/// As in the manual, and with no strategy at all: two members, whose load a kernel tells.
+/// As in the manual: two members, whose load a kernel tells.
 #[test]
-fn b2_the_quick_start_follows_the_load() {
-    for strategy in ["strategy = \"k_least_loaded\"\n", ""] {
-        let members = [named("one"), named("two")];
-        let stations = [Station::start(0.0), Station::start(0.0)];
-        let listed = members.each_ref().map(Member::address);
-        let balancer = balancer(&format!(
-            "workers = 1\n\
+fn b1_b2_the_quick_start_follows_the_load() {
+    follows_the_load("strategy = \"k_least_loaded\"\n");
+}
+
+#[test]
+fn b2_a_monitored_group_without_a_strategy_follows_the_load() {
+    follows_the_load("");
+}
+
+fn follows_the_load(strategy: &str) {
+    let members = [named("one"), named("two")];
+    let stations = [Station::start(0.0), Station::start(0.0)];
+    let listed = members.each_ref().map(Member::address);
+    let balancer = balancer(&format!(
+        "workers = 1\n\
              [admin]\n\
              listen = \"127.0.0.1:0\"\n\
              [rule.web]\n\
@@ -404,18 +412,17 @@ fn b2_the_quick_start_follows_the_load() {
              [location.two.monitor]\n\
              key_file = \"monitor.key\"\n\
              address = \"{}\"\n",
-            listed[0], listed[1], stations[0].address, stations[1].address,
-        ));
-        let mut client = Client::of(&balancer, "web");
-        client.wait_for_share("one", 0.3, 0.7);
-        stations[0].say(Says::Load(8.0));
-        client.wait_for_share("one", 0.0, 0.1);
-        stations[0].say(Says::Load(0.0));
-        stations[1].say(Says::Load(8.0));
-        client.wait_for_share("two", 0.0, 0.1);
-        stations[1].say(Says::Load(0.0));
-        client.wait_for_share("one", 0.3, 0.7);
-    }
+        listed[0], listed[1], stations[0].address, stations[1].address,
+    ));
+    let mut client = Client::of(&balancer, "web");
+    client.wait_for_share("one", 0.3, 0.7);
+    stations[0].say(Says::Load(8.0));
+    client.wait_for_share("one", 0.0, 0.1);
+    stations[0].say(Says::Load(0.0));
+    stations[1].say(Says::Load(8.0));
+    client.wait_for_share("two", 0.0, 0.1);
+    stations[1].say(Says::Load(0.0));
+    client.wait_for_share("one", 0.3, 0.7);
 }
 
 #[test]
