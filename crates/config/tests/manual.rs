@@ -235,3 +235,48 @@ fn the_errors_in_the_manual_are_those_of_its_file() {
         assert!(error.starts_with(start), "{error}\nshown as\n{shown}");
     }
 }
+
+/// A `&` in an address that is not quoted ends the command for a shell.
+#[test]
+fn u10_addresses_in_commands_are_quoted() {
+    let mut seen = 0;
+    for entry in std::fs::read_dir(root().join("docs")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        for line in text.lines().filter(|line| line.contains("curl ")) {
+            seen += 1;
+            for word in line.split(' ').filter(|word| word.starts_with("http")) {
+                assert!(!word.contains('&'), "{}: {line}", path.display());
+            }
+        }
+    }
+    assert!(seen > 5, "{seen}");
+}
+
+/// The page of the command line has every command.
+#[test]
+fn u10_the_page_of_the_command_line_has_every_command() {
+    let page = std::fs::read_to_string(root().join("docs/cli.md")).unwrap();
+    let cli = std::fs::read_to_string(root().join("crates/evenkeel/src/cli.rs")).unwrap();
+    for (of, form) in [("enum Command ", "evenkeel "), ("enum CtlCommand ", "| `")] {
+        let (_, body) = cli.split_once(of).unwrap();
+        let (body, _) = body.split_once("\n}\n").unwrap();
+        let variants = body.lines().filter_map(|line| {
+            let line = line.strip_prefix("    ")?;
+            let is_variant = line.starts_with(|c: char| c.is_ascii_uppercase());
+            is_variant.then(|| line.split(|c: char| !c.is_ascii_alphanumeric()).next())?
+        });
+        let mut count = 0;
+        for variant in variants {
+            count += 1;
+            let name = variant.to_ascii_lowercase();
+            let also = format!(", `{name}");
+            let is_there = page.contains(&format!("{form}{name}")) || page.contains(&also);
+            assert!(
+                is_there,
+                "{variant}: docs/cli.md does not have {form}{name}"
+            );
+        }
+        assert!(count > 7, "{of}: {count}");
+    }
+}
