@@ -46,21 +46,48 @@ impl Balancer {
 
     /// The same in a folder where there may be something already.
     fn start_in(folder: Arc<Folder>, config: &str) -> Self {
+        let mut command = Command::new(binary());
+        command.env_remove("RUST_LOG");
+        let mut balancer = Self::spawn(folder, config, command);
+        balancer.keep_log();
+        balancer.read_addresses();
+        balancer
+    }
+
+    /// The same as it is started by a command, which must become the balancer and not its
+    /// parent.
+    pub fn start_by(config: &str, command: impl FnOnce(&Folder) -> Command) -> Self {
+        let mut balancer = Self::start_unheard_by(config, command);
+        balancer.keep_log();
+        balancer
+    }
+
+    /// The same, and nobody reads its log until [`Balancer::keep_log`].
+    pub fn start_unheard_by(config: &str, command: impl FnOnce(&Folder) -> Command) -> Self {
+        let folder = Arc::new(Folder::new());
+        let command = command(&folder);
+        let mut balancer = Self::spawn(folder, config, command);
+        balancer.read_addresses();
+        balancer
+    }
+
+    /// Begins to read its log.
+    pub fn keep_log(&mut self) {
+        if let Some(stderr) = self.process.stderr.take() {
+            keep_log(stderr, Arc::clone(&self.log));
+        }
+    }
+
+    fn spawn(folder: Arc<Folder>, config: &str, mut command: Command) -> Self {
         let file = folder.write("evenkeel.toml", config);
-        let mut process = Command::new(binary())
+        let mut process = command
             .args(["run".as_ref(), file.as_os_str()])
-            .env_remove("RUST_LOG")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .expect("the balancer starts");
-        let log = Arc::new(Mutex::new(String::new()));
-        keep_log(
-            process.stderr.take().expect("it is piped"),
-            Arc::clone(&log),
-        );
-        let mut balancer = Self {
+        Self {
             _stdout: BufReader::new(process.stdout.take().expect("it is piped")),
             process,
             rules: HashMap::new(),
@@ -68,11 +95,9 @@ impl Balancer {
             broker: None,
             negotiator: None,
             corba: None,
-            log,
+            log: Arc::default(),
             folder,
-        };
-        balancer.read_addresses();
-        balancer
+        }
     }
 
     /// One HTTP rule called `web`, whose group has the given members; `more` are further

@@ -107,3 +107,54 @@ impl Drop for Busy {
         let _ = self.0.wait();
     }
 }
+
+/// A cgroup whose processes together may have a number of threads; gone when dropped, for
+/// which they must have ended.
+pub struct ThreadLimit(PathBuf);
+
+impl ThreadLimit {
+    /// One without a limit yet; `None` if this machine has no controller for it, or lets
+    /// this process not use it.
+    pub fn new() -> Option<Self> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("evenkeel-e2e-threads-{}-{number}", process::id());
+        let v2 = Path::new("/sys/fs/cgroup");
+        let unified = v2.join("cgroup.subtree_control");
+        let path = match fs::read_to_string(&unified) {
+            Ok(_) => {
+                fs::write(unified, "+pids").ok()?;
+                v2.join(name)
+            }
+            Err(_) => v2.join("pids").join(name),
+        };
+        fs::create_dir(&path).ok()?;
+        let group = Self(path);
+        group.0.join("pids.max").is_file().then_some(group)
+    }
+
+    /// Moves a process into it.
+    pub fn hold(&self, process: u32) {
+        let moved = fs::write(self.0.join("cgroup.procs"), process.to_string());
+        moved.expect("the process is moved into its cgroup");
+    }
+
+    /// Lets it have no more threads than it has.
+    pub fn close(&self) {
+        let now = fs::read_to_string(self.0.join("pids.current"));
+        let now = now.expect("their number");
+        fs::write(self.0.join("pids.max"), now.trim()).expect("a limit");
+    }
+
+    /// Takes the limit away.
+    pub fn open(&self) {
+        fs::write(self.0.join("pids.max"), "max").expect("no limit");
+    }
+}
+
+impl Drop for ThreadLimit {
+    fn drop(&mut self) {
+        // What is left of an empty cgroup hurts nobody.
+        let _ = fs::remove_dir(&self.0);
+    }
+}

@@ -22,12 +22,25 @@ pub fn installed(programs: &[&str]) -> bool {
     if missing.is_empty() {
         return true;
     }
+    skipped(&format!(
+        "{missing:?} not installed; scripts/setup test does that"
+    ));
+    false
+}
+
+/// Says that this test cannot run here, and why; a failure where `CI=true`.
+pub fn skipped(why: &str) {
     let test = std::thread::current().name().unwrap_or("?").to_owned();
-    let line = format!("SKIPPED: {test}: {missing:?} not installed; scripts/setup test does that");
+    let line = format!("SKIPPED: {test}: {why}");
     assert!(!std::env::var("CI").is_ok_and(|ci| ci == "true"), "{line}");
     // Nothing to be done if nobody listens.
     let _ = writeln!(std::io::stderr(), "{line}");
-    false
+}
+
+/// Whether a command succeeds: what it prints is not shown.
+pub fn succeeds(command: &mut Command) -> bool {
+    let output = command.output();
+    output.is_ok_and(|output| output.status.success())
 }
 
 /// Where a program is. Servers are not on everybody's `PATH`.

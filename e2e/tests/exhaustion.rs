@@ -1,0 +1,459 @@
+//! What happens when the balancer, or its machine, runs out of something: files, ports,
+//! threads, a disk, a reader of its log. What must hold: nothing is held against a member,
+//! what administrators need goes on, and when there is enough again, everything works.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+use std::fs;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use evenkeel_e2e::balancer::{Balancer, binary};
+use evenkeel_e2e::cgroup::ThreadLimit;
+use evenkeel_e2e::corba::LoadManager;
+use evenkeel_e2e::eventually;
+use evenkeel_e2e::member::{Member, ok};
+use evenkeel_e2e::netns::Namespace;
+use evenkeel_e2e::process::{installed, skipped, succeeds};
+use evenkeel_e2e::wire::Wire;
+use serde_json::Value;
+
+/// A member that answers checks, and echoes lines on other connections until they end.
+fn echoing() -> Member {
+    Member::start(|script, mut wire| {
+        while let Some(line) = wire.try_read_until(b"\n") {
+            if line.starts_with(b"GET ") {
+                if wire.try_read_until(b"\r\n\r\n").is_some() {
+                    script.note(evenkeel_e2e::member::Seen::End(
+                        script.connection,
+                        evenkeel_e2e::wire::Ended::Between,
+                    ));
+                    wire.try_send(ok("well"));
+                }
+                return;
+            }
+            if !wire.try_send(&line) {
+                return;
+            }
+        }
+    })
+}
+
+fn check(fall: u32) -> String {
+    format!(
+        "health_check = {{ type = \"http\", doc_path = \"/\", frequency = \"100ms\", fall = {fall} }}\n"
+    )
+}
+
+/// A configuration with a TCP rule for each name, all with one member.
+fn tcp_rules(names: &[&str], member: SocketAddr) -> String {
+    let rules = names.iter().map(|name| {
+        format!("[rule.{name}]\nlisten = \"127.0.0.1:0\"\nprotocol = \"tcp\"\ngroup = \"app\"\n")
+    });
+    let rules: String = rules.collect();
+    format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n{rules}\
+         [group.app]\nmembers = [\"{member}\"]\n{}",
+        check(1)
+    )
+}
+
+/// A sample of a metric; 0 if it is not there.
+fn metric(balancer: &Balancer, name: &str) -> f64 {
+    let metrics = balancer.admin_get("/metrics");
+    let line = metrics.text().lines().find_map(|line| {
+        let value = line.strip_prefix(name)?.strip_prefix(' ')?;
+        Some(value.parse().unwrap())
+    });
+    line.unwrap_or(0.0)
+}
+
+fn status(balancer: &Balancer) -> Value {
+    serde_json::from_str(balancer.admin_get("/v1/status").text()).unwrap()
+}
+
+fn state(balancer: &Balancer) -> String {
+    let status = status(balancer);
+    status["groups"][0]["members"][0]["state"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+/// Whether a line comes back through this connection.
+fn echoes(client: &mut Wire) -> bool {
+    client.try_send("hello\n") && client.try_read_until(b"\n").is_some()
+}
+
+/// More clients than files, all of them idle: checks, the admin API and a reload go on, the
+/// member stays up, and afterwards everybody is served.
+#[test]
+fn s5_files_run_out() {
+    if !installed(&["prlimit"]) {
+        return;
+    }
+    let member = echoing();
+    let config = tcp_rules(&["web"], member.address());
+    let balancer = Balancer::start_by(&config, |_| {
+        let mut command = Command::new("prlimit");
+        command.args(["--nofile=256:256", "--"]).arg(binary());
+        command
+    });
+    let limits = status(&balancer)["limits"].clone();
+    let most = limits["clients"].as_u64().unwrap();
+    assert!((30..120).contains(&most), "{limits}");
+    assert!(balancer.log().contains("reserve"), "{}", balancer.log());
+
+    let mut first = balancer.connect();
+    assert!(echoes(&mut first));
+    let mut idle: Vec<Wire> = (0..240).map(|_| balancer.connect()).collect();
+    eventually("there are as many clients as there may be", || {
+        status(&balancer)["limits"]["clients_open"] == most
+    });
+    // Checks that began after that are passed.
+    member.seen();
+    for _ in 0..5 {
+        member.next();
+    }
+    assert_eq!(state(&balancer), "up");
+    let more = "[rule.more]\nlisten = \"127.0.0.1:0\"\nprotocol = \"tcp\"\ngroup = \"app\"\n";
+    let (start, end) = config.split_once("[group.app]").unwrap();
+    balancer.reconfigure(&format!("{start}{more}[group.app]{end}"));
+    assert_eq!(status(&balancer)["rules"].as_array().unwrap().len(), 2);
+    assert!(echoes(&mut first), "who is served goes on");
+
+    // Each that leaves makes room for one that waits.
+    let waiting = idle.split_off(most as usize);
+    drop(idle);
+    for mut client in waiting {
+        assert!(echoes(&mut client));
+    }
+    let mut last = balancer.connect();
+    assert!(echoes(&mut last));
+    assert!(!balancer.log().contains("is down"), "{}", balancer.log());
+    assert!(!balancer.log().contains("ejected"), "{}", balancer.log());
+}
+
+/// Idle connections to members hold nothing that a client needs.
+#[test]
+fn s5_idle_connections_to_members_make_way() {
+    if !installed(&["prlimit"]) {
+        return;
+    }
+    let members: Vec<_> = (0..4).map(|_| Member::echoing_targets()).collect();
+    let addresses: Vec<_> = members
+        .iter()
+        .map(|member| format!("\"{}\"", member.address()))
+        .collect();
+    let config = format!(
+        "workers = 2\n[admin]\nlisten = \"127.0.0.1:0\"\n[rule.web]\nlisten = \"127.0.0.1:0\"\n\
+         protocol = \"http\"\nmembers = [{}]\nhealth_check = false\n",
+        addresses.join(", ")
+    );
+    let balancer = Balancer::start_by(&config, |_| {
+        let mut command = Command::new("prlimit");
+        command.args(["--nofile=256:256", "--"]).arg(binary());
+        command
+    });
+    let most = status(&balancer)["limits"]["clients"].as_u64().unwrap() as usize;
+    for _ in 0..3 {
+        // As many at a time as there may be: each leaves an idle connection behind.
+        let mut clients: Vec<Wire> = (0..most).map(|_| balancer.connect()).collect();
+        for client in &mut clients {
+            client.send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
+        }
+        for client in &mut clients {
+            assert_eq!(client.read_response().second_word(), "200");
+        }
+        drop(clients);
+    }
+    assert_eq!(
+        metric(
+            &balancer,
+            "evenkeel_rule_refused_total{rule=\"web\",reason=\"exhausted\"}"
+        ),
+        0.0
+    );
+}
+
+/// More connections to a member than there are local ports.
+#[test]
+fn s5_ports_run_out() {
+    let Some(namespace) = Namespace::alone() else {
+        return;
+    };
+    namespace.inside(|| {
+        // The file shows the settings of whoever opens it.
+        fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40049").unwrap();
+    });
+    let member = namespace.inside(echoing);
+    let config = tcp_rules(&["web", "more", "most"], member.address());
+    let balancer = Balancer::start_by(&config, |_| namespace.command(binary()));
+    let balancer = &balancer;
+    let failures = format!(
+        "evenkeel_member_requests_total{{group=\"app\",member=\"{}\",outcome=\"failure\"}}",
+        member.address()
+    );
+    namespace.inside(|| {
+        let connect = |rule| Wire::connect(balancer.address(rule));
+        let mut served = Vec::new();
+        let mut refused = 0;
+        for rule in ["web", "more", "most"] {
+            for _ in 0..30 {
+                let mut client = connect(rule);
+                match echoes(&mut client) {
+                    true => served.push(client),
+                    false => refused += 1,
+                }
+            }
+        }
+        assert!(served.len() >= 40 && refused >= 40, "{refused} refused");
+        let ports = || metric(balancer, "evenkeel_shortages_total{resource=\"ports\"}");
+        assert!(ports() > 0.0);
+        // Checks meet the same shortage, and are no opinion about the member.
+        let before = ports();
+        eventually("a check has met it, too", || ports() > before);
+        assert_eq!(state(balancer), "up");
+        assert_eq!(metric(balancer, &failures), 0.0);
+        drop(served);
+        eventually("there are ports again", || echoes(&mut connect("web")));
+        assert_eq!(state(balancer), "up");
+        assert!(!balancer.log().contains("is down"), "{}", balancer.log());
+    });
+}
+
+/// Nobody reads the log, and every request writes to it.
+#[test]
+fn s5_nobody_reads_the_log() {
+    let member = Member::echoing_targets();
+    let config = format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[rule.web]\nlisten = \"127.0.0.1:0\"\n\
+         protocol = \"http\"\nmembers = [\"127.0.0.1:1\", \"{}\"]\nhealth_check = false\n",
+        member.address()
+    );
+    let mut balancer = Balancer::start_unheard_by(&config, |_| {
+        let mut command = Command::new(binary());
+        // Each connection that fails is a line.
+        command.env("RUST_LOG", "trace");
+        command
+    });
+    let mut client = balancer.connect();
+    // A pipe holds 64 KiB, and each of these writes hundreds of bytes.
+    for number in 0..3000 {
+        client.send(format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        assert_eq!(client.read_response().text(), format!("/{number}"));
+    }
+    assert_eq!(balancer.admin_get("/readyz").second_word(), "200");
+    balancer.keep_log();
+    eventually("what was kept is read", || {
+        balancer.log().contains("cannot connect to a member")
+    });
+}
+
+/// A folder that is a file system of its own, which only the balancer sees.
+struct Disk {
+    path: PathBuf,
+}
+
+impl Disk {
+    const SIZE: &str = "256k";
+
+    fn may_be() -> bool {
+        let may = installed(&["unshare", "mount", "sh"])
+            && succeeds(Command::new("unshare").args(["--mount", "true"]));
+        if !may {
+            skipped("no right to mount a file system; run it as root");
+        }
+        may
+    }
+
+    /// The command that starts a balancer which has it at `path`.
+    fn command(path: &Path) -> Command {
+        let script = format!(
+            "mount -t tmpfs -o size={} tmpfs \"$0\" && exec \"$@\"",
+            Self::SIZE
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &script]);
+        command.arg(path).arg(binary());
+        command
+    }
+
+    fn of(balancer: &Balancer, path: &Path) -> Self {
+        let root = PathBuf::from(format!("/proc/{}/root", balancer.id()));
+        let path = root.join(path.strip_prefix("/").unwrap());
+        Disk { path }
+    }
+
+    fn fill(&self) {
+        let mut file = fs::File::create(self.path.join("filler")).unwrap();
+        while file.write_all(&[0; 512]).is_ok() {}
+        drop(file);
+        // The last bytes, too, whatever the size of a block is.
+        let mut number = 0;
+        while fs::write(self.path.join(format!("filler{number}")), [0; 4096]).is_ok() {
+            number += 1;
+        }
+    }
+
+    fn empty(&self) {
+        for entry in fs::read_dir(&self.path).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_name().to_string_lossy().starts_with("filler") {
+                fs::remove_file(entry.path()).unwrap();
+            }
+        }
+    }
+}
+
+/// The access log's disk is full for a while: lines are lost and counted, and those that
+/// are there are whole.
+#[test]
+fn s5_the_disk_of_the_access_log_is_full() {
+    if !Disk::may_be() {
+        return;
+    }
+    let member = Member::echoing_targets();
+    let config = format!(
+        "workers = 1\n[access_log]\noutput = \"disk/access.log\"\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\nmembers = [\"{}\"]\n",
+        member.address()
+    );
+    let mut folder = PathBuf::new();
+    let balancer = Balancer::start_by(&config, |of| {
+        folder = of.make("disk");
+        let mut command = Disk::command(&folder);
+        command.current_dir(of.path());
+        command
+    });
+    let disk = Disk::of(&balancer, &folder);
+    let mut client = balancer.connect();
+    let mut ask = |number: usize| {
+        client.send(format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        assert_eq!(client.read_response().second_word(), "200");
+    };
+    let lost = || {
+        metric(
+            &balancer,
+            "evenkeel_access_log_records_total{result=\"lost\"}",
+        )
+    };
+    let mut number = 0;
+    ask(number);
+    disk.fill();
+    eventually("lines are lost", || {
+        number += 1;
+        ask(number);
+        lost() >= 10.0
+    });
+    eventually("that is said", || {
+        balancer.log().contains("cannot write the access log")
+    });
+    let lines = balancer
+        .log()
+        .matches("cannot write the access log")
+        .count();
+    assert!(lines <= 4, "{lines} lines about one cause");
+    disk.empty();
+    eventually("it goes on", || {
+        number += 1;
+        ask(number);
+        let text = fs::read_to_string(disk.path.join("access.log")).unwrap();
+        text.contains(&format!("\"target\":\"/{number}\""))
+            || text.contains(&format!("\"target\":\"/{}\"", number - 1)) && number > 1
+    });
+    let last = number;
+    eventually("the last one is there", || {
+        let text = fs::read_to_string(disk.path.join("access.log")).unwrap();
+        text.contains(&format!("\"target\":\"/{last}\""))
+    });
+    let text = fs::read_to_string(disk.path.join("access.log")).unwrap();
+    for line in text.lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(line["rule"], "web");
+    }
+    eventually("that is said, too", || {
+        balancer.log().contains("the access log is written again")
+    });
+    assert_eq!(text.lines().count() as f64 + lost(), last as f64 + 1.0);
+}
+
+/// The state file's disk is full for a while: the old one stays, and the new one comes
+/// without anybody asking for it.
+#[test]
+fn s5_the_disk_of_the_state_file_is_full() {
+    if !Disk::may_be() {
+        return;
+    }
+    let config = "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+                  [corba]\nlisten = \"127.0.0.1:0\"\nstate_file = \"disk/state.json\"\n";
+    let mut folder = PathBuf::new();
+    let balancer = Balancer::start_by(config, |of| {
+        folder = of.make("disk");
+        Disk::command(&folder)
+    });
+    let disk = Disk::of(&balancer, &folder);
+    let manager = LoadManager::at(balancer.corba());
+    let kept = || fs::read_to_string(disk.path.join("state.json")).unwrap_or_default();
+    manager.create_group("IDL:First:1.0", Vec::new()).unwrap();
+    let before = kept();
+    assert!(before.contains("IDL:First:1.0"));
+    disk.fill();
+    // Whoever makes a group is told that it could not be kept: PERSIST_STORE.
+    let address = balancer.corba();
+    let second = std::thread::spawn(move || {
+        let manager = LoadManager::at(address);
+        manager.create_group("IDL:Second:1.0", Vec::new()).is_ok()
+    });
+    assert!(second.join().is_err());
+    eventually("that is said", || balancer.log().contains("state file"));
+    assert_eq!(kept(), before);
+    disk.empty();
+    eventually("it is tried again", || {
+        balancer.log().contains("in the state file again")
+    });
+    manager.create_group("IDL:Third:1.0", Vec::new()).unwrap();
+    let after = kept();
+    assert!(after.contains("IDL:First:1.0") && after.contains("IDL:Third:1.0"));
+}
+
+/// No thread can be started: names are not looked up, what needs a thread is refused, and
+/// everything else goes on.
+#[test]
+fn s5_threads_run_out() {
+    let Some(limit) = ThreadLimit::new() else {
+        skipped("no right to limit threads by a cgroup; run it as root");
+        return;
+    };
+    let member = echoing();
+    let config = tcp_rules(&["web"], member.address());
+    let balancer = Balancer::start(&config);
+    limit.hold(balancer.id());
+    limit.close();
+    let negotiator = "[negotiator]\nlisten = \"127.0.0.1:0\"\n";
+    let named = config.replace("\"]\n", "\", \"localhost:1\"]\n");
+    let before = status(&balancer)["generation"].as_u64();
+    balancer.write_config(&format!("{named}\n{negotiator}"));
+    eventually("the reload is over", || {
+        let status = status(&balancer);
+        status["generation"].as_u64() > before || !status["last_reload"]["error"].is_null()
+    });
+    let mut client = balancer.connect();
+    assert!(echoes(&mut client));
+    member.seen();
+    for _ in 0..3 {
+        member.next();
+    }
+    assert_eq!(state(&balancer), "up");
+    limit.open();
+    balancer.write_config(&format!("{named}\n{negotiator}\n"));
+    eventually("it is in effect", || {
+        let status = status(&balancer);
+        !status["negotiator"].as_array().unwrap().is_empty()
+    });
+    TcpStream::connect(balancer.address("web")).unwrap();
+    assert!(!balancer.log().contains("panicked"), "{}", balancer.log());
+    drop(balancer);
+}
