@@ -290,14 +290,18 @@ fn agents_and_health_checks_are_an_and() {
 
     // The member dies, and its agent says that it is up.
     member.end(address);
-    becomes(r#"["reported_drain","down","reported_down"]"#);
+    becomes(r#"["reported_drain","down","reported_down","dead"]"#);
     say("ready up 100%\n");
-    becomes(r#"["down"]"#);
+    becomes(r#"["down","dead"]"#);
     let before = count(&balancer, "agent_check", "taken") + 3;
     eventually("it says so again and again", || {
         count(&balancer, "agent_check", "taken") > before
     });
-    assert_eq!(reasons(), r#"["down"]"#, "up is no reason to believe in");
+    assert_eq!(
+        reasons(),
+        r#"["down","dead"]"#,
+        "up is no reason to believe in"
+    );
     let _member = Acceptor::of(TcpListener::bind(address).unwrap());
     becomes("[]");
 
