@@ -28,9 +28,13 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Pipes that a worker keeps when nobody needs them.
 const KEPT: usize = 32;
 
-/// A pipe, and how many bytes are in it.
+/// A pipe, and how many bytes are in it. In a box, since every connection has room for one
+/// and few need it; pipes are kept for others, so that is no allocation for each use.
 #[derive(Debug)]
-pub(crate) struct Pipe {
+pub(crate) struct Pipe(Box<Ends>);
+
+#[derive(Debug)]
+struct Ends {
     read: OwnedFd,
     write: OwnedFd,
     held: usize,
@@ -45,18 +49,18 @@ impl Pipe {
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
         let size = rustix::pipe::fcntl_setpipe_size(&write, size)
             .or_else(|_| rustix::pipe::fcntl_getpipe_size(&write))?;
-        Ok(Pipe {
+        Ok(Pipe(Box::new(Ends {
             read,
             write,
             held: 0,
             size,
             _files: files,
-        })
+        })))
     }
 
     /// Bytes in the pipe.
     pub(crate) fn held(&self) -> usize {
-        self.held
+        self.0.held
     }
 
     /// Fills the empty pipe with at most `limit` bytes from `from`; 0 is its end.
@@ -68,16 +72,16 @@ impl Pipe {
         from: &TcpStream,
         limit: usize,
     ) -> Poll<io::Result<usize>> {
-        debug_assert_eq!(self.held, 0);
+        debug_assert_eq!(self.0.held, 0);
         loop {
             ready!(from.poll_read_ready(cx))?;
             let moved = from.try_io(Interest::READABLE, || {
                 let limit = limit.min(PIPE_BYTES);
-                splice(|flags| rustix::pipe::splice(from, None, &self.write, None, limit, flags))
+                splice(|flags| rustix::pipe::splice(from, None, &self.0.write, None, limit, flags))
             });
             match moved {
                 Ok(n) => {
-                    self.held = n;
+                    self.0.held = n;
                     return Poll::Ready(Ok(n));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -95,12 +99,14 @@ impl Pipe {
         loop {
             ready!(to.poll_write_ready(cx))?;
             let moved = to.try_io(Interest::WRITABLE, || {
-                splice(|flags| rustix::pipe::splice(&self.read, None, to, None, self.held, flags))
+                splice(|flags| {
+                    rustix::pipe::splice(&self.0.read, None, to, None, self.0.held, flags)
+                })
             });
             match moved {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Ok(n) => {
-                    self.held = self.held.saturating_sub(n);
+                    self.0.held = self.0.held.saturating_sub(n);
                     return Poll::Ready(Ok(n));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -146,7 +152,7 @@ impl PipePool {
         }
         let fresh = self.files.pipe().map(|files| Pipe::new(files, PIPE_BYTES));
         let fresh = fresh.and_then(Result::ok);
-        let fresh = fresh.filter(|pipe| pipe.size >= LEAST_BYTES);
+        let fresh = fresh.filter(|pipe| pipe.0.size >= LEAST_BYTES);
         if fresh.is_none() {
             self.pause.set(now.after(PAUSE));
         }
@@ -162,7 +168,7 @@ impl PipePool {
     /// small under pressure: the pressure will be over.
     pub(crate) fn give(&self, pipe: Pipe) {
         let mut spare = self.spare.borrow_mut();
-        if pipe.held == 0 && pipe.size >= PIPE_BYTES && spare.len() < KEPT {
+        if pipe.0.held == 0 && pipe.0.size >= PIPE_BYTES && spare.len() < KEPT {
             spare.push(pipe);
         }
     }
@@ -191,14 +197,13 @@ mod tests {
         let files = files();
         let pool = PipePool::new(Arc::clone(&files));
         let small = || Pipe::new(files.pipe().unwrap(), LEAST_BYTES).unwrap();
-        assert!(small().size < PIPE_BYTES);
+        assert!(small().0.size < PIPE_BYTES);
         pool.give(small());
         assert!(pool.spare.borrow().is_empty());
-        pool.give(Pipe {
-            size: PIPE_BYTES,
-            ..small()
-        });
-        assert_eq!(pool.take(at(0)).unwrap().size, PIPE_BYTES);
+        let mut large = small();
+        large.0.size = PIPE_BYTES;
+        pool.give(large);
+        assert_eq!(pool.take(at(0)).unwrap().0.size, PIPE_BYTES);
     }
 
     #[test]

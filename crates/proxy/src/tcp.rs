@@ -33,7 +33,8 @@ pub(crate) async fn serve(session: Session, mut client: TcpStream) {
     let mut member = None;
     let mut retries = 0;
     let mut response_time = None;
-    let end = match connect_member(&session, &rule, &client, &mut retries).await {
+    // In a box, which is gone when the member is found: connections live longer than that.
+    let end = match Box::pin(connect_member(&session, &rule, &client, &mut retries)).await {
         Err(end) => {
             reset(&client);
             end

@@ -100,13 +100,10 @@ impl Client {
             let bound = bound.await;
             let mut bound = match bound {
                 Ok(bound) => bound,
-                Err(Refusal::NoMember) if not_reached.is_some() => {
-                    // What was tried counts for more than that nobody is left.
-                    let failure = not_reached.unwrap_or(ConnectFailure::Refused);
-                    let failure = Failure::Connect(failure);
-                    break self.failed(request, &mut summary, failure).await;
+                Err(refusal) => {
+                    let refused = self.refused(request, &mut summary, refusal, not_reached);
+                    break refused.await;
                 }
-                Err(refusal) => break self.refused(request, &mut summary, refusal).await,
             };
             summary.member = bound.name.take();
             let failure = match self.attempt(request, &rule, &mut bound).await {
@@ -620,11 +617,13 @@ impl Client {
         request: &mut Request,
         summary: &mut Summary,
         refusal: Refusal,
+        not_reached: Option<ConnectFailure>,
     ) -> After {
         if refusal == Refusal::NoMember && summary.retries > 0 {
             // The members that were tried count for more than that none is left.
+            let failure = not_reached.unwrap_or(ConnectFailure::Refused);
             return self
-                .failed(request, summary, Failure::Connect(ConnectFailure::Refused))
+                .failed(request, summary, Failure::Connect(failure))
                 .await;
         }
         summary.end = self.session.count_refusal(refusal);
