@@ -399,6 +399,8 @@ fn the_manual_is_right() {
     for block in blocks("text") {
         let (command, shown) = block.split_once('\n').unwrap();
         let arguments = command.strip_prefix("$ curl ").unwrap().split(' ');
+        // As a shell does with words in quotes.
+        let arguments = arguments.map(|word| word.trim_matches('\''));
         let arguments: Vec<_> = ["--connect-to", &to].into_iter().chain(arguments).collect();
         let answer = curl(&arguments).replace('\r', "");
         let split = |text: &str| match text.split_once("\n\n") {
