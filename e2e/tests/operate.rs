@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -83,6 +85,50 @@ fn readiness_follows_members_and_rules() {
     balancer.ctl(&format!("ready web {name}")).unwrap();
     assert!(ready());
     eventually("clients are accepted", || TcpStream::connect(web).is_ok());
+}
+
+/// Writes a token as an administrator does, who lets others read it or not.
+fn write_token(folder: &Folder, token: &str, mode: u32) {
+    let fresh = folder.write("token.new", format!("{token}\n"));
+    fs::set_permissions(&fresh, fs::Permissions::from_mode(mode)).unwrap();
+    fs::rename(fresh, folder.join("token")).unwrap();
+}
+
+#[test]
+fn s24_a_running_admin_api_takes_a_new_token() {
+    let balancer = Balancer::start_with(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\ntoken_file = \"token\"\n",
+        |folder| write_token(folder, "the-first-token", 0o600),
+    );
+    let admin = balancer.admin().to_string();
+    let ask = |token| evenkeel(&["ctl", "--admin", &admin, "--token", token, "status"]);
+    let refused = |token| {
+        let complaint = ask(token).unwrap_err();
+        assert!(
+            complaint.contains("the token is not the configured one"),
+            "{complaint}"
+        );
+    };
+    ask("the-first-token").unwrap();
+    refused("the-second-token");
+
+    write_token(balancer.folder(), "the-second-token", 0o640);
+    eventually("the second token counts", || {
+        ask("the-second-token").is_ok()
+    });
+    refused("the-first-token");
+
+    // One that everybody may read is refused as a key file would be, and changes nothing.
+    write_token(balancer.folder(), "the-third-token", 0o644);
+    eventually("the third token is refused", || {
+        balancer.log().contains("chmod 640")
+    });
+    refused("the-third-token");
+    ask("the-second-token").unwrap();
+
+    write_token(balancer.folder(), "the-third-token", 0o600);
+    eventually("the third token counts", || ask("the-third-token").is_ok());
+    refused("the-second-token");
 }
 
 #[test]

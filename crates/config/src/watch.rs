@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
 use std::hash::{Hash, Hasher};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -36,9 +37,10 @@ const POLL: Duration = Duration::from_secs(5);
 
 /// Tells when to read the configuration again.
 ///
-/// What counts is the text of the file, and of those that are read with it ([`Self::follow`]),
-/// not how it got there: written in place, renamed over (editors), or through a symbolic link
-/// that now points elsewhere (Kubernetes). What else happens in their folders does not.
+/// What counts is the text of the file, and text and rights of those that are read with it
+/// ([`Self::follow`]), not how it got there: written in place, renamed over (editors), or through
+/// a symbolic link that now points elsewhere (Kubernetes). What else happens in their folders
+/// does not.
 pub struct Reloads {
     /// The configuration file first.
     files: Vec<PathBuf>,
@@ -125,11 +127,24 @@ impl Reloads {
         self.watch_folders();
         for path in &self.files {
             if !self.known.contains_key(path)
-                && let Some(now) = fingerprint(path)
+                && let Some(now) = self.fingerprint(path)
             {
                 self.known.insert(path.clone(), now);
             }
         }
+    }
+
+    /// A hash of a file's text; `None` if it cannot be read. The rights of files that are read
+    /// with the configuration count, too: a secret that others may read is refused, and taken
+    /// once they may not.
+    fn fingerprint(&self, path: &Path) -> Option<u64> {
+        let text = read_bounded(path, MAX_FILE_SIZE).ok()?;
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        if self.files.first().is_none_or(|first| first != path) {
+            std::fs::metadata(path).ok()?.mode().hash(&mut hasher);
+        }
+        Some(hasher.finish())
     }
 
     /// Takes the files as they are for what is known; answers whether one is another than
@@ -138,7 +153,7 @@ impl Reloads {
     fn note(&mut self) -> bool {
         let mut changed = false;
         for path in &self.files {
-            if let Some(now) = fingerprint(path) {
+            if let Some(now) = self.fingerprint(path) {
                 changed |= self.known.insert(path.clone(), now) != Some(now);
             }
         }
@@ -270,14 +285,6 @@ fn names_of(path: &Path) -> Vec<PathBuf> {
     names
 }
 
-/// A hash of the file's text; `None` if it cannot be read.
-fn fingerprint(path: &Path) -> Option<u64> {
-    let text = read_bounded(path, MAX_FILE_SIZE).ok()?;
-    let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
-    Some(hasher.finish())
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -329,6 +336,10 @@ mod tests {
             let mut reloads = Reloads::with_poll(&path, Duration::from_millis(10)).unwrap();
             reloads.follow([token.clone()]);
             fs::write(&token, "second-token").unwrap();
+            assert_eq!(next(&mut reloads).await, Cause::File);
+            // What it was refused for is mended.
+            let rights = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+            fs::set_permissions(&token, rights).unwrap();
             assert_eq!(next(&mut reloads).await, Cause::File);
             // What has changed before the other file counted is not forgotten.
             fs::write(&path, "2").unwrap();
