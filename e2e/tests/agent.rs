@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
@@ -506,6 +506,55 @@ fn each_of_the_three_may_be_killed_and_is_back_when_it_is_started() {
     shop.close();
     site.balancer()
         .wait_for_state("shop", site.member, &["reported_down"]);
+}
+
+/// Two agents at one location are told apart by the names that they are given.
+#[test]
+fn c11_an_agent_goes_by_its_name() {
+    let folder = Folder::new();
+    let key = key_file(&folder);
+    let balancer = Balancer::start(&format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [broker]\nlisten = \"127.0.0.1:0\"\nkey_file = {key:?}\n\
+         [rule.web]\nlisten = \"127.0.0.1:0\"\n\
+         members = [{{ address = \"127.0.0.1:1\", location = \"rack-1\" }}]\n"
+    ));
+    let config = |name: &str| {
+        format!(
+            "{name}interval = \"200ms\"\n[host]\nlocation = \"rack-1\"\n\
+             [broker.main]\naddress = \"{}\"\nkey_file = {key:?}\n",
+            balancer.broker()
+        )
+    };
+    let wait_for = |mut wanted: Vec<&str>| {
+        wanted.sort_unstable();
+        eventually(&format!("agents {wanted:?} are registered"), || {
+            let agents = balancer.ctl("agents --json").unwrap();
+            let agents: Value = serde_json::from_str(&agents).unwrap();
+            let agents = agents.as_array().unwrap().iter();
+            let agents = agents.filter(|agent| agent["state"] == "registered");
+            let mut names: Vec<_> = agents
+                .map(|agent| agent["name"].as_str().unwrap())
+                .collect();
+            names.sort_unstable();
+            names == wanted
+        });
+    };
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let mut first = Agent::start(&config("name = \"web-1-a\"\n"));
+    let mut second = Agent::start(&config("name = \"web-1-b\"\n"));
+    let mut third = Agent::start(&config(""));
+    wait_for(vec!["web-1-a", "web-1-b", host.trim()]);
+    // As its table shows it, and as commands take it.
+    let table = balancer.ctl("agents").unwrap();
+    let row = table.lines().find(|line| line.contains("web-1-b")).unwrap();
+    assert!(row.starts_with("rack-1 "), "{table}");
+    balancer.ctl("agents query rack-1 web-1-b").unwrap();
+
+    second.terminate();
+    third.terminate();
+    wait_for(vec!["web-1-a"]);
+    first.terminate();
 }
 
 #[test]
