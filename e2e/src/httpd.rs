@@ -260,6 +260,11 @@ struct Built {
     module: PathBuf,
 }
 
+/// Our module, which is built; it needs [`libarm::folder`]'s library.
+pub fn module() -> &'static Path {
+    &built().module
+}
+
 fn built() -> &'static Built {
     static BUILT: OnceLock<Built> = OnceLock::new();
     BUILT.get_or_init(|| {

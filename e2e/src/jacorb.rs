@@ -100,10 +100,14 @@ scripted!(Server, script);
 scripted!(Client, 0);
 scripted!(Manager, 0);
 
-/// The test program, built once.
-fn peer(words: &[&str], arguments: &[&str]) -> Command {
+/// The folder of the library, its example, the test program and what they need, built once.
+pub fn classes() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let folder = BUILT.get_or_init(|| built("jacorb", build));
+    BUILT.get_or_init(|| built("jacorb", build)).join("lib")
+}
+
+/// The test program.
+fn peer(words: &[&str], arguments: &[&str]) -> Command {
     let (properties, arguments): (Vec<&str>, Vec<&str>) = arguments
         .iter()
         .copied()
@@ -113,7 +117,7 @@ fn peer(words: &[&str], arguments: &[&str]) -> Command {
     command.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
     command.args(["-DOAIAddr=127.0.0.1", "-Dfile.encoding=UTF-8"]);
     command.args(properties).arg("-classpath");
-    command.arg(folder.join("lib/*"));
+    command.arg(classes().join("*"));
     command.arg("org.evenkeel.peer.Peer");
     command.args(words).args(arguments);
     command.env_remove("JAVA_TOOL_OPTIONS");

@@ -18,6 +18,7 @@ pub mod httpd;
 pub mod jacorb;
 pub mod libarm;
 pub mod load;
+pub mod manual;
 pub mod member;
 pub mod netns;
 pub mod omniorb;

@@ -1,0 +1,274 @@
+//! Every command of the manual is run, in the order of its page, and every configuration
+//! there is checked.
+//!
+//! How pages say what a block is: CONTRIBUTING.md, *Tests*.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+use std::fs;
+use std::path::Path;
+
+use evenkeel_e2e::manual::{Block, Mark, blocks, follow};
+use evenkeel_e2e::process::{installed, skipped};
+use evenkeel_e2e::{httpd, jacorb, libarm, omniorb};
+
+/// A reader has installed the program.
+const INSTALLED: &str = "PATH=\"$PWD/target/dist:$PATH\"\n";
+
+/// Two servers, and a balancer before them as README shows it.
+const BALANCED: &str = "
+    serve 127.0.0.1:8001 127.0.0.1:8002
+    cat > evenkeel.toml <<'END'
+[rule.web]
+listen = \"127.0.0.1:8080\"
+members = [\"127.0.0.1:8001\", { address = \"127.0.0.1:8002\", location = \"machine-1\" }]
+END
+    ";
+
+/// Pages whose commands are run, here or below.
+const FOLLOWED: [&str; 15] = [
+    "README.md",
+    "docs/admin-api.md",
+    "docs/agent.md",
+    "docs/arm.md",
+    "docs/cli.md",
+    "docs/configuration.md",
+    "docs/corba.md",
+    "docs/engine.md",
+    "docs/kernel-monitor.md",
+    "docs/load-reports.md",
+    "docs/negotiation.md",
+    "docs/strategies.md",
+    "docs/tutorial-load-reports.md",
+    "modules/java/README.md",
+    "modules/omniorb/README.md",
+];
+
+/// All pages that readers may find.
+fn pages() -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut pages = Vec::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let is_ours = !name.starts_with('.') && !["target", "node_modules"].contains(&name);
+            if path.is_dir() && is_ours {
+                folders.push(path);
+            } else if name.ends_with(".md") {
+                let page = path.strip_prefix(&root).unwrap();
+                pages.push(page.to_str().unwrap().to_owned());
+            }
+        }
+    }
+    pages
+}
+
+fn parsed(page: &str) -> Vec<Block> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page);
+    blocks(page, &fs::read_to_string(path).unwrap()).unwrap_or_else(|wrong| panic!("{wrong}"))
+}
+
+/// No block is left out, and no page: what has commands or configurations is followed below.
+#[test]
+fn u10_every_block_of_every_page_is_accounted_for() {
+    let pages = pages();
+    for page in FOLLOWED {
+        assert!(
+            pages.iter().any(|known| known == page),
+            "there is no {page}"
+        );
+    }
+    for page in pages {
+        let runs = |block: &Block| match block.language.as_str() {
+            "sh" | "console" => !block.marks.contains(&Mark::NotRun),
+            language => language == "toml",
+        };
+        let first = parsed(&page).into_iter().find(runs);
+        let followed = FOLLOWED.contains(&page.as_str());
+        if let Some(block) = first {
+            let line = block.line;
+            assert!(
+                followed,
+                "{page}:{line}: nothing runs it; follow the page in {}",
+                file!()
+            );
+        } else {
+            assert!(!followed, "{page} has nothing to run");
+        }
+    }
+}
+
+#[test]
+fn u10_readme() {
+    follow("README.md", "serve 127.0.0.1:8001 127.0.0.1:8002");
+}
+
+#[test]
+fn u10_admin_api() {
+    follow(
+        "docs/admin-api.md",
+        &format!("{INSTALLED}{BALANCED} balance evenkeel.toml"),
+    );
+}
+
+#[test]
+fn u10_agent() {
+    let key = "(umask 077; echo \"1:$(openssl rand -hex 32)\" > broker.key)";
+    follow("docs/agent.md", &format!("{INSTALLED} {key}"));
+}
+
+#[test]
+fn u10_arm() {
+    let group = "(cat /etc/group; echo evenkeel:x:7777:) > /run/evenkeel-test/group
+        mount --bind /run/evenkeel-test/group /etc/group";
+    follow("docs/arm.md", group);
+}
+
+#[test]
+fn u10_cli() {
+    if !installed(&["script"]) {
+        return;
+    }
+    // Both at once are on one machine here.
+    let more = "printf 'brokers = \"http://127.0.0.1:8088\"\\n[cluster.shop]\\nlisten = \"127.0.0.1:8090\"\\n' > engine.toml
+        printf '[server.web]\\naddress = \"127.0.0.1:8001\"\\n[agent_check]\\nlisten = \"127.0.0.1:9910\"\\n' > agent.toml";
+    follow("docs/cli.md", &format!("{INSTALLED}{BALANCED} {more}"));
+}
+
+#[test]
+fn u10_configuration() {
+    follow("docs/configuration.md", INSTALLED);
+}
+
+#[test]
+fn u10_corba() {
+    let Some(examples) = examples() else {
+        return;
+    };
+    // For a file in the configuration.
+    follow(
+        "docs/corba.md",
+        &format!("{INSTALLED} {examples} mkdir /run/evenkeel"),
+    );
+}
+
+#[test]
+fn u10_engine() {
+    let broker = "
+        names broker-1.example broker-2.example
+        ip address add 10.0.0.2/32 dev lo
+        serve 10.0.0.2:8080
+        cat > broker.toml <<'END'
+[negotiator]
+listen = \"127.0.0.1:8088\"
+[group.pool]
+members = [\"10.0.0.2:8080\"]
+[cluster.shop]
+group = \"pool\"
+hosts = [\"www.shop.example\"]
+END
+        balance broker.toml
+        ";
+    follow("docs/engine.md", &format!("{INSTALLED} {broker}"));
+}
+
+#[test]
+fn u10_kernel_monitor() {
+    // An interface whose driver runs XDP programs by itself, and a place for them.
+    let machine = "
+        ip tuntap add dev eth0 mode tap
+        ip link set eth0 up
+        mount -t bpf none /sys/fs/bpf
+        ";
+    if !Path::new("/sys/kernel/btf/vmlinux").exists() || !installed(&["clang", "openssl"]) {
+        return skipped("the kernel has no BTF, or there is no clang");
+    }
+    follow("docs/kernel-monitor.md", &format!("{INSTALLED} {machine}"));
+}
+
+#[test]
+fn u10_load_reports() {
+    follow("docs/load-reports.md", INSTALLED);
+}
+
+#[test]
+fn u10_negotiation() {
+    let servers = "
+        names www.shop.example www-1.shop.example www-2.shop.example
+        ip address add 10.0.0.1/32 dev lo
+        ip address add 10.0.0.2/32 dev lo
+        serve 10.0.0.1:8080 10.0.0.2:8080
+        ";
+    follow("docs/negotiation.md", &format!("{INSTALLED} {servers}"));
+}
+
+#[test]
+fn u10_strategies() {
+    follow(
+        "docs/strategies.md",
+        &format!("{INSTALLED}{BALANCED} balance evenkeel.toml"),
+    );
+}
+
+#[test]
+fn u10_tutorial_of_load_reports() {
+    if !httpd::can_run() || !installed(&["hey", "openssl", "prometheus-node-exporter"]) {
+        return;
+    }
+    let module = httpd::module();
+    let built = format!(
+        "mkdir target/dist/mod_evenkeel
+         ln -s {}/libarm.so target/dist
+         ln -s {} target/dist/mod_evenkeel",
+        libarm::folder().display(),
+        module.display()
+    );
+    follow("docs/tutorial-load-reports.md", &built);
+}
+
+#[test]
+fn u10_readme_of_the_library_for_java() {
+    let Some(examples) = examples() else {
+        return;
+    };
+    let folder = "mkdir -p modules/java/target; ln -s $PWD/target/dist/java/lib modules/java/target
+        cd modules/java";
+    follow(
+        "modules/java/README.md",
+        &format!("{INSTALLED} {examples} {folder}"),
+    );
+}
+
+#[test]
+fn u10_readme_of_the_library_for_omniorb() {
+    let Some(examples) = examples() else {
+        return;
+    };
+    follow(
+        "modules/omniorb/README.md",
+        &format!("{INSTALLED} {examples}"),
+    );
+}
+
+/// Commands that put the examples of our libraries for CORBA where `make` puts them.
+fn examples() -> Option<String> {
+    if !jacorb::can_run() || !omniorb::can_run() {
+        return None;
+    }
+    let mut commands = format!(
+        "mkdir -p target/dist/java target/dist/omniorb/example
+         ln -s {} target/dist/java/lib
+         unset OMNIORB_CONFIG JAVA_TOOL_OPTIONS\n",
+        jacorb::classes().display()
+    );
+    for name in ["group", "server", "client"] {
+        let program = omniorb::example(name);
+        let path = Path::new(program.get_args().last().unwrap())
+            .display()
+            .to_string();
+        commands += &format!("ln -s {path} target/dist/omniorb/example\n");
+    }
+    Some(commands)
+}
