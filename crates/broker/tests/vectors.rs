@@ -130,7 +130,7 @@ fn the_manual_has_the_vectors() {
     let mut expected = String::new();
     for (what, identifier, sequence, body) in vectors() {
         let datagram = wire::seal(NONCE, identifier, sequence, &body, &key());
-        let _ = write!(expected, "{what}:\n\n```\n");
+        let _ = write!(expected, "{what}:\n\n```text\n");
         for line in datagram.chunks(32) {
             let bytes: Vec<String> = line.chunks(4).map(hex).collect();
             let _ = writeln!(expected, "{}", bytes.join(" "));
