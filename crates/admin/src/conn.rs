@@ -9,24 +9,34 @@ use axum::serve::{IncomingStream, Listener};
 use evenkeel_http::{Activity, Bounded, Connection};
 use evenkeel_limits::files::Shares;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 
 /// From a complete request, or the last byte of an answer, to the next answer. Longer than the usual interval of a scraper, so that its connection is kept.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The listener of the API.
 #[derive(Debug)]
-pub(crate) struct ApiListener(Bounded);
+pub(crate) struct ApiListener {
+    listener: Bounded,
+    /// Over when the address shall be given up; `None` after that.
+    close: Option<oneshot::Receiver<()>>,
+}
 
 impl ApiListener {
-    pub(crate) fn new(listener: TcpListener) -> Self {
-        ApiListener(Bounded::new(
+    /// A listener that gives its address up when `close` says so, or nobody is there to say it.
+    pub(crate) fn new(listener: TcpListener, close: oneshot::Receiver<()>) -> Self {
+        let listener = Bounded::new(
             listener,
             "admin API",
             // A few scrapers and terminals need no more, and who comes without a token must
             // not use up the files of the data plane.
             Shares::of_process().admin,
             PATIENCE,
-        ))
+        );
+        ApiListener {
+            listener,
+            close: Some(close),
+        }
     }
 }
 
@@ -35,11 +45,28 @@ impl Listener for ApiListener {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
-        self.0.accept().await
+        loop {
+            let accepted = match &mut self.close {
+                Some(close) => tokio::select! {
+                    accepted = self.listener.accept() => accepted,
+                    _ = close => {
+                        self.close = None;
+                        self.listener.close();
+                        continue;
+                    }
+                },
+                None => self.listener.accept().await,
+            };
+            match accepted {
+                Some(accepted) => return accepted,
+                // Connections go on until the server is stopped.
+                None => std::future::pending().await,
+            }
+        }
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()
+        self.listener.local_addr()
     }
 }
 

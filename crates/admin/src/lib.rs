@@ -34,6 +34,7 @@ use evenkeel_manager::status::{LimitsStatus, Status};
 use evenkeel_monitor::Monitor;
 use evenkeel_proxy::Proxy;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 
 pub use evenkeel_http::ErrorBody;
 
@@ -98,6 +99,9 @@ impl Sources {
 
 /// Answers on `listener` until `shutdown` is over. `settings` say who may ask.
 ///
+/// When `close` is sent something, or dropped, the address is given up: who has connected
+/// before is still answered.
+///
 /// # Errors
 ///
 /// The listener is no longer usable.
@@ -105,13 +109,14 @@ pub async fn serve(
     listener: TcpListener,
     settings: &Admin,
     sources: Arc<Sources>,
+    close: oneshot::Receiver<()>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let guard = guard::Guard::new(settings);
     let manager = Arc::clone(&sources.manager);
     let router = api::router(sources, guard.clone());
     let serving = axum::serve(
-        conn::ApiListener::new(listener),
+        conn::ApiListener::new(listener, close),
         router.into_make_service_with_connect_info::<conn::Peer>(),
     )
     .with_graceful_shutdown(shutdown);

@@ -31,6 +31,7 @@ use crate::{Sources, access_log, serve};
 struct Balancer {
     address: SocketAddr,
     sources: Arc<Sources>,
+    close: Option<oneshot::Sender<()>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -88,6 +89,7 @@ impl Balancer {
             behind_proxy: false,
             token: token.map(str::to_owned),
         };
+        let (close, closed) = oneshot::channel();
         let (stop, stopped) = oneshot::channel::<()>();
         let of_thread = Arc::clone(&sources);
         let thread = std::thread::spawn(move || {
@@ -95,12 +97,13 @@ impl Balancer {
                 let _ = stopped.await;
             };
             runtime
-                .block_on(serve(listener, &settings, of_thread, stopped))
+                .block_on(serve(listener, &settings, of_thread, closed, stopped))
                 .unwrap();
         });
         Balancer {
             address,
             sources,
+            close: Some(close),
             stop: Some(stop),
             thread: Some(thread),
         }
@@ -528,6 +531,43 @@ fn readiness_needs_a_member_and_ends_with_the_process() {
         &json!({ "enabled": true }),
     );
     assert_eq!(refusal(unknown), (404, "unknown_rule".into()));
+}
+
+/// Whoever has connected when the process begins to end is told so, and not reset.
+#[test]
+fn who_has_connected_before_the_end_is_answered() {
+    let mut balancer = Balancer::start(&two_members(), None);
+    let address = balancer.address;
+    let request = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let status = |client: &mut TcpStream| {
+        client.write_all(request).unwrap();
+        let (mut answer, mut part) = (Vec::new(), [0; 4096]);
+        while !answer.ends_with(b"}") {
+            let len = client.read(&mut part).unwrap();
+            assert!(len > 0, "cut after {answer:?}");
+            answer.extend_from_slice(&part[..len]);
+        }
+        String::from_utf8_lossy(&answer[9..12]).into_owned()
+    };
+    let connect = |_| TcpStream::connect(address).unwrap();
+    // Some are known to the API, some may still be in the queue.
+    let mut clients: Vec<TcpStream> = (0..10).map(connect).collect();
+    for client in &mut clients {
+        assert_eq!(status(client), "200");
+    }
+    clients.extend((0..50).map(connect));
+    balancer.sources.draining.store(true, Ordering::Relaxed);
+    balancer.close.take().unwrap().send(()).unwrap();
+    for client in &mut clients {
+        assert_eq!(status(client), "503");
+    }
+    let refused = TcpStream::connect(address).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    // They do not keep the process.
+    drop(balancer);
+    for client in &mut clients {
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    }
 }
 
 #[test]

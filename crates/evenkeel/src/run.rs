@@ -153,6 +153,7 @@ impl Process {
             access_log: access_log.counts.clone(),
             draining: AtomicBool::new(false),
         });
+        let (close_admin, admin_closed) = oneshot::channel();
         let (stop_admin, admin_stopped) = oneshot::channel::<()>();
         let admin = admin.map(|(settings, listener)| {
             let sources = Arc::clone(&sources);
@@ -160,7 +161,8 @@ impl Process {
                 let stopped = async move {
                     let _ = admin_stopped.await;
                 };
-                if let Err(error) = serve(listener, &settings, sources, stopped).await {
+                if let Err(error) = serve(listener, &settings, sources, admin_closed, stopped).await
+                {
                     error!(%error, "the admin API has ended");
                 }
             })
@@ -183,13 +185,14 @@ impl Process {
         // Everything that listens gives its address up at once: whoever takes over serves
         // new clients while this process finishes with those that it has. Without a
         // receiver there is nobody to stop.
-        let _ = stop_admin.send(());
+        let _ = close_admin.send(());
         agents.abort();
         self.desk.stop();
         self.drain(&mut signals).await;
         control.abort();
         monitor.abort();
         sources_of_reports.abort();
+        let _ = stop_admin.send(());
         if let Some(admin) = admin {
             // A client that keeps its connection open must not keep the process.
             let _ = tokio::time::timeout(Duration::from_secs(1), admin).await;

@@ -147,12 +147,16 @@ impl Running {
         text
     }
 
-    fn is_ready(&self) -> bool {
-        let mut stream = TcpStream::connect(&self.admin).unwrap();
-        let request = "GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
+    /// What `/readyz` says on a connection to the admin API, which stays open.
+    fn is_ready(admin: &mut TcpStream) -> bool {
+        let request = "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        admin.write_all(request.as_bytes()).unwrap();
+        let (mut answer, mut part) = (String::new(), [0; 4096]);
+        while !answer.ends_with('}') {
+            let len = admin.read(&mut part).unwrap();
+            assert!(len > 0, "cut after {answer:?}");
+            answer.push_str(std::str::from_utf8(&part[..len]).unwrap());
+        }
         match &answer[..12] {
             "HTTP/1.1 200" => true,
             "HTTP/1.1 503" => false,
@@ -232,10 +236,16 @@ fn exit_codes_tell_what_went_wrong() {
     let (code, _, stderr) = outcome(&["run", "x.toml", "--log", "info,a=b=c"]);
     assert_eq!(code, 2);
     assert!(stderr.contains("--log"), "{stderr}");
-    // Bound and closed again: nobody listens there.
-    let free = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
+    // Bound, so that nobody else has it, and not listened on.
+    let free = rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::STREAM,
+        None,
+    )
+    .unwrap();
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    rustix::net::bind(&free, &any).unwrap();
+    let free = SocketAddr::try_from(rustix::net::getsockname(&free).unwrap())
         .unwrap()
         .to_string();
     let (code, _, stderr) = outcome(&["ctl", "--admin", &free, "status"]);
@@ -415,9 +425,11 @@ fn open_connections_end_before_the_process_does() {
     // What is open may go on to its end.
     let running = Running::start(&file);
     let (mut client, mut server) = open(&running);
+    let mut admin = TcpStream::connect(&running.admin).unwrap();
+    assert!(Running::is_ready(&mut admin));
     running.signal(Signal::TERM);
     let deadline = Instant::now() + PATIENCE;
-    while running.is_ready() {
+    while Running::is_ready(&mut admin) {
         assert!(Instant::now() < deadline, "still wants clients");
     }
     server.write_all(b"done").unwrap();

@@ -1,6 +1,6 @@
 //! Connections: few, and none for ever.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -24,17 +24,22 @@ const REQUEST_TIME: Duration = Duration::from_secs(10);
 /// Time between two tries to accept when the system has nothing left for a connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Connections that are taken from the queue of a listener that is closed: as many as the
+/// queue of the runtime's listeners has.
+const MOST_WAITING: usize = 1024;
+
 /// A listener that keeps its connections few and their waits short.
 #[derive(Debug)]
 pub struct Bounded {
-    listener: TcpListener,
+    /// None when it is closed.
+    listener: Option<TcpListener>,
     /// Whose it is, for the log.
     name: &'static str,
     room: Arc<Semaphore>,
     patience: Duration,
     seats: Arc<Seats>,
-    /// Accepted, but there is no room yet.
-    next: Option<(TcpStream, SocketAddr)>,
+    /// Accepted, but there is no room yet. More than one only after the listener is closed.
+    waiting: VecDeque<(TcpStream, SocketAddr)>,
 }
 
 impl Bounded {
@@ -51,63 +56,95 @@ impl Bounded {
         patience: Duration,
     ) -> Self {
         Bounded {
-            listener,
+            listener: Some(listener),
             name,
             room: Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))),
             patience,
             seats: Arc::default(),
-            next: None,
+            waiting: VecDeque::new(),
         }
     }
 
-    /// Where it listens.
+    /// Where it listens; an error when it is closed.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        let closed = || io::Error::from(io::ErrorKind::NotConnected);
+        self.listener.as_ref().ok_or_else(closed)?.local_addr()
     }
 
-    /// The next connection, when there is room for it. Nothing is lost if the future is
-    /// dropped before it is ready.
-    pub async fn accept(&mut self) -> (Connection, SocketAddr) {
+    /// Gives the address up. Who has connected already is still accepted.
+    pub fn close(&mut self) {
+        let Some(Ok(listener)) = self.listener.take().map(TcpListener::into_std) else {
+            return;
+        };
+        // Closing a listener resets what is in its queue, though the client believes to be
+        // connected. The queue is read directly: the runtime may not know yet of those who
+        // came a moment ago. Who keeps coming must not keep it open.
+        for _ in 0..MOST_WAITING {
+            let (stream, peer) = match listener.accept() {
+                Ok(next) => next,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if Shortage::of(&error).is_some() => return,
+                // One client less.
+                Err(_) => continue,
+            };
+            let stream = stream
+                .set_nonblocking(true)
+                .and_then(|()| TcpStream::from_std(stream));
+            self.waiting
+                .extend(stream.ok().map(|stream| (stream, peer)));
+        }
+    }
+
+    /// The next connection, when there is room for it; `None` when the listener is closed
+    /// and all have been accepted. Nothing is lost if the future is dropped before it is
+    /// ready.
+    pub async fn accept(&mut self) -> Option<(Connection, SocketAddr)> {
         loop {
-            if self.next.is_none() {
-                self.next = self.accept_any().await;
+            if self.waiting.is_empty() {
+                let listener = self.listener.as_ref()?;
+                let next = accept_any(listener, self.name, &self.seats).await;
+                self.waiting.extend(next);
             }
-            if self.next.is_some() && self.room.available_permits() == 0 {
+            if !self.waiting.is_empty() && self.room.available_permits() == 0 {
                 self.seats.evict();
             }
             // The semaphore is never closed, so an error cannot happen; waiting for the
             // next turn would be right all the same.
             if let Ok(permit) = Arc::clone(&self.room).acquire_owned().await
-                && let Some((stream, peer)) = self.next.take()
+                && let Some((stream, peer)) = self.waiting.pop_front()
             {
                 // Answers are written in one piece; the option only spares the last
                 // segment a wait, and without it all works, too.
                 let _ = stream.set_nodelay(true);
                 let seats = Arc::clone(&self.seats);
-                return (Connection::new(stream, permit, self.patience, seats), peer);
+                let connection = Connection::new(stream, permit, self.patience, seats);
+                return Some((connection, peer));
             }
         }
     }
+}
 
-    /// The next connection; `None` after a pause, if there is none to be had.
-    async fn accept_any(&self) -> Option<(TcpStream, SocketAddr)> {
-        let error = match self.listener.accept().await {
-            Ok(accepted) => return Some(accepted),
-            Err(error) => error,
-        };
-        let name = self.name;
-        match Shortage::of(&error) {
-            Some(shortage) => {
-                shortage.met(&format!("accept a connection ({name})"));
-                // What is silent holds a file that somebody needs.
-                self.seats.evict();
-            }
-            None => warn_throttled!(%error, "{name}: accept failed, trying again shortly"),
+/// The next connection; `None` after a pause, if there is none to be had.
+async fn accept_any(
+    listener: &TcpListener,
+    name: &'static str,
+    seats: &Seats,
+) -> Option<(TcpStream, SocketAddr)> {
+    let error = match listener.accept().await {
+        Ok(accepted) => return Some(accepted),
+        Err(error) => error,
+    };
+    match Shortage::of(&error) {
+        Some(shortage) => {
+            shortage.met(&format!("accept a connection ({name})"));
+            // What is silent holds a file that somebody needs.
+            seats.evict();
         }
-        // Trying again at once would only burn a core.
-        tokio::time::sleep(PAUSE).await;
-        None
+        None => warn_throttled!(%error, "{name}: accept failed, trying again shortly"),
     }
+    // Trying again at once would only burn a core.
+    tokio::time::sleep(PAUSE).await;
+    None
 }
 
 /// The connections of a listener that have no complete request, by age.
@@ -376,7 +413,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let mut bounded = Bounded::new(listener, "test", 10, Duration::from_secs(90));
         let mut client = TcpStream::connect(address).await.unwrap();
-        let (mut server, _) = bounded.accept().await;
+        let (mut server, _) = bounded.accept().await.unwrap();
 
         client.write_all(b"G").await.unwrap();
         server.stream.readable().await.unwrap();
@@ -399,7 +436,7 @@ mod tests {
         let mut bounded = Bounded::new(listener, "test", 1, Duration::from_secs(90));
         let _first_client = TcpStream::connect(address).await.unwrap();
         let _second_client = TcpStream::connect(address).await.unwrap();
-        let (first, _) = bounded.accept().await;
+        let (first, _) = bounded.accept().await.unwrap();
         assert_eq!(bounded.room.available_permits(), 0);
         first.activity().begin();
         // Its request is being answered, so it does not make way.
@@ -413,7 +450,33 @@ mod tests {
             } => {}
         }
         drop(first);
-        bounded.accept().await;
+        bounded.accept().await.unwrap();
+    }
+
+    /// Whoever has connected when the listener is closed is answered, and not reset.
+    #[tokio::test]
+    async fn who_has_connected_before_the_end_is_accepted() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut bounded = Bounded::new(listener, "test", 2, Duration::from_secs(90));
+        let mut clients = Vec::new();
+        for number in 0..5 {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(&[number]).await.unwrap();
+            clients.push(client);
+        }
+        bounded.close();
+        let refused = TcpStream::connect(address).await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        assert!(bounded.local_addr().is_err());
+        for (number, mut client) in (0..).zip(clients) {
+            let (mut server, peer) = bounded.accept().await.unwrap();
+            assert_eq!(peer, client.local_addr().unwrap());
+            assert_eq!(server.read_u8().await.unwrap(), number);
+            server.write_all(b"k").await.unwrap();
+            assert_eq!(client.read_u8().await.unwrap(), b'k');
+        }
+        assert!(bounded.accept().await.is_none());
     }
 
     #[tokio::test]
@@ -425,7 +488,7 @@ mod tests {
         let mut accepted = Vec::new();
         for _ in 0..2 {
             clients.push(TcpStream::connect(address).await.unwrap());
-            accepted.push(bounded.accept().await.0);
+            accepted.push(bounded.accept().await.unwrap().0);
         }
         // The first has asked and got an answer: it is silent only since then.
         let mut second = accepted.pop().unwrap();
@@ -452,7 +515,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let mut bounded = Bounded::new(listener, "test", 10, Duration::from_secs(90));
         let mut client = TcpStream::connect(address).await.unwrap();
-        let (mut server, _) = bounded.accept().await;
+        let (mut server, _) = bounded.accept().await.unwrap();
         let start = Instant::now();
         let error = server.read_u8().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
@@ -460,7 +523,7 @@ mod tests {
 
         let (mut other, mut server) = {
             let other = TcpStream::connect(address).await.unwrap();
-            (other, bounded.accept().await.0)
+            (other, bounded.accept().await.unwrap().0)
         };
         server.activity().begin();
         let start = Instant::now();

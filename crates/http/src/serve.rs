@@ -31,8 +31,9 @@ pub trait Handler: 'static {
 pub enum Phase {
     /// Serve.
     Serve,
-    /// Accept nobody any more. Connections go on until their clients, or their limits, end
-    /// them: one that has just been accepted may carry a request that nobody has seen yet.
+    /// Accept nobody any more but those who have connected already. Connections go on until
+    /// their clients, or their limits, end them: one that has just been accepted may carry a
+    /// request that nobody has seen yet.
     Close,
     /// End, with a second for answers under way.
     Stop,
@@ -65,11 +66,19 @@ pub async fn serve<H: Handler>(
     mut phase: watch::Receiver<Phase>,
 ) {
     let mut connections = JoinSet::new();
+    let mut is_open = true;
     loop {
-        let (connection, client) = tokio::select! {
+        let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = phase.wait_for(|phase| *phase >= Phase::Close) => break,
+            _ = phase.wait_for(|phase| *phase >= Phase::Close), if is_open => {
+                listener.close();
+                is_open = false;
+                continue;
+            }
             Some(_) = connections.join_next(), if !connections.is_empty() => continue,
+        };
+        let Some((connection, client)) = accepted else {
+            break;
         };
         let handler = Rc::clone(&handler);
         let mut phase = phase.clone();
@@ -112,7 +121,6 @@ pub async fn serve<H: Handler>(
             }
         });
     }
-    drop(listener);
     while connections.join_next().await.is_some() {}
 }
 
