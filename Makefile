@@ -58,11 +58,17 @@ java:
 	@scripts/setup java
 	mvn -q -f modules/java/pom.xml package -Dbuild.folder=$(CURDIR)/target/dist/java
 
+# The fuzz targets are a workspace of their own, which nothing else builds. Checking links
+# nothing, so that the fuzzer's library need not be there.
+FUZZ_CHECK = CUSTOM_LIBFUZZER_PATH=/none/libfuzzer.a \
+  cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir target
+
 test:
 	@scripts/setup test
 	cargo fmt --all --check
 	cargo clippy --workspace $(FEATURES) --all-targets -- -D warnings
 	cargo clippy -p evenkeel -p evenkeel-kernel -- -D warnings
+	$(FUZZ_CHECK)
 	cargo build -p evenkeel $(FEATURES)
 	cargo test --workspace $(FEATURES)
 	$(MAKE) counts
