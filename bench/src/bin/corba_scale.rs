@@ -154,17 +154,7 @@ async fn call(
     operation: &str,
     arguments: impl FnOnce(&mut Writer),
 ) -> Result<Vec<u8>> {
-    let mut writer = Writer::new(Endian::NATIVE);
-    arguments(&mut writer);
-    let outcome = manager.invoke(Call {
-        operation: operation.into(),
-        body: writer.into_bytes(),
-        before: 0,
-        joints: Vec::new(),
-        endian: Endian::NATIVE,
-        version: Version::V1_2,
-    });
-    match outcome.await {
+    match manager.invoke(Call::local(operation, arguments)).await {
         Outcome::Reply(body) => Ok(body),
         other => Err(format!("{operation}: {other:?}").into()),
     }

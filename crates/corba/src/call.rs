@@ -35,6 +35,20 @@ impl Call {
         }
     }
 
+    /// A call from within this process, with the arguments that `write` writes.
+    pub fn local(operation: &str, write: impl FnOnce(&mut Writer)) -> Self {
+        let mut arguments = Writer::new(Endian::NATIVE);
+        write(&mut arguments);
+        Call {
+            operation: operation.into(),
+            body: arguments.into_bytes(),
+            before: 0,
+            joints: Vec::new(),
+            endian: Endian::NATIVE,
+            version: Version::V1_2,
+        }
+    }
+
     /// Reads the arguments.
     pub fn arguments(&self) -> Reader<'_> {
         Reader::after(self.before, &self.body, self.endian)

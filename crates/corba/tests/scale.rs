@@ -18,7 +18,6 @@ use evenkeel_giop::any::{Any, Idl};
 use evenkeel_giop::cdr::{Endian, Reader, Writer};
 use evenkeel_giop::client::{self, Client};
 use evenkeel_giop::ior::Ior;
-use evenkeel_giop::message::Version;
 use evenkeel_manager::Manager;
 
 struct Counting;
@@ -77,17 +76,7 @@ async fn call(
     operation: &str,
     arguments: impl FnOnce(&mut Writer),
 ) -> Vec<u8> {
-    let mut writer = Writer::new(Endian::NATIVE);
-    arguments(&mut writer);
-    let outcome = manager.invoke(Call {
-        operation: operation.into(),
-        body: writer.into_bytes(),
-        before: 0,
-        joints: Vec::new(),
-        endian: Endian::NATIVE,
-        version: Version::V1_2,
-    });
-    match outcome.await {
+    match manager.invoke(Call::local(operation, arguments)).await {
         Outcome::Reply(body) => body,
         other => panic!("{operation}: {other:?}"),
     }
