@@ -1,9 +1,13 @@
 //! Servers and clients of omniORB, as its packages have it: see `e2e/corba/omniorb`.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
 
+use crate::HANG;
 use crate::built::built;
 use crate::process::{installed, program};
 use crate::script::{Script, scripted};
@@ -108,6 +112,83 @@ impl Client {
 
 scripted!(Server, script);
 scripted!(Client, 0);
+
+/// Four servers, each with a member of a group, and eight clients that all find the first one:
+/// the experiment of Othman, O'Ryan and Schmidt, "Strategies for CORBA Middleware-Based Load
+/// Balancing" (2001).
+pub struct Crowd {
+    servers: Vec<Server>,
+    clients: Vec<Client>,
+}
+
+impl Crowd {
+    /// Starts them with a group of the load manager at `corba`. `rates` are the clients', in
+    /// requests per second. Servers report how many they answer.
+    pub fn start(corba: SocketAddr, group: &str, rates: [usize; 8]) -> Self {
+        let initial = format!("LoadManager=corbaloc:iiop:{corba}/LoadManager");
+        let (mut servers, mut clients) = (Vec::new(), Vec::new());
+        for name in ["a", "b", "c", "d"] {
+            let mut server = Server::start(name, &["-ORBInitRef", &initial]);
+            server.obey(&format!("location {name} retry=100 check=500"));
+            server.obey(&format!("at {name} monitor 250 requests"));
+            server.obey(&format!("at {name} member {group}"));
+            server.joined(name);
+            servers.push(server);
+            if name == "a" {
+                let start =
+                    |rate: usize| Client::repeat(group, "who", &["--rate", &rate.to_string()]);
+                clients = rates.map(start).into();
+                for client in &clients {
+                    assert_eq!(client.line(), "bound a");
+                }
+            }
+        }
+        Self { servers, clients }
+    }
+
+    /// How far the servers are from the mean of what they answer within four seconds, which is
+    /// long against the time between two requests of a client: the largest difference, as a
+    /// share of the mean.
+    pub fn dispersion(&mut self) -> f64 {
+        let servers = &mut self.servers;
+        let before: Vec<u64> = servers.iter_mut().map(Server::served).collect();
+        thread::sleep(Duration::from_secs(4));
+        let after = servers.iter_mut().map(Server::served);
+        let served: Vec<f64> = after
+            .zip(before)
+            .map(|(after, before)| (after - before) as f64)
+            .collect();
+        let mean = served.iter().sum::<f64>() / served.len() as f64;
+        let off = served.iter().map(|count| (count - mean).abs() / mean);
+        off.fold(0.0, f64::max)
+    }
+
+    /// Waits until the servers are no farther from their mean than this.
+    pub fn settle(&mut self, most: f64) {
+        let began = Instant::now();
+        loop {
+            let dispersion = self.dispersion();
+            if dispersion <= most {
+                break;
+            }
+            assert!(
+                began.elapsed() < HANG,
+                "{dispersion} off even after {HANG:?}"
+            );
+        }
+    }
+
+    /// Ends the clients: no call of theirs has failed.
+    pub fn end(self) {
+        for mut client in self.clients {
+            let lines = client.finish();
+            let done = lines.iter().find(|line| line.starts_with("done "));
+            let done = done.expect("an end");
+            let failed = done.split(' ').nth(2);
+            assert_eq!(failed, Some("0"), "no call has failed: {done}");
+        }
+    }
+}
 
 /// A program of the module's stock trading example: `group`, `server` or `client`.
 pub fn example(name: &str) -> Command {

@@ -3,14 +3,11 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
-use std::time::{Duration, Instant};
-
-use evenkeel_e2e::HANG;
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::corba::LoadManager;
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::member::{Member, ok};
-use evenkeel_e2e::omniorb::{self, Client, Server};
+use evenkeel_e2e::omniorb::{self, Crowd};
 use evenkeel_e2e::wire::Wire;
 
 const MEMBERS: usize = 4;
@@ -89,20 +86,6 @@ fn b2_clients_of_a_rule_that_are_bound_on_demand_settle() {
     }
 }
 
-/// The largest difference from the mean, as a share of it.
-fn dispersion(servers: &mut [Server], time: Duration) -> f64 {
-    let before: Vec<u64> = servers.iter_mut().map(Server::served).collect();
-    std::thread::sleep(time);
-    let after = servers.iter_mut().map(Server::served);
-    let served: Vec<f64> = after
-        .zip(before)
-        .map(|(after, before)| (after - before) as f64)
-        .collect();
-    let mean = served.iter().sum::<f64>() / served.len() as f64;
-    let off = served.iter().map(|count| (count - mean).abs() / mean);
-    off.fold(0.0, f64::max)
-}
-
 /// The manual's snippet. What the servers report is no CPU load.
 #[test]
 fn b2_corba_clients_settle_without_any_setting() {
@@ -113,39 +96,9 @@ fn b2_corba_clients_settle_without_any_setting() {
     let manager = LoadManager::at(balancer.corba());
     let kind = "IDL:evenkeel.org/PeerTest/Peer:1.0";
     let (group, _) = manager.create_group(kind, Vec::new()).unwrap();
-    let group = group.to_string();
-    let initial = format!("LoadManager=corbaloc:iiop:{}/LoadManager", balancer.corba());
-    let (mut servers, mut clients) = (Vec::new(), Vec::new());
-    for name in ["a", "b", "c", "d"] {
-        let mut server = Server::start(name, &["-ORBInitRef", &initial]);
-        server.obey(&format!("location {name} retry=100 check=500"));
-        server.obey(&format!("at {name} monitor 250 requests"));
-        server.obey(&format!("at {name} member {group}"));
-        server.joined(name);
-        servers.push(server);
-        if name == "a" {
-            // All clients find one member only.
-            let rates = RATES.map(|rate| (rate * 25).to_string());
-            let start = |rate: String| Client::repeat(&group, "who", &["--rate", &rate]);
-            clients = rates.into_iter().map(start).collect::<Vec<Client>>();
-            for client in &mut clients {
-                assert_eq!(client.line(), "bound a");
-            }
-        }
-    }
-    let began = Instant::now();
+    let rates = RATES.map(|rate| rate * 25);
+    let mut crowd = Crowd::start(balancer.corba(), &group.to_string(), rates);
     // The next best way to share them is 33 % off.
-    while dispersion(&mut servers, Duration::from_secs(4)) > 0.1 {
-        assert!(began.elapsed() < HANG, "not even after {HANG:?}");
-    }
-    for client in clients {
-        let mut client = client;
-        let lines = client.finish();
-        let done = lines.iter().find(|line| line.starts_with("done ")).unwrap();
-        assert_eq!(
-            done.split(' ').nth(2),
-            Some("0"),
-            "no call has failed: {done}"
-        );
-    }
+    crowd.settle(0.1);
+    crowd.end();
 }
