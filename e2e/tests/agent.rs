@@ -17,13 +17,8 @@ use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::libarm::Instrumented;
 use evenkeel_e2e::process::{installed, program};
+use evenkeel_e2e::server::address;
 use serde_json::Value;
-
-/// A free address, which somebody else could have in a moment only by chance.
-fn closed_port() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
-}
 
 /// What `evenkeel agent --once` prints with this configuration.
 fn once(folder: &Folder, config: &str) -> Result<String, String> {
@@ -57,7 +52,7 @@ fn people_see_what_would_be_reported_and_what_is_wrong() {
          [agent_check]\n\
          listen = \"127.0.0.1:0\"\n",
         listener.local_addr().unwrap(),
-        closed_port(),
+        address(),
     );
     let text = once(&folder, &config).unwrap();
     let has = |wanted: &str| assert!(text.contains(wanted), "{wanted:?} is not in\n{text}");
@@ -310,7 +305,7 @@ impl Site {
         let folder = Folder::new();
         let key = key_file(&folder);
         let (key, udp) = (key.display(), udp_address());
-        let (member, other) = (closed_port(), closed_port());
+        let (member, other) = (address(), address());
         let config = format!(
             "workers = 1\n\
              [admin]\n\

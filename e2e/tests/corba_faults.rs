@@ -15,6 +15,7 @@ use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::corba::LoadManager;
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::omniorb::{self, Client, Server};
+use evenkeel_e2e::server;
 use evenkeel_giop::any::Idl;
 use evenkeel_giop::client::CallError;
 use evenkeel_giop::exception::{Kind, SystemException};
@@ -363,12 +364,11 @@ fn fault_09_monitors_do_not_depend_on_each_other_and_loads_expire() {
     let (group, _) = service.manager.create_group(PEER, vec![]).unwrap();
     // One takes no connections, and one takes them and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap();
-    let ports = [&silent, &closed].map(|listener| listener.local_addr().unwrap().port());
-    drop(closed);
+    let addresses = [silent.local_addr().unwrap(), server::address()];
     let type_id = Interface::LoadMonitor.id("tao.lb");
-    for (at, port) in ["silent", "closed"].iter().zip(ports) {
-        let monitor = Ior::iiop(&type_id, "127.0.0.1", port, b"monitor");
+    for (at, address) in ["silent", "closed"].iter().zip(addresses) {
+        let host = address.ip().to_string();
+        let monitor = Ior::iiop(&type_id, &host, address.port(), b"monitor");
         let registered = service.manager.call("register_load_monitor", |w| {
             Name::simple(at).write(w);
             monitor.write(w);

@@ -41,9 +41,11 @@ fn echoing() -> Member {
     })
 }
 
+/// Often, and long enough for an answer on a machine that has much else to do.
 fn check(fall: u32) -> String {
     format!(
-        "health_check = {{ type = \"http\", doc_path = \"/\", frequency = \"100ms\", fall = {fall} }}\n"
+        "health_check = {{ type = \"http\", doc_path = \"/\", frequency = \"100ms\", \
+         timeout = \"10s\", fall = {fall} }}\n"
     )
 }
 

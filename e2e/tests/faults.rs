@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::member::{Member, Seen, Signal, ok};
+use evenkeel_e2e::server::address;
 use evenkeel_e2e::wire::Ended;
 
 #[test]
@@ -69,10 +70,7 @@ fn a_member_that_closes_at_once_costs_no_request() {
 
 #[test]
 fn a_member_that_is_not_there_costs_no_request() {
-    let gone = {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.local_addr().unwrap()
-    };
+    let gone = address();
     let good = Member::echoing_targets();
     let balancer = Balancer::http(&[gone, good.address()], "");
     let mut client = balancer.connect();

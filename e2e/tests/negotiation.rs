@@ -5,6 +5,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Instant;
 
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::engine::Engine;
@@ -313,6 +314,7 @@ fn the_engine_bridges_the_death_of_its_broker() {
     });
     drop(engine);
 
+    let began = Instant::now();
     let engine = Engine::start(&[address(), place], "");
     assert_eq!(
         through(&engine).as_deref(),
@@ -325,8 +327,9 @@ fn the_engine_bridges_the_death_of_its_broker() {
         head.contains("307") && head.contains(&format!("{name}/echo/a?b")),
         "{head}"
     );
+    // Once a quantum, however long all this takes, and not once a request.
     let asked = count(&broker, "answered");
-    assert!(asked <= 3, "{asked}");
+    assert!(asked <= began.elapsed().as_secs() + 3, "{asked}");
 
     drop(broker);
     // Well past the quantum.

@@ -107,7 +107,7 @@ fn a_request_that_may_not_be_sent_twice_fails_in_time() {
         return;
     }
     let server = Server::nginx(None);
-    let balancer = Balancer::http(&[server.address()], "response_timeout = \"500ms\"");
+    let balancer = Balancer::http(&[server.address()], "response_timeout = \"3s\"");
     let url = format!("http://{}/name", balancer.address("web"));
     assert_eq!(curl(&[&url]), server.address().to_string());
     server.stop();

@@ -142,16 +142,23 @@ async fn a_back_end_is_asked_until_it_is_silent_and_again_when_it_is_back() {
         backend.running.store(7, Ordering::Relaxed);
         until("another load", || load(&manager) == Some(7.0)).await;
         backend.answers.store(false, Ordering::Relaxed);
-        until("unknown", || load(&manager).is_none()).await;
+        // It may have been late before, on a machine that has much else to do.
+        until("unknown", || {
+            let view = monitor.locations().remove(0);
+            load(&manager).is_none() && view.state == "stale" && view.expired >= 1
+        })
+        .await;
         let view = monitor.locations().remove(0);
-        assert_eq!((&*view.state, view.expired), ("stale", 1));
         assert_eq!(view.address, backend.address.to_string());
         backend.answers.store(true, Ordering::Relaxed);
-        until("it is back", || load(&manager) == Some(7.0)).await;
-        let view = monitor.locations().remove(0);
-        assert!(view.round_trip_ms.is_some() && view.trouble.is_none());
-        let status = monitor.status().unwrap();
-        assert_eq!((status.locations, status.fresh), (1, 1));
+        until("it is back", || {
+            let (view, status) = (monitor.locations().remove(0), monitor.status().unwrap());
+            load(&manager) == Some(7.0)
+                && view.round_trip_ms.is_some()
+                && view.trouble.is_none()
+                && (status.locations, status.fresh) == (1, 1)
+        })
+        .await;
         // Nobody is asked that no file names.
         let text = "[rule.r]\nlisten = \"127.0.0.1:0\"\nmembers = [\"127.0.0.1:80\"]\n";
         manager

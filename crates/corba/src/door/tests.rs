@@ -14,7 +14,7 @@ use evenkeel_giop::ior::Ior;
 use evenkeel_giop::message::{Header, LocateRequest, LocateStatus, ReplyStatus, Target, Version};
 use evenkeel_giop::server::{Later, Server, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
@@ -582,7 +582,8 @@ fn one_that_is_dead_is_probed_and_comes_back() {
     live(async {
         let house = House::new().await;
         let (strategy, address) = Scripted::new(Manner::Silent).await;
-        let custom = house.customize(address, Duration::from_millis(50), Duration::ZERO);
+        // Long enough for an answer on a machine that has much else to do.
+        let custom = house.customize(address, Duration::from_secs(2), Duration::ZERO);
         house.bound_to().await;
         assert!(!custom.answers());
         strategy.manner.set(Manner::Names(2));
@@ -591,10 +592,10 @@ fn one_that_is_dead_is_probed_and_comes_back() {
         }
         assert!(custom.answers());
         assert_eq!(house.bound_to().await, "host2");
-        // Nobody listens there any more.
-        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        // Nobody listens there, and nobody else gets the port.
+        let closed = TcpSocket::new_v4().unwrap();
+        closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = closed.local_addr().unwrap();
-        drop(closed);
         let custom = house.customize(address, LONG, LONG);
         house.bound_to().await;
         assert_eq!(custom.failures(), (1, 0));

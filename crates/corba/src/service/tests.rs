@@ -268,9 +268,9 @@ async fn what_cannot_be_a_member_is_refused() {
     assert_eq!(raised(later), UserException::ObjectNotAdded);
 
     // Nobody listens there: it can be asked nothing.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let free = tokio::net::TcpSocket::new_v4().unwrap();
+    free.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let port = free.local_addr().unwrap().port();
-    drop(free);
     let dead = Ior::iiop("IDL:Other:1.0", "127.0.0.1", port, b"k");
     assert_eq!(
         raised(add(at("a"), dead).await),

@@ -217,10 +217,14 @@ pub fn member(script: impl Fn(usize, TcpStream) + Send + Sync + 'static) -> Sock
     address
 }
 
-/// An address at which nobody listens.
+/// An address at which nobody listens, as long as this process lives: its port is taken.
 pub fn nobody() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    socket.bind(&any.into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    std::mem::forget(socket);
+    address
 }
 
 /// Sends back what it gets, and ends when the other side has.
