@@ -631,6 +631,35 @@ fn without_a_member_the_answer_is_503() {
     assert_eq!(bed.totals().refused_no_member, 4);
 }
 
+/// Found by the fuzz target `exchange`: content behind the head of such an answer is read as
+/// the answer to the next request.
+#[test]
+fn p6_a_refusal_of_a_malformed_head_request_has_no_content() {
+    let bed = Bed::new(Http, &[nobody()], |rule| {
+        rule.timeouts.header = Duration::from_millis(50);
+    });
+    for (request, status) in [
+        ("HEAD / HTTP/1.1\r\nHost: a b\r\n\r\n", "400"),
+        ("\r\nHEAD / HTTP/1.1\r\n\r\n", "400"),
+        (
+            "HEAD / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nx",
+            "400",
+        ),
+        ("HEAD / HTTP/1.1\r\nHost: a\r\n", "408"),
+    ] {
+        let mut client = bed.connect();
+        let head = ask(&mut client, request);
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
+        assert!(!head.contains("Content-Length: 0"), "{head}");
+        assert_eq!(read_all(&mut client), b"", "{request:?}");
+    }
+    // Others hear why.
+    let mut client = bed.connect();
+    let head = ask(&mut client, "GET / HTTP/1.1\r\nHost: a b\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
+    assert!(!read_all(&mut client).is_empty());
+}
+
 #[test]
 fn a_drain_finishes_what_is_in_progress_and_closes_what_is_idle() {
     let (barrier, address) = gated_member();

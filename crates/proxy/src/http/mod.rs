@@ -115,7 +115,8 @@ struct Line {
 /// Why there is no request (yet).
 enum NoRequest {
     Partial,
-    Malformed(u16, String),
+    /// Status and text of the answer, and whether it is one to a `HEAD`.
+    Malformed(u16, String, bool),
 }
 
 impl Client {
@@ -155,8 +156,8 @@ impl Client {
                 match parsed {
                     Ok(request) => return Ok(request),
                     Err(NoRequest::Partial) => {}
-                    Err(NoRequest::Malformed(status, text)) => {
-                        return Err(self.refuse(status, &text).await);
+                    Err(NoRequest::Malformed(status, text, to_head)) => {
+                        return Err(self.refuse(status, &text, to_head).await);
                     }
                 }
                 if !waiting_for_head {
@@ -181,7 +182,9 @@ impl Client {
                 Ok(false) => return Err(After::Close),
                 Err(Stop::Expired) if waiting_for_head => {
                     let text = "The request head did not arrive in time.";
-                    return Err(self.refuse(408, text).await);
+                    let read = self.input.as_ref().map_or(&[][..], Buffer::bytes);
+                    let to_head = asks_for_head(read);
+                    return Err(self.refuse(408, text, to_head).await);
                 }
                 Err(Stop::Expired) => return Err(After::Close),
                 Err(Stop::Cut) => {
@@ -254,7 +257,7 @@ impl Client {
         let head = match RequestHead::parse(input.bytes(), limits, &mut fields) {
             Ok(Parsed::Head(head)) => head,
             Ok(Parsed::Partial) => return Err(NoRequest::Partial),
-            Err(error) => return Err(malformed(error)),
+            Err(error) => return Err(malformed(error, input.bytes())),
         };
         let mut out = worker.buffers.take_head();
         write_request(&head, hop, &mut out);
@@ -292,6 +295,7 @@ impl Client {
                 return Err(NoRequest::Malformed(
                     400,
                     "invalid chunk in the request body".into(),
+                    asked.head,
                 ));
             }
         };
@@ -310,7 +314,7 @@ impl Client {
     }
 
     /// Answers a request that cannot be understood, after which nothing can be.
-    async fn refuse(&mut self, status: u16, text: &str) -> After {
+    async fn refuse(&mut self, status: u16, text: &str, to_head: bool) -> After {
         let metrics = &self.session.service.metrics;
         let end = if status == 408 {
             metrics.client_timeouts.add(1);
@@ -319,7 +323,7 @@ impl Client {
             metrics.refused_malformed.add(1);
             End::Client
         };
-        let sent = self.answer(&Answer::closing(status, text), false).await;
+        let sent = self.answer(&Answer::closing(status, text), to_head).await;
         let mut summary = Summary::new(end);
         summary.status = sent.then_some(status);
         self.conclude(None, summary);
@@ -440,8 +444,17 @@ fn cut(text: &str, most: usize) -> &str {
     &text[..end]
 }
 
-fn malformed(error: HeadError) -> NoRequest {
-    NoRequest::Malformed(error.request_status(), error.to_string())
+fn malformed(error: HeadError, read: &[u8]) -> NoRequest {
+    let to_head = asks_for_head(read);
+    NoRequest::Malformed(error.request_status(), error.to_string(), to_head)
+}
+
+/// Whether a head that is not understood, or not all there, is that of a `HEAD`: no answer
+/// to one has content (RFC 9110, section 9.3.2), so a client would take content for the
+/// answer to its next request.
+fn asks_for_head(read: &[u8]) -> bool {
+    let line = read.strip_prefix(b"\r\n").unwrap_or(read);
+    line.starts_with(b"HEAD ")
 }
 
 #[cfg(test)]
