@@ -269,6 +269,8 @@ impl Custom {
                 "it raised {}",
                 id.escape_debug()
             ))),
+            // That says nothing about it.
+            Err(CallError::Exhausted { .. }) => Err(Failure::NotAsked),
             Err(error) => Err(Failure::Silent(error)),
         }
     }
@@ -302,7 +304,11 @@ impl Custom {
                 }
                 standing.silent = Some(Some(self.now().after(self.common.probe_interval)));
             }
-            Err(Failure::NotAsked) => {}
+            Err(Failure::NotAsked) => {
+                if let Some(probe) = &mut standing.silent {
+                    probe.get_or_insert(self.now().after(self.common.probe_interval));
+                }
+            }
             Ok(_) | Err(Failure::Unusable(_)) => {
                 if standing.silent.take().is_some() {
                     info!(strategy = self.place(), "custom strategy answers again");

@@ -69,8 +69,9 @@ pub struct Seen<'a> {
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Have the factory at this location make a member; [`Membership::made`] or
-    /// [`Membership::not_made`] is called when it is known how it went.
+    /// Have the factory at this location make a member; [`Membership::made`],
+    /// [`Membership::not_made`] or [`Membership::not_called`] is called when it is known how it
+    /// went.
     Make(String),
     /// Give the member there no new clients.
     Drain(String),
@@ -184,6 +185,14 @@ impl Membership {
         if let Some(of) = self.factories.get_mut(location) {
             of.making = false;
             of.fail(now, rng);
+        }
+    }
+
+    /// The factory there could not be called, for want of something here: it is called again
+    /// with the next step, and has not failed.
+    pub fn not_called(&mut self, location: &str) {
+        if let Some(of) = self.factories.get_mut(location) {
+            (of.making, of.used) = (false, None);
         }
     }
 

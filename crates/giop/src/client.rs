@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use evenkeel_limits::Shortage;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
@@ -157,6 +158,18 @@ pub enum CallError {
         /// Whether all addresses refused the connection: nobody listens there.
         refused: bool,
     },
+    /// This process, or machine, has run out of something, which says nothing about the
+    /// object.
+    #[error("cannot call {}: {shortage}", address.escape_debug())]
+    Exhausted {
+        /// Where the call was to go.
+        address: String,
+        /// What has run out.
+        shortage: Shortage,
+        /// Whether the call may have been carried out: it ran out while the call was under
+        /// way.
+        sent: bool,
+    },
     /// The connection broke; the call may have been carried out.
     #[error("lost the connection to {}: {error}", address.escape_debug())]
     Lost {
@@ -192,10 +205,12 @@ impl CallError {
             | CallError::TooManyForwards(_)
             | CallError::NoAddress
             | CallError::Unreachable { .. }
+            | CallError::Exhausted { sent: false, .. }
             | CallError::MessageError(_) => Completion::No,
-            CallError::Lost { .. } | CallError::Timeout | CallError::NotValid(_) => {
-                Completion::Maybe
-            }
+            CallError::Exhausted { sent: true, .. }
+            | CallError::Lost { .. }
+            | CallError::Timeout
+            | CallError::NotValid(_) => Completion::Maybe,
         }
     }
 }
@@ -321,6 +336,7 @@ impl Client {
     ) -> Result<Option<Attempt>, CallError> {
         let mut failed = CallError::NoAddress;
         let mut all_refused = true;
+        let mut exhausted = None;
         for way in ways(target) {
             let mut outgoing = Outgoing {
                 operation: call.operation,
@@ -357,10 +373,15 @@ impl Client {
                         refused: all_refused,
                     };
                 }
+                // The next address may be another machine's, and its ports not used up; but
+                // with one that could not be tried nobody knows whether the object is there.
+                Err(error @ CallError::Exhausted { sent: false, .. }) => {
+                    exhausted.get_or_insert(error);
+                }
                 result => return result,
             }
         }
-        Err(failed)
+        Err(exhausted.unwrap_or(failed))
     }
 
     /// Tries one address. A connection that the server closes just then costs another
@@ -381,6 +402,13 @@ impl Client {
                 Err(Failure::Lost(error)) => {
                     let address = name();
                     return Err(CallError::Lost { address, error });
+                }
+                Err(Failure::Exhausted(shortage)) => {
+                    return Err(CallError::Exhausted {
+                        address: name(),
+                        shortage,
+                        sent: true,
+                    });
                 }
                 Err(Failure::MessageError) => return Err(CallError::MessageError(name())),
                 Err(Failure::NotValid(error)) => return Err(error.into()),
@@ -410,11 +438,7 @@ impl Client {
             Ok(Err(error)) => Err(error),
             Err(_) => Err(std::io::ErrorKind::TimedOut.into()),
         };
-        let stream = connected.map_err(|error| CallError::Unreachable {
-            address: format!("{host}:{port}"),
-            error: error.to_string(),
-            refused: error.kind() == std::io::ErrorKind::ConnectionRefused,
-        })?;
+        let stream = connected.map_err(|error| not_connected(format!("{host}:{port}"), &error))?;
         let settings = Settings {
             max_message: self.shared.max_message.load(Relaxed),
             ..self.shared.settings.clone()
@@ -439,6 +463,25 @@ impl Client {
             });
         }
         Arc::clone(places.entry(address.clone()).or_default())
+    }
+}
+
+/// Why `address` was not connected to.
+fn not_connected(address: String, error: &std::io::Error) -> CallError {
+    match Shortage::of(error) {
+        Some(shortage) => {
+            shortage.met("connect to an object (CORBA)");
+            CallError::Exhausted {
+                address,
+                shortage,
+                sent: false,
+            }
+        }
+        None => CallError::Unreachable {
+            address,
+            error: error.to_string(),
+            refused: error.kind() == std::io::ErrorKind::ConnectionRefused,
+        },
     }
 }
 
@@ -510,6 +553,28 @@ fn judge((status, body): (ReplyStatus, Body)) -> Result<Attempt, CallError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An address for which no connection can be made here is not one that refused.
+    #[test]
+    fn s5_what_runs_out_here_is_told_from_an_object_that_is_not_there() {
+        let failed = |code| {
+            let error = std::io::Error::from_raw_os_error(code);
+            not_connected("h:1".into(), &error)
+        };
+        // EMFILE, EADDRNOTAVAIL and ENOBUFS on Linux; the last one is ECONNREFUSED.
+        for code in [24, 99, 105] {
+            let error = failed(code);
+            assert!(
+                matches!(error, CallError::Exhausted { sent: false, .. }),
+                "{error}"
+            );
+            assert_eq!(error.completed(), Completion::No);
+        }
+        assert!(matches!(
+            failed(111),
+            CallError::Unreachable { refused: true, .. }
+        ));
+    }
 
     #[test]
     fn errors_break_no_line_s14() {

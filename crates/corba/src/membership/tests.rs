@@ -156,6 +156,18 @@ fn a_factory_that_fails_is_left_alone_for_longer_and_longer() {
     assert!(tries.windows(2).all(|two| two[1] - two[0] <= 300));
 }
 
+/// Files or ports that have run out here are no failure of a factory: it stays the preferred
+/// one, and is called again with the next step.
+#[test]
+fn s5_a_factory_that_could_not_be_called_has_not_failed() {
+    let mut world = World::new(2, 1, None);
+    for _ in 0..100 {
+        assert_eq!(world.step(), [make("f0")]);
+        world.membership.not_called("f0");
+    }
+    assert_eq!(world.membership.factories["f0"].failures, 0);
+}
+
 #[test]
 fn a_factory_that_fails_gives_way_to_another() {
     let mut world = World::new(2, 1, None);

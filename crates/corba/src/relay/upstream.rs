@@ -15,6 +15,7 @@ use evenkeel_giop::exception::{Completion, Kind, SystemException};
 use evenkeel_giop::fragment;
 use evenkeel_giop::message::{Content, GiopError, Message, Request, Version};
 use evenkeel_giop::wire::{Stop, Wire};
+use evenkeel_limits::Shortage;
 use tokio::net::TcpStream;
 
 use super::job::Job;
@@ -99,8 +100,37 @@ pub(super) enum End {
     Closed,
     /// It broke.
     Broken(String),
+    /// It broke for want of something here.
+    Exhausted(Shortage),
     /// Nobody used it.
     Idle,
+}
+
+impl End {
+    /// Of a connection that broke, with `error` if that is known.
+    fn of(error: Option<&io::Error>) -> Self {
+        match error.and_then(Shortage::of) {
+            Some(shortage) => End::Exhausted(shortage),
+            None => End::Broken(error.map_or("closed".into(), io::Error::to_string)),
+        }
+    }
+
+    /// What has run out here, if it ended for that: nothing that the member did.
+    fn shortage(&self) -> Option<Shortage> {
+        match self {
+            End::NotConnected(error) => Shortage::of(error),
+            End::Exhausted(shortage) => Some(*shortage),
+            End::Closed | End::Broken(_) | End::Idle => None,
+        }
+    }
+
+    /// What it says about the member whose requests were under way.
+    fn outcome(&self) -> Outcome {
+        match self.shortage() {
+            Some(_) => Outcome::Cancelled,
+            None => Outcome::Failure,
+        }
+    }
 }
 
 impl Upstream {
@@ -299,7 +329,7 @@ impl Upstream {
             let mut state = self.state.borrow_mut();
             match wire.send(cx, &mut state.out) {
                 Ok(sent) => state.sent += sent as u64,
-                Err(error) => return Poll::Ready(End::Broken(error.to_string())),
+                Err(error) => return Poll::Ready(End::of(Some(&error))),
             }
             if state.closing {
                 return Poll::Ready(End::Idle);
@@ -319,8 +349,7 @@ impl Upstream {
                     return Poll::Ready(End::Broken(error.to_string()));
                 }
                 Poll::Ready(Err(Stop::Gone(error))) => {
-                    let error = error.map_or("closed".into(), |error| error.to_string());
-                    return Poll::Ready(End::Broken(error));
+                    return Poll::Ready(End::of(error.as_ref()));
                 }
             }
         }
@@ -348,8 +377,13 @@ impl Upstream {
             End::Broken(error) => {
                 tracing::debug!("CORBA: lost the connection to {name}:{port}: {error}");
             }
-            End::Closed | End::Idle => {}
+            End::Exhausted(_) | End::Closed | End::Idle => {}
         }
+        let shortage = end.shortage();
+        if let Some(shortage) = shortage {
+            shortage.met("relay a request (CORBA)");
+        }
+        let outcome = end.outcome();
         let now = relay.clock.now();
         let sent = self.state.borrow().sent;
         for (_, request) in self.take_all(|_| true) {
@@ -361,8 +395,10 @@ impl Upstream {
             } = request;
             match &end {
                 End::NotConnected(_) => {
-                    member.way_failed(&way);
-                    job.finish(Outcome::Failure, now);
+                    if shortage.is_none() {
+                        member.way_failed(&way);
+                    }
+                    job.finish(outcome, now);
                     relay.send_again(job, now);
                 }
                 // It has done nothing wrong, and may have the next one.
@@ -370,13 +406,15 @@ impl Upstream {
                     job.bound = None;
                     relay.send_again(job, now);
                 }
-                End::Broken(_) if begins >= sent => {
-                    job.finish(Outcome::Failure, now);
+                End::Broken(_) | End::Exhausted(_) if begins >= sent => {
+                    job.finish(outcome, now);
                     relay.send_again(job, now);
                 }
-                End::Broken(_) => {
-                    member.way_failed(&way);
-                    job.finish(Outcome::Failure, now);
+                End::Broken(_) | End::Exhausted(_) => {
+                    if shortage.is_none() {
+                        member.way_failed(&way);
+                    }
+                    job.finish(outcome, now);
                     let exception = SystemException::new(Kind::CommFailure);
                     relay.refuse(job, exception.completed(Completion::Maybe));
                 }
@@ -447,6 +485,10 @@ impl State {
 }
 
 /// Connects to the first address that can be connected to.
+///
+/// # Errors
+///
+/// The last address's, or that of one which could not be tried for want of something here.
 async fn connect(way: &Way) -> io::Result<TcpStream> {
     let mut failed = io::ErrorKind::AddrNotAvailable.into();
     for (host, port) in &way.addresses {
@@ -455,8 +497,30 @@ async fn connect(way: &Way) -> io::Result<TcpStream> {
                 stream.set_nodelay(true)?;
                 return Ok(stream);
             }
-            Err(error) => failed = error,
+            Err(error) if Shortage::of(&failed).is_none() => failed = error,
+            Err(_) => {}
         }
     }
     Err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What runs out here is no failure of the member, whether it is met when the connection
+    /// is made or later.
+    #[test]
+    fn s5_what_runs_out_here_is_held_against_no_member() {
+        let error = io::Error::from_raw_os_error;
+        // EMFILE, ENFILE, EADDRNOTAVAIL, ENOBUFS and ENOMEM on Linux.
+        for ours in [24, 23, 99, 105, 12] {
+            assert_eq!(End::NotConnected(error(ours)).outcome(), Outcome::Cancelled);
+            assert_eq!(End::of(Some(&error(ours))).outcome(), Outcome::Cancelled);
+        }
+        // ECONNREFUSED and ECONNRESET.
+        assert_eq!(End::NotConnected(error(111)).outcome(), Outcome::Failure);
+        assert_eq!(End::of(Some(&error(104))).outcome(), Outcome::Failure);
+        assert_eq!(End::of(None).outcome(), Outcome::Failure);
+    }
 }

@@ -291,12 +291,20 @@ fn unmet(counts: &EffectiveSettings) -> Properties {
 async fn unmake(client: Client, member: GroupMember, timeout: Duration) {
     let Some(made) = member.made else { return };
     let mut wait = FIRST_WAIT;
-    for tried in 1..=DELETE_TRIES {
+    let mut tried = 0;
+    loop {
         let call = Call::new(&made.factory, "delete_object", Instant::now() + timeout);
         let call = call.arguments(|w| made.creation.write(w));
+        tried += 1;
         match client.call(&call).await {
             // ObjectNotFound, for one: it is gone.
             Ok(_) | Err(CallError::User { .. }) => return,
+            // It has not heard of it.
+            Err(CallError::Exhausted { sent: false, .. }) => {
+                tried -= 1;
+                sleep(FIRST_WAIT).await;
+                continue;
+            }
             Err(error) if tried == DELETE_TRIES => {
                 let location = member.location;
                 warn!(location, "a factory does not delete its member: {error}");
@@ -309,7 +317,8 @@ async fn unmake(client: Client, member: GroupMember, timeout: Duration) {
 }
 
 /// Calls a factory for a new object of type `type_id` at its place, and checks that it has
-/// the type `of_type` of its group; each takes at most `timeout`.
+/// the type `of_type` of its group; each takes at most `timeout`. NO_RESOURCES means that
+/// something has run out here, and is no failure of the factory.
 pub(super) async fn call_factory(
     client: &Client,
     info: &FactoryInfo,
@@ -333,6 +342,10 @@ pub(super) async fn call_factory(
                 "a factory raised an exception"
             );
             return Err(raised.unwrap_or(UserException::ObjectNotCreated).into());
+        }
+        Err(error @ CallError::Exhausted { .. }) => {
+            warn!(location = at, "a factory could not be called: {error}");
+            return Err(Kind::NoResources.into());
         }
         Err(error) => {
             warn!(location = at, "a factory did not answer: {error}");

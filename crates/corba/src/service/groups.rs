@@ -280,6 +280,13 @@ pub(super) async fn check_type(
             );
             Ok(())
         }
+        Err(error @ CallError::Exhausted { .. }) => {
+            warn!(
+                type_id,
+                "an object could not be asked for its type: {error}"
+            );
+            Err(Kind::NoResources.into())
+        }
         Err(error) => not_added(&error),
     }
 }

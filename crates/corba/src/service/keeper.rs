@@ -8,6 +8,7 @@ use std::time::Duration;
 use evenkeel_core::analyzer::Threshold;
 use evenkeel_core::effective::{Shaping, effective};
 use evenkeel_core::opinion::{Opinion, Source};
+use evenkeel_giop::exception::Kind;
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use tokio::task::JoinSet;
@@ -212,12 +213,20 @@ impl Keeper {
             }
             Err(raise) => {
                 warn!(id, location = at, "a factory has made no member: {raise}");
-                if let Some(membership) = membership {
-                    membership.not_made(now, at, &mut self.rng);
+                match membership {
+                    Some(membership) if is_our_shortage(&raise) => membership.not_called(at),
+                    Some(membership) => membership.not_made(now, at, &mut self.rng),
+                    None => {}
                 }
             }
         }
     }
+}
+
+/// Whether a factory was not called, for want of something here: nothing else of
+/// [`call_factory`] is this exception.
+fn is_our_shortage(raise: &Raise) -> bool {
+    matches!(raise, Raise::System(exception) if exception.kind == Kind::NoResources)
 }
 
 impl LoadManager {

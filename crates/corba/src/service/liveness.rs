@@ -3,7 +3,8 @@
 //! A member that sheds its load answers TRANSIENT or sends the question on: it is there.
 //! One is gone when it says so, when its server does not know it (OBJECT_NOT_EXIST), or
 //! when its address refuses connections: that is certain, and no panic overrides it. It is
-//! also taken for gone when nobody answers several times in a row.
+//! also taken for gone when nobody answers several times in a row. What runs out here, files
+//! or local ports, says nothing: then a member stays what it was.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -46,6 +47,8 @@ enum Sign {
     Gone,
     /// Nobody answers.
     Silent,
+    /// It could not be asked, for want of something here.
+    NotAsked,
 }
 
 /// What is known of a member.
@@ -73,9 +76,11 @@ impl Known {
             Sign::Alive => 0,
             Sign::Gone => FAILURES,
             Sign::Silent => self.failures.saturating_add(1),
+            Sign::NotAsked => self.failures,
         };
         match sign {
             Sign::Gone => Some(Verdict::Dead),
+            Sign::NotAsked => self.said.as_ref().map(|(said, _)| *said),
             _ => (self.failures >= FAILURES).then_some(Verdict::Silent),
         }
     }
@@ -196,7 +201,7 @@ impl LoadManager {
         match self.client().call(&call.do_not_follow()).await {
             Ok(body) => matches!(body.reader().read_bool(), Ok(true)),
             Err(CallError::Timeout) => false,
-            Err(error) => sign_of(&error) != Sign::Alive,
+            Err(error) => !matches!(sign_of(&error), Sign::Alive | Sign::NotAsked),
         }
     }
 
@@ -248,6 +253,7 @@ fn sign_of(error: &CallError) -> Sign {
             Sign::Alive
         }
         CallError::Unreachable { refused: true, .. } => Sign::Gone,
+        CallError::Exhausted { .. } => Sign::NotAsked,
         CallError::NoAddress
         | CallError::Unreachable { .. }
         | CallError::Lost { .. }
@@ -259,6 +265,8 @@ fn sign_of(error: &CallError) -> Sign {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_limits::Shortage;
+
     use super::*;
 
     #[test]
@@ -290,6 +298,33 @@ mod tests {
         assert_eq!(of.judge(Sign::Silent), Some(Verdict::Silent));
         assert_eq!(of.judge(unreachable(true)), Some(Verdict::Dead));
         assert_eq!(of.judge(Sign::Silent), Some(Verdict::Silent));
+    }
+
+    /// Files or ports that have run out here say nothing about a member, however often.
+    #[test]
+    fn s5_a_member_that_could_not_be_asked_stays_what_it_was() {
+        let not_asked = || {
+            sign_of(&CallError::Exhausted {
+                address: "h:1".into(),
+                shortage: Shortage::Files,
+                sent: false,
+            })
+        };
+        let mut of = Known::default();
+        for _ in 0..2 * FAILURES {
+            assert_eq!(of.judge(not_asked()), None);
+        }
+        // What was counted before goes on to count.
+        for _ in 1..FAILURES {
+            assert_eq!(of.judge(Sign::Silent), None);
+        }
+        assert_eq!(of.judge(not_asked()), None);
+        let verdict = of.judge(Sign::Silent);
+        assert_eq!(verdict, Some(Verdict::Silent));
+        // And one that is gone is not back.
+        let reference = Arc::new(Reference::new(Ior::default()));
+        of.said = verdict.map(|verdict| (verdict, reference));
+        assert_eq!(of.judge(not_asked()), Some(Verdict::Silent));
     }
 
     #[test]

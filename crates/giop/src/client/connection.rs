@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use evenkeel_limits::Shortage;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
@@ -40,10 +41,25 @@ pub(super) enum Failure {
     NotSent(String),
     /// The server may have carried it out.
     Lost(String),
+    /// The connection broke for want of something here. The server may have carried it out.
+    Exhausted(Shortage),
     /// The server could not read it.
     MessageError,
     /// It cannot be sent, or the reply cannot be read.
     NotValid(GiopError),
+}
+
+impl Failure {
+    /// A connection broke with `error`.
+    fn of(error: &std::io::Error) -> Self {
+        match Shortage::of(error) {
+            Some(shortage) => {
+                shortage.met("talk to an object (CORBA)");
+                Failure::Exhausted(shortage)
+            }
+            None => Failure::Lost(error.to_string()),
+        }
+    }
 }
 
 type Answer = Result<(ReplyStatus, Body), Failure>;
@@ -217,7 +233,7 @@ impl Connection {
                 }
             }
             if let Err(error) = to.write_all(&buffer).await {
-                return Failure::Lost(error.to_string());
+                return Failure::of(&error);
             }
             buffer.clear();
             buffer.shrink_to(CHUNK);
@@ -248,7 +264,7 @@ impl Connection {
             match timeout(idle_timeout, from.read_buf(&mut buffer)).await {
                 Ok(Ok(0)) => return Failure::Lost("the server has closed it".into()),
                 Ok(Ok(_)) => {}
-                Ok(Err(error)) => return Failure::Lost(error.to_string()),
+                Ok(Err(error)) => return Failure::of(&error),
                 Err(_) => {
                     // From here on nobody begins a call on this connection.
                     let mut calls = self.calls();
