@@ -1,4 +1,4 @@
-//! What happens when the balancer, or its machine, runs out of something: files, ports,
+//! What happens when the balancer, or its machine, runs out of something: files, memory, ports,
 //! threads, a disk, a reader of its log. What must hold: nothing is held against a member,
 //! what administrators need goes on, and when there is enough again, everything works.
 
@@ -178,6 +178,153 @@ fn s5_idle_connections_to_members_make_way() {
         ),
         0.0
     );
+}
+
+/// A member that answers checks, and lets everybody else wait: it reads no bodies, and its
+/// responses are larger than anybody here takes.
+fn obstinate() -> Member {
+    Member::start(|script, mut wire| {
+        while let Some(head) = wire.try_read_head() {
+            let answered = match head.start_line() {
+                "GET /check HTTP/1.1" => {
+                    let end = evenkeel_e2e::wire::Ended::Between;
+                    script.note(evenkeel_e2e::member::Seen::End(script.connection, end));
+                    wire.try_send(ok("well"))
+                }
+                line if line.starts_with("GET /large ") => wire.try_send(ok(&"x".repeat(1 << 20))),
+                line if line.starts_with("POST ") => loop {
+                    std::thread::park();
+                },
+                _ => wire.try_send(ok("served")),
+            };
+            if !answered {
+                return;
+            }
+        }
+    })
+}
+
+/// A client that sends as much as is taken of it, and reads nothing.
+struct Glutton {
+    stream: TcpStream,
+    rest: &'static [u8],
+}
+
+impl Glutton {
+    fn start(address: SocketAddr, sends: &'static [u8]) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let mut glutton = Glutton {
+            stream,
+            rest: sends,
+        };
+        glutton.send();
+        glutton
+    }
+
+    fn send(&mut self) {
+        while !self.rest.is_empty() {
+            match self.stream.write(self.rest) {
+                Ok(sent) => self.rest = &self.rest[sent..],
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                // It was refused.
+                Err(_) => self.rest = &[],
+            }
+        }
+    }
+}
+
+/// Far more clients than there is memory for, and each takes what it can get: a large part of
+/// a head, a body that nobody reads, a response that it does not read. The process would be
+/// aborted if it allocated more than it may. Checks, the admin API and a reload go on, the
+/// member stays up, and afterwards everybody is served.
+#[test]
+fn s5_memory_runs_out() {
+    if !installed(&["prlimit"]) {
+        return;
+    }
+    let Some(namespace) = Namespace::alone() else {
+        return;
+    };
+    // So that bytes wait in the balancer and not in the kernel.
+    namespace.inside(|| {
+        fs::write("/proc/sys/net/ipv4/tcp_rmem", "4096 16384 16384").unwrap();
+        fs::write("/proc/sys/net/ipv4/tcp_wmem", "4096 16384 16384").unwrap();
+    });
+    let member = namespace.inside(obstinate);
+    let rule = |name: &str| {
+        format!("[rule.{name}]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\ngroup = \"app\"\n")
+    };
+    let start = format!(
+        "workers = 2\n[admin]\nlisten = \"127.0.0.1:0\"\n{}",
+        rule("web")
+    );
+    let end = format!(
+        "[group.app]\nmembers = [\"{}\"]\nhealth_check = {{ type = \"http\", \
+         doc_path = \"/check\", frequency = \"100ms\", fall = 1 }}\n",
+        member.address()
+    );
+    let balancer = Balancer::start_by(&format!("{start}{end}"), |_| {
+        let mut command = namespace.command("prlimit");
+        command
+            .args(["--as=167772160:167772160", "--"])
+            .arg(binary());
+        command
+    });
+    let balancer = &balancer;
+    let head: &[u8] = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}", "x".repeat(30_000))
+        .leak()
+        .as_bytes();
+    let body: &[u8] = format!(
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10000000\r\n\r\n{}",
+        "x".repeat(300_000)
+    )
+    .leak()
+    .as_bytes();
+    let large: &[u8] = b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n";
+    namespace.inside(move || {
+        let limits = status(balancer)["limits"].clone();
+        let most = limits["clients"].as_u64().unwrap() as usize;
+        assert!((50..3000).contains(&most), "{limits}");
+        assert_eq!(limits["memory"], 160 << 20);
+        eventually("that is said", || {
+            balancer.log().contains("there is memory for")
+        });
+
+        let kinds = [head, body, large];
+        let mut clients: Vec<Glutton> = (0..2 * most)
+            .map(|number| Glutton::start(balancer.address("web"), kinds[number % kinds.len()]))
+            .collect();
+        let short = || metric(balancer, "evenkeel_shortages_total{resource=\"memory\"}");
+        eventually(
+            "there are as many clients as there may be, or more large heads",
+            || {
+                clients.iter_mut().for_each(Glutton::send);
+                let open = status(balancer)["limits"]["clients_open"].as_u64().unwrap();
+                open as usize == most && short() > 0.0
+            },
+        );
+        // Checks that begin after that are passed.
+        member.seen();
+        for _ in 0..5 {
+            member.next();
+        }
+        assert_eq!(state(balancer), "up");
+        balancer.reconfigure(&format!("{start}{}{end}", rule("more")));
+        assert_eq!(status(balancer)["rules"].as_array().unwrap().len(), 2);
+
+        drop(clients);
+        eventually("there is room again", || {
+            let mut client = Wire::connect(balancer.address("web"));
+            client.try_send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+                && client
+                    .try_read_head()
+                    .is_some_and(|head| head.second_word() == "200")
+        });
+        assert_eq!(state(balancer), "up");
+        assert!(!balancer.log().contains("is down"), "{}", balancer.log());
+        assert!(!balancer.log().contains("ejected"), "{}", balancer.log());
+    });
 }
 
 /// More connections to a member than there are local ports.

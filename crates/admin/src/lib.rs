@@ -73,11 +73,14 @@ impl Sources {
             }
         }
         let (clients, clients_open) = self.proxy.clients();
-        status.limits = self.proxy.shares().map(|shares| LimitsStatus {
-            files: shares.all,
-            files_reserved: shares.reserve(),
+        let shares = self.proxy.shares();
+        status.limits = shares.map(|(files, memory)| LimitsStatus {
+            files: files.all,
+            files_reserved: files.reserve(),
             clients,
             clients_open,
+            memory: memory.bound.all,
+            memory_reserved: memory.reserve,
         });
         status.negotiator = self.negotiator.local_addresses();
         for totals in self.negotiator.metrics().classes() {

@@ -244,27 +244,37 @@ fn process(out: &mut Exposition, sources: &Sources, status: &Status) {
 }
 
 fn limits(out: &mut Exposition, status: &Status) {
-    let of = |read: fn(&LimitsStatus) -> usize| status.limits.as_ref().map(read);
+    let of = |read: fn(&LimitsStatus) -> u64| status.limits.as_ref().map(read);
     let gauges = [
         (
             "evenkeel_files_limit",
             "Files that the process may open.",
-            of(|limits| limits.files),
+            of(|limits| limits.files as u64),
         ),
         (
             "evenkeel_files_reserved",
             "Files kept back from clients: for health checks, reports, the admin API, reloads.",
-            of(|limits| limits.files_reserved),
+            of(|limits| limits.files_reserved as u64),
+        ),
+        (
+            "evenkeel_memory_limit_bytes",
+            "Memory that this process may have.",
+            of(|limits| limits.memory),
+        ),
+        (
+            "evenkeel_memory_reserved_bytes",
+            "Memory kept back from clients: for health checks, reports, the admin API, reloads.",
+            of(|limits| limits.memory_reserved),
         ),
         (
             "evenkeel_clients_limit",
-            "Most clients of all rules at a time: what the limit on open files allows.",
-            of(|limits| limits.clients),
+            "Most clients of all rules at a time: what the limits on open files and memory allow.",
+            of(|limits| limits.clients as u64),
         ),
         (
             "evenkeel_clients_open",
             "Clients of all rules now.",
-            of(|limits| limits.clients_open),
+            of(|limits| limits.clients_open as u64),
         ),
     ];
     for (name, help, value) in gauges {

@@ -5,6 +5,8 @@
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+use crate::memory;
+
 /// Counts as no limit.
 const UNLIMITED: usize = 1 << 20;
 
@@ -119,6 +121,16 @@ impl Shares {
                 ..Users::default()
             },
         )
+    }
+
+    /// With no more connections and pipes than there is memory for.
+    pub fn within(self, memory: &memory::Shares) -> Self {
+        Shares {
+            connections: self.connections.min(memory.clients.saturating_mul(2)),
+            // Two files each.
+            pipes: self.pipes.min(memory.pipes.saturating_mul(2)),
+            ..self
+        }
     }
 
     /// Clients of rules at a time: each may need a connection to a member.

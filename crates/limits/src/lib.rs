@@ -1,9 +1,10 @@
-//! What this process may use, and what happens when there is no more of it: how files are
-//! shared out, which errors mean a shortage here and not a fault of the peer, warnings that
-//! a shortage does not multiply, and a log that never blocks.
+//! What this process may use, and what happens when there is no more of it: how files and
+//! memory are shared out, which errors mean a shortage here and not a fault of the peer,
+//! warnings that a shortage does not multiply, and a log that never blocks.
 
 pub mod files;
 pub mod log;
+pub mod memory;
 mod shortage;
 mod throttle;
 

@@ -50,7 +50,7 @@ pub struct Status {
     /// What they negotiate for, in the order of the file.
     #[serde(default)]
     pub clusters: Vec<ClusterStatus>,
-    /// How open files are shared out; `null` if nobody listens for rules.
+    /// How open files and memory are shared out; `null` if nobody listens for rules.
     #[serde(default)]
     pub limits: Option<LimitsStatus>,
 }
@@ -62,10 +62,16 @@ pub struct LimitsStatus {
     pub files: usize,
     /// Files kept back for health checks, load reports, the admin API and reloads.
     pub files_reserved: usize,
-    /// Most clients of rules at a time: what the rest of the files allows.
+    /// Most clients of rules at a time: what the rest of the files and of the memory allows.
     pub clients: usize,
     /// How many there are now.
     pub clients_open: usize,
+    /// Memory that the process may have, in bytes.
+    #[serde(default)]
+    pub memory: u64,
+    /// Memory kept back for health checks, load reports, the admin API and reloads.
+    #[serde(default)]
+    pub memory_reserved: u64,
 }
 
 /// A cluster that clients negotiate for.

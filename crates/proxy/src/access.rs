@@ -67,6 +67,8 @@ pub enum End {
     Alert,
     /// Cut because the rule was disabled, or the grace period was over.
     Terminated,
+    /// Something has run out here: nobody else's fault.
+    Exhausted,
 }
 
 impl End {
@@ -87,6 +89,7 @@ impl End {
             End::Refused => "refused",
             End::Alert => "alert",
             End::Terminated => "terminated",
+            End::Exhausted => "exhausted",
         }
     }
 }

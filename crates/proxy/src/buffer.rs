@@ -6,10 +6,13 @@
 use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
+
+use crate::memory::{Charge, HEAD_BYTES, Memory, OutOfMemory, SMALL_BYTES};
 
 /// Size of a buffer in bytes. A response of 64 KiB with its head goes through in one
 /// read and one write; what is much larger is spliced.
@@ -19,11 +22,8 @@ pub(crate) const BUFFER_BYTES: usize = 80 * 1024;
 /// grows if need be.
 const PARTIAL_BYTES: usize = 2 * 1024;
 
-/// Buffers that a worker keeps when nobody needs them (5 MiB).
+/// Buffers that a worker keeps when nobody needs them (5 MiB), if there is memory for that.
 const KEPT: usize = 64;
-
-/// Largest head whose vector is kept.
-const KEPT_HEAD_BYTES: usize = 32 * 1024;
 
 /// Bytes that were read and not yet taken: `data[start..end]`.
 #[derive(Debug)]
@@ -31,14 +31,17 @@ pub(crate) struct Buffer {
     data: Box<[u8]>,
     start: usize,
     end: usize,
+    /// Its memory, unless it is a small one.
+    charge: Option<Charge>,
 }
 
 impl Buffer {
-    fn new(size: usize) -> Self {
+    fn new(size: usize, charge: Option<Charge>) -> Self {
         Buffer {
             data: vec![0; size].into_boxed_slice(),
             start: 0,
             end: 0,
+            charge,
         }
     }
 
@@ -80,7 +83,15 @@ impl Buffer {
 
     /// Makes room to read into, by growing to at most `limit` bytes if need be; answers
     /// whether there is any.
-    pub(crate) fn make_room(&mut self, limit: usize) -> bool {
+    ///
+    /// # Errors
+    ///
+    /// It had to grow, and there may be no more in `memory`.
+    pub(crate) fn make_room(
+        &mut self,
+        limit: usize,
+        memory: &Arc<Memory>,
+    ) -> Result<bool, OutOfMemory> {
         if self.end == self.data.len() {
             if self.start > 0 {
                 self.data.copy_within(self.start..self.end, 0);
@@ -88,12 +99,14 @@ impl Buffer {
                 self.start = 0;
             } else if self.data.len() < limit {
                 let size = (self.data.len() * 2).min(limit);
+                let charge = memory.take_above(SMALL_BYTES, size)?;
                 let mut data = vec![0; size].into_boxed_slice();
                 data[..self.end].copy_from_slice(&self.data);
                 self.data = data;
+                self.charge = charge;
             }
         }
-        self.end < self.data.len()
+        Ok(self.end < self.data.len())
     }
 
     /// Whether the last read filled the buffer, so that there is probably more to read.
@@ -101,8 +114,8 @@ impl Buffer {
         self.end == self.data.len()
     }
 
-    /// Whether it is one that the pool lends: neither made small for a part of a head nor
-    /// grown for a large one.
+    /// Whether it is one that the pool keeps: neither made small, for a part of a head or for
+    /// want of memory, nor grown for a large one.
     pub(crate) fn is_pooled(&self) -> bool {
         self.data.len() == BUFFER_BYTES
     }
@@ -124,18 +137,35 @@ impl Buffer {
 }
 
 /// A worker's spare buffers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct BufferPool {
     spare: RefCell<Vec<Buffer>>,
     heads: RefCell<Vec<Vec<u8>>>,
+    memory: Arc<Memory>,
 }
 
 impl BufferPool {
-    /// An empty buffer of [`BUFFER_BYTES`].
+    pub(crate) fn new(memory: Arc<Memory>) -> Self {
+        BufferPool {
+            spare: RefCell::default(),
+            heads: RefCell::default(),
+            memory,
+        }
+    }
+
+    /// An empty buffer of [`BUFFER_BYTES`], or a small one if there is no memory for that.
     #[inline]
     pub(crate) fn take(&self) -> Buffer {
         let spare = self.spare.borrow_mut().pop();
-        spare.unwrap_or_else(|| Buffer::new(BUFFER_BYTES))
+        spare.unwrap_or_else(|| self.fresh())
+    }
+
+    #[cold]
+    fn fresh(&self) -> Buffer {
+        match self.memory.take(BUFFER_BYTES) {
+            Ok(charge) => Buffer::new(BUFFER_BYTES, Some(charge)),
+            Err(OutOfMemory) => Buffer::new(SMALL_BYTES, None),
+        }
     }
 
     /// Takes a buffer back, whatever is in it.
@@ -143,7 +173,7 @@ impl BufferPool {
     pub(crate) fn give(&self, mut buffer: Buffer) {
         let mut spare = self.spare.borrow_mut();
         // One that grew for a large head is not worth keeping.
-        if spare.len() < KEPT && buffer.is_pooled() {
+        if spare.len() < KEPT && buffer.is_pooled() && spare.len() < self.memory.kept() {
             buffer.start = 0;
             buffer.end = 0;
             spare.push(buffer);
@@ -158,7 +188,11 @@ impl BufferPool {
             return buffer;
         }
         let size = (buffer.len() + 1).next_power_of_two().max(PARTIAL_BYTES);
-        let mut small = Buffer::new(size);
+        let Ok(charge) = self.memory.take_above(SMALL_BYTES, size) else {
+            // It has its own already.
+            return buffer;
+        };
+        let mut small = Buffer::new(size, charge);
         if let Some(place) = small.data.get_mut(..buffer.len()) {
             place.copy_from_slice(buffer.bytes());
             small.end = buffer.len();
@@ -177,7 +211,7 @@ impl BufferPool {
     #[inline]
     pub(crate) fn give_head(&self, mut head: Vec<u8>) {
         let mut heads = self.heads.borrow_mut();
-        if heads.len() < KEPT && (1..=KEPT_HEAD_BYTES).contains(&head.capacity()) {
+        if heads.len() < KEPT && (1..=HEAD_BYTES).contains(&head.capacity()) {
             head.clear();
             heads.push(head);
         }
@@ -187,9 +221,14 @@ impl BufferPool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::tests::memory;
+
+    fn pool() -> BufferPool {
+        BufferPool::new(memory(1 << 30))
+    }
 
     fn buffer(size: usize, bytes: &[u8]) -> Buffer {
-        let mut buffer = Buffer::new(size);
+        let mut buffer = Buffer::new(size, None);
         buffer.data[..bytes.len()].copy_from_slice(bytes);
         buffer.end = bytes.len();
         buffer
@@ -197,21 +236,22 @@ mod tests {
 
     #[test]
     fn room_is_made_by_moving_first_and_growing_last() {
+        let memory = memory(1 << 30);
         let mut full = buffer(4, b"abcd");
-        assert!(!full.make_room(4));
+        assert!(!full.make_room(4, &memory).unwrap());
         full.consume(3);
-        assert!(full.make_room(4));
+        assert!(full.make_room(4, &memory).unwrap());
         assert_eq!((full.bytes(), full.data.len()), (b"d".as_slice(), 4));
 
         let mut full = buffer(4, b"abcd");
-        assert!(full.make_room(6));
+        assert!(full.make_room(6, &memory).unwrap());
         assert_eq!((full.bytes(), full.data.len()), (b"abcd".as_slice(), 6));
     }
 
     #[test]
     fn s7_a_part_of_a_head_is_kept_in_little_more_than_its_bytes() {
         for (bytes, room) in [(1, 2048), (2047, 2048), (2048, 4096), (20_000, 32_768)] {
-            let pool = BufferPool::default();
+            let pool = pool();
             let small = pool.shrink(buffer(BUFFER_BYTES, &vec![7; bytes]));
             assert_eq!((small.len(), small.data.len()), (bytes, room));
             assert_eq!(pool.spare.borrow().len(), 1, "the large one is back");
@@ -219,17 +259,45 @@ mod tests {
             let mut small = pool.shrink(small);
             assert_eq!(small.data.len(), room);
             small.end = room;
-            assert!(small.make_room(BUFFER_BYTES) && small.data.len() <= 2 * room);
+            assert!(small.make_room(BUFFER_BYTES, &pool.memory).unwrap());
+            assert!(small.data.len() <= 2 * room);
             pool.give(small);
             assert_eq!(pool.spare.borrow().len(), 1, "small ones are not lent");
         }
-        let large = BufferPool::default().shrink(buffer(BUFFER_BYTES, &[7; 60_000]));
+        let large = pool().shrink(buffer(BUFFER_BYTES, &[7; 60_000]));
         assert_eq!(large.data.len(), BUFFER_BYTES, "not worth copying");
+    }
+
+    /// Without memory buffers are small, and those that are lent are as many as there may be.
+    #[test]
+    fn s5_buffers_are_small_when_there_is_no_memory_for_large_ones() {
+        let pool = BufferPool::new(memory(8 * BUFFER_BYTES));
+        let mut lent: Vec<_> = (0..12).map(|_| pool.take()).collect();
+        let large = lent.iter().filter(|buffer| buffer.is_pooled()).count();
+        assert_eq!(large, 8);
+        let mut small = lent.pop().unwrap();
+        assert_eq!(small.data.len(), SMALL_BYTES);
+        // It cannot grow, but serves on.
+        small.end = SMALL_BYTES;
+        assert!(small.make_room(BUFFER_BYTES, &pool.memory).is_err());
+        small.consume(1);
+        assert!(small.make_room(BUFFER_BYTES, &pool.memory).unwrap());
+        // Part of a head stays where it is rather than to need more.
+        let mut part = lent.remove(0);
+        part.end = 10_000;
+        assert_eq!(pool.shrink(part).data.len(), BUFFER_BYTES);
+        let mut part = lent.remove(0);
+        part.end = 1;
+        assert_eq!(pool.shrink(part).data.len(), PARTIAL_BYTES);
+        // A worker keeps a part only, so that others get some.
+        lent.into_iter().for_each(|buffer| pool.give(buffer));
+        assert_eq!(pool.spare.borrow().len(), 2);
+        assert!(pool.memory.take(6 * BUFFER_BYTES).is_ok());
     }
 
     #[test]
     fn buffers_come_back_empty_unless_they_grew() {
-        let pool = BufferPool::default();
+        let pool = pool();
         let mut one = pool.take();
         one.end = 7;
         pool.give(one);

@@ -132,7 +132,7 @@ pub(crate) enum Taken {
     Connections,
 }
 
-fn take(count: &AtomicUsize, most: &AtomicUsize, number: usize) -> bool {
+pub(crate) fn take(count: &AtomicUsize, most: &AtomicUsize, number: usize) -> bool {
     let most = most.load(Ordering::Relaxed);
     let fits = |count: usize| Some(count + number).filter(|&sum| sum <= most);
     count

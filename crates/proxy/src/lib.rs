@@ -13,6 +13,7 @@ mod files;
 mod http;
 pub mod http1;
 mod listen;
+mod memory;
 pub mod metrics;
 mod pipe;
 mod plane;

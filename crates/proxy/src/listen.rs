@@ -335,8 +335,9 @@ fn tell_of_room(worker: &Worker) {
     warn_throttled!(
         most,
         open,
-        "the open files of this process allow no more clients at the moment: further ones wait; \
-         raise the limit on open files (ulimit -Hn, or LimitNOFILE= of the service)"
+        "the open files or the memory of this process allow no more clients at the moment: further \
+         ones wait; raise the limit that the log told of at the start (LimitNOFILE= or MemoryMax= \
+         of the service)"
     );
 }
 

@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use evenkeel_core::time::Clock;
 use evenkeel_limits::files::{self, Shares, Users};
+use evenkeel_limits::memory;
 use evenkeel_manager::snapshot::{Commit, DataPlane, RuleSnapshot, Snapshot};
 
 use crate::access::AccessLog;
 use crate::files::Files;
 use crate::listen::{self, ListenKey};
+use crate::memory::Memory;
 use crate::metrics::{Metrics, RuleMetrics};
 use crate::service::RuleShared;
 use crate::worker::{self, Command, Plan, ServicePlan, WorkerHandle};
@@ -30,6 +32,7 @@ struct Inner {
     workers: usize,
     metrics: Metrics,
     files: Arc<Files>,
+    memory: Arc<Memory>,
     failed: worker::Failed,
     state: Mutex<PlaneState>,
 }
@@ -42,8 +45,8 @@ struct PlaneState {
     /// Whether there was a configuration yet.
     started: bool,
     shared: HashMap<Box<str>, Arc<RuleShared>>,
-    /// How open files are shared out, once there is a configuration.
-    shares: Option<Shares>,
+    /// How open files and memory are shared out, once there is a configuration.
+    shares: Option<(Shares, memory::Shares)>,
 }
 
 /// The workers could not be started.
@@ -64,10 +67,20 @@ impl Proxy {
         files::raise();
         let workers = workers.max(1);
         let files = Files::new(Shares::of_process());
+        // What the process may have is found out when these threads run: nobody is served
+        // before there is a configuration.
+        let nothing = memory::Bound {
+            all: 0,
+            used: 0,
+            by: memory::By::Machine,
+        };
+        let nothing = memory::Shares::new(nothing, memory::Users::default());
+        let memory = Memory::new(nothing, workers);
         let failed = worker::Failed::new(None);
         let handles = (0..workers)
             .map(|index| {
-                worker::start(clock, index, &files, &failed).map_err(|source| StartError {
+                let started = worker::start(clock, index, &files, &memory, &failed);
+                started.map_err(|source| StartError {
                     worker: index,
                     source,
                 })
@@ -79,6 +92,7 @@ impl Proxy {
                 workers,
                 metrics: Metrics::default(),
                 files,
+                memory,
                 failed,
                 state: Mutex::new(PlaneState {
                     workers: handles,
@@ -97,13 +111,13 @@ impl Proxy {
     }
 
     /// Most clients that rules may have at a time, over all rules and workers: what the
-    /// limit on open files allows. And how many there are.
+    /// limits on open files and memory allow. And how many there are.
     pub fn clients(&self) -> (usize, usize) {
         self.inner.files.clients()
     }
 
-    /// How open files are shared out; `None` before the first configuration.
-    pub fn shares(&self) -> Option<Shares> {
+    /// How open files and memory are shared out; `None` before the first configuration.
+    pub fn shares(&self) -> Option<(Shares, memory::Shares)> {
         self.state().shares
     }
 
@@ -218,16 +232,16 @@ impl Inner {
                 corba: next.corba.is_some(),
             },
         );
-        if state.shares != Some(shares) {
-            tracing::info!(
-                files = shares.all,
-                clients = shares.clients(),
-                reserve = shares.reserve(),
-                "as many clients at a time as the limit on open files allows; the reserve is \
-                 for health checks, load reports, the admin API and reloads"
-            );
-            self.files.share(shares);
-            state.shares = Some(shares);
+        let users = memory::Users {
+            negotiator: next.negotiator.is_some(),
+            corba: next.corba.is_some(),
+        };
+        let memory = memory::Shares::new(memory::Bound::of_process(), users);
+        if state.shares != Some((shares, memory)) {
+            tell_of_shares(&shares, &memory);
+            self.files.share(shares.within(&memory));
+            self.memory.share(memory, self.workers);
+            state.shares = Some((shares, memory));
         }
         state.listeners = listeners;
         state.started = true;
@@ -235,6 +249,29 @@ impl Inner {
         for (worker, plan) in state.workers.iter().zip(plans) {
             let _ = worker.commands.send(Command::Apply(plan));
         }
+    }
+}
+
+/// Says how many clients there may be, and why not more.
+fn tell_of_shares(files: &Shares, memory: &memory::Shares) {
+    let clients = files.clients().min(memory.clients);
+    if memory.clients < files.clients() {
+        tracing::info!(
+            clients,
+            memory = memory.bound.all,
+            limit = %memory.bound.by,
+            reserve = memory.reserve,
+            "as many clients at a time as there is memory for; the reserve is for health checks, \
+             load reports, the admin API and reloads"
+        );
+    } else {
+        tracing::info!(
+            files = files.all,
+            clients,
+            reserve = files.reserve(),
+            "as many clients at a time as the limit on open files allows; the reserve is for \
+             health checks, load reports, the admin API and reloads"
+        );
     }
 }
 

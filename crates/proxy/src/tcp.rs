@@ -304,6 +304,11 @@ impl Tunnel<'_> {
                 answered();
             }
             let (up_ended, down_ended) = match (step_up, step_down) {
+                (Poll::Ready(Err(Broken::Exhausted(shortage))), _)
+                | (_, Poll::Ready(Err(Broken::Exhausted(shortage)))) => {
+                    shortage.met("carry a connection's bytes");
+                    return Poll::Ready(End::Exhausted);
+                }
                 (Poll::Ready(Err(Broken::From)), _) | (_, Poll::Ready(Err(Broken::To))) => {
                     return Poll::Ready(End::Client);
                 }
@@ -349,6 +354,15 @@ impl Tunnel<'_> {
 pub(crate) enum Broken {
     From,
     To,
+    /// None: something has run out here.
+    Exhausted(Shortage),
+}
+
+impl Broken {
+    /// `side`, unless `error` says that something has run out here.
+    fn by(error: &io::Error, side: Broken) -> Self {
+        Shortage::of(error).map_or(side, Broken::Exhausted)
+    }
 }
 
 /// Reads in a row that fill the buffer before a flow is spliced: a bulk transfer, for
@@ -435,9 +449,9 @@ impl Flow {
                             worker.buffers.give(buffer);
                             return Poll::Pending;
                         }
-                        Poll::Ready(Err(_)) => {
+                        Poll::Ready(Err(error)) => {
                             worker.buffers.give(buffer);
-                            return Poll::Ready(Err(Broken::From));
+                            return Poll::Ready(Err(Broken::by(&error, Broken::From)));
                         }
                         Poll::Ready(Ok(0)) => {
                             worker.buffers.give(buffer);
@@ -456,7 +470,10 @@ impl Flow {
                                 buffer.consume(n);
                                 self.moved += n as u64;
                             }
-                            _ => return self.broken_to(worker),
+                            Ok(_) => return self.broken(worker, Broken::To),
+                            Err(error) => {
+                                return self.broken(worker, Broken::by(&error, Broken::To));
+                            }
                         }
                     }
                     self.release(worker);
@@ -479,7 +496,7 @@ impl Flow {
                             worker.pipes.give(pipe);
                             return match ready!(filled) {
                                 Ok(_) => self.end(cx, to),
-                                Err(_) => Poll::Ready(Err(Broken::From)),
+                                Err(error) => Poll::Ready(Err(Broken::by(&error, Broken::From))),
                             };
                         };
                         self.streak = if n < SMALL_SPLICE { self.streak + 1 } else { 0 };
@@ -487,7 +504,9 @@ impl Flow {
                     while pipe.held() > 0 {
                         match pipe.poll_drain(cx, to) {
                             Poll::Ready(Ok(n)) => self.moved += n as u64,
-                            Poll::Ready(Err(_)) => return self.broken_to(worker),
+                            Poll::Ready(Err(error)) => {
+                                return self.broken(worker, Broken::by(&error, Broken::To));
+                            }
                             Poll::Pending => {
                                 *held = Some(pipe);
                                 return Poll::Pending;
@@ -504,9 +523,9 @@ impl Flow {
         }
     }
 
-    fn broken_to(&mut self, worker: &Worker) -> Poll<Result<(), Broken>> {
+    fn broken(&mut self, worker: &Worker, broken: Broken) -> Poll<Result<(), Broken>> {
         self.release(worker);
-        Poll::Ready(Err(Broken::To))
+        Poll::Ready(Err(broken))
     }
 
     /// Passes the end on. `shutdown` of a socket never waits.
@@ -549,6 +568,7 @@ impl Session {
             End::MemberTimeout => metrics.member_timeouts.add(1),
             End::Alert => metrics.closed_by_alert.add(1),
             End::Terminated => metrics.terminated.add(1),
+            End::Exhausted => metrics.refused_exhausted.add(1),
         }
     }
 

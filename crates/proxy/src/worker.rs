@@ -25,6 +25,7 @@ use crate::access::AccessLog;
 use crate::buffer::BufferPool;
 use crate::files::{ClientFile, ConnectionFile, Files, Taken};
 use crate::listen::{ListenKey, Listening};
+use crate::memory::Memory;
 use crate::metrics::RuleMetrics;
 use crate::pipe::{Pipe, PipePool};
 use crate::pool::UpstreamPool;
@@ -69,6 +70,7 @@ pub(crate) struct Worker {
     pub(crate) pipes: PipePool,
     pub(crate) upstreams: UpstreamPool,
     pub(crate) files: Arc<Files>,
+    pub(crate) memory: Arc<Memory>,
     pub(crate) watchers: Rc<Watchers>,
     pub(crate) log: RefCell<Option<AccessLog>>,
     services: RefCell<HashMap<Arc<str>, Rc<Service>>>,
@@ -119,15 +121,16 @@ pub(crate) fn start(
     clock: Clock,
     index: usize,
     files: &Arc<Files>,
+    memory: &Arc<Memory>,
     failed: &Failed,
 ) -> io::Result<WorkerHandle> {
     let (commands, inbox) = unbounded_channel();
     let (ready, started) = std::sync::mpsc::sync_channel(1);
-    let files = Arc::clone(files);
+    let (files, memory) = (Arc::clone(files), Arc::clone(memory));
     let thread = supervise(index, failed.clone(), move || {
         // The runtime must be built on its own thread; what fails here must be told to
         // the caller, who waits.
-        match build(clock, files) {
+        match build(clock, files, memory) {
             Ok((runtime, worker, timer)) => {
                 let _ = ready.send(Ok(()));
                 runtime.block_on(run(worker, timer, inbox))
@@ -175,7 +178,11 @@ fn supervise(
         })
 }
 
-fn build(clock: Clock, files: Arc<Files>) -> io::Result<(LocalRuntime, Rc<Worker>, OwnedFd)> {
+fn build(
+    clock: Clock,
+    files: Arc<Files>,
+    memory: Arc<Memory>,
+) -> io::Result<(LocalRuntime, Rc<Worker>, OwnedFd)> {
     // No time driver: it would read the clock and look at its wheel in every turn of
     // the event loop. A timer file ticks for the sweep instead.
     let runtime = Builder::new_current_thread()
@@ -199,10 +206,11 @@ fn build(clock: Clock, files: Arc<Files>) -> io::Result<(LocalRuntime, Rc<Worker
     let worker = Rc::new(Worker {
         clock,
         rng: RefCell::new(fastrand::Rng::new()),
-        buffers: BufferPool::default(),
+        buffers: BufferPool::new(Arc::clone(&memory)),
         pipes: PipePool::new(Arc::clone(&files)),
         upstreams: UpstreamPool::default(),
         files,
+        memory,
         watchers: Watchers::new(clock.now()),
         log: RefCell::new(None),
         services: RefCell::default(),
@@ -413,6 +421,7 @@ mod tests {
     use evenkeel_limits::files::Shares;
 
     use super::*;
+    use crate::memory::tests::memory;
 
     #[test]
     fn s18_a_worker_that_panics_is_told_of() {
@@ -434,7 +443,7 @@ mod tests {
         let (commands, inbox) = unbounded_channel();
         let thread = supervise(0, failed.clone(), || {
             let (runtime, worker, timer) =
-                build(Clock::start(), Files::new(Shares::of_process())).unwrap();
+                build(Clock::start(), Files::new(Shares::of_process()), memory(0)).unwrap();
             let vital = Vital(Rc::clone(&worker));
             runtime.block_on(async {
                 tokio::task::spawn_local(async move {

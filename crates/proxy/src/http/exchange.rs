@@ -8,6 +8,7 @@ use std::time::Duration;
 use evenkeel_core::group::Outcome;
 use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
+use evenkeel_limits::Shortage;
 use evenkeel_manager::config::Timeouts;
 use evenkeel_manager::counts::Origin;
 use evenkeel_manager::response::HeadScan;
@@ -23,6 +24,7 @@ use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::http1::forward::{self, Delivery, write_response};
 use crate::http1::respond::Answer;
 use crate::http1::{Body, Fields, Limits, Parsed, ResponseHead, Version};
+use crate::memory::OutOfMemory;
 use crate::pool::Upstream;
 use crate::service::{Bound, Refusal, State, insert};
 use crate::tcp::{self, ConnectFailure, Traffic, Tunnel, connect, reset};
@@ -41,6 +43,8 @@ enum Failure {
     /// The same on a connection that had been idle, for a request that may not be sent twice:
     /// the member may have closed it just before.
     Stale,
+    /// Something has run out here while the exchange was under way.
+    Exhausted(Shortage),
     /// What came was no response, or not the whole head of one.
     Garbage,
     /// No response in time.
@@ -125,6 +129,7 @@ impl Client {
                 Failure::Connect(failure) => failure.outcome(),
                 Failure::BadRequest(_)
                 | Failure::Stale
+                | Failure::Exhausted(_)
                 | Failure::ClientTimedOut
                 | Failure::ClientStuck
                 | Failure::ClientGone
@@ -286,7 +291,10 @@ impl Client {
                 .await;
             match filled {
                 Ok(Ok(Ok(n))) if n > 0 => {}
-                Ok(Ok(_)) => {
+                Ok(Ok(read)) => {
+                    if let Some(shortage) = read.err().as_ref().and_then(Shortage::of) {
+                        return Err(Failure::Exhausted(shortage));
+                    }
                     return Err(match input.take() {
                         None => Failure::Silent,
                         Some(input) => {
@@ -341,17 +349,21 @@ impl Client {
                     }
                     Ok(None) => {
                         let limit = limit.max(BUFFER_BYTES);
-                        let room = input.as_mut().is_none_or(|input| input.make_room(limit));
-                        if !room {
-                            return Err(Failure::Garbage);
+                        let memory = &self.session.worker.memory;
+                        let room = input.as_mut().map(|input| input.make_room(limit, memory));
+                        match room {
+                            None | Some(Ok(true)) => break,
+                            Some(Ok(false)) => return Err(Failure::Garbage),
+                            Some(Err(OutOfMemory)) => {
+                                return Err(Failure::Exhausted(Shortage::Memory));
+                            }
                         }
-                        break;
                     }
-                    Err(Garbage) => {
+                    Err(failure) => {
                         if let Some(input) = input.take() {
                             self.session.worker.buffers.give(input);
                         }
-                        return Err(Failure::Garbage);
+                        return Err(failure);
                     }
                 }
             }
@@ -365,7 +377,7 @@ impl Client {
         rule: &RuleSnapshot,
         bound: &mut Bound,
         input: &mut Option<Buffer>,
-    ) -> Result<Option<Response>, Garbage> {
+    ) -> Result<Option<Response>, Failure> {
         let worker = &self.session.worker;
         let Some(buffer) = input else {
             return Ok(None);
@@ -382,7 +394,7 @@ impl Client {
             Err(error) => {
                 tracing::debug!(rule = %self.session.service.name, address = %bound.address, %error,
                     "a member's response cannot be read");
-                return Err(Garbage);
+                return Err(Failure::Garbage);
             }
         };
         let client = forward::Client {
@@ -432,7 +444,11 @@ impl Client {
         bound.ticket.responded(outcome, at);
         // An upgraded connection's first bytes are no body.
         let rest = input.take();
-        let down = Flow::new(out, body, delivery.strip_chunks, rest).map_err(|_| Garbage)?;
+        let down = Flow::new(out, body, delivery.strip_chunks, rest, &worker.memory);
+        let down = down.map_err(|broken| match broken {
+            Broken::Exhausted(shortage) => Failure::Exhausted(shortage),
+            _ => Failure::Garbage,
+        })?;
         Ok(Some(Response::Final(Head {
             down,
             status,
@@ -499,11 +515,14 @@ impl Client {
             .watch
             .until(|cx| {
                 if session.is_gone(stream) {
-                    return Poll::Ready(Err(Side::Client));
+                    return Poll::Ready(Err(Fault::Of(Side::Client)));
                 }
-                if progress.poll_up(cx, up, stream, upstream, worker).is_err() {
-                    // It broke off, or its chunks are not valid: too late for a 400.
-                    return Poll::Ready(Err(Side::Client));
+                if let Err(broken) = progress.poll_up(cx, up, stream, upstream, worker) {
+                    return Poll::Ready(Err(match broken {
+                        Broken::Exhausted(shortage) => Fault::Exhausted(shortage),
+                        // It broke off, or its chunks are not valid: too late for a 400.
+                        _ => Fault::Of(Side::Client),
+                    }));
                 }
                 let step = down.poll(cx, upstream, stream, worker);
                 if step.is_pending() {
@@ -511,15 +530,20 @@ impl Client {
                     up.shrink_rest(worker);
                 }
                 step.map_err(|broken| match broken {
-                    Broken::From | Broken::Chunks(_) => Side::Member,
-                    Broken::To => Side::Client,
+                    Broken::From | Broken::Chunks(_) => Fault::Of(Side::Member),
+                    Broken::To => Fault::Of(Side::Client),
+                    Broken::Exhausted(shortage) => Fault::Exhausted(shortage),
                 })
             })
             .await;
         let end = match result {
             Ok(Ok(())) => End::Complete,
-            Ok(Err(Side::Client)) => End::Client,
-            Ok(Err(Side::Member)) => End::Member,
+            Ok(Err(Fault::Of(Side::Client))) => End::Client,
+            Ok(Err(Fault::Of(Side::Member))) => End::Member,
+            Ok(Err(Fault::Exhausted(shortage))) => {
+                shortage.met("pass a response on");
+                End::Exhausted
+            }
             Err(Stop::Cut) => End::Terminated,
             Err(Stop::Expired) => match progress.whose_turn(up, Some(down)) {
                 Side::Client => End::ClientTimeout,
@@ -659,6 +683,12 @@ impl Client {
             Failure::Connect(ConnectFailure::Refused) => {
                 (End::Member, 502, "The server could not be reached.".into())
             }
+            Failure::Exhausted(shortage) => {
+                shortage.met("carry a request");
+                let text = "The balancer is out of memory. Try again later.".into();
+                // This end counts as one for want of something.
+                (End::Exhausted, 503, text)
+            }
             Failure::Connect(failure @ ConnectFailure::Exhausted(_)) => {
                 self.session.count_exhausted(failure);
                 let text = "The balancer is out of connections. Try again later.".into();
@@ -734,8 +764,11 @@ enum Response {
     Final(Head),
 }
 
-/// It cannot be read.
-struct Garbage;
+/// Why a response did not get through.
+enum Fault {
+    Of(Side),
+    Exhausted(Shortage),
+}
 
 /// Whom a time limit concerns, or who broke off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -830,6 +863,7 @@ impl Progress {
 fn client_failure(broken: Broken) -> Failure {
     match broken {
         Broken::Chunks(error) => Failure::BadRequest(error.to_string()),
+        Broken::Exhausted(shortage) => Failure::Exhausted(shortage),
         Broken::From | Broken::To => Failure::ClientGone,
     }
 }

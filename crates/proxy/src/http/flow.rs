@@ -3,14 +3,17 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use evenkeel_limits::Shortage;
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 
 use crate::buffer::Buffer;
 use crate::http1::Body;
 use crate::http1::chunked::{ChunkError, Decoder};
+use crate::memory::{Charge, HEAD_BYTES, Memory, OutOfMemory};
 use crate::pipe::Pipe;
 use crate::worker::Worker;
 
@@ -33,6 +36,15 @@ pub(super) enum Broken {
     To,
     /// The sender's chunks are not valid.
     Chunks(ChunkError),
+    /// Something has run out here: neither the sender's fault nor the receiver's.
+    Exhausted(Shortage),
+}
+
+impl Broken {
+    /// `side`, unless `error` says that something has run out here.
+    fn by(error: &io::Error, side: Broken) -> Self {
+        Shortage::of(error).map_or(side, Broken::Exhausted)
+    }
 }
 
 /// What a flow waits for.
@@ -73,16 +85,19 @@ pub(super) struct Flow {
     moved: u64,
     /// The sender sent more than the message.
     excess: bool,
+    /// The memory of a large head.
+    _charge: Option<Charge>,
 }
 
 impl Flow {
     /// A message of `head` and a body of which `buffer` holds the beginning. If `strip`,
-    /// the framing of chunks is taken out.
+    /// the framing of chunks is taken out. If the head is large, there must be `memory` for it.
     pub(super) fn new(
         head: Vec<u8>,
         body: Body,
         strip: bool,
         buffer: Option<Buffer>,
+        memory: &Arc<Memory>,
     ) -> Result<Self, Broken> {
         let framing = match body {
             Body::None | Body::Length(0) => Framing::Done,
@@ -103,11 +118,14 @@ impl Flow {
             pipe: None,
             moved: 0,
             excess: false,
+            _charge: None,
         };
         if !matches!(flow.framing, Framing::Done) {
             flow.admit()?;
             flow.join();
         }
+        let charge = memory.take_above(HEAD_BYTES, flow.head.capacity());
+        flow._charge = charge.map_err(|OutOfMemory| Broken::Exhausted(Shortage::Memory))?;
         Ok(flow)
     }
 
@@ -271,8 +289,8 @@ impl Flow {
     ) -> Poll<Result<(), Broken>> {
         let turn = self.moved + TURN_BYTES;
         loop {
-            if ready!(self.poll_flush(cx, to)).is_err() {
-                return Poll::Ready(Err(Broken::To));
+            if let Err(error) = ready!(self.poll_flush(cx, to)) {
+                return Poll::Ready(Err(Broken::by(&error, Broken::To)));
             }
             let left = match &self.framing {
                 Framing::Done => return Poll::Ready(Ok(())),
@@ -299,7 +317,10 @@ impl Flow {
                         worker.pipes.give(pipe);
                         return Poll::Pending;
                     }
-                    Poll::Ready(Err(_) | Ok(0)) => return Poll::Ready(Err(Broken::From)),
+                    Poll::Ready(Ok(0)) => return Poll::Ready(Err(Broken::From)),
+                    Poll::Ready(Err(error)) => {
+                        return Poll::Ready(Err(Broken::by(&error, Broken::From)));
+                    }
                     Poll::Ready(Ok(n)) => {
                         self.framing = match left.saturating_sub(n as u64) {
                             0 => Framing::Done,
@@ -324,9 +345,13 @@ impl Flow {
                     worker.buffers.give(buffer);
                     self.framing = Framing::Done;
                 }
-                Poll::Ready(Err(_) | Ok(0)) => {
+                Poll::Ready(Ok(0)) => {
                     worker.buffers.give(buffer);
                     return Poll::Ready(Err(Broken::From));
+                }
+                Poll::Ready(Err(error)) => {
+                    worker.buffers.give(buffer);
+                    return Poll::Ready(Err(Broken::by(&error, Broken::From)));
                 }
                 Poll::Ready(Ok(_)) => {
                     self.buffer = Some(buffer);
@@ -370,6 +395,35 @@ impl Flow {
                 self.ready -= of_body;
                 self.moved += of_body as u64;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::tests::memory;
+
+    #[test]
+    fn s5_what_runs_out_here_is_neither_sides_fault() {
+        let by = |code| Broken::by(&io::Error::from_raw_os_error(code), Broken::From);
+        assert_eq!(by(libc::ENOBUFS), Broken::Exhausted(Shortage::Memory));
+        assert_eq!(by(libc::ENOMEM), Broken::Exhausted(Shortage::Memory));
+        assert_eq!(by(libc::ECONNRESET), Broken::From);
+    }
+
+    #[test]
+    fn s5_a_large_head_needs_memory() {
+        let flow = |size, memory: &Arc<Memory>| {
+            Flow::new(vec![b'x'; size], Body::None, false, None, memory).map(drop)
+        };
+        let none = memory(0);
+        assert_eq!(flow(HEAD_BYTES, &none), Ok(()));
+        let error = flow(HEAD_BYTES + 1, &none);
+        assert_eq!(error, Err(Broken::Exhausted(Shortage::Memory)));
+        let some = memory(4 * HEAD_BYTES);
+        for _ in 0..9 {
+            assert_eq!(flow(HEAD_BYTES + 1, &some), Ok(()), "it is given back");
         }
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use evenkeel_core::binding::Binding;
 use evenkeel_core::time::Instant;
+use evenkeel_limits::Shortage;
 use evenkeel_manager::response::HeadScan;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -21,10 +22,11 @@ use crate::http1::forward::{Hop, write_request};
 use crate::http1::respond::Answer;
 use crate::http1::{Asked, Fields, HeadError, Limits, Parsed, RequestHead, Version};
 use crate::listen::Session;
+use crate::memory::OutOfMemory;
 use crate::service::LocalRule;
 use crate::tcp::reset;
 use crate::watch::Stop;
-use flow::Flow;
+use flow::{Broken, Flow};
 
 /// How long a connection that was closed by the proxy may still send, so that the
 /// response is not lost with a reset.
@@ -117,6 +119,8 @@ enum NoRequest {
     Partial,
     /// Status and text of the answer, and whether it is one to a `HEAD`.
     Malformed(u16, String, bool),
+    /// Whether the answer is one to a `HEAD`.
+    OutOfMemory(bool),
 }
 
 impl Client {
@@ -159,6 +163,9 @@ impl Client {
                     Err(NoRequest::Malformed(status, text, to_head)) => {
                         return Err(self.refuse(status, &text, to_head).await);
                     }
+                    Err(NoRequest::OutOfMemory(to_head)) => {
+                        return Err(self.refuse_for_memory(to_head).await);
+                    }
                 }
                 if !waiting_for_head {
                     waiting_for_head = true;
@@ -166,11 +173,16 @@ impl Client {
                 }
                 // An empty line may be before it.
                 let limit = limit.saturating_add(2).max(BUFFER_BYTES);
-                let input = self.input.as_mut();
-                let room = input.is_some_and(|input| input.make_room(limit));
-                if !room {
+                let memory = &self.session.worker.memory;
+                let room = match &mut self.input {
+                    Some(input) => input.make_room(limit, memory),
+                    None => Ok(true),
+                };
+                match room {
+                    Ok(true) => {}
                     // The parser refuses heads of this size, so this cannot be.
-                    return Err(After::Cut);
+                    Ok(false) => return Err(After::Cut),
+                    Err(OutOfMemory) => return Err(self.refuse_for_memory(false).await),
                 }
             }
             match self.fill().await {
@@ -289,8 +301,9 @@ impl Client {
         {
             worker.buffers.give(empty);
         }
-        let up = match Flow::new(out, body, false, input) {
+        let up = match Flow::new(out, body, false, input, &worker.memory) {
             Ok(up) => up,
+            Err(Broken::Exhausted(_)) => return Err(NoRequest::OutOfMemory(asked.head)),
             Err(_) => {
                 return Err(NoRequest::Malformed(
                     400,
@@ -313,17 +326,35 @@ impl Client {
         })
     }
 
+    /// Answers a request whose head needs more memory than there is.
+    async fn refuse_for_memory(&mut self, to_head: bool) -> After {
+        Shortage::Memory.met("take a request's head");
+        let text = "The balancer is out of memory. Try again later.";
+        self.refuse(503, text, to_head).await
+    }
+
     /// Answers a request that cannot be understood, after which nothing can be.
     async fn refuse(&mut self, status: u16, text: &str, to_head: bool) -> After {
         let metrics = &self.session.service.metrics;
-        let end = if status == 408 {
-            metrics.client_timeouts.add(1);
-            End::ClientTimeout
-        } else {
-            metrics.refused_malformed.add(1);
-            End::Client
+        let end = match status {
+            408 => {
+                metrics.client_timeouts.add(1);
+                End::ClientTimeout
+            }
+            503 => {
+                metrics.refused_exhausted.add(1);
+                End::Exhausted
+            }
+            _ => {
+                metrics.refused_malformed.add(1);
+                End::Client
+            }
         };
-        let sent = self.answer(&Answer::closing(status, text), to_head).await;
+        let answer = Answer {
+            retry_after: (status == 503).then_some(1),
+            ..Answer::closing(status, text)
+        };
+        let sent = self.answer(&answer, to_head).await;
         let mut summary = Summary::new(end);
         summary.status = sent.then_some(status);
         self.conclude(None, summary);
@@ -477,8 +508,9 @@ mod tests {
     #[test]
     fn a_connection_is_small() {
         let http = size_of_future(serve);
-        // With the right to its file, and what bounds interim responses of a member.
-        assert!(http <= 2368, "{http}");
+        // With the right to its file and to the memory of its buffers, and what bounds interim
+        // responses of a member.
+        assert!(http <= 2496, "{http}");
         let tcp = size_of_future(crate::tcp::serve);
         assert!(tcp <= 1408, "{tcp}");
     }

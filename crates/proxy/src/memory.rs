@@ -1,0 +1,126 @@
+//! How much memory the rules may have for what is large, over all workers (see
+//! [`evenkeel_limits::memory`]). Nothing here happens per request, only when a worker has no
+//! spare buffer, or a head is large.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use evenkeel_limits::memory::Shares;
+
+use crate::buffer::BUFFER_BYTES;
+use crate::files::take;
+
+/// A buffer of this size every client may have, in bytes: what is larger is counted.
+pub(crate) const SMALL_BYTES: usize = 4 * 1024;
+
+/// The same for the head of a message that is on its way, with a small body.
+pub(crate) const HEAD_BYTES: usize = 16 * 1024;
+
+/// Counts the bytes of large buffers and heads of all workers.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    most: AtomicUsize,
+    held: AtomicUsize,
+    kept: AtomicUsize,
+}
+
+/// The right to so many bytes, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    memory: Arc<Memory>,
+    bytes: usize,
+}
+
+/// There may be no more of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OutOfMemory;
+
+impl Memory {
+    /// What `shares` allow, for so many workers.
+    pub(crate) fn new(shares: Shares, workers: usize) -> Arc<Self> {
+        let memory = Memory {
+            most: AtomicUsize::new(0),
+            held: AtomicUsize::new(0),
+            kept: AtomicUsize::new(0),
+        };
+        memory.share(shares, workers);
+        Arc::new(memory)
+    }
+
+    /// Other shares count from now on.
+    pub(crate) fn share(&self, shares: Shares, workers: usize) {
+        self.most.store(shares.buffers, Ordering::Relaxed);
+        // What one keeps, another cannot have.
+        let kept = shares.buffers / 4 / BUFFER_BYTES / workers.max(1);
+        self.kept.store(kept, Ordering::Relaxed);
+    }
+
+    /// Most buffers that a worker may keep when nobody needs them.
+    pub(crate) fn kept(&self) -> usize {
+        self.kept.load(Ordering::Relaxed)
+    }
+
+    /// Bytes for something large.
+    pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Result<Charge, OutOfMemory> {
+        match take(&self.held, &self.most, bytes) {
+            true => Ok(Charge {
+                memory: Arc::clone(self),
+                bytes,
+            }),
+            false => Err(OutOfMemory),
+        }
+    }
+
+    /// Bytes for something of which each client may have `free`: those are not counted.
+    pub(crate) fn take_above(
+        self: &Arc<Self>,
+        free: usize,
+        bytes: usize,
+    ) -> Result<Option<Charge>, OutOfMemory> {
+        match bytes > free {
+            true => self.take(bytes).map(Some),
+            false => Ok(None),
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.memory.held.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use evenkeel_limits::memory::{Bound, By, Users};
+
+    use super::*;
+
+    /// With so many bytes for what is large.
+    pub(crate) fn memory(buffers: usize) -> Arc<Memory> {
+        let bound = Bound {
+            all: 1 << 30,
+            used: 0,
+            by: By::Machine,
+        };
+        let shares = Shares {
+            buffers,
+            ..Shares::new(bound, Users::default())
+        };
+        Memory::new(shares, 1)
+    }
+
+    #[test]
+    fn s5_no_more_memory_is_given_than_there_is() {
+        let memory = memory(100_000);
+        let first = memory.take(60_000).unwrap();
+        assert_eq!(memory.take(60_000).unwrap_err(), OutOfMemory);
+        let second = memory.take(40_000).unwrap();
+        assert!(memory.take_above(10, 11).is_err());
+        assert!(memory.take_above(10, 10).unwrap().is_none());
+        drop(first);
+        assert!(memory.take(60_000).is_ok());
+        drop(second);
+        assert!(memory.take(100_000).is_ok());
+    }
+}
