@@ -2,15 +2,19 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
-use std::net::{SocketAddr, TcpStream};
+use std::fs;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 
+use evenkeel_e2e::agent::key_file;
 use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::corba::LoadManager;
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::load::{Clients, Wrk};
 use evenkeel_e2e::member::Member;
 use evenkeel_e2e::process::{Signal, installed};
 use evenkeel_e2e::server::{Server, address};
 use evenkeel_e2e::wire::Wire;
+use serde_json::Value;
 
 fn config(members: &[SocketAddr], more: &str) -> String {
     let members: Vec<_> = members.iter().map(ToString::to_string).collect();
@@ -293,4 +297,93 @@ fn u4_what_is_written_beside_the_file_delays_no_reload() {
     eventually("the keys are read again", || {
         balancer.status()["generation"].as_u64() > before
     });
+}
+
+/// Names of those threads of the balancer that only some configurations need, in order.
+fn threads_on_demand(balancer: &Balancer) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", balancer.id())).unwrap();
+    // A thread may end meanwhile.
+    let names = tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("comm")).ok());
+    let wanted = ["negotiator", "broker", "corba", "monitor"];
+    let mut names: Vec<String> = names
+        .map(|name| name.trim().to_owned())
+        .filter(|name| wanted.iter().any(|wanted| name.contains(wanted)))
+        .collect();
+    names.sort();
+    names
+}
+
+/// What is not configured has no thread; a reload that configures it starts one, which works,
+/// and one that takes it away leaves nothing behind that works.
+#[test]
+fn c13_threads_run_only_for_what_is_configured() {
+    let member = Member::echoing_targets();
+    let plain = config(&[member.address()], "");
+    let balancer = Balancer::start(&plain);
+    let json =
+        |path: &str| -> Value { serde_json::from_str(balancer.admin_get(path).text()).unwrap() };
+    let address = |listen: &Value| -> SocketAddr { listen[0].as_str().unwrap().parse().unwrap() };
+    assert_eq!(threads_on_demand(&balancer), [""; 0]);
+
+    let keys = key_file(balancer.folder());
+    let all = format!(
+        "{plain}\n[negotiator]\nlisten = \"127.0.0.1:0\"\n[corba]\nlisten = \"127.0.0.1:0\"\n\
+         [broker]\nlisten = \"127.0.0.1:0\"\nkey_file = {keys:?}\n\
+         [group.watched]\nmembers = [\"127.0.0.1:1\"]\n\
+         [group.watched.monitor]\ntype = \"kernel\"\nkey_file = {keys:?}\ninterval = \"50ms\"\n"
+    );
+    let mut addresses = Vec::new();
+    // Off and on again, too.
+    for _ in 0..2 {
+        balancer.reconfigure(&all);
+        eventually("there is a thread for each", || {
+            let names = threads_on_demand(&balancer);
+            names == ["broker", "corba", "corba-0", "monitor", "negotiator"]
+        });
+        let negotiator = address(&json("/v1/status")["negotiator"]);
+        let mut client = Wire::connect(negotiator);
+        client.send("GET / HTTP/1.1\r\nHost: nobody.example\r\n\r\n");
+        // Nobody serves that host, which is an answer.
+        assert!(client.read_response().second_word().starts_with('4'));
+
+        let corba = address(&json("/v1/corba")["listen"]);
+        let manager = LoadManager::at(corba);
+        manager.create_group("IDL:First:1.0", Vec::new()).unwrap();
+
+        let broker = address(&json("/v1/broker")["listen"]);
+        let refused = || -> u64 {
+            let counts = json("/v1/broker")["datagrams"].clone();
+            let counts = counts.as_array().unwrap().iter();
+            counts.map(|count| count["count"].as_u64().unwrap()).sum()
+        };
+        let before = refused();
+        let agent = UdpSocket::bind("127.0.0.1:0").unwrap();
+        agent.send_to(b"nonsense", broker).unwrap();
+        eventually("the datagram is counted", || refused() > before);
+
+        let asked = || json("/v1/monitor")["asked"].as_u64().unwrap_or(0);
+        let before = asked();
+        eventually("locations are asked", || asked() > before);
+
+        balancer.reconfigure(&plain);
+        assert!(
+            json("/v1/status")["negotiator"]
+                .as_array()
+                .unwrap()
+                .is_empty()
+        );
+        assert!(
+            json("/v1/corba")["listen"]
+                .as_array()
+                .is_none_or(Vec::is_empty)
+        );
+        assert_eq!(json("/v1/broker"), Value::Null);
+        eventually("nobody is asked", || json("/v1/monitor") == Value::Null);
+        addresses.extend([negotiator, corba]);
+    }
+    for address in addresses {
+        eventually("nobody listens there", || {
+            TcpStream::connect(address).is_err()
+        });
+    }
 }

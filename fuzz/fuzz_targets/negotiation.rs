@@ -86,7 +86,7 @@ fn negotiator() -> SocketAddr {
     static ADDRESS: OnceLock<SocketAddr> = OnceLock::new();
     *ADDRESS.get_or_init(|| {
         let clock = Clock::start();
-        let negotiator = Negotiator::start(clock).expect("a thread");
+        let negotiator = Negotiator::new(clock);
         let manager = Manager::new(clock, Arc::new(negotiator.clone()));
         let config = evenkeel_config::parse("fuzz", CONFIG).expect("it is valid");
         tokio::runtime::Builder::new_current_thread()

@@ -114,7 +114,8 @@ fn measure(options: &Options) -> Result<bool> {
 
     pin(0)?;
     let clock = Clock::start();
-    let monitor = Monitor::start(clock)?;
+    let monitor = Monitor::new(clock)?;
+    monitor.serve()?;
     let config = Config {
         interval: Duration::from_millis(options.interval_ms),
         listen_backlogs: options.listen_backlogs,
@@ -220,7 +221,7 @@ fn cpu_time() -> Result<f64> {
     for task in fs::read_dir("/proc/self/task")? {
         let task = task?.path();
         // The system cuts names after 15 bytes.
-        if fs::read_to_string(task.join("comm"))?.trim() == "evenkeel-monito" {
+        if fs::read_to_string(task.join("comm"))?.trim() == "monitor" {
             let text = fs::read_to_string(task.join("schedstat"))?;
             let ns = text.split(' ').next().ok_or("no time")?;
             return Ok(ns.parse::<f64>()? / 1e9);

@@ -71,11 +71,11 @@ impl Balancer {
         let sources = Arc::new(Sources {
             manager,
             config_file,
-            negotiator: Negotiator::start(clock).unwrap(),
+            negotiator: Negotiator::new(clock),
             proxy,
-            desk: Desk::start(clock).unwrap(),
-            monitor: Monitor::start(clock).unwrap(),
-            corba: Corba::start(clock).unwrap(),
+            desk: Desk::new(clock).unwrap(),
+            monitor: Monitor::new(clock).unwrap(),
+            corba: Corba::new(clock),
             access_log: access_log::Counts::default(),
             draining: AtomicBool::new(false),
         });

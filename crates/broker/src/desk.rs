@@ -75,6 +75,8 @@ struct State {
     next_socket: usize,
     directory: Arc<Directory>,
     unsent: u64,
+    /// Whether the thread runs: it does from the first configuration on that wants it.
+    is_served: bool,
     /// Nothing is opened any more.
     stopped: bool,
 }
@@ -106,25 +108,29 @@ fn wake(wake: &OwnedFd) {
 }
 
 impl Desk {
-    /// A desk without sockets. It opens as soon as a configuration says where.
+    /// A desk without sockets. It opens, and its thread starts, as soon as a configuration
+    /// says where.
     ///
     /// # Errors
     ///
-    /// The system gives no thread.
-    pub fn start(clock: Clock) -> io::Result<Self> {
+    /// The system gives no file to wake the thread with.
+    pub fn new(clock: Clock) -> io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let wake = Arc::new(wake);
-        let shared = Arc::new(Shared {
+        Ok(Desk(Arc::new(Shared {
             clock,
             state: Mutex::default(),
-            wake: Arc::clone(&wake),
+            wake: Arc::new(wake),
             news: Notify::new(),
-        });
-        let weak = Arc::downgrade(&shared);
+        })))
+    }
+
+    fn start_thread(&self) -> io::Result<()> {
+        let (weak, wake) = (Arc::downgrade(&self.0), Arc::clone(&self.0.wake));
+        let clock = self.0.clock;
         std::thread::Builder::new()
-            .name("evenkeel-broker".into())
+            .name("broker".into())
             .spawn(move || serve(&weak, &wake, clock))?;
-        Ok(Desk(shared))
+        Ok(())
     }
 
     /// Where it listens.
@@ -230,6 +236,11 @@ impl DataPlane for Desk {
             return Ok(Box::new(move || desk.close()));
         };
         let keys = Keys::load(&wanted.key_file).map_err(|error| vec![error.to_string()])?;
+        if !state.is_served {
+            self.start_thread()
+                .map_err(|error| vec![format!("broker: cannot start its thread: {error}")])?;
+            state.is_served = true;
+        }
         let (sockets, next_socket) = state.bind(&wanted.listen)?;
         state.next_socket = next_socket;
         let settings = settings(wanted);

@@ -72,7 +72,7 @@ impl Site {
     fn new(name: &str) -> Self {
         let folder = Folder::new(name);
         let clock = Clock::start();
-        let desk = Desk::start(clock).unwrap();
+        let desk = Desk::new(clock).unwrap();
         let manager = Manager::new(clock, Arc::new(desk.clone()));
         let run = desk.clone().run(Arc::clone(&manager));
         std::thread::spawn(move || runtime().block_on(run));

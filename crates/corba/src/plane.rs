@@ -11,7 +11,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,10 +21,12 @@ use evenkeel_core::time::Clock;
 use evenkeel_giop::client::{self, Client};
 use evenkeel_giop::server::{self, Server};
 use evenkeel_limits::files::Shares;
+use evenkeel_limits::memory;
 use evenkeel_manager::Manager;
 use evenkeel_manager::snapshot::{Commit, DataPlane, Snapshot};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tracing::{error, info};
@@ -53,7 +55,7 @@ pub struct Corba {
 }
 
 struct Inner {
-    orders: mpsc::UnboundedSender<Order>,
+    clock: Clock,
     prepared: Mutex<Prepared>,
     /// Once it has been switched on.
     service: ArcSwapOption<LoadManager>,
@@ -74,7 +76,18 @@ struct Prepared {
     /// What cannot change as long as the process lives: the number of workers, and the
     /// state file, which has been read.
     fixed: Option<(usize, Option<PathBuf>, String)>,
-    thread: Option<JoinHandle<()>>,
+    /// Once a configuration has wanted it.
+    thread: Option<Thread>,
+    /// Once the service may begin.
+    manager: Weak<Manager>,
+    /// Nothing is opened any more.
+    stopped: bool,
+}
+
+/// The service's thread.
+struct Thread {
+    orders: mpsc::UnboundedSender<Order>,
+    handle: JoinHandle<()>,
 }
 
 /// What the service's thread is told.
@@ -112,56 +125,39 @@ impl fmt::Debug for Corba {
 }
 
 impl Corba {
-    /// Starts the service's thread, which does nothing yet. `clock` is that of the whole
-    /// process.
-    ///
-    /// # Errors
-    ///
-    /// The thread or its runtime cannot be started.
-    pub fn start(clock: Clock) -> io::Result<Self> {
-        let (orders, commands) = mpsc::unbounded_channel();
-        let inner = Arc::new(Inner {
-            orders,
-            prepared: Mutex::default(),
-            service: ArcSwapOption::empty(),
-            server: ArcSwapOption::empty(),
-            counters: Arc::default(),
-            relayed: Arc::default(),
-            monitors: Arc::default(),
-            alerts: Arc::default(),
-        });
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let outside = Arc::downgrade(&inner);
-        let thread = std::thread::Builder::new()
-            .name("corba".into())
-            .spawn(move || {
-                let desk = Desk {
-                    clock,
-                    outside,
-                    manager: None,
-                    running: None,
-                    workers: Vec::new(),
-                    lock: None,
-                };
-                let lock = runtime.block_on(desk.follow(commands));
-                // Whoever comes next has the state file when nothing writes it any more.
-                drop(runtime);
-                drop(lock);
-            })?;
-        inner.prepared().thread = Some(thread);
-        Ok(Corba { inner })
+    /// A service that does nothing yet. Its threads start with the first configuration that
+    /// wants them. `clock` is that of the whole process.
+    pub fn new(clock: Clock) -> Self {
+        Corba {
+            inner: Arc::new(Inner {
+                clock,
+                prepared: Mutex::default(),
+                service: ArcSwapOption::empty(),
+                server: ArcSwapOption::empty(),
+                counters: Arc::default(),
+                relayed: Arc::default(),
+                monitors: Arc::default(),
+                alerts: Arc::default(),
+            }),
+        }
     }
 
-    /// Lets the service begin, once `manager` has a configuration.
+    /// Lets the service begin, once `manager` has a configuration; at once, or when one wants
+    /// it.
     ///
     /// # Errors
     ///
     /// It cannot, and why.
     pub async fn run(&self, manager: Arc<Manager>) -> Result<(), String> {
         let (answer, answered) = oneshot::channel();
-        let _ = self.inner.orders.send(Order::Start(manager, answer));
+        {
+            let mut prepared = self.inner.prepared();
+            prepared.manager = Arc::downgrade(&manager);
+            let Some(thread) = &prepared.thread else {
+                return Ok(());
+            };
+            let _ = thread.orders.send(Order::Start(manager, answer));
+        }
         let ended = "the thread of the CORBA service has ended".to_owned();
         answered.await.unwrap_or(Err(ended))
     }
@@ -212,10 +208,12 @@ impl Corba {
         let thread = {
             let mut prepared = self.inner.prepared();
             prepared.listeners.clear();
+            prepared.stopped = true;
             prepared.thread.take()
         };
-        let _ = self.inner.orders.send(Order::Stop);
-        if thread.is_some_and(|thread| thread.join().is_err()) {
+        let Some(thread) = thread else { return };
+        let _ = thread.orders.send(Order::Stop);
+        if thread.handle.join().is_err() {
             error!("the CORBA service has panicked");
         }
     }
@@ -225,13 +223,68 @@ impl Inner {
     fn prepared(&self) -> MutexGuard<'_, Prepared> {
         self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Starts the thread; it does nothing before it knows the manager.
+    fn start_thread(self: &Arc<Self>, manager: Option<Arc<Manager>>) -> io::Result<Thread> {
+        let (orders, commands) = mpsc::unbounded_channel();
+        let (clock, outside) = (self.clock, Arc::downgrade(self));
+        let handle = start_thread("corba", move |runtime| {
+            let desk = Desk {
+                clock,
+                outside,
+                manager,
+                running: None,
+                workers: Vec::new(),
+                lock: None,
+            };
+            let lock = runtime.block_on(desk.follow(commands));
+            // Whoever comes next has the state file when nothing writes it any more.
+            drop(runtime);
+            drop(lock);
+        })?;
+        Ok(Thread { orders, handle })
+    }
+}
+
+/// Starts a thread with a runtime. It is built there: one that belongs to a thread which cannot
+/// be started would be dropped where the caller must not block.
+fn start_thread(
+    name: &str,
+    work: impl FnOnce(Runtime) + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    let (ready, started) = std::sync::mpsc::sync_channel(1);
+    let handle = std::thread::Builder::new()
+        .name(name.into())
+        .spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            match runtime {
+                Ok(runtime) => {
+                    let _ = ready.send(Ok(()));
+                    work(runtime);
+                }
+                Err(error) => drop(ready.send(Err(error))),
+            }
+        })?;
+    let ended = |_| Err(io::Error::other("it ended at once"));
+    started.recv().unwrap_or_else(ended)?;
+    Ok(handle)
+}
+
+impl Prepared {
+    fn tell(&self, order: Order) {
+        if let Some(thread) = &self.thread {
+            let _ = thread.orders.send(order);
+        }
+    }
 }
 
 /// Called with the manager's lock held, under which the load manager must not be locked.
 impl DataPlane for Corba {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, Vec<String>> {
-        let prepared = self.inner.prepared();
-        if prepared.settings == next.corba {
+        let mut prepared = self.inner.prepared();
+        if prepared.stopped || prepared.settings == next.corba {
             return Ok(Box::new(|| ()));
         }
         let inner = Arc::clone(&self.inner);
@@ -240,9 +293,15 @@ impl DataPlane for Corba {
                 let mut prepared = inner.prepared();
                 prepared.settings = None;
                 prepared.listeners.clear();
-                let _ = inner.orders.send(Order::Apply(None));
+                prepared.tell(Order::Apply(None));
             }));
         };
+        if prepared.thread.is_none() {
+            let started = inner.start_thread(prepared.manager.upgrade());
+            let started = started
+                .map_err(|error| vec![format!("corba: cannot start its thread: {error}")])?;
+            prepared.thread = Some(started);
+        }
         let (fixed, kept) = match prepared.fixed.clone() {
             Some(fixed) => (fixed, None),
             None => {
@@ -280,7 +339,7 @@ impl DataPlane for Corba {
             prepared.settings = Some(settings);
             prepared.listeners = listeners;
             prepared.fixed = Some(fixed);
-            let _ = inner.orders.send(Order::Apply(Some(Box::new(wanted))));
+            prepared.tell(Order::Apply(Some(Box::new(wanted))));
         }))
     }
 
@@ -381,7 +440,7 @@ fn address_of(settings: &Settings, listeners: &HashMap<SocketAddr, Vec<StdListen
 /// What the service's thread owns.
 struct Desk {
     clock: Clock,
-    outside: std::sync::Weak<Inner>,
+    outside: Weak<Inner>,
     manager: Option<Arc<Manager>>,
     running: Option<Running>,
     workers: Vec<Worker>,
@@ -513,7 +572,14 @@ impl Desk {
         let Some(outside) = self.outside.upgrade().filter(|_| !unchanged) else {
             return Ok(());
         };
-        let server = Server::new(server_settings(&settings));
+        let limits = server_settings(&settings);
+        if limits.max_connections < settings.max_connections {
+            info!(
+                connections = limits.max_connections,
+                "CORBA: no more connections than there are open files and memory for"
+            );
+        }
+        let server = Server::new(limits);
         outside.service.store(Some(Arc::clone(&service)));
         outside.server.store(Some(Arc::clone(&server)));
         for (worker, listeners) in self.workers.iter().zip(wanted.listeners) {
@@ -529,15 +595,35 @@ impl Desk {
     }
 }
 
+/// What a connection takes beside messages that are not complete and output that is not sent,
+/// in bytes.
+const CONNECTION_BYTES: usize = 16 << 10;
+
+/// The share of memory, in eighths: two are for connections, two for their output, one for
+/// messages of clients that are not complete, and two for requests and replies that are relayed.
+fn eighth_of_memory() -> usize {
+    let share = memory::Shares::of_process().corba / 8;
+    usize::try_from(share).unwrap_or(usize::MAX)
+}
+
 fn server_settings(settings: &Settings) -> server::Settings {
+    let usual = server::Settings::default();
+    let memory = eighth_of_memory();
+    let connections = settings
+        .max_connections
+        // Half of the share: the relay may need a connection to a member for each.
+        .min(Shares::of_process().corba / 2)
+        .min(memory.saturating_mul(2) / CONNECTION_BYTES)
+        .max(1);
     server::Settings {
         max_message: settings.max_message,
-        // Half of the share: the relay may need a connection to a member for each.
-        max_connections: settings
-            .max_connections
-            .min((Shares::of_process().corba / 2).max(1)),
+        max_connections: connections,
+        max_output: usual
+            .max_output
+            .min((memory.saturating_mul(2) / connections).max(CONNECTION_BYTES)),
+        max_held: usual.max_held.min(memory / settings.workers.max(1)),
         idle_timeout: settings.idle_timeout,
-        ..server::Settings::default()
+        ..usual
     }
 }
 
@@ -549,10 +635,14 @@ fn client_settings(settings: &Settings) -> client::Settings {
 }
 
 fn relay_settings(settings: &Settings) -> relay::Settings {
+    let usual = relay::Settings::default();
     relay::Settings {
         max_message: settings.max_message,
+        max_held: usual
+            .max_held
+            .min(eighth_of_memory() / settings.workers.max(1)),
         request_timeout: settings.relay_timeout,
-        ..relay::Settings::default()
+        ..usual
     }
 }
 
@@ -580,17 +670,12 @@ struct Job {
 
 impl Worker {
     fn start(number: usize, clock: Clock) -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
         let (jobs, orders) = mpsc::unbounded_channel();
         let (end, ended) = oneshot::channel();
-        std::thread::Builder::new()
-            .name(format!("corba-{number}"))
-            .spawn(move || {
-                LocalSet::new().block_on(&runtime, work(orders, clock));
-                let _ = end.send(());
-            })?;
+        start_thread(&format!("corba-{number}"), move |runtime| {
+            LocalSet::new().block_on(&runtime, work(orders, clock));
+            let _ = end.send(());
+        })?;
         Ok(Worker { jobs, ended })
     }
 

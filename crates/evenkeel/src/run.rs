@@ -31,6 +31,7 @@ use crate::{Failure, cli};
 
 /// Runs the balancer until it is told to end.
 pub fn run(args: &cli::Run) -> Result<(), Failure> {
+    evenkeel_limits::memory::prepare_allocator();
     process::start_log_of(args)?;
     process::raise_file_limit();
     let runtime = evenkeel_manager::runtime()
@@ -57,13 +58,12 @@ async fn live(file: &Path) -> Result<(), Failure> {
     let cores = available_parallelism().map_or(1, usize::from);
     let workers = config.workers.unwrap_or(cores);
     let proxy = Proxy::start(clock, workers).map_err(|error| Failure::new(error.to_string()))?;
-    let negotiator = Negotiator::start(clock)
-        .map_err(|error| Failure::new(format!("cannot start the negotiator: {error}")))?;
-    let desk = Desk::start(clock)
+    // The threads of these four start with the first configuration that wants them.
+    let negotiator = Negotiator::new(clock);
+    let corba = Corba::new(clock);
+    let desk = Desk::new(clock)
         .map_err(|error| Failure::new(format!("cannot start the broker: {error}")))?;
-    let corba = Corba::start(clock)
-        .map_err(|error| Failure::new(format!("cannot start the CORBA service: {error}")))?;
-    let monitor = Monitor::start(clock)
+    let monitor = Monitor::new(clock)
         .map_err(|error| Failure::new(format!("cannot start the monitor: {error}")))?;
     let planes: Vec<Arc<dyn DataPlane>> = vec![
         Arc::new(proxy.clone()),

@@ -60,6 +60,8 @@ struct State {
     keys: Arc<HashMap<PathBuf, Key>>,
     /// What the keys were read for.
     prepared: Option<(u64, Vec<Config>)>,
+    /// Whether the thread runs: it does from the first configuration on that wants it.
+    is_served: bool,
 }
 
 impl fmt::Debug for Monitor {
@@ -80,31 +82,46 @@ fn wake(wake: &OwnedFd) {
 }
 
 impl Monitor {
-    /// A monitor of nobody.
+    /// A monitor of nobody. Its thread starts with the first configuration that names
+    /// somebody to be asked, or with [`Monitor::serve`].
     ///
     /// # Errors
     ///
-    /// The system gives no thread, no socket or no random numbers.
-    pub fn start(clock: Clock) -> io::Result<Self> {
+    /// The system gives no file to wake the thread with, or no random numbers.
+    pub fn new(clock: Clock) -> io::Result<Self> {
         let poller = poller()?;
-        // A machine without IPv6 asks over IPv4.
-        let sockets = [Some(open(false)?), open(true).ok()];
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let wake = Arc::new(wake);
-        let shared = Arc::new(Shared {
+        Ok(Monitor(Arc::new(Shared {
             clock,
             state: Mutex::new(State {
                 poller,
                 keys: Arc::default(),
                 prepared: None,
+                is_served: false,
             }),
-            wake: Arc::clone(&wake),
-        });
-        let weak = Arc::downgrade(&shared);
+            wake: Arc::new(wake),
+        })))
+    }
+
+    /// Starts the thread that asks, if it does not run.
+    ///
+    /// # Errors
+    ///
+    /// The system gives no thread or no socket.
+    pub fn serve(&self) -> io::Result<()> {
+        let mut state = self.0.state.lock();
+        if state.is_served {
+            return Ok(());
+        }
+        // A machine without IPv6 asks over IPv4.
+        let sockets = [Some(open(false)?), open(true).ok()];
+        let (weak, wake) = (Arc::downgrade(&self.0), Arc::clone(&self.0.wake));
+        let clock = self.0.clock;
         std::thread::Builder::new()
-            .name("evenkeel-monitor".into())
+            .name("monitor".into())
             .spawn(move || Thread::new(sockets, clock).serve(&weak, &wake))?;
-        Ok(Monitor(shared))
+        state.is_served = true;
+        Ok(())
     }
 
     /// Asks all locations of whom the manager says so, for ever.
@@ -178,6 +195,10 @@ impl DataPlane for Monitor {
             return Ok(Box::new(|| ()));
         }
         let keys = read_keys(&next.monitors)?;
+        if !next.monitors.is_empty() {
+            self.serve()
+                .map_err(|error| vec![format!("monitor: cannot start its thread: {error}")])?;
+        }
         let monitor = self.clone();
         Ok(Box::new(move || {
             let mut state = monitor.0.state.lock();
@@ -228,6 +249,7 @@ fn read_keys(monitors: &[Config]) -> Result<HashMap<PathBuf, Key>, Vec<String>> 
 }
 
 /// Whom the configuration wants to be asked.
+#[derive(Default)]
 struct Found {
     wanted: Vec<Wanted>,
     /// Locations whose members are on several machines, with the one that is asked.
@@ -265,6 +287,9 @@ impl Found {
             .iter()
             .map(|location| (&*location.name, location.monitor.as_ref()))
             .collect();
+        if of_groups.is_empty() && own.values().all(Option::is_none) {
+            return Found::default();
+        }
         let mut split = BTreeMap::new();
         let mut places: BTreeMap<Arc<str>, Seen<'_>> = BTreeMap::new();
         for handle in manager.handles() {

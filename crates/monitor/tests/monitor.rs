@@ -134,7 +134,8 @@ async fn a_back_end_is_asked_until_it_is_silent_and_again_when_it_is_back() {
         let backend = Backend::start(host, vec![key]);
         let file = KeyFile::new(&format!("silent{}", host.len()), SECRET);
         let clock = Clock::start();
-        let monitor = Monitor::start(clock).unwrap();
+        let monitor = Monitor::new(clock).unwrap();
+        monitor.serve().unwrap();
         let manager = Manager::new(clock, Arc::new(monitor.clone()));
         manager.apply(config(&file, &backend, "")).await.unwrap();
         let running = tokio::spawn(monitor.clone().run(Arc::clone(&manager)));
@@ -180,7 +181,8 @@ async fn a_reload_brings_new_keys_and_a_bad_file_changes_nothing() {
     let backend = Backend::start("127.0.0.1", keys);
     let file = KeyFile::new("reload", &old);
     let clock = Clock::start();
-    let monitor = Monitor::start(clock).unwrap();
+    let monitor = Monitor::new(clock).unwrap();
+    monitor.serve().unwrap();
     let manager = Manager::new(clock, Arc::new(monitor.clone()));
     manager.apply(config(&file, &backend, "")).await.unwrap();
     let running = tokio::spawn(monitor.clone().run(Arc::clone(&manager)));
@@ -205,7 +207,8 @@ async fn a_location_of_two_groups_is_asked_once_and_its_own_table_counts() {
     let backend = Backend::start("127.0.0.1", vec![key]);
     let file = KeyFile::new("shared", SECRET);
     let clock = Clock::start();
-    let monitor = Monitor::start(clock).unwrap();
+    let monitor = Monitor::new(clock).unwrap();
+    monitor.serve().unwrap();
     let manager = Manager::new(clock, Arc::new(monitor.clone()));
     let second = format!(
         "[rule.s]\nlisten = \"127.0.0.1:0\"\nmembers = [\"127.0.0.1:81\", {{ address = \"192.0.2.1:1\", location = \"elsewhere\" }}]\n\
@@ -237,7 +240,8 @@ async fn a_location_of_two_groups_is_asked_once_and_its_own_table_counts() {
 async fn a_page_in_shared_memory_counts_as_long_as_somebody_writes_it() {
     let path = std::env::temp_dir().join(format!("evenkeel-monitor-page-{}", std::process::id()));
     let clock = Clock::start();
-    let monitor = Monitor::start(clock).unwrap();
+    let monitor = Monitor::new(clock).unwrap();
+    monitor.serve().unwrap();
     let manager = Manager::new(clock, Arc::new(monitor.clone()));
     let text = format!(
         "[rule.r]\nlisten = \"127.0.0.1:0\"\nmembers = [\"127.0.0.1:80\"]\n\

@@ -26,12 +26,13 @@ use evenkeel_config::Negotiator as Settings;
 use evenkeel_core::time::Clock;
 use evenkeel_http::{Bounded, Phase};
 use evenkeel_limits::files::Shares;
+use evenkeel_limits::memory;
 use evenkeel_manager::snapshot::{Commit, DataPlane, Snapshot};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
-use tracing::error;
+use tracing::{error, info};
 
 use desk::Desk;
 
@@ -47,8 +48,8 @@ pub struct Negotiator {
 }
 
 struct Inner {
+    clock: Clock,
     metrics: Arc<Metrics>,
-    orders: mpsc::UnboundedSender<Order>,
     state: Mutex<State>,
 }
 
@@ -56,7 +57,15 @@ struct Inner {
 struct State {
     /// Listeners in use, by the address that the configuration asks for.
     listeners: HashMap<SocketAddr, StdListener>,
-    thread: Option<JoinHandle<()>>,
+    /// Once a configuration has wanted it.
+    thread: Option<Thread>,
+    /// Nothing is opened any more.
+    stopped: bool,
+}
+
+struct Thread {
+    orders: mpsc::UnboundedSender<Order>,
+    handle: JoinHandle<()>,
 }
 
 /// What the thread is told.
@@ -77,34 +86,16 @@ impl fmt::Debug for Negotiator {
 }
 
 impl Negotiator {
-    /// Starts the thread, which serves nothing yet. `clock` is that of the whole process.
-    ///
-    /// # Errors
-    ///
-    /// The thread or its runtime cannot be started.
-    pub fn start(clock: Clock) -> io::Result<Self> {
-        let metrics = Arc::new(Metrics::default());
-        let (orders, commands) = mpsc::unbounded_channel();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let desk_metrics = Arc::clone(&metrics);
-        let thread = std::thread::Builder::new()
-            .name("negotiator".into())
-            .spawn(move || {
-                let desk = Rc::new(Desk::new(clock, desk_metrics));
-                LocalSet::new().block_on(&runtime, follow(desk, commands));
-            })?;
-        Ok(Negotiator {
+    /// A negotiator that serves nothing yet. Its thread starts with the first configuration
+    /// that wants it. `clock` is that of the whole process.
+    pub fn new(clock: Clock) -> Self {
+        Negotiator {
             inner: Arc::new(Inner {
-                metrics,
-                orders,
-                state: Mutex::new(State {
-                    listeners: HashMap::new(),
-                    thread: Some(thread),
-                }),
+                clock,
+                metrics: Arc::default(),
+                state: Mutex::default(),
             }),
-        })
+        }
     }
 
     /// What it counts.
@@ -126,12 +117,41 @@ impl Negotiator {
         let thread = {
             let mut state = self.inner.state();
             state.listeners.clear();
+            state.stopped = true;
             state.thread.take()
         };
-        let _ = self.inner.orders.send(Order::Stop);
-        if thread.is_some_and(|thread| thread.join().is_err()) {
+        let Some(thread) = thread else { return };
+        let _ = thread.orders.send(Order::Stop);
+        if thread.handle.join().is_err() {
             error!("the negotiator has panicked");
         }
+    }
+}
+
+impl Thread {
+    fn start(clock: Clock, metrics: Arc<Metrics>) -> io::Result<Self> {
+        let (orders, commands) = mpsc::unbounded_channel();
+        let (ready, started) = std::sync::mpsc::sync_channel(1);
+        let handle = std::thread::Builder::new()
+            .name("negotiator".into())
+            .spawn(move || {
+                // Built here: a runtime that belongs to a thread which cannot be started would be
+                // dropped where the caller must not block.
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build();
+                match runtime {
+                    Ok(runtime) => {
+                        let _ = ready.send(Ok(()));
+                        let desk = Rc::new(Desk::new(clock, metrics));
+                        LocalSet::new().block_on(&runtime, follow(desk, commands));
+                    }
+                    Err(error) => drop(ready.send(Err(error))),
+                }
+            })?;
+        let ended = |_| Err(io::Error::other("it ended at once"));
+        started.recv().unwrap_or_else(ended)?;
+        Ok(Thread { orders, handle })
     }
 }
 
@@ -143,7 +163,17 @@ impl Inner {
 
 impl DataPlane for Negotiator {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, Vec<String>> {
-        let state = self.inner.state();
+        let mut state = self.inner.state();
+        // Without a thread there is nobody to be told that nothing is wanted.
+        if state.stopped || next.negotiator.is_none() && state.thread.is_none() {
+            return Ok(Box::new(|| ()));
+        }
+        if state.thread.is_none() {
+            let started = Thread::start(self.inner.clock, Arc::clone(&self.inner.metrics));
+            let started = started
+                .map_err(|error| vec![format!("negotiator: cannot start its thread: {error}")])?;
+            state.thread = Some(started);
+        }
         let mut listeners: HashMap<SocketAddr, StdListener> = HashMap::new();
         let mut errors = Vec::new();
         for &address in next.negotiator.iter().flat_map(|settings| &settings.listen) {
@@ -173,9 +203,12 @@ impl DataPlane for Negotiator {
         }
         let (inner, next) = (Arc::clone(&self.inner), Arc::clone(next));
         Ok(Box::new(move || {
-            inner.state().listeners = listeners;
+            let mut state = inner.state();
+            state.listeners = listeners;
             let listeners = for_thread;
-            let _ = inner.orders.send(Order::Apply { next, listeners });
+            if let Some(thread) = &state.thread {
+                let _ = thread.orders.send(Order::Apply { next, listeners });
+            }
         }))
     }
 
@@ -232,6 +265,26 @@ async fn follow(desk: Rc<Desk>, mut orders: mpsc::UnboundedReceiver<Order>) {
     }
 }
 
+/// What the hyper library and a decision take of each connection beside its request, in bytes.
+const CONNECTION_BYTES: u64 = 16 << 10;
+
+/// As many connections as are configured, if there are files and memory for them.
+fn most_connections(settings: &Settings) -> usize {
+    let memory = memory::Shares::of_process();
+    let each = settings.max_header_bytes as u64 + CONNECTION_BYTES;
+    let fit = usize::try_from(memory.negotiator / each).unwrap_or(usize::MAX);
+    if fit < settings.max_connections {
+        info!(
+            connections = fit,
+            memory = memory.bound.all,
+            limit = %memory.bound.by,
+            "negotiator: no more connections than there is memory for"
+        );
+    }
+    let files = Shares::of_process().negotiator;
+    settings.max_connections.min(files).min(fit).max(1)
+}
+
 /// A listener that is served.
 struct Serving {
     settings: Settings,
@@ -244,9 +297,7 @@ impl Serving {
         let listener = Bounded::new(
             TcpListener::from_std(listener)?,
             "negotiator",
-            settings
-                .max_connections
-                .min(Shares::of_process().negotiator),
+            most_connections(settings),
             settings.idle_timeout,
         );
         let limits = evenkeel_http::Settings {

@@ -43,7 +43,7 @@ struct Broker {
 impl Broker {
     fn start(text: &str) -> Broker {
         let clock = Clock::start();
-        let negotiator = Negotiator::start(clock).unwrap();
+        let negotiator = Negotiator::new(clock);
         let manager = Manager::new(clock, Arc::new(negotiator.clone()));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
