@@ -14,6 +14,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, OpenObject};
 use rustix::fs::{FlockOperation, flock};
@@ -543,9 +544,30 @@ fn request(target: u16, file: u32) -> [u8; 8] {
     out
 }
 
+/// How often, and after which pause, a timer is asked for that there was no memory for.
+const TIMER_TRIES: u32 = 200;
+const TIMER_PAUSE: Duration = Duration::from_millis(5);
+
+/// Has `run` start the timer of a target. The kernel takes the timer's memory where it may not
+/// wait, so on a machine that is busy there may be none for a moment.
+fn start(
+    context: &mut [u8; 8],
+    mut run: impl FnMut(&mut [u8]) -> Result<i32, BpfError>,
+) -> Result<(), BpfError> {
+    for _ in 0..TIMER_TRIES {
+        if run(context)? == 0 {
+            return Ok(());
+        }
+        std::thread::sleep(TIMER_PAUSE);
+    }
+    Err(BpfError::Lost("it gives its programs no timer"))
+}
+
 fn targets(object: &Object, cgroups: &[(u16, PathBuf)]) -> Result<(), BpfError> {
     let there = cgroups_of(&map(object, "evk_targets")?)?;
-    bpf::found(bpf::run(object, "evk_start", Some(&mut request(0, 0)))?)?;
+    start(&mut request(0, 0), |context| {
+        bpf::run(object, "evk_start", Some(context))
+    })?;
     for (number, path) in cgroups {
         let cannot = |why: String| BpfError::File(format!("the cgroup {}: {why}", path.display()));
         let folder = File::open(path).map_err(|error| cannot(error.to_string()))?;
@@ -556,7 +578,9 @@ fn targets(object: &Object, cgroups: &[(u16, PathBuf)]) -> Result<(), BpfError> 
             let found = bpf::found(bpf::run(object, "evk_group", Some(&mut context))?);
             found.map_err(|error| cannot(error.to_string()))?;
         }
-        bpf::found(bpf::run(object, "evk_start", Some(&mut context))?)?;
+        start(&mut context, |context| {
+            bpf::run(object, "evk_start", Some(context))
+        })?;
     }
     for (number, _) in there {
         if !cgroups.iter().any(|(kept, _)| *kept == number) {

@@ -78,3 +78,22 @@ fn a_configuration_of_another_version_is_none() {
     assert_eq!(Config::read(&[7; CONFIG]), None);
     assert_eq!(Config::read(&[0; CONFIG - 8]), None);
 }
+
+/// The kernel may have no memory for a timer at one moment, and have it at the next.
+#[test]
+fn a_timer_is_asked_for_until_there_is_memory() {
+    let mut asked = 0;
+    let in_the_end = start(&mut request(0, 0), |_| {
+        asked += 1;
+        Ok(i32::from(asked < 4))
+    });
+    assert!(in_the_end.is_ok() && asked == 4, "{asked}");
+    let mut asked = 0;
+    let never = start(&mut request(0, 0), |_| {
+        asked += 1;
+        Ok(1)
+    });
+    assert_eq!(asked, TIMER_TRIES);
+    let said = never.unwrap_err().to_string();
+    assert!(said.contains("no timer"), "{said}");
+}
