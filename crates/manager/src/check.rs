@@ -663,16 +663,7 @@ mod tests {
         /// no panic; an earlier verdict stays.
         #[test]
         fn any_bytes_are_judged(
-            head in prop_oneof![
-                Just(&b""[..]),
-                Just(&b"HTTP/1.1 200 OK\r\n\r\n"[..]),
-                Just(&b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"[..]),
-                Just(&b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"[..]),
-                Just(&b"HTTP/1.1 100 Go on\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"[..]),
-            ],
-            rest in proptest::collection::vec(
-                prop_oneof![any::<u8>(), Just(b'\r'), Just(b'\n'), Just(b'1'), Just(b'f')], 0..60
-            ),
+            all in crate::response::tests::responses(),
         ) {
             let judge = || Judge {
                 codes: &[200],
@@ -680,7 +671,6 @@ mod tests {
                 response: Reader::new(),
                 searched: 0,
             };
-            let all = [head, &rest].concat();
             let end = judge().next(&all, More::Closed);
             prop_assert!(end.is_some());
             let mut dripped = judge();

@@ -314,7 +314,7 @@ impl Head {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
@@ -426,23 +426,35 @@ mod tests {
         }
     }
 
+    /// The beginning of a response, or of none, and bytes of all kinds.
+    pub(crate) fn responses() -> impl Strategy<Value = Vec<u8>> {
+        let head = prop_oneof![
+            Just(&b""[..]),
+            Just(&b"HTTP/1.1 200 OK\r\n\r\n"[..]),
+            Just(&b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"[..]),
+            Just(&b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"[..]),
+            Just(&b"HTTP/1.1 100 Go on\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"[..]),
+        ];
+        // Digits of chunks: one of a number, one that is a letter.
+        let byte = prop_oneof![
+            any::<u8>(),
+            Just(b'\r'),
+            Just(b'\n'),
+            Just(b'1'),
+            Just(b'3'),
+            Just(b'f')
+        ];
+        let rest = proptest::collection::vec(byte, 0..60);
+        (head, rest).prop_map(|(head, rest)| [head, &rest].concat())
+    }
+
     proptest! {
         /// It makes no difference how the bytes are cut.
         #[test]
         fn pieces_make_no_difference(
-            head in prop_oneof![
-                Just(&b""[..]),
-                Just(&b"HTTP/1.1 200 OK\r\n\r\n"[..]),
-                Just(&b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"[..]),
-                Just(&b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"[..]),
-                Just(&b"HTTP/1.1 100 Go on\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"[..]),
-            ],
-            rest in proptest::collection::vec(
-                prop_oneof![any::<u8>(), Just(b'\r'), Just(b'\n'), Just(b'1'), Just(b'3')], 0..60
-            ),
+            all in responses(),
             cuts in proptest::collection::vec(1_usize..9, 1..80),
         ) {
-            let all = [head, &rest].concat();
             let mut pieces = Vec::new();
             let mut left = &all[..];
             for cut in cuts {

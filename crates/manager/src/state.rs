@@ -650,16 +650,7 @@ impl State {
         }
         let found = self.inputs.addresses.get(&member.host);
         let mut ips = found.cloned().unwrap_or_default();
-        ips.retain(|&ip| {
-            let address = SocketAddr::new(ip, member.port);
-            let judged = admission.judge(group, &member.host, address);
-            refused.extend(judged.err().map(|why| Refused {
-                name: member.name(),
-                address,
-                why,
-            }));
-            judged.is_ok()
-        });
+        ips.retain(|&ip| is_admitted(group, member, ip, admission, refused));
         ips
     }
 
@@ -680,17 +671,9 @@ impl State {
             .filter(|member| names.insert(member.name()))
             .filter(|member| {
                 // Agents register addresses, not names.
-                let Some(ip) = member.ip() else {
-                    return false;
-                };
-                let address = SocketAddr::new(ip, member.port);
-                let judged = admission.judge(group, &member.host, address);
-                refused.extend(judged.err().map(|why| Refused {
-                    name: member.name(),
-                    address,
-                    why,
-                }));
-                judged.is_ok()
+                member
+                    .ip()
+                    .is_some_and(|ip| is_admitted(group, member, ip, admission, refused))
             })
             .cloned()
             .collect()
@@ -879,6 +862,25 @@ impl State {
             .filter_map(next)
             .collect()
     }
+}
+
+/// Whether a member may be at an address that it got by its name or from an agent. What is
+/// refused is noted.
+fn is_admitted(
+    group: &GroupConfig,
+    member: &MemberConfig,
+    ip: IpAddr,
+    admission: &Admission,
+    refused: &mut Vec<Refused>,
+) -> bool {
+    let address = SocketAddr::new(ip, member.port);
+    let judged = admission.judge(group, &member.host, address);
+    refused.extend(judged.err().map(|why| Refused {
+        name: member.name(),
+        address,
+        why,
+    }));
+    judged.is_ok()
 }
 
 impl GroupEntry {
