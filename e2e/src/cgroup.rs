@@ -158,3 +158,47 @@ impl Drop for ThreadLimit {
         let _ = fs::remove_dir(&self.0);
     }
 }
+
+/// A cgroup whose processes together may have so much memory; gone when dropped, for which
+/// they must have ended.
+pub struct MemoryLimit(PathBuf);
+
+impl MemoryLimit {
+    /// One of so many bytes; `None` if this machine has no controller for it, or lets this
+    /// process not use it.
+    pub fn new(bytes: u64) -> Option<Self> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("evenkeel-e2e-memory-{}-{number}", process::id());
+        let v2 = Path::new("/sys/fs/cgroup");
+        let unified = v2.join("cgroup.subtree_control");
+        let (path, file) = match fs::read_to_string(&unified) {
+            Ok(_) => {
+                fs::write(unified, "+memory").ok()?;
+                (v2.join(name), "memory.max")
+            }
+            Err(_) => (v2.join("memory").join(name), "memory.limit_in_bytes"),
+        };
+        fs::create_dir(&path).ok()?;
+        let group = Self(path);
+        fs::write(group.0.join(file), bytes.to_string()).ok()?;
+        Some(group)
+    }
+
+    /// A command that runs in it from its start.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "echo $$ > \"$0\"/cgroup.procs && exec \"$@\""])
+            .arg(&self.0)
+            .arg(program);
+        command
+    }
+}
+
+impl Drop for MemoryLimit {
+    fn drop(&mut self) {
+        // What is left of an empty cgroup hurts nobody.
+        let _ = fs::remove_dir(&self.0);
+    }
+}

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use evenkeel_e2e::balancer::{Balancer, binary};
-use evenkeel_e2e::cgroup::ThreadLimit;
+use evenkeel_e2e::cgroup::{MemoryLimit, ThreadLimit};
 use evenkeel_e2e::corba::LoadManager;
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::member::{Member, ok};
@@ -325,6 +325,52 @@ fn s5_memory_runs_out() {
         assert!(!balancer.log().contains("is down"), "{}", balancer.log());
         assert!(!balancer.log().contains("ejected"), "{}", balancer.log());
     });
+}
+
+/// The limit of a cgroup, as containers and services have it: the kernel kills who exceeds it.
+#[test]
+fn s5_memory_of_a_cgroup_runs_out() {
+    let Some(limit) = MemoryLimit::new(160 << 20) else {
+        skipped("no right to limit memory by a cgroup; run it as root");
+        return;
+    };
+    let member = obstinate();
+    let config = format!(
+        "workers = 2\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\ngroup = \"app\"\n\
+         [group.app]\nmembers = [\"{}\"]\nhealth_check = {{ type = \"http\", \
+         doc_path = \"/check\", frequency = \"100ms\", fall = 1 }}\n",
+        member.address()
+    );
+    let balancer = Balancer::start_by(&config, |_| limit.command(binary()));
+    let limits = status(&balancer)["limits"].clone();
+    assert_eq!(limits["memory"], 160 << 20);
+    let most = limits["clients"].as_u64().unwrap() as usize;
+    assert!((50..3000).contains(&most), "{limits}");
+    let head: &[u8] = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}", "x".repeat(30_000))
+        .leak()
+        .as_bytes();
+    let web = balancer.address("web");
+    let mut clients: Vec<Glutton> = (0..2 * most).map(|_| Glutton::start(web, head)).collect();
+    let short = || metric(&balancer, "evenkeel_shortages_total{resource=\"memory\"}");
+    eventually("large heads find no memory", || {
+        clients.iter_mut().for_each(Glutton::send);
+        short() > 0.0
+    });
+    member.seen();
+    for _ in 0..5 {
+        member.next();
+    }
+    assert_eq!(state(&balancer), "up");
+    drop(clients);
+    eventually("there is room again", || {
+        let mut client = balancer.connect();
+        client.try_send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            && client
+                .try_read_head()
+                .is_some_and(|head| head.second_word() == "200")
+    });
+    assert!(!balancer.log().contains("is down"), "{}", balancer.log());
 }
 
 /// More connections to a member than there are local ports.
