@@ -76,6 +76,8 @@ pub(crate) struct Regression {
     means: AtomicU64,
     /// Variance of the others, and covariance.
     spreads: AtomicU64,
+    /// See [`Regression::typical`].
+    logs: AtomicU64,
     /// Answers so far, at most [`GROWTH_ANSWERS`].
     answers: AtomicU32,
 }
@@ -93,6 +95,11 @@ impl Regression {
         // Nothing at the first answer, which is the mean.
         variance += share * (dx * (others - mean) - variance);
         covariance += share * (dx * (latency - mean_latency) - covariance);
+        let (mut log_latency, mut log_time) = self.typical();
+        log_latency += share * (log2(latency + NOISE) - log_latency);
+        log_time += share * (log2(latency / (1.0 + others) + NOISE) - log_time);
+        self.logs
+            .store(pack(log_latency, log_time), Ordering::Relaxed);
         self.answers.store(answers, Ordering::Relaxed);
         self.means
             .store(pack(mean, mean_latency), Ordering::Relaxed);
@@ -102,9 +109,16 @@ impl Regression {
 
     /// The mean number of others that a request is there with, and the mean latency in
     /// seconds; 0 before the first answer.
-    #[inline]
-    pub(crate) fn means(&self) -> (f32, f32) {
+    fn means(&self) -> (f32, f32) {
         unpack(self.means.load(Ordering::Relaxed))
+    }
+
+    /// Means of [`log2`] of the latencies in seconds, and of the latencies divided by how many
+    /// requests were there, with what is noise added to each; 0 before the first answer. A few
+    /// answers that took very long move them little.
+    #[inline]
+    pub(crate) fn typical(&self) -> (f32, f32) {
+        unpack(self.logs.load(Ordering::Relaxed))
     }
 }
 
@@ -157,6 +171,23 @@ pub(crate) fn fade(silence: Duration, decay: Duration) -> f32 {
     (-silence.as_secs_f32() / decay.as_secs_f32().max(1e-3)).exp()
 }
 
+/// The logarithm of a positive number to the base of 2, plus 127: the bits of a float are nearly
+/// that. Off by less than 0.09, and by nothing for powers of two; 0 for 0.
+#[inline]
+pub(crate) fn log2(value: f32) -> f32 {
+    value.to_bits() as f32 / (1 << 23) as f32
+}
+
+/// The number of which [`log2`] makes `log`.
+#[inline]
+pub(crate) fn exp2(log: f32) -> f32 {
+    f32::from_bits((log * (1 << 23) as f32) as u32)
+}
+
+/// Seconds by which answers of equal members differ: whoever is seldom asked has to be woken, and to
+/// wait for a processor.
+const NOISE: f32 = 2e-3;
+
 /// What ages are counted in, in nanoseconds.
 const UNIT: u64 = 16_000;
 
@@ -172,14 +203,17 @@ fn entry(at: Instant) -> u64 {
     (units(at) << COUNT_BITS) | 1
 }
 
-fn pack(latencies: f32, places: f32) -> u64 {
-    (u64::from(latencies.to_bits()) << 32) | u64::from(places.to_bits())
+/// Two numbers in a word.
+#[inline]
+pub(crate) fn pack(high: f32, low: f32) -> u64 {
+    (u64::from(high.to_bits()) << 32) | u64::from(low.to_bits())
 }
 
-fn unpack(sums: u64) -> (f32, f32) {
+#[inline]
+pub(crate) fn unpack(word: u64) -> (f32, f32) {
     (
-        f32::from_bits((sums >> 32) as u32),
-        f32::from_bits(sums as u32),
+        f32::from_bits((word >> 32) as u32),
+        f32::from_bits(word as u32),
     )
 }
 
@@ -258,18 +292,22 @@ impl Estimate {
             below if below > largest - DISAGREEMENT => 0,
             ages => ages,
         };
-        let expected = latencies / places * (in_flight + 1) as f32 * count as f32;
-        let ages = (ages as f32 * (UNIT as f32 / 1e9)).min(OUTLIER * expected);
-        Some((latencies + ages) / places)
+        // Fewer than 2^44: as signed ones they are converted by one instruction.
+        let ages = ages as i64 as f32 * (UNIT as f32 / 1e9);
+        let expected = latencies / places * (in_flight + 1) as f32 * count as i64 as f32;
+        Some((latencies + ages.min(OUTLIER * expected)) / places)
     }
 
     /// Whether the last answer is so long ago that the member may have changed since.
+    #[inline]
     pub(crate) fn is_stale(&self, in_flight: u32, now: Instant, decay: Duration) -> bool {
         let (latencies, places) = unpack(self.sums.load(Ordering::Relaxed));
-        let limit = STALE * latencies / places * (in_flight + 1) as f32;
-        let silence = self.silence(now).as_secs_f32();
+        let limit = 1e3 * STALE * latencies / places * (in_flight + 1) as f32;
+        let silence = millis_since(self.answered_at.load(Ordering::Relaxed), now);
+        let seconds = decay.as_secs().saturating_mul(1000);
+        let decay = seconds.saturating_add(u64::from(decay.subsec_millis()));
         // Also if nothing is known: the comparison with NaN is false.
-        !(silence <= limit && silence <= decay.as_secs_f32())
+        !(silence as f32 <= limit && u64::from(silence) <= decay)
     }
 
     /// See [`keep_old`](crate::time::keep_old).

@@ -629,10 +629,14 @@ impl<'a> View<'a> {
     /// Whether the member at `index` is in slow start.
     #[inline]
     pub(crate) fn is_ramping(&self, index: usize) -> bool {
-        let from = self.slot(index).ramp_from();
-        from.is_some_and(|from| self.now().since(from) < self.settings().slow_start)
+        match self.slot(index).ramp_from() {
+            None => false,
+            Some(from) => self.ramp(from) < 1.0,
+        }
     }
 
+    // Few members are in slow start, and what a decision does for each is to stay small.
+    #[cold]
     fn ramp(&self, from: Instant) -> f32 {
         let whole = self.settings().slow_start.as_secs_f32();
         let age = self.now().since(from).as_secs_f32();

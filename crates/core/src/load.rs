@@ -95,7 +95,17 @@ impl LoadId {
     /// location keeps [`UNNAMED_LOADS`].
     #[inline]
     pub const fn is_named(self) -> bool {
-        matches!(self.0, 0..=4 | 16..=28)
+        self.place().is_some()
+    }
+
+    /// Its place in [`NAMES`], if it has a name.
+    #[inline]
+    const fn place(self) -> Option<usize> {
+        match self.0 {
+            id @ 0..=4 => Some(id as usize),
+            id @ 16..=28 => Some(id as usize - 11),
+            _ => None,
+        }
     }
 
     /// Whether it is a utilisation: a share, 1 when all is in use.
@@ -497,8 +507,9 @@ impl Location {
     /// Does something with the cell of load `id`, if there is one.
     #[inline]
     fn with_cell<T>(&self, id: LoadId, act: impl FnOnce(&Cell) -> T) -> Option<T> {
-        if id.is_named() {
-            return self.cells.iter().find(|cell| cell.is_for(id)).map(act);
+        if let Some(place) = id.place() {
+            let cell = &self.cells[place];
+            return cell.is_for(id).then(|| act(cell));
         }
         let unnamed = self.unnamed.load();
         let mut cells = unnamed.as_ref()?.iter();
@@ -512,26 +523,15 @@ impl Location {
         now: Instant,
         act: impl FnOnce(&Cell) -> T,
     ) -> Result<T, TooManyLoads> {
-        if !id.is_named() {
+        let Some(place) = id.place() else {
             return Ok(act(&*self.unnamed_cell(id, now)?));
-        }
-        let wanted = u64::from(id.0) + 1;
-        let is_it = |cell: &&Cell| {
-            // Nearly always it is there, and so are those before it.
-            match cell.id.load(Ordering::Acquire) {
-                0 => {}
-                held => return held == wanted,
-            }
-            let taken = cell
-                .id
-                .compare_exchange(0, wanted, Ordering::AcqRel, Ordering::Acquire);
-            if taken.is_ok() {
-                self.tell_watchers();
-            }
-            taken.map_or_else(|held| held == wanted, |_| true)
         };
-        // There is one for each name.
-        self.cells.iter().find(is_it).map(act).ok_or(TooManyLoads)
+        let cell = &self.cells[place];
+        if cell.id.load(Ordering::Acquire) == 0 {
+            cell.id.store(u64::from(id.0) + 1, Ordering::Release);
+            self.tell_watchers();
+        }
+        Ok(act(cell))
     }
 
     /// The cell of a load without a name, which may be a new one.
@@ -764,11 +764,17 @@ impl Location {
     /// The report of load `id`, if it is fresh, with what has happened since.
     #[inline]
     pub(crate) fn last_report(&self, id: LoadId, horizon: &Horizon) -> Option<Report> {
-        let of = |id| self.with_cell(id, |cell| self.last_report_of(cell, id, horizon));
-        match of(self.meant(id)).flatten() {
+        let meant = if id == LoadId::FIRST {
+            self.meant(id)
+        } else {
+            id
+        };
+        match self.last_report_of(meant, horizon) {
             // What an application does not say of itself, its machine does (as with ORCA,
             // gRPC proposal A58).
-            None if id == LoadId::UTILIZATION || id == LoadId::FIRST => of(LoadId::CPU).flatten(),
+            None if id == LoadId::UTILIZATION || id == LoadId::FIRST => {
+                self.last_report_of(LoadId::CPU, horizon)
+            }
             report => report,
         }
     }
@@ -792,7 +798,17 @@ impl Location {
     }
 
     #[inline]
-    fn last_report_of(&self, cell: &Cell, id: LoadId, horizon: &Horizon) -> Option<Report> {
+    fn last_report_of(&self, id: LoadId, horizon: &Horizon) -> Option<Report> {
+        match id.place() {
+            Some(place) => self.last_report_in(&self.cells[place], id, horizon),
+            None => self
+                .with_cell(id, |cell| self.last_report_in(cell, id, horizon))
+                .flatten(),
+        }
+    }
+
+    #[inline]
+    fn last_report_in(&self, cell: &Cell, id: LoadId, horizon: &Horizon) -> Option<Report> {
         let word = cell.value_at.load(Ordering::Acquire);
         if !is_report(word) || horizon.is_past(word as u32) {
             return None;
@@ -840,8 +856,9 @@ impl Location {
                     let assigned = self.assigned.load(Ordering::Relaxed);
                     let assigned = assigned.wrapping_sub(cell.assigned_at.load(Ordering::Relaxed));
                     let come = per_bind() * assigned.min(bound) as f32;
-                    // What differs by less than a hundredth is equal.
-                    let there = ((own + others).max(least) * 100.0).round() / 100.0;
+                    // What differs by less than a hundredth is equal. Not `round()`, which is a call.
+                    let there = (own + others).max(least);
+                    let there = (there * 100.0 + 0.5) as i64 as f32 * 0.01;
                     there + come - value
                 }
             }
@@ -1148,7 +1165,10 @@ mod tests {
                     report += every_us;
                 }
             }
-            let rate = f32::from_bits(location.cells[0].rate.load(Ordering::Relaxed));
+            let rate = location.with_cell(LoadId::REQUESTS_PER_SECOND, |cell| {
+                f32::from_bits(cell.rate.load(Ordering::Relaxed))
+            });
+            let rate = rate.unwrap();
             assert!((rate / 100.0 - 1.0).abs() < 0.1, "{every_us} us: {rate}");
         }
     }

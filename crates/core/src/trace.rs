@@ -46,7 +46,8 @@ impl Trace {
         self.0.is_some()
     }
 
-    /// Notes a candidate. `verdict` runs only if the trace is on.
+    /// Notes a candidate; one that was looked at before keeps its place. `verdict` runs only if the
+    /// trace is on.
     #[inline]
     pub fn candidate(
         &mut self,
@@ -55,11 +56,16 @@ impl Trace {
         verdict: impl FnOnce() -> String,
     ) {
         if let Some(explanation) = &mut self.0 {
-            explanation.candidates.push(Candidate {
+            let candidate = Candidate {
                 index,
                 score,
                 verdict: verdict(),
-            });
+            };
+            let mut before = explanation.candidates.iter_mut();
+            match before.find(|before| before.index == index) {
+                Some(before) => *before = candidate,
+                None => explanation.candidates.push(candidate),
+            }
         }
     }
 

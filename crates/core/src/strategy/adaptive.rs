@@ -69,10 +69,12 @@
 //! - `1 / (1 - utilisation)`, as in an M/G/1 queue: 1.7 instead of 1.15 with a report
 //!   each second, because latency has it already and is newer.
 
+use std::time::Duration;
+
 use super::choose::{Best, CHOICES, Candidates, Choices, MAX_CHOICES, SCAN_UP_TO};
-use super::shares::{Ahead, Candidate, Due, Geometric, LEARNING_INTERVAL, Shares};
+use super::shares::{Ahead, Candidate, Due, Logs, Shares, Sums};
 use super::{Kind, Param, Strategy};
-use crate::estimate::fade;
+use crate::estimate::{exp2, fade, log2};
 use crate::group::View;
 use crate::trace::{Short, Trace};
 
@@ -82,8 +84,8 @@ pub(super) const KIND: Kind = Kind {
     params: PARAMS,
     build: |values, members| {
         Box::new(Adaptive {
-            choices: Choices::new(values, members),
-            shares: Shares::new(SPREAD),
+            choices: Choices::new(values),
+            shares: Shares::new(SPREAD, members),
         })
     },
 };
@@ -110,6 +112,9 @@ const LOAD_TOLERANCE: f32 = 0.1;
 /// when drawing ends.
 const SIMILAR: f32 = 2.0;
 
+/// Its [`log2`], less that of 1.
+const SIMILAR_LOG: f32 = 1.0;
+
 /// Scores that differ by less than this share count as equal: members that are equal share
 /// the traffic.
 const SPREAD: f32 = 0.01;
@@ -118,6 +123,9 @@ const SPREAD: f32 = 0.01;
 /// seem to be worked on at once: no server works on any number of requests at once, and
 /// members that are equal should have equally many.
 const LEAST_GROWTH: f32 = 0.5;
+
+/// One decision in so many learns how latencies grow with requests in flight.
+const LEARNING_INTERVAL: u32 = 32;
 
 /// One decision in so many looks for news from a silent member.
 const TRIAL_INTERVAL: u32 = 256;
@@ -134,15 +142,21 @@ impl Strategy for Adaptive {
     }
 
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
+        let loads = Loads::of(view);
         // Each one drawn is looked at once: in a large group that is a cache miss.
         let mut looks = [Look::default(); LOOKS];
+        let mut others = Others::default();
         let mut good = Good::default();
-        let candidates = self.choices.candidates_until(view, rng, |drawn| {
-            let last = drawn.len() - 1;
-            looks[last] = Look::at(view, drawn[last] as usize);
-            good.add(&looks[last]);
-            last > 0 && good.is_there(&looks[..=last])
-        });
+        let candidates = self
+            .choices
+            .candidates_until(view, rng, self.shares.urn(), |drawn| {
+                let last = drawn.len() - 1;
+                let look = Look::at(view, drawn[last] as usize, loads);
+                others.add(&look);
+                good.add(&look);
+                looks[last] = look;
+                last > 0 && good.is_there(&others, loads == Loads::Queue)
+            });
         let chance = rng.u32(..TRIAL_INTERVAL);
         if chance.is_multiple_of(LEARNING_INTERVAL) && !view.is_rehearsal() {
             learn(view, &candidates);
@@ -157,23 +171,31 @@ impl Strategy for Adaptive {
             return Some(index);
         }
 
-        match &candidates {
-            Candidates::Drawn(_, count) => {
-                let looks = looks[..*count].iter().copied();
-                self.shortest(view, rng, trace, looks, Due::First)
-            }
-            Candidates::All if view.len() <= LOOKS => {
+        let (due, count) = match &candidates {
+            Candidates::Drawn(_, count) => (Due::First, *count),
+            Candidates::All => {
+                others = Others::default();
                 let mut count = 0;
-                for (look, index) in looks.iter_mut().zip(view.eligible()) {
-                    *look = Look::at(view, index);
+                for index in candidates.indices(view) {
+                    let look = Look::at(view, index, loads);
+                    others.add(&look);
+                    if let Some(place) = looks.get_mut(count) {
+                        *place = look;
+                    }
                     count += 1;
                 }
-                let looks = looks[..count].iter().copied();
-                self.shortest(view, rng, trace, looks, Due::InTurn)
+                (Due::InTurn, count)
             }
-            Candidates::All => {
-                let looks = view.eligible().map(|index| Look::at(view, index));
-                self.shortest(view, rng, trace, looks, Due::InTurn)
+        };
+        match looks.get(..count) {
+            Some(looks) => {
+                let looks = looks.iter().copied();
+                self.shortest(view, rng, trace, looks, &others, due)
+            }
+            None => {
+                let looks = candidates.indices(view);
+                let looks = looks.map(|index| Look::at(view, index, loads));
+                self.shortest(view, rng, trace, looks, &others, due)
             }
         }
     }
@@ -205,7 +227,7 @@ fn silent_for_longest(
     candidates: &Candidates,
 ) -> Option<usize> {
     let mut best = Best::new(0.0);
-    candidates.for_each(view, |index| {
+    candidates.indices(view).for_each(|index| {
         let silence = silence(view, index);
         if silence > 0.0 {
             best.offer(index, -silence, view.weight(index), rng);
@@ -219,14 +241,35 @@ const LOOKS: usize = 32;
 
 const _: () = assert!(LOOKS >= MAX_CHOICES);
 
+/// Which reported load counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loads {
+    /// None: nothing was ever reported, or what was says nothing of how busy a member is.
+    Ignored,
+    Utilization,
+    /// Tasks per CPU.
+    Queue,
+}
+
+impl Loads {
+    fn of(view: &View<'_>) -> Self {
+        match view.settings().load_id {
+            _ if !view.has_reports() => Loads::Ignored,
+            id if id.is_utilization() => Loads::Utilization,
+            id if id.is_queue() => Loads::Queue,
+            _ => Loads::Ignored,
+        }
+    }
+}
+
 /// What a decision needs to know of a candidate.
 #[derive(Clone, Copy, Debug, Default)]
 struct Look {
     index: u32,
     in_flight: u32,
     weight: f32,
-    /// Service time in seconds.
-    known: Option<f32>,
+    /// Service time in seconds; 0 is not known.
+    time: f32,
     failures: f32,
     /// Reported utilisation, or tasks per CPU.
     load: Option<f32>,
@@ -234,47 +277,58 @@ struct Look {
 
 impl Look {
     #[inline]
-    fn at(view: &View<'_>, index: usize) -> Self {
+    fn at(view: &View<'_>, index: usize, loads: Loads) -> Self {
         Look {
             index: index as u32,
             in_flight: view.slot(index).in_flight(),
             weight: view.weight(index),
-            known: view.service_time(index),
+            time: view.service_time(index).unwrap_or(0.0),
             failures: view.failure_share(index),
-            load: match view.settings().load_id {
-                _ if !view.has_reports() => None,
-                id if id.is_utilization() => view.load(index).map(|load| load.min(1.0)),
-                id if id.is_queue() => view.load(index),
-                _ => None,
+            load: match loads {
+                Loads::Ignored => None,
+                Loads::Utilization => view.load(index).map(|load| load.min(1.0)),
+                Loads::Queue => view.load(index),
             },
         }
     }
 }
 
-/// Sums over the candidates, of which each one's own part is left out where it is compared
+/// What is known of all candidates, of which each one's own part is left out where it is compared
 /// with the others.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums {
-    /// Neither a slow member nor a lucky one moves their mean far.
-    times: Geometric,
+struct Others {
+    /// Neither a slow member nor a lucky one moves the mean of logarithms far.
+    times: Logs,
     load: f32,
     loads: u32,
+    sums: Sums,
 }
 
-impl Sums {
+impl Others {
     #[inline]
     fn add(&mut self, look: &Look) {
-        self.times.add(look.known.unwrap_or(0.0));
+        self.sums.add(look.weight, look.in_flight as f32);
+        self.times.add(log2(look.time));
         if let Some(load) = look.load {
             self.load += load;
             self.loads += 1;
         }
     }
 
-    /// What the others typically take.
+    /// [`log2`] of what the others typically take.
     #[inline]
     fn typical(&self, look: &Look) -> Option<f32> {
-        self.times.of_others(look.known.unwrap_or(0.0))
+        self.times.of_others(log2(look.time))
+    }
+
+    /// What failures and reported load multiply a score by.
+    #[inline]
+    fn cost(&self, look: &Look, is_queue: bool) -> f32 {
+        let failures = 1.0 + FAILURE_COST * look.failures;
+        match look.load.and_then(|load| Some((load, self.load(load)?))) {
+            Some((load, mean)) => failures * cost_of_load(load, mean, is_queue),
+            None => failures,
+        }
     }
 
     /// The mean load of the others.
@@ -293,32 +347,20 @@ impl Adaptive {
         rng: &mut fastrand::Rng,
         trace: &mut Trace,
         looks: impl Iterator<Item = Look> + Clone,
+        others: &Others,
         due: Due,
     ) -> Option<usize> {
-        let mut sums = Sums::default();
-        let (mut first, mut equal) = (None, true);
-        for look in looks.clone() {
-            sums.add(&look);
-            equal &= *first.get_or_insert(look.weight) == look.weight;
-        }
         let growth = view.growth().max(LEAST_GROWTH);
         let is_queue = view.settings().load_id.is_queue();
-        let candidates = looks.clone().map(|look| {
-            let typical = sums.typical(&look);
-            let mut cost = 1.0 + FAILURE_COST * look.failures;
-            if let Some(load) = look.load
-                && let Some(mean) = sums.load(load)
-            {
-                cost *= cost_of_load(load, mean, is_queue);
-            }
-            Candidate {
-                index: look.index as usize,
-                in_flight: look.in_flight as f32,
-                weight: look.weight,
-                time: believed(view, &look, typical),
-                cost,
-            }
-        });
+        let candidate = |look: Look| Candidate {
+            index: look.index as usize,
+            in_flight: look.in_flight as f32,
+            weight: look.weight,
+            time: believed(view, &look, others),
+            cost: others.cost(&look, is_queue),
+        };
+        let cost = |index| others.cost(&Look::at(view, index, Loads::of(view)), is_queue);
+        let candidates = looks.clone().map(candidate);
         let score = |candidate: &Candidate, compares: f32, price: f32| {
             let places = 1.0 + compares.min(1.0) + growth * (compares - 1.0).max(0.0);
             let score = candidate.time * candidate.cost * places * price;
@@ -326,23 +368,25 @@ impl Adaptive {
                 let mut looks = looks.clone();
                 let look = looks.find(|look| look.index as usize == candidate.index);
                 let look = look.unwrap_or_default();
-                let service = believed(view, &look, sums.typical(&look));
+                let service = believed(view, &look, others);
                 trace.candidate(candidate.index, Some(score.into()), || {
                     explain(&look, service, price)
                 });
             }
             score
         };
-        self.shares.lowest(view, rng, candidates, equal, due, score)
+        let means = Some(others.sums.means());
+        self.shares
+            .lowest(view, rng, candidates, means, cost, due, score)
     }
 }
 
 #[cold]
 fn explain(look: &Look, service: f32, price: f32) -> String {
-    let source = match look.known {
-        None => " (typical: no answer yet)".into(),
-        Some(time) if time != service => format!(" (last known {:.1} ms)", time * 1e3),
-        Some(_) => String::new(),
+    let source = match look.time {
+        0.0 => " (typical: no answer yet)".into(),
+        time if time != service => format!(" (last known {:.1} ms)", time * 1e3),
+        _ => String::new(),
     };
     let load = match look.load {
         Some(load) => format!(", load {load:.2}"),
@@ -368,20 +412,27 @@ fn cost_of_load(load: f32, mean: f32, is_queue: bool) -> f32 {
     }
 }
 
-/// What the service time of a member counts as, where that of the others is `typical`.
+/// What the service time of a member counts as beside those of the others.
 #[inline]
-fn believed(view: &View<'_>, look: &Look, typical: Option<f32>) -> f32 {
-    let (time, typical) = match (look.known, typical) {
-        (Some(time), Some(typical)) => (time, typical),
-        (Some(time), None) => return time,
-        (None, typical) => return typical.unwrap_or(1.0),
+fn believed(view: &View<'_>, look: &Look, others: &Others) -> f32 {
+    let Some(typical) = others.typical(look) else {
+        return if look.time > 0.0 { look.time } else { 1.0 };
     };
-    if time <= typical / SIMILAR {
-        return time;
+    if look.time == 0.0 {
+        return exp2(typical);
     }
-    let Some(silence) = view.stale_since(look.index as usize) else {
-        return time;
-    };
+    if log2(look.time) <= typical - SIMILAR_LOG {
+        return look.time;
+    }
+    match view.stale_since(look.index as usize) {
+        None => look.time,
+        Some(silence) => faded(view, look.time, silence, exp2(typical)),
+    }
+}
+
+/// What the service time of a member counts as that has been silent for long, where that of the
+/// others is `typical`.
+fn faded(view: &View<'_>, time: f32, silence: Duration, typical: f32) -> f32 {
     if time < typical * SIMILAR {
         return typical;
     }
@@ -393,8 +444,8 @@ fn believed(view: &View<'_>, look: &Look, typical: Option<f32>) -> f32 {
     }
 }
 
-/// Whether one of those drawn, two at least, is as good as it gets: idle, without failures,
-/// about as fast as the fastest, and no more loaded than the others.
+/// Whether one of those drawn, two at least, is as good as it gets: idle, without failures, and
+/// about as fast as the fastest, with what its load costs.
 #[derive(Clone, Copy, Debug)]
 struct Good {
     fastest: f32,
@@ -416,22 +467,21 @@ impl Default for Good {
 impl Good {
     #[inline]
     fn add(&mut self, look: &Look) {
-        self.fastest = look.known.unwrap_or(f32::INFINITY).min(self.fastest);
-        let time = look.known.unwrap_or(0.0);
-        if look.in_flight == 0 && look.failures == 0.0 && time < self.idle {
-            (self.idle, self.load) = (time, look.load);
+        if look.time > 0.0 {
+            self.fastest = self.fastest.min(look.time);
+        }
+        if look.in_flight == 0 && look.failures == 0.0 && look.time < self.idle {
+            (self.idle, self.load) = (look.time, look.load);
         }
     }
 
     #[inline]
-    fn is_there(&self, drawn: &[Look]) -> bool {
-        if self.idle >= SIMILAR * self.fastest {
-            return false;
-        }
-        let Some(load) = self.load else { return true };
-        let mut sums = Sums::default();
-        drawn.iter().for_each(|look| sums.add(look));
-        sums.load(load)
-            .is_none_or(|mean| load <= mean + LOAD_TOLERANCE)
+    fn is_there(&self, others: &Others, is_queue: bool) -> bool {
+        let mean = self.load.and_then(|load| others.load(load));
+        let cost = match (self.load, mean) {
+            (Some(load), Some(mean)) => cost_of_load(load, mean, is_queue),
+            _ => 1.0,
+        };
+        self.idle * cost < SIMILAR * self.fastest
     }
 }

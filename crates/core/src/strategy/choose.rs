@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::shares::{Candidate, Due, Shares};
+use super::shares::{Candidate, Due, Shares, Sums};
 use super::{Param, Values};
 use crate::group::View;
 use crate::member::Member;
@@ -251,7 +251,6 @@ pub(super) const MAX_CHOICES: usize = 16;
 /// Chooses the members that are compared: a few that are drawn by weight, or all.
 #[derive(Debug)]
 pub(super) struct Choices {
-    urn: Urn,
     choices: usize,
     scan_up_to: usize,
 }
@@ -266,18 +265,22 @@ pub(super) enum Candidates {
 
 impl Choices {
     /// `values` are those of a strategy with [`CHOICES`] and perhaps [`SCAN_UP_TO`].
-    pub(super) fn new(values: &Values, members: &[Member]) -> Self {
+    pub(super) fn new(values: &Values) -> Self {
         let get = |param: &Param| values.try_get(param.name).unwrap_or(0.0) as usize;
         Choices {
-            urn: Urn::new(members),
             choices: get(&CHOICES).clamp(1, MAX_CHOICES),
             scan_up_to: get(&SCAN_UP_TO),
         }
     }
 
     #[inline]
-    pub(super) fn candidates(&self, view: &View<'_>, rng: &mut fastrand::Rng) -> Candidates {
-        self.candidates_until(view, rng, |_| false)
+    pub(super) fn candidates(
+        &self,
+        view: &View<'_>,
+        rng: &mut fastrand::Rng,
+        urn: &Urn,
+    ) -> Candidates {
+        self.candidates_until(view, rng, urn, |_| false)
     }
 
     /// The same, but draws no further once `enough` says so of what is drawn. It is asked
@@ -287,6 +290,7 @@ impl Choices {
         &self,
         view: &View<'_>,
         rng: &mut fastrand::Rng,
+        urn: &Urn,
         mut enough: impl FnMut(&[u32]) -> bool,
     ) -> Candidates {
         if view.len() <= self.scan_up_to.max(self.choices) {
@@ -297,7 +301,7 @@ impl Choices {
         let mut repeated = 0;
         let tries = TRIES + 4 * self.choices;
         for _ in 0..tries {
-            let Some(index) = self.urn.try_once(view, rng) else {
+            let Some(index) = urn.try_once(view, rng) else {
                 continue;
             };
             if drawn[..count].contains(&(index as u32)) {
@@ -320,13 +324,18 @@ impl Choices {
 }
 
 impl Candidates {
+    /// Their indices.
     #[inline]
-    pub(super) fn for_each(&self, view: &View<'_>, mut f: impl FnMut(usize)) {
-        match self {
-            Candidates::All => view.eligible().for_each(f),
-            Candidates::Drawn(drawn, count) => {
-                drawn[..*count].iter().for_each(|&index| f(index as usize));
-            }
+    pub(super) fn indices<'a>(&'a self, view: &'a View<'a>) -> Indices<'a> {
+        let (drawn, count) = match self {
+            Candidates::All => (None, view.len()),
+            Candidates::Drawn(drawn, count) => (Some(drawn), *count),
+        };
+        Indices {
+            view,
+            drawn,
+            place: 0,
+            count,
         }
     }
 
@@ -338,32 +347,23 @@ impl Candidates {
         view: &View<'_>,
         rng: &mut fastrand::Rng,
         shares: &Shares,
-        in_flight: &InFlight<'_>,
+        in_flight: &InFlight<'_, '_>,
         mut score: impl FnMut(usize, f32, f32) -> f32,
     ) -> Option<usize> {
-        let candidate = |index| Candidate {
-            in_flight: in_flight.at(index),
-            ..Candidate::by_requests(view, index)
-        };
-        let mut first = None;
-        let mut equal = true;
-        self.for_each(view, |index| {
-            let weight = view.weight(index);
-            equal &= *first.get_or_insert(weight) == weight;
-        });
+        let candidate = |index| Candidate::new(index, in_flight.at(index), view.weight(index));
         let score = |one: &Candidate, compares, price| score(one.index, compares, price);
-        match self {
-            Candidates::All => {
-                let all = view.eligible().map(candidate);
-                shares.lowest(view, rng, all, equal, Due::InTurn, score)
+        let (due, means) = match self {
+            Candidates::All => (Due::InTurn, None),
+            Candidates::Drawn(..) => {
+                let mut sums = Sums::default();
+                for index in self.indices(view) {
+                    sums.add(view.weight(index), in_flight.at(index));
+                }
+                (Due::First, Some(sums.means()))
             }
-            Candidates::Drawn(drawn, count) => {
-                let drawn = drawn[..*count]
-                    .iter()
-                    .map(|&index| candidate(index as usize));
-                shares.lowest(view, rng, drawn, equal, Due::First, score)
-            }
-        }
+        };
+        let candidates = self.indices(view).map(candidate);
+        shares.lowest(view, rng, candidates, means, |_| 1.0, due, score)
     }
 
     /// What a candidate without a latency counts as: the mean of the known ones. `None`
@@ -371,7 +371,8 @@ impl Candidates {
     #[inline]
     pub(super) fn neutral_latency(&self, view: &View<'_>) -> Option<f32> {
         let mut unknown = false;
-        self.for_each(view, |index| unknown |= !view.slot(index).has_latency());
+        self.indices(view)
+            .for_each(|index| unknown |= !view.slot(index).has_latency());
         if !unknown {
             return None;
         }
@@ -386,7 +387,7 @@ impl Candidates {
         mut value: impl FnMut(usize) -> Option<f32>,
     ) -> Option<f32> {
         let (mut sum, mut count) = (0.0, 0);
-        self.for_each(view, |index| {
+        self.indices(view).for_each(|index| {
             if let Some(value) = value(index) {
                 sum += value;
                 count += 1;
@@ -398,34 +399,64 @@ impl Candidates {
     /// Requests in flight at the candidates: as reported, if that is known of all of
     /// them, because only then the numbers compare; else our own.
     #[inline]
-    pub(super) fn in_flight<'a>(&self, view: &View<'a>) -> InFlight<'a> {
+    pub(super) fn in_flight<'v, 'a>(&self, view: &'v View<'a>) -> InFlight<'v, 'a> {
         let mut reported = view.settings().load_id == crate::load::LoadId::IN_FLIGHT;
         if reported {
-            self.for_each(view, |index| {
+            self.indices(view).for_each(|index| {
                 reported &= view.reported_in_flight(index).is_some();
             });
         }
-        InFlight {
-            view: *view,
-            reported,
+        InFlight { view, reported }
+    }
+}
+
+/// See [`Candidates::indices`].
+#[derive(Clone, Debug)]
+pub(super) struct Indices<'a> {
+    view: &'a View<'a>,
+    drawn: Option<&'a [u32; MAX_CHOICES]>,
+    place: usize,
+    count: usize,
+}
+
+impl Iterator for Indices<'_> {
+    type Item = usize;
+
+    // Decisions go over the candidates twice: a call for each costs as much as what is done there.
+    #[inline(always)]
+    fn next(&mut self) -> Option<usize> {
+        while self.place < self.count {
+            let place = self.place;
+            self.place += 1;
+            match self.drawn {
+                None if self.view.is_eligible(place) => return Some(place),
+                None => {}
+                Some(drawn) => return Some(drawn[place] as usize),
+            }
         }
+        None
     }
 }
 
 /// Requests in flight, from one source for all members of a decision.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InFlight<'a> {
-    view: View<'a>,
+pub(super) struct InFlight<'v, 'a> {
+    view: &'v View<'a>,
     reported: bool,
 }
 
-impl InFlight<'_> {
+impl InFlight<'_, '_> {
     #[inline]
     pub(super) fn at(&self, index: usize) -> f32 {
-        let own = || self.view.slot(index).in_flight() as f32;
         match self.reported {
-            true => self.view.reported_in_flight(index).unwrap_or_else(own),
-            false => own(),
+            true => self.as_reported(index),
+            false => self.view.slot(index).in_flight() as f32,
         }
+    }
+
+    #[cold]
+    fn as_reported(&self, index: usize) -> f32 {
+        let own = || self.view.slot(index).in_flight() as f32;
+        self.view.reported_in_flight(index).unwrap_or_else(own)
     }
 }

@@ -27,9 +27,9 @@ pub(super) const KIND: Kind = Kind {
     name: "k_least_loaded",
     doc: "A random one of the k members with the smallest reported load.",
     params: &[K],
-    build: |values, _| {
+    build: |values, members| {
         Box::new(KLeastLoaded {
-            shares: Shares::new(0.0),
+            shares: Shares::new(0.0, members),
             k: (values.get(K.name) as usize).clamp(1, MAX_K),
         })
     },

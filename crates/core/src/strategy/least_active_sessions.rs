@@ -37,9 +37,9 @@ pub(super) const KIND: Kind = Kind {
     name: "least_active_sessions",
     doc: "The member with the smallest share of the sessions that it can carry, from reported rates and times.",
     params: &[SERVICE_TIME],
-    build: |values, _| {
+    build: |values, members| {
         Box::new(LeastActiveSessions {
-            shares: Shares::new(0.0),
+            shares: Shares::new(0.0, members),
             service_time: values.get(SERVICE_TIME.name) as f32 / 1e3,
         })
     },

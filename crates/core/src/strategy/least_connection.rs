@@ -14,9 +14,9 @@ pub(super) const KIND: Kind = Kind {
     name: "least_connection",
     doc: "The member with the fewest requests or connections in flight per unit of weight.",
     params: &[],
-    build: |_, _| {
+    build: |_, members| {
         Box::new(LeastConnection {
-            shares: Shares::new(0.0),
+            shares: Shares::new(0.0, members),
         })
     },
 };

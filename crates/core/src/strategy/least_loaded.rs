@@ -68,10 +68,10 @@ pub(super) const KIND: Kind = Kind {
         TOLERANCE,
         PER_BALANCE_LOAD,
     ],
-    build: |values, _| {
+    build: |values, members| {
         let threshold = |param: &Param| Some(values.get(param.name) as f32).filter(|&t| t > 0.0);
         Box::new(LeastLoaded {
-            shares: Shares::new(0.0),
+            shares: Shares::new(0.0, members),
             shaping: Shaping::of(values),
             reject: threshold(&REJECT_THRESHOLD).unwrap_or(f32::INFINITY),
             critical: threshold(&CRITICAL_THRESHOLD).map(Threshold::Critical),

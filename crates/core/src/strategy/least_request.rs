@@ -18,8 +18,8 @@ pub(super) const KIND: Kind = Kind {
     params: &[CHOICES, SCAN_UP_TO],
     build: |values, members| {
         Box::new(LeastRequest {
-            choices: Choices::new(values, members),
-            shares: Shares::new(0.0),
+            choices: Choices::new(values),
+            shares: Shares::new(0.0, members),
         })
     },
 };
@@ -36,7 +36,7 @@ impl Strategy for LeastRequest {
     }
 
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
-        let candidates = self.choices.candidates(view, rng);
+        let candidates = self.choices.candidates(view, rng, self.shares.urn());
         let in_flight = candidates.in_flight(view);
         candidates.lowest(
             view,

@@ -16,9 +16,9 @@ pub(super) const KIND: Kind = Kind {
     name: "least_utilization",
     doc: "The member with the smallest reported utilisation; without reports, with the fewest requests in flight.",
     params: &[],
-    build: |_, _| {
+    build: |_, members| {
         Box::new(LeastUtilization {
-            shares: Shares::new(0.0),
+            shares: Shares::new(0.0, members),
         })
     },
 };

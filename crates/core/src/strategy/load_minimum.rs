@@ -31,9 +31,9 @@ pub(super) const KIND: Kind = Kind {
     name: "load_minimum",
     doc: "The member with the smallest effective reported load; locations far above it shed (minimum dispersion).",
     params: &[CRITICAL_EXCESS, DAMPENING, TOLERANCE, PER_BALANCE_LOAD],
-    build: |values, _| {
+    build: |values, members| {
         Box::new(LoadMinimum {
-            shares: Shares::new(0.0),
+            shares: Shares::new(0.0, members),
             shaping: Shaping::of(values),
             excess: values.get(CRITICAL_EXCESS.name) as f32,
         })

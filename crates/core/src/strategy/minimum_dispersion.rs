@@ -31,9 +31,9 @@ pub(super) const KIND: Kind = Kind {
     name: "minimum_dispersion",
     doc: "The member with the smallest effective reported load; locations above the average shed until loads are even.",
     params: &[CRITICAL_EXCESS, DAMPENING, TOLERANCE, PER_BALANCE_LOAD],
-    build: |values, _| {
+    build: |values, members| {
         Box::new(MinimumDispersion {
-            shares: Shares::new(0.0),
+            shares: Shares::new(0.0, members),
             shaping: Shaping::of(values),
             excess: values.get(CRITICAL_EXCESS.name) as f32,
         })

@@ -19,8 +19,8 @@ pub(super) const KIND: Kind = Kind {
     params: &[CHOICES],
     build: |values, members| {
         Box::new(PeakEwma {
-            choices: Choices::new(values, members),
-            shares: Shares::new(SPREAD),
+            choices: Choices::new(values),
+            shares: Shares::new(SPREAD, members),
         })
     },
 };
@@ -44,7 +44,7 @@ impl Strategy for PeakEwma {
     }
 
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
-        let candidates = self.choices.candidates(view, rng);
+        let candidates = self.choices.candidates(view, rng, self.shares.urn());
         let in_flight = candidates.in_flight(view);
         let neutral = candidates.neutral_latency(view).unwrap_or(PRIOR);
         candidates.lowest(

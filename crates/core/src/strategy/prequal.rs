@@ -21,7 +21,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::choose::{Candidates, SCAN_UP_TO, Urn};
+use super::choose::{Candidates, SCAN_UP_TO};
 use super::shares::{Candidate, Due, Shares};
 use super::{Kind, Param, Strategy, Values};
 use crate::estimate::fade;
@@ -96,7 +96,6 @@ struct Prequal {
     scan_up_to: usize,
     /// How often a probe may be used.
     budget: f32,
-    urn: Urn,
     shares: Shares,
     pool: [Place; POOL],
     /// The place for the next probe, modulo the size of the pool.
@@ -210,8 +209,7 @@ impl Prequal {
             max_age: values.get(MAX_AGE.name) as u32,
             scan_up_to: values.get(SCAN_UP_TO.name) as usize,
             budget,
-            urn: Urn::new(members),
-            shares: Shares::new(0.01),
+            shares: Shares::new(0.01, members),
             pool: Default::default(),
             next: AtomicU32::new(0),
             hot_above: AtomicU32::new(0),
@@ -253,13 +251,8 @@ impl Prequal {
         let in_flight = Candidates::All.in_flight(view);
         let mut neutral = None;
         let hot_above = self.hot_above(view.len());
-        let mut first = None;
-        let mut same = |index| *first.get_or_insert(view.weight(index)) == view.weight(index);
-        let equal = view.eligible().all(&mut same);
-        let candidates = view.eligible().map(|index| Candidate {
-            in_flight: in_flight.at(index),
-            ..Candidate::by_requests(view, index)
-        });
+        let at = |index| Candidate::new(index, in_flight.at(index), view.weight(index));
+        let candidates = view.eligible().map(at);
         let score = |one: &Candidate, rif: f32, price: f32| {
             let index = one.index;
             let service = service_time(view, index).unwrap_or_else(|| {
@@ -277,7 +270,7 @@ impl Prequal {
             rank.score()
         };
         self.shares
-            .lowest(view, rng, candidates, equal, Due::InTurn, score)
+            .lowest(view, rng, candidates, None, |_| 1.0, Due::InTurn, score)
     }
 
     /// Looks at a few random members and keeps what is seen in the pool.
@@ -287,7 +280,7 @@ impl Prequal {
         let now = millis(view.now());
         let mut due = None;
         for _ in 0..self.probes {
-            let index = self.urn.draw(view, rng)?;
+            let index = self.shares.urn().draw(view, rng)?;
             due.get_or_insert(index);
             let rif = view
                 .reported_in_flight(index)
@@ -322,7 +315,7 @@ impl Prequal {
         let now = view.now();
         let hot_above = self.hot_above(view.len());
         let mut neutral = None;
-        let even = self.urn.is_even();
+        let even = self.shares.urn().is_even();
         // A new snapshot has a new pool, but a writer of the old one may be late.
         let is_valid = |probe: &Probe| {
             probe.uses > 0
@@ -432,7 +425,7 @@ impl Strategy for Prequal {
             self.shares.count(view, chosen, due);
         }
         chosen.or_else(|| {
-            let index = self.urn.draw(view, rng)?;
+            let index = self.shares.urn().draw(view, rng)?;
             trace.candidate(index, None, || "no usable probe: drawn".into());
             Some(index)
         })

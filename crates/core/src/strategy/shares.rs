@@ -17,6 +17,9 @@
 //! may be picked are ever due, so who comes back after a while has no arrears to catch up with.
 //! What is kept is bounded, and a new snapshot of the group begins anew.
 //!
+//! Who is due is drawn by weight, and drawn anew with a chance that grows with how much worse than
+//! the others the drawn one is: so nothing needs to be worked out for all candidates but sums.
+//!
 //! Requests in flight are compared by what they are above the share of their member. For a
 //! member of weight *v* times the mean, with *n* requests where *x* are the mean, that is
 //!
@@ -29,42 +32,69 @@
 //! make them the emptiest members, always.
 
 use std::fmt;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-use super::choose::Best;
+use super::choose::{Best, Urn};
+use crate::estimate::{log2, pack, unpack};
 use crate::group::View;
+use crate::member::Member;
 
-/// Requests ahead that double a score.
-const DOUBLE: f32 = 8.0;
-
-/// Most requests that count as ahead or behind: sixteen times the score, or a sixteenth.
+/// Most requests that count as ahead or behind. Eight double the score or halve it, so this is
+/// sixteen times the score, or a sixteenth.
 const MOST: i32 = 32;
 
 /// Scores up to this factor above the lowest one are as good where it is somebody's turn.
 const AS_GOOD: f32 = 1.5;
 
-/// A member that is worse than the others by more than this factor is due less often, in
-/// proportion: a weight is what one like the others deserves.
-const WORSE: f32 = 2.0;
+/// A member that is worse than the others by more than so many powers of two is due less often, by
+/// the square of what is above: a weight is what one like the others deserves. What is seldom
+/// asked is somewhat slower where machines are busy, whoever answers.
+const WORSE: f32 = 1.0;
 
-/// One decision in so many learns how latencies grow with requests in flight.
-pub(super) const LEARNING_INTERVAL: u32 = 32;
+/// Draws before nobody is due, once: the drawn ones were much worse than the others.
+const DRAWS: usize = 16;
 
-/// Accounts. Weights that meet in one of them are only shared by what there is at the moment.
+/// One decision in so many sees how fast the members are, which the others take from it.
+const INTERVAL: u32 = 16;
+
+/// Accounts by weight. Weights that meet in one of them are only shared by what there is at the
+/// moment.
 const ACCOUNTS: usize = 128;
 
-/// The account of all members in slow start, whose weights change all the time.
-const RAMPING: usize = ACCOUNTS - 1;
+/// The account of all members in slow start, whose weights change all the time: the last one.
+const RAMPING: usize = ACCOUNTS;
+
+/// What scores are multiplied by with so many requests ahead, from `-MOST` on.
+const PRICES: [f32; 2 * MOST as usize + 1] = prices();
+
+const fn prices() -> [f32; 2 * MOST as usize + 1] {
+    // The eighth root of two.
+    let (step, mut price) = (1.090_507_732_665_257_7, 1.0 / 16.0);
+    let mut prices = [0.0; 2 * MOST as usize + 1];
+    let mut place = 0;
+    while place < prices.len() {
+        prices[place] = price as f32;
+        price *= step;
+        place += 1;
+    }
+    prices
+}
 
 /// The accounts of one group.
 #[derive(Debug)]
 pub(super) struct Shares {
     /// Scores that differ by less than this share count as equal.
     spread: f32,
-    /// Decisions with unequal weights.
-    turn: AtomicU32,
+    /// Draws by weight.
+    urn: Urn,
+    /// Mean weight and mean of requests in flight when all members were compared last (f32 bits), and
+    /// whether their weights differed.
+    means: AtomicU64,
+    unequal: AtomicBool,
+    /// See [`Speeds`].
+    speeds: [AtomicU64; 3],
     /// By how many requests members of a weight are ahead of their share.
-    ahead: [AtomicI32; ACCOUNTS],
+    ahead: [AtomicI32; ACCOUNTS + 1],
 }
 
 /// A member that may be picked, as the strategy sees it.
@@ -81,12 +111,13 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// For strategies that go by our own requests in flight.
-    pub(super) fn by_requests(view: &View<'_>, index: usize) -> Self {
+    /// For strategies that go by requests in flight.
+    #[inline]
+    pub(super) fn new(index: usize, in_flight: f32, weight: f32) -> Self {
         Candidate {
             index,
-            in_flight: view.slot(index).in_flight() as f32,
-            weight: view.weight(index),
+            in_flight,
+            weight,
             time: 0.0,
             cost: 1.0,
         }
@@ -96,37 +127,12 @@ impl Candidate {
 /// Who is due in a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    /// All that may be picked take turns.
+    /// All that may be picked take turns: one of them is drawn.
     InTurn,
     /// The first candidate: it was drawn by weight.
     First,
-}
-
-/// A geometric mean of positive numbers, of which one's own part can be left out. It adds up
-/// the bits of floats, which are nearly their logarithms: off by less than 0.09 of a power of
-/// two, and by nothing where numbers are equal.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Geometric {
-    bits: u64,
-    count: u32,
-}
-
-impl Geometric {
-    /// Adds a number; 0 is none.
-    #[inline]
-    pub(super) fn add(&mut self, value: f32) {
-        self.bits += u64::from(value.to_bits());
-        self.count += u32::from(value > 0.0);
-    }
-
-    /// The mean without `own`, which was added; `None` if nothing else was.
-    #[inline]
-    pub(super) fn of_others(&self, own: f32) -> Option<f32> {
-        // Other workers may have changed it since it was added.
-        let bits = self.bits.saturating_sub(u64::from(own.to_bits()));
-        let count = self.count.saturating_sub(u32::from(own > 0.0));
-        (count > 0).then(|| f32::from_bits((bits / u64::from(count)) as u32))
-    }
+    /// Nobody: the lowest score is taken.
+    Nobody,
 }
 
 /// Says what a factor is for, in a verdict.
@@ -142,49 +148,303 @@ impl fmt::Display for Ahead {
     }
 }
 
-/// How long a member takes, in seconds: what requests wait for an answer, and that divided by
-/// how many there are with them. Where requests queue one behind the other the second tells how
-/// fast a member is, where all are worked on at once the first. Slower is who is so by both:
-/// then a long queue, which a weight may have made, is held against nobody.
-#[inline]
-fn speed(view: &View<'_>, index: usize) -> (f32, f32) {
-    let (others, latency) = view.slot(index).regression().means();
-    (latency, latency / (1.0 + others))
+/// Weights and requests in flight of the candidates.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sums {
+    weights: f32,
+    in_flight: f32,
+    count: u32,
+    first: f32,
+    unequal: bool,
 }
 
-impl Shares {
-    pub(super) fn new(spread: f32) -> Self {
-        Shares {
-            spread,
-            turn: AtomicU32::new(0),
-            ahead: [const { AtomicI32::new(0) }; ACCOUNTS],
+impl Sums {
+    #[inline]
+    pub(super) fn add(&mut self, weight: f32, in_flight: f32) {
+        if self.count == 0 {
+            self.first = weight;
+        }
+        self.unequal |= weight != self.first;
+        self.weights += weight;
+        self.in_flight += in_flight;
+        self.count += 1;
+    }
+
+    #[inline]
+    pub(super) fn means(&self) -> Means {
+        let count = self.count as f32;
+        Means {
+            unequal: self.unequal,
+            weight: self.weights / count,
+            in_flight: self.in_flight / count,
+        }
+    }
+}
+
+/// What requests in flight are compared by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Means {
+    /// Whether weights differ.
+    unequal: bool,
+    weight: f32,
+    in_flight: f32,
+}
+
+impl Means {
+    /// The requests in flight of a candidate as they compare with those of the others.
+    #[inline]
+    fn compare(&self, candidate: &Candidate) -> f32 {
+        match candidate.weight >= self.weight {
+            true => candidate.in_flight * self.weight / candidate.weight,
+            false => {
+                let share = candidate.weight / self.weight;
+                candidate.in_flight + (1.0 - share) * self.in_flight
+            }
+        }
+    }
+}
+
+/// A mean of logarithms, of which one's own part can be left out; 0 is none.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Logs {
+    sum: f32,
+    count: f32,
+}
+
+impl Logs {
+    #[inline]
+    pub(super) fn add(&mut self, log: f32) {
+        self.sum += log;
+        self.count += f32::from(u8::from(log > 0.0));
+    }
+
+    /// The mean without `own`, which was added; `None` if nothing else was.
+    #[inline]
+    pub(super) fn of_others(&self, own: f32) -> Option<f32> {
+        let count = self.count - f32::from(u8::from(own > 0.0));
+        (count > 0.0).then(|| (self.sum - own) / count)
+    }
+
+    /// How far `own`, which was added, is above the mean of the others; 0 where one of them is
+    /// not known.
+    fn above(&self, own: f32) -> f32 {
+        match self.of_others(own) {
+            Some(typical) if own > 0.0 => own - typical,
+            _ => 0.0,
         }
     }
 
-    /// The candidate with the lowest score. `score` gets a candidate, its requests in flight
-    /// as they compare with those of the others, and a factor for what it is ahead. `equal` says
-    /// that all weights are.
+    fn hold(&self, word: &AtomicU64) {
+        word.store(pack(self.sum, self.count), Ordering::Relaxed);
+    }
+
+    fn held(word: &AtomicU64) -> Self {
+        let (sum, count) = unpack(word.load(Ordering::Relaxed));
+        Logs { sum, count }
+    }
+}
+
+/// How long members take and what speaks against them, all in powers of two.
+///
+/// Slower than the others is who is so by what requests wait for an answer, and by that divided
+/// by how many there are with them. Where requests queue one behind the other the second
+/// tells how fast a member is, where all are worked on at once the first: so a long queue,
+/// which a weight may have made, is held against nobody. Both are means of logarithms
+/// (`estimate.rs`): a single stall of the machine would be seen for longest at the member that
+/// answers least.
+#[derive(Clone, Copy, Debug, Default)]
+struct Speeds {
+    latencies: Logs,
+    times: Logs,
+    costs: Logs,
+}
+
+impl Speeds {
     #[inline]
+    fn add(&mut self, view: &View<'_>, candidate: &Candidate) {
+        let (latency, time) = view.slot(candidate.index).regression().typical();
+        self.latencies.add(latency);
+        self.times.add(time);
+        self.costs.add(log2(candidate.cost));
+    }
+
+    fn hold(&self, words: &[AtomicU64; 3]) {
+        let logs = [&self.latencies, &self.times, &self.costs];
+        logs.into_iter()
+            .zip(words)
+            .for_each(|(logs, word)| logs.hold(word));
+    }
+
+    #[inline]
+    fn held(words: &[AtomicU64; 3]) -> Self {
+        let [latencies, times, costs] = words.each_ref().map(Logs::held);
+        Speeds {
+            latencies,
+            times,
+            costs,
+        }
+    }
+
+    /// Whether a member that was drawn by its weight is due: with a chance of the part of its
+    /// weight that it deserves.
+    fn deserves(
+        &self,
+        view: &View<'_>,
+        index: usize,
+        cost: impl Fn(usize) -> f32,
+        rng: &mut fastrand::Rng,
+    ) -> bool {
+        let (latency, time) = view.slot(index).regression().typical();
+        let slower = self.latencies.above(latency).min(self.times.above(time));
+        let worse = slower.max(0.0) + self.costs.above(log2(cost(index))).max(0.0);
+        worse <= WORSE || rng.f32() < (2.0 * (WORSE - worse)).exp2()
+    }
+}
+
+impl Shares {
+    pub(super) fn new(spread: f32, members: &[Member]) -> Self {
+        let urn = Urn::new(members);
+        Shares {
+            spread,
+            means: AtomicU64::new(pack(1.0, 0.0)),
+            unequal: AtomicBool::new(!urn.is_even()),
+            speeds: Default::default(),
+            urn,
+            ahead: [const { AtomicI32::new(0) }; ACCOUNTS + 1],
+        }
+    }
+
+    /// Draws members by weight.
+    #[inline]
+    pub(super) fn urn(&self) -> &Urn {
+        &self.urn
+    }
+
+    /// The candidate with the lowest score. `means` are those of the candidates; without them
+    /// those of the decision before are taken, which also was about all members. `cost` is that
+    /// of a member ([`Candidate::cost`]). `score` gets a candidate, its requests in flight as they
+    /// compare with those of the others, and a factor for what it is ahead.
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "a decision has as many parts")]
     pub(super) fn lowest(
         &self,
         view: &View<'_>,
         rng: &mut fastrand::Rng,
-        candidates: impl Iterator<Item = Candidate> + Clone,
-        equal: bool,
+        candidates: impl Iterator<Item = Candidate>,
+        means: Option<Means>,
+        cost: impl Fn(usize) -> f32,
         due: Due,
         mut score: impl FnMut(&Candidate, f32, f32) -> f32,
     ) -> Option<usize> {
-        if !equal {
-            return self.lowest_of_unequal(view, rng, candidates, due, score);
-        }
+        let (is_known, means) = (means.is_some(), means.unwrap_or_else(|| self.means()));
+        let (unequal, first_is_due) = (means.unequal, due == Due::First);
+        // Where weights are equal nobody has to be due.
+        let mut due = match due {
+            Due::InTurn if unequal => self.urn.draw(view, rng),
+            _ => None,
+        };
+        let in_turn = due.is_some();
+        let looks = in_turn && rng.u32(..INTERVAL) == 0;
+
         let mut best = Best::new(self.spread);
-        // Of drawn ones that are equal the first stays, which was drawn by weight.
-        let weight = if due == Due::First { 0.0 } else { 1.0 };
+        let (mut sums, mut speeds) = <(Sums, Speeds)>::default();
+        let (mut lowest, mut due_score) = (f32::INFINITY, f32::INFINITY);
         for candidate in candidates {
-            let score = score(&candidate, candidate.in_flight, 1.0);
+            let (mut compares, mut price) = (candidate.in_flight, 1.0);
+            // Of drawn ones that are equal the first stays, which was drawn by weight.
+            let mut weight = if first_is_due { 0.0 } else { candidate.weight };
+            if unequal {
+                compares = means.compare(&candidate);
+                price = self.price(view, candidate.index);
+                weight = candidate.weight;
+            }
+            let score = score(&candidate, compares, price);
             best.offer(candidate.index, score, weight, rng);
+            if unequal {
+                lowest = lowest.min(score);
+                if first_is_due && due.is_none() {
+                    due = Some(candidate.index);
+                }
+                if due == Some(candidate.index) {
+                    due_score = score;
+                }
+                if looks {
+                    speeds.add(view, &candidate);
+                }
+            }
+            if !is_known {
+                sums.add(candidate.weight, candidate.in_flight);
+            }
         }
-        best.index()
+        let best = best.index()?;
+        if looks {
+            speeds.hold(&self.speeds);
+        }
+        if !is_known {
+            self.hold_means(&sums);
+        }
+
+        let Some(due) = due else {
+            return Some(best);
+        };
+        if in_turn {
+            let speeds = Speeds::held(&self.speeds);
+            if !speeds.deserves(view, due, &cost, rng) {
+                // The accounts are kept for who is due instead, and they see to the rest.
+                if let Some(due) = self.draw_again(view, rng, &speeds, cost) {
+                    self.count(view, best, due);
+                }
+                return Some(best);
+            }
+        }
+        let chosen = match due_score <= lowest * AS_GOOD {
+            true => due,
+            false => best,
+        };
+        self.count(view, chosen, due);
+        Some(chosen)
+    }
+
+    fn means(&self) -> Means {
+        let (weight, in_flight) = unpack(self.means.load(Ordering::Relaxed));
+        Means {
+            unequal: self.unequal.load(Ordering::Relaxed),
+            weight,
+            in_flight,
+        }
+    }
+
+    fn hold_means(&self, sums: &Sums) {
+        let Means {
+            unequal,
+            weight,
+            in_flight,
+        } = sums.means();
+        // Mostly it stays: reading keeps the cache line shared.
+        if self.unequal.load(Ordering::Relaxed) != unequal {
+            self.unequal.store(unequal, Ordering::Relaxed);
+        }
+        if unequal {
+            self.means.store(pack(weight, in_flight), Ordering::Relaxed);
+        }
+    }
+
+    /// Draws until somebody deserves to be due.
+    #[cold]
+    fn draw_again(
+        &self,
+        view: &View<'_>,
+        rng: &mut fastrand::Rng,
+        speeds: &Speeds,
+        cost: impl Fn(usize) -> f32,
+    ) -> Option<usize> {
+        for _ in 0..DRAWS {
+            let index = self.urn.draw(view, rng)?;
+            if speeds.deserves(view, index, &cost, rng) {
+                return Some(index);
+            }
+        }
+        None
     }
 
     /// The eligible member with the fewest requests in flight for its weight.
@@ -194,99 +454,35 @@ impl Shares {
         rng: &mut fastrand::Rng,
         without: Option<usize>,
     ) -> Option<usize> {
+        let at = |index| {
+            let in_flight = view.slot(index).in_flight() as f32;
+            Candidate::new(index, in_flight, view.weight(index))
+        };
         let members = view.eligible().filter(move |&index| Some(index) != without);
-        let mut first = None;
-        let mut same = |index| *first.get_or_insert(view.weight(index)) == view.weight(index);
-        let equal = members.clone().all(&mut same);
-        let candidates = members.map(|index| Candidate::by_requests(view, index));
+        let candidates = members.map(at);
         let score = |_: &Candidate, compares: f32, price: f32| (compares + 1.0) * price;
-        self.lowest(view, rng, candidates, equal, Due::InTurn, score)
+        let due = match without {
+            None => Due::InTurn,
+            Some(_) => Due::Nobody,
+        };
+        self.lowest(view, rng, candidates, None, |_| 1.0, due, score)
     }
 
-    fn lowest_of_unequal(
-        &self,
-        view: &View<'_>,
-        rng: &mut fastrand::Rng,
-        candidates: impl Iterator<Item = Candidate> + Clone,
-        due: Due,
-        mut score: impl FnMut(&Candidate, f32, f32) -> f32,
-    ) -> Option<usize> {
-        let (mut weights, mut in_flight, mut count) = (0.0, 0.0, 0.0);
-        let (mut latencies, mut times, mut costs) = <(Geometric, Geometric, Geometric)>::default();
-        for candidate in candidates.clone() {
-            let (latency, time) = speed(view, candidate.index);
-            weights += candidate.weight;
-            in_flight += candidate.in_flight;
-            latencies.add(latency);
-            times.add(time);
-            costs.add(candidate.cost);
-            count += 1.0;
-        }
-        let (weight, in_flight) = (weights / count, in_flight / count);
-        let claim = |candidate: &Candidate| {
-            let above = |own: f32, all: &Geometric| match all.of_others(own) {
-                Some(typical) if own > 0.0 => own / typical,
-                _ => 1.0,
-            };
-            let (latency, time) = speed(view, candidate.index);
-            let slower = above(latency, &latencies).min(above(time, &times));
-            let worse = slower.max(1.0) * above(candidate.cost, &costs).max(1.0);
-            candidate.weight * (WORSE / worse).min(1.0)
-        };
-        let claims: f32 = candidates.clone().map(|candidate| claim(&candidate)).sum();
-        let turn = match view.is_rehearsal() {
-            true => self.turn.load(Ordering::Relaxed),
-            false => self.turn.fetch_add(1, Ordering::Relaxed),
-        };
-        if turn.is_multiple_of(LEARNING_INTERVAL) && !view.is_rehearsal() {
-            view.learn_growth(candidates.clone().map(|candidate| candidate.index));
-        }
-        let mut until_due = match due {
-            Due::First => 0.0,
-            Due::InTurn => rng.f32() * claims,
-        };
-        let mut best = Best::new(self.spread);
-        let mut lowest = f32::INFINITY;
-        let mut due = None;
-        for candidate in candidates {
-            let share = candidate.weight / weight;
-            let compares = match share >= 1.0 {
-                true => candidate.in_flight / share,
-                false => candidate.in_flight + (1.0 - share) * in_flight,
-            };
-            let score = score(&candidate, compares, self.price(view, candidate.index));
-            best.offer(candidate.index, score, candidate.weight, rng);
-            lowest = lowest.min(score);
-            until_due -= claim(&candidate);
-            if until_due < 0.0 && due.is_none() {
-                due = Some((candidate.index, score));
-            }
-        }
-        // No number of f32s adds up exactly: then nobody is due, once.
-        let Some((due, score)) = due else {
-            return best.index();
-        };
-        let chosen = match score <= lowest * AS_GOOD {
-            true => due,
-            false => best.index()?,
-        };
-        self.count(view, chosen, due);
-        Some(chosen)
-    }
-
+    #[inline]
     fn account(view: &View<'_>, index: usize) -> usize {
         if view.is_ramping(index) {
             return RAMPING;
         }
         // Sign, exponent and five bits: weights that differ by less than 3 % share an account,
         // and so do some that differ by a factor of sixteen.
-        (view.slot(index).weight().to_bits() >> 18) as usize % RAMPING
+        (view.slot(index).weight().to_bits() >> 18) as usize % ACCOUNTS
     }
 
     #[inline]
     pub(super) fn price(&self, view: &View<'_>, index: usize) -> f32 {
         let ahead = self.ahead[Self::account(view, index)].load(Ordering::Relaxed);
-        (ahead as f32 / DOUBLE).exp2()
+        // Workers that count at once may be past the bound by one each.
+        PRICES[(ahead.clamp(-MOST, MOST) + MOST) as usize]
     }
 
     /// Keeps the accounts when `chosen` was taken where `due` was due.

@@ -1,0 +1,120 @@
+//! Shares with real servers: a weight is what it says at every load, and reports count.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::eventually;
+use evenkeel_e2e::load::Clients;
+use evenkeel_e2e::member::{Member, ok};
+use evenkeel_e2e::process::installed;
+use evenkeel_e2e::server::Server;
+
+fn requests(balancer: &Balancer, member: SocketAddr) -> u64 {
+    balancer.member("web", member)["totals"]["requests"]
+        .as_u64()
+        .unwrap()
+}
+
+/// The example of the manual, with two nginx in the place of its servers.
+#[test]
+fn u1_the_canary_gets_one_request_in_twenty_at_every_load() {
+    if !installed(&["nginx"]) {
+        return;
+    }
+    let (old, new) = (Server::nginx(None), Server::nginx(None));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let example = std::fs::read_to_string(root.join("examples/canary.toml")).unwrap();
+    let config = example
+        .replace("127.0.0.1:8080", "127.0.0.1:0")
+        .replace("127.0.0.1:8081", "127.0.0.1:0")
+        .replace("127.0.0.1:8001", &old.address().to_string())
+        .replace("127.0.0.1:8002", &new.address().to_string());
+    let config = format!("{config}\n[admin]\nlisten = \"127.0.0.1:0\"\n");
+    for clients in [1, 4, 20, 50] {
+        let balancer = Balancer::start(&config);
+        let load = Clients::start(balancer.address("web"), clients);
+        load.wait_for(8000);
+        load.end();
+        let counts = [old.address(), new.address()].map(|member| requests(&balancer, member));
+        let share = counts[1] as f64 / (counts[0] + counts[1]) as f64;
+        assert!((share - 0.05).abs() < 0.01, "{clients} clients: {counts:?}");
+    }
+}
+
+/// A server that takes 5 ms, on as many requests at once as come, and reports one of two loads
+/// with each answer.
+fn reporting(swapped: &Arc<AtomicBool>, loads: [&'static str; 2]) -> Member {
+    let swapped = Arc::clone(swapped);
+    Member::answering(move |_| {
+        sleep(Duration::from_millis(5));
+        let load = loads[usize::from(swapped.load(Ordering::Relaxed))];
+        let field = format!("endpoint-load-metrics: TEXT cpu_utilization={load}\r\n\r\n");
+        ok("/").replacen("\r\n\r\n", &format!("\r\n{field}"), 1)
+    })
+}
+
+/// Asks for nothing in particular, all the time, on so many connections.
+fn ask(balancer: &Balancer, clients: usize, stop: &Arc<AtomicBool>) {
+    for _ in 0..clients {
+        let mut wire = balancer.connect();
+        let stop = Arc::clone(stop);
+        std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                wire.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+                wire.read_response();
+            }
+        });
+    }
+}
+
+#[test]
+fn u3_traffic_follows_reports_that_are_reversed() {
+    let swapped = Arc::new(AtomicBool::new(false));
+    let first = reporting(&swapped, ["0.9", "0.1"]);
+    let second = reporting(&swapped, ["0.1", "0.9"]);
+    let members = [first.address(), second.address()];
+    // Members on one machine have one load, unless told otherwise.
+    let [a, b] = members;
+    let balancer = Balancer::start(&format!(
+        "workers = 1\n\
+         [admin]\nlisten = \"127.0.0.1:0\"\n\
+         [rule.web]\nlisten = \"127.0.0.1:0\"\ngroup = \"web\"\n\
+         [group.web]\norca = true\nmembers = [\n\
+         {{ address = \"{a}\", location = \"a\" }},\n\
+         {{ address = \"{b}\", location = \"b\" }},\n]\n"
+    ));
+    let stop = Arc::new(AtomicBool::new(false));
+    ask(&balancer, 8, &stop);
+    let counts = || members.map(|member| requests(&balancer, member));
+    // Of the next two thousand requests, some 1.5 seconds, the one that reports less has most.
+    let goes_to = |index: usize| {
+        let before = counts();
+        let mut got = [0; 2];
+        eventually("two thousand requests", || {
+            let now = counts();
+            got = [now[0] - before[0], now[1] - before[1]];
+            got[0] + got[1] >= 2000
+        });
+        got[index] > 2 * got[1 - index]
+    };
+    eventually("traffic goes where there is less load", || goes_to(1));
+    swapped.store(true, Ordering::Relaxed);
+    eventually("traffic follows", || goes_to(0));
+    // The service time is that of a request, and not of an eighth.
+    let explained = balancer.ctl("explain web").unwrap();
+    let times: Vec<f64> = explained
+        .split("service time ")
+        .skip(1)
+        .filter_map(|rest| rest.split(' ').next()?.parse().ok())
+        .collect();
+    assert!(!times.is_empty(), "{explained}");
+    assert!(times.iter().all(|&time| time > 3.0), "{explained}");
+    stop.store(true, Ordering::Relaxed);
+}
