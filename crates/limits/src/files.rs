@@ -49,10 +49,11 @@ pub struct Shares {
     pub negotiator: usize,
     /// Connections of CORBA clients, and those to load monitors and members.
     pub corba: usize,
-    /// Files of pipes that move bulk data. Without them it is copied.
-    pub pipes: usize,
     /// Connections of the rules: those to clients and those to members together.
     pub connections: usize,
+    /// Files of pipes that move bulk data, at most; they are taken from those of connections
+    /// while clients leave some. Without them data is copied.
+    pub pipes: usize,
 }
 
 /// What else takes files.
@@ -82,7 +83,7 @@ impl Shares {
         let share = |part: usize, most: usize| (all / part).clamp(4, most);
         let admin = share(16, 256);
         let checks = share(16, 256);
-        let reports = share(32, 256);
+        let reports = share(64, 128);
         let negotiator = if users.negotiator {
             share(8, 1 << 16)
         } else {
@@ -96,7 +97,6 @@ impl Shares {
         // Of the ways to fetch reports not all are used at their limits at once.
         let kept = own + admin + checks + reports * 2 + negotiator + corba;
         let left = all.saturating_sub(kept).max(8);
-        let pipes = left / 8;
         Shares {
             all,
             admin,
@@ -104,8 +104,8 @@ impl Shares {
             reports,
             negotiator,
             corba,
-            pipes,
-            connections: left - pipes,
+            connections: left,
+            pipes: left / 8,
         }
     }
 
@@ -140,7 +140,7 @@ impl Shares {
 
     /// What is kept back from clients.
     pub fn reserve(&self) -> usize {
-        self.all.saturating_sub(self.connections + self.pipes)
+        self.all.saturating_sub(self.connections)
     }
 }
 
@@ -169,11 +169,7 @@ mod tests {
                 },
             ] {
                 let shares = Shares::new(all, users);
-                assert_eq!(
-                    shares.reserve() + shares.connections + shares.pipes,
-                    all,
-                    "{shares:?}"
-                );
+                assert_eq!(shares.reserve() + shares.connections, all, "{shares:?}");
                 assert!(
                     shares.reserve() >= 40 + shares.admin + shares.checks,
                     "{shares:?}"
@@ -193,7 +189,8 @@ mod tests {
     #[test]
     fn s5_many_files_are_mostly_for_clients() {
         let shares = Shares::new(20_000, users(2, 2));
-        assert!(shares.clients() > 8_000, "{shares:?}");
+        // As many as other balancers allow, which keep back less for themselves.
+        assert!(shares.clients() >= 9_500, "{shares:?}");
         let shares = Shares::new(256, users(1, 1));
         assert!(shares.clients() > 50, "{shares:?}");
     }

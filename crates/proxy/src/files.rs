@@ -3,7 +3,7 @@
 //!
 //! Clients get at most half of the connections, so that there is one to a member for each
 //! of them. Hence, when all are taken, some of those to members are idle; these are closed
-//! first.
+//! first. Pipes take from the same files what no client needs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,9 @@ pub(crate) struct Files {
     most_pipes: AtomicUsize,
     connections: AtomicUsize,
     clients: AtomicUsize,
-    /// Files of pipes: two each.
+    /// Two files for each client, its own and one to a member, and two for each pipe.
+    promised: AtomicUsize,
+    /// Files of pipes: two each, which are among the connections, too.
     pipes: AtomicUsize,
     /// How many wait for a connection to be closed.
     waiting: AtomicUsize,
@@ -49,6 +51,7 @@ impl Files {
             most_pipes: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
             clients: AtomicUsize::new(0),
+            promised: AtomicUsize::new(0),
             pipes: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             short: AtomicUsize::new(0),
@@ -78,16 +81,33 @@ impl Files {
         if !take(&self.clients, &self.most_clients, 1) {
             return Err(Taken::Clients);
         }
-        // A connection that is taken and given back would wake whoever asks for it here.
-        self.connection().map(ClientFile).ok_or_else(|| {
-            self.clients.fetch_sub(1, Ordering::SeqCst);
-            Taken::Connections
-        })
+        // What is taken and given back would wake whoever asks for it here.
+        if take(&self.promised, &self.most_connections, 2) {
+            if let Some(connection) = self.connection() {
+                return Ok(ClientFile(connection));
+            }
+            self.promised.fetch_sub(2, Ordering::SeqCst);
+        }
+        self.clients.fetch_sub(1, Ordering::SeqCst);
+        Err(Taken::Connections)
     }
 
-    /// A pipe, unless all are taken.
+    /// A pipe, unless all are taken, or clients need its files.
     pub(crate) fn pipe(self: &Arc<Self>) -> Option<PipeFiles> {
-        take(&self.pipes, &self.most_pipes, 2).then(|| PipeFiles(Arc::clone(self)))
+        let all = [
+            (&self.pipes, &self.most_pipes),
+            (&self.promised, &self.most_connections),
+            (&self.connections, &self.most_connections),
+        ];
+        for (index, (count, most)) in all.into_iter().enumerate() {
+            if !take(count, most, 2) {
+                for (count, _) in &all[..index] {
+                    count.fetch_sub(2, Ordering::SeqCst);
+                }
+                return None;
+            }
+        }
+        Some(PipeFiles(Arc::clone(self)))
     }
 
     /// Waits until a connection has been closed since the answer was made: ask for one
@@ -128,7 +148,7 @@ impl Files {
 pub(crate) enum Taken {
     /// There are as many clients as there may be.
     Clients,
-    /// Idle connections to members have taken what is left.
+    /// Idle connections to members, or pipes, have taken what is left.
     Connections,
 }
 
@@ -166,12 +186,16 @@ impl Drop for ClientFile {
     fn drop(&mut self) {
         // Before its connection: whoever is woken for that must see room for a client.
         self.0.0.clients.fetch_sub(1, Ordering::SeqCst);
+        self.0.0.promised.fetch_sub(2, Ordering::SeqCst);
     }
 }
 
 impl Drop for PipeFiles {
     fn drop(&mut self) {
-        self.0.pipes.fetch_sub(2, Ordering::SeqCst);
+        for count in [&self.0.pipes, &self.0.promised, &self.0.connections] {
+            count.fetch_sub(2, Ordering::SeqCst);
+        }
+        self.0.gave_back();
     }
 }
 
@@ -214,12 +238,33 @@ mod tests {
     }
 
     #[test]
-    fn s5_pipes_take_nothing_from_connections() {
+    fn s5_pipes_take_what_no_client_needs() {
         let (files, shares) = files();
         let pipes: Vec<_> = std::iter::from_fn(|| files.pipe()).collect();
         assert_eq!(pipes.len(), shares.pipes / 2);
+        // Each client still finds a connection to a member.
+        let clients: Vec<_> = std::iter::from_fn(|| files.client().ok()).collect();
+        assert_eq!(clients.len(), shares.clients() - pipes.len());
+        assert_eq!(files.client().unwrap_err(), Taken::Connections);
+        let members: Vec<_> = clients.iter().map_while(|_| files.connection()).collect();
+        assert_eq!(members.len(), clients.len());
+        drop((pipes, members));
+        let more: Vec<_> = std::iter::from_fn(|| files.client().ok()).collect();
+        assert_eq!(clients.len() + more.len(), shares.clients());
+        assert!(files.pipe().is_none());
+        drop((clients, more));
+        for count in [&files.promised, &files.connections, &files.pipes] {
+            assert_eq!(count.load(Ordering::Relaxed), 0);
+        }
+    }
+
+    #[test]
+    fn s5_no_pipe_takes_the_last_connection() {
+        let (files, shares) = files();
         let connections: Vec<_> = std::iter::from_fn(|| files.connection()).collect();
         assert_eq!(connections.len(), shares.connections);
+        assert!(files.pipe().is_none());
+        assert_eq!(files.promised.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test]

@@ -293,7 +293,7 @@ impl Worker {
     pub(crate) fn connection_file(&self) -> Option<ConnectionFile> {
         loop {
             let file = self.files.connection();
-            if file.is_some() || !self.upstreams.evict() {
+            if file.is_some() || !self.close_idle() {
                 return file;
             }
         }
@@ -303,7 +303,7 @@ impl Worker {
     pub(crate) fn client_file(&self) -> Result<ClientFile, Taken> {
         loop {
             match self.files.client() {
-                Err(Taken::Connections) if self.upstreams.evict() => {}
+                Err(Taken::Connections) if self.close_idle() => {}
                 result => return result,
             }
         }
@@ -311,7 +311,7 @@ impl Worker {
 
     /// Closes files that nobody needs at the moment; answers whether there was one.
     pub(crate) fn close_idle(&self) -> bool {
-        self.upstreams.evict() || self.pipes.clear()
+        self.pipes.clear() || self.upstreams.evict()
     }
 
     /// A pipe, if there is one to be had.
