@@ -40,7 +40,9 @@ use evenkeel_giop::any::{Any, Idl};
 use evenkeel_giop::cdr::{Endian, Reader, Writer};
 use evenkeel_giop::client::{self, Client};
 use evenkeel_giop::ior::Ior;
-use evenkeel_giop::message::{Header, Request, Target, Version};
+use evenkeel_giop::message::{
+    Content, GiopError, Header, Message, Reply, ReplyStatus, Request, Target, Version,
+};
 use evenkeel_giop::server::{self, Server};
 use evenkeel_manager::Manager;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -446,15 +448,54 @@ fn waiting(options: &Options) -> Result<()> {
     })
 }
 
+/// Says yes to all calls.
+struct Yes;
+
+impl server::Service for Yes {
+    type Connection = ();
+
+    fn connected(&self, _: SocketAddr) {}
+
+    fn message(
+        &self,
+        (): &mut (),
+        message: Message<'_>,
+        out: &server::Out<'_>,
+    ) -> std::result::Result<(), GiopError> {
+        if let Content::Request(request) = message.content()? {
+            let reply = Reply::new(request.request_id, ReplyStatus::NoException, &[]);
+            out.write(|out| reply.encode(message.header.version, Endian::NATIVE, out))?;
+        }
+        Ok(())
+    }
+}
+
+/// Objects that acknowledge what they are told, on a thread of their own.
+fn acknowledge() -> Result<SocketAddr> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    thread::spawn(move || {
+        let Ok(runtime) = runtime() else { return };
+        LocalSet::new().block_on(&runtime, async move {
+            if let Ok(listener) = tokio::net::TcpListener::from_std(listener) {
+                let server = Server::new(server::Settings::default());
+                server.serve(listener, Rc::new(Yes), pending()).await;
+            }
+        });
+    });
+    Ok(address)
+}
+
 fn alerts(options: &Options) -> Result<()> {
+    let objects = acknowledge()?;
     runtime()?.block_on(async {
         let manager = open(None).await?;
         let begun = Instant::now();
         for number in 0..options.alerts {
             let registered = call(&manager, "register_load_alert", |w| {
                 Name::simple(&format!("place{number}")).write(w);
-                // Nobody is there; what is told fails, and is tried again ever less often.
-                Ior::iiop("IDL:A:1.0", "127.0.0.1", 1, b"alert").write(w);
+                Ior::iiop("IDL:A:1.0", "127.0.0.1", objects.port(), b"alert").write(w);
             });
             registered.await?;
         }
@@ -466,7 +507,12 @@ fn alerts(options: &Options) -> Result<()> {
         let alerts = Arc::new(Alerts::default());
         let (telling, service) = (Arc::clone(&alerts), Arc::clone(&manager));
         tokio::spawn(async move { telling.run(service).await });
-        tokio::time::sleep(Duration::from_secs(20)).await;
+        // Each is told that it is off, as after a start.
+        let told = Instant::now();
+        while alerts.counters().totals()[2].1 < options.alerts as u64 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        println!("all told in {:.1} s", told.elapsed().as_secs_f64());
         let (before, looks) = (cpu(), alerts.counters().looks());
         tokio::time::sleep(Duration::from_secs(options.seconds)).await;
         let cost = (cpu() - before).as_secs_f64() / options.seconds as f64;
