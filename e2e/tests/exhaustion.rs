@@ -261,7 +261,7 @@ fn s5_memory_runs_out() {
     );
     let end = format!(
         "[group.app]\nmembers = [\"{}\"]\nhealth_check = {{ type = \"http\", \
-         doc_path = \"/check\", frequency = \"100ms\", fall = 1 }}\n",
+         doc_path = \"/check\", frequency = \"100ms\", timeout = \"10s\", fall = 1 }}\n",
         member.address()
     );
     let balancer = Balancer::start_by(&format!("{start}{end}"), |_| {
@@ -339,7 +339,7 @@ fn s5_memory_of_a_cgroup_runs_out() {
         "workers = 2\n[admin]\nlisten = \"127.0.0.1:0\"\n\
          [rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\ngroup = \"app\"\n\
          [group.app]\nmembers = [\"{}\"]\nhealth_check = {{ type = \"http\", \
-         doc_path = \"/check\", frequency = \"100ms\", fall = 1 }}\n",
+         doc_path = \"/check\", frequency = \"100ms\", timeout = \"10s\", fall = 1 }}\n",
         member.address()
     );
     let balancer = Balancer::start_by(&config, |_| limit.command(binary()));

@@ -49,10 +49,11 @@ pub struct Shares {
     pub negotiator: usize,
     /// Connections of CORBA clients, and those to load monitors and members.
     pub corba: usize,
+    /// Files of the rules: their connections, and pipes while clients leave some for these.
+    pub rules: usize,
     /// Connections of the rules: those to clients and those to members together.
     pub connections: usize,
-    /// Files of pipes that move bulk data, at most; they are taken from those of connections
-    /// while clients leave some. Without them data is copied.
+    /// Files of pipes that move bulk data, at most. Without them data is copied.
     pub pipes: usize,
 }
 
@@ -104,6 +105,7 @@ impl Shares {
             reports,
             negotiator,
             corba,
+            rules: left,
             connections: left,
             pipes: left / 8,
         }
@@ -140,7 +142,7 @@ impl Shares {
 
     /// What is kept back from clients.
     pub fn reserve(&self) -> usize {
-        self.all.saturating_sub(self.connections)
+        self.all.saturating_sub(self.rules)
     }
 }
 
@@ -169,7 +171,7 @@ mod tests {
                 },
             ] {
                 let shares = Shares::new(all, users);
-                assert_eq!(shares.reserve() + shares.connections, all, "{shares:?}");
+                assert_eq!(shares.reserve() + shares.rules, all, "{shares:?}");
                 assert!(
                     shares.reserve() >= 40 + shares.admin + shares.checks,
                     "{shares:?}"

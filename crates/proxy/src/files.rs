@@ -15,14 +15,17 @@ use tokio::sync::Notify;
 /// connection is opened or closed.
 #[derive(Debug)]
 pub(crate) struct Files {
+    most: AtomicUsize,
     most_connections: AtomicUsize,
     most_clients: AtomicUsize,
     most_pipes: AtomicUsize,
+    /// Files of connections and pipes.
+    open: AtomicUsize,
     connections: AtomicUsize,
     clients: AtomicUsize,
     /// Two files for each client, its own and one to a member, and two for each pipe.
     promised: AtomicUsize,
-    /// Files of pipes: two each, which are among the connections, too.
+    /// Files of pipes: two each.
     pipes: AtomicUsize,
     /// How many wait for a connection to be closed.
     waiting: AtomicUsize,
@@ -46,9 +49,11 @@ pub(crate) struct PipeFiles(Arc<Files>);
 impl Files {
     pub(crate) fn new(shares: Shares) -> Arc<Self> {
         let files = Files {
+            most: AtomicUsize::new(0),
             most_connections: AtomicUsize::new(0),
             most_clients: AtomicUsize::new(0),
             most_pipes: AtomicUsize::new(0),
+            open: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
             clients: AtomicUsize::new(0),
             promised: AtomicUsize::new(0),
@@ -64,6 +69,7 @@ impl Files {
     /// Other shares count from now on. Connections that are there stay.
     pub(crate) fn share(&self, shares: Shares) {
         let set = |most: &AtomicUsize, to: usize| most.store(to, Ordering::Relaxed);
+        set(&self.most, shares.rules);
         set(&self.most_connections, shares.connections);
         set(&self.most_clients, shares.clients());
         set(&self.most_pipes, shares.pipes);
@@ -72,7 +78,11 @@ impl Files {
 
     /// A connection, unless all are taken.
     pub(crate) fn connection(self: &Arc<Self>) -> Option<ConnectionFile> {
-        take(&self.connections, &self.most_connections, 1).then(|| ConnectionFile(Arc::clone(self)))
+        let counts = [
+            (&self.connections, &self.most_connections),
+            (&self.open, &self.most),
+        ];
+        take_all(&counts, 1).then(|| ConnectionFile(Arc::clone(self)))
     }
 
     /// A client's connection, unless all of these are taken (`Err(Taken::Clients)`) or all
@@ -82,7 +92,7 @@ impl Files {
             return Err(Taken::Clients);
         }
         // What is taken and given back would wake whoever asks for it here.
-        if take(&self.promised, &self.most_connections, 2) {
+        if take(&self.promised, &self.most, 2) {
             if let Some(connection) = self.connection() {
                 return Ok(ClientFile(connection));
             }
@@ -94,20 +104,12 @@ impl Files {
 
     /// A pipe, unless all are taken, or clients need its files.
     pub(crate) fn pipe(self: &Arc<Self>) -> Option<PipeFiles> {
-        let all = [
+        let counts = [
             (&self.pipes, &self.most_pipes),
-            (&self.promised, &self.most_connections),
-            (&self.connections, &self.most_connections),
+            (&self.promised, &self.most),
+            (&self.open, &self.most),
         ];
-        for (index, (count, most)) in all.into_iter().enumerate() {
-            if !take(count, most, 2) {
-                for (count, _) in &all[..index] {
-                    count.fetch_sub(2, Ordering::SeqCst);
-                }
-                return None;
-            }
-        }
-        Some(PipeFiles(Arc::clone(self)))
+        take_all(&counts, 2).then(|| PipeFiles(Arc::clone(self)))
     }
 
     /// Waits until a connection has been closed since the answer was made: ask for one
@@ -160,6 +162,20 @@ pub(crate) fn take(count: &AtomicUsize, most: &AtomicUsize, number: usize) -> bo
         .is_ok()
 }
 
+/// Takes from all of the counts, or from none.
+fn take_all(counts: &[(&AtomicUsize, &AtomicUsize)], number: usize) -> bool {
+    let taken = counts
+        .iter()
+        .take_while(|(count, most)| take(count, most, number))
+        .count();
+    if taken < counts.len() {
+        for (count, _) in &counts[..taken] {
+            count.fetch_sub(number, Ordering::SeqCst);
+        }
+    }
+    taken == counts.len()
+}
+
 struct Count<'a>(&'a AtomicUsize);
 
 impl<'a> Count<'a> {
@@ -177,7 +193,9 @@ impl Drop for Count<'_> {
 
 impl Drop for ConnectionFile {
     fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::SeqCst);
+        for count in [&self.0.connections, &self.0.open] {
+            count.fetch_sub(1, Ordering::SeqCst);
+        }
         self.0.gave_back();
     }
 }
@@ -192,7 +210,7 @@ impl Drop for ClientFile {
 
 impl Drop for PipeFiles {
     fn drop(&mut self) {
-        for count in [&self.0.pipes, &self.0.promised, &self.0.connections] {
+        for count in [&self.0.pipes, &self.0.promised, &self.0.open] {
             count.fetch_sub(2, Ordering::SeqCst);
         }
         self.0.gave_back();
@@ -253,9 +271,23 @@ mod tests {
         assert_eq!(clients.len() + more.len(), shares.clients());
         assert!(files.pipe().is_none());
         drop((clients, more));
-        for count in [&files.promised, &files.connections, &files.pipes] {
+        for count in [&files.promised, &files.open, &files.pipes] {
             assert_eq!(count.load(Ordering::Relaxed), 0);
         }
+    }
+
+    #[test]
+    fn s5_pipes_take_no_client_where_memory_is_the_limit() {
+        let (_, shares) = files();
+        let files = Files::new(Shares {
+            connections: 40,
+            ..shares
+        });
+        let pipes: Vec<_> = std::iter::from_fn(|| files.pipe()).collect();
+        assert!(!pipes.is_empty());
+        let clients: Vec<_> = std::iter::from_fn(|| files.client().ok()).collect();
+        assert_eq!(clients.len(), 20);
+        assert_eq!(files.client().unwrap_err(), Taken::Clients);
     }
 
     #[test]
