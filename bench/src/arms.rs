@@ -31,16 +31,19 @@ pub enum Arm {
     Envoy,
     /// The relay that parses nothing.
     Floor,
+    /// The product as it was, built before.
+    Before,
 }
 
 impl Arm {
     /// All of them, the product first.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Evenkeel,
         Self::Haproxy,
         Self::Nginx,
         Self::Envoy,
         Self::Floor,
+        Self::Before,
     ];
 
     /// Name in tables and results.
@@ -51,6 +54,7 @@ impl Arm {
             Self::Nginx => "nginx",
             Self::Envoy => "envoy",
             Self::Floor => "floor",
+            Self::Before => "before",
         }
     }
 
@@ -73,6 +77,10 @@ impl Arm {
                 debian_program("/usr/sbin/nginx", "nginx-light")
             }
             Self::Envoy => install_envoy(&places.cache),
+            Self::Before => places
+                .before
+                .clone()
+                .ok_or_else(|| "no --before PATH".into()),
         }
     }
 
@@ -123,7 +131,7 @@ impl Arm {
         let mut command = Command::new(program);
         let mut death_signal = libc::SIGKILL;
         match self {
-            Self::Evenkeel => {
+            Self::Evenkeel | Self::Before => {
                 let file = fill.write(places, "evenkeel.toml")?;
                 command.arg("run").arg(file);
             }
@@ -183,6 +191,8 @@ pub struct Places {
     pub cache: PathBuf,
     /// Where the programs of this workspace are.
     pub programs: PathBuf,
+    /// An earlier build of the product.
+    pub before: Option<PathBuf>,
 }
 
 /// What all arms stand on.

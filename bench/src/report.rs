@@ -127,13 +127,19 @@ pub fn compare(samples: &[Sample]) -> Vec<Comparison> {
 /// ratio to it.
 pub fn table(samples: &[Sample]) -> String {
     let mut text = format!("{:<11} {:<20}", "row", "metric");
-    for arm in Arm::ALL {
+    let was_there = |arm: &Arm| samples.iter().any(|sample| sample.arm == arm.name());
+    let arms = || {
+        Arm::ALL
+            .into_iter()
+            .filter(|arm| *arm != Arm::Before || was_there(arm))
+    };
+    for arm in arms() {
         let _ = write!(text, " {:>16}", arm.name());
     }
     text.push('\n');
     for (row, metric) in rows_and_metrics(samples) {
         let _ = write!(text, "{row:<11} {metric:<20}");
-        for arm in Arm::ALL {
+        for arm in arms() {
             let cell = match median(values(samples, row, metric, arm.name())) {
                 None => "-".into(),
                 Some(value) => {
@@ -147,6 +153,25 @@ pub fn table(samples: &[Sample]) -> String {
             let _ = write!(text, " {cell:>16}");
         }
         text.push('\n');
+    }
+    text
+}
+
+/// Ratios to the build before: the median over all turns, and the quartiles, which say how far
+/// it is to be trusted.
+pub fn beside_before(samples: &[Sample]) -> String {
+    let mut text = String::from("Beside the build before: median (quartiles)\n");
+    for (row, metric) in rows_and_metrics(samples) {
+        let (ours, before) = (Arm::Evenkeel.name(), Arm::Before.name());
+        let mut ratios = ratios(samples, row, metric, ours, before);
+        ratios.sort_by(f64::total_cmp);
+        let at = |part: usize| ratios.get(ratios.len() * part / 4).copied();
+        if let (Some(low), Some(middle), Some(high)) = (at(1), at(2), at(3)) {
+            let _ = writeln!(
+                text,
+                "{row:<11} {metric:<20} {middle:.3} ({low:.3} to {high:.3})"
+            );
+        }
     }
     text
 }

@@ -33,6 +33,9 @@ struct Arguments {
     /// Only these arms, separated by commas.
     #[arg(long, value_delimiter = ',')]
     arms: Vec<String>,
+    /// An earlier build of Evenkeel, as another arm
+    #[arg(long, value_name = "PATH")]
+    before: Option<PathBuf>,
 }
 
 /// What is sent in a row.
@@ -134,12 +137,14 @@ fn measure(arguments: &Arguments) -> Result<()> {
         cache: bench.join(".cache"),
         bench,
         programs,
+        before: arguments.before.clone(),
     };
     fs::create_dir_all(&places.cache)?;
 
     let mut arms = Vec::new();
     for arm in Arm::ALL {
-        if !wanted(&arguments.arms, arm.name()) {
+        let is_there = arm != Arm::Before || arguments.before.is_some();
+        if !is_there || !wanted(&arguments.arms, arm.name()) {
             continue;
         }
         match arm.install(&places) {
@@ -258,11 +263,18 @@ fn measure(arguments: &Arguments) -> Result<()> {
     comparisons.extend(report::compare_picks(&picks));
     println!("\n{}", report::table(&samples));
     println!("In brackets: Evenkeel's ratio to it, the median over all turns.\n");
+    if arguments.before.is_some() {
+        println!("{}", report::beside_before(&samples));
+    }
     println!("{}", report::pick_table(&picks));
     println!("Must reach:");
     print!("{}", report::verdicts(&samples));
     println!("{}", report::pick_verdicts(&picks));
-    if arguments.rounds.is_some() || !arguments.rows.is_empty() || !arguments.arms.is_empty() {
+    let is_part = arguments.rounds.is_some()
+        || !arguments.rows.is_empty()
+        || !arguments.arms.is_empty()
+        || arguments.before.is_some();
+    if is_part {
         println!("Only a part was measured: latest.json stays as it is.");
         return Ok(());
     }
