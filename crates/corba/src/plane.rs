@@ -22,11 +22,10 @@ use evenkeel_giop::client::{self, Client};
 use evenkeel_giop::server::{self, Server};
 use evenkeel_limits::files::Shares;
 use evenkeel_limits::memory;
-use evenkeel_manager::Manager;
 use evenkeel_manager::snapshot::{Commit, DataPlane, Snapshot};
+use evenkeel_manager::{Manager, start_thread};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
-use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tracing::{error, info};
@@ -244,32 +243,6 @@ impl Inner {
         })?;
         Ok(Thread { orders, handle })
     }
-}
-
-/// Starts a thread with a runtime. It is built there: one that belongs to a thread which cannot
-/// be started would be dropped where the caller must not block.
-fn start_thread(
-    name: &str,
-    work: impl FnOnce(Runtime) + Send + 'static,
-) -> io::Result<JoinHandle<()>> {
-    let (ready, started) = std::sync::mpsc::sync_channel(1);
-    let handle = std::thread::Builder::new()
-        .name(name.into())
-        .spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build();
-            match runtime {
-                Ok(runtime) => {
-                    let _ = ready.send(Ok(()));
-                    work(runtime);
-                }
-                Err(error) => drop(ready.send(Err(error))),
-            }
-        })?;
-    let ended = |_| Err(io::Error::other("it ended at once"));
-    started.recv().unwrap_or_else(ended)?;
-    Ok(handle)
 }
 
 impl Prepared {

@@ -1238,7 +1238,9 @@ mod tests {
     fn every_named_load_is_known_as_such() {
         let named = (0..1000).map(LoadId).filter(|id| id.is_named());
         assert_eq!(named.count(), NAMES.len());
-        assert!(NAMES.iter().all(|(id, _)| id.is_named()));
+        for (place, (id, name)) in NAMES.iter().enumerate() {
+            assert_eq!(id.place(), Some(place), "{name}");
+        }
     }
 
     #[test]

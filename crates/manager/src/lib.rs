@@ -20,4 +20,4 @@ mod tests;
 pub use alerts::AlertSetting;
 pub use manager::{Applied, ApplyError, ManageError, Manager, Readiness, ReloadError};
 pub use state::AdminState;
-pub use tasks::{Tasks, runtime};
+pub use tasks::{Tasks, runtime, start_thread};

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::hash::Hash;
 use std::io;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
@@ -28,6 +29,31 @@ pub fn runtime() -> io::Result<Runtime> {
     drop(probe.join());
     runtime.spawn_blocking(|| ());
     Ok(runtime)
+}
+
+/// Starts a thread with a [`runtime`] of its own. That is made there: one that belongs to a
+/// thread which cannot be started would be dropped where the caller must not block.
+///
+/// # Errors
+///
+/// The system gives no thread, or no runtime.
+pub fn start_thread(
+    name: &str,
+    work: impl FnOnce(Runtime) + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    let (ready, started) = std::sync::mpsc::sync_channel(1);
+    let handle = std::thread::Builder::new()
+        .name(name.into())
+        .spawn(move || match runtime() {
+            Ok(runtime) => {
+                let _ = ready.send(Ok(()));
+                work(runtime);
+            }
+            Err(error) => drop(ready.send(Err(error))),
+        })?;
+    let ended = |_| Err(io::Error::other("it ended at once"));
+    started.recv().unwrap_or_else(ended)?;
+    Ok(handle)
 }
 
 /// Tasks that go on for as long as something is wanted of them: one per key, started

@@ -28,6 +28,7 @@ use evenkeel_http::{Bounded, Phase};
 use evenkeel_limits::files::Shares;
 use evenkeel_limits::memory;
 use evenkeel_manager::snapshot::{Commit, DataPlane, Snapshot};
+use evenkeel_manager::start_thread;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -131,26 +132,10 @@ impl Negotiator {
 impl Thread {
     fn start(clock: Clock, metrics: Arc<Metrics>) -> io::Result<Self> {
         let (orders, commands) = mpsc::unbounded_channel();
-        let (ready, started) = std::sync::mpsc::sync_channel(1);
-        let handle = std::thread::Builder::new()
-            .name("negotiator".into())
-            .spawn(move || {
-                // Built here: a runtime that belongs to a thread which cannot be started would be
-                // dropped where the caller must not block.
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build();
-                match runtime {
-                    Ok(runtime) => {
-                        let _ = ready.send(Ok(()));
-                        let desk = Rc::new(Desk::new(clock, metrics));
-                        LocalSet::new().block_on(&runtime, follow(desk, commands));
-                    }
-                    Err(error) => drop(ready.send(Err(error))),
-                }
-            })?;
-        let ended = |_| Err(io::Error::other("it ended at once"));
-        started.recv().unwrap_or_else(ended)?;
+        let handle = start_thread("negotiator", move |runtime| {
+            let desk = Rc::new(Desk::new(clock, metrics));
+            LocalSet::new().block_on(&runtime, follow(desk, commands));
+        })?;
         Ok(Thread { orders, handle })
     }
 }

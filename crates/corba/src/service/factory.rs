@@ -295,23 +295,23 @@ async fn unmake(client: Client, member: GroupMember, timeout: Duration) {
     loop {
         let call = Call::new(&made.factory, "delete_object", Instant::now() + timeout);
         let call = call.arguments(|w| made.creation.write(w));
-        tried += 1;
-        match client.call(&call).await {
+        let error = match client.call(&call).await {
             // ObjectNotFound, for one: it is gone.
             Ok(_) | Err(CallError::User { .. }) => return,
             // It has not heard of it.
             Err(CallError::Exhausted { sent: false, .. }) => {
-                tried -= 1;
                 sleep(FIRST_WAIT).await;
                 continue;
             }
-            Err(error) if tried == DELETE_TRIES => {
-                let location = member.location;
-                warn!(location, "a factory does not delete its member: {error}");
-                return;
-            }
-            Err(_) => sleep(wait).await,
+            Err(error) => error,
+        };
+        tried += 1;
+        if tried == DELETE_TRIES {
+            let location = member.location;
+            warn!(location, "a factory does not delete its member: {error}");
+            return;
         }
+        sleep(wait).await;
         wait *= 2;
     }
 }

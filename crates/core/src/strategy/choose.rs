@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::shares::{Candidate, Due, Shares, Sums};
+use super::shares::{Ahead, Candidate, Due, Shares, Sums};
 use super::{Param, Values};
 use crate::group::View;
 use crate::member::Member;
+use crate::trace::{Short, Trace};
 
 /// The highest number seen so far: no lock, may be lowered.
 #[derive(Debug, Default)]
@@ -364,6 +365,26 @@ impl Candidates {
         };
         let candidates = self.indices(view).map(candidate);
         shares.lowest(view, rng, candidates, means, |_| 1.0, due, score)
+    }
+
+    /// The candidate with the fewest requests in flight for its weight.
+    #[inline]
+    pub(super) fn fewest_in_flight(
+        &self,
+        view: &View<'_>,
+        rng: &mut fastrand::Rng,
+        trace: &mut Trace,
+        shares: &Shares,
+    ) -> Option<usize> {
+        let in_flight = self.in_flight(view);
+        self.lowest(view, rng, shares, &in_flight, |index, compares, price| {
+            let score = (compares + 1.0) * price;
+            trace.candidate(index, Some(score.into()), || {
+                let (flying, weight) = (in_flight.at(index), Short(view.weight(index)));
+                format!("in flight {flying}, weight {weight}{}", Ahead(price))
+            });
+            score
+        })
     }
 
     /// What a candidate without a latency counts as: the mean of the known ones. `None`

@@ -5,10 +5,10 @@
 //! count, too.
 
 use super::choose::Candidates;
-use super::shares::{Ahead, Shares};
+use super::shares::Shares;
 use super::{Kind, Strategy};
 use crate::group::View;
-use crate::trace::{Short, Trace};
+use crate::trace::Trace;
 
 pub(super) const KIND: Kind = Kind {
     name: "least_connection",
@@ -32,21 +32,6 @@ impl Strategy for LeastConnection {
     }
 
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
-        let candidates = Candidates::All;
-        let in_flight = candidates.in_flight(view);
-        candidates.lowest(
-            view,
-            rng,
-            &self.shares,
-            &in_flight,
-            |index, compares, price| {
-                let score = (compares + 1.0) * price;
-                trace.candidate(index, Some(score.into()), || {
-                    let (flying, weight) = (in_flight.at(index), Short(view.weight(index)));
-                    format!("in flight {flying}, weight {weight}{}", Ahead(price))
-                });
-                score
-            },
-        )
+        Candidates::All.fewest_in_flight(view, rng, trace, &self.shares)
     }
 }

@@ -7,10 +7,10 @@
 //! compared as a whole: with few members two draws miss the idle one too often.
 
 use super::choose::{CHOICES, Choices, SCAN_UP_TO};
-use super::shares::{Ahead, Shares};
+use super::shares::Shares;
 use super::{Kind, Strategy};
 use crate::group::View;
-use crate::trace::{Short, Trace};
+use crate::trace::Trace;
 
 pub(super) const KIND: Kind = Kind {
     name: "least_request",
@@ -37,20 +37,6 @@ impl Strategy for LeastRequest {
 
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let candidates = self.choices.candidates(view, rng, self.shares.urn());
-        let in_flight = candidates.in_flight(view);
-        candidates.lowest(
-            view,
-            rng,
-            &self.shares,
-            &in_flight,
-            |index, compares, price| {
-                let score = (compares + 1.0) * price;
-                trace.candidate(index, Some(score.into()), || {
-                    let (flying, weight) = (in_flight.at(index), Short(view.weight(index)));
-                    format!("in flight {flying}, weight {weight}{}", Ahead(price))
-                });
-                score
-            },
-        )
+        candidates.fewest_in_flight(view, rng, trace, &self.shares)
     }
 }
