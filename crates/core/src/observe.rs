@@ -168,7 +168,7 @@ impl Crowd {
     }
 
     /// The bits of those who were there in this period or the one before.
-    pub(crate) fn bits(&self, now: Instant) -> u64 {
+    fn bits(&self, now: Instant) -> u64 {
         let period = now.as_nanos() / Self::PERIOD + 1;
         let held = self.period.load(Ordering::Relaxed);
         let running = self.running.load(Ordering::Relaxed);
@@ -184,8 +184,8 @@ impl Crowd {
 #[derive(Debug, Default)]
 pub struct Record {
     /// Clients that it has answered or failed, and those that it has failed.
-    pub(crate) clients: Crowd,
-    pub(crate) failing: Crowd,
+    clients: Crowd,
+    failing: Crowd,
     pub(crate) window: Window,
     pub(crate) histogram: Histogram,
     successes: AtomicU64,
@@ -241,6 +241,12 @@ impl Record {
     /// Clients that were ever sent to the member, to go there themselves.
     pub fn assigned(&self) -> u64 {
         self.assigned.load(Ordering::Relaxed)
+    }
+
+    /// Which clients it has answered or failed of late, and which it has failed: each client
+    /// has one of 64 bits.
+    pub fn clients(&self, now: Instant) -> (u64, u64) {
+        (self.clients.bits(now), self.failing.bits(now))
     }
 
     pub(crate) fn count_assigned(&self) {

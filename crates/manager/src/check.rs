@@ -1,11 +1,11 @@
 //! Active health checks (keep-alive): one task per member, results into
-//! [`evenkeel_core::health`].
+//! [`evenkeel_control::health`].
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use evenkeel_core::health::{Change, Limits};
+use evenkeel_control::health::{Change, Limits};
 use evenkeel_core::member::MemberId;
 use evenkeel_core::opinion::{Opinion, Source};
 use evenkeel_limits::{Shortage, files};

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_core::health;
-use evenkeel_core::outlier::Event;
+use evenkeel_control::health;
+use evenkeel_control::outlier::Event;
 use evenkeel_core::time::Instant;
 use parking_lot::MutexGuard;
 use tracing::{debug, info, warn};

@@ -10,12 +10,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_control::health::Health;
+use evenkeel_control::outlier::Outliers;
 use evenkeel_core::group::Group;
-use evenkeel_core::health::Health;
 use evenkeel_core::load::Location;
 use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
 use evenkeel_core::opinion::{Opinions, Source};
-use evenkeel_core::outlier::Outliers;
 use evenkeel_core::strategy::Values;
 use evenkeel_core::time::Instant;
 
@@ -955,8 +955,8 @@ fn same_member((a, b): (&Member, &Member)) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_control::health::Limits;
     use evenkeel_core::group::Outcome;
-    use evenkeel_core::health::Limits;
     use evenkeel_core::load::{LoadId, LoadValue};
     use proptest::prelude::*;
 

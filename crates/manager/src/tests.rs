@@ -806,7 +806,7 @@ async fn a_member_that_fails_is_ejected() {
     let later = manager
         .clock()
         .now()
-        .after(evenkeel_core::outlier::FIRST_TIME);
+        .after(evenkeel_control::outlier::FIRST_TIME);
     assert_eq!(outliers.tick(group, 2, later).len(), 1);
 }
 

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use crate::member::{Reason, Slot};
-use crate::time::Instant;
+use evenkeel_core::member::{Reason, Slot};
+use evenkeel_core::time::Instant;
 
 /// How many results in a row change a member's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +140,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::member::Weight;
+    use evenkeel_core::member::Weight;
 
     const LIMITS: Limits = Limits { fall: 3, rise: 2 };
 

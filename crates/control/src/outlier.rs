@@ -24,9 +24,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::group::{Granularity, Group};
-use crate::member::{Member, MemberId, Reason};
-use crate::time::Instant;
+use evenkeel_core::group::{Granularity, Group};
+use evenkeel_core::member::{Member, MemberId, Reason};
+use evenkeel_core::time::Instant;
 
 /// The time over which failures and requests are counted.
 pub const WINDOW: Duration = Duration::from_secs(10);
@@ -247,10 +247,7 @@ fn exceeds(own: &Counts, all: &Counts) -> Option<Cause> {
 /// Whether the clients of the member at `index` have seen it fail, and not just one that sees
 /// failures wherever it goes. `others` are the requests at the other members.
 fn clients_agree(members: &[Member], index: usize, others: &Counts, now: Instant) -> bool {
-    let bits = |member: &Member| {
-        let record = member.slot.record();
-        (record.clients.bits(now), record.failing.bits(now))
-    };
+    let bits = |member: &Member| member.slot.record().clients(now);
     let share = |(all, failing): (u64, u64)| {
         f64::from((failing & all).count_ones()) / f64::from(all.count_ones().max(1))
     };
@@ -291,11 +288,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::group::{GroupSettings, GroupState, Outcome};
     use crate::health::panics;
-    use crate::load::Location;
-    use crate::member::{Slot, Weight};
-    use crate::strategy::{Values, default_kind};
+    use evenkeel_core::group::{GroupSettings, GroupState, Outcome};
+    use evenkeel_core::load::Location;
+    use evenkeel_core::member::{Slot, Weight};
+    use evenkeel_core::strategy::{Values, default_kind};
 
     const LIMIT: u32 = 5;
 
@@ -404,7 +401,7 @@ mod tests {
             granularity,
             ..GroupSettings::default()
         };
-        let kind = crate::strategy::find(strategy).unwrap();
+        let kind = evenkeel_core::strategy::find(strategy).unwrap();
         let strategy = (kind.build)(&Values::defaults(kind), &members);
         let state = Arc::<GroupState>::default();
         Group::new("g", settings, strategy, members, state)

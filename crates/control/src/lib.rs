@@ -1,0 +1,11 @@
+//! What happens to groups between decisions: health, ejection, panic and slow start.
+//!
+//! Pure, as `core` is: results of checks and the time come in as arguments, what changes is
+//! said in the slots that decisions look at, and what others have to do about it, such as a
+//! line in the log or waking those who wait, is the answer. So hours can be tested in
+//! milliseconds.
+
+#![forbid(unsafe_code)]
+
+pub mod health;
+pub mod outlier;
