@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::TcpStream;
 
+use crate::io::Io;
 use crate::memory::{Charge, HEAD_BYTES, Memory, OutOfMemory, SMALL_BYTES};
 
 /// Size of a buffer in bytes. A response of 64 KiB with its head goes through in one
@@ -120,16 +120,16 @@ impl Buffer {
         self.data.len() == BUFFER_BYTES
     }
 
-    /// Appends what the stream has: the number of bytes, 0 at its end. The caller makes
+    /// Appends what the connection has: the number of bytes, 0 at its end. The caller makes
     /// sure that there is room, or a full buffer would look like the end.
     #[inline]
     pub(crate) fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
-        stream: &mut TcpStream,
+        from: &mut Io,
     ) -> Poll<io::Result<usize>> {
         let mut space = ReadBuf::new(&mut self.data[self.end..]);
-        ready!(Pin::new(stream).poll_read(cx, &mut space))?;
+        ready!(Pin::new(from).poll_read(cx, &mut space))?;
         let n = space.filled().len();
         self.end += n;
         Poll::Ready(Ok(n))

@@ -12,6 +12,7 @@ mod buffer;
 mod files;
 mod http;
 pub mod http1;
+mod io;
 mod listen;
 mod memory;
 pub mod metrics;

@@ -13,6 +13,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::files::ClientFile;
+use crate::io::Io;
 use crate::service::Service;
 use crate::watch::{ServiceId, Stop};
 use crate::worker::{Vital, Worker};
@@ -267,14 +268,15 @@ impl Listening {
         peer: SocketAddr,
         file: Option<ClientFile>,
     ) {
+        let client = Io::Plain(client);
         let service = self.service.borrow();
         let Some(file) = file else {
             service.metrics.refused_exhausted.add(1);
-            return tcp::reset(&client);
+            return client.reset();
         };
         if service.is_terminated() && !worker.closing.get() {
             service.metrics.terminated.add(1);
-            return tcp::reset(&client);
+            return client.reset();
         }
         let session = Session::open(worker, &service, peer, self.local, file);
         match session.service.rule().rule.protocol {

@@ -7,18 +7,17 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Poll};
+use std::task::Poll;
 
 use evenkeel_core::binding::{Binding, Verdict, Why};
 use evenkeel_core::group::{Granularity, PickError, Request, Ticket};
 use evenkeel_core::member::{Member, MemberId};
 use evenkeel_core::time::Instant;
 use evenkeel_manager::snapshot::RuleSnapshot;
-use tokio::io::ReadBuf;
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use crate::budget::RetryBudget;
+use crate::io::Io;
 use crate::listen::Session;
 use crate::metrics::RuleMetrics;
 use crate::watch::{ServiceId, Stop};
@@ -163,7 +162,7 @@ impl Session {
         binding: &mut Option<Binding>,
         tried: &[MemberId],
         now: Instant,
-        client: &TcpStream,
+        client: &Io,
     ) -> Result<Bound, Refusal> {
         match self.try_bind(rule, binding, tried, now) {
             Ok(bound) => return Ok(bound),
@@ -176,7 +175,7 @@ impl Session {
         self.watch.arm_and_look(rule.rule.timeouts.queue);
         let waited = self
             .watch
-            .until(|cx| match self.is_gone(client) || is_reset(client, cx) {
+            .until(|cx| match self.is_gone(client) || client.is_reset(cx) {
                 true => Poll::Ready(Err(Refusal::ClientGone)),
                 false => waiting.as_mut().poll(cx).map(|bound| {
                     bound.map_err(|error| match error {
@@ -198,8 +197,8 @@ impl Session {
     /// ([`crate::watch::Watch::arm_and_look`]). What it has sent before may hide that from
     /// whoever only reads; its FIN is no sign, as it may still want its answer.
     #[inline]
-    pub(crate) fn is_gone(&self, client: &TcpStream) -> bool {
-        self.watch.take_look() && !matches!(client.take_error(), Ok(None))
+    pub(crate) fn is_gone(&self, client: &Io) -> bool {
+        self.watch.take_look() && !matches!(client.socket().take_error(), Ok(None))
     }
 
     fn try_bind(
@@ -268,13 +267,6 @@ impl Session {
             ticket,
         })
     }
-}
-
-/// Whether the connection is broken, as far as that shows before what it sent is read.
-fn is_reset(stream: &TcpStream, cx: &mut Context<'_>) -> bool {
-    let mut byte = [0];
-    let mut byte = ReadBuf::new(&mut byte);
-    matches!(stream.poll_peek(cx, &mut byte), Poll::Ready(Err(_)))
 }
 
 /// Adds a member to those that were tried, which are in order.

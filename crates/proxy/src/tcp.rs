@@ -10,13 +10,13 @@ use evenkeel_core::group::Outcome;
 use evenkeel_core::member::MemberId;
 use evenkeel_limits::Shortage;
 use evenkeel_manager::snapshot::RuleSnapshot;
-use socket2::SockRef;
 use tokio::io::AsyncWrite;
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpSocket;
 
 use crate::access::{End, Record};
 use crate::buffer::Buffer;
 use crate::files::{ConnectionFile, Taken};
+use crate::io::{Broken, Io};
 use crate::listen::Session;
 use crate::pipe::Pipe;
 use crate::pool::Upstream;
@@ -25,7 +25,7 @@ use crate::watch::Stop;
 use crate::worker::Worker;
 
 /// Serves one client.
-pub(crate) async fn serve(session: Session, mut client: TcpStream) {
+pub(crate) async fn serve(session: Session, mut client: Io) {
     let at = SystemTime::now();
     let started = session.worker.now();
     let rule = session.service.rule();
@@ -36,7 +36,7 @@ pub(crate) async fn serve(session: Session, mut client: TcpStream) {
     // In a box, which is gone when the member is found: connections live longer than that.
     let end = match Box::pin(connect_member(&session, &rule, &client, &mut retries)).await {
         Err(end) => {
-            reset(&client);
+            client.reset();
             end
         }
         Ok((mut bound, mut upstream)) => {
@@ -89,7 +89,7 @@ pub(crate) async fn serve(session: Session, mut client: TcpStream) {
 async fn connect_member(
     session: &Session,
     rule: &RuleSnapshot,
-    client: &TcpStream,
+    client: &Io,
     retries: &mut u32,
 ) -> Result<(Bound, Upstream), End> {
     let mut tried: Vec<MemberId> = Vec::new();
@@ -206,7 +206,7 @@ async fn open(session: &Session, address: SocketAddr) -> Result<Upstream, Connec
     tokio::pin!(connecting);
     let watch = &session.watch;
     match watch.until(|cx| connecting.as_mut().poll(cx)).await {
-        Ok(Ok(stream)) => Ok(Upstream::new(stream, file)),
+        Ok(Ok(stream)) => Ok(Upstream::new(Io::Plain(stream), file)),
         Ok(Err(error)) => Err(failure(error)),
         Err(Stop::Expired) => Err(ConnectFailure::TimedOut),
         Err(Stop::Cut) => Err(ConnectFailure::Cut),
@@ -243,12 +243,6 @@ fn failure(error: io::Error) -> ConnectFailure {
     Shortage::of(&error).map_or(ConnectFailure::Refused, ConnectFailure::Exhausted)
 }
 
-/// Makes the peer see a reset instead of an orderly end when `stream` is dropped: what
-/// was cut must never look complete.
-pub(crate) fn reset(stream: &TcpStream) {
-    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
-}
-
 /// Two connections that carry each other's bytes.
 pub(crate) struct Tunnel<'a> {
     pub(crate) session: &'a Session,
@@ -281,8 +275,8 @@ impl Tunnel<'_> {
     /// called with the member's first byte.
     pub(crate) async fn run(
         &self,
-        client: &mut TcpStream,
-        member: &mut TcpStream,
+        client: &mut Io,
+        member: &mut Io,
         traffic: &mut Traffic,
         mut answered: impl FnMut(),
     ) -> End {
@@ -309,10 +303,13 @@ impl Tunnel<'_> {
                     shortage.met("carry a connection's bytes");
                     return Poll::Ready(End::Exhausted);
                 }
-                (Poll::Ready(Err(Broken::From)), _) | (_, Poll::Ready(Err(Broken::To))) => {
+                (Poll::Ready(Err(Broken::From | Broken::Chunks(_))), _)
+                | (_, Poll::Ready(Err(Broken::To))) => {
                     return Poll::Ready(End::Client);
                 }
-                (_, Poll::Ready(Err(Broken::From))) => return Poll::Ready(End::Member),
+                (_, Poll::Ready(Err(Broken::From | Broken::Chunks(_)))) => {
+                    return Poll::Ready(End::Member);
+                }
                 // The member takes no more, but what it has sent before is still good.
                 (Poll::Ready(Err(Broken::To)), down) => {
                     deaf = true;
@@ -342,26 +339,10 @@ impl Tunnel<'_> {
         traffic.up.release(worker);
         traffic.down.release(worker);
         if !end.is_orderly() {
-            reset(client);
-            reset(member);
+            client.reset();
+            member.reset();
         }
         end
-    }
-}
-
-/// Which end of a flow has failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Broken {
-    From,
-    To,
-    /// None: something has run out here.
-    Exhausted(Shortage),
-}
-
-impl Broken {
-    /// `side`, unless `error` says that something has run out here.
-    fn by(error: &io::Error, side: Broken) -> Self {
-        Shortage::of(error).map_or(side, Broken::Exhausted)
     }
 }
 
@@ -395,6 +376,8 @@ enum Stage {
     Copying(Buffer),
     /// Bulk. A pipe is held only while there are bytes in it.
     Splicing(Option<Pipe>),
+    /// The end is being passed on.
+    Ending,
     /// The end was passed on, or nothing more can be written.
     Ended,
 }
@@ -411,7 +394,8 @@ impl Flow {
     /// Whether the receiver does not take what it should.
     fn is_blocked(&self) -> bool {
         match &self.stage {
-            Stage::Copying(buffer) => !buffer.is_empty(),
+            // Perhaps in the transport.
+            Stage::Copying(_) | Stage::Ending => true,
             Stage::Splicing(pipe) => pipe.is_some(),
             Stage::Empty | Stage::Ended => false,
         }
@@ -421,17 +405,17 @@ impl Flow {
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Copying(buffer) => worker.buffers.give(buffer),
             Stage::Splicing(Some(pipe)) => worker.pipes.give(pipe),
-            Stage::Splicing(None) | Stage::Empty | Stage::Ended => {}
+            Stage::Splicing(None) | Stage::Empty | Stage::Ending | Stage::Ended => {}
         }
     }
 
     /// Moves what can be moved; ready when the flow has ended.
     #[inline]
-    fn poll(
+    pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        from: &mut TcpStream,
-        to: &mut TcpStream,
+        from: &mut Io,
+        to: &mut Io,
         worker: &Worker,
     ) -> Poll<Result<(), Broken>> {
         let turn = self.moved + TURN_BYTES;
@@ -442,6 +426,11 @@ impl Flow {
             }
             match &mut self.stage {
                 Stage::Ended => return Poll::Ready(Ok(())),
+                // `shutdown` of a socket never waits, and that of a broken one is none.
+                Stage::Ending => {
+                    let _ = ready!(Pin::new(&mut *to).poll_shutdown(cx));
+                    self.stage = Stage::Ended;
+                }
                 Stage::Empty => {
                     let mut buffer = worker.buffers.take();
                     match buffer.poll_fill(cx, from) {
@@ -455,7 +444,7 @@ impl Flow {
                         }
                         Poll::Ready(Ok(0)) => {
                             worker.buffers.give(buffer);
-                            return self.end(cx, to);
+                            self.stage = Stage::Ending;
                         }
                         Poll::Ready(Ok(_)) => {
                             self.streak = if buffer.is_full() { self.streak + 1 } else { 0 };
@@ -476,8 +465,12 @@ impl Flow {
                             }
                         }
                     }
+                    if let Err(error) = ready!(Pin::new(&mut *to).poll_flush(cx)) {
+                        return self.broken(worker, Broken::by(&error, Broken::To));
+                    }
                     self.release(worker);
-                    self.stage = if self.streak >= FULL_READS {
+                    let splices = from.spliced().is_some() && to.spliced().is_some();
+                    self.stage = if self.streak >= FULL_READS && splices {
                         self.streak = 0;
                         Stage::Splicing(None)
                     } else {
@@ -485,7 +478,10 @@ impl Flow {
                     };
                 }
                 Stage::Splicing(held) => {
-                    let Some(mut pipe) = held.take().or_else(|| worker.pipe()) else {
+                    let pipe = held.take().or_else(|| worker.pipe());
+                    let (Some(from), Some(into), Some(mut pipe)) =
+                        (from.spliced(), to.spliced(), pipe)
+                    else {
                         // No more files: copying does, too.
                         self.stage = Stage::Empty;
                         continue;
@@ -494,15 +490,16 @@ impl Flow {
                         let filled = pipe.poll_fill(cx, from, usize::MAX);
                         let Poll::Ready(Ok(n @ 1..)) = filled else {
                             worker.pipes.give(pipe);
-                            return match ready!(filled) {
-                                Ok(_) => self.end(cx, to),
-                                Err(error) => Poll::Ready(Err(Broken::by(&error, Broken::From))),
-                            };
+                            if let Err(error) = ready!(filled) {
+                                return Poll::Ready(Err(Broken::by(&error, Broken::From)));
+                            }
+                            self.stage = Stage::Ending;
+                            continue;
                         };
                         self.streak = if n < SMALL_SPLICE { self.streak + 1 } else { 0 };
                     }
                     while pipe.held() > 0 {
-                        match pipe.poll_drain(cx, to) {
+                        match pipe.poll_drain(cx, into) {
                             Poll::Ready(Ok(n)) => self.moved += n as u64,
                             Poll::Ready(Err(error)) => {
                                 return self.broken(worker, Broken::by(&error, Broken::To));
@@ -526,13 +523,6 @@ impl Flow {
     fn broken(&mut self, worker: &Worker, broken: Broken) -> Poll<Result<(), Broken>> {
         self.release(worker);
         Poll::Ready(Err(broken))
-    }
-
-    /// Passes the end on. `shutdown` of a socket never waits.
-    fn end(&mut self, cx: &mut Context<'_>, to: &mut TcpStream) -> Poll<Result<(), Broken>> {
-        self.stage = Stage::Ended;
-        let _ = Pin::new(to).poll_shutdown(cx);
-        Poll::Ready(Ok(()))
     }
 }
 

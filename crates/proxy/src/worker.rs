@@ -417,11 +417,18 @@ impl Worker {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use evenkeel_limits::files::Shares;
 
     use super::*;
     use crate::memory::tests::memory;
+
+    /// Runs `test` as a task of a worker.
+    pub(crate) fn on_worker(test: impl AsyncFnOnce(&Worker)) {
+        let files = Files::new(Shares::of_process());
+        let (runtime, worker, _timer) = build(Clock::start(), files, memory(1 << 30)).unwrap();
+        runtime.block_on(test(&worker));
+    }
 
     #[test]
     fn s18_a_worker_that_panics_is_told_of() {

@@ -1,6 +1,5 @@
 //! One request: bound to a member, sent, answered.
 
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -14,20 +13,19 @@ use evenkeel_manager::counts::Origin;
 use evenkeel_manager::response::HeadScan;
 use evenkeel_manager::snapshot::RuleSnapshot;
 use evenkeel_report::orca;
-use tokio::io::AsyncWrite;
-use tokio::net::TcpStream;
 
-use super::flow::{Broken, Flow, Waits};
+use super::flow::{Flow, Waits};
 use super::{After, Client, Request, Summary};
 use crate::access::End;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::http1::forward::{self, Delivery, write_response};
 use crate::http1::respond::Answer;
 use crate::http1::{Body, Fields, Limits, Parsed, ResponseHead, Version};
+use crate::io::{Broken, Io};
 use crate::memory::OutOfMemory;
 use crate::pool::Upstream;
 use crate::service::{Bound, Refusal, State, insert};
-use crate::tcp::{self, ConnectFailure, Traffic, Tunnel, connect, reset};
+use crate::tcp::{self, ConnectFailure, Traffic, Tunnel, connect};
 use crate::watch::Stop;
 
 /// Interim responses that a member may send before the final one. Together their heads may
@@ -225,7 +223,7 @@ impl Client {
                 }
                 Err(Failure::Silent) => return Err(Failure::Stale),
                 Err(failure) => {
-                    reset(&upstream);
+                    upstream.reset();
                     return Err(failure);
                 }
             }
@@ -240,7 +238,7 @@ impl Client {
             Ok(head) => Ok((head, upstream)),
             Err(failure) => {
                 // The member must not take half a request for a whole one.
-                reset(&upstream);
+                upstream.reset();
                 Err(failure)
             }
         }
@@ -252,7 +250,7 @@ impl Client {
         request: &mut Request,
         rule: &RuleSnapshot,
         bound: &mut Bound,
-        upstream: &mut TcpStream,
+        upstream: &mut Io,
     ) -> Result<Head, Failure> {
         let timeouts = &rule.rule.timeouts;
         let limit = rule.rule.http.max_header_bytes;
@@ -337,7 +335,14 @@ impl Client {
                         if request.version == Version::Http11 {
                             // They do not give the member more time for its answer.
                             let paused = self.session.watch.pause();
-                            self.send_interim(head, timeouts).await?;
+                            match self.send(head, timeouts.body).await {
+                                Ok(true) => {}
+                                Ok(false) => return Err(Failure::ClientGone),
+                                // An answer would end up in the middle of this head, or behind
+                                // one that the client does not read.
+                                Err(Stop::Expired) => return Err(Failure::ClientStuck),
+                                Err(Stop::Cut) => return Err(Failure::Cut),
+                            }
                             self.session.watch.resume(paused);
                         } else {
                             self.session.worker.buffers.give_head(head);
@@ -460,39 +465,6 @@ impl Client {
         })))
     }
 
-    async fn send_interim(&mut self, head: Vec<u8>, timeouts: &Timeouts) -> Result<(), Failure> {
-        self.session.watch.arm(timeouts.body);
-        let mut written = 0;
-        let stream = &mut self.stream;
-        let sent = self
-            .session
-            .watch
-            .until(|cx| {
-                while written < head.len() {
-                    let write = Pin::new(&mut *stream).poll_write(cx, &head[written..]);
-                    match std::task::ready!(write) {
-                        Ok(n) if n > 0 => written += n,
-                        _ => return Poll::Ready(Err(Failure::ClientGone)),
-                    }
-                }
-                Poll::Ready(Ok(()))
-            })
-            .await;
-        self.session
-            .service
-            .metrics
-            .bytes_to_clients
-            .add(written as u64);
-        self.session.worker.buffers.give_head(head);
-        match sent {
-            Ok(result) => result,
-            // An answer would end up in the middle of this head, or behind one that the
-            // client does not read.
-            Err(Stop::Expired) => Err(Failure::ClientStuck),
-            Err(Stop::Cut) => Err(Failure::Cut),
-        }
-    }
-
     /// Sends the response to the client, and the rest of the request to the member; the
     /// bytes of another protocol, too, if that is what the response switches to.
     async fn deliver(
@@ -501,7 +473,7 @@ impl Client {
         rule: &RuleSnapshot,
         member: MemberId,
         head: &mut Head,
-        upstream: &mut TcpStream,
+        upstream: &mut Io,
     ) -> Delivered {
         let timeouts = &rule.rule.timeouts;
         let mut progress = Progress::new(request);
@@ -609,7 +581,7 @@ impl Client {
         }
         if !delivered.end.is_orderly() {
             // Neither side may take what it has for the whole.
-            reset(&upstream);
+            upstream.reset();
             return After::Cut;
         }
         if head.status == 101 {
@@ -623,7 +595,7 @@ impl Client {
                 .upstreams
                 .give(bound.member, upstream, http.pool_idle_connections, expires);
         } else if !sent_all {
-            reset(&upstream);
+            upstream.reset();
         }
         if head.delivery.keep_alive {
             return After::NextRequest;
@@ -801,8 +773,8 @@ impl Progress {
         &mut self,
         cx: &mut Context<'_>,
         up: &mut Flow,
-        client: &mut TcpStream,
-        upstream: &mut TcpStream,
+        client: &mut Io,
+        upstream: &mut Io,
         worker: &crate::worker::Worker,
     ) -> Result<(), Broken> {
         if self.deaf || up.is_done() {

@@ -8,11 +8,11 @@ use std::task::{Context, Poll, ready};
 
 use evenkeel_limits::Shortage;
 use tokio::io::AsyncWrite;
-use tokio::net::TcpStream;
 
 use crate::buffer::Buffer;
 use crate::http1::Body;
-use crate::http1::chunked::{ChunkError, Decoder};
+use crate::http1::chunked::Decoder;
+use crate::io::{Broken, Io};
 use crate::memory::{Charge, HEAD_BYTES, Memory, OutOfMemory};
 use crate::pipe::Pipe;
 use crate::worker::Worker;
@@ -27,29 +27,9 @@ const SPLICE_BYTES: u64 = 64 * 1024;
 /// Bytes that a flow moves before others get their turn.
 const TURN_BYTES: u64 = 1 << 20;
 
-/// Why a message did not get through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Broken {
-    /// The sender ended or failed before the message did.
-    From,
-    /// The receiver takes no more.
-    To,
-    /// The sender's chunks are not valid.
-    Chunks(ChunkError),
-    /// Something has run out here: neither the sender's fault nor the receiver's.
-    Exhausted(Shortage),
-}
-
-impl Broken {
-    /// `side`, unless `error` says that something has run out here.
-    fn by(error: &io::Error, side: Broken) -> Self {
-        Shortage::of(error).map_or(side, Broken::Exhausted)
-    }
-}
-
 /// What a flow waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Waits {
+pub(crate) enum Waits {
     ForSender,
     ForReceiver,
 }
@@ -69,12 +49,14 @@ enum Framing {
 
 /// A message between two connections.
 #[derive(Debug)]
-pub(super) struct Flow {
+pub(crate) struct Flow {
     /// The head, and perhaps a small body.
     head: Vec<u8>,
     /// Where in it the body begins.
     body_at: usize,
     written: usize,
+    /// Whether the transport has sent on all that it was given.
+    flushed: bool,
     framing: Framing,
     /// What was read: first what may be sent, then what is not looked at yet.
     buffer: Option<Buffer>,
@@ -92,7 +74,7 @@ pub(super) struct Flow {
 impl Flow {
     /// A message of `head` and a body of which `buffer` holds the beginning. If `strip`,
     /// the framing of chunks is taken out. If the head is large, there must be `memory` for it.
-    pub(super) fn new(
+    pub(crate) fn new(
         head: Vec<u8>,
         body: Body,
         strip: bool,
@@ -112,6 +94,7 @@ impl Flow {
             body_at: head.len(),
             head,
             written: 0,
+            flushed: true,
             framing,
             buffer,
             ready: 0,
@@ -188,17 +171,17 @@ impl Flow {
     }
 
     /// Whether the whole message was read and sent.
-    pub(super) fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         matches!(self.framing, Framing::Done) && self.is_flushed()
     }
 
     fn is_flushed(&self) -> bool {
         let held = self.pipe.as_ref().map_or(0, Pipe::held);
-        self.written == self.head.len() && self.ready == 0 && held == 0
+        self.written == self.head.len() && self.ready == 0 && held == 0 && self.flushed
     }
 
     /// What the flow waits for when it has not ended.
-    pub(super) fn waits(&self) -> Waits {
+    pub(crate) fn waits(&self) -> Waits {
         if self.is_flushed() {
             Waits::ForSender
         } else {
@@ -207,12 +190,12 @@ impl Flow {
     }
 
     /// Whether nothing at all was sent.
-    pub(super) fn is_untouched(&self) -> bool {
+    pub(crate) fn is_untouched(&self) -> bool {
         self.written == 0 && self.moved == 0
     }
 
     /// Begins again, if everything that was sent is still here.
-    pub(super) fn rewind(&mut self) -> bool {
+    pub(crate) fn rewind(&mut self) -> bool {
         let possible = self.moved == 0 && self.pipe.is_none();
         if possible {
             self.written = 0;
@@ -221,17 +204,17 @@ impl Flow {
     }
 
     /// Bytes sent so far.
-    pub(super) fn sent(&self) -> u64 {
+    pub(crate) fn sent(&self) -> u64 {
         self.written as u64 + self.moved
     }
 
     /// Bytes of the body sent so far.
-    pub(super) fn body_sent(&self) -> u64 {
+    pub(crate) fn body_sent(&self) -> u64 {
         self.written.saturating_sub(self.body_at) as u64 + self.moved
     }
 
     /// Ends the flow: what was read after the message.
-    pub(super) fn finish(&mut self, worker: &Worker) -> Option<Buffer> {
+    pub(crate) fn finish(&mut self, worker: &Worker) -> Option<Buffer> {
         worker.buffers.give_head(std::mem::take(&mut self.head));
         self.body_at = 0;
         self.written = 0;
@@ -250,7 +233,7 @@ impl Flow {
     /// Whoever waits long holds little: what was read after a message that is on its way is
     /// mostly a part of the next one.
     #[inline]
-    pub(super) fn shrink_rest(&mut self, worker: &Worker) {
+    pub(crate) fn shrink_rest(&mut self, worker: &Worker) {
         if let Some(buffer) = &self.buffer
             && buffer.is_pooled()
             && self.is_done()
@@ -260,14 +243,14 @@ impl Flow {
     }
 
     /// Takes what was read after the message: the beginning of another protocol.
-    pub(super) fn take_rest(&mut self) -> Option<Buffer> {
+    pub(crate) fn take_rest(&mut self) -> Option<Buffer> {
         debug_assert!(self.is_done());
         self.buffer.take().filter(|buffer| !buffer.is_empty())
     }
 
     /// Gives the message up. Answers whether it was read to its end, so that what comes
     /// after it can be told.
-    pub(super) fn skip_what_was_read(&mut self) -> bool {
+    pub(crate) fn skip_what_was_read(&mut self) -> bool {
         if let Some(buffer) = &mut self.buffer {
             buffer.consume(std::mem::take(&mut self.ready));
         }
@@ -275,16 +258,16 @@ impl Flow {
     }
 
     /// Whether the sender has sent more than the message.
-    pub(super) fn has_excess(&self) -> bool {
+    pub(crate) fn has_excess(&self) -> bool {
         self.excess || self.buffer.as_ref().is_some_and(|b| b.len() > self.ready)
     }
 
     /// Moves what can be moved; ready when the whole message has been sent.
-    pub(super) fn poll(
+    pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        from: &mut TcpStream,
-        to: &mut TcpStream,
+        from: &mut Io,
+        to: &mut Io,
         worker: &Worker,
     ) -> Poll<Result<(), Broken>> {
         let turn = self.moved + TURN_BYTES;
@@ -301,10 +284,11 @@ impl Flow {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            if left >= SPLICE_BYTES {
+            if left >= SPLICE_BYTES && from.spliced().is_some() && to.spliced().is_some() {
                 self.pipe = self.pipe.take().or_else(|| worker.pipe());
             }
             if left > 0
+                && let Some(socket) = from.spliced()
                 && let Some(mut pipe) = self.pipe.take()
             {
                 // Whoever waits holds neither buffer nor pipe.
@@ -312,7 +296,7 @@ impl Flow {
                     worker.buffers.give(buffer);
                 }
                 let limit = usize::try_from(left).unwrap_or(usize::MAX);
-                match pipe.poll_fill(cx, from, limit) {
+                match pipe.poll_fill(cx, socket, limit) {
                     Poll::Pending => {
                         worker.pipes.give(pipe);
                         return Poll::Pending;
@@ -362,7 +346,7 @@ impl Flow {
     }
 
     /// Writes what may be written.
-    fn poll_flush(&mut self, cx: &mut Context<'_>, to: &mut TcpStream) -> Poll<io::Result<()>> {
+    fn poll_flush(&mut self, cx: &mut Context<'_>, to: &mut Io) -> Poll<io::Result<()>> {
         loop {
             let head = &self.head[self.written..];
             let body = match &self.buffer {
@@ -370,12 +354,17 @@ impl Flow {
                 None => &[],
             };
             let n = match (head, body) {
-                ([], []) => match &mut self.pipe {
-                    Some(pipe) if pipe.held() > 0 => {
+                ([], []) => match (&mut self.pipe, to.spliced()) {
+                    (Some(pipe), Some(to)) if pipe.held() > 0 => {
                         self.moved += ready!(pipe.poll_drain(cx, to))? as u64;
                         continue;
                     }
-                    _ => return Poll::Ready(Ok(())),
+                    _ if self.flushed => return Poll::Ready(Ok(())),
+                    _ => {
+                        ready!(Pin::new(&mut *to).poll_flush(cx))?;
+                        self.flushed = true;
+                        continue;
+                    }
                 },
                 (head, []) => ready!(Pin::new(&mut *to).poll_write(cx, head))?,
                 ([], body) => ready!(Pin::new(&mut *to).poll_write(cx, body))?,
@@ -387,6 +376,7 @@ impl Flow {
             if n == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
+            self.flushed = false;
             let of_head = n.min(head.len());
             self.written += of_head;
             let of_body = n - of_head;
@@ -403,14 +393,6 @@ impl Flow {
 mod tests {
     use super::*;
     use crate::memory::tests::memory;
-
-    #[test]
-    fn s5_what_runs_out_here_is_neither_sides_fault() {
-        let by = |code| Broken::by(&io::Error::from_raw_os_error(code), Broken::From);
-        assert_eq!(by(libc::ENOBUFS), Broken::Exhausted(Shortage::Memory));
-        assert_eq!(by(libc::ENOMEM), Broken::Exhausted(Shortage::Memory));
-        assert_eq!(by(libc::ECONNRESET), Broken::From);
-    }
 
     #[test]
     fn s5_a_large_head_needs_memory() {

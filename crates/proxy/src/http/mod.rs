@@ -2,38 +2,38 @@
 //! other, each over a connection to the member that was chosen for it.
 
 mod exchange;
-mod flow;
+pub(crate) mod flow;
 
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use evenkeel_core::binding::Binding;
 use evenkeel_core::time::Instant;
 use evenkeel_limits::Shortage;
 use evenkeel_manager::response::HeadScan;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::access::{End, MAX_METHOD_BYTES, MAX_TARGET_BYTES, Record};
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::http1::forward::{Hop, write_request};
 use crate::http1::respond::Answer;
 use crate::http1::{Asked, Fields, HeadError, Limits, Parsed, RequestHead, Version};
+use crate::io::{Broken, Io};
 use crate::listen::Session;
 use crate::memory::OutOfMemory;
 use crate::service::LocalRule;
-use crate::tcp::reset;
 use crate::watch::Stop;
-use flow::{Broken, Flow};
+use flow::Flow;
 
 /// How long a connection that was closed by the proxy may still send, so that the
 /// response is not lost with a reset.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Serves one client.
-pub(crate) async fn serve(session: Session, stream: TcpStream) {
+pub(crate) async fn serve(session: Session, stream: Io) {
     let mut client = Client::new(session, stream);
     let after = loop {
         let mut request = match client.next_request().await {
@@ -48,7 +48,7 @@ pub(crate) async fn serve(session: Session, stream: TcpStream) {
     match after {
         After::NextRequest | After::Close => {}
         After::Linger => client.linger().await,
-        After::Cut => reset(&client.stream),
+        After::Cut => client.stream.reset(),
     }
     if let Some(input) = client.input.take() {
         client.session.worker.buffers.give(input);
@@ -62,7 +62,7 @@ const LAST_CALL: Duration = Duration::from_secs(1);
 /// A client connection.
 struct Client {
     session: Session,
-    stream: TcpStream,
+    stream: Io,
     /// Bytes that were read and belong to the next request.
     input: Option<Buffer>,
     /// Made for the rule that it was made for.
@@ -124,7 +124,7 @@ enum NoRequest {
 }
 
 impl Client {
-    fn new(session: Session, stream: TcpStream) -> Self {
+    fn new(session: Session, stream: Io) -> Self {
         Client {
             session,
             stream,
@@ -252,7 +252,7 @@ impl Client {
         if !known {
             let mut local = self.session.local;
             if local.ip().is_unspecified() {
-                local = self.stream.local_addr().unwrap_or(local);
+                local = self.stream.socket().local_addr().unwrap_or(local);
             }
             let hop = Hop::new(http, self.session.peer.ip(), "http", local.to_string());
             self.hop = Some((Rc::clone(rule), hop));
@@ -363,35 +363,38 @@ impl Client {
 
     /// Sends an answer of the proxy's own; false if the client does not take it.
     async fn answer(&mut self, answer: &Answer<'_>, to_head: bool) -> bool {
-        let worker = &self.session.worker;
-        let mut out = worker.buffers.take_head();
+        let mut out = self.session.worker.buffers.take_head();
         answer.write(to_head, &mut out);
-        let mut written = 0;
         let limit = self.session.service.rule().rule.timeouts.body;
-        self.session.watch.arm(limit);
-        let stream = &mut self.stream;
-        let sent = self
-            .session
-            .watch
-            .until(|cx| {
-                while written < out.len() {
-                    let write = std::pin::Pin::new(&mut *stream);
-                    let write = tokio::io::AsyncWrite::poll_write(write, cx, &out[written..]);
-                    match std::task::ready!(write) {
-                        Ok(n) if n > 0 => written += n,
-                        _ => return Poll::Ready(false),
-                    }
-                }
-                Poll::Ready(true)
-            })
-            .await;
-        let metrics = &self.session.service.metrics;
-        metrics.bytes_to_clients.add(written as u64);
-        worker.buffers.give_head(out);
-        let sent = sent == Ok(true);
+        let sent = self.send(out, limit).await == Ok(true);
         if sent {
-            metrics.count_status(answer.status);
+            self.session.service.metrics.count_status(answer.status);
         }
+        sent
+    }
+
+    /// Sends a head of its own; false if the client does not take it.
+    async fn send(&mut self, head: Vec<u8>, limit: Duration) -> Result<bool, Stop> {
+        let Client {
+            session, stream, ..
+        } = self;
+        session.watch.arm(limit);
+        let mut written = 0;
+        let sent = session.watch.until(|cx| {
+            while let Some(rest @ [_, ..]) = head.get(written..) {
+                match ready!(Pin::new(&mut *stream).poll_write(cx, rest)) {
+                    Ok(n) if n > 0 => written += n,
+                    _ => return Poll::Ready(false),
+                }
+            }
+            Pin::new(&mut *stream)
+                .poll_flush(cx)
+                .map(|flushed| flushed.is_ok())
+        });
+        let sent = sent.await;
+        let metrics = &session.service.metrics;
+        metrics.bytes_to_clients.add(written as u64);
+        session.worker.buffers.give_head(head);
         sent
     }
 
@@ -492,7 +495,7 @@ fn asks_for_head(read: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn size_of_future<F: Future>(_: fn(Session, TcpStream) -> F) -> usize {
+    fn size_of_future<F: Future>(_: fn(Session, Io) -> F) -> usize {
         size_of::<F>()
     }
 

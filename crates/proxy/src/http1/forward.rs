@@ -24,7 +24,7 @@ pub struct Hop {
     forwarded: bool,
     trust: bool,
     /// The whole `Via` line, or nothing.
-    via: String,
+    via: Box<str>,
 }
 
 impl Hop {
@@ -50,8 +50,8 @@ impl Hop {
             forwarded: options.forwarded,
             trust: options.trust_forwarded,
             via: match &options.via {
-                Some(name) => format!("Via: 1.1 {name}\r\n"),
-                None => String::new(),
+                Some(name) => format!("Via: 1.1 {name}\r\n").into(),
+                None => Box::default(),
             },
         }
     }
