@@ -381,7 +381,7 @@ fn queues(out: &mut Exposition, snapshot: &Snapshot) {
         .map(|rule| (rule.rule.group.as_str(), &*rule.group))
         .collect();
     for (group, handle) in handles {
-        out.sample(&[("group", group)], handle.waiting() as f64);
+        out.sample(&[("group", group)], handle.queue.waiting() as f64);
     }
 }
 

@@ -1,4 +1,5 @@
-//! What happens to groups between decisions: health, ejection, panic and slow start.
+//! What happens to groups between decisions: health, ejection, panic and slow start;
+//! and of who may be served: the queue and the retry budget.
 //!
 //! Pure, as `core` is: results of checks and the time come in as arguments, what changes is
 //! said in the slots that decisions look at, and what others have to do about it, such as a
@@ -7,5 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod budget;
 pub mod health;
 pub mod outlier;
+pub mod queue;

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use evenkeel_control::queue::Queue;
 use evenkeel_core::group::{Group, PickError};
 use evenkeel_core::member::Member;
 use evenkeel_core::signal::Signal;
@@ -83,11 +83,8 @@ pub struct GroupHandle {
     pub orca: ArcSwapOption<Orca>,
     /// Reports of the group's sources.
     pub reports: ReportCounts,
-    max_queue: AtomicUsize,
-    /// Requests that wait for `room`.
-    waiting: AtomicUsize,
-    /// Places that became free while somebody waited, wrapping.
-    vacancies: AtomicUsize,
+    /// Who waits for `room`.
+    pub queue: Queue,
 }
 
 impl GroupHandle {
@@ -99,24 +96,8 @@ impl GroupHandle {
             changed: Signal::default(),
             orca: ArcSwapOption::empty(),
             reports: ReportCounts::default(),
-            max_queue: AtomicUsize::new(max_queue),
-            waiting: AtomicUsize::new(0),
-            vacancies: AtomicUsize::new(0),
+            queue: Queue::new(max_queue),
         }
-    }
-
-    /// Requests that may wait for `room`.
-    pub fn max_queue(&self) -> usize {
-        self.max_queue.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_max_queue(&self, max_queue: usize) {
-        self.max_queue.store(max_queue, Ordering::Relaxed);
-    }
-
-    /// Requests that wait for `room` now.
-    pub fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
     }
 
     /// Waits in the queue until `bind` finds a member below its connection limit.
@@ -131,7 +112,7 @@ impl GroupHandle {
         &self,
         mut bind: impl FnMut() -> Result<T, PickError>,
     ) -> Result<T, PickError> {
-        let mut place = self.enter_queue().ok_or(PickError::AllFull)?;
+        let mut place = self.queue.enter().ok_or(PickError::AllFull)?;
         loop {
             // Registered before the attempt, so that room made after it is not missed.
             let notified = self.room.notified();
@@ -150,55 +131,12 @@ impl GroupHandle {
         }
     }
 
-    /// Takes a place among those who wait for `room`, for as long as the answer lives;
-    /// `None` if the queue is full.
-    fn enter_queue(&self) -> Option<QueuePlace<'_>> {
-        let place = QueuePlace {
-            handle: self,
-            seen: self.vacancies.load(Ordering::Acquire),
-        };
-        if self.waiting.fetch_add(1, Ordering::SeqCst) < self.max_queue() {
-            // Pairs with the fence in `vacated`: either who waits sees the member's
-            // place that became free, or who freed it sees somebody waiting.
-            fence(Ordering::SeqCst);
-            Some(place)
-        } else {
-            None
-        }
-    }
-
     /// A request has left its member: somebody who waits may have its place.
     #[inline]
     pub fn vacated(&self) {
-        fence(Ordering::SeqCst);
-        if self.waiting.load(Ordering::Relaxed) > 0 {
-            self.vacancies.fetch_add(1, Ordering::Release);
+        if self.queue.vacated() {
             self.room.notify_one();
         }
-    }
-}
-
-/// A place in the queue of a group.
-#[derive(Debug)]
-struct QueuePlace<'a> {
-    handle: &'a GroupHandle,
-    /// Vacancies at the last look.
-    seen: usize,
-}
-
-impl QueuePlace<'_> {
-    /// Who waits here is about to look for room. Answers whether there was a vacancy
-    /// since its last look: each is handed on at most once by everybody, so that this
-    /// ends when all have looked.
-    fn look(&mut self) -> bool {
-        let vacancies = self.handle.vacancies.load(Ordering::Acquire);
-        std::mem::replace(&mut self.seen, vacancies) != vacancies
-    }
-}
-
-impl Drop for QueuePlace<'_> {
-    fn drop(&mut self) {
-        self.handle.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -904,7 +904,7 @@ impl GroupEntry {
                 slot.set_ramp_from(Some(now));
             }
         }
-        self.handle.set_max_queue(self.config.max_queue);
+        self.handle.queue.set_limit(self.config.max_queue);
         let orca = self.config.orca.as_ref().filter(|orca| orca.headers);
         if self.handle.orca.load().as_deref() != orca {
             self.handle.orca.store(orca.cloned().map(Arc::new));

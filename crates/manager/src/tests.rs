@@ -144,7 +144,7 @@ async fn a_reload_keeps_slots_and_what_is_in_flight() {
 
     let snapshot = Arc::clone(&manager.snapshots().borrow());
     assert!(Arc::ptr_eq(&snapshot.rules[0].group, &handle), "same group");
-    assert_eq!(handle.max_queue(), 7);
+    assert_eq!(handle.queue.limit(), 7);
     let after = ids(&manager);
     assert_eq!(after["10.0.0.2:80"], before["10.0.0.2:80"]);
     assert!(!before.values().any(|id| *id == after["10.0.0.3:80"]));
@@ -201,7 +201,7 @@ async fn a_vacancy_reaches_the_one_in_the_queue_who_can_use_it() {
         }
     };
     everybody().await;
-    assert_eq!(handle.waiting(), 3);
+    assert_eq!(handle.queue.waiting(), 3);
     let full = wait_for_member(&handle, 1).await.unwrap();
     assert_eq!(full.unwrap_err(), PickError::AllFull, "and so is the queue");
 

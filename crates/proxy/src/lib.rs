@@ -7,7 +7,6 @@
 //! and the flows of `tcp` and `http` carry the bytes.
 
 pub mod access;
-mod budget;
 mod buffer;
 mod files;
 mod http;

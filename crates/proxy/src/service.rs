@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 
+use evenkeel_control::budget::RetryBudget;
 use evenkeel_core::binding::{Binding, Verdict, Why};
 use evenkeel_core::group::{Granularity, PickError, Request, Ticket};
 use evenkeel_core::member::{Member, MemberId};
@@ -16,7 +17,6 @@ use evenkeel_core::time::Instant;
 use evenkeel_manager::snapshot::RuleSnapshot;
 use tokio::sync::Notify;
 
-use crate::budget::RetryBudget;
 use crate::io::Io;
 use crate::listen::Session;
 use crate::metrics::RuleMetrics;

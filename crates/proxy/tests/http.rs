@@ -570,7 +570,7 @@ fn with_one_waiting() -> (Bed, Arc<Barrier>, TcpStream, TcpStream) {
     }
     let mut second = bed.connect();
     second.write_all(get("/2").as_bytes()).unwrap();
-    while bed.group.waiting() == 0 {
+    while bed.group.queue.waiting() == 0 {
         std::thread::yield_now();
     }
     (bed, barrier, first, second)
@@ -599,7 +599,7 @@ fn a_client_that_is_gone_leaves_the_queue() {
     let (bed, barrier, mut first, second) = with_one_waiting();
     reset(second);
     assert_eq!(bed.record().end, End::Client);
-    assert_eq!(bed.group.waiting(), 0);
+    assert_eq!(bed.group.queue.waiting(), 0);
     barrier.wait();
     read_head(&mut first);
     expect(&mut first, b"/slow");

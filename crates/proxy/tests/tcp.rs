@@ -185,14 +185,14 @@ fn members_at_their_limit_are_waited_for_in_a_bounded_queue() {
     expect(&mut first, b"1");
     let mut second = bed.connect();
     second.write_all(b"2").unwrap();
-    while bed.group.waiting() == 0 {
+    while bed.group.queue.waiting() == 0 {
         std::thread::yield_now();
     }
     assert!(is_cut(&mut bed.connect()));
     assert_eq!(bed.totals().refused_queue_full, 1);
     drop(first);
     expect(&mut second, b"2");
-    assert_eq!(bed.group.waiting(), 0);
+    assert_eq!(bed.group.queue.waiting(), 0);
 }
 
 #[test]

@@ -15,13 +15,14 @@ const CAPACITY: f64 = 10.0;
 /// The budget of one service in one worker: a burst of failures meets at most
 /// [`CAPACITY`] tokens plus the share of what arrives with it.
 #[derive(Debug)]
-pub(crate) struct RetryBudget {
+pub struct RetryBudget {
     tokens: f64,
     refilled: Instant,
 }
 
 impl RetryBudget {
-    pub(crate) fn new(now: Instant) -> Self {
+    /// A full budget.
+    pub fn new(now: Instant) -> Self {
         RetryBudget {
             tokens: CAPACITY,
             refilled: now,
@@ -30,12 +31,12 @@ impl RetryBudget {
 
     /// A request has arrived: retries may add `share` of it.
     #[inline]
-    pub(crate) fn request(&mut self, share: f32) {
+    pub fn request(&mut self, share: f32) {
         self.tokens = (self.tokens + f64::from(share)).min(CAPACITY);
     }
 
     /// Whether a retry may be made now; if so, it is paid for.
-    pub(crate) fn try_retry(&mut self, now: Instant) -> bool {
+    pub fn try_retry(&mut self, now: Instant) -> bool {
         let seconds = now.since(self.refilled).as_secs_f64();
         self.refilled = now;
         self.tokens = (self.tokens + seconds * RETRIES_PER_SECOND).min(CAPACITY);
