@@ -22,7 +22,8 @@ use evenkeel_core::opinion::{Opinion, Source};
 use evenkeel_core::time::{Clock, Instant};
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::{Broker as Config, MemberConfig};
-use evenkeel_manager::snapshot::{Commit, DataPlane, Snapshot};
+use evenkeel_manager::snapshot::Snapshot;
+use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt;
@@ -220,13 +221,14 @@ impl Shared {
 }
 
 /// Reloads: everything that can fail happens before anything counts.
-impl DataPlane for Desk {
-    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, Vec<String>> {
+impl Subsystem for Desk {
+    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
         let mut state = self.lock();
         if state.stopped {
             return Ok(Box::new(|| ()));
         }
-        let config = next.broker.clone().map(|config| (next.generation, config));
+        let config = next.section::<Config>().cloned();
+        let config = config.map(|config| (next.generation, config));
         // A live change of something else: keys are read again at reloads only.
         if config == state.config {
             return Ok(Box::new(|| ()));
@@ -235,10 +237,15 @@ impl DataPlane for Desk {
             let desk = self.clone();
             return Ok(Box::new(move || desk.close()));
         };
-        let keys = Keys::load(&wanted.key_file).map_err(|error| vec![error.to_string()])?;
+        let keys =
+            Keys::load(&wanted.key_file).map_err(|error| vec![PrepareError::other(error)])?;
         if !state.is_served {
-            self.start_thread()
-                .map_err(|error| vec![format!("broker: cannot start its thread: {error}")])?;
+            self.start_thread().map_err(|error| {
+                vec![PrepareError::Thread {
+                    whose: "broker",
+                    error,
+                }]
+            })?;
             state.is_served = true;
         }
         let (sockets, next_socket) = state.bind(&wanted.listen)?;
@@ -282,7 +289,7 @@ impl Desk {
 impl State {
     /// Sockets on `addresses`: those that are there already stay. With the number of the
     /// next one.
-    fn bind(&self, addresses: &[SocketAddr]) -> Result<(Vec<Bound>, usize), Vec<String>> {
+    fn bind(&self, addresses: &[SocketAddr]) -> Result<(Vec<Bound>, usize), PrepareErrors> {
         let (mut bound, mut errors) = (Vec::new(), Vec::new());
         let mut next = self.next_socket;
         let mut old: Vec<&Bound> = self.sockets.iter().collect();
@@ -298,10 +305,11 @@ impl State {
             };
             match socket {
                 Ok(socket) => bound.push(socket),
-                Err(error) => errors.push(format!(
-                    "cannot listen on UDP {wanted} for agents: {error}; choose another address \
-                     with listen in [broker]"
-                )),
+                Err(error) => errors.push(PrepareError::Listen {
+                    whose: "broker",
+                    address: format!("UDP {wanted}"),
+                    error,
+                }),
             }
         }
         match errors.is_empty() {
@@ -374,8 +382,10 @@ fn settings(config: &Config) -> Settings {
 }
 
 /// A broker that nobody knows yet, with secrets of its own.
-fn broker(settings: Settings, keys: Keys) -> Result<Broker, String> {
-    let failed = |error: &dyn fmt::Display| format!("no random numbers for the broker: {error}");
+fn broker(settings: Settings, keys: Keys) -> Result<Broker, PrepareError> {
+    let failed = |error: &dyn fmt::Display| {
+        PrepareError::Other(format!("no random numbers for the broker: {error}").into())
+    };
     let mut random = [0; 40];
     let filled = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
     let Ok(40) = filled else {

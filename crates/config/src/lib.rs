@@ -37,6 +37,7 @@ pub mod networks;
 mod parse;
 pub mod reference;
 pub mod reports;
+mod sections;
 #[cfg(test)]
 mod tests;
 pub mod watch;
@@ -49,6 +50,7 @@ pub use negotiator::{Class, Cluster, Negotiator, Origin, Quantum, Scheme, Terms}
 pub use networks::Networks;
 pub use parse::{is_name, parse};
 pub use reports::{AgentCheck, Orca, OrcaService, Prometheus};
+pub use sections::{Section, Sections};
 
 /// The largest configuration file that is read, in bytes.
 pub const MAX_FILE_SIZE: u64 = 16 * 1024 * 1024;

@@ -22,7 +22,8 @@ use evenkeel_giop::client::{self, Client};
 use evenkeel_giop::server::{self, Server};
 use evenkeel_limits::files::Shares;
 use evenkeel_limits::memory;
-use evenkeel_manager::snapshot::{Commit, DataPlane, Snapshot};
+use evenkeel_manager::snapshot::Snapshot;
+use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_manager::{Manager, start_thread};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
@@ -254,14 +255,15 @@ impl Prepared {
 }
 
 /// Called with the manager's lock held, under which the load manager must not be locked.
-impl DataPlane for Corba {
-    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, Vec<String>> {
+impl Subsystem for Corba {
+    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
+        let settings = next.section::<Settings>();
         let mut prepared = self.inner.prepared();
-        if prepared.stopped || prepared.settings == next.corba {
+        if prepared.stopped || prepared.settings.as_deref() == settings {
             return Ok(Box::new(|| ()));
         }
         let inner = Arc::clone(&self.inner);
-        let Some(settings) = next.corba.clone() else {
+        let Some(settings) = settings.cloned().map(Arc::new) else {
             return Ok(Box::new(move || {
                 let mut prepared = inner.prepared();
                 prepared.settings = None;
@@ -271,15 +273,15 @@ impl DataPlane for Corba {
         };
         if prepared.thread.is_none() {
             let started = inner.start_thread(prepared.manager.upgrade());
-            let started = started
-                .map_err(|error| vec![format!("corba: cannot start its thread: {error}")])?;
+            let whose = "corba";
+            let started = started.map_err(|error| vec![PrepareError::Thread { whose, error }])?;
             prepared.thread = Some(started);
         }
         let (fixed, kept) = match prepared.fixed.clone() {
             Some(fixed) => (fixed, None),
             None => {
                 let kept = Kept::read(settings.state_file.as_deref());
-                let kept = kept.map_err(|error| vec![error.to_string()])?;
+                let kept = kept.map_err(|error| vec![PrepareError::other(error)])?;
                 let prefix = settings.repository_prefix.clone();
                 let fixed = (settings.workers, settings.state_file.clone(), prefix);
                 (fixed, Some(kept))
@@ -304,7 +306,7 @@ impl DataPlane for Corba {
         for worker in 0..workers {
             let own = listeners.values().filter_map(|sockets| sockets.get(worker));
             let own: io::Result<Vec<_>> = own.map(StdListener::try_clone).collect();
-            let own = own.map_err(|error| vec![format!("corba: {error}")])?;
+            let own = own.map_err(|error| vec![PrepareError::other(error)])?;
             wanted.listeners.push(own);
         }
         Ok(Box::new(move || {
@@ -318,6 +320,32 @@ impl DataPlane for Corba {
 
     fn listening(&self) -> Vec<SocketAddr> {
         self.local_addresses()
+    }
+
+    fn needs_restart(&self, current: &Snapshot) -> Vec<&'static str> {
+        // The service keeps what it was first switched on with.
+        let fixed = self.inner.prepared().fixed.clone();
+        let (Some((workers, state_file, prefix)), Some(settings)) =
+            (fixed, current.section::<Settings>())
+        else {
+            return Vec::new();
+        };
+        let parts = [
+            (
+                "the number of workers of [corba]",
+                workers != settings.workers,
+            ),
+            (
+                "the state file of [corba]",
+                state_file != settings.state_file,
+            ),
+            (
+                "the repository prefix of [corba]",
+                prefix != settings.repository_prefix,
+            ),
+        ];
+        let changed = parts.into_iter().filter(|(_, changed)| *changed);
+        changed.map(|(what, _)| what).collect()
     }
 }
 
@@ -343,7 +371,7 @@ impl Prepared {
         &self,
         addresses: &[SocketAddr],
         workers: usize,
-    ) -> Result<HashMap<SocketAddr, Vec<StdListener>>, Vec<String>> {
+    ) -> Result<HashMap<SocketAddr, Vec<StdListener>>, PrepareErrors> {
         let mut listeners = HashMap::new();
         let mut errors = Vec::new();
         for &address in addresses {
@@ -355,10 +383,11 @@ impl Prepared {
                 Ok(sockets) => {
                     listeners.insert(address, sockets);
                 }
-                Err(error) => errors.push(format!(
-                    "corba: cannot listen on {address}: {error}; choose another address with \
-                     listen in [corba]"
-                )),
+                Err(error) => errors.push(PrepareError::Listen {
+                    whose: "corba",
+                    address: address.to_string(),
+                    error,
+                }),
             }
         }
         match errors.is_empty() {

@@ -18,7 +18,8 @@ use evenkeel_core::time::Clock;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::watch::{Cause, Reloads};
 use evenkeel_manager::config::{self, AccessLog as Target, Admin, Config};
-use evenkeel_manager::snapshot::{Commit, DataPlane, Snapshot};
+use evenkeel_manager::snapshot::Snapshot;
+use evenkeel_manager::subsystem::{Commit, PrepareErrors, Subsystem};
 use evenkeel_monitor::Monitor;
 use evenkeel_proxy::Proxy;
 use evenkeel_proxy::access::AccessLog;
@@ -65,7 +66,7 @@ async fn live(file: &Path) -> Result<(), Failure> {
         .map_err(|error| Failure::new(format!("cannot start the broker: {error}")))?;
     let monitor = Monitor::new(clock)
         .map_err(|error| Failure::new(format!("cannot start the monitor: {error}")))?;
-    let planes: Vec<Arc<dyn DataPlane>> = vec![
+    let planes: Vec<Arc<dyn Subsystem>> = vec![
         Arc::new(proxy.clone()),
         Arc::new(negotiator.clone()),
         Arc::new(desk.clone()),
@@ -96,8 +97,8 @@ fn local_address(admin: &AdminApi) -> Option<SocketAddr> {
 /// Where the admin API listens: no member may be there.
 struct AdminAddress(Option<SocketAddr>);
 
-impl DataPlane for AdminAddress {
-    fn prepare(&self, _: &Arc<Snapshot>) -> Result<Commit, Vec<String>> {
+impl Subsystem for AdminAddress {
+    fn prepare(&self, _: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
         Ok(Box::new(|| ()))
     }
 

@@ -13,11 +13,13 @@ pub mod response;
 pub mod snapshot;
 mod state;
 pub mod status;
+pub mod subsystem;
 mod tasks;
 #[cfg(test)]
 mod tests;
 
 pub use alerts::AlertSetting;
-pub use manager::{Applied, ApplyError, ManageError, Manager, Readiness, ReloadError};
+pub use manager::{Applied, ManageError, Manager, Readiness, ReloadError};
 pub use state::AdminState;
+pub use subsystem::ApplyError;
 pub use tasks::{Tasks, runtime, start_thread};

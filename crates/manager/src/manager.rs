@@ -20,10 +20,11 @@ use tracing::{debug, error, info, warn};
 
 use crate::admission::Refused;
 use crate::alerts::AlertSetting;
-use crate::config::{self, Admin, Config, Corba, GroupConfig, MemberConfig};
+use crate::config::{self, Admin, Config, GroupConfig, MemberConfig};
 use crate::dns::{Lookup, Resolver};
-use crate::snapshot::{DataPlane, GroupHandle, RuleSnapshot, Snapshot};
+use crate::snapshot::{GroupHandle, RuleSnapshot, Snapshot};
 use crate::state::{AdminState, GroupEntry, Inputs, State, endpoint_of};
+use crate::subsystem::{ApplyError, PrepareError, Subsystem};
 
 /// The load manager. Share it in an `Arc`; all methods may be called from any thread.
 ///
@@ -36,7 +37,7 @@ use crate::state::{AdminState, GroupEntry, Inputs, State, endpoint_of};
 /// reload that changes the weight of one member leaves another one drained.
 pub struct Manager {
     clock: Clock,
-    data_plane: Arc<dyn DataPlane>,
+    subsystems: Arc<dyn Subsystem>,
     pub(crate) resolver: Arc<Resolver>,
     snapshots: watch::Sender<Arc<Snapshot>>,
     /// Told when there may be other members to check or names to resolve.
@@ -88,19 +89,19 @@ impl fmt::Debug for Manager {
 
 impl Manager {
     /// A manager without a configuration. `clock` is the one that the data plane uses.
-    pub fn new(clock: Clock, data_plane: Arc<dyn DataPlane>) -> Arc<Self> {
-        Self::with_lookup(clock, data_plane, crate::dns::system())
+    pub fn new(clock: Clock, subsystems: Arc<dyn Subsystem>) -> Arc<Self> {
+        Self::with_lookup(clock, subsystems, crate::dns::system())
     }
 
     /// [`Manager::new`] with another way to look names up.
     pub(crate) fn with_lookup(
         clock: Clock,
-        data_plane: Arc<dyn DataPlane>,
+        subsystems: Arc<dyn Subsystem>,
         lookup: Lookup,
     ) -> Arc<Self> {
         Arc::new(Manager {
             clock,
-            data_plane,
+            subsystems,
             resolver: Arc::new(Resolver::new(lookup)),
             snapshots: watch::Sender::new(Arc::default()),
             changes: watch::Sender::new(()),
@@ -211,23 +212,22 @@ impl Manager {
         let generation = owned.state.snapshot.generation + 1;
         let warnings = inputs.config.warnings.iter();
         let mut notes: Vec<String> = warnings.map(ToString::to_string).collect();
-        if generation > 1 {
-            let started = owned.started.as_ref();
-            notes.extend(
-                started
-                    .into_iter()
-                    .flat_map(|s| needs_restart(s, &inputs.config)),
-            );
-        }
         self.install(&mut owned.state, inputs, generation)?;
-        let config = owned.state.inputs.config.clone();
-        match &mut owned.started {
-            // The service keeps what it was first switched on with.
-            Some(started) if started.corba.is_none() => started.corba = config.corba,
-            Some(_) => {}
-            started => *started = Some(config),
+        notes.extend(self.needs_restart(&owned));
+        if owned.started.is_none() {
+            owned.started = Some(owned.state.inputs.config.clone());
         }
         Ok(Applied { generation, notes })
+    }
+
+    /// What of the configuration has no effect on the running process.
+    pub(crate) fn needs_restart(&self, owned: &Owned) -> Vec<String> {
+        let started = owned.started.iter();
+        let fixed = started.flat_map(|old| fixed_at_start(old, &owned.state.inputs.config));
+        let of_subsystems = self.subsystems.needs_restart(&owned.state.snapshot);
+        let all = fixed.chain(of_subsystems);
+        all.map(|what| format!("{what} changed in the file: restart to have it take effect"))
+            .collect()
     }
 
     fn note<E: fmt::Display>(&self, result: &Result<Applied, E>) {
@@ -561,7 +561,7 @@ impl Manager {
 
     /// Where the data plane listens, in order.
     fn listening(&self) -> Vec<SocketAddr> {
-        let mut listening = self.data_plane.listening();
+        let mut listening = self.subsystems.listening();
         listening.sort_unstable();
         listening
     }
@@ -578,7 +578,7 @@ impl Manager {
         let mut next = state.next(inputs, generation, now);
         let news = !Arc::ptr_eq(&next.snapshot, &state.snapshot);
         let commit = match news {
-            true => Some(self.data_plane.prepare(&next.snapshot)?),
+            true => Some(self.subsystems.prepare(&next.snapshot)?),
             false => None,
         };
         next.commit(now);
@@ -634,13 +634,15 @@ fn one_name_each(inputs: &Inputs) -> Result<(), ApplyError> {
 }
 
 /// Two groups, of these owners, have the same name.
-pub(crate) fn name_taken(name: &str, one: Option<&str>, other: Option<&str>) -> String {
-    let who = |owner: Option<&str>| match owner {
-        Some(owner) => format!("one of {owner}"),
-        None => "one of the configuration".into(),
-    };
-    let (one, other) = (who(one), who(other));
-    format!("two groups are called {name:?}, {one} and {other}: give one of them another name")
+pub(crate) fn name_taken(
+    name: &str,
+    one: Option<&'static str>,
+    other: Option<&'static str>,
+) -> PrepareError {
+    PrepareError::SameName {
+        name: name.into(),
+        owners: (one, other),
+    }
 }
 
 /// The settings of the admin API that count from the start of the process.
@@ -651,43 +653,17 @@ fn without_token(admin: &Option<Admin>) -> Option<(SocketAddr, bool, bool)> {
         .map(|admin| (admin.listen, admin.behind_proxy, has_token(admin)))
 }
 
-impl Owned {
-    /// What of the configuration has no effect on the running process.
-    pub fn needs_restart(&self) -> Vec<String> {
-        let started = self.started.iter();
-        started
-            .flat_map(|started| needs_restart(started, &self.state.inputs.config))
-            .collect()
-    }
-}
-
-/// What of a reload has no effect on the running process, which was started with `old`.
-fn needs_restart(old: &Config, new: &Config) -> impl Iterator<Item = String> {
-    let corba = |differs: fn(&Corba, &Corba) -> bool| match (&old.corba, &new.corba) {
-        (Some(old), Some(new)) => differs(old, new),
-        _ => false,
-    };
+/// What of `new` has no effect on the process, which was started with `old`.
+fn fixed_at_start(old: &Config, new: &Config) -> impl Iterator<Item = &'static str> {
     let parts = [
         ("the number of workers", old.workers != new.workers),
         (
             "the admin API's settings",
             without_token(&old.admin) != without_token(&new.admin),
         ),
-        (
-            "the number of workers of [corba]",
-            corba(|old, new| old.workers != new.workers),
-        ),
-        (
-            "the state file of [corba]",
-            corba(|old, new| old.state_file != new.state_file),
-        ),
-        (
-            "the repository prefix of [corba]",
-            corba(|old, new| old.repository_prefix != new.repository_prefix),
-        ),
     ];
     let changed = parts.into_iter().filter(|(_, changed)| *changed);
-    changed.map(|(what, _)| format!("{what} changed in the file: restart to have it take effect"))
+    changed.map(|(what, _)| what)
 }
 
 pub(crate) fn entry<'a>(state: &'a State, group: &str) -> Result<&'a GroupEntry, ManageError> {
@@ -727,19 +703,8 @@ pub struct Applied {
     pub notes: Vec<String>,
 }
 
-/// A configuration that could not be put into effect. The old one goes on.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.join("; "))]
-pub struct ApplyError(pub Vec<String>);
-
-impl From<Vec<String>> for ApplyError {
-    fn from(errors: Vec<String>) -> Self {
-        ApplyError(errors)
-    }
-}
-
 /// A file that could not be put into effect. The old configuration goes on.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
     /// The file is wrong.
     #[error(transparent)]

@@ -1,20 +1,15 @@
-//! What the data plane sees of the manager: rules and groups, replaced as a whole.
+//! What subsystems see of the manager: rules and groups, replaced as a whole.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use evenkeel_control::queue::Queue;
 use evenkeel_core::group::{Group, PickError};
-use evenkeel_core::member::Member;
 use evenkeel_core::signal::Signal;
 use tokio::sync::Notify;
 
-use crate::config::negotiator::origin_of;
-use crate::config::{
-    Broker, Cluster, Corba, MemberConfig, Monitor, Negotiator, Orca, Origin, Rule,
-};
+use crate::config::{MemberConfig, Orca, Rule, Section, Sections};
 use crate::counts::ReportCounts;
 
 /// All rules of one configuration, with live changes applied. Workers receive each
@@ -25,39 +20,33 @@ pub struct Snapshot {
     pub generation: u64,
     /// The rules, enabled or not, in the order of the file.
     pub rules: Vec<Arc<RuleSnapshot>>,
-    /// Where agents report; `None` is nowhere.
-    pub broker: Option<Broker>,
-    /// Where clients negotiate; `None` is nowhere.
-    pub negotiator: Option<Negotiator>,
-    /// What they negotiate for, in the order of the file.
-    pub clusters: Vec<Arc<ClusterSnapshot>>,
-    /// The CORBA service; `None` is none.
-    pub corba: Option<Arc<Corba>>,
-    /// How loads of groups and locations are read, wherever the file says so.
-    pub monitors: Vec<Monitor>,
+    /// The groups of the file that subsystems name in their sections.
+    pub groups: Vec<Arc<GroupSnapshot>>,
+    /// What the configuration says to subsystems. Each of them knows its own.
+    pub sections: Sections,
 }
 
-/// A cluster with the handle of its group.
+impl Snapshot {
+    /// The section of that type.
+    pub fn section<T: Section>(&self) -> Option<&T> {
+        self.sections.get()
+    }
+
+    /// The group called `name`, if a subsystem names it.
+    pub fn group(&self, name: &str) -> Option<&Arc<GroupSnapshot>> {
+        self.groups.iter().find(|group| group.name == name)
+    }
+}
+
+/// A group as the file has it, with its handle.
 #[derive(Debug)]
-pub struct ClusterSnapshot {
-    /// The cluster as configured.
-    pub cluster: Cluster,
-    /// Its group; the same handle over all snapshots in which the group exists.
+pub struct GroupSnapshot {
+    /// Its name.
+    pub name: String,
+    /// The same handle over all snapshots in which the group exists.
     pub group: Arc<GroupHandle>,
     /// The group's members as the file has them, by name.
     pub members: HashMap<String, MemberConfig>,
-}
-
-impl ClusterSnapshot {
-    /// Where clients reach `member` themselves. `None` if there is no such place, because
-    /// its name does not resolve, or it is a member no more.
-    pub fn origin(&self, member: &Member) -> Option<Origin> {
-        let (in_file, address) = match member.name.split_once('/') {
-            Some((in_file, _)) => (in_file, Some(member.address)),
-            None => (&*member.name, None),
-        };
-        origin_of(self.members.get(in_file)?, self.cluster.scheme, address)
-    }
 }
 
 /// A rule with the handle of its group.
@@ -137,105 +126,5 @@ impl GroupHandle {
         if self.queue.vacated() {
             self.room.notify_one();
         }
-    }
-}
-
-/// What carries traffic: told of each new snapshot before it counts, so that a change
-/// takes place as a whole or not at all.
-pub trait DataPlane: Send + Sync {
-    /// Does for `next` whatever can fail, such as binding new listeners, but nothing
-    /// that clients notice. The errors say what could not be done, each for itself.
-    ///
-    /// If all goes well, the manager makes `next` the current snapshot and calls the
-    /// answer. If something else fails it drops the answer uncalled, and what was
-    /// prepared must be given back.
-    ///
-    /// Called with the manager's lock held: it must not call the manager.
-    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, Vec<String>>;
-
-    /// Where it accepts TCP connections now: nobody may register these addresses as those
-    /// of a member. Called as `prepare` is.
-    fn listening(&self) -> Vec<SocketAddr> {
-        Vec::new()
-    }
-}
-
-/// Puts into effect what [`DataPlane::prepare`] has prepared. Cannot fail.
-pub type Commit = Box<dyn FnOnce() + Send>;
-
-/// Nobody carries traffic: for tests, and for what only asks for decisions.
-impl DataPlane for () {
-    fn prepare(&self, _: &Arc<Snapshot>) -> Result<Commit, Vec<String>> {
-        Ok(Box::new(|| ()))
-    }
-}
-
-/// Several that carry traffic in different ways: all of them are ready for what is next, or
-/// none goes on to it.
-impl DataPlane for Vec<Arc<dyn DataPlane>> {
-    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, Vec<String>> {
-        let mut commits = Vec::with_capacity(self.len());
-        let mut errors = Vec::new();
-        for plane in self {
-            match plane.prepare(next) {
-                Ok(commit) => commits.push(commit),
-                Err(problems) => errors.extend(problems),
-            }
-        }
-        match errors.is_empty() {
-            true => Ok(Box::new(|| commits.into_iter().for_each(|commit| commit()))),
-            false => Err(errors),
-        }
-    }
-
-    fn listening(&self) -> Vec<SocketAddr> {
-        self.iter().flat_map(|plane| plane.listening()).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use super::*;
-
-    /// Notes what is committed, or refuses.
-    struct Plane(
-        Arc<Mutex<Vec<&'static str>>>,
-        Result<&'static str, &'static str>,
-    );
-
-    impl DataPlane for Plane {
-        fn prepare(&self, _: &Arc<Snapshot>) -> Result<Commit, Vec<String>> {
-            let name = self.1.map_err(|error| vec![error.to_owned()])?;
-            let committed = Arc::clone(&self.0);
-            Ok(Box::new(move || committed.lock().unwrap().push(name)))
-        }
-    }
-
-    #[test]
-    fn all_planes_go_on_or_none() {
-        let committed = Arc::default();
-        let planes = |second| -> Vec<Arc<dyn DataPlane>> {
-            let plane = |result| Arc::new(Plane(Arc::clone(&committed), result));
-            vec![
-                plane(Ok("a")),
-                plane(second),
-                plane(Err("c")),
-                plane(Ok("d")),
-            ]
-        };
-        let refused = planes(Err("b")).prepare(&Arc::default());
-        assert_eq!(refused.err(), Some(vec!["b".to_owned(), "c".to_owned()]));
-        assert!(committed.lock().unwrap().is_empty());
-        let mut good = planes(Ok("b"));
-        good.remove(2);
-        let commit = good.prepare(&Arc::default()).unwrap();
-        assert!(
-            committed.lock().unwrap().is_empty(),
-            "not before the commit"
-        );
-        commit();
-        assert_eq!(*committed.lock().unwrap(), ["a", "b", "d"]);
     }
 }

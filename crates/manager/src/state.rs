@@ -22,10 +22,11 @@ use evenkeel_core::time::Instant;
 use crate::admission::{Admission, Refused};
 use crate::alerts::Alert;
 use crate::check::Checked;
-use crate::config::{Cluster, Config, GroupConfig, MemberConfig};
-use crate::manager::{ApplyError, name_taken};
-use crate::snapshot::{ClusterSnapshot, GroupHandle, RuleSnapshot, Snapshot};
+use crate::config::{Config, GroupConfig, MemberConfig};
+use crate::manager::name_taken;
+use crate::snapshot::{GroupHandle, GroupSnapshot, RuleSnapshot, Snapshot};
 use crate::status::History;
+use crate::subsystem::ApplyError;
 
 /// What an administrator says about a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -134,13 +135,7 @@ impl Inputs {
     /// Who may become a member without the file naming its address: nobody where the data
     /// plane listens, or is about to.
     fn admission(&self) -> Admission {
-        let config = &self.config;
-        let rules = config.rules.iter().flat_map(|rule| &rule.listen);
-        let admin = config.admin.iter().map(|admin| &admin.listen);
-        let negotiator = config.negotiator.iter().flat_map(|n| &n.listen);
-        let corba = config.corba.iter().flat_map(|corba| &corba.listen);
-        let wanted = rules.chain(admin).chain(negotiator).chain(corba);
-        let all = self.listening.iter().chain(wanted).copied();
+        let all = self.listening.iter().copied().chain(self.config.listens());
         Admission::new(all.filter(|address| address.port() != 0).collect())
     }
 
@@ -803,64 +798,49 @@ impl State {
                 })
             })
             .collect();
-        let clusters = self.next_clusters(old);
-        let broker = self.inputs.config.broker.clone();
-        let negotiator = self.inputs.config.negotiator.clone();
-        let corba = match (&old.corba, &self.inputs.config.corba) {
-            (Some(old), Some(new)) if **old == *new => Some(Arc::clone(old)),
-            (_, new) => new.clone().map(Arc::new),
-        };
-        let of_groups = self.inputs.config.groups.iter().map(|g| &g.monitor);
-        let of_locations = self.inputs.config.locations.iter().map(|l| &l.monitor);
-        let monitors = of_groups.chain(of_locations).flatten();
+        let groups = self.next_groups(old);
+        let sections = self.inputs.config.sections();
         let same = same_objects(&old.rules, &rules)
-            && same_objects(&old.clusters, &clusters)
-            && old.broker == broker
-            && old.negotiator == negotiator
-            && old.corba == corba
-            && monitors.clone().eq(&old.monitors);
+            && same_objects(&old.groups, &groups)
+            && old.sections == sections;
         if same && old.generation == generation {
             return Arc::clone(old);
         }
         Arc::new(Snapshot {
             generation,
             rules,
-            broker,
-            negotiator,
-            clusters,
-            corba,
-            monitors: monitors.cloned().collect(),
+            groups,
+            sections,
         })
     }
 
-    /// The clusters of this state: the old objects where nothing has changed.
-    fn next_clusters(&self, old: &Snapshot) -> Vec<Arc<ClusterSnapshot>> {
-        let next = |cluster: &Cluster| {
-            let entry = self.group(&cluster.group)?;
+    /// The groups that subsystems name: the old objects where nothing has changed.
+    fn next_groups(&self, old: &Snapshot) -> Vec<Arc<GroupSnapshot>> {
+        let mut next: Vec<Arc<GroupSnapshot>> = Vec::new();
+        for name in self.inputs.config.groups_of_sections() {
+            let Some(entry) = self.group(name) else {
+                continue;
+            };
+            if next.iter().any(|known| known.name == name) {
+                continue;
+            }
             let members = entry.config.members.iter();
             let members = members
                 .map(|member| (member.name(), member.clone()))
                 .collect();
-            let same = old.clusters.iter().find(|old| {
-                old.cluster == *cluster
-                    && Arc::ptr_eq(&old.group, &entry.handle)
-                    && old.members == members
-            });
-            Some(match same {
+            let same = old
+                .group(name)
+                .filter(|old| Arc::ptr_eq(&old.group, &entry.handle) && old.members == members);
+            next.push(match same {
                 Some(same) => Arc::clone(same),
-                None => Arc::new(ClusterSnapshot {
-                    cluster: cluster.clone(),
+                None => Arc::new(GroupSnapshot {
+                    name: name.to_owned(),
                     group: Arc::clone(&entry.handle),
                     members,
                 }),
-            })
-        };
-        self.inputs
-            .config
-            .clusters
-            .iter()
-            .filter_map(next)
-            .collect()
+            });
+        }
+        next
     }
 }
 

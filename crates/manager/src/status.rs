@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admission::Refused;
 use crate::alerts::{self, AlertSetting, Alerted};
-use crate::config::{Cluster, Protocol, Quantum, Terms};
+use crate::config::{Cluster, Negotiator, Protocol, Quantum, Terms};
 use crate::manager::{ManageError, Manager, Owned, entry};
 use crate::snapshot::GroupHandle;
 use crate::state::{AdminState, Endpoint, GroupEntry, State};
@@ -449,7 +449,7 @@ impl Manager {
         Status {
             generation: state.snapshot.generation,
             last_reload: last_reload(&owned),
-            needs_restart: owned.needs_restart(),
+            needs_restart: self.needs_restart(&owned),
             rules: rules.collect(),
             groups: state
                 .groups
@@ -457,16 +457,17 @@ impl Manager {
                 .map(|entry| group_status(entry, &alerted, now))
                 .collect(),
             locations,
-            negotiator: match &state.snapshot.negotiator {
+            negotiator: match state.snapshot.section::<Negotiator>() {
                 Some(negotiator) => negotiator.listen.clone(),
                 None => Vec::new(),
             },
             limits: None,
             clusters: state
                 .snapshot
-                .clusters
-                .iter()
-                .map(|c| cluster_status(&c.cluster))
+                .section::<Vec<Cluster>>()
+                .into_iter()
+                .flatten()
+                .map(cluster_status)
                 .collect(),
         }
     }

@@ -17,8 +17,9 @@ use evenkeel_core::time::Clock;
 use crate::alerts::HANDOVER;
 use crate::config::{AgentCheck, Config, GroupConfig, MemberConfig, Rule};
 use crate::dns::Lookup;
-use crate::snapshot::{Commit, DataPlane, GroupHandle, Snapshot};
+use crate::snapshot::{GroupHandle, Snapshot};
 use crate::status::{GroupStatus, MemberStatus};
+use crate::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
 use crate::{AdminState, AlertSetting, ManageError, Manager, Readiness};
 
 /// A data plane that refuses rules called "refused", and counts what it is asked.
@@ -28,11 +29,11 @@ struct Plane {
     committed: Arc<AtomicUsize>,
 }
 
-impl DataPlane for Plane {
-    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, Vec<String>> {
+impl Subsystem for Plane {
+    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
         self.prepared.fetch_add(1, Ordering::Relaxed);
         if next.rules.iter().any(|rule| rule.rule.name == "refused") {
-            return Err(vec!["cannot listen on it".into()]);
+            return Err(vec![PrepareError::Other("cannot listen on it".into())]);
         }
         let committed = Arc::clone(&self.committed);
         Ok(Box::new(move || {
@@ -65,7 +66,7 @@ impl Names {
 
 fn manager() -> (Arc<Manager>, Arc<Plane>, Names) {
     let (plane, names) = (Arc::new(Plane::default()), Names::default());
-    let data_plane: Arc<dyn DataPlane> = Arc::clone(&plane) as _;
+    let data_plane: Arc<dyn Subsystem> = Arc::clone(&plane) as _;
     let manager = Manager::with_lookup(Clock::start(), data_plane, names.lookup());
     (manager, plane, names)
 }

@@ -16,7 +16,8 @@ use evenkeel_core::time::{Clock, Instant};
 use evenkeel_kernel::keys;
 use evenkeel_kernel::query::Key;
 use evenkeel_manager::Manager;
-use evenkeel_manager::snapshot::{Commit, DataPlane, Snapshot};
+use evenkeel_manager::snapshot::Snapshot;
+use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tracing::{debug, error, warn};
@@ -187,17 +188,20 @@ fn poller() -> io::Result<Poller> {
 }
 
 /// Reloads: keys are read before anything counts.
-impl DataPlane for Monitor {
-    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, Vec<String>> {
-        let prepared = Some((next.generation, next.monitors.clone()));
+impl Subsystem for Monitor {
+    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
+        let monitors = next.section::<Vec<Config>>().cloned().unwrap_or_default();
         // A live change of something else: keys are read again at reloads only.
+        let prepared = Some((next.generation, monitors));
         if self.0.state.lock().prepared == prepared {
             return Ok(Box::new(|| ()));
         }
-        let keys = read_keys(&next.monitors)?;
-        if !next.monitors.is_empty() {
+        let monitors = prepared.iter().flat_map(|(_, monitors)| monitors);
+        let keys = read_keys(monitors.clone())?;
+        if monitors.count() > 0 {
+            let whose = "monitor";
             self.serve()
-                .map_err(|error| vec![format!("monitor: cannot start its thread: {error}")])?;
+                .map_err(|error| vec![PrepareError::Thread { whose, error }])?;
         }
         let monitor = self.clone();
         Ok(Box::new(move || {
@@ -215,16 +219,18 @@ pub fn check(config: &evenkeel_config::Config) -> Vec<String> {
         .iter()
         .filter_map(|group| group.monitor.as_ref());
     let locations = config.locations.iter().filter_map(|at| at.monitor.as_ref());
-    let monitors: Vec<_> = groups.chain(locations).cloned().collect();
-    read_keys(&monitors).err().unwrap_or_default()
+    let errors = read_keys(groups.chain(locations)).err().unwrap_or_default();
+    errors.iter().map(ToString::to_string).collect()
 }
 
-fn read_keys(monitors: &[Config]) -> Result<HashMap<PathBuf, Key>, Vec<String>> {
-    let mut errors = Vec::new();
+fn read_keys<'a>(
+    monitors: impl Iterator<Item = &'a Config>,
+) -> Result<HashMap<PathBuf, Key>, PrepareErrors> {
+    let mut errors = PrepareErrors::new();
     let mut keys = HashMap::new();
     for monitor in monitors {
         if let Err(error) = crate::pages::can_read(monitor.kind) {
-            errors.push(error.to_owned());
+            errors.push(PrepareError::Other(error.into()));
         }
         let Some(path) = &monitor.key_file else {
             continue;
@@ -237,14 +243,15 @@ fn read_keys(monitors: &[Config]) -> Result<HashMap<PathBuf, Key>, Vec<String>> 
                 keys.insert(path.clone(), key);
             }
             Ok(None) => {}
-            Err(error) => errors.push(error.to_string()),
+            Err(error) => errors.push(PrepareError::other(error)),
         }
     }
-    errors.sort();
-    errors.dedup();
-    match errors.is_empty() {
-        true => Ok(keys),
-        false => Err(errors),
+    errors.sort_by_cached_key(ToString::to_string);
+    errors.dedup_by_key(|error| error.to_string());
+    if errors.is_empty() {
+        Ok(keys)
+    } else {
+        Err(errors)
     }
 }
 

@@ -9,7 +9,9 @@ use std::time::Duration;
 use evenkeel_core::time::Clock;
 use evenkeel_limits::files::{self, Shares, Users};
 use evenkeel_limits::memory;
-use evenkeel_manager::snapshot::{Commit, DataPlane, RuleSnapshot, Snapshot};
+use evenkeel_manager::config::{Corba, Negotiator};
+use evenkeel_manager::snapshot::{RuleSnapshot, Snapshot};
+use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
 
 use crate::access::AccessLog;
 use crate::files::Files;
@@ -228,13 +230,13 @@ impl Inner {
             Users {
                 workers: self.workers,
                 listeners: listeners.len(),
-                negotiator: next.negotiator.is_some(),
-                corba: next.corba.is_some(),
+                negotiator: next.section::<Negotiator>().is_some(),
+                corba: next.section::<Corba>().is_some(),
             },
         );
         let users = memory::Users {
-            negotiator: next.negotiator.is_some(),
-            corba: next.corba.is_some(),
+            negotiator: next.section::<Negotiator>().is_some(),
+            corba: next.section::<Corba>().is_some(),
         };
         let memory = memory::Shares::new(memory::Bound::of_process(), users);
         if state.shares != Some((shares, memory)) {
@@ -275,8 +277,8 @@ fn tell_of_shares(files: &Shares, memory: &memory::Shares) {
     }
 }
 
-impl DataPlane for Proxy {
-    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, Vec<String>> {
+impl Subsystem for Proxy {
+    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
         let state = self.state();
         let mut sockets = HashMap::new();
         let mut seen = HashSet::new();
@@ -292,16 +294,16 @@ impl DataPlane for Proxy {
         for snapshot in &next.rules {
             for key in keys(snapshot) {
                 if !seen.insert(key.clone()) {
-                    errors.push(format!(
-                        "rule {:?}: {} is the address of another rule, too",
-                        snapshot.rule.name, key.address
-                    ));
+                    errors.push(PrepareError::other(RuleError::Twice {
+                        rule: snapshot.rule.name.clone(),
+                        address: key.address,
+                    }));
                 } else if !state.listeners.contains_key(&key) {
                     match listen::bind(key.address, self.inner.workers) {
                         Ok(bound) => {
                             sockets.insert(key, bound);
                         }
-                        Err(error) => errors.push(cannot_listen(snapshot, &key, &error)),
+                        Err(error) => errors.push(cannot_listen(snapshot, &key, error)),
                     }
                 }
             }
@@ -318,16 +320,32 @@ impl DataPlane for Proxy {
     }
 }
 
-fn cannot_listen(snapshot: &RuleSnapshot, key: &ListenKey, error: &io::Error) -> String {
-    let (rule, address) = (&snapshot.rule.name, key.address);
-    format!("rule {rule:?}: cannot listen on {address}: {error}")
+/// Why a rule cannot be served.
+#[derive(Debug, thiserror::Error)]
+enum RuleError {
+    #[error("rule {rule:?}: {address} is the address of another rule, too")]
+    Twice { rule: String, address: SocketAddr },
+    #[error("rule {rule:?}: cannot listen on {address}: {error}")]
+    Listen {
+        rule: String,
+        address: SocketAddr,
+        error: io::Error,
+    },
+}
+
+fn cannot_listen(snapshot: &RuleSnapshot, key: &ListenKey, error: io::Error) -> PrepareError {
+    PrepareError::other(RuleError::Listen {
+        rule: snapshot.rule.name.clone(),
+        address: key.address,
+        error,
+    })
 }
 
 /// Complaints about addresses on which somebody listens already.
-fn taken(snapshot: &RuleSnapshot) -> impl Iterator<Item = String> + '_ {
+fn taken(snapshot: &RuleSnapshot) -> impl Iterator<Item = PrepareError> + '_ {
     keys(snapshot).filter_map(move |key| {
         let error = listen::check_free(key.address).err()?;
-        Some(cannot_listen(snapshot, &key, &error))
+        Some(cannot_listen(snapshot, &key, error))
     })
 }
 

@@ -302,7 +302,7 @@ fn who_has_connected_before_the_rule_goes_is_served() {
 
 #[test]
 fn a_listener_that_cannot_be_bound_changes_nothing() {
-    use evenkeel_manager::snapshot::DataPlane;
+    use evenkeel_manager::subsystem::Subsystem;
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = member(|_, stream| echo(stream));
     let mut bed = Bed::new(Tcp, &[address], |_| {});
@@ -323,9 +323,10 @@ fn a_listener_that_cannot_be_bound_changes_nothing() {
     };
     let errors = bed.proxy.prepare(&std::sync::Arc::new(next)).err().unwrap();
     assert_eq!(errors.len(), 1);
+    let error = errors[0].to_string();
     assert!(
-        errors[0].contains("other") && errors[0].contains("cannot listen on"),
-        "{errors:?}"
+        error.contains("other") && error.contains("cannot listen on"),
+        "{error}"
     );
     let mut client = bed.connect();
     client.write_all(b"x").unwrap();

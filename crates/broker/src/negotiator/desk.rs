@@ -6,13 +6,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_config::{Origin, Quantum, Terms};
+use evenkeel_config::negotiator::origin_of;
+use evenkeel_config::{Cluster, Origin, Quantum, Terms};
 use evenkeel_core::group::Group;
-use evenkeel_core::member::MemberId;
+use evenkeel_core::member::{Member, MemberId};
 use evenkeel_core::time::Clock;
 use evenkeel_http::answer::{self, Freshness};
 use evenkeel_http::{Answer, Handler, Head, Target};
-use evenkeel_manager::snapshot::{ClusterSnapshot, Snapshot};
+use evenkeel_manager::snapshot::{GroupSnapshot, Snapshot};
 use hyper::header::{ACCEPT, ALLOW, HeaderName, RETRY_AFTER, VARY};
 use hyper::{Method, StatusCode};
 use tracing::debug;
@@ -53,7 +54,8 @@ struct Book {
 /// A cluster at the desk.
 #[derive(Debug)]
 struct Counter {
-    snapshot: Arc<ClusterSnapshot>,
+    cluster: Cluster,
+    group: Arc<GroupSnapshot>,
     /// The class of those who name none, and then the others in the order of the file.
     counters: Vec<Arc<ClassCounters>>,
     /// Where members are reached, worked out once per snapshot of the group.
@@ -154,14 +156,18 @@ impl Desk {
     /// Goes on with the clusters of another snapshot.
     pub fn set(&self, next: &Snapshot) {
         let mut book = Book::default();
-        for (index, snapshot) in next.clusters.iter().enumerate() {
-            let cluster = &snapshot.cluster;
+        for cluster in next.section::<Vec<Cluster>>().into_iter().flatten() {
+            let Some(group) = next.group(&cluster.group) else {
+                continue;
+            };
+            let index = book.clusters.len();
             let classes = cluster.classes.iter().map(|class| class.name.as_str());
             let counters = std::iter::once("")
                 .chain(classes)
                 .map(|class| self.metrics.class(&cluster.name, class));
             book.clusters.push(Counter {
-                snapshot: Arc::clone(snapshot),
+                cluster: cluster.clone(),
+                group: Arc::clone(group),
                 counters: counters.collect(),
                 origins: RefCell::default(),
             });
@@ -227,7 +233,7 @@ impl Desk {
         asked: &Asked,
         client: IpAddr,
     ) -> Result<Answer, Problem> {
-        let cluster = &counter.snapshot.cluster;
+        let cluster = &counter.cluster;
         let (index, terms) = counter.terms(asked.class.as_deref())?;
         let now = self.clock.now();
         let mut scratch = self.scratch.borrow_mut();
@@ -250,7 +256,7 @@ impl Desk {
             current: asked.current.as_deref(),
             is_vouched: clients.ask(client, quantum, now),
         };
-        let group = counter.snapshot.group.current.load_full();
+        let group = counter.group.group.current.load_full();
         counter.look_up(&group);
         excluded.clear();
         if let Some(origins) = &*counter.origins.borrow() {
@@ -328,7 +334,7 @@ impl Desk {
 impl Counter {
     /// What a class gets, and its place among the counters.
     fn terms(&self, class: Option<&str>) -> Result<(usize, &Terms), Problem> {
-        let cluster = &self.snapshot.cluster;
+        let cluster = &self.cluster;
         let Some(name) = class else {
             return Ok((0, &cluster.terms));
         };
@@ -350,6 +356,20 @@ impl Counter {
         }
     }
 
+    /// Where clients reach `member` themselves. `None` if there is no such place, because
+    /// its name does not resolve, or it is a member no more.
+    fn origin(&self, member: &Member) -> Option<Origin> {
+        let (in_file, address) = match member.name.split_once('/') {
+            Some((in_file, _)) => (in_file, Some(member.address)),
+            None => (&*member.name, None),
+        };
+        origin_of(
+            self.group.members.get(in_file)?,
+            self.cluster.scheme,
+            address,
+        )
+    }
+
     /// Has the origins of this very group worked out.
     fn look_up(&self, group: &Arc<Group>) {
         let mut origins = self.origins.borrow_mut();
@@ -360,7 +380,7 @@ impl Counter {
             return;
         }
         let members = group.members().iter();
-        let known: Vec<_> = members.map(|member| self.snapshot.origin(member)).collect();
+        let known: Vec<_> = members.map(|member| self.origin(member)).collect();
         let unreachable = group.members().iter().zip(&known);
         let unreachable = unreachable.filter(|(_, origin)| origin.is_none());
         *origins = Some(Origins {
@@ -392,7 +412,7 @@ impl Counter {
     ) -> Binding {
         let others = grant.alternatives.iter();
         Binding {
-            cluster: self.snapshot.cluster.name.clone(),
+            cluster: self.cluster.name.clone(),
             class: asked.class.clone(),
             server,
             quantum_seconds: grant.quantum,

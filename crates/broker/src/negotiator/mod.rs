@@ -27,8 +27,9 @@ use evenkeel_core::time::Clock;
 use evenkeel_http::{Bounded, Phase};
 use evenkeel_limits::files::Shares;
 use evenkeel_limits::memory;
-use evenkeel_manager::snapshot::{Commit, DataPlane, Snapshot};
+use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::start_thread;
+use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -146,22 +147,23 @@ impl Inner {
     }
 }
 
-impl DataPlane for Negotiator {
-    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, Vec<String>> {
+impl Subsystem for Negotiator {
+    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
+        let settings = next.section::<Settings>();
         let mut state = self.inner.state();
         // Without a thread there is nobody to be told that nothing is wanted.
-        if state.stopped || next.negotiator.is_none() && state.thread.is_none() {
+        if state.stopped || settings.is_none() && state.thread.is_none() {
             return Ok(Box::new(|| ()));
         }
         if state.thread.is_none() {
             let started = Thread::start(self.inner.clock, Arc::clone(&self.inner.metrics));
-            let started = started
-                .map_err(|error| vec![format!("negotiator: cannot start its thread: {error}")])?;
+            let whose = "negotiator";
+            let started = started.map_err(|error| vec![PrepareError::Thread { whose, error }])?;
             state.thread = Some(started);
         }
         let mut listeners: HashMap<SocketAddr, StdListener> = HashMap::new();
         let mut errors = Vec::new();
-        for &address in next.negotiator.iter().flat_map(|settings| &settings.listen) {
+        for &address in settings.iter().flat_map(|settings| &settings.listen) {
             let listener = match state.listeners.get(&address) {
                 Some(known) => known.try_clone(),
                 None => bind(address),
@@ -170,9 +172,7 @@ impl DataPlane for Negotiator {
                 Ok(listener) => {
                     listeners.insert(address, listener);
                 }
-                Err(error) => errors.push(format!(
-                    "negotiator: cannot listen on {address}: {error}; choose another address with listen in [negotiator]"
-                )),
+                Err(error) => errors.push(cannot_listen(address, error)),
             }
         }
         // The thread gets handles of its own.
@@ -180,7 +180,7 @@ impl DataPlane for Negotiator {
         for (address, listener) in &listeners {
             match listener.try_clone() {
                 Ok(clone) => for_thread.push((*address, clone)),
-                Err(error) => errors.push(format!("negotiator: {address}: {error}")),
+                Err(error) => errors.push(cannot_listen(*address, error)),
             }
         }
         if !errors.is_empty() {
@@ -202,6 +202,14 @@ impl DataPlane for Negotiator {
     }
 }
 
+fn cannot_listen(address: SocketAddr, error: io::Error) -> PrepareError {
+    PrepareError::Listen {
+        whose: "negotiator",
+        address: address.to_string(),
+        error,
+    }
+}
+
 fn bind(address: SocketAddr) -> io::Result<StdListener> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
@@ -219,7 +227,7 @@ async fn follow(desk: Rc<Desk>, mut orders: mpsc::UnboundedReceiver<Order>) {
     let mut closing: Vec<Serving> = Vec::new();
     while let Some(Order::Apply { next, listeners }) = orders.recv().await {
         desk.set(&next);
-        let settings = next.negotiator.clone().unwrap_or_default();
+        let settings = next.section::<Settings>().cloned().unwrap_or_default();
         let mut before = std::mem::take(&mut serving);
         for (address, listener) in listeners {
             let same = before.remove(&address).and_then(|old| {

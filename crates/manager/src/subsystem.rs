@@ -1,0 +1,199 @@
+//! What every part of the process has in common that serves or reports beside the manager.
+//!
+//! A subsystem (the proxy, the negotiator, the broker, the CORBA service, the monitor, the
+//! sources of load reports) has its section of the configuration, which the manager passes on
+//! without knowing what is in it.
+
+use std::borrow::Cow;
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::snapshot::Snapshot;
+
+/// A part of the process that follows the configuration: it is told of each new snapshot
+/// before that counts, so that a change takes place as a whole or not at all.
+pub trait Subsystem: Send + Sync {
+    /// Does for `next` whatever can fail, such as binding new listeners, but nothing
+    /// that clients notice. The errors say what could not be done, each for itself.
+    ///
+    /// If all goes well, the manager makes `next` the current snapshot and calls the
+    /// answer. If something else fails it drops the answer uncalled, and what was
+    /// prepared must be given back.
+    ///
+    /// Called with the manager's lock held: it must not call the manager.
+    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors>;
+
+    /// Where it accepts TCP connections now: nobody may register these addresses as those
+    /// of a member. Called as `prepare` is.
+    fn listening(&self) -> Vec<SocketAddr> {
+        Vec::new()
+    }
+
+    /// What of `current`, which is in effect, has no effect on it until the process is started
+    /// again. Called as `prepare` is.
+    fn needs_restart(&self, current: &Snapshot) -> Vec<&'static str> {
+        let _ = current;
+        Vec::new()
+    }
+}
+
+/// Puts into effect what [`Subsystem::prepare`] has prepared. Cannot fail.
+pub type Commit = Box<dyn FnOnce() + Send>;
+
+/// All that keeps a configuration from being put into effect.
+pub type PrepareErrors = Vec<PrepareError>;
+
+/// Something that keeps a configuration from being put into effect.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    /// An address cannot be listened on.
+    #[error(
+        "{whose}: cannot listen on {address}: {error}; choose another address with listen in [{whose}]"
+    )]
+    Listen {
+        /// The section of the configuration that names it.
+        whose: &'static str,
+        /// The address, with the transport if that is not TCP.
+        address: String,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// A thread cannot be started.
+    #[error("{whose}: cannot start its thread: {error}")]
+    Thread {
+        /// The section of the configuration that wants it.
+        whose: &'static str,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// Two groups have the same name.
+    #[error("two groups are called {name:?}, {} and {}: give one of them another name", owner(&.owners.0), owner(&.owners.1))]
+    SameName {
+        /// The name.
+        name: String,
+        /// Whose groups they are; `None` is the configuration's.
+        owners: (Option<&'static str>, Option<&'static str>),
+    },
+    /// An error of the subsystem itself.
+    #[error(transparent)]
+    Other(Box<dyn Error + Send + Sync>),
+}
+
+impl PrepareError {
+    /// An error of the subsystem itself.
+    pub fn other(error: impl Error + Send + Sync + 'static) -> Self {
+        PrepareError::Other(Box::new(error))
+    }
+}
+
+fn owner(owner: &Option<&'static str>) -> Cow<'static, str> {
+    match owner {
+        Some(owner) => format!("one of {owner}").into(),
+        None => "one of the configuration".into(),
+    }
+}
+
+/// A configuration that could not be put into effect. The old one goes on.
+#[derive(Debug)]
+pub struct ApplyError(pub PrepareErrors);
+
+impl fmt::Display for ApplyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.0.iter().enumerate() {
+            let between = if index == 0 { "" } else { "; " };
+            write!(f, "{between}{error}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Error for ApplyError {}
+
+impl From<PrepareErrors> for ApplyError {
+    fn from(errors: PrepareErrors) -> Self {
+        ApplyError(errors)
+    }
+}
+
+/// A subsystem that does nothing: for tests, and for what only asks for decisions.
+impl Subsystem for () {
+    fn prepare(&self, _: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
+        Ok(Box::new(|| ()))
+    }
+}
+
+/// Several together: all of them are ready for what is next, or none goes on to it.
+impl Subsystem for Vec<Arc<dyn Subsystem>> {
+    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
+        let mut commits = Vec::with_capacity(self.len());
+        let mut errors = Vec::new();
+        for subsystem in self {
+            match subsystem.prepare(next) {
+                Ok(commit) => commits.push(commit),
+                Err(problems) => errors.extend(problems),
+            }
+        }
+        if errors.is_empty() {
+            Ok(Box::new(|| commits.into_iter().for_each(|commit| commit())))
+        } else {
+            Err(errors)
+        }
+    }
+
+    fn listening(&self) -> Vec<SocketAddr> {
+        self.iter().flat_map(|one| one.listening()).collect()
+    }
+
+    fn needs_restart(&self, current: &Snapshot) -> Vec<&'static str> {
+        let all = self.iter();
+        all.flat_map(|one| one.needs_restart(current)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Notes what is committed, or refuses.
+    struct Noted(
+        Arc<Mutex<Vec<&'static str>>>,
+        Result<&'static str, &'static str>,
+    );
+
+    impl Subsystem for Noted {
+        fn prepare(&self, _: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
+            let name = self
+                .1
+                .map_err(|error| vec![PrepareError::Other(error.into())])?;
+            let committed = Arc::clone(&self.0);
+            Ok(Box::new(move || committed.lock().unwrap().push(name)))
+        }
+    }
+
+    #[test]
+    fn all_subsystems_go_on_or_none() {
+        let committed = Arc::default();
+        let subsystems = |second| -> Vec<Arc<dyn Subsystem>> {
+            let one = |result| Arc::new(Noted(Arc::clone(&committed), result));
+            vec![one(Ok("a")), one(second), one(Err("c")), one(Ok("d"))]
+        };
+        let refused = subsystems(Err("b")).prepare(&Arc::default());
+        let refused = ApplyError(refused.err().unwrap());
+        assert_eq!(refused.to_string(), "b; c");
+        assert!(committed.lock().unwrap().is_empty());
+        let mut good = subsystems(Ok("b"));
+        good.remove(2);
+        let commit = good.prepare(&Arc::default()).unwrap();
+        assert!(
+            committed.lock().unwrap().is_empty(),
+            "not before the commit"
+        );
+        commit();
+        assert_eq!(*committed.lock().unwrap(), ["a", "b", "d"]);
+    }
+}
