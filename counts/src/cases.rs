@@ -3,8 +3,6 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use evenkeel_broker::protocol::keys::{Key as ReportKey, Keys};
-use evenkeel_broker::protocol::wire::{self, Body, ServerState, Update};
 use evenkeel_config::HttpOptions;
 use evenkeel_corba::directory::Reference;
 use evenkeel_corba::question::Question;
@@ -23,6 +21,8 @@ use evenkeel_kernel::record::{Available, BASE, Base, Scope, Source};
 use evenkeel_proxy::http1::chunked::Decoder;
 use evenkeel_proxy::http1::forward::{Client, Hop, write_request, write_response};
 use evenkeel_proxy::http1::{Asked, Fields, Limits, Parsed, RequestHead, ResponseHead, Version};
+use evenkeel_wire::reporting::keys::{Key as ReportKey, Keys};
+use evenkeel_wire::reporting::message::{self as report, Body, ServerState, Update};
 
 use crate::Counter;
 
@@ -273,9 +273,9 @@ fn report(counter: &mut Counter) {
         servers: vec![ServerState::Up; 2],
         loads: { loads.into_iter() }.map(|id| (id, 0.5)).collect(),
     };
-    let datagram = wire::seal(5, 6, 7, &Body::Update(update), &key);
+    let datagram = report::seal(5, 6, 7, &Body::Update(update), &key);
     counter.count("report of 8 loads decoded", 32, || {
-        black_box(wire::open(&datagram, &keys, true).unwrap());
+        black_box(report::open(&datagram, &keys, true).unwrap());
     });
 }
 

@@ -7,10 +7,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use evenkeel_broker::protocol::client::{self, Session};
-use evenkeel_broker::protocol::keys::{Key as ReportKey, Keys};
-use evenkeel_broker::protocol::server::{Broker, Peer, Settings as BrokerSettings};
-use evenkeel_broker::protocol::wire::{self, Body, Cookie, Registration, Server};
 use evenkeel_config::Config;
 use evenkeel_core::load::LoadId;
 use evenkeel_core::time::Instant;
@@ -20,9 +16,14 @@ use evenkeel_kernel::record::{
     BASE, Base, CPU, CPUS, Cpu, PORTS, Port, Record, Scope, Source, Whole,
 };
 use evenkeel_kernel::respond::{Responder, Settings};
-use evenkeel_report::agent_check::{self, read_line};
-use evenkeel_report::orca;
+use evenkeel_report::agent_check::read_line;
 use evenkeel_report::prometheus::Readings;
+use evenkeel_wire::agent_check;
+use evenkeel_wire::orca;
+use evenkeel_wire::reporting::client::{self, Session};
+use evenkeel_wire::reporting::keys::{Key as ReportKey, Keys};
+use evenkeel_wire::reporting::message::{self, Body, Cookie, Registration, Server};
+use evenkeel_wire::reporting::server::{Broker, Peer, Settings as BrokerSettings};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::Counter;
@@ -74,9 +75,9 @@ fn report(counter: &mut Counter) {
         let servers = (0..count).map(server).collect();
         let registration = Registration::new("rack", "agent", servers).unwrap();
         let body = Body::Registration(Cookie::NONE, registration);
-        let datagram = wire::seal(5, 6, 7, &body, &key);
+        let datagram = message::seal(5, 6, 7, &body, &key);
         at(counter, datagram.len(), || {
-            black_box(wire::open(&datagram, &keys, true).unwrap());
+            black_box(message::open(&datagram, &keys, true).unwrap());
         });
     }
 }
@@ -84,12 +85,12 @@ fn report(counter: &mut Counter) {
 /// Who has no key makes no more work with a long datagram than by its length.
 fn report_of_nobody(counter: &mut Counter) {
     let (key, keys) = keys();
-    let good = wire::seal(5, 6, 7, &Body::Stop, &key);
+    let good = message::seal(5, 6, 7, &Body::Stop, &key);
     for length in [150, 600, 1350] {
         let mut datagram = good.clone();
         datagram.resize(length, 0x41);
         at(counter, length, || {
-            assert!(wire::open(&datagram, &keys, true).is_err());
+            assert!(message::open(&datagram, &keys, true).is_err());
         });
     }
 }
@@ -187,7 +188,8 @@ fn exposition_nonsense(counter: &mut Counter) {
 
 fn orca(counter: &mut Counter, report: &[u8], is_binary: bool) {
     let text = "[group.g]\nmembers = [\"127.0.0.1:1\"]\norca = true\n";
-    let wanted = config(text).groups.remove(0).orca.unwrap().loads;
+    let loads = config(text).groups.remove(0).orca.unwrap().loads;
+    let wanted = |table: &str, field: &str| loads.load(table, field);
     assert!(report.len() <= orca::MAX_REPORT);
     at(counter, report.len(), || {
         let loads = match is_binary {

@@ -2,7 +2,7 @@
 //! and means the same.
 #![no_main]
 
-use evenkeel_report::agent_check::Answer;
+use evenkeel_wire::agent_check::Answer;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|line: &[u8]| {

@@ -2,7 +2,7 @@
 //! same.
 #![no_main]
 
-use evenkeel_report::exposition::parse;
+use evenkeel_wire::exposition::parse;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|page: &str| {

@@ -12,7 +12,11 @@ fuzz_target!(|data: &[u8]| {
     };
     // The first byte says the form of the message: byte order, alignment and version.
     let of = |form: u8| {
-        let endian = if form & 1 == 0 { Endian::Big } else { Endian::Little };
+        let endian = if form & 1 == 0 {
+            Endian::Big
+        } else {
+            Endian::Little
+        };
         (endian, usize::from(form >> 1 & 7), 1 + (form >> 4 & 1))
     };
     let (endian, before, minor) = of(form);

@@ -147,7 +147,11 @@ fuzz_target!(|bytes: &[u8]| {
     }
     drop(wire);
     // The same as values only.
-    let endian = if form & 1 == 0 { Endian::Big } else { Endian::Little };
+    let endian = if form & 1 == 0 {
+        Endian::Big
+    } else {
+        Endian::Little
+    };
     values(Reader::after(usize::from(form >> 1 & 7), bytes, endian).of_minor(1 + (form >> 4 & 1)));
     let allocated = ALLOCATED.load(Ordering::Relaxed) - before;
     assert!(

@@ -2,8 +2,8 @@
 //! and what is understood is written again to the same bytes.
 #![no_main]
 
-use evenkeel_broker::protocol::keys::{Key, Keys};
-use evenkeel_broker::protocol::wire;
+use evenkeel_wire::reporting::keys::{Key, Keys};
+use evenkeel_wire::reporting::message;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -13,19 +13,19 @@ fuzz_target!(|data: &[u8]| {
     let Ok(keys) = Keys::new(vec![key.clone()]) else {
         return;
     };
-    let _ = wire::peek(data);
+    let _ = message::peek(data);
     // What every message begins with is given, so that most bytes mean something.
     let kind = data.first().copied().unwrap_or(0);
-    let mut message = wire::MAGIC.to_vec();
-    message.extend([wire::VERSION, kind, 0, 1]);
+    let mut message = message::MAGIC.to_vec();
+    message.extend([message::VERSION, kind, 0, 1]);
     message.extend(data.get(1..).unwrap_or_default());
     key.sign(&mut message);
     for to_broker in [true, false] {
-        if let Ok((header, body)) = wire::open(&message, &keys, to_broker) {
+        if let Ok((header, body)) = message::open(&message, &keys, to_broker) {
             assert_eq!(header.kind, body.kind());
             assert_eq!(header.kind.is_from_agent(), to_broker);
             let (nonce, identifier) = (header.nonce, header.identifier);
-            let again = wire::seal(nonce, identifier, header.sequence, &body, &key);
+            let again = message::seal(nonce, identifier, header.sequence, &body, &key);
             assert_eq!(again, message);
         }
     }

@@ -6,11 +6,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use evenkeel_broker::protocol::client::{Poll, Session};
-use evenkeel_broker::protocol::keys::{Key, Keys};
-use evenkeel_broker::protocol::server::{Broker, Peer, Settings};
-use evenkeel_broker::protocol::wire::{self, Registration};
 use evenkeel_core::time::Instant;
+use evenkeel_wire::reporting::client::{Poll, Session};
+use evenkeel_wire::reporting::keys::{Key, Keys};
+use evenkeel_wire::reporting::message::{self, Registration};
+use evenkeel_wire::reporting::server::{Broker, Peer, Settings};
 use libfuzzer_sys::fuzz_target;
 
 const MAX_AGENTS: usize = 3;
@@ -69,8 +69,8 @@ fuzz_target!(|data: &[u8]| {
             // Or a message with a right code: of a registration of their own, or the
             // agent's, with the last cookie or token.
             kind => {
-                let mut message = wire::MAGIC.to_vec();
-                message.extend([wire::VERSION, kind - 2, 0, 1]);
+                let mut message = message::MAGIC.to_vec();
+                message.extend([message::VERSION, kind - 2, 0, 1]);
                 let (nonce, identifier) = match what & 0x80 {
                     0 => (u64::from(*what), 0),
                     _ => (session.nonce(), session.identifier().unwrap_or(0)),
@@ -88,13 +88,13 @@ fuzz_target!(|data: &[u8]| {
                 if let Some(answer) = answer {
                     assert!(answer.len() <= message.len());
                     let _ = session.receive(&answer, now);
-                    let body = &answer[wire::HEADER_LEN..];
+                    let body = &answer[message::HEADER_LEN..];
                     last = body[..body.len().min(24)].to_vec();
                 }
             }
         }
         for (_, query) in queries {
-            assert!(query.len() <= wire::MAX_DATAGRAM);
+            assert!(query.len() <= message::MAX_DATAGRAM);
             let _ = session.receive(&query, now);
         }
         assert!(broker.agents().count() <= MAX_AGENTS);

@@ -20,11 +20,11 @@ use std::time::Duration;
 
 use clap::Parser;
 use evenkeel_bench::server::{Server, free_address, processors};
-use evenkeel_broker::protocol::client::{Poll, Session, State};
-use evenkeel_broker::protocol::keys::Keys;
-use evenkeel_broker::protocol::wire::{self, Registration};
 use evenkeel_core::load::{LoadId, LoadValue};
 use evenkeel_core::time::{Clock, Instant};
+use evenkeel_wire::reporting::client::{Poll, Session, State};
+use evenkeel_wire::reporting::keys::Keys;
+use evenkeel_wire::reporting::message::{self, Registration};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -214,7 +214,7 @@ impl Agents {
         let mut agents = Vec::new();
         let mut timers = BinaryHeap::new();
         for n in 0..options.agents {
-            let server = wire::Server {
+            let server = message::Server {
                 group: format!("g{}", n / GROUP),
                 host: address(n),
                 port: 80,
@@ -291,8 +291,8 @@ impl Agents {
         loop {
             match agent.session.poll(now) {
                 Poll::Send(datagram) => {
-                    let kind = wire::peek(&datagram)?.kind;
-                    self.updates += u64::from(kind == wire::Kind::Update);
+                    let kind = message::peek(&datagram)?.kind;
+                    self.updates += u64::from(kind == message::Kind::Update);
                     socket.send(&datagram)?;
                 }
                 Poll::Wait(until) => return Ok(until),
@@ -302,10 +302,10 @@ impl Agents {
     }
 
     fn receive(&mut self, socket: usize) -> Result<()> {
-        let mut buffer = [0; wire::MAX_DATAGRAM];
+        let mut buffer = [0; message::MAX_DATAGRAM];
         while let Ok(len) = self.sockets[socket].recv(&mut buffer) {
             let datagram = &buffer[..len];
-            let nonce = wire::peek(datagram)?.nonce;
+            let nonce = message::peek(datagram)?.nonce;
             let mut mine = (socket..self.agents.len()).step_by(self.sockets.len());
             let Some(n) = mine.find(|&n| self.agents[n].session.nonce() == nonce) else {
                 continue;

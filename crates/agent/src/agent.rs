@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arm::page::{self, Lease};
-use evenkeel_broker::protocol::keys::Keys;
-use evenkeel_broker::protocol::wire::{self, Registration, ServerState};
 use evenkeel_config::agent::{self as config, AgentConfig, HostSettings};
 use evenkeel_config::watch::{Cause, Reloads};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::time::{Clock, Instant};
+use evenkeel_wire::reporting::keys::Keys;
+use evenkeel_wire::reporting::message::{self, Registration, ServerState};
 use tokio::sync::{mpsc, watch};
 
 use crate::agent_check::{Bound, Lines, Responder, Subject, Weight, answer};
@@ -720,7 +720,7 @@ fn registrations(config: &AgentConfig) -> Result<Vec<Place>, Error> {
                 continue;
             }
             for group in &server.groups.0 {
-                servers.push(wire::Server {
+                servers.push(message::Server {
                     group: group.clone(),
                     host: server.address.host.clone(),
                     port: server.address.port,

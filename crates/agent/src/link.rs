@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_broker::protocol::client::{Event, Poll, Refused, Session, State};
-use evenkeel_broker::protocol::keys::Keys;
-use evenkeel_broker::protocol::wire::{self, Registration, ServerState};
 use evenkeel_config::agent::Address;
 use evenkeel_core::load::{LoadId, LoadValue};
 use evenkeel_core::time::Instant;
+use evenkeel_wire::reporting::client::{Event, Poll, Refused, Session, State};
+use evenkeel_wire::reporting::keys::Keys;
+use evenkeel_wire::reporting::message::{self, Registration, ServerState};
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -402,12 +402,12 @@ const JOINING: Duration = Duration::from_secs(5);
 /// A server of which the broker knows no member.
 #[derive(Debug)]
 struct Unknown {
-    server: wire::Server,
+    server: message::Server,
     since: Instant,
     said: bool,
 }
 
-fn say_unknown(broker: &str, server: &wire::Server) {
+fn say_unknown(broker: &str, server: &message::Server) {
     let (group, host, port) = (&server.group, &server.host, server.port);
     tracing::warn!(
         broker,
@@ -442,7 +442,7 @@ fn say(broker: &str, session: &Session, event: Event) {
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_broker::protocol::keys::Key;
+    use evenkeel_wire::reporting::keys::Key;
 
     use super::*;
 
@@ -473,7 +473,7 @@ mod tests {
 
     /// A broker's side of the link, without a socket.
     fn register(link: &mut Link) {
-        use evenkeel_broker::protocol::server::{Broker, Peer, Settings};
+        use evenkeel_wire::reporting::server::{Broker, Peer, Settings};
         let settings = Settings {
             interval: Duration::from_secs(1),
             lease: 3,
@@ -513,7 +513,7 @@ mod tests {
     #[test]
     fn u8_a_server_that_is_about_to_join_is_not_warned_about() {
         let (mut link, _) = link();
-        let server = wire::Server {
+        let server = message::Server {
             group: "web".into(),
             host: "10.0.0.1".into(),
             port: 80,

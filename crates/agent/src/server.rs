@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use evenkeel_broker::protocol::wire::ServerState;
 use evenkeel_config::agent::{ServerConfig, Wanted};
+use evenkeel_wire::reporting::message::ServerState;
 
 use crate::figures::{Activity, Figures, Meter};
 use crate::learn::Learner;

@@ -31,11 +31,11 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::Notify;
 use tracing::{error, warn};
 
-use crate::protocol::directory::Directory;
-use crate::protocol::keys::Keys;
-use crate::protocol::server::{Broker, Peer, Settings, Untaken, Verdict};
-use crate::protocol::wire::{MAX_DATAGRAM, ServerState};
 use crate::status::{AgentStatus, BrokerStatus};
+use evenkeel_wire::reporting::directory::Directory;
+use evenkeel_wire::reporting::keys::Keys;
+use evenkeel_wire::reporting::message::{MAX_DATAGRAM, ServerState};
+use evenkeel_wire::reporting::server::{Broker, Outcome, Peer, Settings, Untaken};
 
 /// What is asked of the system for each socket: many agents may report at the same
 /// moment, and a small datagram takes up more than a kilobyte there.
@@ -503,7 +503,7 @@ fn receive(bound: &Bound, broker: &mut Broker, buffer: &mut [u8], clock: Clock) 
 /// Tells in the log of refused datagrams, from time to time.
 #[derive(Default)]
 struct Refused {
-    counts: HashMap<Verdict, u64>,
+    counts: HashMap<Outcome, u64>,
     next: Option<Instant>,
 }
 
@@ -513,22 +513,22 @@ impl Refused {
             return;
         }
         let counts: HashMap<_, _> = broker.counters().received().collect();
-        let is_told = |verdict: &Verdict| {
+        let is_told = |outcome: &Outcome| {
             matches!(
-                verdict,
-                Verdict::Invalid(_)
-                    | Verdict::Replayed
-                    | Verdict::Load
-                    | Verdict::TooManyLoads
-                    | Verdict::Full
+                outcome,
+                Outcome::Invalid(_)
+                    | Outcome::Replayed
+                    | Outcome::Load
+                    | Outcome::TooManyLoads
+                    | Outcome::Full
             )
         };
         let mut news: Vec<String> = Vec::new();
-        for verdict in Verdict::ALL.into_iter().filter(is_told) {
-            let count = counts.get(&verdict).copied().unwrap_or(0);
-            let before = self.counts.get(&verdict).copied().unwrap_or(0);
+        for outcome in Outcome::ALL.into_iter().filter(is_told) {
+            let count = counts.get(&outcome).copied().unwrap_or(0);
+            let before = self.counts.get(&outcome).copied().unwrap_or(0);
             if count > before {
-                news.push(format!("{}: {}", verdict.name(), count - before));
+                news.push(format!("{}: {}", outcome.name(), count - before));
             }
         }
         if !news.is_empty() {

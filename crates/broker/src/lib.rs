@@ -2,5 +2,4 @@
 
 pub mod desk;
 pub mod negotiator;
-pub mod protocol;
 pub mod status;

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use evenkeel_core::time::Instant;
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::server::{AgentView, Broker};
-use crate::protocol::wire::ServerState;
+use evenkeel_wire::reporting::message::ServerState;
+use evenkeel_wire::reporting::server::{AgentView, Broker};
 
 /// How it goes with the broker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,8 +51,8 @@ impl BrokerStatus {
     ) -> Self {
         let counters = broker.counters();
         let stopped = broker.agents().filter(|agent| agent.stopped).count();
-        let datagrams = counters.received().map(|(verdict, count)| DatagramCount {
-            result: verdict.name().into(),
+        let datagrams = counters.received().map(|(outcome, count)| DatagramCount {
+            result: outcome.name().into(),
             count,
         });
         BrokerStatus {

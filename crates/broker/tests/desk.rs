@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use evenkeel_broker::desk::Desk;
-use evenkeel_broker::protocol::client::{Poll, Session, State};
-use evenkeel_broker::protocol::keys::Keys;
-use evenkeel_broker::protocol::wire::{Registration, Server, ServerState};
 use evenkeel_core::load::{LoadId, LoadValue};
 use evenkeel_core::member::Weight;
 use evenkeel_core::time::Clock;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::parse;
 use evenkeel_manager::status::MemberStatus;
+use evenkeel_wire::reporting::client::{Poll, Session, State};
+use evenkeel_wire::reporting::keys::Keys;
+use evenkeel_wire::reporting::message::{Registration, Server, ServerState};
 use tokio::runtime::Runtime;
 
 const KEY_1: &str = "1:000102030405060708090a0b0c0d0e0f\n";

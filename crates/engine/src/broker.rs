@@ -5,10 +5,10 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use evenkeel_broker::negotiator::wire::{self, Binding, Refused};
 use evenkeel_config::Origin;
 use evenkeel_config::engine::EngineConfig;
 use evenkeel_core::time::Instant;
+use evenkeel_wire::negotiation::{self, Binding, Refused};
 use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
@@ -106,7 +106,7 @@ impl Question {
             query.append_pair("current", current);
         }
         query.append_pair("alternatives", &ALTERNATIVES.to_string());
-        format!("{}?{}", wire::NEGOTIATE, query.finish())
+        format!("{}?{}", negotiation::NEGOTIATE, query.finish())
     }
 }
 
@@ -288,7 +288,7 @@ mod tests {
             "/.well-known/evenkeel/negotiate?cluster=shop&class=gold&response_time=200000us\
              &session=s-1&avoid=%5B%3A%3A1%5D%3A80%2Ca%3A80%2F192.0.2.1&current=b%3A80&alternatives=3"
         );
-        assert_eq!(wire::time("200000us"), question.response_time);
+        assert_eq!(negotiation::time("200000us"), question.response_time);
     }
 
     proptest! {

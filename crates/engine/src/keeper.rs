@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use evenkeel_broker::negotiator::wire::{self, Binding};
 use evenkeel_config::Origin;
 use evenkeel_core::time::Instant;
+use evenkeel_wire::negotiation::{self, Binding};
 
 /// Longest quantum that is believed.
 const LONGEST_QUANTUM: Duration = Duration::from_secs(86_400);
 
 /// Most servers that are remembered beside the one in use.
-const MOST_OTHERS: usize = wire::MOST_MEMBERS;
+const MOST_OTHERS: usize = negotiation::MOST_MEMBERS;
 
 /// First and longest pause after a negotiation that nobody answered.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -53,7 +53,7 @@ pub enum BadBinding {
 }
 
 impl Place {
-    fn of(server: &wire::Server) -> Result<Place, BadBinding> {
+    fn of(server: &negotiation::Server) -> Result<Place, BadBinding> {
         let shorten = |text: &str| text.chars().take(100).collect();
         let named = (1..=400).contains(&server.name.len())
             && server
@@ -214,7 +214,7 @@ impl Keeper {
     pub fn avoid(&self, now: Instant) -> Vec<&str> {
         let dead = self.dead.iter().filter(|(_, at)| now.since(*at) < DEAD_FOR);
         dead.map(|(name, _)| name.as_str())
-            .take(wire::MOST_MEMBERS)
+            .take(negotiation::MOST_MEMBERS)
             .collect()
     }
 
@@ -228,7 +228,7 @@ impl Keeper {
             let other = binding.cluster.chars().take(100).collect();
             return Err(BadBinding::OtherCluster(other));
         }
-        if !wire::is_session(&binding.session) {
+        if !negotiation::is_session(&binding.session) {
             return Err(BadBinding::Session);
         }
         let place = Place::of(&binding.server)?;
@@ -354,8 +354,8 @@ mod tests {
         Instant::from_nanos((seconds * 1e9) as u64)
     }
 
-    fn server(name: &str) -> wire::Server {
-        wire::Server {
+    fn server(name: &str) -> negotiation::Server {
+        negotiation::Server {
             name: format!("{name}:80"),
             address: "192.0.2.1:80".parse().unwrap(),
             url: format!("http://{name}.example"),
@@ -600,7 +600,7 @@ mod tests {
                 prop_assert!(next.is_none_or(|next| keeper.may_negotiate(next)));
                 prop_assert!(!keeper.outage || next.is_some(), "the broker is not given up");
                 prop_assert!(keeper.others.len() <= MOST_OTHERS);
-                prop_assert!(keeper.avoid(now).len() <= wire::MOST_MEMBERS);
+                prop_assert!(keeper.avoid(now).len() <= negotiation::MOST_MEMBERS);
             }
         }
     }

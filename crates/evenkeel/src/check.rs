@@ -5,12 +5,12 @@
 use std::fs::OpenOptions;
 use std::path::Path;
 
-use evenkeel_broker::protocol::keys::Keys;
 use evenkeel_corba::service::store;
 use evenkeel_manager::config::agent::{self, AgentConfig};
 use evenkeel_manager::config::engine::{self, EngineConfig};
 use evenkeel_manager::config::kind::Kind;
 use evenkeel_manager::config::{self, AccessLog, Config, Errors, Problem};
+use evenkeel_wire::reporting::keys::Keys;
 use rustix::fs::{Access, access};
 
 use crate::Failure;

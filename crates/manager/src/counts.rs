@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use evenkeel_wire::orca;
+
 /// Sources of reports that a group asks itself, or reads in passing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -84,6 +86,18 @@ impl Fate {
             Fate::BadValue => "bad_value",
             Fate::TooManyLoads => "too_many_loads",
             Fate::Missing => "missing",
+        }
+    }
+}
+
+impl From<orca::Invalid> for Fate {
+    fn from(invalid: orca::Invalid) -> Self {
+        match invalid {
+            orca::Invalid::Malformed => Fate::Malformed,
+            orca::Invalid::TooLong => Fate::TooLong,
+            orca::Invalid::BadValue => Fate::BadValue,
+            orca::Invalid::TooManyLoads => Fate::TooManyLoads,
+            orca::Invalid::Missing => Fate::Missing,
         }
     }
 }

@@ -1,17 +1,14 @@
 //! What back-ends already speak to report their load: ORCA, agent-check, Prometheus.
 //!
-//! Each source is a module with its parser, which is pure and bounded, and its client,
-//! which follows the members of the manager: one task for whoever is asked, at random
+//! Each source is a module with its client ([`evenkeel_wire`] has the parsers), which follows
+//! the members of the manager: one task for whoever is asked, at random
 //! moments, so that a slow one delays nobody else. ORCA in the heads of responses has no
 //! client: the proxy reads it in passing.
 
 pub mod agent_check;
-pub mod exposition;
-pub mod orca;
 mod orca_service;
 mod poll;
 pub mod prometheus;
-mod protobuf;
 
 use std::sync::Arc;
 

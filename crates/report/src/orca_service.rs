@@ -22,15 +22,15 @@ use evenkeel_manager::config::OrcaService;
 use evenkeel_manager::config::reports::OrcaLoads;
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_manager::{Manager, Tasks};
+use evenkeel_wire::orca::{self, Invalid};
+use evenkeel_wire::protobuf::put_varint;
 use h2::RecvStream;
 use http::{HeaderMap, Request};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-use crate::orca;
 use crate::poll::{self, Followed, Journal, Place};
-use crate::protobuf::put_varint;
 
 /// Path of the method.
 const METHOD: &str = "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics";
@@ -304,29 +304,31 @@ impl Reports {
         self.count += 1;
         match self.loads(message) {
             Ok(()) => self.journal.note(Fate::Taken, None),
-            Err(fate) => {
+            Err(invalid) => {
+                let fate = Fate::from(invalid);
                 let error = format!("a report is refused: {}", fate.name());
                 self.journal.note(fate, Some(&error));
             }
         }
     }
 
-    fn loads(&mut self, message: &[u8]) -> Result<(), Fate> {
-        let mut loads = orca::parse_message(message, &self.target.loads)?;
+    fn loads(&mut self, message: &[u8]) -> Result<(), Invalid> {
+        let wanted = |table: &str, field: &str| self.target.loads.load(table, field);
+        let mut loads = orca::parse_message(message, &wanted)?;
         for &load in &self.seen {
             if loads.as_slice().iter().all(|(known, _)| *known != load) {
                 loads.push(load, 0.0)?;
             }
         }
         if loads.as_slice().is_empty() {
-            return Err(Fate::Missing);
+            return Err(Invalid::Missing);
         }
         let now = self.clock.now();
         let refused = self.target.location.0.report_each(loads.as_slice(), now);
         self.seen = loads.as_slice().iter().map(|(load, _)| *load).collect();
         match refused {
             0 => Ok(()),
-            _ => Err(Fate::TooManyLoads),
+            _ => Err(Invalid::TooManyLoads),
         }
     }
 }

@@ -17,12 +17,12 @@ use evenkeel_manager::config::reports::Url;
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_manager::response::{Reader, Seen};
 use evenkeel_manager::{Manager, Tasks};
+use evenkeel_wire::exposition::{self, InvalidPage, Sample};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
-use crate::exposition::{self, InvalidPage, Sample};
 use crate::poll::{self, Followed, Journal, Place};
 
 /// Longest head of an answer in bytes.

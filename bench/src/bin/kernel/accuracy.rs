@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use evenkeel_bench::plot::{Chart, Line};
-use evenkeel_broker::protocol::directory::Directory;
-use evenkeel_broker::protocol::keys::Keys;
-use evenkeel_broker::protocol::server::{Broker, Peer, Settings};
 use evenkeel_core::group::{Group, GroupSettings};
 use evenkeel_core::load::{LoadId, Location};
 use evenkeel_core::member::{Member, MemberId, Slot, Weight};
 use evenkeel_core::time::Clock;
 use evenkeel_kernel::query::DEFAULT_PORT;
+use evenkeel_wire::reporting::directory::Directory;
+use evenkeel_wire::reporting::keys::Keys;
+use evenkeel_wire::reporting::server::{Broker, Peer, Settings};
 
 use super::ask::{Asker, Page};
 use super::clock::{self, CpuClocks, Series};

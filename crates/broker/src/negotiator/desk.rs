@@ -21,7 +21,7 @@ use tracing::debug;
 use super::clients::Clients;
 use super::decide::{Grant, Refusal, Wish, decide};
 use super::metrics::{ClassCounters, Ending, Metrics, Unheard};
-use super::wire::{
+use evenkeel_wire::negotiation::{
     self, Binding, CLASS, MEDIA_TYPE, MOST_MEMBERS, NEGOTIATE, REBIND, RESPONSE_TIME, Refused,
     SESSION, Server,
 };
@@ -558,7 +558,7 @@ impl Asked {
     }
 
     fn set_response_time(&mut self, value: &str) -> Result<(), Problem> {
-        let time = wire::time(value);
+        let time = negotiation::time(value);
         self.response_time = Some(time.ok_or_else(|| {
             Problem::bad(format!(
                 "{value:?} is no response time; expected a number with a unit, as in 200ms or 1.5s, of at most 3600s"
@@ -568,7 +568,7 @@ impl Asked {
     }
 
     fn set_session(&mut self, value: &str) -> Result<(), Problem> {
-        if !wire::is_session(value) {
+        if !negotiation::is_session(value) {
             return Err(Problem::bad(
                 "a session id has 1 to 64 letters, digits, \"-\" and \"_\"",
             ));

@@ -12,7 +12,6 @@ mod clients;
 mod decide;
 mod desk;
 mod metrics;
-pub mod wire;
 
 use std::collections::HashMap;
 use std::fmt;

@@ -8,8 +8,8 @@ use evenkeel_core::load::LoadId;
 use evenkeel_core::member::Reason;
 use evenkeel_manager::{AdminState, Manager, config};
 
-use super::wire::{Binding, Refused};
 use super::*;
+use evenkeel_wire::negotiation::{self, Binding, Refused};
 
 const MEMBERS: &str = r#"
 [group.pool]
@@ -98,7 +98,7 @@ impl Broker {
     fn negotiate(&self, query: &str) -> Reply {
         self.get(
             "whatever.example",
-            &format!("{}?{query}", wire::NEGOTIATE),
+            &format!("{}?{query}", negotiation::NEGOTIATE),
             "",
         )
     }
@@ -160,7 +160,9 @@ fn a_site_is_answered_with_redirects_to_its_members() {
         assert_eq!(reply.field("cache-control"), Some("private, max-age=42"));
         assert_eq!(reply.field("content-length"), Some("0"));
         assert!(reply.field("date").is_some() && reply.field("vary").is_some());
-        assert!(wire::is_session(reply.field("evenkeel-session").unwrap()));
+        assert!(negotiation::is_session(
+            reply.field("evenkeel-session").unwrap()
+        ));
         places.push(reply.field("location").unwrap().to_owned());
     }
     places.sort();
@@ -217,7 +219,7 @@ fn every_method_and_form_goes_to_the_same_path() {
 fn those_who_were_sent_back_get_a_redirect_that_nobody_keeps() {
     let broker = Broker::shop();
     for (path, to) in [("/a?b", "/a?b"), ("", "/"), ("?b", "/?b"), ("//x", "//x")] {
-        let reply = broker.get("127.0.0.1", &format!("{}{path}", wire::REBIND), "");
+        let reply = broker.get("127.0.0.1", &format!("{}{path}", negotiation::REBIND), "");
         assert_eq!(reply.field("cache-control"), Some("no-store"));
         let location = reply.field("location").unwrap();
         assert!(
@@ -226,7 +228,7 @@ fn those_who_were_sent_back_get_a_redirect_that_nobody_keeps() {
             "{location}"
         );
     }
-    let other = broker.get("127.0.0.1", &format!("{}er", wire::REBIND), "");
+    let other = broker.get("127.0.0.1", &format!("{}er", negotiation::REBIND), "");
     assert!(other.field("location").unwrap().ends_with("/rebinder"));
 }
 
@@ -254,9 +256,9 @@ fn programs_get_the_same_as_json() {
     }
     assert_eq!(broker.count("", Ending::Answered), 5);
     // By the site's own name.
-    let by_host = broker.get("www.shop.example", wire::NEGOTIATE, "");
+    let by_host = broker.get("www.shop.example", negotiation::NEGOTIATE, "");
     assert_eq!(by_host.binding().cluster, "shop");
-    let accept = format!("Accept: text/html;q=0.1, {}\r\n", wire::MEDIA_TYPE);
+    let accept = format!("Accept: text/html;q=0.1, {}\r\n", negotiation::MEDIA_TYPE);
     let by_accept = broker.get("www.shop.example", "/any", &accept);
     assert_eq!(by_accept.binding().quantum_seconds, 42);
     // That is what clients of the site's own programs ask for.
@@ -295,10 +297,10 @@ fn what_nobody_can_promise_is_refused() {
     let group = broker.manager.groups().remove(0);
     let slot = &group.members()[1].slot;
     slot.set(Reason::Shedding, true);
-    let back = broker.get("127.0.0.1", &format!("{}/", wire::REBIND), class);
+    let back = broker.get("127.0.0.1", &format!("{}/", negotiation::REBIND), class);
     assert_eq!(back.refused().error, "response_time");
     slot.set(Reason::Shedding, false);
-    let back = broker.get("127.0.0.1", &format!("{}/", wire::REBIND), class);
+    let back = broker.get("127.0.0.1", &format!("{}/", negotiation::REBIND), class);
     assert_eq!(back.field("location"), Some("https://www-2.example/"));
     let lax = broker.negotiate("cluster=shop&class=gold&response_time=1s");
     assert_eq!(lax.status(), "200");
@@ -375,7 +377,7 @@ fn what_is_not_understood_is_not_guessed_at() {
     assert_eq!(nobody.status(), "421");
     let post = format!(
         "POST {}?cluster=shop HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
-        wire::NEGOTIATE
+        negotiation::NEGOTIATE
     );
     let post = broker.ask(&post);
     assert_eq!(

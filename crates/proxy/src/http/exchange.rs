@@ -9,10 +9,10 @@ use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 use evenkeel_limits::Shortage;
 use evenkeel_manager::config::Timeouts;
-use evenkeel_manager::counts::Origin;
+use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_manager::response::HeadScan;
 use evenkeel_manager::snapshot::RuleSnapshot;
-use evenkeel_report::orca;
+use evenkeel_wire::orca;
 
 use super::flow::{Flow, Waits};
 use super::{After, Client, Request, Summary};
@@ -414,7 +414,9 @@ impl Client {
             if !head.is_interim() {
                 let (text, binary) = (head.values(orca::FIELD), head.values(orca::BINARY_FIELD));
                 let (location, now) = (bound.ticket.location(), worker.now());
-                if let Some(fate) = orca::take_in(text, binary, orca, location, now) {
+                let wanted = |table: &str, field: &str| orca.loads.load(table, field);
+                if let Some(taken) = orca::take_in(text, binary, &wanted, location, now) {
+                    let fate = taken.map_or_else(Fate::from, |()| Fate::Taken);
                     rule.group.reports.count(Origin::OrcaHeader, fate);
                 }
             }

@@ -15,9 +15,6 @@ use std::fmt;
 
 use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId, LoadValue, Location};
 use evenkeel_core::time::Instant;
-use evenkeel_manager::config::Orca;
-use evenkeel_manager::config::reports::OrcaLoads;
-use evenkeel_manager::counts::Fate;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
 use crate::protobuf::{Fields, Value};
@@ -34,6 +31,26 @@ pub const MAX_REPORT: usize = 4096;
 /// Tables of numbers in a report, as the configuration calls them.
 const UTILIZATION: &str = "utilization.";
 const NAMED_METRICS: &str = "named_metrics.";
+
+/// A report that changes nothing, or not all that it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Invalid {
+    /// It does not say what it means, or not in a way that all understand alike.
+    #[error("malformed")]
+    Malformed,
+    /// It is longer than [`MAX_REPORT`].
+    #[error("too long")]
+    TooLong,
+    /// A load is no number from 0 to 1e12.
+    #[error("a load is no number from 0 to 1e12")]
+    BadValue,
+    /// The location keeps enough other loads.
+    #[error("too many loads")]
+    TooManyLoads,
+    /// Nothing in it is wanted.
+    #[error("nothing that is wanted is in it")]
+    Missing,
+}
 
 /// The loads of a report that somebody wants.
 #[derive(Clone, Copy, Debug)]
@@ -56,12 +73,16 @@ impl Loads {
     }
 
     /// Adds a load that is not there yet.
-    pub(crate) fn push(&mut self, load: LoadId, value: f64) -> Result<(), Fate> {
-        let value = LoadValue::new(value).map_err(|_| Fate::BadValue)?;
+    ///
+    /// # Errors
+    ///
+    /// It is there, its value is no load's, or there are as many as a location keeps.
+    pub fn push(&mut self, load: LoadId, value: f64) -> Result<(), Invalid> {
+        let value = LoadValue::new(value).map_err(|_| Invalid::BadValue)?;
         if self.as_slice().iter().any(|(known, _)| *known == load) {
-            return Err(Fate::Malformed);
+            return Err(Invalid::Malformed);
         }
-        let place = self.values.get_mut(self.len).ok_or(Fate::TooManyLoads)?;
+        let place = self.values.get_mut(self.len).ok_or(Invalid::TooManyLoads)?;
         *place = (load, value);
         self.len += 1;
         Ok(())
@@ -69,40 +90,46 @@ impl Loads {
 }
 
 /// Takes in the report in the fields of a response's head, if there is one: `text` are
-/// the values of [`FIELD`], `binary` those of [`BINARY_FIELD`]. Answers what became of it.
+/// the values of [`FIELD`], `binary` those of [`BINARY_FIELD`], `wanted` as for [`parse`].
 #[inline]
 pub fn take_in<'h>(
     text: impl Iterator<Item = &'h [u8]>,
     binary: impl Iterator<Item = &'h [u8]>,
-    orca: &Orca,
+    wanted: &impl Fn(&str, &str) -> Option<LoadId>,
     location: &Location,
     now: Instant,
-) -> Option<Fate> {
+) -> Option<Result<(), Invalid>> {
     let mut reports = text.map(|v| (v, false)).chain(binary.map(|v| (v, true)));
     let (report, is_binary) = reports.next()?;
     // Of two reports nobody knows which one is meant.
     if reports.next().is_some() {
-        return Some(Fate::Malformed);
+        return Some(Err(Invalid::Malformed));
     }
-    let loads = match is_binary {
-        true => parse_binary(report, &orca.loads),
-        false => parse(report, &orca.loads),
+    let loads = if is_binary {
+        parse_binary(report, wanted)
+    } else {
+        parse(report, wanted)
     };
     let reported = loads.and_then(|loads| match location.report_each(loads.as_slice(), now) {
         0 => Ok(()),
-        _ => Err(Fate::TooManyLoads),
+        _ => Err(Invalid::TooManyLoads),
     });
-    Some(reported.err().unwrap_or(Fate::Taken))
+    Some(reported)
 }
 
-/// Parses the value of [`FIELD`].
+/// Parses the value of [`FIELD`]. `wanted` says which load the field of a name in a table is,
+/// if any: the table is `utilization.` or `named_metrics.`, or empty for a field of the report
+/// itself.
 ///
 /// # Errors
 ///
-/// Why it does not count: [`Fate::Missing`] if nothing in it is wanted.
-pub fn parse(value: &[u8], wanted: &OrcaLoads) -> Result<Loads, Fate> {
+/// Why it does not count: [`Invalid::Missing`] if nothing in it is wanted.
+pub fn parse(
+    value: &[u8],
+    wanted: &impl Fn(&str, &str) -> Option<LoadId>,
+) -> Result<Loads, Invalid> {
     if value.len() > MAX_REPORT {
-        return Err(Fate::TooLong);
+        return Err(Invalid::TooLong);
     }
     let (format, report) = match value.iter().position(|&byte| byte == b' ') {
         Some(at) => value.split_at(at),
@@ -111,7 +138,7 @@ pub fn parse(value: &[u8], wanted: &OrcaLoads) -> Result<Loads, Fate> {
     let loads = match format {
         b"TEXT" => parse_text(report, wanted)?,
         b"JSON" => parse_json(report, wanted)?,
-        _ => return Err(Fate::Malformed),
+        _ => return Err(Invalid::Malformed),
     };
     some(loads)
 }
@@ -121,36 +148,45 @@ pub fn parse(value: &[u8], wanted: &OrcaLoads) -> Result<Loads, Fate> {
 /// # Errors
 ///
 /// As [`parse`].
-pub fn parse_binary(value: &[u8], wanted: &OrcaLoads) -> Result<Loads, Fate> {
+pub fn parse_binary(
+    value: &[u8],
+    wanted: &impl Fn(&str, &str) -> Option<LoadId>,
+) -> Result<Loads, Invalid> {
     if value.len() > MAX_REPORT {
-        return Err(Fate::TooLong);
+        return Err(Invalid::TooLong);
     }
     let mut buffer = [0; MAX_REPORT];
-    let message = base64(value, &mut buffer).ok_or(Fate::Malformed)?;
+    let message = base64(value, &mut buffer).ok_or(Invalid::Malformed)?;
     some(parse_message(message, wanted)?)
 }
 
-fn some(loads: Loads) -> Result<Loads, Fate> {
+fn some(loads: Loads) -> Result<Loads, Invalid> {
     match loads.len {
-        0 => Err(Fate::Missing),
+        0 => Err(Invalid::Missing),
         _ => Ok(loads),
     }
 }
 
-fn parse_text(text: &[u8], wanted: &OrcaLoads) -> Result<Loads, Fate> {
-    let text = std::str::from_utf8(text).map_err(|_| Fate::Malformed)?;
+fn parse_text(
+    text: &[u8],
+    wanted: &impl Fn(&str, &str) -> Option<LoadId>,
+) -> Result<Loads, Invalid> {
+    let text = std::str::from_utf8(text).map_err(|_| Invalid::Malformed)?;
     let mut loads = Loads::none();
     for pair in text.split(',') {
-        let (field, value) = pair.split_once('=').ok_or(Fate::Malformed)?;
-        let value: f64 = value.trim().parse().map_err(|_| Fate::Malformed)?;
-        if let Some(load) = wanted.load("", field.trim()) {
+        let (field, value) = pair.split_once('=').ok_or(Invalid::Malformed)?;
+        let value: f64 = value.trim().parse().map_err(|_| Invalid::Malformed)?;
+        if let Some(load) = wanted("", field.trim()) {
             loads.push(load, value)?;
         }
     }
     Ok(loads)
 }
 
-fn parse_json(text: &[u8], wanted: &OrcaLoads) -> Result<Loads, Fate> {
+fn parse_json(
+    text: &[u8],
+    wanted: &impl Fn(&str, &str) -> Option<LoadId>,
+) -> Result<Loads, Invalid> {
     let mut reading = Reading {
         wanted,
         loads: Loads::none(),
@@ -166,16 +202,16 @@ fn parse_json(text: &[u8], wanted: &OrcaLoads) -> Result<Loads, Fate> {
         return Err(refused);
     }
     read.and_then(|()| deserializer.end())
-        .map_err(|_| Fate::Malformed)?;
+        .map_err(|_| Invalid::Malformed)?;
     Ok(reading.loads)
 }
 
 /// A report in JSON while it is read.
-struct Reading<'w> {
-    wanted: &'w OrcaLoads,
+struct Reading<'w, W> {
+    wanted: &'w W,
     loads: Loads,
     /// Why it does not count, which the deserializer's own error cannot say.
-    refused: Option<Fate>,
+    refused: Option<Invalid>,
 }
 
 /// Which object of the JSON is read.
@@ -196,7 +232,7 @@ enum Name {
 impl Table {
     /// What `name` stands for in this table. Protocol Buffers have two names for a field
     /// in JSON, and readers know both.
-    fn name(self, name: &str, wanted: &OrcaLoads) -> Name {
+    fn name(self, name: &str, wanted: &impl Fn(&str, &str) -> Option<LoadId>) -> Name {
         let (prefix, field) = match self {
             Table::Utilization => (UTILIZATION, name),
             Table::NamedMetrics => (NAMED_METRICS, name),
@@ -212,17 +248,17 @@ impl Table {
                 name => ("", name),
             },
         };
-        wanted.load(prefix, field).map_or(Name::Nothing, Name::Load)
+        wanted(prefix, field).map_or(Name::Nothing, Name::Load)
     }
 }
 
 /// Reads an object of numbers.
-struct Numbers<'r, 'w> {
+struct Numbers<'r, 'w, W> {
     table: Table,
-    reading: &'r mut Reading<'w>,
+    reading: &'r mut Reading<'w, W>,
 }
 
-impl<'de> DeserializeSeed<'de> for Numbers<'_, '_> {
+impl<'de, W: Fn(&str, &str) -> Option<LoadId>> DeserializeSeed<'de> for Numbers<'_, '_, W> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
@@ -230,7 +266,7 @@ impl<'de> DeserializeSeed<'de> for Numbers<'_, '_> {
     }
 }
 
-impl<'de> Visitor<'de> for Numbers<'_, '_> {
+impl<'de, W: Fn(&str, &str) -> Option<LoadId>> Visitor<'de> for Numbers<'_, '_, W> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -263,12 +299,12 @@ impl<'de> Visitor<'de> for Numbers<'_, '_> {
 }
 
 /// Reads a name, in place.
-struct NameOf<'w> {
+struct NameOf<'w, W> {
     table: Table,
-    wanted: &'w OrcaLoads,
+    wanted: &'w W,
 }
 
-impl<'de> DeserializeSeed<'de> for NameOf<'_> {
+impl<'de, W: Fn(&str, &str) -> Option<LoadId>> DeserializeSeed<'de> for NameOf<'_, W> {
     type Value = Name;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Name, D::Error> {
@@ -276,7 +312,7 @@ impl<'de> DeserializeSeed<'de> for NameOf<'_> {
     }
 }
 
-impl Visitor<'_> for NameOf<'_> {
+impl<W: Fn(&str, &str) -> Option<LoadId>> Visitor<'_> for NameOf<'_, W> {
     type Value = Name;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -324,19 +360,22 @@ impl Visitor<'_> for Number {
 }
 
 /// Parses a message `OrcaLoadReport`. There may be nothing in it that is wanted.
-pub fn parse_message(message: &[u8], wanted: &OrcaLoads) -> Result<Loads, Fate> {
+pub fn parse_message(
+    message: &[u8],
+    wanted: &impl Fn(&str, &str) -> Option<LoadId>,
+) -> Result<Loads, Invalid> {
     let mut loads = Loads::none();
     for field in Fields(message) {
-        let (number, value) = field.map_err(|_| Fate::Malformed)?;
+        let (number, value) = field.map_err(|_| Invalid::Malformed)?;
         let (load, value) = match (number, value) {
-            (1, Value::Fixed64(bits)) => (wanted.load("", "cpu_utilization"), bits),
-            (2, Value::Fixed64(bits)) => (wanted.load("", "mem_utilization"), bits),
-            (6, Value::Fixed64(bits)) => (wanted.load("", "rps_fractional"), bits),
-            (7, Value::Fixed64(bits)) => (wanted.load("", "eps"), bits),
-            (9, Value::Fixed64(bits)) => (wanted.load("", "application_utilization"), bits),
+            (1, Value::Fixed64(bits)) => (wanted("", "cpu_utilization"), bits),
+            (2, Value::Fixed64(bits)) => (wanted("", "mem_utilization"), bits),
+            (6, Value::Fixed64(bits)) => (wanted("", "rps_fractional"), bits),
+            (7, Value::Fixed64(bits)) => (wanted("", "eps"), bits),
+            (9, Value::Fixed64(bits)) => (wanted("", "application_utilization"), bits),
             (5, Value::Bytes(entry)) => map_entry(entry, UTILIZATION, wanted)?,
             (8, Value::Bytes(entry)) => map_entry(entry, NAMED_METRICS, wanted)?,
-            (1 | 2 | 5..=9, _) => return Err(Fate::Malformed),
+            (1 | 2 | 5..=9, _) => return Err(Invalid::Malformed),
             _ => continue,
         };
         if let Some(load) = load {
@@ -347,19 +386,23 @@ pub fn parse_message(message: &[u8], wanted: &OrcaLoads) -> Result<Loads, Fate> 
 }
 
 /// An entry of a `map<string, double>`.
-fn map_entry(entry: &[u8], table: &str, wanted: &OrcaLoads) -> Result<(Option<LoadId>, u64), Fate> {
+fn map_entry(
+    entry: &[u8],
+    table: &str,
+    wanted: &impl Fn(&str, &str) -> Option<LoadId>,
+) -> Result<(Option<LoadId>, u64), Invalid> {
     // What is not there has its default: an empty name, 0.
     let (mut name, mut bits) = (&[][..], 0);
     for field in Fields(entry) {
-        match field.map_err(|_| Fate::Malformed)? {
+        match field.map_err(|_| Invalid::Malformed)? {
             (1, Value::Bytes(bytes)) => name = bytes,
             (2, Value::Fixed64(value)) => bits = value,
-            (1 | 2, _) => return Err(Fate::Malformed),
+            (1 | 2, _) => return Err(Invalid::Malformed),
             _ => {}
         }
     }
-    let name = std::str::from_utf8(name).map_err(|_| Fate::Malformed)?;
-    Ok((wanted.load(table, name), bits))
+    let name = std::str::from_utf8(name).map_err(|_| Invalid::Malformed)?;
+    Ok((wanted(table, name), bits))
 }
 
 /// Decodes Base64 (RFC 4648, section 4), with or without padding, as gRPC has it.
@@ -398,23 +441,27 @@ fn base64<'b>(text: &[u8], into: &'b mut [u8]) -> Option<&'b [u8]> {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_config as config;
     use evenkeel_core::load::UNNAMED_LOADS;
-    use evenkeel_manager::config;
     use proptest::prelude::*;
 
     use super::*;
 
-    fn wanted(loads: &str) -> OrcaLoads {
+    fn wanted(loads: &str) -> impl Fn(&str, &str) -> Option<LoadId> {
         let text = format!("[group.g]\nmembers = [\"a:1\"]\norca = {{ {loads} }}");
         let config = config::parse("t", &text).unwrap();
-        config.groups[0].orca.clone().unwrap().loads
+        let loads = config.groups[0].orca.clone().unwrap().loads;
+        move |table, field| loads.load(table, field)
     }
 
-    fn usual() -> OrcaLoads {
+    fn usual() -> impl Fn(&str, &str) -> Option<LoadId> {
         wanted("")
     }
 
-    fn read(value: &str, wanted: &OrcaLoads) -> Result<Vec<(u32, f32)>, Fate> {
+    fn read(
+        value: &str,
+        wanted: &impl Fn(&str, &str) -> Option<LoadId>,
+    ) -> Result<Vec<(u32, f32)>, Invalid> {
         let loads = parse(value.as_bytes(), wanted)?;
         let loads = loads.as_slice().iter();
         Ok(loads.map(|(id, value)| (id.0, value.get())).collect())
@@ -439,7 +486,7 @@ mod tests {
 
     #[test]
     fn what_is_ambiguous_or_no_load_changes_nothing() {
-        use Fate::*;
+        use Invalid::*;
         let wanted = usual();
         for (value, fate) in [
             ("", Malformed),
@@ -521,14 +568,17 @@ mod tests {
         assert_eq!(loads, [(0, 0.5), (100, 0.25), (101, 0.0)]);
 
         for (message, fate) in [
-            (double(1, f64::NAN), Fate::BadValue),
-            (double(1, -1.0), Fate::BadValue),
-            (bytes(1, b"x"), Fate::Malformed),
-            (vec![1 << 3, 1], Fate::Malformed),
-            (bytes(5, &bytes(2, b"x")), Fate::Malformed),
-            (bytes(5, &bytes(1, b"\xff")), Fate::Malformed),
-            ([double(1, 0.1), double(1, 0.1)].concat(), Fate::Malformed),
-            (vec![9, 0], Fate::Malformed),
+            (double(1, f64::NAN), Invalid::BadValue),
+            (double(1, -1.0), Invalid::BadValue),
+            (bytes(1, b"x"), Invalid::Malformed),
+            (vec![1 << 3, 1], Invalid::Malformed),
+            (bytes(5, &bytes(2, b"x")), Invalid::Malformed),
+            (bytes(5, &bytes(1, b"\xff")), Invalid::Malformed),
+            (
+                [double(1, 0.1), double(1, 0.1)].concat(),
+                Invalid::Malformed,
+            ),
+            (vec![9, 0], Invalid::Malformed),
         ] {
             let refused = parse_message(&message, &wanted).unwrap_err();
             assert_eq!(refused, fate, "{message:?}");
@@ -571,35 +621,34 @@ mod tests {
     #[test]
     fn one_report_is_taken_two_are_not() {
         let location = Location::new("a");
-        let orca = Orca::default();
+        let usual = usual();
         let now = Instant::from_nanos(1);
         let report = &b"TEXT cpu_utilization=0.5"[..];
         let take = |text: &[&'static [u8]], binary: &[&'static [u8]]| {
             let (text, binary) = (text.iter().copied(), binary.iter().copied());
-            take_in(text, binary, &orca, &location, now)
+            take_in(text, binary, &usual, &location, now)
         };
         assert_eq!(take(&[], &[]), None);
-        assert_eq!(take(&[report, report], &[]), Some(Fate::Malformed));
-        assert_eq!(take(&[report], &[b""]), Some(Fate::Malformed));
+        assert_eq!(take(&[report, report], &[]), Some(Err(Invalid::Malformed)));
+        assert_eq!(take(&[report], &[b""]), Some(Err(Invalid::Malformed)));
         assert_eq!(location.loads(now).count(), 0);
-        assert_eq!(take(&[report], &[]), Some(Fate::Taken));
-        assert_eq!(take(&[], &[b"CQAAAAAAANA/"]), Some(Fate::Taken));
+        assert_eq!(take(&[report], &[]), Some(Ok(())));
+        assert_eq!(take(&[], &[b"CQAAAAAAANA/"]), Some(Ok(())));
         assert_eq!(location.load(LoadId::CPU, now).unwrap().value.get(), 0.25);
         for id in 100..100 + UNNAMED_LOADS as u32 {
             location.report(LoadId(id), LoadValue::ZERO, now).unwrap();
         }
         // What has a name has room, beside one that has none and no room.
         let loads = wanted(r#"loads = { mem_utilization = "memory", "named_metrics.x" = 99 }"#);
-        let orca = Orca { loads, ..orca };
         let another = &b"TEXT named_metrics.x=1,mem_utilization=0.5"[..];
         let fate = take_in(
             [another].into_iter(),
             std::iter::empty(),
-            &orca,
+            &loads,
             &location,
             now,
         );
-        assert_eq!(fate, Some(Fate::TooManyLoads));
+        assert_eq!(fate, Some(Err(Invalid::TooManyLoads)));
         let memory = location.load(LoadId::MEMORY, now).unwrap();
         assert_eq!(memory.value.get(), 0.5);
     }

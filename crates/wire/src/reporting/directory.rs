@@ -8,7 +8,7 @@ use evenkeel_core::group::Group;
 use evenkeel_core::load::Location;
 use evenkeel_core::member::Member;
 
-use super::wire::Server;
+use super::message::Server;
 
 /// All locations and members at one moment.
 #[derive(Debug, Default)]

@@ -7,11 +7,11 @@
 //! `docs/reporting-protocol.md` specifies them byte by byte.
 //!
 //! Nothing here does I/O or looks at a clock: [`client`] is the agent's side of a
-//! registration, [`server`] the broker's side of all of them, [`wire`] the messages, and
+//! registration, [`server`] the broker's side of all of them, [`message`] the messages, and
 //! [`keys`] what authenticates them.
 
 pub mod client;
 pub mod directory;
 pub mod keys;
+pub mod message;
 pub mod server;
-pub mod wire;

@@ -15,7 +15,7 @@ use evenkeel_core::load::{LoadId, LoadValue};
 use evenkeel_core::time::Instant;
 
 use super::keys::Keys;
-use super::wire::{
+use super::message::{
     self, Body, Control, Cookie, Invalid, MAX_LOADS, Registration, ServerControl, ServerState,
     Update,
 };
@@ -201,7 +201,7 @@ impl Session {
         }
     }
 
-    /// The nonce of all messages of this session now: [`wire::peek`] tells to which of
+    /// The nonce of all messages of this session now: [`message::peek`] tells to which of
     /// several sessions a datagram belongs.
     pub fn nonce(&self) -> u64 {
         self.nonce
@@ -294,10 +294,10 @@ impl Session {
 
     /// Takes in a datagram from the broker.
     pub fn receive(&mut self, datagram: &[u8], now: Instant) -> Result<Event, Refused> {
-        if wire::peek(datagram)?.nonce != self.nonce {
+        if message::peek(datagram)?.nonce != self.nonce {
             return Err(Refused::Other);
         }
-        let (header, body) = wire::open(datagram, &self.keys, false)?;
+        let (header, body) = message::open(datagram, &self.keys, false)?;
         match (&mut self.phase, body) {
             (
                 Phase::Registering {
@@ -436,7 +436,7 @@ impl Session {
         };
         self.sequence += 1;
         let key = self.keys.first();
-        Poll::Send(wire::seal(
+        Poll::Send(message::seal(
             self.nonce,
             identifier,
             self.sequence,
@@ -478,7 +478,7 @@ impl Retry {
 #[cfg(test)]
 mod tests {
     use super::super::keys::Key;
-    use super::super::wire::Header;
+    use super::super::message::Header;
     use super::*;
 
     fn keys(ids: &[u16]) -> Keys {
@@ -491,7 +491,7 @@ mod tests {
     }
 
     fn session() -> Session {
-        let server = |port| wire::Server {
+        let server = |port| message::Server {
             group: "web".into(),
             host: String::new(),
             port,
@@ -509,7 +509,7 @@ mod tests {
     /// What the session sends now, decoded.
     fn sent(session: &mut Session, now: Instant) -> (Header, Body) {
         match session.poll(now) {
-            Poll::Send(datagram) => wire::open(&datagram, &keys(&[1]), true).unwrap(),
+            Poll::Send(datagram) => message::open(&datagram, &keys(&[1]), true).unwrap(),
             other => panic!("expected a datagram, not {other:?}"),
         }
     }
@@ -540,7 +540,7 @@ mod tests {
 
     fn answer(to: Header, identifier: u64, sequence: u64, body: Body) -> Vec<u8> {
         let keys = keys(&[1]);
-        wire::seal(to.nonce, identifier, sequence, &body, keys.first())
+        message::seal(to.nonce, identifier, sequence, &body, keys.first())
     }
 
     /// A session that is registered as number 5 since `at(0)`.
@@ -644,7 +644,7 @@ mod tests {
         let forgotten = answer(update, 5, update.sequence, Body::RegisterAgain);
         assert_eq!(session.receive(&forgotten, at(200)), Ok(Event::Forgotten));
         let (second, body) = sent(&mut session, at(200));
-        assert_eq!(body.kind(), wire::Kind::Registration);
+        assert_eq!(body.kind(), message::Kind::Registration);
         assert_ne!(second.nonce, first.nonce);
         assert_eq!(session.receive(&forgotten, at(200)), Err(Refused::Other));
 
@@ -691,7 +691,7 @@ mod tests {
             let challenge = answer(last, 0, last.sequence, Body::Challenge(Cookie::NONE));
             let _ = session.receive(&challenge, now);
             if let Poll::Send(datagram) = session.poll(now) {
-                last = wire::peek(&datagram).unwrap();
+                last = message::peek(&datagram).unwrap();
                 sends += 1;
             }
         }

@@ -54,9 +54,8 @@ impl Key {
     /// The code of `parts`, one after the other.
     pub(crate) fn tag(&self, parts: &[&[u8]]) -> [u8; TAG_LEN] {
         let full = self.digest(parts).finalize().into_bytes();
-        let mut tag = [0; TAG_LEN];
-        tag.copy_from_slice(&full[..TAG_LEN]);
-        tag
+        let full: [u8; 2 * TAG_LEN] = full.into();
+        *full.first_chunk().unwrap_or(&[0; TAG_LEN])
     }
 
     /// Whether `tag` is the code of `parts`, in a time that does not depend on how much
@@ -88,18 +87,21 @@ impl fmt::Debug for Key {
 /// was used. To rotate: give the broker both, then the agents the new one alone, then
 /// take the old one from the broker.
 #[derive(Clone, Debug)]
-pub struct Keys(Vec<Key>);
+pub struct Keys {
+    first: Key,
+    second: Option<Key>,
+}
 
 impl Keys {
     /// One or two keys with different ids.
     pub fn new(keys: Vec<Key>) -> Result<Self, KeysError> {
-        let ids = |keys: &[Key]| keys.iter().map(Key::id).collect::<Vec<_>>();
-        match ids(&keys)[..] {
-            [] => Err(KeysError::None),
-            [_] => Ok(Keys(keys)),
-            [a, b] if a != b => Ok(Keys(keys)),
-            [a, _] => Err(KeysError::SameId { id: a }),
-            _ => Err(KeysError::TooMany),
+        let mut keys = keys.into_iter();
+        let first = keys.next().ok_or(KeysError::None)?;
+        let second = keys.next();
+        match &second {
+            _ if keys.next().is_some() => Err(KeysError::TooMany),
+            Some(second) if second.id == first.id => Err(KeysError::SameId { id: first.id }),
+            _ => Ok(Keys { first, second }),
         }
     }
 
@@ -134,13 +136,13 @@ impl Keys {
 
     /// The key that an agent signs with.
     pub fn first(&self) -> &Key {
-        // There is one: `new` sees to it.
-        &self.0[0]
+        &self.first
     }
 
     /// The key `id`, if it is one of these.
     pub fn get(&self, id: u16) -> Option<&Key> {
-        self.0.iter().find(|key| key.id == id)
+        let mut keys = std::iter::once(&self.first).chain(&self.second);
+        keys.find(|key| key.id == id)
     }
 }
 

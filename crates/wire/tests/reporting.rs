@@ -8,19 +8,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_broker::protocol::client::{Poll, Session, State};
-use evenkeel_broker::protocol::directory::Directory;
-use evenkeel_broker::protocol::keys::{Key, Keys};
-use evenkeel_broker::protocol::server::{Broker, Datagram, Peer, Settings, Verdict};
-use evenkeel_broker::protocol::wire::{
-    self, Body, Cookie, Header, Invalid, MAX_DATAGRAM, Registration, Server, ServerState, Update,
-};
 use evenkeel_config::Monitor;
 use evenkeel_core::group::{Group, GroupSettings};
 use evenkeel_core::load::{LoadId, LoadValue, Location, UNNAMED_LOADS};
 use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
 use evenkeel_core::strategy::{Values, default_kind};
 use evenkeel_core::time::Instant;
+use evenkeel_wire::reporting::client::{Poll, Session, State};
+use evenkeel_wire::reporting::directory::Directory;
+use evenkeel_wire::reporting::keys::{Key, Keys};
+use evenkeel_wire::reporting::message::{
+    self, Body, Cookie, Header, Invalid, MAX_DATAGRAM, Registration, Server, ServerState, Update,
+};
+use evenkeel_wire::reporting::server::{Broker, Datagram, Outcome, Peer, Settings};
 use proptest::prelude::*;
 
 const SECRET: [u8; 32] = [9; 32];
@@ -195,12 +195,12 @@ fn registered() -> (Broker, Site, Session) {
 /// The header of the next message of `session`, which is not sent.
 fn next_header(session: &mut Session, now: Instant) -> Header {
     session.update(&load(0.1), &[], now);
-    wire::peek(&sent(session, now)[0]).unwrap()
+    message::peek(&sent(session, now)[0]).unwrap()
 }
 
 fn seal(header: Header, body: &Body) -> Vec<u8> {
     let keys = keys(&[1]);
-    wire::seal(
+    message::seal(
         header.nonce,
         header.identifier,
         header.sequence,
@@ -321,7 +321,7 @@ fn a_restarted_broker_gets_its_agents_back_at_their_next_update() {
     let cpu = site.locations[0].load(LoadId::CPU, at(1000)).unwrap();
     assert_eq!(cpu.value.get(), 0.25);
     let count: HashMap<_, _> = broker.counters().received().collect();
-    assert_eq!(count[&Verdict::UnknownIdentifier], 1);
+    assert_eq!(count[&Outcome::UnknownIdentifier], 1);
 }
 
 #[test]
@@ -329,9 +329,9 @@ fn an_agent_that_moves_is_believed_once_it_has_proved_it() {
     let (mut broker, _site, mut session) = registered();
     session.update(&load(0.6), &[], at(1000));
     let request = sent(&mut session, at(1000)).remove(0);
-    let (verdict, answer) = broker.receive(peer(9), &request, at(1000));
+    let (outcome, answer) = broker.receive(peer(9), &request, at(1000));
     let answer = answer.unwrap();
-    assert_eq!(verdict, Verdict::Updated);
+    assert_eq!(outcome, Outcome::Updated);
     assert!(answer.len() <= request.len());
     let address = |broker: &Broker| broker.agents().next().unwrap().address;
     assert_eq!(address(&broker), peer(0).address);
@@ -388,7 +388,7 @@ fn keys_are_rotated_without_a_gap() {
     assert_eq!(said.len(), 2);
     assert!(
         said.iter()
-            .all(|datagram| wire::peek(datagram).unwrap().key == 2)
+            .all(|datagram| message::peek(datagram).unwrap().key == 2)
     );
 }
 
@@ -426,7 +426,7 @@ fn there_are_only_so_many_agents() {
         [State::Registered, State::Registered, State::Registering]
     );
     let count: HashMap<_, _> = broker.counters().received().collect();
-    assert!(count[&Verdict::Full] > 0);
+    assert!(count[&Outcome::Full] > 0);
     // Who has signed off makes room.
     sessions[0].stop(at(100));
     speak(&mut sessions[0], peer(0), &mut broker, at(100));
@@ -443,8 +443,8 @@ fn an_agent_that_counts_wildly_breaks_no_counter() {
             ..next_header(&mut session, at(100))
         };
         let datagram = seal(header, &Body::Update(update(Vec::new())));
-        let (verdict, _) = broker.receive(peer(0), &datagram, at(100));
-        assert_eq!(verdict, Verdict::Updated);
+        let (outcome, _) = broker.receive(peer(0), &datagram, at(100));
+        assert_eq!(outcome, Outcome::Updated);
         assert!(broker.counters().lost >= u64::MAX - 10, "turn {turn}");
         assert!(broker.forget("rack-0", "agent"));
         assert!(broker.counters().lost >= u64::MAX - 10, "turn {turn}");
@@ -481,9 +481,9 @@ fn what_is_wrong_is_counted_by_its_cause_and_changes_nothing() {
     let (mut broker, site, mut session) = registered();
     let header = next_header(&mut session, at(500));
     let good = seal(header, &Body::Update(update(vec![(LoadId::CPU, 0.1)])));
-    let mut bad: Vec<(Vec<u8>, Verdict, Option<wire::Kind>)> = Vec::new();
-    let mut add = |datagram, verdict, answer| bad.push((datagram, verdict, answer));
-    let invalid = Verdict::Invalid;
+    let mut bad: Vec<(Vec<u8>, Outcome, Option<message::Kind>)> = Vec::new();
+    let mut add = |datagram, outcome, answer| bad.push((datagram, outcome, answer));
+    let invalid = Outcome::Invalid;
     let changed = |change: fn(&mut Vec<u8>)| {
         let mut datagram = good.clone();
         change(&mut datagram);
@@ -544,7 +544,7 @@ fn what_is_wrong_is_counted_by_its_cause_and_changes_nothing() {
         invalid(Invalid::Malformed),
         None,
     );
-    let many = (100..100 + wire::MAX_LOADS as u32 + 1).map(|id| (LoadId(id), 0.1));
+    let many = (100..100 + message::MAX_LOADS as u32 + 1).map(|id| (LoadId(id), 0.1));
     add(
         seal(header, &Body::Update(update(many.collect()))),
         invalid(Invalid::Malformed),
@@ -554,10 +554,10 @@ fn what_is_wrong_is_counted_by_its_cause_and_changes_nothing() {
         identifier: header.identifier ^ 1,
         ..header
     };
-    let again = Some(wire::Kind::RegisterAgain);
+    let again = Some(message::Kind::RegisterAgain);
     add(
         seal(unknown, &Body::Update(update(vec![]))),
-        Verdict::UnknownIdentifier,
+        Outcome::UnknownIdentifier,
         again,
     );
     let of_another = Header {
@@ -566,44 +566,44 @@ fn what_is_wrong_is_counted_by_its_cause_and_changes_nothing() {
     };
     add(
         seal(of_another, &Body::Update(update(vec![]))),
-        Verdict::UnknownIdentifier,
+        Outcome::UnknownIdentifier,
         again,
     );
-    let stopped = Some(wire::Kind::StopAcknowledgement);
+    let stopped = Some(message::Kind::StopAcknowledgement);
     add(
         seal(unknown, &Body::Stop),
-        Verdict::UnknownIdentifier,
+        Outcome::UnknownIdentifier,
         stopped,
     );
 
     let before = state(&broker, &site, at(500));
-    for (datagram, verdict, answer) in &bad {
+    for (datagram, outcome, answer) in &bad {
         let count = |broker: &Broker| {
             let counters = broker.counters();
-            let count = counters.received().find(|(known, _)| known == verdict);
+            let count = counters.received().find(|(known, _)| known == outcome);
             count.unwrap().1
         };
         let counted = count(&broker);
         let (is, answered) = broker.receive(peer(0), datagram, at(500));
-        assert_eq!(is, *verdict, "{datagram:02x?}");
+        assert_eq!(is, *outcome, "{datagram:02x?}");
         let kind = answered.map(|answer| {
             assert!(answer.len() <= datagram.len());
-            wire::peek(&answer).unwrap().kind
+            message::peek(&answer).unwrap().kind
         });
-        assert_eq!(kind, *answer, "{verdict:?}");
+        assert_eq!(kind, *answer, "{outcome:?}");
         assert_eq!(count(&broker), counted + 1);
-        assert_eq!(state(&broker, &site, at(500)), before, "{verdict:?}");
+        assert_eq!(state(&broker, &site, at(500)), before, "{outcome:?}");
     }
     // The good one still is one.
-    assert_eq!(broker.receive(peer(0), &good, at(500)).0, Verdict::Updated);
+    assert_eq!(broker.receive(peer(0), &good, at(500)).0, Outcome::Updated);
 }
 
 #[test]
 fn s4_a_load_that_is_not_taken_costs_a_report_nothing_else() {
     let bad = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.1, 1.1e12];
-    let bad = bad.map(|value| (LoadId::DISK, value, Verdict::Load));
-    let full = (LoadId(99), 0.1, Verdict::TooManyLoads);
-    for (id, value, verdict) in bad.into_iter().chain([full]) {
+    let bad = bad.map(|value| (LoadId::DISK, value, Outcome::Load));
+    let full = (LoadId(99), 0.1, Outcome::TooManyLoads);
+    for (id, value, outcome) in bad.into_iter().chain([full]) {
         let (mut broker, site, mut session) = registered();
         let one = LoadValue::new(1.0).unwrap();
         for id in 100..100 + UNNAMED_LOADS as u32 {
@@ -616,7 +616,7 @@ fn s4_a_load_that_is_not_taken_costs_a_report_nothing_else() {
             ..update(loads)
         };
         let datagram = seal(header, &Body::Update(down));
-        assert_eq!(broker.receive(peer(0), &datagram, at(500)).0, verdict);
+        assert_eq!(broker.receive(peer(0), &datagram, at(500)).0, outcome);
         let load = |id| {
             let load = site.locations[0].load(id, at(500));
             load.map(|load| load.value.get())
@@ -629,8 +629,8 @@ fn s4_a_load_that_is_not_taken_costs_a_report_nothing_else() {
         assert_eq!(states, [ServerState::Down, ServerState::Up]);
         assert_eq!(agent.sequence, header.sequence, "it was heard");
         let counters = broker.counters();
-        let count = counters.received().find(|(known, _)| *known == verdict);
-        assert_eq!(count, Some((verdict, 1)));
+        let count = counters.received().find(|(known, _)| *known == outcome);
+        assert_eq!(count, Some((outcome, 1)));
         let untaken = counters.untaken.unwrap();
         assert_eq!(
             (&*untaken.location, untaken.load),
@@ -663,7 +663,7 @@ fn s4_agent_and_monitor_report_all_they_know_of_one_location() {
     assert!(
         counters
             .received()
-            .all(|(verdict, count)| count == 0 || !matches!(verdict, Verdict::TooManyLoads))
+            .all(|(outcome, count)| count == 0 || !matches!(outcome, Outcome::TooManyLoads))
     );
     for (id, _) in agent.into_iter().chain(kernel) {
         assert!(location.load(id, at(500)).is_some(), "{id}");
@@ -691,7 +691,7 @@ fn conversation() -> (Broker, Site, Session, Vec<Vec<u8>>) {
     said.extend(speak(&mut session, peer(0), &mut broker, at(4000)));
     let kinds: std::collections::HashSet<_> = said
         .iter()
-        .map(|datagram| wire::peek(datagram).unwrap().kind)
+        .map(|datagram| message::peek(datagram).unwrap().kind)
         .collect();
     assert_eq!(kinds.len(), 7, "{kinds:?}");
     (broker, site, session, said)
@@ -703,13 +703,13 @@ fn no_message_works_truncated_or_with_a_byte_changed() {
     let before = state(&broker, &site, at(4000));
     for datagram in &said {
         for len in 0..datagram.len() {
-            let (verdict, answer) = broker.receive(peer(0), &datagram[..len], at(4000));
-            assert!(matches!(verdict, Verdict::Invalid(_)) && answer.is_none());
+            let (outcome, answer) = broker.receive(peer(0), &datagram[..len], at(4000));
+            assert!(matches!(outcome, Outcome::Invalid(_)) && answer.is_none());
             assert!(session.receive(&datagram[..len], at(4000)).is_err());
             let mut changed = datagram.clone();
             changed[len] ^= 0x10;
-            let (verdict, answer) = broker.receive(peer(0), &changed, at(4000));
-            assert!(matches!(verdict, Verdict::Invalid(_)) && answer.is_none());
+            let (outcome, answer) = broker.receive(peer(0), &changed, at(4000));
+            assert!(matches!(outcome, Outcome::Invalid(_)) && answer.is_none());
             assert!(session.receive(&changed, at(4000)).is_err());
         }
     }
@@ -725,8 +725,8 @@ fn no_message_works_again_not_even_after_a_restart_of_the_broker() {
     for (from, now) in [(0, 4100), (9, 4200), (0, 24_500)] {
         for datagram in &said {
             let before = state(&broker, &site, at(now));
-            let (verdict, answer) = broker.receive(peer(from), datagram, at(now));
-            assert_eq!(state(&broker, &site, at(now)), before, "{verdict:?}");
+            let (outcome, answer) = broker.receive(peer(from), datagram, at(now));
+            assert_eq!(state(&broker, &site, at(now)), before, "{outcome:?}");
             assert!(answer.is_none_or(|answer| answer.len() <= datagram.len()));
             let _ = session.receive(datagram, at(now));
             assert_eq!(session.state(), State::Registered);
@@ -736,12 +736,12 @@ fn no_message_works_again_not_even_after_a_restart_of_the_broker() {
         for datagram in sent(&mut session, at(now)) {
             assert_eq!(
                 broker.receive(peer(0), &datagram, at(now)).0,
-                Verdict::Updated
+                Outcome::Updated
             );
         }
     }
     let count: HashMap<_, _> = broker.counters().received().collect();
-    assert!(count[&Verdict::Duplicate] > 0 && count[&Verdict::Replayed] > 0);
+    assert!(count[&Outcome::Duplicate] > 0 && count[&Outcome::Replayed] > 0);
 
     let mut restarted = self::broker(2);
     restarted.set_directory(Arc::clone(&site.directory));
@@ -915,11 +915,11 @@ proptest! {
             for (_, from, to, datagram) in net.arrived() {
                 match to {
                     None => {
-                        let (verdict, answer) = broker.receive(from, &datagram, now);
+                        let (outcome, answer) = broker.receive(from, &datagram, now);
                         let balance = net.balance.entry(from.address).or_default();
                         balance.0 += datagram.len();
                         if let Some(answer) = answer {
-                            prop_assert!(answer.len() <= datagram.len(), "{:?}", verdict);
+                            prop_assert!(answer.len() <= datagram.len(), "{:?}", outcome);
                             balance.1 += answer.len();
                             net.send(from, Some(from), answer);
                         }
@@ -983,8 +983,8 @@ proptest! {
         }
         let (mut broker, site, mut session) = registered();
         let before = state(&broker, &site, at(0));
-        let (verdict, answer) = broker.receive(peer(0), &bytes, at(0));
-        prop_assert!(matches!(verdict, Verdict::Invalid(_)));
+        let (outcome, answer) = broker.receive(peer(0), &bytes, at(0));
+        prop_assert!(matches!(outcome, Outcome::Invalid(_)));
         prop_assert!(answer.is_none() && session.receive(&bytes, at(0)).is_err());
         prop_assert_eq!(state(&broker, &site, at(0)), before);
     }
@@ -1013,7 +1013,7 @@ proptest! {
         let cookie = Cookie { issued: at(5), proof: [3; 16] };
         for body in [Body::Registration(cookie, registration), Body::Update(update), Body::Stop] {
             let header = Header { kind: body.kind(), key: 1, nonce, identifier: 7, sequence };
-            let opened = wire::open(&seal(header, &body), &keys(&[1]), true);
+            let opened = message::open(&seal(header, &body), &keys(&[1]), true);
             prop_assert_eq!(opened, Ok((header, body)));
         }
     }

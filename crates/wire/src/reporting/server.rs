@@ -21,7 +21,7 @@ use evenkeel_core::time::Instant;
 
 use super::directory::Directory;
 use super::keys::{Key, Keys, KeysError};
-use super::wire::{
+use super::message::{
     self, Body, Control, Cookie, Header, Invalid, MAX_INTERVAL, Registration, Server,
     ServerControl, ServerState, Update,
 };
@@ -68,7 +68,7 @@ pub struct Peer {
 
 /// What has become of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verdict {
+pub enum Outcome {
     /// A Registration without a cookie, or with one that is of no use any more: the agent
     /// has to prove its address first.
     Challenged,
@@ -99,52 +99,52 @@ pub enum Verdict {
     Full,
 }
 
-impl Verdict {
+impl Outcome {
     /// All of them, in the order in which they are counted.
-    pub const ALL: [Verdict; 19] = [
-        Verdict::Challenged,
-        Verdict::Registered,
-        Verdict::Updated,
-        Verdict::Stopped,
-        Verdict::Invalid(Invalid::Truncated),
-        Verdict::Invalid(Invalid::Oversized),
-        Verdict::Invalid(Invalid::Magic),
-        Verdict::Invalid(Invalid::Version),
-        Verdict::Invalid(Invalid::Kind),
-        Verdict::Invalid(Invalid::Key),
-        Verdict::Invalid(Invalid::Tag),
-        Verdict::Invalid(Invalid::Malformed),
-        Verdict::UnknownIdentifier,
-        Verdict::Duplicate,
-        Verdict::Reordered,
-        Verdict::Replayed,
-        Verdict::Load,
-        Verdict::TooManyLoads,
-        Verdict::Full,
+    pub const ALL: [Outcome; 19] = [
+        Outcome::Challenged,
+        Outcome::Registered,
+        Outcome::Updated,
+        Outcome::Stopped,
+        Outcome::Invalid(Invalid::Truncated),
+        Outcome::Invalid(Invalid::Oversized),
+        Outcome::Invalid(Invalid::Magic),
+        Outcome::Invalid(Invalid::Version),
+        Outcome::Invalid(Invalid::Kind),
+        Outcome::Invalid(Invalid::Key),
+        Outcome::Invalid(Invalid::Tag),
+        Outcome::Invalid(Invalid::Malformed),
+        Outcome::UnknownIdentifier,
+        Outcome::Duplicate,
+        Outcome::Reordered,
+        Outcome::Replayed,
+        Outcome::Load,
+        Outcome::TooManyLoads,
+        Outcome::Full,
     ];
 
     /// The name in metrics.
     pub fn name(self) -> &'static str {
         match self {
-            Verdict::Challenged => "challenged",
-            Verdict::Registered => "registered",
-            Verdict::Updated => "updated",
-            Verdict::Stopped => "stopped",
-            Verdict::Invalid(Invalid::Truncated) => "truncated",
-            Verdict::Invalid(Invalid::Oversized) => "oversized",
-            Verdict::Invalid(Invalid::Magic) => "magic",
-            Verdict::Invalid(Invalid::Version) => "version",
-            Verdict::Invalid(Invalid::Kind) => "kind",
-            Verdict::Invalid(Invalid::Key) => "key",
-            Verdict::Invalid(Invalid::Tag) => "mac",
-            Verdict::Invalid(Invalid::Malformed) => "malformed",
-            Verdict::UnknownIdentifier => "unknown_identifier",
-            Verdict::Duplicate => "duplicate",
-            Verdict::Reordered => "reordered",
-            Verdict::Replayed => "replayed",
-            Verdict::Load => "load",
-            Verdict::TooManyLoads => "too_many_loads",
-            Verdict::Full => "full",
+            Outcome::Challenged => "challenged",
+            Outcome::Registered => "registered",
+            Outcome::Updated => "updated",
+            Outcome::Stopped => "stopped",
+            Outcome::Invalid(Invalid::Truncated) => "truncated",
+            Outcome::Invalid(Invalid::Oversized) => "oversized",
+            Outcome::Invalid(Invalid::Magic) => "magic",
+            Outcome::Invalid(Invalid::Version) => "version",
+            Outcome::Invalid(Invalid::Kind) => "kind",
+            Outcome::Invalid(Invalid::Key) => "key",
+            Outcome::Invalid(Invalid::Tag) => "mac",
+            Outcome::Invalid(Invalid::Malformed) => "malformed",
+            Outcome::UnknownIdentifier => "unknown_identifier",
+            Outcome::Duplicate => "duplicate",
+            Outcome::Reordered => "reordered",
+            Outcome::Replayed => "replayed",
+            Outcome::Load => "load",
+            Outcome::TooManyLoads => "too_many_loads",
+            Outcome::Full => "full",
         }
     }
 }
@@ -152,7 +152,7 @@ impl Verdict {
 /// What has happened, since the start.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
-    received: HashMap<Verdict, u64>,
+    received: HashMap<Outcome, u64>,
     /// Messages that were sent: answers and Queries.
     pub sent: u64,
     /// Updates that were sent and never came, over all agents.
@@ -172,15 +172,15 @@ pub struct Untaken {
     pub location: String,
     /// Which load.
     pub load: LoadId,
-    /// [`Verdict::Load`] or [`Verdict::TooManyLoads`].
-    pub why: Verdict,
+    /// [`Outcome::Load`] or [`Outcome::TooManyLoads`].
+    pub why: Outcome,
 }
 
 impl Counters {
     /// Datagrams by what has become of them, each kind once.
-    pub fn received(&self) -> impl Iterator<Item = (Verdict, u64)> + '_ {
-        let count = |verdict| (verdict, self.received.get(&verdict).copied().unwrap_or(0));
-        Verdict::ALL.into_iter().map(count)
+    pub fn received(&self) -> impl Iterator<Item = (Outcome, u64)> + '_ {
+        let count = |outcome| (outcome, self.received.get(&outcome).copied().unwrap_or(0));
+        Outcome::ALL.into_iter().map(count)
     }
 }
 
@@ -409,17 +409,17 @@ impl Broker {
         from: Peer,
         datagram: &[u8],
         now: Instant,
-    ) -> (Verdict, Option<Vec<u8>>) {
-        let (verdict, answer) = match wire::open(datagram, &self.keys, true) {
+    ) -> (Outcome, Option<Vec<u8>>) {
+        let (outcome, answer) = match message::open(datagram, &self.keys, true) {
             Ok((header, body)) => self.message(from, datagram.len(), header, body, now),
-            Err(invalid) => (Verdict::Invalid(invalid), None),
+            Err(invalid) => (Outcome::Invalid(invalid), None),
         };
-        *self.counters.received.entry(verdict).or_default() += 1;
+        *self.counters.received.entry(outcome).or_default() += 1;
         // Every answer is shorter by its format, whatever is asked. Should that ever
         // change by mistake, silence is the better one.
         let answer = answer.filter(|answer| answer.len() <= datagram.len());
         self.counters.sent += u64::from(answer.is_some());
-        (verdict, answer)
+        (outcome, answer)
     }
 
     fn message(
@@ -429,7 +429,7 @@ impl Broker {
         header: Header,
         body: Body,
         now: Instant,
-    ) -> (Verdict, Option<Vec<u8>>) {
+    ) -> (Outcome, Option<Vec<u8>>) {
         match body {
             Body::Registration(cookie, registration) => {
                 self.registration(from, header, cookie, registration, now)
@@ -437,14 +437,20 @@ impl Broker {
             Body::Update(update) => self.update(from, len, header, update, now),
             Body::Stop => self.stop(header, now),
             // `open` lets only those pass that come from agents.
-            _ => (Verdict::Invalid(Invalid::Kind), None),
+            _ => (Outcome::Invalid(Invalid::Kind), None),
         }
     }
 
     /// An answer that needs no state: it repeats what it answers.
     fn answer(&self, to: Header, body: &Body) -> Option<Vec<u8>> {
         let key = self.keys.get(to.key)?;
-        Some(wire::seal(to.nonce, to.identifier, to.sequence, body, key))
+        Some(message::seal(
+            to.nonce,
+            to.identifier,
+            to.sequence,
+            body,
+            key,
+        ))
     }
 
     fn registration(
@@ -454,7 +460,7 @@ impl Broker {
         cookie: Cookie,
         registration: Registration,
         now: Instant,
-    ) -> (Verdict, Option<Vec<u8>>) {
+    ) -> (Outcome, Option<Vec<u8>>) {
         if !self.is_cookie(&cookie, from.address, header.nonce, now) {
             let cookie = self.cookie(from.address, header.nonce, now);
             let to = Header {
@@ -462,7 +468,7 @@ impl Broker {
                 ..header
             };
             return (
-                Verdict::Challenged,
+                Outcome::Challenged,
                 self.answer(to, &Body::Challenge(cookie)),
             );
         }
@@ -481,12 +487,12 @@ impl Broker {
                     agent.move_to(from, token, &self.directory);
                 }
                 let answer = self.control(identifier, Body::Acknowledgement, Some(token), now);
-                return (Verdict::Duplicate, answer);
+                return (Outcome::Duplicate, answer);
             }
             // A cookie is good for one registration only, and none that was made before
             // it: or whoever has recorded one could put it in the place of a live agent.
             if cookie.issued <= agent.cookie {
-                return (Verdict::Replayed, None);
+                return (Outcome::Replayed, None);
             }
             let is_live = !agent.stopped && now.since(agent.heard_at) < self.settings.interval * 2;
             if is_live && agent.peer.address != from.address {
@@ -494,7 +500,7 @@ impl Broker {
             }
             self.remove(identifier);
         } else if self.agents.len() >= self.settings.max_agents && !self.evict() {
-            return (Verdict::Full, None);
+            return (Outcome::Full, None);
         }
         let identifier = loop {
             let identifier = self.rng.u64(1..);
@@ -543,7 +549,7 @@ impl Broker {
         self.names.insert(name, identifier);
         self.version += 1;
         let answer = self.control(identifier, Body::Acknowledgement, None, now);
-        (Verdict::Registered, answer)
+        (Outcome::Registered, answer)
     }
 
     fn update(
@@ -553,7 +559,7 @@ impl Broker {
         header: Header,
         update: Update,
         now: Instant,
-    ) -> (Verdict, Option<Vec<u8>>) {
+    ) -> (Outcome, Option<Vec<u8>>) {
         let token = self.token_elsewhere(from, header.identifier);
         let Some(agent) = self.agents.get_mut(&header.identifier) else {
             return self.register_again(header);
@@ -561,20 +567,20 @@ impl Broker {
         if agent.nonce != header.nonce {
             return self.register_again(header);
         }
-        if let Err(verdict) = agent.received.look(header.sequence) {
-            return (verdict, None);
+        if let Err(outcome) = agent.received.look(header.sequence) {
+            return (outcome, None);
         }
         if agent.stopped {
             return self.register_again(header);
         }
         if update.servers.len() != agent.servers.len() || update.heard > agent.out.sent {
-            return (Verdict::Invalid(Invalid::Malformed), None);
+            return (Outcome::Invalid(Invalid::Malformed), None);
         }
         // A load that is not taken is no reason not to hear that a server is down.
         let untaken = agent.report(&update, now);
-        let verdict = untaken
+        let outcome = untaken
             .as_ref()
-            .map_or(Verdict::Updated, |untaken| untaken.why);
+            .map_or(Outcome::Updated, |untaken| untaken.why);
         if untaken.is_some() {
             self.counters.untaken = untaken;
         }
@@ -602,34 +608,34 @@ impl Broker {
                 answer = answer.filter(|answer| answer.len() <= len);
             }
         }
-        (verdict, answer)
+        (outcome, answer)
     }
 
-    fn register_again(&self, header: Header) -> (Verdict, Option<Vec<u8>>) {
+    fn register_again(&self, header: Header) -> (Outcome, Option<Vec<u8>>) {
         let answer = self.answer(header, &Body::RegisterAgain);
-        (Verdict::UnknownIdentifier, answer)
+        (Outcome::UnknownIdentifier, answer)
     }
 
-    fn stop(&mut self, header: Header, now: Instant) -> (Verdict, Option<Vec<u8>>) {
+    fn stop(&mut self, header: Header, now: Instant) -> (Outcome, Option<Vec<u8>>) {
         let answer = self.answer(header, &Body::StopAcknowledgement);
         let agent = self.agents.get_mut(&header.identifier);
         let Some(agent) = agent.filter(|agent| agent.nonce == header.nonce) else {
             // After a restart nobody is assigned to its servers because of it anyway.
-            return (Verdict::UnknownIdentifier, answer);
+            return (Outcome::UnknownIdentifier, answer);
         };
         match agent.received.look(header.sequence) {
             // A Stop came before if it is the last one of its sequence.
-            Err(Verdict::Duplicate) if agent.stopped => (Verdict::Duplicate, answer),
-            Err(verdict) => (verdict, None),
+            Err(Outcome::Duplicate) if agent.stopped => (Outcome::Duplicate, answer),
+            Err(outcome) => (outcome, None),
             Ok(()) => {
                 agent.received.take(header.sequence);
                 agent.heard_at = now;
-                let verdict = match std::mem::replace(&mut agent.stopped, true) {
-                    true => Verdict::Duplicate,
-                    false => Verdict::Stopped,
+                let outcome = match std::mem::replace(&mut agent.stopped, true) {
+                    true => Outcome::Duplicate,
+                    false => Outcome::Stopped,
                 };
-                self.version += u64::from(verdict == Verdict::Stopped);
-                (verdict, answer)
+                self.version += u64::from(outcome == Outcome::Stopped);
+                (outcome, answer)
             }
         }
     }
@@ -697,7 +703,7 @@ impl Broker {
         let key = self.keys.get(agent.key);
         let key = key.unwrap_or_else(|| self.keys.first());
         let body = message(control);
-        Some(wire::seal(agent.nonce, identifier, out.sent, &body, key))
+        Some(message::seal(agent.nonce, identifier, out.sent, &body, key))
     }
 
     fn remove(&mut self, identifier: u64) {
@@ -721,7 +727,13 @@ impl Broker {
     fn cookie(&self, address: SocketAddr, nonce: u64, now: Instant) -> Cookie {
         let (ip, port) = bytes(address);
         let issued = now.as_nanos().to_be_bytes();
-        let parts = [b"cookie", &ip[..], &port, &nonce.to_be_bytes(), &issued];
+        let parts = [
+            b"cookie".as_slice(),
+            ip.as_slice(),
+            &port,
+            &nonce.to_be_bytes(),
+            &issued,
+        ];
         Cookie {
             issued: now,
             proof: self.secret.tag(&parts),
@@ -731,7 +743,13 @@ impl Broker {
     fn is_cookie(&self, cookie: &Cookie, address: SocketAddr, nonce: u64, now: Instant) -> bool {
         let (ip, port) = bytes(address);
         let issued = cookie.issued.as_nanos().to_be_bytes();
-        let parts = [b"cookie", &ip[..], &port, &nonce.to_be_bytes(), &issued];
+        let parts = [
+            b"cookie".as_slice(),
+            ip.as_slice(),
+            &port,
+            &nonce.to_be_bytes(),
+            &issued,
+        ];
         now.since(cookie.issued) <= COOKIE_LIFETIME
             && *cookie != Cookie::NONE
             && self.secret.is_tag(&parts, &cookie.proof)
@@ -740,7 +758,12 @@ impl Broker {
     /// What only somebody at `address` can know: it is sent nowhere else.
     fn token(&self, address: SocketAddr, identifier: u64) -> u64 {
         let (ip, port) = bytes(address);
-        let parts = [b"token", &ip[..], &port, &identifier.to_be_bytes()];
+        let parts = [
+            b"token".as_slice(),
+            ip.as_slice(),
+            &port,
+            &identifier.to_be_bytes(),
+        ];
         let tag = self.secret.tag(&parts);
         u64::from_be_bytes(*tag.first_chunk().unwrap_or(&[0; 8]))
     }
@@ -807,8 +830,8 @@ impl Agent {
             let stored = match LoadValue::new(value.into()) {
                 Ok(value) => location
                     .report(load, value, at)
-                    .map_err(|_| Verdict::TooManyLoads),
-                Err(_) => Err(Verdict::Load),
+                    .map_err(|_| Outcome::TooManyLoads),
+                Err(_) => Err(Outcome::Load),
             };
             if let Err(why) = stored {
                 untaken.get_or_insert_with(|| Untaken {
@@ -902,20 +925,20 @@ impl Window {
     }
 
     /// Whether `sequence` comes after all that came, or else why it is of no use.
-    fn look(&mut self, sequence: u64) -> Result<(), Verdict> {
+    fn look(&mut self, sequence: u64) -> Result<(), Outcome> {
         let Some(back) = self.last.checked_sub(sequence) else {
             return Ok(());
         };
         let bit = match back {
             0..64 => 1 << back,
-            _ => return Err(Verdict::Replayed),
+            _ => return Err(Outcome::Replayed),
         };
         if self.seen & bit != 0 {
-            return Err(Verdict::Duplicate);
+            return Err(Outcome::Duplicate);
         }
         self.seen |= bit;
         self.lost = self.lost.saturating_sub(1);
-        Err(Verdict::Reordered)
+        Err(Outcome::Reordered)
     }
 
     /// Notes that `sequence` has come; answers whether that is after all others.

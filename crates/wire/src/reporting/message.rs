@@ -561,7 +561,7 @@ pub fn peek(datagram: &[u8]) -> Result<Header, Invalid> {
     if datagram.len() > MAX_DATAGRAM {
         return Err(Invalid::Oversized);
     }
-    if datagram.len() >= MAGIC.len() && datagram[..MAGIC.len()] != MAGIC {
+    if datagram.first_chunk().is_some_and(|magic| *magic != MAGIC) {
         return Err(Invalid::Magic);
     }
     // Another version may have another shortest message.
@@ -574,7 +574,7 @@ pub fn peek(datagram: &[u8]) -> Result<Header, Invalid> {
     if datagram.len() < MIN_DATAGRAM {
         return Err(Invalid::Truncated);
     }
-    let mut input = Input(&datagram[MAGIC.len() + 1..]);
+    let mut input = Input(datagram.get(MAGIC.len() + 1..).unwrap_or_default());
     let mut header = || {
         let kind = input.u8()?;
         let known = Kind::ALL.into_iter().find(|known| *known as u8 == kind);

@@ -1,8 +1,8 @@
-//! As much of Protocol Buffers as ORCA needs: reading the fields of a message in place.
+//! Fields of Protocol Buffers messages: as much as ORCA needs, read in place.
 
 /// A field's value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Value<'m> {
+pub enum Value<'m> {
     /// A whole number.
     Varint(u64),
     /// Eight bytes, such as a double.
@@ -15,11 +15,11 @@ pub(crate) enum Value<'m> {
 
 /// The bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NoMessage;
+pub struct NoMessage;
 
 /// The fields of a message, in order, each with its number.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fields<'m>(pub &'m [u8]);
+pub struct Fields<'m>(pub &'m [u8]);
 
 impl<'m> Fields<'m> {
     fn varint(&mut self) -> Result<u64, NoMessage> {
@@ -84,7 +84,7 @@ impl<'m> Iterator for Fields<'m> {
 }
 
 /// Appends a field that is a whole number.
-pub(crate) fn put_varint(number: u8, mut value: u64, out: &mut Vec<u8>) {
+pub fn put_varint(number: u8, mut value: u64, out: &mut Vec<u8>) {
     out.push(number << 3);
     while value > 0x7f {
         out.push(value as u8 | 0x80);

@@ -1,0 +1,23 @@
+//! Messages that both ends of a conversation share: codecs and state machines without I/O.
+//!
+//! | module | who speaks it |
+//! |---|---|
+//! | [`reporting`] | agents and the broker, over UDP |
+//! | [`negotiation`] | clients and the negotiator, over HTTP |
+//! | [`agent_check`] | the balancer and an agent beside a member, a line over TCP |
+//! | [`orca`] | servers, in their responses or over gRPC |
+//! | [`exposition`] | servers that show their metrics as Prometheus reads them |
+//! | [`protobuf`] | what ORCA is written in |
+//!
+//! All input is hostile: what is not understood is refused, lengths have bounds, and nothing
+//! panics.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
+pub mod agent_check;
+pub mod exposition;
+pub mod negotiation;
+pub mod orca;
+pub mod protobuf;
+pub mod reporting;
