@@ -7,6 +7,8 @@
 pub mod access_log;
 mod api;
 pub mod client;
+mod columns;
+pub mod command;
 mod conn;
 mod error;
 mod exposition;

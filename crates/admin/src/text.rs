@@ -4,7 +4,16 @@ use std::time::Duration;
 
 /// Lays out rows under their heads, as plain text. Columns of numbers are flush right.
 pub fn table(heads: &[Head], rows: &[Vec<String>]) -> String {
+    table_within(heads, rows, usize::MAX)
+}
+
+/// The same, where the words of the last column go on in the next line if a line would be longer
+/// than `room` characters.
+pub(crate) fn table_within(heads: &[Head], rows: &[Vec<String>], room: usize) -> String {
     let widths = widths(heads, rows);
+    let before: usize = widths.iter().rev().skip(1).map(|width| width + 2).sum();
+    // Less says nothing: such a line is too long.
+    let last = room.saturating_sub(before).max(20);
     let mut text = String::new();
     let names: Vec<String> = heads.iter().map(|head| head.name.into()).collect();
     for row in std::iter::once(&names).chain(rows) {
@@ -12,20 +21,71 @@ pub fn table(heads: &[Head], rows: &[Vec<String>]) -> String {
         let line: Vec<String> = cells
             .map(|((cell, head), width)| head.pad(cell, *width))
             .collect();
-        text.push_str(line.join("  ").trim_end());
-        text.push('\n');
+        let line = line.join("  ");
+        let line = line.trim_end();
+        if width(line) <= before + last {
+            text.push_str(line);
+            text.push('\n');
+            continue;
+        }
+        let split = line.char_indices().nth(before);
+        let (first, rest) = line.split_at(split.map_or(line.len(), |(at, _)| at));
+        for (index, part) in wrap(rest, last).iter().enumerate() {
+            let first = if index == 0 { first } else { "" };
+            text.push_str(format!("{first:<before$}{part}").trim_end());
+            text.push('\n');
+        }
     }
     text
 }
 
 /// The width of each column, in characters.
-pub(crate) fn widths(heads: &[Head], rows: &[Vec<String>]) -> Vec<usize> {
-    let width = |column: usize| {
+fn widths(heads: &[Head], rows: &[Vec<String>]) -> Vec<usize> {
+    let width_of = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
-        let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
-        widest.max(heads[column].name.chars().count())
+        let widest = cells.map(|cell| width(cell)).max().unwrap_or(0);
+        widest.max(width(heads[column].name))
     };
-    (0..heads.len()).map(width).collect()
+    (0..heads.len()).map(width_of).collect()
+}
+
+/// The width of a text, in characters.
+pub(crate) fn width(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// A text in at most `room` characters; one that is cut ends with an ellipsis.
+pub(crate) fn ellipsis(text: &str, room: usize) -> String {
+    if width(text) <= room {
+        return text.into();
+    }
+    let kept = text.chars().take(room.saturating_sub(1));
+    kept.chain((room > 0).then_some('…')).collect()
+}
+
+/// A text in lines of at most `room` characters, broken between words where that is possible.
+pub(crate) fn wrap(text: &str, room: usize) -> Vec<String> {
+    let room = room.max(1);
+    let mut lines = Vec::new();
+    for paragraph in text.lines() {
+        let mut line = String::new();
+        for word in paragraph.split_whitespace() {
+            if !line.is_empty() && width(&line) + 1 + width(word) > room {
+                lines.push(std::mem::take(&mut line));
+            }
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            for char in word.chars() {
+                if width(&line) == room {
+                    lines.push(std::mem::take(&mut line));
+                }
+                line.push(char);
+            }
+        }
+        lines.push(line);
+    }
+    lines
 }
 
 /// The head of a column.
@@ -63,6 +123,10 @@ impl Head {
     pub(crate) fn name(&self) -> &'static str {
         self.name
     }
+
+    pub(crate) fn is_number(&self) -> bool {
+        self.right
+    }
 }
 
 /// A duration with three digits: `420us`, `1.25ms`, `12.5s`; minutes from two on.
@@ -87,9 +151,10 @@ pub fn digits(number: f64) -> String {
         _ => 2,
     };
     let text = format!("{number:.decimals$}");
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').into(),
-        false => text,
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').into()
+    } else {
+        text
     }
 }
 
@@ -113,6 +178,37 @@ mod tests {
                       a         1000\n\
                       \u{fffd}[2Jbeta     1\n";
         assert_eq!(table(&heads, &rows), wanted);
+    }
+
+    #[test]
+    fn the_last_column_goes_on_below_itself() {
+        let heads = [Head::words("NAME"), Head::words("WHY")];
+        let rows = [
+            vec!["a".into(), "it is the one with the smallest load".into()],
+            vec!["b".into(), "no".into()],
+        ];
+        let wanted = "NAME  WHY\n\
+                      a     it is the one with\n      the smallest load\n\
+                      b     no\n";
+        assert_eq!(table_within(&heads, &rows, 26), wanted);
+        // It keeps 20 characters, however little room there is.
+        assert_eq!(table_within(&heads, &rows, 0), wanted);
+    }
+
+    #[test]
+    fn what_is_cut_is_marked_and_what_is_wrapped_is_whole() {
+        let cut = |room| ellipsis("größer", room);
+        assert_eq!(
+            [cut(6), cut(5), cut(1), cut(0)],
+            ["größer", "größ…", "…", ""]
+        );
+        assert_eq!(
+            wrap("one two  three\nfour", 7),
+            ["one two", "three", "four"]
+        );
+        assert_eq!(wrap("a longish word", 4), ["a", "long", "ish", "word"]);
+        assert_eq!(wrap("", 4), [""; 0]);
+        assert_eq!(wrap("ab", 0), ["a", "b"]);
     }
 
     #[test]

@@ -7,14 +7,14 @@ use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy;
 use evenkeel_manager::AlertSetting;
 use evenkeel_manager::status::{
-    Explained, GroupStatus, LoadStatus, LocationStatus, MemberStatus, Status,
+    Explained, GroupStatus, LoadStatus, LocationStatus, MemberStatus, Recent, Status,
 };
-use ratatui::layout::Constraint;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Cell, Row, Table};
+use ratatui::widgets::Table;
 
-use crate::text::{self, Head, digits, percent, widths};
+use crate::columns::{Cell, Column, Listing, Row, WIDE};
+use crate::text::{self, Head, digits, percent};
 use crate::wire::Explain;
 
 /// A load that is older than this is shown with its age.
@@ -33,6 +33,8 @@ pub struct GroupView {
     pub panic: bool,
     /// Requests per second.
     pub rate: f64,
+    /// Members that take traffic.
+    pub usable: usize,
     /// The members, in the order of the group.
     pub members: Vec<MemberView>,
 }
@@ -68,6 +70,18 @@ pub struct MemberView {
     pub check: String,
     /// What sources of reports say that is more than `up`.
     pub reports: String,
+    /// Name of its location.
+    pub location: String,
+    /// Where it listens; empty if that is its name, or is not known.
+    pub address: String,
+    /// Its weight with what is reported and slow start applied; 0 if it gets no new traffic.
+    pub effective_weight: f64,
+    /// Smoothed latency.
+    pub latency: Option<Duration>,
+    /// Most requests or connections at once.
+    pub limit: Option<u32>,
+    /// Requests since it was added.
+    pub requests: u64,
 }
 
 /// How a member is.
@@ -82,20 +96,26 @@ pub enum Mood {
     Bad,
 }
 
-const HEADS: [Head; 13] = [
-    Head::words("MEMBER"),
-    Head::words("STATE"),
-    Head::numbers("WEIGHT"),
-    Head::words("SHARE"),
-    Head::numbers("REQ/S"),
-    Head::numbers("IN FLIGHT"),
-    Head::numbers("P50"),
-    Head::numbers("P99"),
-    Head::numbers("FAILED"),
-    Head::words("LOAD"),
-    Head::words("ALERT"),
-    Head::words("CHECK"),
-    Head::words("REPORTS"),
+const COLUMNS: [Column; 19] = [
+    Column::words("MEMBER", 0).cut(16, 32),
+    Column::words("STATE", 1).cut(10, 24),
+    Column::numbers("WEIGHT", 6),
+    Column::words("SHARE", 4),
+    Column::numbers("REQ/S", 1),
+    Column::numbers("IN FLIGHT", 7),
+    Column::numbers("P50", 6),
+    Column::numbers("P99", 2),
+    Column::numbers("FAILED", 2),
+    Column::words("LOAD", 4).cut(10, 24),
+    Column::words("ALERT", 3),
+    Column::words("CHECK", 3).cut(20, 40),
+    Column::words("REPORTS", 5).cut(20, 40),
+    Column::words("LOCATION", WIDE).cut(12, 24),
+    Column::words("ADDRESS", WIDE),
+    Column::numbers("EFFECTIVE", WIDE),
+    Column::numbers("SMOOTHED", WIDE),
+    Column::numbers("LIMIT", WIDE),
+    Column::numbers("REQUESTS", WIDE),
 ];
 
 /// Width of the bar that shows a share.
@@ -116,7 +136,13 @@ impl GroupView {
             owner: group.owner.clone().unwrap_or_default().into_owned(),
             strategy: strategy_line(group),
             panic: group.panic,
-            rate: rate(group.recent.picks, group.recent.seconds),
+            rate: rate(&group.recent),
+            usable: {
+                let members = group.members.iter();
+                members
+                    .filter(|member| member.effective_weight > 0.0)
+                    .count()
+            },
             members: group.members.iter().map(view).collect(),
         }
     }
@@ -143,62 +169,21 @@ impl GroupView {
         Line::from(spans)
     }
 
-    /// The members, a row each, in `room` columns of the terminal. Where that is too
-    /// narrow the gaps shrink first, then the bars go, and then the last columns.
+    /// The members, a row each, in `room` columns of the terminal.
     pub fn table(&self, room: u16) -> Table<'static> {
-        let room = usize::from(room);
-        let (mut gap, mut columns) = (2, self.cells(BAR));
-        let needed = |gap: usize, (heads, rows): &(Vec<Head>, Vec<Vec<String>>)| {
-            let widths = widths(heads, rows);
-            widths.iter().sum::<usize>() + gap * widths.len().saturating_sub(1)
-        };
-        if needed(gap, &columns) > room {
-            gap = 1;
-        }
-        if needed(gap, &columns) > room {
-            columns = self.cells(0);
-        }
-        let (heads, rows) = columns;
-        let widths = widths(&heads, &rows);
-        let line = |cells: &[String]| {
-            let cells = cells.iter().zip(&heads).zip(&widths);
-            Row::new(cells.map(|((cell, head), width)| Cell::new(head.pad(cell, *width))))
-        };
-        let body = rows.iter().zip(&self.members);
-        let body: Vec<Row> = body
-            .map(|(row, member)| line(row).style(member.style()))
-            .collect();
-        let names: Vec<String> = heads.iter().map(|head| head.name().into()).collect();
-        // Too many columns would cost room in all of them.
-        let mut left = room;
-        let fitting = widths.iter().map_while(|&width| {
-            let width = width.min(left);
-            left = left.saturating_sub(width + gap);
-            let constraint = Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX));
-            (width > 0).then_some(constraint)
-        });
-        Table::new(body, fitting.collect::<Vec<_>>())
-            .column_spacing(u16::try_from(gap).unwrap_or(u16::MAX))
-            .header(line(&names).style(Style::new().add_modifier(Modifier::DIM)))
+        self.listing().table(room, None)
     }
 
     /// The whole as plain text.
     pub fn plain(&self) -> String {
-        let (heads, rows) = self.cells(BAR);
-        format!("{}\n{}", self.title(), text::table(&heads, &rows))
+        format!("{}\n{}", self.title(), self.listing().plain())
     }
 
-    /// The columns that have anything to say, and what they say of each member, with
-    /// bars of that width.
-    fn cells(&self, bar: usize) -> (Vec<Head>, Vec<Vec<String>>) {
-        let members = self.members.iter();
-        let rows: Vec<_> = members.map(|member| member.cells(bar)).collect();
-        let is_told = |column: usize| rows.iter().any(|row| !row[column].is_empty());
-        let told: Vec<usize> = (0..HEADS.len()).filter(|&column| is_told(column)).collect();
-        let pick =
-            |row: &[String; HEADS.len()]| told.iter().map(|&column| row[column].clone()).collect();
-        let heads = told.iter().map(|&column| HEADS[column]).collect();
-        (heads, rows.iter().map(pick).collect())
+    /// The members, a row each.
+    pub(crate) fn listing(&self) -> Listing {
+        let columns = &COLUMNS;
+        let rows = self.members.iter().map(MemberView::row).collect();
+        Listing { columns, rows }
     }
 }
 
@@ -211,7 +196,6 @@ impl MemberView {
     /// `load` is the one that the group's strategy looks at: agents report a dozen.
     fn of(member: &MemberStatus, load: &str, locations: &[LocationStatus]) -> MemberView {
         let recent = &member.recent;
-        let millis = |ms: f64| Duration::try_from_secs_f64(ms / 1e3).ok();
         let location = locations
             .iter()
             .find(|location| location.name == member.location);
@@ -235,14 +219,11 @@ impl MemberView {
             },
             weight: f64::from(member.weight),
             share: member.share,
-            rate: rate(recent.picks, recent.seconds),
+            rate: rate(recent),
             in_flight: u64::from(member.in_flight),
-            p50: recent.p50_ms.and_then(millis),
-            p99: recent.p99_ms.and_then(millis),
-            failures: match recent.picks.max(recent.failures) {
-                0 => 0.0,
-                all => recent.failures as f64 / all as f64,
-            },
+            p50: millis(recent.p50_ms),
+            p99: millis(recent.p99_ms),
+            failures: failures(recent),
             load: location
                 .and_then(|location| location.loads.iter().find(|known| is_meant(known, load)))
                 .map(load_word)
@@ -260,29 +241,54 @@ impl MemberView {
                 let told = told.map(|opinion| format!("{}: {}", opinion.source, opinion.says));
                 told.collect::<Vec<_>>().join("; ")
             },
+            location: member.location.clone(),
+            address: match member.address.map(|address| address.to_string()) {
+                Some(address) if address != member.name => address,
+                _ => String::new(),
+            },
+            effective_weight: f64::from(member.effective_weight),
+            latency: millis(member.latency_ms),
+            limit: member.max_connections,
+            requests: member.totals.requests,
         }
     }
 
-    fn cells(&self, bar_width: usize) -> [String; HEADS.len()] {
-        let latency = |latency: Option<Duration>| latency.map_or("-".into(), text::duration);
-        [
-            self.name.clone(),
-            self.state.clone(),
-            digits(self.weight),
-            match bar_width {
-                0 => format!("{:>5}", percent(self.share)),
-                width => format!("{} {:>5}", bar(self.share, width), percent(self.share)),
-            },
-            digits(self.rate),
-            self.in_flight.to_string(),
+    fn row(&self) -> Row {
+        let told_apart = |text: &str, known: &str| {
+            let text = if text == known { "" } else { text };
+            text.to_owned().into()
+        };
+        let share = format!("{:>5}", percent(self.share));
+        let cells: [Cell; COLUMNS.len()] = [
+            self.name.clone().into(),
+            self.state.clone().into(),
+            Cell::number(self.weight, digits(self.weight)),
+            Cell::number(self.share, format!("{} {share}", bar(self.share, BAR))).or(share),
+            Cell::number(self.rate, digits(self.rate)),
+            count(self.in_flight),
             latency(self.p50),
             latency(self.p99),
-            percent(self.failures),
-            self.load.clone(),
-            self.alert.clone(),
-            self.check.clone(),
-            self.reports.clone(),
-        ]
+            Cell::number(self.failures, percent(self.failures)),
+            self.load.clone().into(),
+            self.alert.clone().into(),
+            self.check.clone().into(),
+            self.reports.clone().into(),
+            told_apart(&self.location, &self.name),
+            self.address.clone().into(),
+            match digits(self.effective_weight) {
+                same if same == digits(self.weight) => String::new().into(),
+                other => Cell::number(self.effective_weight, other),
+            },
+            latency(self.latency),
+            self.limit
+                .map_or_else(Cell::default, |limit| count(limit.into())),
+            count(self.requests),
+        ];
+        Row {
+            name: self.name.clone(),
+            cells: cells.into(),
+            style: self.style(),
+        }
     }
 
     fn style(&self) -> Style {
@@ -358,19 +364,24 @@ pub fn alert_line(location: &LocationStatus) -> String {
 
 /// The next and the last decision of a group with their reasons, as plain text.
 pub fn explain(explain: &Explain) -> String {
-    let mut text = decision("The next request would go to", &explain.next);
+    explain_within(explain, usize::MAX)
+}
+
+/// The same in lines of `room` characters.
+pub(crate) fn explain_within(explain: &Explain, room: usize) -> String {
+    let mut text = decision("The next request would go to", &explain.next, room);
     match &explain.last {
         Some(last) => {
             let age = Duration::try_from_secs_f64(last.age_seconds).unwrap_or_default();
             let intro = format!("\n{} ago a request went to", text::duration(age));
-            text.push_str(&decision(&intro, last));
+            text.push_str(&decision(&intro, last, room));
         }
         None => text.push_str("\nThere was no request yet.\n"),
     }
     text
 }
 
-fn decision(intro: &str, explained: &Explained) -> String {
+fn decision(intro: &str, explained: &Explained, room: usize) -> String {
     let heads = [
         Head::words("  MEMBER"),
         Head::numbers("SCORE"),
@@ -382,7 +393,9 @@ fn decision(intro: &str, explained: &Explained) -> String {
     };
     let mut text = format!("{intro} {chosen} ({})\n", clean(&explained.strategy));
     for note in &explained.notes {
-        text.push_str(&format!("  {}\n", clean(note)));
+        for line in text::wrap(&clean(note), room.saturating_sub(2)) {
+            text.push_str(&format!("  {line}\n"));
+        }
     }
     let rows: Vec<_> = explained
         .candidates
@@ -397,7 +410,7 @@ fn decision(intro: &str, explained: &Explained) -> String {
         })
         .collect();
     if !rows.is_empty() {
-        text.push_str(&text::table(&heads, &rows));
+        text.push_str(&text::table_within(&heads, &rows, room));
     }
     text
 }
@@ -418,18 +431,43 @@ fn digits_of(number: f64) -> String {
     let magnitude = number.abs().log10().floor().clamp(-4.0, 2.0) as i32;
     let decimals = (2 - magnitude) as usize;
     let text = format!("{number:.decimals$}");
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').into(),
-        false => text,
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').into()
+    } else {
+        text
     }
 }
 
-fn rate(count: u64, seconds: f64) -> f64 {
-    if seconds > 0.0 {
-        count as f64 / seconds
+/// Requests per second.
+pub(crate) fn rate(recent: &Recent) -> f64 {
+    if recent.seconds > 0.0 {
+        recent.picks as f64 / recent.seconds
     } else {
         0.0
     }
+}
+
+/// The share of requests that failed.
+pub(crate) fn failures(recent: &Recent) -> f64 {
+    match recent.picks.max(recent.failures) {
+        0 => 0.0,
+        all => recent.failures as f64 / all as f64,
+    }
+}
+
+pub(crate) fn millis(ms: Option<f64>) -> Option<Duration> {
+    Duration::try_from_secs_f64(ms? / 1e3).ok()
+}
+
+pub(crate) fn latency(latency: Option<Duration>) -> Cell {
+    match latency {
+        Some(latency) => Cell::number(latency.as_secs_f64(), text::duration(latency)),
+        None => "-".to_owned().into(),
+    }
+}
+
+pub(crate) fn count(count: u64) -> Cell {
+    Cell::number(count as f64, count.to_string())
 }
 
 fn bar(share: f64, width: usize) -> String {
@@ -471,6 +509,7 @@ mod tests {
             strategy: "adaptive".into(),
             panic: true,
             rate: 100.0,
+            usable: 2,
             members: vec![
                 MemberView {
                     load: "cpu 0.4".into(),
@@ -552,8 +591,12 @@ b:80    down        1  ██▌·······   25%     25          3      -   
             line(75),
             "a:80   ready      1   75%    75         3 900us 12ms     0% cpu 0.4 ALERT"
         );
-        let narrow = "a:80   ready      1   75%    75         3 900us 12ms     0% cpu";
-        assert!(line(64).starts_with(narrow), "{}", line(64));
+        // What says least goes next, and never a part of a word without a mark.
+        assert_eq!(
+            line(64),
+            "a:80   ready      1   75%    75 900us 12ms     0% cpu 0.4 ALERT"
+        );
+        assert_eq!(line(40), "a:80   ready    75 12ms     0% ALERT");
     }
 
     #[test]

@@ -4,17 +4,16 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use evenkeel_admin::client::{Client, ClientError, DEFAULT_ADDRESS};
+use evenkeel_admin::command::Command;
 use evenkeel_admin::text::{self, Head};
 use evenkeel_admin::view::{self, GroupView};
-use evenkeel_admin::wire::{
-    Done, Explain, Reloaded, Report, SetAlert, SetEnabled, SetState, SetStrategy, SetWeight,
-};
+use evenkeel_admin::wire::{Done, Explain, Reloaded, Report, SetEnabled, SetStrategy};
 use evenkeel_broker::status::{AgentStatus, ServerStatus};
 use evenkeel_corba::status::{AlertObjectStatus, CorbaStatus, MemberStatus, Word};
+use evenkeel_manager::AdminState;
 use evenkeel_manager::status::{
     ClassStatus, ClusterStatus, GroupStatus, LocationStatus, RuleStatus, Status,
 };
-use evenkeel_manager::{AdminState, AlertSetting};
 use evenkeel_monitor::LocationMonitor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -90,12 +89,11 @@ pub fn run(ctl: &Ctl) -> Result<String, Failure> {
         CtlCommand::Drain(member) => api.set_state(member, AdminState::Drain)?,
         CtlCommand::Ready(member) => api.set_state(member, AdminState::Ready)?,
         CtlCommand::Maintenance(member) => api.set_state(member, AdminState::Maintenance)?,
-        CtlCommand::Weight { member, weight } => {
-            let MemberArgs { group, member } = member;
-            let path = ["v1", "groups", group, "members", member, "weight"];
-            let done = api.client.put(&path, &SetWeight { weight: *weight })?;
-            api.done(&done, || format!("{member} in {group} has weight {weight}"))?
-        }
+        CtlCommand::Weight { member, weight } => api.change(&Command::Weight {
+            group: member.group.clone(),
+            member: member.member.clone(),
+            weight: *weight,
+        })?,
         CtlCommand::Enable { rule } => api.set_enabled(rule, true)?,
         CtlCommand::Disable { rule } => api.set_enabled(rule, false)?,
         CtlCommand::Strategy {
@@ -184,16 +182,10 @@ pub fn run(ctl: &Ctl) -> Result<String, Failure> {
                 None => "there is no [corba] in the configuration\n".into(),
             },
         )?,
-        CtlCommand::Alert { location, setting } => {
-            let alert = setting.setting();
-            let path = ["v1", "locations", location, "alert"];
-            let done = api.client.put(&path, &SetAlert { alert })?;
-            api.done(&done, || match alert {
-                AlertSetting::Auto => format!("{location} is alerted by its load"),
-                AlertSetting::On => format!("{location} is under alert: its clients leave"),
-                AlertSetting::Off => format!("{location} is under no alert, whatever its load"),
-            })?
-        }
+        CtlCommand::Alert { location, setting } => api.change(&Command::Alert {
+            location: location.clone(),
+            alert: setting.setting(),
+        })?,
         CtlCommand::Reload => {
             let answer = api.client.post(&["v1", "reload"], &serde_json::json!({}))?;
             api.print(&answer, |reloaded: &Reloaded| {
@@ -240,14 +232,17 @@ impl Asker {
         self.print(done, |_| as_text() + "\n")
     }
 
+    fn change(&self, command: &Command) -> Result<String, Failure> {
+        self.done(&command.send(&self.client)?, || command.effect())
+    }
+
     fn set_state(&self, member: &MemberArgs, state: AdminState) -> Result<String, Failure> {
         let MemberArgs { group, member } = member;
-        let path = ["v1", "groups", group, "members", member, "state"];
-        let done = self.client.put(&path, &SetState { state })?;
-        self.done(&done, || match state {
-            AdminState::Ready => format!("{member} in {group} takes traffic"),
-            AdminState::Drain => format!("{member} in {group} drains"),
-            AdminState::Maintenance => format!("{member} in {group} is in maintenance"),
+        let (group, member) = (group.clone(), member.clone());
+        self.change(&Command::State {
+            group,
+            member,
+            state,
         })
     }
 
@@ -386,11 +381,6 @@ fn group_table(groups: &[GroupStatus]) -> String {
         Head::words("OWNER"),
     ];
     let row = |group: &GroupStatus| {
-        let usable = group
-            .members
-            .iter()
-            .filter(|member| member.effective_weight > 0.0)
-            .count();
         let view = GroupView::of(group, &[]);
         vec![
             group.name.clone(),
@@ -398,7 +388,7 @@ fn group_table(groups: &[GroupStatus]) -> String {
             group.granularity.to_string(),
             if group.adaptive { "yes" } else { "no" }.into(),
             if group.panic { "PANIC" } else { "" }.into(),
-            format!("{usable} of {}", group.members.len()),
+            format!("{} of {}", view.usable, group.members.len()),
             text::digits(view.rate),
             view.owner,
         ]

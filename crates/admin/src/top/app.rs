@@ -1,0 +1,513 @@
+//! What `evenkeel top` shows and does, apart from the terminal and the network: answers and
+//! keys come in, changes go out.
+
+use std::time::{Duration, Instant};
+
+use evenkeel_manager::status::Status;
+use evenkeel_manager::{AdminState, AlertSetting};
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::overview;
+use crate::client::ClientError;
+use crate::columns::{Listing, Row, Sort};
+use crate::command::Command;
+use crate::view::{GroupView, MemberView};
+use crate::wire::{Done, Explain};
+
+/// All keys, for the help and for the manual.
+pub(super) const KEYS: [(&str, &str); 16] = [
+    ("↑ ↓ k j PgUp PgDn Home End", "choose a row"),
+    ("Enter", "open the group"),
+    ("Esc Backspace", "back to all groups"),
+    ("← → Tab", "the group before, the next group"),
+    ("< >", "sort by another column"),
+    ("I r", "the other way round"),
+    ("/", "filter; Enter keeps it, Esc ends it"),
+    ("e", "why the next request goes where it goes"),
+    ("d", "drain the member"),
+    ("m", "set it to maintenance"),
+    ("u", "let it take traffic again"),
+    ("w", "set its weight"),
+    ("a", "set its location's load alert"),
+    ("p Space", "pause"),
+    ("+ -", "ask more rarely, more often"),
+    ("q F10 Ctrl-C", "quit"),
+];
+
+/// How often the API may be asked, in milliseconds.
+const INTERVALS: [u64; 9] = [100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000];
+
+/// The longest text that can be typed, in characters.
+const LONGEST: usize = 100;
+
+/// What the API shall be asked for again and again.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Wish {
+    /// The group whose decision is to be explained.
+    pub explained: Option<String>,
+    /// `None`: only when something is wanted.
+    pub interval: Option<Duration>,
+}
+
+/// What one look at the API found.
+#[derive(Debug)]
+pub(super) struct Look {
+    pub status: Status,
+    /// The group whose decision was to be explained, and the explanation.
+    pub explained: Option<(String, Result<Explain, ClientError>)>,
+}
+
+/// What comes from the API.
+#[derive(Debug)]
+pub(super) enum News {
+    Look(Result<Box<Look>, ClientError>),
+    Changed(Command, Result<Done, ClientError>),
+}
+
+/// The last status that is known.
+#[derive(Debug)]
+pub(super) struct Picture {
+    pub status: Status,
+    pub groups: Vec<GroupView>,
+    pub at: Instant,
+}
+
+/// The state of a table on the screen.
+#[derive(Debug, Default)]
+pub(super) struct Cursor {
+    /// Name of the row: rows come, go and change places.
+    selected: Option<String>,
+    index: usize,
+    /// Rows above the first one that is shown.
+    pub offset: usize,
+    pub sort: Option<Sort>,
+    pub filter: String,
+}
+
+impl Cursor {
+    /// Finds the selected row. If it is gone, the one in its place is selected.
+    pub fn place(&mut self, rows: &[Row]) -> Option<usize> {
+        let selected = self.selected.as_deref();
+        let known = rows.iter().position(|row| Some(&*row.name) == selected);
+        self.index = known.unwrap_or(self.index.min(rows.len().saturating_sub(1)));
+        let row = rows.get(self.index)?;
+        self.selected = Some(row.name.clone());
+        Some(self.index)
+    }
+
+    fn step(&mut self, rows: &[Row], by: isize) {
+        if self.place(rows).is_some() {
+            let next = self.index.saturating_add_signed(by);
+            self.index = next.min(rows.len().saturating_sub(1));
+            self.selected = None;
+            self.place(rows);
+        }
+    }
+}
+
+/// What the user is asked.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Prompt {
+    Filter,
+    Weight {
+        group: String,
+        member: String,
+        text: String,
+    },
+    Alert {
+        location: String,
+        text: String,
+    },
+    Confirm(Command),
+}
+
+/// What the user is told, until the next key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    pub text: String,
+    pub is_error: bool,
+}
+
+/// The state of the whole view.
+#[derive(Debug)]
+pub(super) struct App {
+    pub address: String,
+    pub interval: Duration,
+    pub paused: bool,
+    /// Nothing before the first answer.
+    pub picture: Option<Picture>,
+    /// Why the last look found nothing.
+    pub error: Option<String>,
+    /// Name of the group that is open.
+    open: Option<String>,
+    groups: Cursor,
+    members: Cursor,
+    pub explaining: bool,
+    explanation: Option<(String, Result<Explain, ClientError>)>,
+    /// Lines of the explanation above the first one that is shown.
+    pub scrolled: usize,
+    pub help: bool,
+    pub prompt: Option<Prompt>,
+    pub message: Option<Message>,
+    /// Rows of the table that fit the screen, or lines of the explanation.
+    pub page: usize,
+    pub done: bool,
+}
+
+impl App {
+    pub fn new(address: &str, interval: Duration) -> Self {
+        App {
+            address: address.into(),
+            interval,
+            paused: false,
+            picture: None,
+            error: None,
+            open: None,
+            groups: Cursor::default(),
+            members: Cursor::default(),
+            explaining: false,
+            explanation: None,
+            scrolled: 0,
+            help: false,
+            prompt: None,
+            message: None,
+            page: 1,
+            done: false,
+        }
+    }
+
+    pub fn take(&mut self, news: News, at: Instant) {
+        match news {
+            News::Look(Ok(look)) => {
+                self.picture = Some(Picture {
+                    groups: GroupView::all(&look.status),
+                    status: look.status,
+                    at,
+                });
+                self.explanation = look.explained;
+                self.error = None;
+                if self.open.is_some() && self.group().is_none() {
+                    let gone = self.open.take().unwrap_or_default();
+                    self.tell(format!("there is no group {gone} any more"), true);
+                }
+            }
+            News::Look(Err(error)) => self.error = Some(error.to_string()),
+            News::Changed(command, Ok(Done { .. })) => self.tell(command.effect(), false),
+            News::Changed(_, Err(error)) => {
+                // Who was refused here could read until now.
+                let why = match &error {
+                    ClientError::Refused {
+                        status: 401 | 403, ..
+                    } => "you may look, but not change anything: ",
+                    _ => "",
+                };
+                self.tell(format!("nothing was changed: {why}{error}"), true);
+            }
+        }
+    }
+
+    fn tell(&mut self, text: impl Into<String>, is_error: bool) {
+        let text = text.into();
+        self.message = Some(Message { text, is_error });
+    }
+
+    pub fn wish(&self) -> Wish {
+        Wish {
+            explained: self.explained().map(str::to_owned),
+            interval: (!self.paused).then_some(self.interval),
+        }
+    }
+
+    /// The group whose decision is explained.
+    pub fn explained(&self) -> Option<&str> {
+        let chosen = self.open.as_deref().or(self.groups.selected.as_deref());
+        chosen.filter(|_| self.explaining)
+    }
+
+    /// Its explanation, once there is one.
+    pub fn explanation(&self) -> Option<&Result<Explain, ClientError>> {
+        let (group, explanation) = self.explanation.as_ref()?;
+        (self.explained() == Some(group)).then_some(explanation)
+    }
+
+    /// The group that is open.
+    pub fn group(&self) -> Option<&GroupView> {
+        let open = self.open.as_ref()?;
+        let mut groups = self.picture.iter().flat_map(|picture| &picture.groups);
+        groups.find(|group| group.name == *open)
+    }
+
+    /// The rows that are shown: those of the open group, or all groups.
+    pub fn listing(&self) -> Option<Listing> {
+        let picture = self.picture.as_ref()?;
+        let mut listing = match self.group() {
+            Some(group) => group.listing(),
+            None => overview::listing(&picture.status, &picture.groups),
+        };
+        listing.filter(&self.cursor().filter);
+        if let Some(sort) = self.cursor().sort {
+            listing.sort(sort);
+        }
+        Some(listing)
+    }
+
+    pub fn cursor(&self) -> &Cursor {
+        if self.open.is_some() {
+            &self.members
+        } else {
+            &self.groups
+        }
+    }
+
+    pub fn cursor_mut(&mut self) -> &mut Cursor {
+        if self.open.is_some() {
+            &mut self.members
+        } else {
+            &mut self.groups
+        }
+    }
+
+    /// A key was pressed. Answers what to ask the API for.
+    pub fn key(&mut self, key: KeyEvent) -> Option<Command> {
+        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
+            self.done = true;
+        }
+        // Neither Ctrl-D nor Alt-D drains anything.
+        if key
+            .modifiers
+            .intersects(KeyModifiers::CONTROL | KeyModifiers::ALT)
+        {
+            return None;
+        }
+        self.message = None;
+        if self.help {
+            self.help = false;
+            return None;
+        }
+        match self.prompt.take() {
+            Some(prompt) => self.answer(prompt, key.code),
+            None => {
+                self.command(key.code);
+                None
+            }
+        }
+    }
+
+    /// What a key means while something is asked.
+    fn answer(&mut self, mut prompt: Prompt, key: KeyCode) -> Option<Command> {
+        if let Prompt::Confirm(command) = prompt {
+            match key {
+                KeyCode::Char('y' | 'Y') => {
+                    self.tell("waiting for the answer …", false);
+                    return Some(command);
+                }
+                KeyCode::Char('n' | 'N' | 'q') | KeyCode::Esc => {
+                    self.tell("nothing was changed", false);
+                }
+                _ => self.prompt = Some(Prompt::Confirm(command)),
+            }
+            return None;
+        }
+        let text = match &mut prompt {
+            Prompt::Weight { text, .. } | Prompt::Alert { text, .. } => text,
+            _ => &mut self.cursor_mut().filter,
+        };
+        match key {
+            KeyCode::Char(char) if text.chars().count() < LONGEST => text.push(char),
+            KeyCode::Backspace => drop(text.pop()),
+            KeyCode::Esc => {
+                text.clear();
+                return None;
+            }
+            KeyCode::Enter => {
+                match entered(prompt) {
+                    Ok(next) => self.prompt = next,
+                    Err(complaint) => self.tell(complaint, true),
+                }
+                return None;
+            }
+            _ => {}
+        }
+        self.prompt = Some(prompt);
+        None
+    }
+
+    /// What a key means otherwise.
+    fn command(&mut self, key: KeyCode) {
+        let page = isize::try_from(self.page).unwrap_or(isize::MAX);
+        match key {
+            KeyCode::Char('q') | KeyCode::F(10) => self.done = true,
+            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.help = true,
+            KeyCode::Esc if self.explaining => self.explaining = false,
+            KeyCode::Esc if !self.cursor().filter.is_empty() => self.cursor_mut().filter.clear(),
+            KeyCode::Esc | KeyCode::Backspace => self.open = None,
+            KeyCode::Enter => self.enter(),
+            KeyCode::Left | KeyCode::BackTab => self.other_group(-1),
+            KeyCode::Right | KeyCode::Tab => self.other_group(1),
+            KeyCode::PageUp if self.explaining => {
+                self.scrolled = self.scrolled.saturating_sub(self.page);
+            }
+            KeyCode::PageDown if self.explaining => {
+                self.scrolled = self.scrolled.saturating_add(self.page);
+            }
+            KeyCode::Up | KeyCode::Char('k') => self.step(-1),
+            KeyCode::Down | KeyCode::Char('j') => self.step(1),
+            KeyCode::PageUp => self.step(-page),
+            KeyCode::PageDown => self.step(page),
+            KeyCode::Home => self.step(isize::MIN),
+            KeyCode::End => self.step(isize::MAX),
+            KeyCode::Char('<') => self.sort(-1),
+            KeyCode::Char('>') => self.sort(1),
+            KeyCode::Char('I' | 'r') => {
+                let sort = &mut self.cursor_mut().sort;
+                let (column, descending) = sort.map_or((0, false), |s| (s.column, s.descending));
+                let descending = !descending;
+                *sort = Some(Sort { column, descending });
+            }
+            KeyCode::Char('/') => self.prompt = Some(Prompt::Filter),
+            KeyCode::Char('e') => {
+                self.explaining = !self.explaining;
+                self.scrolled = 0;
+            }
+            KeyCode::Char('d') => self.ask_for_state(AdminState::Drain),
+            KeyCode::Char('m') => self.ask_for_state(AdminState::Maintenance),
+            KeyCode::Char('u') => self.ask_for_state(AdminState::Ready),
+            KeyCode::Char('w') => self.ask(|group, member| Prompt::Weight {
+                group,
+                member: member.name.clone(),
+                text: String::new(),
+            }),
+            KeyCode::Char('a') => self.ask(|_, member| Prompt::Alert {
+                location: member.location.clone(),
+                text: String::new(),
+            }),
+            KeyCode::Char('p' | ' ') => self.paused = !self.paused,
+            KeyCode::Char('+' | '=') => {
+                let mut longer = INTERVALS.into_iter().map(Duration::from_millis);
+                self.interval = longer.find(|&i| i > self.interval).unwrap_or(self.interval);
+            }
+            KeyCode::Char('-') => {
+                let mut shorter = INTERVALS.into_iter().rev().map(Duration::from_millis);
+                self.interval = shorter
+                    .find(|&i| i < self.interval)
+                    .unwrap_or(self.interval);
+            }
+            _ => {}
+        }
+    }
+
+    fn step(&mut self, by: isize) {
+        if let Some(listing) = self.listing() {
+            self.cursor_mut().step(&listing.rows, by);
+        }
+    }
+
+    fn sort(&mut self, step: isize) {
+        if let Some(listing) = self.listing() {
+            let cursor = self.cursor_mut();
+            cursor.sort = listing.next_sort(cursor.sort, step);
+        }
+    }
+
+    /// Opens the selected group.
+    fn enter(&mut self) {
+        self.step(0);
+        if self.open.is_none() && self.listing().is_some_and(|all| !all.rows.is_empty()) {
+            self.open(self.groups.selected.clone());
+        }
+    }
+
+    fn open(&mut self, group: Option<String>) {
+        self.open = group;
+        self.scrolled = 0;
+        // The order of its members stays that of the group before.
+        let sort = self.members.sort;
+        self.members = Cursor {
+            sort,
+            ..Cursor::default()
+        };
+    }
+
+    /// Opens the group that comes after the open one, or before it, in the order of all
+    /// groups, around the end.
+    fn other_group(&mut self, step: isize) {
+        if self.open.is_none() {
+            return;
+        }
+        let before = self.open.take();
+        // Without an open group these are the groups.
+        let rows = self.listing().map_or_else(Vec::new, |listing| listing.rows);
+        let index = rows
+            .iter()
+            .position(|row| Some(&row.name) == before.as_ref());
+        let next = (index.unwrap_or(0) + rows.len()).saturating_add_signed(step);
+        let next = next
+            .checked_rem(rows.len())
+            .map(|next| rows[next].name.clone());
+        if next.is_some() {
+            self.groups.selected = next.clone();
+        }
+        self.open(next.or(before));
+    }
+
+    fn ask_for_state(&mut self, state: AdminState) {
+        self.ask(|group, member| {
+            Prompt::Confirm(Command::State {
+                group,
+                member: member.name.clone(),
+                state,
+            })
+        });
+    }
+
+    /// Asks something about the selected member.
+    fn ask(&mut self, prompt: impl FnOnce(String, &MemberView) -> Prompt) {
+        self.step(0);
+        let listing = self.listing();
+        let shown = listing.is_some_and(|listing| !listing.rows.is_empty());
+        let group = self.group().filter(|_| shown);
+        let member = group.and_then(|group| {
+            let mut members = group.members.iter();
+            let member = members.find(|m| Some(&m.name) == self.members.selected.as_ref())?;
+            Some(prompt(group.name.clone(), member))
+        });
+        match member {
+            Some(prompt) => self.prompt = Some(prompt),
+            None => self.tell("open a group (Enter) and choose a member first", true),
+        }
+    }
+}
+
+/// What follows from a text that was typed.
+fn entered(prompt: Prompt) -> Result<Option<Prompt>, String> {
+    let command = match prompt {
+        Prompt::Filter => return Ok(None),
+        Prompt::Confirm(command) => command,
+        Prompt::Weight {
+            group,
+            member,
+            text,
+        } => match text.trim().parse() {
+            Ok(weight) if f64::is_finite(weight) => Command::Weight {
+                group,
+                member,
+                weight,
+            },
+            _ => {
+                return Err(format!(
+                    "{text:?} is no weight; it is a number from 0 to 1000"
+                ));
+            }
+        },
+        Prompt::Alert { location, text } => {
+            let alert = match text.trim() {
+                "on" => AlertSetting::On,
+                "off" => AlertSetting::Off,
+                "auto" => AlertSetting::Auto,
+                _ => return Err(format!("{text:?} is none of on, off and auto")),
+            };
+            Command::Alert { location, alert }
+        }
+    };
+    Ok(Some(Prompt::Confirm(command)))
+}

@@ -1,0 +1,117 @@
+//! The table of all groups.
+
+use evenkeel_manager::status::{GroupStatus, Status};
+use ratatui::style::{Color, Style};
+
+use crate::columns::{Cell, Column, Listing, Row, WIDE};
+use crate::text::{digits, percent};
+use crate::view::{GroupView, count, failures, latency, millis};
+
+const COLUMNS: [Column; 15] = [
+    Column::words("GROUP", 0).cut(16, 32),
+    Column::numbers("UP", 1),
+    Column::words("STATE", 1),
+    Column::numbers("REQ/S", 1),
+    Column::numbers("P50", 4),
+    Column::numbers("P99", 2),
+    Column::numbers("FAILED", 2),
+    Column::numbers("ALERTS", 3),
+    Column::numbers("IN FLIGHT", 6),
+    Column::words("STRATEGY", 5).cut(8, 32),
+    Column::words("OWNER", 7),
+    Column::words("RULES", WIDE).cut(8, 24),
+    Column::words("LISTEN", WIDE).cut(16, 40),
+    Column::words("BOUND", WIDE),
+    Column::words("LOAD", WIDE),
+];
+
+/// All groups, a row each. `views` are those of the status.
+pub(super) fn listing(status: &Status, views: &[GroupView]) -> Listing {
+    let groups = status.groups.iter().zip(views);
+    Listing {
+        columns: &COLUMNS,
+        rows: groups
+            .map(|(group, view)| row(status, group, view))
+            .collect(),
+    }
+}
+
+/// All groups in a line.
+pub(super) fn totals(status: &Status, views: &[GroupView]) -> String {
+    let rate: f64 = views.iter().map(|view| view.rate).sum();
+    let usable: usize = views.iter().map(|view| view.usable).sum();
+    let members: usize = views.iter().map(|view| view.members.len()).sum();
+    let alerts: usize = status.groups.iter().map(alerts).sum();
+    format!(
+        "{} groups  {} req/s  {usable} of {members} members up  {alerts} under alert",
+        views.len(),
+        digits(rate),
+    )
+}
+
+/// Members whose location is under a load alert.
+fn alerts(group: &GroupStatus) -> usize {
+    group.members.iter().filter(|member| member.alert).count()
+}
+
+fn row(status: &Status, group: &GroupStatus, view: &GroupView) -> Row {
+    let (recent, members) = (&group.recent, view.members.len());
+    let (usable, alerts) = (view.usable, alerts(group));
+    let in_flight = view.members.iter().map(|member| member.in_flight).sum();
+    let failed = failures(recent);
+    let rules = || status.rules.iter().filter(|rule| rule.group == group.name);
+    let clusters = status.clusters.iter();
+    let clusters = clusters.filter(|cluster| cluster.group == group.name);
+    let names = rules().map(|rule| &rule.name);
+    let names = names.chain(clusters.map(|cluster| &cluster.name));
+    let names = names.filter(|name| **name != group.name).cloned();
+    let listen = rules().flat_map(|rule| {
+        let off = if rule.enabled { "" } else { " (disabled)" };
+        let addresses = rule.listen.iter();
+        addresses.map(move |address| format!("{} {address}{off}", rule.protocol))
+    });
+    let states = [
+        group.panic.then(|| "PANIC".to_owned()),
+        (usable == 0 && members > 0).then(|| "nobody is up".to_owned()),
+        (!group.refused.is_empty()).then(|| format!("{} refused", group.refused.len())),
+    ];
+    let cells: [Cell; COLUMNS.len()] = [
+        group.name.clone().into(),
+        Cell::number(
+            usable as f64 / members.max(1) as f64,
+            format!("{usable}/{members}"),
+        ),
+        states
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join(", ")
+            .into(),
+        Cell::number(view.rate, digits(view.rate)),
+        latency(millis(recent.p50_ms)),
+        latency(millis(recent.p99_ms)),
+        Cell::number(failed, percent(failed)),
+        count(alerts as u64),
+        count(in_flight),
+        view.strategy.clone().into(),
+        view.owner.clone().into(),
+        names.collect::<Vec<_>>().join(" ").into(),
+        listen.collect::<Vec<_>>().join(", ").into(),
+        group.granularity.to_string().into(),
+        group.load.clone().into(),
+    ];
+    let style = Style::new();
+    Row {
+        name: group.name.clone(),
+        cells: cells.into(),
+        style: if group.panic || usable == 0 && members > 0 {
+            style.fg(Color::Red)
+        } else if alerts > 0 {
+            style.fg(Color::Magenta)
+        } else if usable < members {
+            style.fg(Color::Yellow)
+        } else {
+            style
+        },
+    }
+}
