@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
-use evenkeel_http::{Activity, Bounded, Connection};
 use evenkeel_limits::files::Shares;
+use evenkeel_net::http::{Activity, Bounded, Connection};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use evenkeel_http::ErrorBody;
+use evenkeel_net::http::ErrorBody;
 
 /// An error on its way to the client.
 #[derive(Clone, Debug)]

@@ -38,7 +38,7 @@ use evenkeel_proxy::Proxy;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-pub use evenkeel_http::ErrorBody;
+pub use evenkeel_net::http::ErrorBody;
 
 /// Where the API's answers come from.
 #[derive(Debug)]

@@ -225,7 +225,7 @@ fn understand(status: StatusCode, body: &[u8]) -> Result<Reply, Unanswered> {
             Ok(Reply::Refused(after, readable(&refused.detail)))
         }
         _ => {
-            let error: Option<evenkeel_http::ErrorBody> = serde_json::from_slice(body).ok();
+            let error: Option<evenkeel_net::http::ErrorBody> = serde_json::from_slice(body).ok();
             let detail = error
                 .map(|error| readable(&error.detail))
                 .unwrap_or_default();

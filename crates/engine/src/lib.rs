@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use evenkeel_config::engine::{EngineCluster, EngineConfig};
 use evenkeel_core::time::Clock;
-use evenkeel_http::{Bounded, Phase, Settings};
+use evenkeel_net::http::{Bounded, Phase, Settings};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -100,7 +100,7 @@ impl Engine {
                     max_header_bytes: MAX_HEADER_BYTES,
                 };
                 let handler = Rc::clone(&steward);
-                servers.spawn_local(evenkeel_http::serve(
+                servers.spawn_local(evenkeel_net::http::serve(
                     listener,
                     settings,
                     handler,

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use evenkeel_config::engine;
 use evenkeel_core::time::Clock;
 use evenkeel_engine::Engine;
-use evenkeel_http::Phase;
+use evenkeel_net::http::Phase;
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 use tracing::{info, warn};

@@ -35,7 +35,7 @@ pub fn run(args: &cli::Run) -> Result<(), Failure> {
     evenkeel_limits::memory::prepare_allocator();
     process::start_log_of(args)?;
     process::raise_file_limit();
-    let runtime = evenkeel_manager::runtime()
+    let runtime = evenkeel_net::runtime()
         .map_err(|error| Failure::new(format!("cannot start the control loop: {error}")))?;
     let result = runtime.block_on(live(&args.file));
     // A lookup of a name that still runs in its thread must not delay the end.

@@ -9,6 +9,7 @@ use evenkeel_control::health::{Change, Limits};
 use evenkeel_core::member::MemberId;
 use evenkeel_core::opinion::{Opinion, Source};
 use evenkeel_limits::{Shortage, files};
+use evenkeel_net::Tasks;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -19,7 +20,6 @@ use crate::config::{HealthCheck, HealthCheckKind};
 use crate::manager::Manager;
 use crate::response::{NotHttp, Reader, Seen};
 use crate::state::{Endpoint, GroupEntry};
-use crate::tasks::Tasks;
 
 /// A check that could not be made for want of something here, or that found a member dead,
 /// is made again after this time, or the frequency if that is shorter.

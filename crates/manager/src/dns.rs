@@ -9,13 +9,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_net::Tasks;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::manager::Manager;
-use crate::tasks::Tasks;
 
 /// Looks up the addresses of a host name.
 pub(crate) type Lookup = Arc<

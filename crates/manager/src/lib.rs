@@ -14,7 +14,6 @@ pub mod snapshot;
 mod state;
 pub mod status;
 pub mod subsystem;
-mod tasks;
 #[cfg(test)]
 mod tests;
 
@@ -22,4 +21,3 @@ pub use alerts::AlertSetting;
 pub use manager::{Applied, ManageError, Manager, Readiness, ReloadError};
 pub use state::AdminState;
 pub use subsystem::ApplyError;
-pub use tasks::{Tasks, runtime, start_thread};

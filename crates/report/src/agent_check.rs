@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use evenkeel_core::member::{MemberId, Weight};
 use evenkeel_core::opinion::{Opinion, Source};
+use evenkeel_manager::Manager;
 use evenkeel_manager::config::AgentCheck;
 use evenkeel_manager::counts::{Fate, Origin};
-use evenkeel_manager::{Manager, Tasks};
+use evenkeel_net::Tasks;
 use evenkeel_wire::agent_check::{Answer, InvalidAnswer, MAX_LINE, MAX_PERCENT, State};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

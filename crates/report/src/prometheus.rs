@@ -11,12 +11,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_core::load::{LoadId, LoadValue, TooManyLoads};
+use evenkeel_manager::Manager;
 use evenkeel_manager::config::Prometheus;
 use evenkeel_manager::config::expression::{Aggregate, Expression, Operator, Series};
 use evenkeel_manager::config::reports::Url;
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_manager::response::{Reader, Seen};
-use evenkeel_manager::{Manager, Tasks};
+use evenkeel_net::Tasks;
 use evenkeel_wire::exposition::{self, InvalidPage, Sample};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -23,12 +23,12 @@ use std::thread::JoinHandle;
 
 use evenkeel_config::Negotiator as Settings;
 use evenkeel_core::time::Clock;
-use evenkeel_http::{Bounded, Phase};
 use evenkeel_limits::files::Shares;
 use evenkeel_limits::memory;
 use evenkeel_manager::snapshot::Snapshot;
-use evenkeel_manager::start_thread;
 use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
+use evenkeel_net::http::{Bounded, Phase};
+use evenkeel_net::start_thread;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -292,11 +292,11 @@ impl Serving {
             most_connections(settings),
             settings.idle_timeout,
         );
-        let limits = evenkeel_http::Settings {
+        let limits = evenkeel_net::http::Settings {
             max_header_bytes: settings.max_header_bytes,
         };
         let (phase, phases) = watch::channel(Phase::Serve);
-        let serve = evenkeel_http::serve(listener, limits, Rc::clone(desk), phases);
+        let serve = evenkeel_net::http::serve(listener, limits, Rc::clone(desk), phases);
         Ok(Serving {
             settings: settings.clone(),
             phase,

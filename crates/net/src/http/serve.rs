@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::debug;
 
-use crate::{Answer, Bounded};
+use super::{Answer, Bounded};
 
 /// The head of a request.
 pub type Head = hyper::http::request::Parts;
@@ -154,7 +154,7 @@ mod tests {
     use tokio::task::LocalSet;
 
     use super::*;
-    use crate::answer;
+    use crate::http::answer;
 
     struct Echo;
 

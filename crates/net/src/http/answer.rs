@@ -45,7 +45,7 @@ impl Freshness {
 /// 307 to `path_and_query` at `origin`. The method, and the body, go with it.
 ///
 /// Both are checked before: an [`Origin`](evenkeel_config::Origin), and what a
-/// [`Target`](crate::Target) gives. Should they hold what no field may hold, there is no
+/// [`Target`](crate::http::Target) gives. Should they hold what no field may hold, there is no
 /// redirect but a 500.
 pub fn redirect(origin: &str, path_and_query: &str, freshness: Freshness) -> Answer {
     let mut location = String::with_capacity(origin.len() + path_and_query.len());

@@ -1,0 +1,38 @@
+//! The sockets' side of what Evenkeel speaks, once each.
+//!
+//! | module | what it has |
+//! |---|---|
+//! | [`listen`] | TCP listeners: opened, kept over a change of configuration |
+//! | [`datagram`] | a thread that serves UDP sockets, and how those are opened |
+//! | [`http`] | a server with limits for what is not the data path |
+//! | [`key_file`] | files with secrets |
+//! | [`tasks`] | runtimes, threads, and tasks that follow what is wanted of them |
+//!
+//! What is said over the sockets is no matter of this crate.
+
+#![forbid(unsafe_code)]
+
+pub mod datagram;
+pub mod http;
+pub mod key_file;
+pub mod listen;
+pub mod tasks;
+
+pub use tasks::{Tasks, runtime, start_thread};
+
+/// Bytes from the system's generator, which nobody can guess.
+///
+/// # Errors
+///
+/// The system gives none.
+pub fn random<const N: usize>() -> std::io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    if filled == N {
+        Ok(bytes)
+    } else {
+        Err(std::io::Error::other(
+            "the system gave too few random numbers",
+        ))
+    }
+}
