@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use evenkeel_core::analyzer::{AlertSettings, Threshold};
+use evenkeel_core::alert::{AlertSettings, Threshold};
 use evenkeel_core::load::LoadValue;
 use toml::de::DeValue;
 

@@ -1,5 +1,5 @@
-//! What happens to groups between decisions: health, ejection, panic and slow start;
-//! and of who may be served: the queue and the retry budget.
+//! What happens to groups between decisions: health, ejection, panic, slow start and load
+//! alerts; and who may be served: the queue and the retry budget.
 //!
 //! Pure, as `core` is: results of checks and the time come in as arguments, what changes is
 //! said in the slots that decisions look at, and what others have to do about it, such as a
@@ -8,7 +8,14 @@
 
 #![forbid(unsafe_code)]
 
+pub mod alerts;
+pub mod analyzer;
 pub mod budget;
+pub mod forward;
+pub mod group;
 pub mod health;
 pub mod outlier;
+mod place;
+pub mod pulse;
 pub mod queue;
+pub mod round;

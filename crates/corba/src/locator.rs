@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use evenkeel_core::forward::{Advice, Trail};
+use evenkeel_control::forward::{Advice, Trail};
 use evenkeel_core::group::{Granularity, Group, GroupSettings, PickError, Request};
 use evenkeel_core::member::{MemberId, Reason};
 use evenkeel_core::time::Instant;
@@ -169,7 +169,7 @@ pub fn advised<'a>(
     }
     let advice = client
         .trails
-        .with(entry.id, |trail| group.advise(trail, now));
+        .with(entry.id, |trail| trail.advise(group, now));
     let chosen = |index| {
         let reference = entry.member(group, index)?;
         Some(Chosen { index, reference })

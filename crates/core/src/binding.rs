@@ -5,10 +5,74 @@
 //! adaptive or not. Whoever carries a client's requests holds a [`Binding`] and asks it
 //! before each request.
 
-use crate::forward::Trail;
-use crate::group::{Granularity, Group};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::group::{Granularity, Group, Request};
+use crate::load::Location;
 use crate::member::{MemberId, Reason};
 use crate::time::Instant;
+
+/// A client that stays with its member until it is told to leave: where it is, and what load
+/// it seems to bring. Groups in which clients are [relocated](Relocation) know theirs.
+#[derive(Debug, Default)]
+pub struct Client {
+    /// The member's id plus one; 0 is none.
+    member: AtomicU64,
+    /// f32 bits; 0 is not known yet.
+    load: AtomicU32,
+}
+
+impl Client {
+    /// Where it is; `None` is nowhere, or not known.
+    pub fn member(&self) -> Option<MemberId> {
+        let id = self.member.load(Ordering::Relaxed);
+        id.checked_sub(1).map(MemberId)
+    }
+
+    /// It is at `member` from now on.
+    pub fn set_member(&self, member: Option<MemberId>) {
+        let id = member.map_or(0, |member| member.0.wrapping_add(1));
+        self.member.store(id, Ordering::Relaxed);
+    }
+
+    /// The load that it seems to bring; `None` is not known yet.
+    pub fn load(&self) -> Option<f32> {
+        match self.load.load(Ordering::Relaxed) {
+            0 => None,
+            bits => Some(f32::from_bits(bits)),
+        }
+    }
+
+    /// Says so.
+    pub fn set_load(&self, load: f32) {
+        let load = load.max(f32::MIN_POSITIVE);
+        self.load.store(load.to_bits(), Ordering::Relaxed);
+    }
+}
+
+/// Where a client goes that is relocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// The member that is to have it; its own if it stays.
+    pub to: MemberId,
+    /// Whether that is open as long as others may leave in its place.
+    pub undecided: bool,
+}
+
+/// Which clients of a group are to leave their members, and for where: the hook for whoever
+/// plans that between decisions ([`GroupState::relocate`]).
+///
+/// [`GroupState::relocate`]: crate::group::GroupState::relocate
+pub trait Relocation: fmt::Debug + Send + Sync {
+    /// What becomes of a client that comes now; `None` is nothing. `at` is where its member
+    /// was in the group when last looked for, and is brought up to date.
+    fn ask(&self, group: &Group, client: &Client, at: &mut usize, now: Instant) -> Option<Move>;
+
+    /// A client at `location` has waited in vain for others to leave in its place.
+    fn give_up(&self, location: &Location, now: Instant);
+}
 
 /// A client's tie to a member.
 #[derive(Debug)]
@@ -21,8 +85,8 @@ pub struct Binding {
     alerted_since: Option<Instant>,
     /// 0 to 1: which part of a time span this binding waits.
     jitter: f32,
-    /// By what pulses know the client.
-    trail: Trail,
+    /// By what relocations know the client.
+    client: Option<Arc<Client>>,
 }
 
 /// What becomes of a binding for the next request.
@@ -74,9 +138,9 @@ impl Binding {
             since: now,
             alerted_since: None,
             jitter: rng.f32(),
-            trail: Trail::default(),
+            client: None,
         };
-        binding.trail.leads_to(group, index);
+        group.bind_client(&mut binding.client, index);
         Some(binding)
     }
 
@@ -85,7 +149,7 @@ impl Binding {
         if let Some(member) = group.members().get(index) {
             (self.member, self.index) = (member.id, index);
             (self.since, self.alerted_since) = (now, None);
-            self.trail.leads_to(group, index);
+            group.bind_client(&mut self.client, index);
         }
     }
 
@@ -107,19 +171,19 @@ impl Binding {
     ///   demand, adaptive;
     /// - on demand, adaptive: it ends when the member has been shedding
     ///   ([`Reason::Shedding`]) for a random time ([`AlertSettings::patience`]), or, where
-    ///   alerts are [pulses](crate::pulse), when the client is one of those who are to leave;
+    ///   alerts are pulses, when the client is one of those who are to leave;
     /// - on demand, not adaptive: it ends after [`GroupSettings::rebind_interval`], give
     ///   or take a fifth.
     ///
-    /// [`AlertSettings::move_sessions`]: crate::analyzer::AlertSettings::move_sessions
-    /// [`AlertSettings::patience`]: crate::analyzer::AlertSettings::patience
+    /// [`AlertSettings::move_sessions`]: crate::alert::AlertSettings::move_sessions
+    /// [`AlertSettings::patience`]: crate::alert::AlertSettings::patience
     /// [`GroupSettings::rebind_interval`]: crate::group::GroupSettings::rebind_interval
     pub fn check(&mut self, group: &Group, now: Instant) -> Verdict {
         let settings = group.settings();
         if settings.granularity == Granularity::PerRequest {
             return Verdict::Rebind(Why::PerRequest);
         }
-        let Some(index) = self.find(group) else {
+        let Some(index) = group.find(self.member, self.index) else {
             return Verdict::Rebind(Why::Gone);
         };
         self.index = index;
@@ -144,7 +208,7 @@ impl Binding {
             };
         }
         if settings.alert.pulses {
-            return match group.departs(&mut self.trail, now) {
+            return match self.relocated(group, now) {
                 Some(to) => Verdict::Move(to),
                 None => Verdict::Keep(index),
             };
@@ -161,17 +225,29 @@ impl Binding {
         }
     }
 
-    fn find(&self, group: &Group) -> Option<usize> {
-        let is_it = |index: usize| {
-            group
-                .members()
-                .get(index)
-                .is_some_and(|m| m.id == self.member)
-        };
-        match is_it(self.index) {
-            true => Some(self.index),
-            false => (0..group.members().len()).find(|&index| is_it(index)),
+    /// For where the client leaves its member in the relocation that is on, if it does: its
+    /// requests are carried, so that it need not wait for anybody.
+    #[inline]
+    fn relocated(&mut self, group: &Group, now: Instant) -> Option<usize> {
+        if group.state().is_relocating() {
+            self.ask(group, now)
+        } else {
+            None
         }
+    }
+
+    #[cold]
+    fn ask(&mut self, group: &Group, now: Instant) -> Option<usize> {
+        let client = group.state().client(&mut self.client);
+        let relocation = group.state().relocation()?;
+        let Move { to, undecided } = relocation.ask(group, client, &mut self.index, now)?;
+        let index = group.find(to, self.index)?;
+        let location = &group.members()[index].location;
+        let takes_nobody = location.is_shut() || undecided && location.has_pulse();
+        let request = Request::at(now);
+        let view = group.view(&request).despite_alerts();
+        let goes = !takes_nobody && view.is_eligible_unless_full(index);
+        (goes && client.member() != Some(to)).then_some(index)
     }
 }
 
@@ -183,7 +259,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::analyzer::AlertSettings;
+    use crate::alert::AlertSettings;
     use crate::group::{GroupSettings, GroupState, Request};
     use crate::load::Location;
     use crate::member::{Member, Slot, Weight};

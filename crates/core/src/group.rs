@@ -3,19 +3,18 @@
 use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
-use crate::analyzer::AlertSettings;
+use crate::alert::AlertSettings;
+use crate::binding::{Client, Relocation};
 use crate::effective::{Shaping, effective_within};
 use crate::estimate::{FIRST_GROWTH, Growth};
-use crate::forward::Client;
 use crate::load::{LoadId, Location, Report};
 use crate::member::{Digest, Member, MemberId, Reason, Slot};
 use crate::observe::Crowd;
-use crate::pulse::{Plan, Pulses};
 use crate::strategy::Strategy;
 use crate::time::{Horizon, Instant};
 use crate::trace::{Explanation, Trace};
@@ -84,8 +83,8 @@ impl Default for GroupSettings {
 }
 
 impl GroupSettings {
-    /// Whether clients that go to members themselves are called back at a fixed interval
-    /// ([`Group::rebind`]): on demand, not adaptive, with alerts as
+    /// Whether clients that go to members themselves are called back at a fixed interval:
+    /// on demand, not adaptive, with alerts as
     /// [pulses](AlertSettings::pulses).
     pub fn rebinds(&self) -> bool {
         self.alert.pulses && !self.adaptive && self.granularity == Granularity::OnDemand
@@ -133,11 +132,10 @@ pub struct GroupState {
     panic: AtomicBool,
     want_trace: AtomicBool,
     last: ArcSwapOption<Decision>,
-    /// Whether there is a plan: what there mostly is not costs one load.
-    pulsing: AtomicBool,
-    plan: ArcSwapOption<Plan>,
+    /// Whether there is a relocation: what there mostly is not costs one load.
+    relocating: AtomicBool,
+    relocation: ArcSwapOption<Arc<dyn Relocation>>,
     clients: Mutex<Clients>,
-    control: Mutex<Pulses>,
     /// Load that one client brings (f32 bits); 0 is not known.
     client: AtomicU32,
     /// The growth of latencies with requests in flight, less [`FIRST_GROWTH`] (f32 bits).
@@ -188,30 +186,35 @@ impl GroupState {
         self.panic.swap(panicking, Ordering::AcqRel) != panicking
     }
 
-    /// Whether a [pulse](crate::pulse) is on in the group, or was lately.
+    /// Whether clients of the group are being relocated, or were lately.
     #[inline]
-    pub(crate) fn is_pulsing(&self) -> bool {
-        self.pulsing.load(Ordering::Acquire)
+    pub fn is_relocating(&self) -> bool {
+        self.relocating.load(Ordering::Acquire)
     }
 
     /// Who is to leave.
-    pub(crate) fn plan(&self) -> Option<Arc<Plan>> {
-        self.plan.load_full()
+    pub fn relocation(&self) -> Option<Arc<Arc<dyn Relocation>>> {
+        self.relocation.load_full()
     }
 
-    pub(crate) fn set_plan(&self, plan: Option<Arc<Plan>>) {
-        let some = plan.is_some();
-        self.plan.store(plan);
-        self.pulsing.store(some, Ordering::Release);
+    /// Has clients of the group relocated, or no longer.
+    pub fn relocate(&self, relocation: Option<Arc<dyn Relocation>>) {
+        let some = relocation.is_some();
+        self.relocation.store(relocation.map(Arc::new));
+        self.relocating.store(some, Ordering::Release);
     }
 
-    /// What there is to know for the next step of its pulses.
-    pub(crate) fn control(&self) -> MutexGuard<'_, Pulses> {
-        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The client of whoever holds `client`; a new one is counted until nobody else holds it.
+    pub fn client<'a>(&self, client: &'a mut Option<Arc<Client>>) -> &'a Arc<Client> {
+        client.get_or_insert_with(|| {
+            let client = Arc::<Client>::default();
+            self.add_client(Arc::clone(&client));
+            client
+        })
     }
 
     /// Counts a client until nobody else holds it.
-    pub(crate) fn add_client(&self, client: Arc<Client>) {
+    fn add_client(&self, client: Arc<Client>) {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if clients.all.len() >= 2 * clients.were + 64 {
             clients.leave_out();
@@ -220,19 +223,20 @@ impl GroupState {
     }
 
     /// The clients that are there.
-    pub(crate) fn clients(&self) -> Vec<Arc<Client>> {
+    pub fn clients(&self) -> Vec<Arc<Client>> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         clients.leave_out();
         clients.all.clone()
     }
 
-    pub(crate) fn set_client_load(&self, load: f32) {
+    /// Says what load one client brings.
+    pub fn set_client_load(&self, load: f32) {
         self.client.store(load.to_bits(), Ordering::Relaxed);
     }
 
     /// Load that one client brings, as pulses have shown; 0 is not known.
     #[inline]
-    pub(crate) fn client_load(&self) -> f32 {
+    pub fn client_load(&self) -> f32 {
         f32::from_bits(self.client.load(Ordering::Relaxed))
     }
 
@@ -339,6 +343,27 @@ impl Group {
     /// All members, eligible or not.
     pub fn members(&self) -> &[Member] {
         &self.members
+    }
+
+    /// Where the member `id` is in this snapshot, looked for at `hint` first.
+    pub fn find(&self, id: MemberId, hint: usize) -> Option<usize> {
+        let is_it = |member: &Member| member.id == id;
+        if self.members.get(hint).is_some_and(is_it) {
+            return Some(hint);
+        }
+        self.members.iter().position(is_it)
+    }
+
+    /// Notes that a client is bound to the member at `index`. Noted only where it can be of
+    /// use: where alerts are [pulses](AlertSettings::pulses).
+    #[inline]
+    pub fn bind_client(&self, client: &mut Option<Arc<Client>>, index: usize) {
+        if self.settings.alert.pulses
+            && let Some(member) = self.members.get(index)
+        {
+            self.state.client(client).set_member(Some(member.id));
+            member.location.count_client();
+        }
     }
 
     /// What outlives this snapshot.
@@ -683,7 +708,7 @@ impl<'a> View<'a> {
         load.map(|load| load.expected)
     }
 
-    /// Load that one client brings, as [pulses](crate::pulse) have shown; 0 is not known.
+    /// Load that one client brings, as pulses have shown; 0 is not known.
     #[inline]
     pub(crate) fn client_load(&self) -> f32 {
         self.group.state.client_load()

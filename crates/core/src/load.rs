@@ -326,7 +326,7 @@ fn average(cell: &AtomicU32, new: f32, share: f32) -> f32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Tell {
-    /// To do it while a [pulse](crate::pulse) is on.
+    /// To do it while a pulse is on.
     Pulses,
     /// To do it.
     On,
@@ -911,7 +911,7 @@ impl Location {
     }
 
     /// Clients that ever came to members here to stay, wrapping.
-    pub(crate) fn came(&self) -> u32 {
+    pub fn came(&self) -> u32 {
         self.came.load(Ordering::Relaxed)
     }
 
@@ -919,17 +919,19 @@ impl Location {
         self.came.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether a [pulse](crate::pulse) is on: some clients are still to leave.
+    /// Whether a pulse is on: some clients are still to leave.
     #[inline]
     pub fn has_pulse(&self) -> bool {
         self.pulse.load(Ordering::Acquire)
     }
 
-    pub(crate) fn begin_pulse(&self) {
+    /// A pulse begins.
+    pub fn begin_pulse(&self) {
         self.change(!self.pulse.swap(true, Ordering::AcqRel));
     }
 
-    pub(crate) fn end_pulse(&self) {
+    /// A pulse ends.
+    pub fn end_pulse(&self) {
         self.change(self.pulse.swap(false, Ordering::AcqRel));
     }
 

@@ -1,7 +1,7 @@
 //! Time as an argument.
 //!
 //! Nothing in `core` looks at a clock. Callers pass an [`Instant`], the product from
-//! the machine's monotonic clock and the harness from its event queue, so that the
+//! the machine's monotonic clock and the simulation from its event queue, so that the
 //! same code runs in both and a test can put any two events at any distance.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,7 +50,7 @@ impl Instant {
 /// Milliseconds on a wrapping 32-bit time line, so that a time and a value fit into one
 /// atomic word. Never 0 (0 marks an empty word), which makes it 2 ms coarse.
 #[inline]
-pub(crate) const fn millis(at: Instant) -> u32 {
+pub const fn millis(at: Instant) -> u32 {
     ((at.0 / 1_000_000) as u32) | 1
 }
 
@@ -60,9 +60,9 @@ const PAST: u32 = u32::MAX - 60_000;
 /// Milliseconds from `earlier`, made by [`millis`], to `now`.
 ///
 /// 32 bits of milliseconds wrap after 49 days, and the distance is taken modulo that. So what
-/// may become that old must be [kept old](keep_old).
+/// may become that old must be kept old.
 #[inline]
-pub(crate) const fn millis_since(earlier: u32, now: Instant) -> u32 {
+pub const fn millis_since(earlier: u32, now: Instant) -> u32 {
     let age = millis(now).wrapping_sub(earlier);
     if age > PAST { 0 } else { age }
 }

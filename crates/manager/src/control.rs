@@ -1,27 +1,20 @@
 //! The control loop, and the tasks beside it: what happens without anybody asking.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_control::health;
-use evenkeel_control::outlier::Event;
+use evenkeel_control::group::Event;
+use evenkeel_control::round::{Due, Round, Step};
 use evenkeel_core::time::Instant;
 use parking_lot::MutexGuard;
 use tracing::{debug, info, warn};
 
-use crate::alerts::{self, Alerted, AllThere};
 use crate::manager::{Manager, Owned};
-use crate::state::GroupEntry;
-use crate::status::History;
+use crate::state::{GroupEntry, State};
 
 /// Time between two rounds of the control loop. Short against what people notice, and
 /// long against what a round costs: about a quarter of a millisecond for 1,000 members.
 const ROUND: Duration = Duration::from_millis(100);
-
-/// Every so often the next decision of each group is traced, for whoever asks for the
-/// last one. Tracing allocates, so not every decision is.
-const TRACE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Manager {
     /// Follows names, checks members and runs the control loop, as long as it is polled.
@@ -32,11 +25,11 @@ impl Manager {
     }
 
     async fn control(&self) {
-        let mut due = Due::default();
+        let (mut due, mut told) = (Due::default(), None);
         loop {
             let begun = self.clock().now();
             let mut round = Round::new(&mut due, begun);
-            while self.step(&mut round) {
+            while self.step(&mut round, &mut told) {
                 // Whoever waits for the lock gets it between two steps.
                 tokio::task::yield_now().await;
             }
@@ -55,65 +48,47 @@ impl Manager {
     /// The same, as if so much later.
     #[cfg(test)]
     pub(crate) fn round_after(&self, time: Duration) {
-        let mut due = Due::default();
-        let mut round = Round::new(&mut due, self.clock().now().after(time));
-        while self.step(&mut round) {}
+        let mut round = Round::new(&mut Due::default(), self.clock().now().after(time));
+        while self.step(&mut round, &mut None) {}
     }
 
-    /// A part of a round: ejections, alerts, panic, slow start, and what is due, for some of
-    /// the groups; then, when it is known who is under alert, who sheds. Answers whether there
-    /// is more to do. The lock is held for a short time only, however many groups there are.
-    fn step(&self, round: &mut Round) -> bool {
+    /// A part of a round, for some of the groups. Answers whether there is more to do. The
+    /// lock is held for a short time only, however many groups there are. `told` is when those
+    /// who follow changes were last told of one of groups that do not stand in the file.
+    fn step(&self, round: &mut Round, told: &mut Option<Instant>) -> bool {
         let mut owned = self.lock();
-        let more = self.step_of(&mut owned, round);
+        let more = owned.state.step(round, GROUPS_PER_STEP);
+        if !more {
+            self.tell_late(&mut owned, round.now(), told);
+        }
         // Otherwise the next step has it before whoever has waited for it is awake.
         MutexGuard::unlock_fair(owned);
         more
     }
 
-    fn step_of(&self, owned: &mut Owned, round: &mut Round) -> bool {
-        let state = &mut owned.state;
-        let now = round.now;
-        let all = state.groups.len();
-        let some = round.next..all.min(round.next + GROUPS_PER_STEP);
-        round.next = some.end;
-        match round.alerted.take() {
-            None => {
-                for entry in &mut state.groups[some] {
-                    look(entry, round, now);
-                    round.raised.extend(entry.alerts.keys().cloned());
+    fn tell_late(&self, owned: &mut Owned, now: Instant, told: &mut Option<Instant>) {
+        let wait = ROUND * (owned.state.groups.len() / GROUPS_PER_ROUND) as u32;
+        if owned.untold && told.is_none_or(|at| now.since(at) >= wait) {
+            owned.untold = false;
+            *told = Some(now);
+            self.tell_changes();
+        }
+    }
+}
+
+impl State {
+    /// A part of a round, with so many of the groups. Answers whether there is more to do.
+    pub(crate) fn step(&mut self, round: &mut Round, most: usize) -> bool {
+        let (groups, around) = self.controlled();
+        let Step { looked, more } = round.step(groups, around, most, tell);
+        for entry in &mut self.groups[looked] {
+            for endpoint in &mut entry.endpoints {
+                if round.keeps() || endpoint.history.is_empty() {
+                    endpoint.history.note(&endpoint.member.slot, round.now());
                 }
-                if round.next >= all {
-                    round.next = 0;
-                    round.alerted = Some(alerts::alerted(state, round.raised.drain()));
-                    if round.note {
-                        for location in state.locations.values() {
-                            location.keep_age(now);
-                        }
-                    }
-                }
-                true
-            }
-            // Groups share locations: one that must shed for any of them must shed.
-            Some(alerted) => {
-                for entry in &mut state.groups[some] {
-                    alerts::shed(entry, &alerted, now);
-                    round.there.look(entry, &alerted);
-                }
-                let more = round.next < all;
-                if !more {
-                    alerts::tell(state, &round.there, &alerted);
-                    let wait = ROUND * (all / GROUPS_PER_ROUND) as u32;
-                    if owned.untold && round.told.is_none_or(|at| now.since(at) >= wait) {
-                        owned.untold = false;
-                        *round.told = Some(now);
-                        self.tell_changes();
-                    }
-                }
-                round.alerted = Some(alerted);
-                more
             }
         }
+        more
     }
 }
 
@@ -127,116 +102,52 @@ const GROUPS_PER_ROUND: usize = 2048;
 /// How many times as long as it took there is a rest behind each round.
 const REST: u32 = 3;
 
-/// Where a round is.
-struct Round<'a> {
-    now: Instant,
-    trace: bool,
-    note: bool,
-    /// The first group that has not been looked at.
-    next: usize,
-    /// Locations that groups have put under alert.
-    raised: HashSet<Arc<str>>,
-    /// Who is under alert, once all groups have been looked at.
-    alerted: Option<Alerted>,
-    /// The members there.
-    there: AllThere,
-    /// When those who follow changes were last told of one of groups that do not stand in the
-    /// file.
-    told: &'a mut Option<Instant>,
-}
-
-impl<'a> Round<'a> {
-    fn new(due: &'a mut Due, now: Instant) -> Self {
-        Round {
-            now,
-            trace: due.trace.is_due(now, TRACE_INTERVAL),
-            note: due.history.is_due(now, History::INTERVAL),
-            next: 0,
-            raised: HashSet::new(),
-            alerted: None,
-            there: AllThere::default(),
-            told: &mut due.told,
+/// Says in the log what has happened to a group, and wakes those who wait if it helps them.
+fn tell(entry: &mut GroupEntry, event: &Event) {
+    let group = entry.group.name();
+    let name = |index: usize| entry.group.members().get(index).map(|m| &*m.name);
+    match event {
+        Event::Ejected {
+            member,
+            cause,
+            time,
+        } => {
+            let member = name(*member);
+            warn!(%group, member, "member is ejected for {time:?}: {cause}");
         }
+        Event::Returned(member) => {
+            let member = name(*member);
+            info!(%group, member, "member is no longer ejected");
+        }
+        Event::SlowStartOver(member) => {
+            let member = name(*member);
+            debug!(%group, member, "slow start is over");
+        }
+        Event::Panic => warn!(
+            %group,
+            "panic: too many members are down or ejected; all are routed to"
+        ),
+        Event::PanicOver => info!(%group, "panic is over"),
+        Event::AlertRaised {
+            location,
+            load,
+            level,
+            is_pulse: true,
+        } => debug!(%group, %location, load, threshold = level, "pulse"),
+        Event::AlertRaised {
+            location,
+            load,
+            level,
+            is_pulse: false,
+        } => info!(%group, %location, load, threshold = level, "load alert raised"),
+        Event::AlertLifted {
+            location,
+            load,
+            level,
+            after,
+        } => info!(%group, %location, load, threshold = level, ?after, "load alert lifted"),
     }
-}
-
-/// Looks at a group by itself.
-fn look(entry: &mut GroupEntry, round: &Round<'_>, now: Instant) {
-    eject(entry, now);
-    alerts::raise(entry, now);
-    let settings = entry.group.settings();
-    let state = entry.group.state();
-    let members = entry.group.members();
-    let reasons = members.iter().map(|member| member.slot.reasons());
-    let panic = health::panics(reasons, settings.panic_threshold);
-    if state.set_panicking(panic) {
-        let group = entry.group.name();
-        match panic {
-            true => {
-                warn!(
-                    %group,
-                    "panic: too many members are down or ejected; all are routed to"
-                );
-                entry.handle.room.notify_waiters();
-            }
-            false => info!(%group, "panic is over"),
-        }
-    }
-    if round.trace {
-        state.want_trace();
-    }
-    for endpoint in &mut entry.endpoints {
-        let slot = &endpoint.member.slot;
-        if health::end_slow_start(slot, settings.slow_start, now) {
-            let (group, member) = (entry.group.name(), &endpoint.member.name);
-            debug!(%group, %member, "slow start is over");
-        }
-        if round.note {
-            slot.keep_age(now);
-        }
-        if round.note || endpoint.history.is_empty() {
-            endpoint.history.note(slot, now);
-        }
-    }
-}
-
-/// Ejects members that fail, and brings them back.
-fn eject(entry: &mut GroupEntry, now: Instant) {
-    let limit = entry.config.connection_failure_limit;
-    for change in entry.outliers.tick(&entry.group, limit, now) {
-        let (group, member) = (
-            entry.group.name(),
-            &entry.group.members()[change.index].name,
-        );
-        match change.event {
-            Event::Ejected { cause, time } => {
-                warn!(%group, %member, "member is ejected for {time:?}: {cause}");
-            }
-            Event::Returned => {
-                info!(%group, %member, "member is no longer ejected");
-                entry.handle.room.notify_waiters();
-            }
-        }
-    }
-}
-
-/// What is not done in every round.
-#[derive(Default)]
-struct Due {
-    trace: Timer,
-    history: Timer,
-    told: Option<Instant>,
-}
-
-#[derive(Default)]
-struct Timer(Option<Instant>);
-
-impl Timer {
-    fn is_due(&mut self, now: Instant, interval: Duration) -> bool {
-        let due = self.0.is_none_or(|last| now.since(last) >= interval);
-        if due {
-            self.0 = Some(now);
-        }
-        due
+    if event.makes_room() {
+        entry.handle.room.notify_waiters();
     }
 }

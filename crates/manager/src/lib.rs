@@ -2,7 +2,6 @@
 //! that the data plane works with.
 
 mod admission;
-mod alerts;
 mod check;
 pub use evenkeel_config as config;
 mod control;
@@ -17,7 +16,6 @@ pub mod subsystem;
 #[cfg(test)]
 mod tests;
 
-pub use alerts::AlertSetting;
 pub use manager::{Applied, ManageError, Manager, Readiness, ReloadError};
-pub use state::AdminState;
+pub use state::{AdminState, AlertSetting};
 pub use subsystem::ApplyError;

@@ -19,11 +19,10 @@ use tokio::sync::watch;
 use tracing::{debug, error, info, warn};
 
 use crate::admission::Refused;
-use crate::alerts::AlertSetting;
 use crate::config::{self, Admin, Config, GroupConfig, MemberConfig};
 use crate::dns::{Lookup, Resolver};
 use crate::snapshot::{GroupHandle, RuleSnapshot, Snapshot};
-use crate::state::{AdminState, GroupEntry, Inputs, State, endpoint_of};
+use crate::state::{AdminState, AlertSetting, GroupEntry, Inputs, State, endpoint_of};
 use crate::subsystem::{ApplyError, PrepareError, Subsystem};
 
 /// The load manager. Share it in an `Arc`; all methods may be called from any thread.
@@ -501,7 +500,7 @@ impl Manager {
     /// more than [`max_share`] of the locations may have one. It changes nothing for
     /// groups whose granularity is per request, or that are not adaptive.
     ///
-    /// [`max_share`]: evenkeel_core::analyzer::AlertSettings::max_share
+    /// [`max_share`]: evenkeel_core::alert::AlertSettings::max_share
     pub fn set_alert(&self, location: &str, to: AlertSetting) -> Result<(), ManageError> {
         let mut owned = self.lock();
         let state = &mut owned.state;

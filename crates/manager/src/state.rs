@@ -10,8 +10,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_control::alerts::Locations;
+use evenkeel_control::group::{GroupControl, Rules};
 use evenkeel_control::health::Health;
-use evenkeel_control::outlier::Outliers;
+use evenkeel_control::round::{Controlled, Surroundings};
+use evenkeel_core::effective::Shaping;
 use evenkeel_core::group::Group;
 use evenkeel_core::load::Location;
 use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
@@ -20,7 +23,6 @@ use evenkeel_core::strategy::Values;
 use evenkeel_core::time::Instant;
 
 use crate::admission::{Admission, Refused};
-use crate::alerts::Alert;
 use crate::check::Checked;
 use crate::config::{Config, GroupConfig, MemberConfig};
 use crate::manager::name_taken;
@@ -39,6 +41,19 @@ pub enum AdminState {
     Drain,
     /// It gets no traffic; what is bound is moved.
     Maintenance,
+}
+
+/// What an administrator says about the load alert of a location.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AlertSetting {
+    /// Groups raise and lift it by the load.
+    #[default]
+    Auto,
+    /// It has one, whatever the load: its clients leave it bit by bit.
+    On,
+    /// It has none, whatever the load.
+    Off,
 }
 
 /// Everything from which a state is made.
@@ -217,8 +232,6 @@ fn is_asked(config: &GroupConfig, source: Source) -> bool {
     }
 }
 
-type Locations = HashMap<Arc<str>, Arc<Location>>;
-
 /// Everything that is made from [`Inputs`], and what outlives them.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -253,17 +266,8 @@ pub(crate) struct GroupEntry {
     pub group: Arc<Group>,
     /// One for each member of `group`, in the same order.
     pub endpoints: Vec<Endpoint>,
-    /// Locations that the group has under alert.
-    pub alerts: HashMap<Arc<str>, Alert>,
-    /// How many it has ever raised.
-    pub alerts_raised: u64,
-    /// When a member last took clients again that had sent them away.
-    pub opened: Option<Instant>,
-    /// For each member of `group`, whether it is to send its clients away. Its slot may
-    /// still say so when it is not: as long as its server does not know.
-    pub sheds: Vec<bool>,
-    /// Who was ejected.
-    pub outliers: Outliers,
+    /// What rounds keep of it.
+    pub control: GroupControl,
     /// Addresses that agents registered, or names resolved to, and that are no members.
     pub refused: Vec<Refused>,
     /// Endpoints that left, the longest gone first.
@@ -538,6 +542,16 @@ impl State {
         }
     }
 
+    /// What a round needs.
+    pub fn controlled(&mut self) -> (&mut [GroupEntry], Surroundings<'_>) {
+        let around = Surroundings {
+            locations: &self.locations,
+            forced: &self.inputs.live.alerts,
+            told: &mut self.told,
+        };
+        (&mut self.groups, around)
+    }
+
     /// The member `id`, with the handle of its group.
     pub fn endpoint_mut(&mut self, id: MemberId) -> Option<(&GroupHandle, &mut Endpoint)> {
         let &(group, endpoint) = self.index.get(&id)?;
@@ -614,17 +628,22 @@ impl State {
             Some(old) => Arc::clone(&old.handle),
             None => Arc::new(GroupHandle::new(Arc::clone(&group), config.max_queue)),
         };
+        let rules = Rules {
+            failure_limit: config.connection_failure_limit,
+            shaping: Shaping::of(&config.strategy),
+            is_owned: owner.is_some(),
+        };
+        let control = match old {
+            Some(old) => old.control.next(rules),
+            None => GroupControl::new(rules),
+        };
         GroupEntry {
             config,
             owner,
             handle,
             group,
             endpoints,
-            alerts: old.map(|old| old.alerts.clone()).unwrap_or_default(),
-            alerts_raised: old.map_or(0, |old| old.alerts_raised),
-            opened: old.and_then(|old| old.opened),
-            sheds: Vec::new(),
-            outliers: old.map(|old| old.outliers.clone()).unwrap_or_default(),
+            control,
             refused,
             departed,
             fresh: old.is_none(),
@@ -861,6 +880,12 @@ fn is_admitted(
         why,
     }));
     judged.is_ok()
+}
+
+impl Controlled for GroupEntry {
+    fn controlled(&mut self) -> (&Group, &mut GroupControl) {
+        (&self.group, &mut self.control)
+    }
 }
 
 impl GroupEntry {

@@ -19,11 +19,11 @@ use evenkeel_core::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use crate::admission::Refused;
-use crate::alerts::{self, AlertSetting, Alerted};
 use crate::config::{Cluster, Negotiator, Protocol, Quantum, Terms};
 use crate::manager::{ManageError, Manager, Owned, entry};
 use crate::snapshot::GroupHandle;
-use crate::state::{AdminState, Endpoint, GroupEntry, State};
+use crate::state::{AdminState, AlertSetting, Endpoint, GroupEntry, State};
+use evenkeel_control::alerts::{Alerted, alerted};
 
 /// A word from a fixed set; owned only in clients, which read it from JSON.
 pub type Word = Cow<'static, str>;
@@ -409,8 +409,11 @@ impl Manager {
         let now = self.clock().now();
         let owned = self.lock();
         let state = &owned.state;
-        let raised = state.groups.iter().flat_map(|entry| entry.alerts.keys());
-        let alerted = alerts::alerted(state, raised.cloned());
+        let raised = state
+            .groups
+            .iter()
+            .flat_map(|entry| entry.control.alerts.raised().keys());
+        let alerted = alerted(raised.cloned(), &state.locations, &state.inputs.live.alerts);
         let rules = state.snapshot.rules.iter().map(|rule| RuleStatus {
             name: rule.rule.name.clone(),
             enabled: rule.rule.enabled,
@@ -560,7 +563,7 @@ fn last_reload(owned: &Owned) -> Option<Reload> {
 /// The alerts that groups have raised for a location.
 fn alerts_at(state: &State, location: &str, now: Instant) -> Vec<AlertStatus> {
     let by_group = |entry: &GroupEntry| {
-        let alert = entry.alerts.get(location)?;
+        let alert = entry.control.alerts.raised().get(location)?;
         Some(AlertStatus {
             group: entry.config.name.clone(),
             age_seconds: now.since(alert.since).as_secs_f64(),
@@ -605,8 +608,8 @@ fn group_status(entry: &GroupEntry, alerted: &Alerted, now: Instant) -> GroupSta
         adaptive: settings.adaptive,
         load: settings.load_id.to_string(),
         panic: entry.group.state().is_panicking(),
-        alerts: entry.alerts.len(),
-        alerts_raised: entry.alerts_raised,
+        alerts: entry.control.alerts.raised().len(),
+        alerts_raised: entry.control.alerts.count(),
         recent: all.status(),
         members: entry
             .endpoints
@@ -732,10 +735,9 @@ struct Past {
 }
 
 impl History {
-    /// How often [`History::note`] wants to be called.
-    pub const INTERVAL: Duration = Duration::from_millis(2_500);
-
-    /// Moments that are kept: with the one under way, 10 seconds.
+    /// Moments that are kept, one each [`KEEP_INTERVAL`]: with the one under way, 10 seconds.
+    ///
+    /// [`KEEP_INTERVAL`]: evenkeel_control::round::KEEP_INTERVAL
     const KEPT: usize = 4;
 
     /// Whether nothing is known of the past yet.

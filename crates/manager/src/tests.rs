@@ -14,13 +14,13 @@ use evenkeel_core::opinion::{Opinion, Source};
 use evenkeel_core::strategy::{self, Values};
 use evenkeel_core::time::Clock;
 
-use crate::alerts::HANDOVER;
 use crate::config::{AgentCheck, Config, GroupConfig, MemberConfig, Rule};
 use crate::dns::Lookup;
 use crate::snapshot::{GroupHandle, Snapshot};
 use crate::status::{GroupStatus, MemberStatus};
 use crate::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
 use crate::{AdminState, AlertSetting, ManageError, Manager, Readiness};
+use evenkeel_control::alerts::HANDOVER;
 
 /// A data plane that refuses rules called "refused", and counts what it is asked.
 #[derive(Default)]
@@ -511,7 +511,7 @@ async fn panic_and_alerts_follow_members_and_loads() {
     let (manager, _, _) = manager();
     let mut config = config(&["10.0.0.1:80", "10.0.0.2:80"]);
     let alert = &mut config.groups[0].settings.alert;
-    alert.threshold = Some(evenkeel_core::analyzer::Threshold::Critical(0.8));
+    alert.threshold = Some(evenkeel_core::alert::Threshold::Critical(0.8));
     manager.apply(config.clone()).await.unwrap();
     manager.report("10.0.0.1", &[(LoadId::CPU, 0.9)]).unwrap();
     manager.report("10.0.0.2", &[(LoadId::CPU, 0.2)]).unwrap();
@@ -580,7 +580,7 @@ async fn an_alert_reaches_all_groups_there_and_leaves_each_a_way_out() {
     let (manager, _, _) = manager();
     let mut config = config(&["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]);
     let raising = &mut config.groups[0].settings;
-    raising.alert.threshold = Some(evenkeel_core::analyzer::Threshold::Critical(0.8));
+    raising.alert.threshold = Some(evenkeel_core::alert::Threshold::Critical(0.8));
     raising.granularity = Granularity::OnDemand;
     let mut add = |name: &str, granularity, adaptive, members: &[&str]| {
         let mut group = self::config(members).groups.remove(0);
@@ -654,7 +654,7 @@ async fn an_alert_says_why_and_an_administrator_has_the_last_word() {
     let (manager, _, _) = manager();
     let mut config = config(&["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]);
     let settings = &mut config.groups[0].settings;
-    settings.alert.threshold = Some(evenkeel_core::analyzer::Threshold::Critical(0.8));
+    settings.alert.threshold = Some(evenkeel_core::alert::Threshold::Critical(0.8));
     settings.granularity = Granularity::OnDemand;
     manager.apply(config.clone()).await.unwrap();
     // The locations under alert, and the members that shed, by their last number.
@@ -801,14 +801,8 @@ async fn a_member_that_fails_is_ejected() {
     manager.apply(config).await.unwrap();
     manager.round_now();
     assert_eq!(member(&manager, "10.0.0.2:80").state, "ejected");
-    let owned = manager.lock();
-    let mut outliers = owned.state.groups[0].outliers.clone();
-    let group = &owned.state.groups[0].group;
-    let later = manager
-        .clock()
-        .now()
-        .after(evenkeel_control::outlier::FIRST_TIME);
-    assert_eq!(outliers.tick(group, 2, later).len(), 1);
+    manager.round_after(evenkeel_control::outlier::FIRST_TIME);
+    assert_ne!(member(&manager, "10.0.0.2:80").state, "ejected");
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use evenkeel_core::analyzer::AlertSettings;
+use evenkeel_core::alert::AlertSettings;
 use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use evenkeel_core::analyzer::AlertSettings;
+use evenkeel_core::alert::AlertSettings;
 use evenkeel_core::group::{Granularity, GroupSettings};
 use evenkeel_core::member::Reason;
 use evenkeel_manager::config::Protocol;

@@ -10,7 +10,7 @@
 //! - `balance`: throughput and response times of eight web servers behind `evenkeel run`
 //!   against the number of back-ends with other work, the popularity of documents and the
 //!   polling interval, for one web site and for two (their figures 5 to 9).
-//! - `simulate`: the same in virtual time (`evenkeel_core::harness::monitored`), where
+//! - `simulate`: the same in virtual time (`evenkeel_sim::monitored`), where
 //!   nothing else shares the machine.
 //!
 //! Each part takes its arms in turns, one way and then the other way round, and keeps

@@ -4,10 +4,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use evenkeel_bench::plot::{Chart, Line};
-use evenkeel_core::harness::monitored::{
-    Arrivals, Background, Balance, DataCentre, Monitor, Site, play,
-};
 use evenkeel_core::strategy::{self, Values};
+use evenkeel_sim::monitored::{Arrivals, Background, Balance, DataCentre, Monitor, Site, play};
 
 use super::table::{Table, Verdict};
 use super::{Result, Run};

@@ -274,7 +274,7 @@ fn alternatives(
 mod tests {
     use std::sync::Arc;
 
-    use evenkeel_core::analyzer::{Site, analyze};
+    use evenkeel_control::analyzer::{Site, analyze};
     use evenkeel_core::group::{GroupSettings, Outcome};
     use evenkeel_core::load::{LoadValue, Location};
     use evenkeel_core::member::{Member, Slot, Weight};

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use evenkeel_core::analyzer::Threshold;
+use evenkeel_core::alert::Threshold;
 use evenkeel_core::effective::{Shaping, effective};
 use evenkeel_core::opinion::{Opinion, Source};
 use evenkeel_giop::exception::Kind;

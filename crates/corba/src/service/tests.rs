@@ -885,7 +885,7 @@ async fn joined(lm: &Arc<LoadManager>, group: &Ior, hosts: &[&str]) -> u64 {
 #[tokio::test]
 async fn the_first_load_of_each_report_counts_t2() {
     let mut settings = configured("least_loaded");
-    let critical = evenkeel_core::analyzer::Threshold::Critical(50.0);
+    let critical = evenkeel_core::alert::Threshold::Critical(50.0);
     settings.groups.settings.alert.threshold = Some(critical);
     // No pulse, which plans with clients that are known by their connections.
     settings.groups.settings.alert.move_share = 1.0;

@@ -46,7 +46,7 @@
 //! are drawn until one of them is idle and about as fast as the fastest, at most
 //! `choices`: mostly two or three.
 //!
-//! Tried in the harness, and worse (p99, ratio to the ideal, ten members):
+//! Tried in the simulation, and worse (p99, ratio to the ideal, ten members):
 //!
 //! - peak-sensitive average of the latency instead of the service time: 1.6 with a slow
 //!   member instead of 1.1;

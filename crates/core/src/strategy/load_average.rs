@@ -7,7 +7,7 @@
 use super::by_load::sits_out;
 use super::choose::Urn;
 use super::{Kind, Param, Strategy};
-use crate::analyzer::Threshold;
+use crate::alert::Threshold;
 use crate::effective::{DAMPENING, PER_BALANCE_LOAD, Shaping, TOLERANCE};
 use crate::group::View;
 use crate::trace::Trace;

@@ -11,7 +11,7 @@ use super::by_load::{self, Standing};
 use super::choose::Best;
 use super::shares::Shares;
 use super::{Kind, Param, Strategy};
-use crate::analyzer::Threshold;
+use crate::alert::Threshold;
 use crate::effective::{DAMPENING, PER_BALANCE_LOAD, Shaping, TOLERANCE};
 use crate::group::View;
 use crate::trace::Trace;

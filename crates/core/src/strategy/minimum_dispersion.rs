@@ -4,14 +4,14 @@
 //! Source: the minimum dispersion strategy of Othman, O'Ryan and Schmidt, "Strategies for
 //! CORBA Middleware-Based Load Balancing" (IEEE Distributed Systems Online, 2001). New
 //! clients go to the smallest effective load ([`crate::effective`]); the analyzer alerts
-//! locations whose load is above the average. Where alerts are pulses ([`crate::pulse`]) what
+//! locations whose load is above the average. Where alerts are pulses what
 //! one client brings is known, and counts from the moment of its binding.
 
 use super::by_load::{self, Standing};
 use super::choose::Best;
 use super::shares::Shares;
 use super::{Kind, Param, Strategy};
-use crate::analyzer::Threshold;
+use crate::alert::Threshold;
 use crate::effective::{DAMPENING, PER_BALANCE_LOAD, Shaping, TOLERANCE};
 use crate::group::View;
 use crate::trace::Trace;

@@ -1,11 +1,11 @@
 //! Strategies: who gets the next request.
 //!
 //! A strategy is one file here and one line in [`REGISTRY`]. It is then in the
-//! configuration, the admin API and the harness.
+//! configuration, the admin API and the simulation.
 
 use std::fmt;
 
-use crate::analyzer::Threshold;
+use crate::alert::Threshold;
 use crate::group::{Granularity, GroupSettings, View};
 use crate::load::LoadId;
 use crate::member::Member;
@@ -228,7 +228,7 @@ pub enum Reach {
 }
 
 /// Above which share of the average a location is alerted by default where alerts are no
-/// [pulses](crate::pulse). Nobody knows there what one client brings: they leave one after the
+/// pulses. Nobody knows there what one client brings: they leave one after the
 /// other until a report shows relief, and a smaller excess would send them on for ever. A larger
 /// one would leave two clients too many where each location has two or three.
 pub const EXCESS: f64 = 0.25;
@@ -261,7 +261,7 @@ pub fn default_for(settings: &GroupSettings, reach: Reach) -> Values {
     }
 }
 
-/// Whether the alerts of such a group are [pulses](crate::analyzer::AlertSettings::pulses) where we carry what
+/// Whether the alerts of such a group are [pulses](crate::alert::AlertSettings::pulses) where we carry what
 /// its clients send: strategy `minimum_dispersion` is made for those. Connections of which
 /// nothing is understood are closed when they are silent (`close_idle`), which takes longer;
 /// and whoever has set a threshold means that clients leave until loads are below it.

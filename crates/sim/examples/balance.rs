@@ -11,8 +11,8 @@
 use std::process::ExitCode;
 use std::sync::Mutex;
 
-use evenkeel_core::harness::{Dispatch, Outcomes, Scenario, catalogue, run};
 use evenkeel_core::strategy::{self, Values};
+use evenkeel_sim::{Dispatch, Outcomes, Scenario, catalogue, run};
 
 const USAGE: &str = "usage: balance [--json] [--seeds N] [--only TEXT] [STRATEGY...]";
 const QUANTILES: [f64; 3] = [0.5, 0.99, 0.999];

@@ -13,103 +13,8 @@
 //! group then has a word of its own ([`shed`]), because a group whose locations are all
 //! alerted by others has nowhere to send its clients.
 
-use std::time::Duration;
-
-use crate::load::LoadId;
-
-/// Above which effective load a location gets an alert.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Threshold {
-    /// The critical threshold, in the load's unit, greater than 0.
-    Critical(f32),
-    /// This share above the smallest load that is not 0 (0.4 is 40 %).
-    AboveMinimum(f32),
-    /// This share above the average load (0.8 is 80 %).
-    AboveAverage(f32),
-}
-
-impl Threshold {
-    /// The load above which a location of `sites` gets an alert: for a relative
-    /// threshold it depends on the loads.
-    pub fn level(self, sites: &[Site]) -> f32 {
-        self.levels(1.0, known(sites)).0
-    }
-
-    /// The load above which an alert is raised, and the one above which it stays.
-    fn levels(self, release: f32, loads: impl Iterator<Item = f32> + Clone) -> (f32, f32) {
-        // Of a relative threshold only the excess shrinks: below the minimum, or the
-        // average, itself an alert could never be lifted.
-        let relative = |base: f32, share: f32| {
-            let level = |share: f32| base * (1.0 + share);
-            (level(share), level(share * release))
-        };
-        match self {
-            Threshold::Critical(level) => (level, level * release),
-            Threshold::AboveMinimum(share) => {
-                // No excess can be measured against nothing: every other load would be
-                // above it by any share.
-                let busy = loads.filter(|&load| load > 0.0);
-                relative(busy.fold(f32::INFINITY, f32::min), share)
-            }
-            Threshold::AboveAverage(share) => {
-                let count = loads.clone().count().max(1);
-                relative(loads.sum::<f32>() / count as f32, share)
-            }
-        }
-    }
-}
-
-/// How a group raises and lifts load alerts.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AlertSettings {
-    /// For any strategy; stronger than the strategy's own ([`Strategy::alert_threshold`]).
-    ///
-    /// [`Strategy::alert_threshold`]: crate::strategy::Strategy::alert_threshold
-    pub threshold: Option<Threshold>,
-    /// Hysteresis: an alert is lifted when the load is not above this share (greater
-    /// than 0, at most 1) of a critical threshold, or of the excess that a relative one
-    /// allows.
-    pub release: f32,
-    /// Most locations that the group has under alert, or sheds from, at the same time,
-    /// as a share (0 to 1) of those that take traffic, rounded down. Even with 1 there
-    /// is always one that does not shed.
-    pub max_share: f32,
-    /// Time of one step of shedding: in each, a share of the clients that an alerted
-    /// location still has leave it, each after a random part of the step. So they do not
-    /// all arrive elsewhere at once, and the alert can be lifted when enough have left.
-    pub shed_time: Duration,
-    /// That share, greater than 0; with 1 all have left after one step.
-    pub move_share: f32,
-    /// Whether clients that are bound per session leave, too. What is bound per session
-    /// may have its reasons, such as a session at the member.
-    pub move_sessions: bool,
-    /// Connections of which the proxy understands nothing (TCP, upgraded HTTP) are
-    /// closed by an alert when they were silent for this long after the member's last
-    /// word; `None` is never.
-    pub close_idle: Option<Duration>,
-    /// For clients that go to members themselves: the alert of a location is on until those
-    /// have left who are to, and no longer ([`crate::pulse`]). Otherwise it is on until the
-    /// load has fallen.
-    pub pulses: bool,
-}
-
-impl Default for AlertSettings {
-    fn default() -> Self {
-        AlertSettings {
-            threshold: None,
-            release: 0.9,
-            max_share: 0.5,
-            shed_time: Duration::from_secs(5),
-            move_share: 1.0,
-            move_sessions: false,
-            close_idle: None,
-            pulses: false,
-        }
-    }
-}
-
-/// Steps after which everybody leaves, however small the share: a bound for arithmetic.
-const MAX_STEPS: f32 = 1e5;
+use evenkeel_core::alert::{AlertSettings, Threshold};
+use evenkeel_core::load::LoadId;
 
 /// A location as one group sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -120,6 +25,39 @@ pub struct Site {
     pub takes_traffic: bool,
     /// What the last answer was: whether the group has it under alert, or sheds there.
     pub alerted: bool,
+}
+
+/// The load above which a location of `sites` gets an alert: for a relative threshold it
+/// depends on the loads.
+pub fn level(threshold: Threshold, sites: &[Site]) -> f32 {
+    levels(threshold, 1.0, known(sites)).0
+}
+
+/// The load above which an alert is raised, and the one above which it stays.
+fn levels(
+    threshold: Threshold,
+    release: f32,
+    loads: impl Iterator<Item = f32> + Clone,
+) -> (f32, f32) {
+    // Of a relative threshold only the excess shrinks: below the minimum, or the
+    // average, itself an alert could never be lifted.
+    let relative = |base: f32, share: f32| {
+        let level = |share: f32| base * (1.0 + share);
+        (level(share), level(share * release))
+    };
+    match threshold {
+        Threshold::Critical(level) => (level, level * release),
+        Threshold::AboveMinimum(share) => {
+            // No excess can be measured against nothing: every other load would be
+            // above it by any share.
+            let busy = loads.filter(|&load| load > 0.0);
+            relative(busy.fold(f32::INFINITY, f32::min), share)
+        }
+        Threshold::AboveAverage(share) => {
+            let count = loads.clone().count().max(1);
+            relative(loads.sum::<f32>() / count as f32, share)
+        }
+    }
 }
 
 /// Whether the loads differ by so little that a relative threshold means nothing: where nearly
@@ -141,13 +79,13 @@ const NEGLIGIBLE: f32 = 0.05;
 ///
 /// A location whose load is unknown is not, nor is one that takes no traffic anyway.
 pub fn analyze(threshold: Threshold, settings: &AlertSettings, sites: &[Site]) -> Vec<bool> {
-    let (raise, keep) = threshold.levels(settings.release, known(sites));
+    let (raise, keep) = levels(threshold, settings.release, known(sites));
     let critical = taking(sites).filter_map(|(index, site)| {
         let load = site.load?;
         let level = if site.alerted { keep } else { raise };
-        (load > level).then(|| (settings.rank(site, load), index))
+        (load > level).then(|| (rank(settings, site, load), index))
     });
-    let allowed = settings.allowed(sites);
+    let allowed = allowed(settings, sites);
     most_loaded(critical.collect(), allowed, sites.len())
 }
 
@@ -170,12 +108,12 @@ pub fn shed(settings: &AlertSettings, sites: &[Site], alerts: &[Option<Caller>])
     let under = |caller| {
         taking(sites)
             .filter(move |&(index, _)| alerts.get(index) == Some(&Some(caller)))
-            .map(|(index, site)| (settings.rank(site, site.load.unwrap_or(average)), index))
+            .map(|(index, site)| (rank(settings, site, site.load.unwrap_or(average)), index))
             .collect::<Vec<_>>()
     };
     let forced = under(Caller::Administrator);
     let others = taking(sites).count().saturating_sub(1);
-    let allowed = settings.allowed(sites).max(forced.len()).min(others);
+    let allowed = allowed(settings, sites).max(forced.len()).min(others);
     let left = allowed.saturating_sub(forced.len());
     let mut shed = most_loaded(forced, allowed, sites.len());
     let by_load = most_loaded(under(Caller::Group), left, sites.len());
@@ -195,35 +133,18 @@ fn taking(sites: &[Site]) -> impl Iterator<Item = (usize, &Site)> + Clone {
     sites.filter(|(_, site)| site.takes_traffic)
 }
 
-impl AlertSettings {
-    /// How long an alert lasts until a client leaves that drew the number `jitter`, from 0
-    /// to 1, when it was bound. Nobody needs to count: of clients with evenly spread
-    /// numbers, a share [`AlertSettings::move_share`] of those that are left leaves in
-    /// each [`AlertSettings::shed_time`].
-    pub fn patience(&self, jitter: f32) -> Duration {
-        let stay = 1.0 - self.move_share.clamp(0.0, 1.0);
-        let jitter = jitter.clamp(0.0, 1.0 - f32::EPSILON);
-        if stay <= 0.0 {
-            return self.shed_time.mul_f32(jitter);
-        }
-        // After n steps a share stay^n is left.
-        let left = 1.0 - jitter;
-        let whole = (left.ln() / stay.ln()).clamp(0.0, MAX_STEPS).floor();
-        let into_next = (1.0 - left / stay.powf(whole)) / (1.0 - stay);
-        self.shed_time.mul_f32(whole + into_next.clamp(0.0, 1.0))
-    }
+/// How many locations may be under alert.
+pub(crate) fn allowed(settings: &AlertSettings, sites: &[Site]) -> usize {
+    (settings.max_share * taking(sites).count() as f32) as usize
+}
 
-    pub(crate) fn allowed(&self, sites: &[Site]) -> usize {
-        (self.max_share * taking(sites).count() as f32) as usize
-    }
-
-    /// Where not all can have an alert, whoever has one keeps it against others that
-    /// are only a little worse.
-    fn rank(&self, site: &Site, load: f32) -> f32 {
-        match site.alerted {
-            true => load * (2.0 - self.release),
-            false => load,
-        }
+/// Where not all can have an alert, whoever has one keeps it against others that are only a
+/// little worse.
+fn rank(settings: &AlertSettings, site: &Site, load: f32) -> f32 {
+    if site.alerted {
+        load * (2.0 - settings.release)
+    } else {
+        load
     }
 }
 
@@ -420,37 +341,6 @@ mod tests {
         for caller in [group, admin] {
             assert_eq!(shed(&settings, &alone, &[caller]), [false]);
         }
-    }
-
-    #[test]
-    fn in_each_step_a_share_of_the_clients_leaves() {
-        for share in [0.01f32, 0.1, 0.25, 0.5, 0.9, 1.0] {
-            let settings = AlertSettings {
-                move_share: share,
-                shed_time: Duration::from_secs(10),
-                ..AlertSettings::default()
-            };
-            let clients = 10_000u16;
-            let mut times: Vec<f32> = (0..clients)
-                .map(|client| f32::from(client) / f32::from(clients))
-                .map(|jitter| settings.patience(jitter).as_secs_f32())
-                .collect();
-            assert!(times.is_sorted(), "{share}");
-            let mut left = times.len() as f32;
-            for step in 1..=5u8 {
-                times.retain(|&time| time >= f32::from(step) * 10.0);
-                left *= 1.0 - share;
-                let difference = (times.len() as f32 - left).abs();
-                assert!(difference < 10.0, "{share}: {left}, {}", times.len());
-            }
-        }
-        // Within a step they leave evenly.
-        let settings = AlertSettings {
-            move_share: 0.2,
-            ..AlertSettings::default()
-        };
-        let half = settings.patience(0.1).as_secs_f32();
-        assert!((half - 2.5).abs() < 0.01, "{half}");
     }
 
     fn any_threshold() -> impl Strategy<Value = Threshold> {

@@ -7,11 +7,9 @@
 
 use std::time::Duration;
 
-use evenkeel_core::harness::{
-    Change, Discipline, Dispatch, Outcomes, Reports, Scenario, Service, To, run,
-};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::{self, Values};
+use evenkeel_sim::{Change, Discipline, Dispatch, Outcomes, Reports, Scenario, Service, To, run};
 
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=3;
 

@@ -16,11 +16,11 @@ use std::time::Duration;
 
 use super::server::{JobId, Server};
 use super::{Discipline, nanos};
-use crate::group::{Group, GroupSettings, Outcome, Request, Ticket};
-use crate::load::{LoadId, LoadValue, Location};
-use crate::member::{Member, MemberId, Slot, Weight};
-use crate::strategy::Values;
-use crate::time::Instant;
+use evenkeel_core::group::{Group, GroupSettings, Outcome, Request, Ticket};
+use evenkeel_core::load::{LoadId, LoadValue, Location};
+use evenkeel_core::member::{Member, MemberId, Slot, Weight};
+use evenkeel_core::strategy::Values;
+use evenkeel_core::time::Instant;
 
 /// How requests come.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -578,7 +578,7 @@ mod tests {
     use super::*;
 
     fn values(name: &str) -> Values {
-        Values::defaults(crate::strategy::find(name).unwrap())
+        Values::defaults(evenkeel_core::strategy::find(name).unwrap())
     }
 
     fn centre(strategy: &str, monitor: Monitor) -> DataCentre {

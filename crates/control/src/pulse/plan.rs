@@ -1,7 +1,13 @@
-//! Who goes where in a round of pulses.
+//! Who goes where in a round of pulses: the planner.
 
-use super::*;
-use crate::analyzer::AlertSettings;
+use std::sync::Arc;
+
+use evenkeel_core::binding::Client;
+use evenkeel_core::group::Group;
+
+use super::departures::{Departures, Order, Plan};
+use crate::analyzer::{Site, allowed};
+use crate::place::{Place, Places};
 
 /// Kinds of clients of one location that are told apart: by the load that they bring.
 const KINDS: usize = 8;
@@ -11,200 +17,6 @@ const FEW: usize = 12;
 
 /// Most single steps of a plan.
 const STEPS: usize = 256;
-
-/// For how long after its end a pulse still sends clients here.
-const ECHO_MS: u32 = 100;
-
-/// A plan that is not followed any more leaves no alert behind.
-impl Drop for Plan {
-    fn drop(&mut self) {
-        self.departures.iter().for_each(|d| d.location.end_pulse());
-    }
-}
-
-/// Who leaves which location in a round, and for where.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    departures: Vec<Departures>,
-}
-
-/// Who leaves a location.
-#[derive(Debug)]
-pub(crate) struct Departures {
-    location: Arc<Location>,
-    load: f32,
-    orders: Vec<Order>,
-    wanted: u32,
-    left: AtomicU32,
-    moved_at: AtomicU32,
-    ended: AtomicU32,
-    /// Nobody leaves: strangers are found to be clients of this member.
-    roll_call: Option<MemberId>,
-    /// Whoever leaves goes where the strategy says.
-    rebinds: bool,
-}
-
-/// Clients that bring a load of `from` to `to` go to member `target`.
-#[derive(Debug)]
-struct Order {
-    from: f32,
-    to: f32,
-    target: MemberId,
-    wanted: u32,
-    left: AtomicU32,
-}
-
-impl Plan {
-    pub(crate) fn at(&self, location: &Arc<Location>) -> Option<&Departures> {
-        let mut all = self.departures.iter();
-        all.find(|departures| Arc::ptr_eq(&departures.location, location))
-    }
-
-    /// A roll call: no client of `location` leaves, but those that nobody knows are found to
-    /// be clients of `member`.
-    pub(super) fn calling(location: &Arc<Location>, load: f32, member: MemberId) -> Plan {
-        Plan {
-            departures: vec![Departures {
-                location: Arc::clone(location),
-                load,
-                orders: Vec::new(),
-                wanted: 0,
-                left: AtomicU32::new(0),
-                moved_at: AtomicU32::new(0),
-                ended: AtomicU32::new(0),
-                roll_call: Some(member),
-                rebinds: false,
-            }],
-        }
-    }
-
-    /// So many of the clients of `location`, where `member` is, are bound anew. Nobody
-    /// knows how many strangers there are: for them it has no end.
-    pub(super) fn rebinding(location: &Arc<Location>, wanted: u32, member: MemberId) -> Plan {
-        let order = Order {
-            from: 0.0,
-            to: f32::INFINITY,
-            target: member,
-            wanted,
-            left: AtomicU32::new(0),
-        };
-        Plan {
-            departures: vec![Departures {
-                location: Arc::clone(location),
-                load: 0.0,
-                orders: vec![order],
-                wanted,
-                left: AtomicU32::new(0),
-                moved_at: AtomicU32::new(0),
-                ended: AtomicU32::new(0),
-                roll_call: None,
-                rebinds: true,
-            }],
-        }
-    }
-
-    /// The location of a roll call.
-    pub(super) fn called(&self) -> Option<&Arc<Location>> {
-        let mut all = self.departures.iter();
-        all.find(|d| d.roll_call.is_some()).map(|d| &d.location)
-    }
-
-    /// Whose client a stranger is who comes now, if there is a roll call.
-    pub(crate) fn roll_call(&self) -> Option<MemberId> {
-        let mut on = self.departures.iter().filter(|d| d.location.has_pulse());
-        on.find_map(|departures| departures.roll_call)
-    }
-
-    /// A stranger leaves whoever is to give somebody away.
-    pub(crate) fn stranger(&self, now: Instant) -> Option<MemberId> {
-        let mut on = self.departures.iter().filter(|d| d.location.has_pulse());
-        let leave = |d: &Departures| (!d.rebinds).then(|| d.leave_any(now)).flatten();
-        on.find_map(leave)
-    }
-
-    pub(super) fn begin(&self) {
-        self.departures
-            .iter()
-            .for_each(|d| d.location.begin_pulse());
-    }
-
-    /// Locations whose pulse is on, and their load when it began.
-    pub(super) fn on(&self) -> impl Iterator<Item = (&Arc<Location>, f32)> {
-        let on = self.departures.iter().filter(|d| d.location.has_pulse());
-        on.map(|departures| (&departures.location, departures.load))
-    }
-
-    /// When the last client left.
-    pub(super) fn moved_at(&self) -> Option<u32> {
-        let times = self.departures.iter();
-        let times = times.map(|d| d.moved_at.load(Ordering::Relaxed));
-        times.filter(|&at| at != 0).reduce(|a, b| {
-            if a.wrapping_sub(b) < u32::MAX / 2 {
-                a
-            } else {
-                b
-            }
-        })
-    }
-}
-
-impl Departures {
-    /// Where a client goes that brings `load`, if it is one of those who leave.
-    pub(crate) fn leave(&self, load: Option<f32>, now: Instant) -> Option<MemberId> {
-        let Some(load) = load else {
-            return self.leave_any(now);
-        };
-        let mut fitting = self
-            .orders
-            .iter()
-            .filter(|o| (o.from..=o.to).contains(&load));
-        fitting.find_map(|order| self.take(order, now))
-    }
-
-    fn leave_any(&self, now: Instant) -> Option<MemberId> {
-        // Those who are for strangers come first.
-        self.orders
-            .iter()
-            .rev()
-            .find_map(|order| self.take(order, now))
-    }
-
-    fn take(&self, order: &Order, now: Instant) -> Option<MemberId> {
-        let one_more = |left: u32| (left < order.wanted).then_some(left + 1);
-        order
-            .left
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more)
-            .ok()?;
-        self.moved_at.store(millis(now), Ordering::Relaxed);
-        if self.left.fetch_add(1, Ordering::AcqRel) + 1 >= self.wanted {
-            self.end(now);
-        }
-        Some(order.target)
-    }
-
-    /// Whether whoever leaves goes where the strategy says.
-    pub(crate) fn rebinds(&self) -> bool {
-        self.rebinds
-    }
-
-    /// No more clients are to leave.
-    pub(crate) fn end(&self, now: Instant) {
-        if self.location.has_pulse() {
-            self.ended.store(millis(now), Ordering::Relaxed);
-            self.location.end_pulse();
-        }
-    }
-
-    /// Whether clients may come now that were sent away before the server heard of the end.
-    pub(crate) fn echoes(&self, now: Instant) -> bool {
-        let ended = self.ended.load(Ordering::Relaxed);
-        self.location.is_shut() || ended != 0 && millis_since(ended, now) < ECHO_MS
-    }
-
-    pub(super) fn left(&self) -> u32 {
-        self.left.load(Ordering::Relaxed)
-    }
-}
 
 /// Clients of a location that bring about the same load.
 #[derive(Clone, Copy, Debug)]
@@ -328,31 +140,35 @@ impl Model {
     }
 }
 
-#[allow(clippy::too_many_arguments)]
+/// Plans who leaves the `critical` of `sites` until their load is not above `level`, given
+/// the clients `at` each and the load of `strangers` there.
 pub(super) fn make(
-    settings: &AlertSettings,
     group: &Group,
+    places: &Places<'_>,
     sites: &[Site],
     critical: &[bool],
     level: f32,
-    places: &[Place<'_>],
     at: &[Vec<Arc<Client>>],
     strangers: &[f32],
-    of_member: &[usize],
 ) -> Option<Plan> {
+    let settings = &group.settings().alert;
     let taking = sites.iter().filter(|site| site.takes_traffic).count();
     let kinds: Vec<Vec<Kind>> = at
         .iter()
         .zip(strangers)
         .map(|(clients, &strangers)| kinds(clients, strangers, group.state().client_load()))
         .collect();
-    let budget = kinds.iter().zip(places).map(|(kinds, place)| {
-        let clients: u32 = kinds.iter().map(|kind| kind.count).sum();
-        match place.takes_traffic && !place.location.has_pulse() && !place.location.is_shut() {
-            true => ((clients as f32 * settings.move_share) as u32).max(1),
-            false => 0,
-        }
-    });
+    let budget = kinds
+        .iter()
+        .zip(&places.all)
+        .map(|(kinds, place): (_, &Place<'_>)| {
+            let clients: u32 = kinds.iter().map(|kind| kind.count).sum();
+            if place.takes_traffic && !place.location.has_pulse() && !place.location.is_shut() {
+                ((clients as f32 * settings.move_share) as u32).max(1)
+            } else {
+                0
+            }
+        });
     let mut model = Model {
         loads: sites
             .iter()
@@ -360,7 +176,7 @@ pub(super) fn make(
             .collect(),
         budget: budget.collect(),
         gives: vec![false; sites.len()],
-        allowed: settings.allowed(sites).min(taking.saturating_sub(1)),
+        allowed: allowed(settings, sites).min(taking.saturating_sub(1)),
         kinds,
     };
     let mut steps = Vec::new();
@@ -390,7 +206,7 @@ pub(super) fn make(
             steps.push(step);
         }
     }
-    assemble(group, &steps, sites, places, &model, of_member)
+    assemble(group, &steps, sites, places, &model)
 }
 
 /// Two steps that help together.
@@ -423,22 +239,14 @@ fn assemble(
     group: &Group,
     steps: &[Step],
     sites: &[Site],
-    places: &[Place<'_>],
+    places: &Places<'_>,
     model: &Model,
-    of_member: &[usize],
 ) -> Option<Plan> {
-    let member_at = |place: usize| member_at(group, of_member, place);
-    let mut orders: Vec<Vec<Order>> = places.iter().map(|_| Vec::new()).collect();
+    let mut orders: Vec<Vec<Order>> = places.all.iter().map(|_| Vec::new()).collect();
     let mut order = |from: usize, kind: usize, to: usize, count: u32| {
         let kind = model.kinds[from][kind];
-        if let Some(target) = member_at(to) {
-            orders[from].push(Order {
-                from: kind.from,
-                to: kind.to,
-                target,
-                wanted: count,
-                left: AtomicU32::new(0),
-            });
+        if let Some(target) = places.member_at(group, to) {
+            orders[from].push(Order::new(kind.from..=kind.to, target, count));
         }
     };
     for step in steps {
@@ -452,28 +260,12 @@ fn assemble(
         .enumerate()
         .filter(|(_, orders)| !orders.is_empty());
     let departures: Vec<Departures> = departures
-        .map(|(index, orders)| Departures {
-            location: Arc::clone(places[index].location),
-            load: sites[index].load.unwrap_or(0.0),
-            wanted: orders.iter().map(|order| order.wanted).sum(),
-            orders,
-            left: AtomicU32::new(0),
-            moved_at: AtomicU32::new(0),
-            ended: AtomicU32::new(0),
-            roll_call: None,
-            rebinds: false,
+        .map(|(index, orders)| {
+            let load = sites[index].load.unwrap_or(0.0);
+            Departures::new(places.all[index].location, load, orders)
         })
         .collect();
-    (!departures.is_empty()).then_some(Plan { departures })
-}
-
-/// A member of the group at the location of number `place` that may be used.
-pub(super) fn member_at(group: &Group, of_member: &[usize], place: usize) -> Option<MemberId> {
-    let request = Request::at(Instant::ZERO);
-    let view = group.view(&request).despite_alerts();
-    let mut members = of_member.iter().enumerate();
-    let index = members.find(|&(index, &at)| at == place && view.is_eligible_unless_full(index));
-    index.map(|(index, _)| group.members()[index].id)
+    (!departures.is_empty()).then(|| Plan::of(departures))
 }
 
 /// Clients in kinds by the load that they bring, and perhaps strangers.
@@ -481,9 +273,10 @@ fn kinds(clients: &[Arc<Client>], strangers: f32, typical: f32) -> Vec<Kind> {
     let mut kinds: Vec<Kind> = Vec::new();
     if strangers > 0.0 {
         // How many these are nobody knows, either.
-        let load = match typical > 0.0 {
-            true => typical.min(strangers),
-            false => strangers / 2.0,
+        let load = if typical > 0.0 {
+            typical.min(strangers)
+        } else {
+            strangers / 2.0
         };
         kinds.push(Kind {
             from: f32::INFINITY,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Change, Discipline, Reports, Scenario, Service, To};
-use crate::load::LoadId;
+use evenkeel_core::load::LoadId;
 
 /// How often the slow member changes where one moves.
 const PERIOD: Duration = Duration::from_secs(3);

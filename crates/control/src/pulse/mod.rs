@@ -10,7 +10,7 @@
 //! until reports show what came of it.
 //!
 //! Clients whose requests we carry need no alert: each is looked at with its next request,
-//! and goes on to where it belongs ([`crate::binding`]). All else is the same. That takes three
+//! and goes on to where it belongs ([`evenkeel_core::binding`]). All else is the same. That takes three
 //! steps.
 //!
 //! - **Who brings how much?** The load of a location is the sum of what its clients
@@ -27,20 +27,23 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::analyzer::{Site, Threshold};
-use crate::effective::{Shaping, effective};
-use crate::forward::Client;
-use crate::group::{Group, Request};
-use crate::load::Location;
-use crate::member::{Member, MemberId};
-use crate::time::{Instant, millis, millis_since};
+use evenkeel_core::alert::Threshold;
+use evenkeel_core::binding::{Client, Relocation};
+use evenkeel_core::effective::Shaping;
+use evenkeel_core::group::Group;
+use evenkeel_core::load::Location;
+use evenkeel_core::member::{Member, MemberId};
+use evenkeel_core::time::{Instant, millis, millis_since};
 
+use crate::analyzer::{Site, level};
+use crate::place::{Place, Places};
+
+mod departures;
 mod plan;
 
-pub(crate) use plan::Plan;
+use departures::{Departures, Plan};
 
 /// How much above what reports differ by, in standard deviations, an excess must be.
 const SIGNIFICANCE: f32 = 2.5;
@@ -76,7 +79,7 @@ const STRANGE: f32 = 0.2;
 const CALL_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What is remembered of a location.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Track {
     /// The last report that was seen; 0 is none.
     at: u32,
@@ -97,17 +100,9 @@ struct Track {
     called: Option<Instant>,
 }
 
-/// A location as the group sees it in this step.
-struct Place<'a> {
-    location: &'a Arc<Location>,
-    /// Effective load, and the report that it goes back to.
-    reading: Option<(f32, u32)>,
-    takes_traffic: bool,
-}
-
 /// What a group that pulses keeps from one step to the next.
-#[derive(Debug, Default)]
-pub(crate) struct Pulses {
+#[derive(Clone, Debug, Default)]
+pub struct Pulses {
     tracks: HashMap<Arc<str>, Track>,
     state: State,
     /// Variance of a report per load, when nothing happens.
@@ -121,7 +116,7 @@ pub(crate) struct Pulses {
     vain: u32,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 enum State {
     #[default]
     Watching,
@@ -146,50 +141,21 @@ pub struct Raised {
     pub level: f32,
 }
 
-impl Group {
-    /// Takes the next step of the group's pulses, some ten times a second or oftener;
-    /// answers which locations have their alert on now. For groups with
-    /// [`AlertSettings::pulses`](crate::analyzer::AlertSettings::pulses).
-    pub fn pulse(&self, shaping: &Shaping, threshold: Threshold, now: Instant) -> Vec<Raised> {
-        self.state().control().step(self, shaping, threshold, now)
-    }
-
-    /// The same for groups that [rebind](crate::group::GroupSettings::rebinds) without looking
-    /// at loads. One location after the other, each once in
-    /// [`rebind_interval`](crate::group::GroupSettings::rebind_interval), has a pulse in
-    /// which half of those who are known to be there are bound anew, and elsewhere. If all
-    /// were, one location would always be empty, and clients that come to one just before its turn
-    /// would leave at once; with half, each is rebound about once in an interval.
-    pub fn rebind(&self, shaping: &Shaping, now: Instant) -> Vec<Raised> {
-        self.state().control().turn(self, shaping, now)
-    }
-
-    /// Ends what [`Group::pulse`] or [`Group::rebind`] has begun, if anything.
-    pub fn end_pulses(&self) {
-        if self.state().is_pulsing() {
-            self.state().set_plan(None);
-            *self.state().control() = Pulses::default();
-        }
-    }
-
-    /// Rounds of pulses so far.
-    pub fn pulses(&self) -> u32 {
-        self.state().control().rounds
-    }
-}
-
 impl Pulses {
-    fn step(
+    /// Takes the next step, some ten times a second or oftener; answers which locations have
+    /// their alert on now. For groups with
+    /// [`AlertSettings::pulses`](evenkeel_core::alert::AlertSettings::pulses).
+    pub fn step(
         &mut self,
         group: &Group,
         shaping: &Shaping,
         threshold: Threshold,
         now: Instant,
     ) -> Vec<Raised> {
-        let (places, of_member) = places(group, shaping, now);
-        self.read(&places);
+        let places = Places::of(group, shaping, now);
+        self.read(&places.all);
         if let State::Pulsing { .. } = self.state {
-            self.lift(&places, now);
+            self.lift(&places.all, now);
         }
         if let State::Settling { since } = self.state {
             let unclear = |place: &Place<'_>| {
@@ -198,26 +164,36 @@ impl Pulses {
                     && place.reading.is_some()
                     && track.is_some_and(|track| track.moved.is_some())
             };
-            if !places.iter().any(unclear) || now.since(since) > group.settings().load_max_age {
+            if !places.all.iter().any(unclear) || now.since(since) > group.settings().load_max_age {
                 self.state = State::Watching;
-                group.state().set_plan(None);
-                self.judge(group, threshold, &places, &of_member, true, now);
+                group.state().relocate(None);
+                self.judge(group, threshold, &places, true, now);
             }
         } else if let State::Watching = self.state {
-            self.judge(group, threshold, &places, &of_member, false, now);
+            self.judge(group, threshold, &places, false, now);
         }
         self.raised()
     }
 
-    /// Ends the turn of one location, and begins that of the next.
-    fn turn(&mut self, group: &Group, shaping: &Shaping, now: Instant) -> Vec<Raised> {
-        let (places, of_member) = places(group, shaping, now);
-        self.read(&places);
-        let taking = places.iter().filter(|place| place.takes_traffic).count() as u32;
+    /// The same for groups that
+    /// [rebind](evenkeel_core::group::GroupSettings::rebinds) without looking at loads. One
+    /// location after the other, each once in
+    /// [`rebind_interval`](evenkeel_core::group::GroupSettings::rebind_interval), has a pulse
+    /// in which half of those who are known to be there are bound anew, and elsewhere. If all
+    /// were, one location would always be empty, and clients that come to one just before its
+    /// turn would leave at once; with half, each is rebound about once in an interval.
+    pub fn turn(&mut self, group: &Group, shaping: &Shaping, now: Instant) -> Vec<Raised> {
+        let places = Places::of(group, shaping, now);
+        self.read(&places.all);
+        let taking = places
+            .all
+            .iter()
+            .filter(|place| place.takes_traffic)
+            .count() as u32;
         let between = group.settings().rebind_interval / taking.max(1);
         if let State::Pulsing { since, plan, .. } = &self.state {
             let took = now.since(*since);
-            for place in &places {
+            for place in &places.all {
                 let others = taking - u32::from(place.takes_traffic);
                 let deaf = took >= DEAF && !place.location.is_shut();
                 if (others == 0 || deaf || took >= between.min(LONGEST))
@@ -232,46 +208,54 @@ impl Pulses {
         }
         if let State::Settling { since } = self.state
             && now.since(since) > 2 * DEAF
-            && !places.iter().any(|place| place.location.is_shut())
+            && !places.all.iter().any(|place| place.location.is_shut())
         {
             // Nobody comes any more who was sent away before.
             self.state = State::Watching;
-            group.state().set_plan(None);
+            group.state().relocate(None);
         }
         let until = *self.until.get_or_insert(now.after(between));
         let until = until.min(now.after(between));
         self.until = Some(until);
         if now >= until && !matches!(self.state, State::Pulsing { .. }) {
             self.until = Some(until.after(between).max(now));
-            if let Some(plan) = self.next(group, &places, &of_member, now) {
-                self.begin(group, &places, plan, 0.0, now);
+            if let Some(plan) = self.next(group, &places, now) {
+                self.begin(group, &places.all, plan, 0.0, now);
             }
         }
         self.raised()
     }
 
+    /// Ends what was begun, if anything.
+    pub fn end(&mut self, group: &Group) {
+        if group.state().is_relocating() {
+            group.state().relocate(None);
+            *self = Pulses::default();
+        }
+    }
+
+    /// Rounds of pulses so far.
+    pub fn rounds(&self) -> u32 {
+        self.rounds
+    }
+
     /// Rebinds clients of the location whose turn was longest ago.
-    fn next(
-        &mut self,
-        group: &Group,
-        places: &[Place<'_>],
-        of_member: &[usize],
-        now: Instant,
-    ) -> Option<Plan> {
+    fn next(&mut self, group: &Group, places: &Places<'_>, now: Instant) -> Option<Plan> {
+        let Places { all, of_member } = places;
         let free = |place: &Place<'_>| {
             place.takes_traffic && !place.location.is_shut() && !place.location.has_pulse()
         };
-        let free = (0..places.len()).filter(|&index| free(&places[index]));
+        let free = (0..all.len()).filter(|&index| free(&all[index]));
         let free: Vec<usize> = free.collect();
         if free.len() < 2 {
             return None;
         }
         let called = |&index: &usize| {
-            let track = self.tracks.get(places[index].location.name());
+            let track = self.tracks.get(all[index].location.name());
             track.and_then(|track| track.called)
         };
         let next = free.iter().copied().min_by_key(called)?;
-        let location = places[next].location;
+        let location = all[next].location;
         self.tracks.get_mut(location.name())?.called = Some(now);
         let there = group.members().iter().zip(of_member);
         let ids = there.filter(|&(_, &place)| place == next);
@@ -324,12 +308,12 @@ impl Pulses {
         &mut self,
         group: &Group,
         threshold: Threshold,
-        places: &[Place<'_>],
-        of_member: &[usize],
+        places: &Places<'_>,
         learn: bool,
         now: Instant,
     ) {
-        let sites: Vec<Site> = places.iter().map(|place| self.site(place)).collect();
+        let all = &places.all;
+        let sites: Vec<Site> = all.iter().map(|place| self.site(place)).collect();
         let loads = sites.iter().filter(|site| site.takes_traffic);
         let loads: Vec<f32> = loads.filter_map(|site| site.load).collect();
         if loads.len() < 2 {
@@ -337,7 +321,7 @@ impl Pulses {
         }
         // Whoever is about at the mean has nowhere to send clients.
         let mean = loads.iter().sum::<f32>() / loads.len() as f32;
-        let mut level = threshold.level(&sites).max(mean * (1.0 + CLOSE));
+        let mut level = level(threshold, &sites).max(mean * (1.0 + CLOSE));
         // The load of each that takes traffic, and how far it may be off by chance.
         let known = |(site, place): (&Site, &Place<'_>)| {
             let track = self.tracks.get(place.location.name())?;
@@ -345,7 +329,7 @@ impl Pulses {
             let variance = self.noise * load / track.reports.max(1.0);
             Some((load, SIGNIFICANCE * variance.sqrt()))
         };
-        let known: Vec<_> = sites.iter().zip(places).map(known).collect();
+        let known: Vec<_> = sites.iter().zip(all).map(known).collect();
         let above =
             |known: &Option<(f32, f32)>| known.is_some_and(|(load, off)| load > level + off);
         let mut critical: Vec<bool> = known.iter().map(above).collect();
@@ -366,23 +350,21 @@ impl Pulses {
             }
         }
         let clients = group.state().clients();
-        let at = self.learn(group, &clients, &sites, places, of_member);
+        let at = self.learn(group, &clients, &sites, places);
         let early = self.until.is_some_and(|until| now < until);
         if !critical.contains(&true) || early {
             return;
         }
-        if let Some(plan) = self.roll_call(group, places, of_member, now) {
-            return self.begin(group, places, plan, level, now);
+        if let Some(plan) = self.roll_call(group, places, now) {
+            return self.begin(group, all, plan, level, now);
         }
         let strangers = |place: &Place<'_>| {
             let track = self.tracks.get(place.location.name());
             track.map_or(0.0, |track| track.strangers)
         };
-        let strangers: Vec<f32> = places.iter().map(strangers).collect();
-        let settings = &group.settings().alert;
-        let Some(plan) = plan::make(
-            settings, group, &sites, &critical, level, places, &at, &strangers, of_member,
-        ) else {
+        let strangers: Vec<f32> = all.iter().map(strangers).collect();
+        let Some(plan) = plan::make(group, places, &sites, &critical, level, &at, &strangers)
+        else {
             return;
         };
         let excess = sites
@@ -397,7 +379,7 @@ impl Pulses {
         if self.vain > TRIES {
             self.wait(now);
         }
-        self.begin(group, places, plan, level, now);
+        self.begin(group, all, plan, level, now);
     }
 
     /// Puts off the next round.
@@ -415,7 +397,9 @@ impl Pulses {
         }
         self.rounds = self.rounds.wrapping_add(1);
         plan.begin();
-        group.state().set_plan(Some(Arc::clone(&plan)));
+        group
+            .state()
+            .relocate(Some(Arc::clone(&plan) as Arc<dyn Relocation>));
         self.state = State::Pulsing {
             since: now,
             plan,
@@ -424,14 +408,8 @@ impl Pulses {
     }
 
     /// Calls the clients of a location where many are strangers.
-    fn roll_call(
-        &mut self,
-        group: &Group,
-        places: &[Place<'_>],
-        of_member: &[usize],
-        now: Instant,
-    ) -> Option<Plan> {
-        for (index, place) in places.iter().enumerate() {
+    fn roll_call(&mut self, group: &Group, places: &Places<'_>, now: Instant) -> Option<Plan> {
+        for (index, place) in places.all.iter().enumerate() {
             let track = self.tracks.get_mut(place.location.name())?;
             let lately = track.called.is_some_and(|at| now.since(at) < CALL_INTERVAL);
             let strange = track.strangers > STRANGE * track.mean;
@@ -439,7 +417,7 @@ impl Pulses {
             if !takes || lately || !strange || place.location.is_shut() {
                 continue;
             }
-            let member = plan::member_at(group, of_member, index)?;
+            let member = places.member_at(group, index)?;
             track.called = Some(now);
             // Those who do not come bring little, or are found next time.
             track.strangers = 0.0;
@@ -455,13 +433,12 @@ impl Pulses {
         group: &Group,
         clients: &[Arc<Client>],
         sites: &[Site],
-        places: &[Place<'_>],
-        of_member: &[usize],
+        places: &Places<'_>,
     ) -> Vec<Vec<Arc<Client>>> {
         let ids: HashMap<MemberId, usize> = group
             .members()
             .iter()
-            .zip(of_member)
+            .zip(&places.of_member)
             .map(|(member, &place)| (member.id, place))
             .collect();
         let mut at = vec![Vec::new(); sites.len()];
@@ -471,7 +448,7 @@ impl Pulses {
             }
         }
         let (mut sum, mut count) = (0.0, 0usize);
-        for ((site, place), there) in sites.iter().zip(places).zip(&at) {
+        for ((site, place), there) in sites.iter().zip(&places.all).zip(&at) {
             let (Some(load), Some(track)) = (site.load, self.tracks.get_mut(place.location.name()))
             else {
                 continue;
@@ -525,7 +502,7 @@ impl Pulses {
         for place in places {
             if let Some(track) = self.tracks.get_mut(place.location.name()) {
                 let came = place.location.came() != track.bound;
-                let left = plan.at(place.location).map_or(0, plan::Departures::left);
+                let left = plan.at(place.location).map_or(0, Departures::left);
                 if came || left > 0 {
                     track.moved = Some(ended);
                 }
@@ -601,27 +578,4 @@ impl Track {
         self.reports = (self.reports + 1.0).min(MEMORY);
         self.mean += error / self.reports;
     }
-}
-
-/// The locations of a group, and for each of its members, which of them it is at.
-fn places<'a>(group: &'a Group, shaping: &Shaping, now: Instant) -> (Vec<Place<'a>>, Vec<usize>) {
-    let request = Request::at(now);
-    let view = group.view(&request).despite_alerts();
-    let mut known: HashMap<&Arc<str>, usize> = HashMap::new();
-    let (mut places, mut of_member) = (Vec::new(), Vec::new());
-    for (index, member) in group.members().iter().enumerate() {
-        let (slot, location) = (&member.slot, &member.location);
-        let place = *known.entry(location.name()).or_insert_with(|| {
-            let load = effective(slot, location, shaping, group.settings(), now);
-            places.push(Place {
-                location,
-                reading: load.map(|load| (load.load, load.report)),
-                takes_traffic: false,
-            });
-            places.len() - 1
-        });
-        places[place].takes_traffic |= view.is_eligible_unless_full(index);
-        of_member.push(place);
-    }
-    (places, of_member)
 }

@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests
 
+#[path = "../../core/tests/common/mod.rs"]
 mod common;
 
 use std::net::IpAddr;
@@ -11,11 +12,9 @@ use std::time::Duration;
 
 use common::*;
 use evenkeel_core::group::{GroupSettings, Outcome, Request};
-use evenkeel_core::harness::{
-    Change, Discipline, Dispatch, Outcomes, Reports, Scenario, Service, To, run,
-};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::member::Weight;
+use evenkeel_sim::{Change, Discipline, Dispatch, Outcomes, Reports, Scenario, Service, To, run};
 
 /// Shares may be off by one percentage point.
 const POINT: f64 = 0.01;

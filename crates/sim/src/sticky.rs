@@ -12,14 +12,18 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::analyzer::AlertSettings;
-use crate::effective::Shaping;
-use crate::forward::{Advice, Forward, Trail};
-use crate::group::{Granularity, Group, GroupSettings, Request};
-use crate::load::{LoadId, LoadValue, Location};
-use crate::member::{Member, MemberId, Reason, Slot, Weight};
-use crate::strategy::Values;
-use crate::time::Instant;
+use evenkeel_control::forward::{Advice, Trail};
+use evenkeel_control::pulse::Pulses;
+use evenkeel_core::alert::AlertSettings;
+use evenkeel_core::effective::Shaping;
+use evenkeel_core::group::{Granularity, Group, GroupSettings, Request};
+use evenkeel_core::load::{LoadId, LoadValue, Location};
+use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
+use evenkeel_core::strategy::Values;
+use evenkeel_core::time::Instant;
+
+/// For how long a client is taken to stay: until it is told to leave.
+const STAY: Duration = Duration::from_secs(3600);
 
 /// A client.
 #[derive(Clone, Copy, Debug)]
@@ -123,6 +127,7 @@ enum Event {
 struct Running<'a> {
     play: &'a Sticky,
     group: Group,
+    pulses: Pulses,
     shaping: Shaping,
     now: u64,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
@@ -155,7 +160,7 @@ pub fn play(play: &Sticky, seed: u64) -> Played {
         running.now = at;
         running.handle(event);
     }
-    running.played.rounds = running.group.pulses();
+    running.played.rounds = running.pulses.rounds();
     running.played
 }
 
@@ -187,6 +192,7 @@ impl<'a> Running<'a> {
         let mut running = Running {
             play,
             group: Group::new("harness", settings, strategy, members, Arc::default()),
+            pulses: Pulses::default(),
             shaping: Shaping::of(&play.strategy),
             now: 1,
             events: BinaryHeap::new(),
@@ -333,19 +339,28 @@ impl<'a> Running<'a> {
             self.clients[client].trail = Trail::default(); // nobody knows it
         }
         let trail = &mut self.clients[client].trail;
-        let forward = self.group.forward(&Request::at(now), trail, &mut self.rng);
-        let member = match forward {
-            Ok(Forward::Wait) => {
-                self.tell();
-                let pause = Advice::PAUSE.as_nanos() as f64;
-                return self.after(pause, Event::AtManager(client));
+        let to = match trail.advise(&self.group, now) {
+            Advice::Wait => None,
+            Advice::Back(member) => Some((member, false)),
+            Advice::To(member) => Some((member, true)),
+            Advice::Free => {
+                let Ok(member) = self.group.choose(&Request::at(now), &mut self.rng) else {
+                    return;
+                };
+                let location = &self.group.members()[member].location;
+                (!trail.knocks(location, now)).then_some((member, true))
             }
-            Ok(Forward::To(member)) => {
-                self.tell();
-                member
-            }
-            Err(_) => return,
         };
+        let Some((member, is_new)) = to else {
+            self.tell();
+            let pause = Advice::PAUSE.as_nanos() as f64;
+            return self.after(pause, Event::AtManager(client));
+        };
+        if is_new {
+            self.group.assign(member, STAY);
+            trail.leads_to(&self.group, member);
+        }
+        self.tell();
         let before = self.clients[client].member.replace(member);
         if before.is_some_and(|before| before != member) {
             self.played.rebound[client] += 1;
@@ -360,8 +375,8 @@ impl<'a> Running<'a> {
         let threshold = settings.alert.threshold;
         let threshold = threshold.or(self.group.strategy().alert_threshold());
         let raised = match threshold {
-            _ if settings.rebinds() => self.group.rebind(&self.shaping, now),
-            Some(threshold) => self.group.pulse(&self.shaping, threshold, now),
+            _ if settings.rebinds() => self.pulses.turn(&self.group, &self.shaping, now),
+            Some(threshold) => self.pulses.step(&self.group, &self.shaping, threshold, now),
             None => return,
         };
         for member in self.group.members() {

@@ -8,7 +8,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_core::analyzer::{Site, analyze, is_negligible};
+use evenkeel_control::analyzer::{Site, analyze, is_negligible};
+use evenkeel_control::pulse::Pulses;
 use evenkeel_core::binding::{Binding, Verdict};
 use evenkeel_core::effective::{Shaping, effective};
 use evenkeel_core::group::{Granularity, Group, GroupSettings, GroupState, Outcome, Request};
@@ -74,7 +75,7 @@ fn group(play: &Play) -> (Group, Values) {
 }
 
 /// Raises and lifts alerts, as the control loop does.
-fn control(group: &Group, values: &Values, now: Instant) {
+fn control(group: &Group, pulses: &mut Pulses, values: &Values, now: Instant) {
     let shaping = Shaping::of(values);
     let site = |member: &Member| {
         let (slot, location) = (&member.slot, &member.location);
@@ -90,7 +91,7 @@ fn control(group: &Group, values: &Values, now: Instant) {
         return;
     };
     if group.settings().alert.pulses {
-        let raised = group.pulse(&shaping, threshold, now);
+        let raised = pulses.step(group, &shaping, threshold, now);
         for member in group.members() {
             let mut all = raised.iter();
             let on = all.any(|raised| Arc::ptr_eq(&raised.location, &member.location));
@@ -110,6 +111,7 @@ fn control(group: &Group, values: &Values, now: Instant) {
 /// Requests per second at each member, for each second of the run.
 fn run(play: &Play, seconds: u64, seed: u64) -> Vec<[u32; MEMBERS]> {
     let (group, values) = group(play);
+    let mut pulses = Pulses::default();
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut bindings: Vec<Binding> = play
         .starts
@@ -158,7 +160,7 @@ fn run(play: &Play, seconds: u64, seed: u64) -> Vec<[u32; MEMBERS]> {
             }
         }
         if step % 10 == 0 {
-            control(&group, &values, now);
+            control(&group, &mut pulses, &values, now);
         }
     }
     history

@@ -13,11 +13,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::group::{Group, GroupSettings, Outcome, Request, Ticket};
-use crate::load::{LoadId, LoadValue, Location};
-use crate::member::{Member, MemberId, Slot, Weight};
-use crate::strategy::Values;
-use crate::time::Instant;
+use evenkeel_core::group::{Group, GroupSettings, Outcome, Request, Ticket};
+use evenkeel_core::load::{LoadId, LoadValue, Location};
+use evenkeel_core::member::{Member, MemberId, Slot, Weight};
+use evenkeel_core::strategy::Values;
+use evenkeel_core::time::Instant;
 
 mod catalogue;
 mod central;
@@ -483,7 +483,7 @@ mod tests {
     }
 
     fn random() -> Dispatch {
-        let kind = crate::strategy::find("random").unwrap();
+        let kind = evenkeel_core::strategy::find("random").unwrap();
         Dispatch::Strategy(Values::defaults(kind))
     }
 

@@ -8,11 +8,9 @@
 
 use std::time::Duration;
 
-use evenkeel_core::harness::{
-    Change, Discipline, Dispatch, Outcomes, Reports, Scenario, Service, To, run,
-};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::{self, Values};
+use evenkeel_sim::{Change, Discipline, Dispatch, Outcomes, Reports, Scenario, Service, To, run};
 
 /// Strategies that take a least loaded member, and the default.
 const STRATEGIES: [&str; 4] = ["k_least_loaded", "least_loaded", "load_minimum", "adaptive"];

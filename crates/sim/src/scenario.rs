@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Discipline;
-use crate::load::LoadId;
+use evenkeel_core::load::LoadId;
 
 /// How long requests take to serve at normal speed. The mean is always 10 ms.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -9,10 +9,10 @@
 
 use std::time::Duration;
 
-use evenkeel_core::analyzer::{AlertSettings, Threshold};
+use evenkeel_core::alert::{AlertSettings, Threshold};
 use evenkeel_core::group::{Granularity, GroupSettings};
-use evenkeel_core::harness::sticky::{Client, Played, Sticky, play};
 use evenkeel_core::strategy::{Reach, Values, default_for, find};
+use evenkeel_sim::sticky::{Client, Played, Sticky, play};
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)

@@ -1,0 +1,137 @@
+//! What control keeps of one group, and what it does to it in a round.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_core::effective::Shaping;
+use evenkeel_core::group::Group;
+use evenkeel_core::time::Instant;
+
+use crate::alerts::Alerts;
+use crate::health;
+use crate::outlier::{self, Cause, Outliers};
+
+/// What the configuration says of a group, as far as rounds need it and
+/// [`GroupSettings`](evenkeel_core::group::GroupSettings) do not say it.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// Failures in a row after which a member is ejected.
+    pub failure_limit: u32,
+    /// How the strategy makes an effective load of a reported one.
+    pub shaping: Shaping,
+    /// Whether it was made by something else than the configuration, whose clients reach
+    /// members directly and may be sent from one to another.
+    pub is_owned: bool,
+}
+
+/// What is kept of a group from round to round, and from one snapshot of it to the next.
+#[derive(Clone, Debug)]
+pub struct GroupControl {
+    pub(crate) rules: Rules,
+    outliers: Outliers,
+    /// Its load alerts.
+    pub alerts: Alerts,
+}
+
+/// Something that has happened to a group, by itself or to one of its members (by index).
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A member is out for so long.
+    Ejected {
+        /// Which.
+        member: usize,
+        /// Why.
+        cause: Cause,
+        /// For how long.
+        time: Duration,
+    },
+    /// An ejected member is in again.
+    Returned(usize),
+    /// A member gets its full share.
+    SlowStartOver(usize),
+    /// Too many members are down or ejected: all are routed to.
+    Panic,
+    /// Not any more.
+    PanicOver,
+    /// A location is under alert.
+    AlertRaised {
+        /// Which.
+        location: Arc<str>,
+        /// Its effective load.
+        load: f32,
+        /// The level that it exceeds.
+        level: f32,
+        /// Whether the alert ends when so many clients have left as are to.
+        is_pulse: bool,
+    },
+    /// It is not any more.
+    AlertLifted {
+        /// Which.
+        location: Arc<str>,
+        /// Its effective load; `None` is unknown.
+        load: Option<f32>,
+        /// The level that it exceeded.
+        level: f32,
+        /// How long it was under alert.
+        after: Duration,
+    },
+}
+
+impl Event {
+    /// Whether requests that wait may find a member now.
+    pub fn makes_room(&self) -> bool {
+        matches!(self, Event::Returned(_) | Event::Panic)
+    }
+}
+
+impl GroupControl {
+    /// Of a group that is new.
+    pub fn new(rules: Rules) -> Self {
+        GroupControl {
+            rules,
+            outliers: Outliers::default(),
+            alerts: Alerts::default(),
+        }
+    }
+
+    /// What goes on when the group has other members, or the configuration says something
+    /// else.
+    pub fn next(&self, rules: Rules) -> Self {
+        GroupControl {
+            rules,
+            outliers: self.outliers.clone(),
+            alerts: self.alerts.next(),
+        }
+    }
+
+    /// What a round does to the group by itself: ejections, alerts, panic, slow start.
+    pub(crate) fn round(&mut self, group: &Group, now: Instant, act: &mut impl FnMut(Event)) {
+        for change in self.outliers.tick(group, self.rules.failure_limit, now) {
+            let member = change.index;
+            act(match change.event {
+                outlier::Event::Ejected { cause, time } => Event::Ejected {
+                    member,
+                    cause,
+                    time,
+                },
+                outlier::Event::Returned => Event::Returned(member),
+            });
+        }
+        self.alerts.raise(group, &self.rules.shaping, now, act);
+        let settings = group.settings();
+        let reasons = group.members().iter().map(|member| member.slot.reasons());
+        let panics = health::panics(reasons, settings.panic_threshold);
+        if group.state().set_panicking(panics) {
+            act(if panics {
+                Event::Panic
+            } else {
+                Event::PanicOver
+            });
+        }
+        for (index, member) in group.members().iter().enumerate() {
+            if health::end_slow_start(&member.slot, settings.slow_start, now) {
+                act(Event::SlowStartOver(index));
+            }
+        }
+    }
+}

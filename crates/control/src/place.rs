@@ -1,0 +1,79 @@
+//! The locations of a group, as it sees them in one round.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use evenkeel_core::effective::{Shaping, effective};
+use evenkeel_core::group::{Group, Request};
+use evenkeel_core::load::Location;
+use evenkeel_core::member::{Member, MemberId};
+use evenkeel_core::time::Instant;
+
+use crate::analyzer::Site;
+
+/// A location at which a group has members.
+pub(crate) struct Place<'a> {
+    pub location: &'a Arc<Location>,
+    /// The first of the group's members there.
+    pub first: &'a Member,
+    /// Effective load, and the report that it goes back to.
+    pub reading: Option<(f32, u32)>,
+    /// Whether a member of the group takes new traffic there.
+    pub takes_traffic: bool,
+}
+
+/// All of them.
+pub(crate) struct Places<'a> {
+    pub all: Vec<Place<'a>>,
+    /// For each member of the group, where in `all` its location is.
+    pub of_member: Vec<usize>,
+}
+
+impl<'a> Places<'a> {
+    pub fn of(group: &'a Group, shaping: &Shaping, now: Instant) -> Self {
+        let request = Request::at(now);
+        let view = group.view(&request).despite_alerts();
+        let mut known: HashMap<&Arc<str>, usize> = HashMap::new();
+        let mut places = Places {
+            all: Vec::new(),
+            of_member: Vec::new(),
+        };
+        for (index, member) in group.members().iter().enumerate() {
+            let (slot, location) = (&member.slot, &member.location);
+            let place = *known.entry(location.name()).or_insert_with(|| {
+                let load = effective(slot, location, shaping, group.settings(), now);
+                places.all.push(Place {
+                    location,
+                    first: member,
+                    reading: load.map(|load| (load.load, load.report)),
+                    takes_traffic: false,
+                });
+                places.all.len() - 1
+            });
+            places.all[place].takes_traffic |= view.is_eligible_unless_full(index);
+            places.of_member.push(place);
+        }
+        places
+    }
+
+    /// What the analyzer is told of them; `alerted` says what its last answer was.
+    pub fn sites(&self, alerted: impl Fn(&Place<'_>) -> bool) -> Vec<Site> {
+        let site = |place: &Place<'_>| Site {
+            load: place.reading.map(|(load, _)| load),
+            takes_traffic: place.takes_traffic,
+            alerted: alerted(place),
+        };
+        self.all.iter().map(site).collect()
+    }
+
+    /// A member of the group at the location of number `place` that may be used.
+    pub fn member_at(&self, group: &Group, place: usize) -> Option<MemberId> {
+        let request = Request::at(Instant::ZERO);
+        let view = group.view(&request).despite_alerts();
+        let mut members = self.of_member.iter().enumerate();
+        let usable =
+            |&(index, &at): &(usize, &usize)| at == place && view.is_eligible_unless_full(index);
+        let (index, _) = members.find(usable)?;
+        Some(group.members()[index].id)
+    }
+}

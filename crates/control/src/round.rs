@@ -1,0 +1,169 @@
+//! A round of control over all groups of a load manager, some ten times a second.
+//!
+//! First each group is looked at by itself. Then it is known which locations are under alert,
+//! and each group hears of it: groups share locations, and one that must shed for any of them
+//! must shed. At last the locations know what their servers are to be told.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_core::group::Group;
+use evenkeel_core::time::Instant;
+
+use crate::alerts::{self, Alerted, AllThere, Forced, Locations};
+use crate::group::{Event, GroupControl};
+
+/// Every so often the next decision of each group is traced, for whoever asks for the
+/// last one. Tracing allocates, so not every decision is.
+const TRACE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often what may become old is kept old (times on a line that wraps), and figures of the
+/// past are taken down.
+pub const KEEP_INTERVAL: Duration = Duration::from_millis(2_500);
+
+/// A group as rounds see it.
+pub trait Controlled {
+    /// The group as it is now, and what is kept of it.
+    fn controlled(&mut self) -> (&Group, &mut GroupControl);
+}
+
+/// Everything that a round needs and that is no group.
+#[derive(Debug)]
+pub struct Surroundings<'a> {
+    /// All locations.
+    pub locations: &'a Locations,
+    /// What an administrator says.
+    pub forced: &'a Forced,
+    /// Locations whose servers are to be told something else than what pulses say.
+    pub told: &'a mut HashSet<Arc<str>>,
+}
+
+/// When what is not done in every round was done last.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Due {
+    trace: Option<Instant>,
+    keep: Option<Instant>,
+}
+
+/// Where a round is.
+#[derive(Debug)]
+pub struct Round {
+    now: Instant,
+    trace: bool,
+    keep: bool,
+    /// The first group that has not been looked at.
+    next: usize,
+    /// Locations that groups have put under alert.
+    raised: HashSet<Arc<str>>,
+    /// Who is under alert, once all groups have been looked at.
+    alerted: Option<Alerted>,
+    /// The members there.
+    there: AllThere,
+}
+
+/// What a step of a round has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The groups that were looked at by themselves.
+    pub looked: Range<usize>,
+    /// Whether there is more to do.
+    pub more: bool,
+}
+
+impl Round {
+    /// The round that begins `now`.
+    pub fn new(due: &mut Due, now: Instant) -> Self {
+        let is_due = |last: &mut Option<Instant>, interval| {
+            let due = last.is_none_or(|last| now.since(last) >= interval);
+            if due {
+                *last = Some(now);
+            }
+            due
+        };
+        Round {
+            now,
+            trace: is_due(&mut due.trace, TRACE_INTERVAL),
+            keep: is_due(&mut due.keep, KEEP_INTERVAL),
+            next: 0,
+            raised: HashSet::new(),
+            alerted: None,
+            there: AllThere::default(),
+        }
+    }
+
+    /// When it began.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Whether whoever keeps figures of the past is to keep those of this moment.
+    pub fn keeps(&self) -> bool {
+        self.keep
+    }
+
+    /// A part of the round, with at most `most` of the groups, so that a lock on them need not
+    /// be held for long. `act` is told what has happened, and to which group. The groups must
+    /// be the same ones in all steps, or some miss a round.
+    pub fn step<G: Controlled>(
+        &mut self,
+        groups: &mut [G],
+        around: Surroundings<'_>,
+        most: usize,
+        mut act: impl FnMut(&mut G, &Event),
+    ) -> Step {
+        let now = self.now;
+        let end = groups.len().min(self.next.saturating_add(most));
+        let some = self.next.min(end)..end;
+        self.next = end;
+        let all = end >= groups.len();
+        let Some(alerted) = &self.alerted else {
+            let mut events = Vec::new();
+            for entry in &mut groups[some.clone()] {
+                let (group, control) = entry.controlled();
+                control.round(group, now, &mut |event| events.push(event));
+                self.raised.extend(control.alerts.raised().keys().cloned());
+                if self.trace {
+                    group.state().want_trace();
+                }
+                if self.keep {
+                    let members = group.members().iter();
+                    members.for_each(|member| member.slot.keep_age(now));
+                }
+                events.drain(..).for_each(|event| act(entry, &event));
+            }
+            if all {
+                self.next = 0;
+                let raised = self.raised.drain();
+                self.alerted = Some(alerts::alerted(raised, around.locations, around.forced));
+                if self.keep {
+                    let locations = around.locations.values();
+                    locations.for_each(|location| location.keep_age(now));
+                }
+            }
+            return Step {
+                looked: some,
+                more: true,
+            };
+        };
+        for entry in &mut groups[some] {
+            let (group, control) = entry.controlled();
+            let (rules, alerts) = (&control.rules, &mut control.alerts);
+            alerts.shed(group, &rules.shaping, alerted, now);
+            self.there.look(group, alerts, rules.is_owned, alerted);
+        }
+        if all {
+            let Surroundings {
+                locations,
+                forced,
+                told,
+            } = around;
+            alerts::tell(&self.there, alerted, locations, forced, told);
+        }
+        Step {
+            looked: 0..0,
+            more: !all,
+        }
+    }
+}
