@@ -27,6 +27,7 @@ pub mod script;
 pub mod server;
 pub mod sessions;
 pub mod surge;
+pub mod terminal;
 pub mod vm;
 pub mod wire;
 

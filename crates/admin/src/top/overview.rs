@@ -42,9 +42,10 @@ pub(super) fn totals(status: &Status, views: &[GroupView]) -> String {
     let usable: usize = views.iter().map(|view| view.usable).sum();
     let members: usize = views.iter().map(|view| view.members.len()).sum();
     let alerts: usize = status.groups.iter().map(alerts).sum();
+    let groups = views.len();
+    let plural = if groups == 1 { "" } else { "s" };
     format!(
-        "{} groups  {} req/s  {usable} of {members} members up  {alerts} under alert",
-        views.len(),
+        "{groups} group{plural}  {} req/s  {usable} of {members} members up  {alerts} under alert",
         digits(rate),
     )
 }
