@@ -12,8 +12,8 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::group::Group;
@@ -24,10 +24,8 @@ use evenkeel_manager::Manager;
 use evenkeel_manager::config::{Broker as Config, MemberConfig};
 use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
-use parking_lot::{Mutex, MutexGuard};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use evenkeel_net::datagram::{self, Next, SocketTask, Worker};
 use rustix::net::sockopt;
-use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::Notify;
 use tracing::{error, warn};
 
@@ -35,7 +33,7 @@ use crate::status::{AgentStatus, BrokerStatus};
 use evenkeel_wire::reporting::directory::Directory;
 use evenkeel_wire::reporting::keys::Keys;
 use evenkeel_wire::reporting::message::{MAX_DATAGRAM, ServerState};
-use evenkeel_wire::reporting::server::{Broker, Outcome, Peer, Settings, Untaken};
+use evenkeel_wire::reporting::server::{Broker, Datagram, Outcome, Peer, Settings, Untaken};
 
 /// What is asked of the system for each socket: many agents may report at the same
 /// moment, and a small datagram takes up more than a kilobyte there.
@@ -56,15 +54,11 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// The broker's side of the reporting protocol, with its sockets. Clones are the same one.
 #[derive(Clone)]
-pub struct Desk(Arc<Shared>);
-
-struct Shared {
+pub struct Desk {
     clock: Clock,
-    state: Mutex<State>,
-    /// Wakes the thread: other sockets, or the end.
-    wake: Arc<OwnedFd>,
+    task: Arc<SocketTask<State>>,
     /// Told when agents, or what they say of their servers, have changed.
-    news: Notify,
+    news: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -97,17 +91,6 @@ impl fmt::Debug for Desk {
     }
 }
 
-impl Drop for Shared {
-    fn drop(&mut self) {
-        wake(&self.wake);
-    }
-}
-
-fn wake(wake: &OwnedFd) {
-    // It only fails if it has been told more often than 64 bits can count.
-    let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
-}
-
 impl Desk {
     /// A desk without sockets. It opens, and its thread starts, as soon as a configuration
     /// says where.
@@ -116,27 +99,16 @@ impl Desk {
     ///
     /// The system gives no file to wake the thread with.
     pub fn new(clock: Clock) -> io::Result<Self> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Desk(Arc::new(Shared {
+        Ok(Desk {
             clock,
-            state: Mutex::default(),
-            wake: Arc::new(wake),
-            news: Notify::new(),
-        })))
-    }
-
-    fn start_thread(&self) -> io::Result<()> {
-        let (weak, wake) = (Arc::downgrade(&self.0), Arc::clone(&self.0.wake));
-        let clock = self.0.clock;
-        std::thread::Builder::new()
-            .name("broker".into())
-            .spawn(move || serve(&weak, &wake, clock))?;
-        Ok(())
+            task: SocketTask::new(State::default())?,
+            news: Arc::default(),
+        })
     }
 
     /// Where it listens.
     pub fn local_addresses(&self) -> Vec<SocketAddr> {
-        let sockets = Arc::clone(&self.lock().sockets);
+        let sockets = Arc::clone(&self.task.lock().sockets);
         let addresses = sockets.iter().map(|bound| bound.socket.local_addr());
         addresses.flatten().collect()
     }
@@ -144,7 +116,7 @@ impl Desk {
     /// How it goes; `None` if no agent can report.
     pub fn status(&self) -> Option<BrokerStatus> {
         let listen = self.local_addresses();
-        let state = self.lock();
+        let state = self.task.lock();
         let broker = state.broker.as_ref()?;
         let buffers = state.sockets.iter().map(|bound| bound.receive_buffer);
         let receive_buffer = buffers.min().unwrap_or(0);
@@ -158,8 +130,8 @@ impl Desk {
 
     /// All agents, by location and name.
     pub fn agents(&self) -> Vec<AgentStatus> {
-        let now = self.0.clock.now();
-        let state = self.lock();
+        let now = self.clock.now();
+        let state = self.task.lock();
         let agents = state.broker.iter().flat_map(Broker::agents);
         let mut agents: Vec<_> = agents.map(|agent| AgentStatus::new(&agent, now)).collect();
         drop(state);
@@ -169,7 +141,7 @@ impl Desk {
 
     /// Asks an agent for a report at once. Answers whether there is such an agent.
     pub fn query(&self, location: &str, agent: &str) -> bool {
-        let mut state = self.lock();
+        let mut state = self.task.lock();
         let broker = state.broker.as_mut();
         broker.is_some_and(|broker| broker.query(location, agent))
     }
@@ -177,17 +149,17 @@ impl Desk {
     /// Forgets an agent, and what it has said about its servers. One that lives registers
     /// again at its next report. Answers whether there was such an agent.
     pub fn forget(&self, location: &str, agent: &str) -> bool {
-        let mut state = self.lock();
+        let mut state = self.task.lock();
         let broker = state.broker.as_mut();
         let was_there = broker.is_some_and(|broker| broker.forget(location, agent));
         drop(state);
-        self.0.news.notify_one();
+        self.news.notify_one();
         was_there
     }
 
     /// Gives up its addresses for good: agents find whoever takes over there.
     pub fn stop(&self) {
-        self.lock().stopped = true;
+        self.task.lock().stopped = true;
         self.close();
     }
 
@@ -201,29 +173,17 @@ impl Desk {
             told.compare(&self, &manager);
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { return },
-                () = self.0.news.notified() => {}
+                () = self.news.notified() => {}
             }
             tokio::time::sleep(PAUSE).await;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock()
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Not poisoned by a panic: what one may leave half done is one agent's business,
-        // and goes when that registers again.
-        self.state.lock()
     }
 }
 
 /// Reloads: everything that can fail happens before anything counts.
 impl Subsystem for Desk {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
-        let mut state = self.lock();
+        let mut state = self.task.lock();
         if state.stopped {
             return Ok(Box::new(|| ()));
         }
@@ -240,12 +200,14 @@ impl Subsystem for Desk {
         let keys =
             Keys::load(&wanted.key_file).map_err(|error| vec![PrepareError::other(error)])?;
         if !state.is_served {
-            self.start_thread().map_err(|error| {
-                vec![PrepareError::Thread {
-                    whose: "broker",
-                    error,
-                }]
-            })?;
+            self.task
+                .start("broker", Thread::new(self))
+                .map_err(|error| {
+                    vec![PrepareError::Thread {
+                        whose: "broker",
+                        error,
+                    }]
+                })?;
             state.is_served = true;
         }
         let (sockets, next_socket) = state.bind(&wanted.listen)?;
@@ -258,7 +220,7 @@ impl Subsystem for Desk {
         drop(state);
         let desk = self.clone();
         Ok(Box::new(move || {
-            let mut state = desk.lock();
+            let mut state = desk.task.lock();
             if let Some(mut fresh) = fresh {
                 fresh.set_directory(Arc::clone(&state.directory));
                 state.broker = Some(fresh);
@@ -269,20 +231,20 @@ impl Subsystem for Desk {
             state.sockets = Arc::new(sockets);
             state.config = config;
             drop(state);
-            wake(&desk.0.wake);
+            desk.task.wake();
         }))
     }
 }
 
 impl Desk {
     fn close(&self) {
-        let mut state = self.lock();
+        let mut state = self.task.lock();
         state.config = None;
         state.broker = None;
         state.sockets = Arc::default();
         drop(state);
-        wake(&self.0.wake);
-        self.0.news.notify_one();
+        self.task.wake();
+        self.news.notify_one();
     }
 }
 
@@ -329,19 +291,8 @@ impl Bound {
 }
 
 fn open(id: usize, wanted: SocketAddr) -> io::Result<Bound> {
-    let socket = Socket::new(
-        Domain::for_address(wanted),
-        Type::DGRAM,
-        Some(Protocol::UDP),
-    )?;
-    if wanted.is_ipv6() {
-        socket.set_only_v6(true)?;
-    }
-    // The first may exceed the system's limit, with the right privilege.
-    if sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
-        socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
-    }
-    let receive_buffer = socket.recv_buffer_size()?;
+    let socket = datagram::open(wanted, RECEIVE_BUFFER)?;
+    let receive_buffer = sockopt::socket_recv_buffer_size(&socket)?;
     if receive_buffer < SMALL_BUFFER {
         warn!(
             address = %wanted,
@@ -349,26 +300,12 @@ fn open(id: usize, wanted: SocketAddr) -> io::Result<Bound> {
             "the receive buffer for agents is small: for thousands of them raise net.core.rmem_max"
         );
     }
-    socket.set_nonblocking(true)?;
-    socket.bind(&wanted.into())?;
     Ok(Bound {
         id,
         wanted,
-        socket: socket.into(),
+        socket,
         receive_buffer,
     })
-}
-
-/// Whether another socket has the address, so that agents would not reach this process.
-pub fn is_taken(address: SocketAddr) -> bool {
-    let bound = || -> io::Result<()> {
-        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
-        if address.is_ipv6() {
-            socket.set_only_v6(true)?;
-        }
-        socket.bind(&address.into())
-    };
-    bound().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
 }
 
 fn settings(config: &Config) -> Settings {
@@ -386,94 +323,63 @@ fn broker(settings: Settings, keys: Keys) -> Result<Broker, PrepareError> {
     let failed = |error: &dyn fmt::Display| {
         PrepareError::Other(format!("no random numbers for the broker: {error}").into())
     };
-    let mut random = [0; 40];
-    let filled = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
-    let Ok(40) = filled else {
-        return Err(failed(&"the system gave too few"));
-    };
-    let (seed, secret) = random.split_first_chunk().ok_or_else(|| failed(&""))?;
-    let secret = secret.first_chunk().ok_or_else(|| failed(&""))?;
-    let rng = fastrand::Rng::with_seed(u64::from_ne_bytes(*seed));
-    Broker::new(settings, keys, secret, rng).map_err(|error| failed(&error))
+    let seed = evenkeel_net::random().map_err(|error| failed(&error))?;
+    let secret = evenkeel_net::random().map_err(|error| failed(&error))?;
+    let rng = fastrand::Rng::with_seed(u64::from_ne_bytes(seed));
+    Broker::new(settings, keys, &secret, rng).map_err(|error| failed(&error))
 }
 
-/// The thread: receives and sends until the desk is gone.
-fn serve(shared: &Weak<Shared>, wake: &OwnedFd, clock: Clock) {
-    // A byte more than the longest message, which shows that one is longer.
-    let mut buffer = [0; MAX_DATAGRAM + 1];
-    let mut queries = Vec::new();
-    let mut told = Refused::default();
-    let mut next = None;
-    loop {
-        let Some(desk) = shared.upgrade() else {
-            return;
-        };
-        let sockets = Arc::clone(&desk.lock().sockets);
-        drop(desk);
-        let ready = match wait(&sockets, wake, next, clock.now()) {
-            Ok(ready) => ready,
-            Err(error) => {
-                error!(%error, "cannot wait for agents");
-                std::thread::sleep(Duration::from_millis(100));
-                Vec::new()
-            }
-        };
-        let Some(desk) = shared.upgrade() else {
-            return;
-        };
-        let mut guard = desk.lock();
-        let state = &mut *guard;
+/// What the thread works with.
+struct Thread {
+    clock: Clock,
+    news: Arc<Notify>,
+    sockets: Arc<Vec<Bound>>,
+    /// A byte more than the longest message, which shows that one is longer.
+    buffer: [u8; MAX_DATAGRAM + 1],
+    queries: Vec<Datagram>,
+    told: Refused,
+}
+
+impl Thread {
+    fn new(desk: &Desk) -> Self {
+        Thread {
+            clock: desk.clock,
+            news: Arc::clone(&desk.news),
+            sockets: Arc::default(),
+            buffer: [0; MAX_DATAGRAM + 1],
+            queries: Vec::new(),
+            told: Refused::default(),
+        }
+    }
+}
+
+impl Worker<State> for Thread {
+    fn turn(&mut self, state: &mut State) -> Next {
+        self.sockets = Arc::clone(&state.sockets);
         let Some(broker) = &mut state.broker else {
-            next = None;
-            continue;
+            return Next::Never;
         };
         let version = broker.version();
-        for bound in ready.into_iter().filter_map(|index| sockets.get(index)) {
-            state.unsent += receive(bound, broker, &mut buffer, clock);
+        for bound in self.sockets.iter() {
+            state.unsent += receive(bound, broker, &mut self.buffer, self.clock);
         }
-        let now = clock.now();
-        next = broker.poll(now, &mut queries);
-        for (to, query) in queries.drain(..) {
-            let bound = sockets.iter().find(|bound| bound.id == to.socket);
+        let now = self.clock.now();
+        let next = broker.poll(now, &mut self.queries);
+        for (to, query) in self.queries.drain(..) {
+            let bound = self.sockets.iter().find(|bound| bound.id == to.socket);
             let sent = bound.is_some_and(|b| b.socket.send_to(&query, to.address).is_ok());
             state.unsent += u64::from(!sent);
         }
-        told.tell(broker, now);
-        let has_news = broker.version() != version;
-        // Whoever waits has it now. Otherwise this thread would take it again before the
-        // other one is awake, for as long as somebody floods it with datagrams.
-        MutexGuard::unlock_fair(guard);
-        if has_news {
-            desk.news.notify_one();
+        self.told.tell(broker, now);
+        if broker.version() != version {
+            self.news.notify_one();
         }
+        next.map_or(Next::Never, |next| Next::After(next.since(now)))
     }
-}
 
-/// Waits for a datagram, the time `next`, or the wake-up call. Answers which sockets have
-/// something.
-fn wait(
-    sockets: &[Bound],
-    wake: &OwnedFd,
-    next: Option<Instant>,
-    now: Instant,
-) -> io::Result<Vec<usize>> {
-    let mut fds = vec![PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::IN)];
-    let to_fd = |bound| PollFd::new(bound, PollFlags::IN);
-    fds.extend(sockets.iter().map(|bound| &bound.socket).map(to_fd));
-    let timeout = next.map(|next| next.since(now));
-    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-    match poll(&mut fds, timeout.as_ref()) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => {}
-        Err(error) => return Err(error.into()),
+    fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.sockets.iter().map(|bound| bound.socket.as_fd())
     }
-    if !fds[0].revents().is_empty() {
-        let mut count = [0; 8];
-        // It may have been taken back: nothing is lost by not having to read it.
-        let _ = rustix::io::read(wake, &mut count);
-    }
-    let ready = fds[1..].iter().enumerate();
-    let ready = ready.filter(|(_, fd)| !fd.revents().is_empty());
-    Ok(ready.map(|(index, _)| index).collect())
 }
 
 /// Takes a batch of datagrams from a socket and answers them. Gives the number of answers
@@ -567,7 +473,7 @@ impl Told {
                 .all(|(a, b)| Arc::ptr_eq(a, b));
         let directory = (!same).then(|| Arc::new(Directory::new(groups.iter().map(|g| &**g))));
 
-        let mut state = desk.lock();
+        let mut state = desk.task.lock();
         if let Some(directory) = &directory {
             state.directory = Arc::clone(directory);
         }

@@ -5,7 +5,6 @@
 //! application's objects. Workers, one unless told otherwise, answer clients: forwarding
 //! them takes no lock and waits for nobody.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -25,8 +24,8 @@ use evenkeel_limits::memory;
 use evenkeel_manager::Manager;
 use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
+use evenkeel_net::listen::Listeners;
 use evenkeel_net::start_thread;
-use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
@@ -42,9 +41,6 @@ use crate::relay::{self, Relay};
 use crate::service::state::State;
 use crate::service::store::{self, StoreError};
 use crate::service::{Address, LoadManager, Parts};
-
-/// Connections that the system keeps until they are accepted.
-const BACKLOG: i32 = 4096;
 
 /// How long the last changes may take to be written at the end.
 const LAST_WRITE: Duration = Duration::from_secs(5);
@@ -72,8 +68,8 @@ struct Inner {
 #[derive(Default)]
 struct Prepared {
     settings: Option<Arc<Settings>>,
-    /// By the address that the configuration asks for: a socket for each worker.
-    listeners: HashMap<SocketAddr, Vec<StdListener>>,
+    /// A socket for each worker.
+    listeners: Listeners,
     /// What cannot change as long as the process lives: the number of workers, and the
     /// state file, which has been read.
     fixed: Option<(usize, Option<PathBuf>, String)>,
@@ -199,7 +195,7 @@ impl Corba {
         let settings = prepared.settings.iter();
         let wanted = settings.flat_map(|settings| &settings.listen);
         wanted
-            .filter_map(|address| prepared.listeners.get(address)?.first()?.local_addr().ok())
+            .filter_map(|address| prepared.listeners.local_address(*address))
             .collect()
     }
 
@@ -288,7 +284,9 @@ impl Subsystem for Corba {
                 (fixed, Some(kept))
             }
         };
-        let listeners = prepared.bind(&settings.listen, fixed.0)?;
+        let cannot_listen = PrepareError::listen("corba");
+        let listeners = prepared.listeners.prepare(&settings.listen, fixed.0);
+        let listeners = listeners.map_err(&cannot_listen)?;
         drop(prepared);
         let (workers, state_file, repository_prefix) = fixed.clone();
         let in_effect = Arc::new(Settings {
@@ -305,10 +303,9 @@ impl Subsystem for Corba {
         };
         // The workers get handles of their own.
         for worker in 0..workers {
-            let own = listeners.values().filter_map(|sockets| sockets.get(worker));
-            let own: io::Result<Vec<_>> = own.map(StdListener::try_clone).collect();
-            let own = own.map_err(|error| vec![PrepareError::other(error)])?;
-            wanted.listeners.push(own);
+            let own = listeners.handles(worker).map_err(&cannot_listen)?;
+            let own = own.into_iter().map(|(_, listener)| listener);
+            wanted.listeners.push(own.collect());
         }
         Ok(Box::new(move || {
             let mut prepared = inner.prepared();
@@ -366,64 +363,10 @@ impl Kept {
     }
 }
 
-impl Prepared {
-    /// Sockets on `addresses`, one for each worker: those that are there already stay.
-    fn bind(
-        &self,
-        addresses: &[SocketAddr],
-        workers: usize,
-    ) -> Result<HashMap<SocketAddr, Vec<StdListener>>, PrepareErrors> {
-        let mut listeners = HashMap::new();
-        let mut errors = Vec::new();
-        for &address in addresses {
-            let sockets = match self.listeners.get(&address) {
-                Some(known) => known.iter().map(StdListener::try_clone).collect(),
-                None => bind_all(address, workers),
-            };
-            match sockets {
-                Ok(sockets) => {
-                    listeners.insert(address, sockets);
-                }
-                Err(error) => errors.push(PrepareError::Listen {
-                    whose: "corba",
-                    address: address.to_string(),
-                    error,
-                }),
-            }
-        }
-        match errors.is_empty() {
-            true => Ok(listeners),
-            false => Err(errors),
-        }
-    }
-}
-
-/// A socket for each worker on the same address: the system spreads clients over them.
-fn bind_all(address: SocketAddr, workers: usize) -> io::Result<Vec<StdListener>> {
-    let first = bind(address, workers > 1)?;
-    // Port 0 is the same one for all.
-    let real = first.local_addr()?;
-    let others = (1..workers).map(|_| bind(real, true));
-    std::iter::once(Ok(first)).chain(others).collect()
-}
-
-fn bind(address: SocketAddr, shared: bool) -> io::Result<StdListener> {
-    let domain = Domain::for_address(address);
-    let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-    // After a restart the old connections must not be in the way.
-    socket.set_reuse_address(true)?;
-    if shared {
-        socket.set_reuse_port(true)?;
-    }
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
-}
-
 /// Where references say that we are: as the configuration says, or where we listen first.
-fn address_of(settings: &Settings, listeners: &HashMap<SocketAddr, Vec<StdListener>>) -> Address {
+fn address_of(settings: &Settings, listeners: &Listeners) -> Address {
     let first = settings.listen.first();
-    let real = first.and_then(|first| listeners.get(first)?.first()?.local_addr().ok());
+    let real = first.and_then(|first| listeners.local_address(*first));
     let advertised = settings.advertise.clone().unwrap_or_default();
     let host = match real {
         _ if !advertised.host.is_empty() => advertised.host,

@@ -298,14 +298,14 @@ async fn wait_for_predecessor(config: &Config) {
         (address.to_string(), Box::new(is_taken))
     }
     let broker = config.broker.iter().flat_map(|broker| &broker.listen);
-    let udp = broker.map(|address| wanted(address, evenkeel_broker::desk::is_taken));
+    let udp = broker.map(|address| wanted(address, evenkeel_net::datagram::is_taken));
     let rules = config.rules.iter().filter(|rule| rule.enabled);
     let rules = rules.flat_map(|rule| &rule.listen);
     let admin = config.admin.iter().map(|admin| &admin.listen);
     let negotiator = config.negotiator.iter().flat_map(|n| &n.listen);
     let corba = config.corba.iter().flat_map(|corba| &corba.listen);
     let tcp = rules.chain(admin).chain(negotiator).chain(corba);
-    let tcp = tcp.map(|address| wanted(address, evenkeel_proxy::is_taken));
+    let tcp = tcp.map(|address| wanted(address, evenkeel_net::listen::is_taken));
     wait_until_free(udp.chain(tcp).collect(), HANDOVER).await;
 
     let state = config

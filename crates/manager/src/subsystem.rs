@@ -11,6 +11,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use evenkeel_net::listen::ListenError;
+
 use crate::snapshot::Snapshot;
 
 /// A part of the process that follows the configuration: it is told of each new snapshot
@@ -83,6 +85,16 @@ pub enum PrepareError {
 }
 
 impl PrepareError {
+    /// Addresses that the section `whose` names and that cannot be listened on.
+    pub fn listen(whose: &'static str) -> impl Fn(Vec<ListenError>) -> PrepareErrors {
+        let error = move |ListenError { address, source }| PrepareError::Listen {
+            whose,
+            address: address.to_string(),
+            error: source,
+        };
+        move |errors| errors.into_iter().map(error).collect()
+    }
+
     /// An error of the subsystem itself.
     pub fn other(error: impl Error + Send + Sync + 'static) -> Self {
         PrepareError::Other(Box::new(error))

@@ -6,8 +6,9 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use evenkeel_kernel::query::LONGEST;
+use evenkeel_net::datagram;
 use rustix::net::sockopt;
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::SockAddr;
 
 /// Most datagrams of one call.
 pub const BATCH: usize = 64;
@@ -32,14 +33,7 @@ pub fn open(v6: bool) -> io::Result<UdpSocket> {
         true => (Ipv6Addr::UNSPECIFIED, 0).into(),
         false => (Ipv4Addr::UNSPECIFIED, 0).into(),
     };
-    let socket = Socket::new(Domain::for_address(any), Type::DGRAM, Some(Protocol::UDP))?;
-    if v6 {
-        socket.set_only_v6(true)?;
-    }
-    // The first may exceed the system's limit, with the right privilege.
-    if sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER).is_err() {
-        socket.set_recv_buffer_size(BUFFER)?;
-    }
+    let socket = datagram::open(any, BUFFER)?;
     if set_option(
         &socket,
         libc::SOL_SOCKET,
@@ -48,7 +42,7 @@ pub fn open(v6: bool) -> io::Result<UdpSocket> {
     )
     .is_err()
     {
-        socket.set_send_buffer_size(BUFFER)?;
+        sockopt::set_socket_send_buffer_size(&socket, BUFFER)?;
     }
     set_option(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
     if !v6 {
@@ -61,13 +55,11 @@ pub fn open(v6: bool) -> io::Result<UdpSocket> {
             libc::IP_PMTUDISC_PROBE,
         )?;
     }
-    socket.set_nonblocking(true)?;
-    socket.bind(&any.into())?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 fn set_option(
-    socket: &Socket,
+    socket: &UdpSocket,
     level: libc::c_int,
     option: libc::c_int,
     value: libc::c_int,

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_config::{Monitor as Config, MonitorKind};
@@ -18,17 +18,12 @@ use evenkeel_kernel::query::Key;
 use evenkeel_manager::Manager;
 use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
-use parking_lot::{Mutex, MutexGuard};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use tracing::{debug, error, warn};
+use evenkeel_net::datagram::{Next, SocketTask, Worker};
+use tracing::{debug, warn};
 
 use crate::poller::{Ask, Place, Poller, Wanted};
 use crate::sockets::{BATCH, Incoming, Outgoing, open};
 use crate::status::{LocationMonitor, MonitorStatus};
-
-/// What is due within this time is done together: with thousands of locations there is
-/// always something due, and each sleep has its price.
-const SLACK: Duration = Duration::from_micros(250);
 
 /// Batches that are taken from a socket before it is somebody's time to be asked again.
 const BATCHES: usize = 64;
@@ -47,13 +42,9 @@ const TELL: Duration = Duration::from_secs(5);
 
 /// Asks the kernels of back-ends for their loads. Clones are the same one.
 #[derive(Clone)]
-pub struct Monitor(Arc<Shared>);
-
-struct Shared {
+pub struct Monitor {
     clock: Clock,
-    state: Mutex<State>,
-    /// Wakes the thread: others are to be asked, or the end.
-    wake: Arc<OwnedFd>,
+    task: Arc<SocketTask<State>>,
 }
 
 struct State {
@@ -71,17 +62,6 @@ impl fmt::Debug for Monitor {
     }
 }
 
-impl Drop for Shared {
-    fn drop(&mut self) {
-        wake(&self.wake);
-    }
-}
-
-fn wake(wake: &OwnedFd) {
-    // It only fails if it has been told more often than 64 bits can count.
-    let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
-}
-
 impl Monitor {
     /// A monitor of nobody. Its thread starts with the first configuration that names
     /// somebody to be asked, or with [`Monitor::serve`].
@@ -90,18 +70,14 @@ impl Monitor {
     ///
     /// The system gives no file to wake the thread with, or no random numbers.
     pub fn new(clock: Clock) -> io::Result<Self> {
-        let poller = poller()?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Monitor(Arc::new(Shared {
-            clock,
-            state: Mutex::new(State {
-                poller,
-                keys: Arc::default(),
-                prepared: None,
-                is_served: false,
-            }),
-            wake: Arc::new(wake),
-        })))
+        let state = State {
+            poller: poller()?,
+            keys: Arc::default(),
+            prepared: None,
+            is_served: false,
+        };
+        let task = SocketTask::new(state)?;
+        Ok(Monitor { clock, task })
     }
 
     /// Starts the thread that asks, if it does not run.
@@ -110,17 +86,14 @@ impl Monitor {
     ///
     /// The system gives no thread or no socket.
     pub fn serve(&self) -> io::Result<()> {
-        let mut state = self.0.state.lock();
+        let mut state = self.task.lock();
         if state.is_served {
             return Ok(());
         }
         // A machine without IPv6 asks over IPv4.
         let sockets = [Some(open(false)?), open(true).ok()];
-        let (weak, wake) = (Arc::downgrade(&self.0), Arc::clone(&self.0.wake));
-        let clock = self.0.clock;
-        std::thread::Builder::new()
-            .name("monitor".into())
-            .spawn(move || Thread::new(sockets, clock).serve(&weak, &wake))?;
+        self.task
+            .start("monitor", Thread::new(sockets, self.clock))?;
         state.is_served = true;
         Ok(())
     }
@@ -131,7 +104,7 @@ impl Monitor {
         let mut split = BTreeMap::new();
         loop {
             changes.borrow_and_update();
-            let keys = Arc::clone(&self.0.state.lock().keys);
+            let keys = Arc::clone(&self.task.lock().keys);
             let found = Found::of(&manager, &keys);
             if found.split != split {
                 found.tell();
@@ -147,20 +120,20 @@ impl Monitor {
 
     /// Makes `wanted` those who are asked.
     pub fn set(&self, wanted: Vec<Wanted>) {
-        self.0.state.lock().poller.set(wanted, self.0.clock.now());
-        wake(&self.0.wake);
+        self.task.lock().poller.set(wanted, self.clock.now());
+        self.task.wake();
     }
 
     /// How it goes; `None` if nobody is asked.
     pub fn status(&self) -> Option<MonitorStatus> {
-        let state = self.0.state.lock();
+        let state = self.task.lock();
         (!state.poller.is_empty()).then(|| MonitorStatus::new(&state.poller))
     }
 
     /// How it goes with each location, by name.
     pub fn locations(&self) -> Vec<LocationMonitor> {
-        let now = self.0.clock.now();
-        let state = self.0.state.lock();
+        let now = self.clock.now();
+        let state = self.task.lock();
         let views = state.poller.views();
         let mut all: Vec<_> = views.map(|view| LocationMonitor::new(&view, now)).collect();
         drop(state);
@@ -170,21 +143,11 @@ impl Monitor {
 }
 
 fn poller() -> io::Result<Poller> {
-    let mut random = [0; 16];
-    let filled = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-    if filled != random.len() {
-        return Err(io::Error::other("the system gave too few random numbers"));
-    }
-    let (seed, reader) = random.split_at(8);
-    let number = |bytes: &[u8]| {
-        bytes
-            .iter()
-            .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
-    };
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let first = u64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(0);
-    let rng = fastrand::Rng::with_seed(number(seed));
-    Ok(Poller::new(number(reader), first, rng))
+    let [seed, reader] = [evenkeel_net::random()?, evenkeel_net::random()?];
+    let rng = fastrand::Rng::with_seed(u64::from_ne_bytes(seed));
+    Ok(Poller::new(u64::from_ne_bytes(reader), first, rng))
 }
 
 /// Reloads: keys are read before anything counts.
@@ -193,7 +156,7 @@ impl Subsystem for Monitor {
         let monitors = next.section::<Vec<Config>>().cloned().unwrap_or_default();
         // A live change of something else: keys are read again at reloads only.
         let prepared = Some((next.generation, monitors));
-        if self.0.state.lock().prepared == prepared {
+        if self.task.lock().prepared == prepared {
             return Ok(Box::new(|| ()));
         }
         let monitors = prepared.iter().flat_map(|(_, monitors)| monitors);
@@ -205,7 +168,7 @@ impl Subsystem for Monitor {
         }
         let monitor = self.clone();
         Ok(Box::new(move || {
-            let mut state = monitor.0.state.lock();
+            let mut state = monitor.task.lock();
             state.keys = Arc::new(keys);
             state.prepared = prepared;
         }))
@@ -411,36 +374,6 @@ impl Thread {
         }
     }
 
-    /// Asks and listens until the monitor is gone.
-    fn serve(mut self, shared: &Weak<Shared>, wake: &OwnedFd) {
-        loop {
-            let Some(monitor) = shared.upgrade() else {
-                return;
-            };
-            let mut guard = monitor.state.lock();
-            let poller = &mut guard.poller;
-            // What has come is looked at first: if this thread did not get a CPU for long,
-            // nobody's loads become unknown for that.
-            self.receive(poller);
-            self.pages.poll(poller, self.clock);
-            let more = self.ask(poller);
-            if self.told.tell(poller, self.clock.now()) {
-                self.pages.sweep(poller);
-            }
-            let next = poller.next_event();
-            // Whoever waits has it now.
-            MutexGuard::unlock_fair(guard);
-            drop(monitor);
-            if more {
-                continue;
-            }
-            if let Err(error) = self.wait(next, wake) {
-                error!(%error, "cannot wait for answers of back-ends");
-                std::thread::sleep(Duration::from_millis(100));
-            }
-        }
-    }
-
     fn receive(&mut self, poller: &mut Poller) {
         for socket in self.sockets.iter().flatten() {
             for _ in 0..BATCHES {
@@ -497,34 +430,36 @@ impl Thread {
         }
         true
     }
+}
 
-    /// Waits for an answer, the time `next`, or the wake-up call.
-    fn wait(&self, next: Option<Instant>, wake: &OwnedFd) -> io::Result<()> {
-        let timeout = next.map(|next| next.since(self.clock.now()));
-        if timeout.is_some_and(|timeout| timeout < SLACK) {
-            // Answers that come meanwhile can wait: the system notes when they came.
-            std::thread::sleep(SLACK);
-            return Ok(());
+impl Worker<State> for Thread {
+    /// With thousands of locations there is always something due, and each sleep has its price.
+    /// Answers that come meanwhile can wait: the system notes when they came.
+    const SLACK: Duration = Duration::from_micros(250);
+
+    fn turn(&mut self, state: &mut State) -> Next {
+        let poller = &mut state.poller;
+        // What has come is looked at first: if this thread did not get a CPU for long,
+        // nobody's loads become unknown for that.
+        self.receive(poller);
+        self.pages.poll(poller, self.clock);
+        let more = self.ask(poller);
+        if self.told.tell(poller, self.clock.now()) {
+            self.pages.sweep(poller);
         }
-        let mut fds = vec![PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::IN)];
-        let sockets = self.sockets.iter().flatten();
-        fds.extend(sockets.map(|socket| PollFd::new(socket, PollFlags::IN)));
-        let mut timeout = timeout;
-        if let Some(pages) = self.pages.fd() {
-            fds.push(PollFd::from_borrowed_fd(pages, PollFlags::IN));
-            timeout = Some(timeout.unwrap_or(PAGES).min(PAGES));
+        if more {
+            return Next::Again;
         }
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        if !fds[0].revents().is_empty() {
-            let mut count = [0; 8];
-            // It may have been taken back: nothing is lost by not having to read it.
-            let _ = rustix::io::read(wake, &mut count);
-        }
-        Ok(())
+        let now = self.clock.now();
+        let next = poller.next_event().map(|next| next.since(now));
+        let pages = self.pages.fd().map(|_| PAGES);
+        let soonest = next.into_iter().chain(pages).min();
+        soonest.map_or(Next::Never, Next::After)
+    }
+
+    fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let sockets = self.sockets.iter().flatten().map(|socket| socket.as_fd());
+        sockets.chain(self.pages.fd())
     }
 }
 

@@ -11,22 +11,23 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// further.
 const BACKLOG: i32 = 4096;
 
-/// Whom a listener on `[::]` takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    /// IPv6 alone: `0.0.0.0` may be another listener.
-    One,
-    /// IPv4, too, unless the system says otherwise.
-    Both,
+/// How sockets are opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// `[::]` is IPv6 alone, so that `0.0.0.0` may be another listener. Without it the system
+    /// decides.
+    pub only_v6: bool,
+    /// Other sockets of the same user may have the address, too.
+    pub shared: bool,
 }
 
-/// Binds `count` sockets to one address: with more than one, the kernel spreads connections
-/// over them. They listen already, and do not block.
+/// Binds `count` sockets to one address; of several, which must be shared, the kernel spreads
+/// connections over all. They listen already, and do not block.
 ///
 /// # Errors
 ///
 /// The system does not give the address, or no socket.
-pub fn bind(address: SocketAddr, count: usize, family: Family) -> io::Result<Vec<TcpListener>> {
+pub fn bind(address: SocketAddr, count: usize, options: Options) -> io::Result<Vec<TcpListener>> {
     let mut sockets: Vec<TcpListener> = Vec::with_capacity(count);
     for _ in 0..count {
         // Port 0: the first socket finds the port, the others follow it.
@@ -34,8 +35,8 @@ pub fn bind(address: SocketAddr, count: usize, family: Family) -> io::Result<Vec
             Some(first) => first.local_addr()?,
             None => address,
         };
-        let socket = socket(address, family)?;
-        if count > 1 {
+        let socket = socket(address, options.only_v6)?;
+        if options.shared {
             socket.set_reuse_port(true)?;
         }
         // Accepted sockets inherit it: a system call less per connection.
@@ -59,7 +60,7 @@ pub fn check_free(address: SocketAddr) -> io::Result<()> {
     if address.port() == 0 {
         return Ok(());
     }
-    socket(address, Family::One)?.bind(&address.into())
+    socket(address, true)?.bind(&address.into())
 }
 
 /// Whether somebody listens on the address already.
@@ -67,13 +68,13 @@ pub fn is_taken(address: SocketAddr) -> bool {
     check_free(address).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
 }
 
-fn socket(address: SocketAddr, family: Family) -> io::Result<Socket> {
+fn socket(address: SocketAddr, only_v6: bool) -> io::Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM.nonblocking(),
         Some(Protocol::TCP),
     )?;
-    if address.is_ipv6() && family == Family::One {
+    if address.is_ipv6() && only_v6 {
         socket.set_only_v6(true)?;
     }
     // After a restart the old connections must not be in the way.
@@ -87,7 +88,8 @@ fn socket(address: SocketAddr, family: Family) -> io::Result<Socket> {
 pub struct ListenError {
     /// Which.
     pub address: SocketAddr,
-    source: io::Error,
+    /// What the system says.
+    pub source: io::Error,
 }
 
 /// Listeners by the address that a configuration names, the same number for each.
@@ -107,10 +109,14 @@ impl Listeners {
         count: usize,
     ) -> Result<Listeners, Vec<ListenError>> {
         let (mut listeners, mut errors) = (HashMap::new(), Vec::new());
+        let options = Options {
+            shared: count > 1,
+            ..Options::default()
+        };
         for &address in addresses {
             let sockets = match self.0.get(&address) {
                 Some(known) => clones(known),
-                None => bind(address, count, Family::Both),
+                None => bind(address, count, options),
             };
             match sockets {
                 Ok(sockets) => drop(listeners.insert(address, sockets)),
@@ -130,10 +136,14 @@ impl Listeners {
     /// # Errors
     ///
     /// The system gives no handle for one of them.
-    pub fn handles(&self, index: usize) -> io::Result<Vec<(SocketAddr, TcpListener)>> {
-        let own = self.0.iter().filter_map(|(address, all)| {
-            let listener = all.get(index)?;
-            Some(listener.try_clone().map(|clone| (*address, clone)))
+    pub fn handles(
+        &self,
+        index: usize,
+    ) -> Result<Vec<(SocketAddr, TcpListener)>, Vec<ListenError>> {
+        let own = self.0.iter().filter_map(|(&address, all)| {
+            let clone = all.get(index)?.try_clone();
+            let failed = |source| vec![ListenError { address, source }];
+            Some(clone.map(|clone| (address, clone)).map_err(failed))
         });
         own.collect()
     }
@@ -167,6 +177,11 @@ mod tests {
 
     use super::*;
 
+    const SHARED: Options = Options {
+        only_v6: true,
+        shared: true,
+    };
+
     #[test]
     fn listeners_stay_over_a_change() {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
@@ -186,5 +201,34 @@ mod tests {
         let third = second.prepare(&[], 1).unwrap();
         drop(second);
         assert!(third.local_addresses().is_empty() && !is_taken(real));
+    }
+
+    #[test]
+    fn a_port_that_others_share_is_taken() {
+        let sockets = bind("127.0.0.1:0".parse().unwrap(), 2, SHARED).unwrap();
+        let address = sockets[0].local_addr().unwrap();
+        let error = check_free(address).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        drop(sockets);
+        check_free(address).unwrap();
+        check_free("[::1]:0".parse().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn sockets_share_a_port_and_clients_get_no_delay() {
+        let sockets = bind("127.0.0.1:0".parse().unwrap(), 3, SHARED).unwrap();
+        let address = sockets[0].local_addr().unwrap();
+        assert!(address.port() != 0);
+        assert!(
+            sockets
+                .iter()
+                .all(|socket| socket.local_addr().unwrap() == address)
+        );
+
+        let one = bind("127.0.0.1:0".parse().unwrap(), 1, SHARED).unwrap();
+        let _client = TcpStream::connect(one[0].local_addr().unwrap()).unwrap();
+        one[0].set_nonblocking(false).unwrap();
+        let (accepted, _) = one[0].accept().unwrap();
+        assert!(accepted.nodelay().unwrap());
     }
 }

@@ -23,5 +23,4 @@ mod tcp;
 mod watch;
 mod worker;
 
-pub use listen::is_taken;
 pub use plane::{Proxy, StartError};

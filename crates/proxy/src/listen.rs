@@ -9,7 +9,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use evenkeel_limits::{Shortage, warn_throttled};
-use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::files::ClientFile;
@@ -18,10 +17,6 @@ use crate::service::Service;
 use crate::watch::{ServiceId, Stop};
 use crate::worker::{Vital, Worker};
 use crate::{http, tcp};
-
-/// Connections that may wait to be accepted, per worker. The kernel's `somaxconn`
-/// limits it further.
-const BACKLOG: i32 = 4096;
 
 /// How long no connection is accepted after accepting failed for want of files or
 /// memory.
@@ -42,56 +37,6 @@ impl ListenKey {
             rule: (address.port() == 0).then(|| rule.into()),
         }
     }
-}
-
-/// Fails if somebody listens on the address already.
-///
-/// Sockets that share their port do not find out: another Evenkeel of the same user would
-/// take a part of the clients, and nobody would know.
-pub(crate) fn check_free(address: SocketAddr) -> io::Result<()> {
-    match address.port() {
-        0 => Ok(()),
-        _ => socket(address)?.bind(&address.into()),
-    }
-}
-
-/// Whether somebody listens on the address already.
-pub fn is_taken(address: SocketAddr) -> bool {
-    check_free(address).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
-}
-
-fn socket(address: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM.nonblocking().cloexec(),
-        Some(Protocol::TCP),
-    )?;
-    if address.is_ipv6() {
-        // [::] and 0.0.0.0 may be two listeners, or only one of them.
-        socket.set_only_v6(true)?;
-    }
-    socket.set_reuse_address(true)?;
-    Ok(socket)
-}
-
-/// Binds one socket per worker. The answer's sockets listen already.
-pub(crate) fn bind(address: SocketAddr, workers: usize) -> io::Result<Vec<StdListener>> {
-    let mut sockets: Vec<StdListener> = Vec::with_capacity(workers);
-    for _ in 0..workers {
-        // Port 0: the first socket finds the port, the others follow it.
-        let address = match sockets.first() {
-            Some(first) => first.local_addr()?,
-            None => address,
-        };
-        let socket = socket(address)?;
-        socket.set_reuse_port(true)?;
-        // Accepted sockets inherit it: a system call less per connection.
-        socket.set_tcp_nodelay(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
-        sockets.push(socket.into());
-    }
-    Ok(sockets)
 }
 
 /// A listener of this worker.
@@ -357,38 +302,4 @@ fn is_the_clients(error: &io::Error) -> bool {
             | io::ErrorKind::NetworkDown
             | io::ErrorKind::TimedOut
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_port_that_others_share_is_taken() {
-        let sockets = bind("127.0.0.1:0".parse().unwrap(), 2).unwrap();
-        let address = sockets[0].local_addr().unwrap();
-        let error = check_free(address).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
-        drop(sockets);
-        check_free(address).unwrap();
-        check_free("[::1]:0".parse().unwrap()).unwrap();
-    }
-
-    #[test]
-    fn workers_share_a_port_and_clients_get_no_delay() {
-        let sockets = bind("127.0.0.1:0".parse().unwrap(), 3).unwrap();
-        let address = sockets[0].local_addr().unwrap();
-        assert!(address.port() != 0);
-        assert!(
-            sockets
-                .iter()
-                .all(|socket| socket.local_addr().unwrap() == address)
-        );
-
-        let one = bind("127.0.0.1:0".parse().unwrap(), 1).unwrap();
-        let _client = std::net::TcpStream::connect(one[0].local_addr().unwrap()).unwrap();
-        one[0].set_nonblocking(false).unwrap();
-        let (accepted, _) = one[0].accept().unwrap();
-        assert!(accepted.nodelay().unwrap());
-    }
 }

@@ -12,14 +12,22 @@ use evenkeel_limits::memory;
 use evenkeel_manager::config::{Corba, Negotiator};
 use evenkeel_manager::snapshot::{RuleSnapshot, Snapshot};
 use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
+use evenkeel_net::listen::{self, Options};
 
 use crate::access::AccessLog;
 use crate::files::Files;
-use crate::listen::{self, ListenKey};
+use crate::listen::ListenKey;
 use crate::memory::Memory;
 use crate::metrics::{Metrics, RuleMetrics};
 use crate::service::RuleShared;
 use crate::worker::{self, Command, Plan, ServicePlan, WorkerHandle};
+
+/// Every worker has its own socket, also on an address that a listener which is about to close
+/// still holds.
+const SHARED: Options = Options {
+    only_v6: true,
+    shared: true,
+};
 
 /// Workers that carry the traffic of all rules. Cheap to clone; all clones are the same
 /// proxy.
@@ -299,7 +307,7 @@ impl Subsystem for Proxy {
                         address: key.address,
                     }));
                 } else if !state.listeners.contains_key(&key) {
-                    match listen::bind(key.address, self.inner.workers) {
+                    match listen::bind(key.address, self.inner.workers, SHARED) {
                         Ok(bound) => {
                             sockets.insert(key, bound);
                         }

@@ -28,8 +28,8 @@ use evenkeel_limits::memory;
 use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::http::{Bounded, Phase};
+use evenkeel_net::listen::Listeners;
 use evenkeel_net::start_thread;
-use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
@@ -38,9 +38,6 @@ use tracing::{error, info};
 use desk::Desk;
 
 pub use metrics::{ClassTotals, Ending, Metrics, Unheard};
-
-/// Connections that the system keeps until they are accepted.
-const BACKLOG: i32 = 4096;
 
 /// The negotiator from outside. Cheap to clone; all clones are the same one.
 #[derive(Clone)]
@@ -57,7 +54,7 @@ struct Inner {
 #[derive(Default)]
 struct State {
     /// Listeners in use, by the address that the configuration asks for.
-    listeners: HashMap<SocketAddr, StdListener>,
+    listeners: Listeners,
     /// Once a configuration has wanted it.
     thread: Option<Thread>,
     /// Nothing is opened any more.
@@ -106,11 +103,7 @@ impl Negotiator {
 
     /// Where it really listens, in the order of their configured addresses.
     pub fn local_addresses(&self) -> Vec<SocketAddr> {
-        let state = self.inner.state();
-        let mut listeners: Vec<_> = state.listeners.iter().collect();
-        listeners.sort_by_key(|(address, _)| **address);
-        let real = |(_, listener): (_, &StdListener)| listener.local_addr().ok();
-        listeners.into_iter().filter_map(real).collect()
+        self.inner.state().listeners.local_addresses()
     }
 
     /// Stops listening, gives answers under way a second, and ends. Blocks until then.
@@ -160,31 +153,11 @@ impl Subsystem for Negotiator {
             let started = started.map_err(|error| vec![PrepareError::Thread { whose, error }])?;
             state.thread = Some(started);
         }
-        let mut listeners: HashMap<SocketAddr, StdListener> = HashMap::new();
-        let mut errors = Vec::new();
-        for &address in settings.iter().flat_map(|settings| &settings.listen) {
-            let listener = match state.listeners.get(&address) {
-                Some(known) => known.try_clone(),
-                None => bind(address),
-            };
-            match listener {
-                Ok(listener) => {
-                    listeners.insert(address, listener);
-                }
-                Err(error) => errors.push(cannot_listen(address, error)),
-            }
-        }
+        let wanted = settings.map_or(&[][..], |settings| &settings.listen);
+        let cannot_listen = PrepareError::listen("negotiator");
+        let listeners = state.listeners.prepare(wanted, 1).map_err(&cannot_listen)?;
         // The thread gets handles of its own.
-        let mut for_thread = Vec::with_capacity(listeners.len());
-        for (address, listener) in &listeners {
-            match listener.try_clone() {
-                Ok(clone) => for_thread.push((*address, clone)),
-                Err(error) => errors.push(cannot_listen(*address, error)),
-            }
-        }
-        if !errors.is_empty() {
-            return Err(errors);
-        }
+        let for_thread = listeners.handles(0).map_err(&cannot_listen)?;
         let (inner, next) = (Arc::clone(&self.inner), Arc::clone(next));
         Ok(Box::new(move || {
             let mut state = inner.state();
@@ -199,24 +172,6 @@ impl Subsystem for Negotiator {
     fn listening(&self) -> Vec<SocketAddr> {
         self.local_addresses()
     }
-}
-
-fn cannot_listen(address: SocketAddr, error: io::Error) -> PrepareError {
-    PrepareError::Listen {
-        whose: "negotiator",
-        address: address.to_string(),
-        error,
-    }
-}
-
-fn bind(address: SocketAddr) -> io::Result<StdListener> {
-    let domain = Domain::for_address(address);
-    let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-    // After a restart the old connections must not be in the way.
-    socket.set_reuse_address(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
 }
 
 /// Follows orders until the last one.
