@@ -191,11 +191,16 @@ impl Asker {
     }
 }
 
+fn first_key(file: &Path) -> Key {
+    let text = std::fs::read_to_string(file).expect("a key file");
+    keys::parse(&text).expect("a key").remove(0)
+}
+
 #[test]
 fn queries_are_answered_and_nothing_else_is() {
     let folder = Folder::new();
     let file = key_file(&folder);
-    let key = keys::load(&file).expect("a key").remove(0);
+    let key = first_key(&file);
     for mode in [None, Some("--cached")] {
         let mut words = vec!["--respond", "127.0.0.1:0", "--key-file", text(&file)];
         words.extend([
@@ -267,7 +272,7 @@ fn queries_are_answered_and_nothing_else_is() {
 fn addresses_that_are_not_allowed_get_no_answer() {
     let folder = Folder::new();
     let file = key_file(&folder);
-    let key = keys::load(&file).expect("a key").remove(0);
+    let key = first_key(&file);
     let words = ["--respond", "127.0.0.1:0", "--key-file", text(&file)];
     let allow = ["--allow", "127.0.0.9", "--allow", "fd00::/8"];
     let (_helper, address) = serve(&[&words[..], &allow].concat());
@@ -297,7 +302,7 @@ fn a_cgroups_load_is_its_own() {
     let _process = Busy::within(&busy);
     let folder = Folder::new();
     let file = key_file(&folder);
-    let key = keys::load(&file).expect("a key").remove(0);
+    let key = first_key(&file);
     let targets = [
         format!("{}", busy.path().display()),
         format!("2={}", idle.path().display()),

@@ -202,7 +202,7 @@ impl Agents {
         rng: &mut fastrand::Rng,
     ) -> Result<Self> {
         let clock = Clock::start();
-        let keys = Keys::load(keys)?;
+        let keys = Keys::parse(&std::fs::read_to_string(keys)?)?;
         let mut sockets = Vec::new();
         for _ in 0..options.sockets {
             let socket = UdpSocket::bind("127.0.0.1:0")?;

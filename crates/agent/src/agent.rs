@@ -11,6 +11,7 @@ use evenkeel_config::agent::{self as config, AgentConfig, HostSettings};
 use evenkeel_config::watch::{Cause, Reloads};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::time::{Clock, Instant};
+use evenkeel_net::key_file;
 use evenkeel_wire::reporting::keys::Keys;
 use evenkeel_wire::reporting::message::{self, Registration, ServerState};
 use tokio::sync::{mpsc, watch};
@@ -696,7 +697,7 @@ fn locations(config: &AgentConfig) -> Vec<(String, HostSettings)> {
 fn plans(config: &AgentConfig) -> Result<Vec<Plan>, Error> {
     let places = registrations(config)?;
     let plan = |broker: &config::BrokerConfig| {
-        let keys = Keys::load(&broker.key_file).map_err(|error| Error::Keys {
+        let keys = key_file::load(&broker.key_file, Keys::parse).map_err(|error| Error::Keys {
             broker: broker.name.clone(),
             reason: error.to_string(),
         })?;

@@ -25,6 +25,7 @@ use evenkeel_manager::config::{Broker as Config, MemberConfig};
 use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::datagram::{self, Next, SocketTask, Worker};
+use evenkeel_net::key_file;
 use rustix::net::sockopt;
 use tokio::sync::Notify;
 use tracing::{error, warn};
@@ -197,8 +198,8 @@ impl Subsystem for Desk {
             let desk = self.clone();
             return Ok(Box::new(move || desk.close()));
         };
-        let keys =
-            Keys::load(&wanted.key_file).map_err(|error| vec![PrepareError::other(error)])?;
+        let keys = key_file::load(&wanted.key_file, Keys::parse)
+            .map_err(|error| vec![PrepareError::other(error)])?;
         if !state.is_served {
             self.task
                 .start("broker", Thread::new(self))

@@ -14,6 +14,7 @@ use evenkeel_core::time::Clock;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::parse;
 use evenkeel_manager::status::MemberStatus;
+use evenkeel_net::key_file;
 use evenkeel_wire::reporting::client::{Poll, Session, State};
 use evenkeel_wire::reporting::keys::Keys;
 use evenkeel_wire::reporting::message::{Registration, Server, ServerState};
@@ -143,7 +144,7 @@ impl Agent {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let timeout = Some(Duration::from_millis(5));
         socket.set_read_timeout(timeout).unwrap();
-        let keys = Keys::load(keys).unwrap();
+        let keys = key_file::load(keys, Keys::parse).unwrap();
         let rng = fastrand::Rng::new();
         let session = Session::new(registration.unwrap(), keys, clock.now(), rng);
         let mut agent = Agent {
@@ -261,7 +262,7 @@ fn a_reload_changes_keys_and_addresses_or_nothing() {
     agent.work_until(|_| site.count("key") > refused);
     agent
         .session
-        .set_keys(Keys::load(&site.folder.keys()).unwrap());
+        .set_keys(key_file::load(&site.folder.keys(), Keys::parse).unwrap());
     let updates = site.count("updated");
     agent.report(&[]);
     agent.work_until(|_| site.count("updated") > updates);

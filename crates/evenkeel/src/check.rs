@@ -10,6 +10,7 @@ use evenkeel_manager::config::agent::{self, AgentConfig};
 use evenkeel_manager::config::engine::{self, EngineConfig};
 use evenkeel_manager::config::kind::Kind;
 use evenkeel_manager::config::{self, AccessLog, Config, Errors, Problem};
+use evenkeel_net::key_file;
 use evenkeel_wire::reporting::keys::Keys;
 use rustix::fs::{Access, access};
 
@@ -87,7 +88,7 @@ fn problems(config: &Config) -> Vec<String> {
     }
     if let Some(broker) = &config.broker {
         problems.extend(
-            Keys::load(&broker.key_file)
+            key_file::load(&broker.key_file, Keys::parse)
                 .err()
                 .map(|error| error.to_string()),
         );
@@ -107,7 +108,7 @@ fn problems(config: &Config) -> Vec<String> {
 /// Why an agent with this configuration would not start.
 fn problems_of_agent(config: &AgentConfig) -> Vec<String> {
     let keys = config.brokers.iter().filter_map(|broker| {
-        let error = Keys::load(&broker.key_file).err()?;
+        let error = key_file::load(&broker.key_file, Keys::parse).err()?;
         Some(format!("broker.{}.key_file: {error}", broker.name))
     });
     let state = config.state_file.iter();

@@ -24,6 +24,7 @@ use std::fmt;
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher24;
+use subtle::ConstantTimeEq;
 
 use crate::host::Host;
 use crate::record::{BASE, BadRecord, CPU, CPUS, Record};
@@ -186,7 +187,7 @@ impl Query {
         let (query, key, head) = parse(datagram, 1)?;
         let key = keys.iter().find(|known| known.number == key);
         let key = key.ok_or(BadDatagram::Mac)?;
-        match same(&key.mac([&head[..CODE], &[]]), &head[CODE..]) {
+        match same(key.mac([&head[..CODE], &[]]), &head[CODE..]) {
             true => Ok((query, key)),
             false => Err(BadDatagram::Mac),
         }
@@ -225,7 +226,7 @@ impl<'a> Answer<'a> {
     pub fn parse(datagram: &'a [u8], key: &Key) -> Result<Self, BadDatagram> {
         let (query, number, head) = parse(datagram, 2)?;
         let record = datagram.get(ENVELOPE..).unwrap_or_default();
-        if number != key.number || !same(&key.mac([&head[..CODE], record]), &head[CODE..]) {
+        if number != key.number || !same(key.mac([&head[..CODE], record]), &head[CODE..]) {
             return Err(BadDatagram::Mac);
         }
         let record = Record::parse(record)?;
@@ -269,9 +270,9 @@ fn parse(datagram: &[u8], kind: u8) -> Result<(Query, u16, &[u8; ENVELOPE]), Bad
 }
 
 /// Compares without telling by the time where they differ.
-fn same(one: &[u8; 8], other: &[u8]) -> bool {
-    let pairs = one.iter().zip(other);
-    one.len() == other.len() && pairs.fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+fn same(one: [u8; 8], other: &[u8]) -> bool {
+    let other = <[u8; 8]>::try_from(other).map(u64::from_ne_bytes);
+    other.is_ok_and(|other| u64::from_ne_bytes(one).ct_eq(&other).into())
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use evenkeel_manager::Manager;
 use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::datagram::{Next, SocketTask, Worker};
+use evenkeel_net::key_file;
 use tracing::{debug, warn};
 
 use crate::poller::{Ask, Place, Poller, Wanted};
@@ -201,7 +202,7 @@ fn read_keys<'a>(
         if keys.contains_key(path) {
             continue;
         }
-        match keys::load(path).map(|keys| keys.into_iter().next()) {
+        match key_file::load(path, keys::parse).map(|keys| keys.into_iter().next()) {
             Ok(Some(key)) => {
                 keys.insert(path.clone(), key);
             }

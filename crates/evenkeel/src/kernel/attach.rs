@@ -120,6 +120,7 @@ mod with {
 
     use evenkeel_kernel::attach::{self as responder, COUNTERS, Options};
     use evenkeel_kernel::{host, keys};
+    use evenkeel_net::key_file;
 
     use super::*;
     use crate::print;
@@ -147,7 +148,7 @@ mod with {
             interface: args.interface.clone(),
             folder: args.pin.folder.clone(),
             port: args.port,
-            keys: keys::load(&args.key_file).map_err(failure)?,
+            keys: key_file::load(&args.key_file, keys::parse).map_err(failure)?,
             allow: allow.collect::<Result<_, _>>()?,
             hosts: host::own(&args.hosts).map_err(failure)?,
             ports: args.listen_ports.clone(),

@@ -12,6 +12,7 @@ use evenkeel_kernel::keys;
 use evenkeel_kernel::loads::{Before, Loads};
 use evenkeel_kernel::query::{Answer, BadDatagram, DEFAULT_PORT, Key, LONGEST, SHORT, WITH_PORTS};
 use evenkeel_kernel::record::{Available, BadRecord, Base, Cpu, FIXED, MAX_CPUS, Port, Scope};
+use evenkeel_net::key_file;
 use serde_json::{Map, Value, json};
 
 use crate::Failure;
@@ -55,7 +56,8 @@ const TRIES: u32 = 3;
 
 /// Asks, and prints what comes.
 pub fn query(args: &Query) -> Result<(), Failure> {
-    let key = keys::load(&args.key_file).map_err(|error| Failure::new(error.to_string()))?;
+    let key = key_file::load(&args.key_file, keys::parse)
+        .map_err(|error| Failure::new(error.to_string()))?;
     // There is at least one.
     let key = key.into_iter().next();
     let key = key.ok_or_else(|| Failure::new("the key file has no key"))?;

@@ -20,6 +20,7 @@ use evenkeel_kernel::record::{MAX_CPUS, PORTS, Whole};
 use evenkeel_kernel::respond::{self, Batch, Responder, Verdict};
 use evenkeel_kernel::shared::Writer;
 use evenkeel_kernel::{host, keys};
+use evenkeel_net::key_file;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
@@ -247,7 +248,7 @@ pub fn serve(args: &Serve) -> Result<(), Failure> {
     let mut server = None;
     if let Some(at) = args.respond {
         let keys = match &args.key_file {
-            Some(path) => keys::load(path).map_err(|error| failed(&error))?,
+            Some(path) => key_file::load(path, keys::parse).map_err(|error| failed(&error))?,
             None => Vec::new(),
         };
         let cannot = |error| {

@@ -1,7 +1,6 @@
 //! The shared keys that authenticate every message.
 
 use std::fmt;
-use std::path::Path;
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
@@ -18,9 +17,6 @@ pub const MAX_SECRET_LEN: usize = 64;
 
 /// Most keys at once: the one in use, and during a rotation the one that follows it.
 pub const MAX_KEYS: usize = 2;
-
-/// Longest key file, in bytes.
-const MAX_FILE_LEN: u64 = 4096;
 
 /// One shared key with the id by which messages name it.
 #[derive(Clone)]
@@ -123,17 +119,6 @@ impl Keys {
         Keys::new(keys)
     }
 
-    /// Reads the key file at `path`. On Unix nobody but its owner and group may read it.
-    pub fn load(path: &Path) -> Result<Self, LoadKeysError> {
-        let error = |kind| LoadKeysError {
-            path: path.display().to_string(),
-            kind,
-        };
-        read(path)
-            .and_then(|text| Ok(Keys::parse(&text)?))
-            .map_err(error)
-    }
-
     /// The key that an agent signs with.
     pub fn first(&self) -> &Key {
         &self.first
@@ -144,28 +129,6 @@ impl Keys {
         let mut keys = std::iter::once(&self.first).chain(&self.second);
         keys.find(|key| key.id == id)
     }
-}
-
-fn read(path: &Path) -> Result<String, LoadKeysErrorKind> {
-    use std::io::Read;
-    // A FIFO would block for ever.
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(LoadKeysErrorKind::NoFile);
-    }
-    let file = std::fs::File::open(path)?;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        if file.metadata()?.permissions().mode() & 0o007 != 0 {
-            return Err(LoadKeysErrorKind::Permissions);
-        }
-    }
-    let mut bytes = Vec::new();
-    file.take(MAX_FILE_LEN + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_FILE_LEN {
-        return Err(LoadKeysErrorKind::TooLarge);
-    }
-    String::from_utf8(bytes).map_err(|_| LoadKeysErrorKind::NoText)
 }
 
 /// The bytes that pairs of hexadecimal digits stand for.
@@ -209,30 +172,6 @@ pub enum KeysError {
         /// Which, from 1.
         line: usize,
     },
-}
-
-/// A key file that cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error("key file {path}: {kind}")]
-pub struct LoadKeysError {
-    path: String,
-    kind: LoadKeysErrorKind,
-}
-
-#[derive(Debug, thiserror::Error)]
-enum LoadKeysErrorKind {
-    #[error("cannot be read: {0}")]
-    Io(#[from] std::io::Error),
-    #[error("is not a regular file")]
-    NoFile,
-    #[error("everybody may access it: run chmod o= on it")]
-    Permissions,
-    #[error("is longer than {MAX_FILE_LEN} bytes")]
-    TooLarge,
-    #[error("is not UTF-8 text")]
-    NoText,
-    #[error(transparent)]
-    Keys(#[from] KeysError),
 }
 
 #[cfg(test)]
@@ -292,29 +231,5 @@ mod tests {
     fn a_secret_is_not_printed() {
         let key = Key::new(1, &[7; 16]).unwrap();
         assert_eq!(format!("{key:?}"), "Key { id: 1, .. }");
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn a_key_file_that_everybody_may_read_is_refused() {
-        use std::os::unix::fs::PermissionsExt;
-        let path = std::env::temp_dir().join(format!("evenkeel-keys-{}", std::process::id()));
-        std::fs::write(&path, "1:000102030405060708090a0b0c0d0e0f\n").unwrap();
-        let mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode));
-        mode(0o644).unwrap();
-        let error = Keys::load(&path).unwrap_err().to_string();
-        assert!(
-            error.ends_with("everybody may access it: run chmod o= on it"),
-            "{error}"
-        );
-        mode(0o640).unwrap();
-        assert_eq!(Keys::load(&path).unwrap().first().id(), 1);
-        std::fs::remove_file(&path).unwrap();
-        assert!(
-            Keys::load(&path)
-                .unwrap_err()
-                .to_string()
-                .contains("cannot be read")
-        );
     }
 }
