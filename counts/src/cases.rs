@@ -19,8 +19,10 @@ use evenkeel_kernel::loads::{Before, Loads};
 use evenkeel_kernel::query::{Answer, ENVELOPE, Key, Query, WITH_PORTS};
 use evenkeel_kernel::record::{Available, BASE, Base, Scope, Source};
 use evenkeel_proxy::http1::chunked::Decoder;
-use evenkeel_proxy::http1::forward::{Client, Hop, write_request, write_response};
-use evenkeel_proxy::http1::{Asked, Fields, Limits, Parsed, RequestHead, ResponseHead, Version};
+use evenkeel_proxy::http1::forward::{Client, write_request, write_response};
+use evenkeel_proxy::http1::{
+    Asked, Fields, Hop, Limits, Parsed, RequestHead, ResponseHead, Version,
+};
 use evenkeel_wire::reporting::keys::{Key as ReportKey, Keys};
 use evenkeel_wire::reporting::message::{self as report, Body, ServerState, Update};
 
@@ -155,7 +157,7 @@ fn heads(counter: &mut Counter) {
             let mut fields = Fields::new();
             let head = request(head, &mut fields);
             out.clear();
-            write_request(&head, &hop, &mut out);
+            write_request(&head.request, &hop, &mut out);
             black_box(&out);
         });
     }

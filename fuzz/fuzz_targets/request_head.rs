@@ -16,7 +16,7 @@ fn len(read: &[u8]) -> Result<Option<usize>, HeadError> {
         Parsed::Partial => Ok(None),
         Parsed::Head(head) => {
             assert!(head.len <= read.len() && head.len <= LIMITS.max_bytes + 2);
-            assert_ne!(head.body, Body::UntilClose);
+            assert_ne!(head.request.body, Body::UntilClose);
             assert!(read[..head.len].ends_with(b"\r\n\r\n"));
             Ok(Some(head.len))
         }

@@ -6,8 +6,10 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use evenkeel_manager::config::HttpOptions;
-use evenkeel_proxy::http1::forward::{Client, Hop, write_request, write_response};
-use evenkeel_proxy::http1::{Asked, Fields, Limits, Parsed, RequestHead, ResponseHead, Version};
+use evenkeel_proxy::http1::forward::{Client, write_request, write_response};
+use evenkeel_proxy::http1::{
+    Asked, Fields, Hop, Limits, Parsed, RequestHead, ResponseHead, Version,
+};
 
 const REQUEST: &[u8] = b"GET /api/v1/items?page=2 HTTP/1.1\r\n\
     Host: www.example.org\r\n\
@@ -50,7 +52,7 @@ fn main() {
         if let Ok(Parsed::Head(head)) = RequestHead::parse(black_box(REQUEST), LIMITS, &mut fields)
         {
             out.clear();
-            write_request(&head, &hop, &mut out);
+            write_request(&head.request, &hop, &mut out);
             black_box(&out);
         }
     });

@@ -20,11 +20,18 @@ use crate::http1::chunked::ChunkError;
 
 /// What carries bytes over a socket.
 pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin {
+    /// The scheme of URIs of HTTP over it.
+    fn scheme(&self) -> &'static str;
+
     /// The socket below.
     fn socket(&self) -> &TcpStream;
 }
 
 impl Transport for TcpStream {
+    fn scheme(&self) -> &'static str {
+        "http"
+    }
+
     #[inline]
     fn socket(&self) -> &TcpStream {
         self
@@ -57,6 +64,11 @@ impl Io {
     #[inline]
     pub(crate) fn socket(&self) -> &TcpStream {
         on_transport!(self, transport => transport.socket())
+    }
+
+    /// The scheme of URIs of HTTP over it.
+    pub(crate) fn scheme(&self) -> &'static str {
+        on_transport!(self, transport => transport.scheme())
     }
 
     /// The socket, if its bytes are the connection's, so that they may be spliced.
@@ -196,6 +208,10 @@ pub(crate) mod tests {
     }
 
     impl Transport for Wrapped {
+        fn scheme(&self) -> &'static str {
+            "https"
+        }
+
         fn socket(&self) -> &TcpStream {
             &self.socket
         }

@@ -14,6 +14,7 @@ pub mod http1;
 mod io;
 mod listen;
 mod memory;
+pub mod message;
 pub mod metrics;
 mod pipe;
 mod plane;

@@ -18,9 +18,9 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::access::{End, MAX_METHOD_BYTES, MAX_TARGET_BYTES, Record};
 use crate::buffer::{BUFFER_BYTES, Buffer};
-use crate::http1::forward::{Hop, write_request};
+use crate::http1::forward::write_request;
 use crate::http1::respond::Answer;
-use crate::http1::{Asked, Fields, HeadError, Limits, Parsed, RequestHead, Version};
+use crate::http1::{Asked, Fields, HeadError, Hop, Limits, Parsed, RequestHead, Version};
 use crate::io::{Broken, Io};
 use crate::listen::Session;
 use crate::memory::OutOfMemory;
@@ -254,7 +254,12 @@ impl Client {
             if local.ip().is_unspecified() {
                 local = self.stream.socket().local_addr().unwrap_or(local);
             }
-            let hop = Hop::new(http, self.session.peer.ip(), "http", local.to_string());
+            let hop = Hop::new(
+                http,
+                self.session.peer.ip(),
+                self.stream.scheme(),
+                local.to_string(),
+            );
             self.hop = Some((Rc::clone(rule), hop));
         }
         let (Some((_, hop)), Some(input)) = (&self.hop, &mut self.input) else {
@@ -272,24 +277,24 @@ impl Client {
             Err(error) => return Err(malformed(error, input.bytes())),
         };
         let mut out = worker.buffers.take_head();
-        write_request(&head, hop, &mut out);
+        write_request(&head.request, hop, &mut out);
         let line = worker.log.borrow().is_some().then(|| {
             Box::new(Line {
                 at: SystemTime::now(),
-                method: cut(head.method, MAX_METHOD_BYTES).into(),
+                method: cut(head.request.method, MAX_METHOD_BYTES).into(),
                 target: cut(head.target, MAX_TARGET_BYTES).into(),
             })
         });
         let awaits_continue = head.expect_continue;
         let (len, body, version, keep_alive, asked) = (
             head.len,
-            head.body,
+            head.request.body,
             head.version,
             head.keep_alive,
             head.asked,
         );
         let idempotent = matches!(
-            head.method,
+            head.request.method,
             "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE"
         );
         input.consume(len);

@@ -4,141 +4,57 @@
 //! Lines that stay are copied in runs, as they came, so most heads cost two or three
 //! copies. Whatever the sender's version is, the message that leaves is HTTP/1.1.
 
-use std::net::IpAddr;
-
-use evenkeel_manager::config::HttpOptions;
-use httparse::Header;
-
-use super::framing::{self, Body, FieldSet, Meaning, Version};
-use super::head::{Form, RequestHead, ResponseHead};
-
-/// What the balancer adds to the requests of one client connection.
-#[derive(Clone, Debug)]
-pub struct Hop {
-    client: String,
-    /// `for=` and the client, as `Forwarded` has it.
-    forwarded_for: String,
-    proto: &'static str,
-    default_host: String,
-    x_forwarded: bool,
-    forwarded: bool,
-    trust: bool,
-    /// The whole `Via` line, or nothing.
-    via: Box<str>,
-}
-
-impl Hop {
-    /// For a connection from `client`. `proto` is `http` or `https`. `default_host`
-    /// (`host:port`) stands for the `Host` that an HTTP/1.0 request may lack: the address
-    /// that the client connected to.
-    pub fn new(
-        options: &HttpOptions,
-        client: IpAddr,
-        proto: &'static str,
-        default_host: String,
-    ) -> Self {
-        let client = client.to_canonical();
-        Self {
-            client: client.to_string(),
-            forwarded_for: match client {
-                IpAddr::V4(address) => format!("for={address}"),
-                IpAddr::V6(address) => format!("for=\"[{address}]\""),
-            },
-            proto,
-            default_host,
-            x_forwarded: options.x_forwarded,
-            forwarded: options.forwarded,
-            trust: options.trust_forwarded,
-            via: match &options.via {
-                Some(name) => format!("Via: 1.1 {name}\r\n").into(),
-                None => Box::default(),
-            },
-        }
-    }
-
-    /// Whether a field of the forwarded family is taken out of a request.
-    fn takes_out(&self, name: &str) -> bool {
-        !self.trust
-            || (self.x_forwarded && name.eq_ignore_ascii_case("x-forwarded-for"))
-            || (self.forwarded && name.eq_ignore_ascii_case("forwarded"))
-    }
-
-    /// Appends what is said about the client, after what trusted proxies said.
-    fn describe_client(&self, head: &RequestHead<'_>, out: &mut Vec<u8>) {
-        let said = |name| {
-            let values = self.trust.then(|| head.values(name));
-            values
-                .into_iter()
-                .flatten()
-                .filter(|value| !value.is_empty())
-        };
-        if self.x_forwarded {
-            out.extend_from_slice(b"X-Forwarded-For: ");
-            put_list(said("x-forwarded-for"), out);
-            put_line(&[self.client.as_bytes()], out);
-            if said("x-forwarded-proto").next().is_none() {
-                put_line(&[b"X-Forwarded-Proto: ", self.proto.as_bytes()], out);
-            }
-            if let (Some(host), None) = (head.host, said("x-forwarded-host").next()) {
-                put_line(&[b"X-Forwarded-Host: ", host.as_bytes()], out);
-            }
-        }
-        if self.forwarded {
-            out.extend_from_slice(b"Forwarded: ");
-            put_list(said("forwarded"), out);
-            out.extend_from_slice(self.forwarded_for.as_bytes());
-            if let Some(host) = head.host {
-                // An authority has no byte that would need escaping between quotes.
-                let quote: &[u8] = match framing::is_token(host.as_bytes()) {
-                    true => b"",
-                    false => b"\"",
-                };
-                for part in [b";host=", quote, host.as_bytes(), quote] {
-                    out.extend_from_slice(part);
-                }
-            }
-            put_line(&[b";proto=", self.proto.as_bytes()], out);
-        }
-        out.extend_from_slice(self.via.as_bytes());
-    }
-}
+use super::framing::{self, Version};
+use super::hop::{Hop, put_line};
+use super::response::ResponseHead;
+use crate::message::{Body, Field, FieldSet, Raw, Request};
 
 /// Appends the head that a member gets. The body follows as the client sends it.
-pub fn write_request(head: &RequestHead<'_>, hop: &Hop, out: &mut Vec<u8>) {
-    out.reserve(head.raw.len() + 256);
-    let absolute = matches!(head.form, Form::Absolute { .. });
-    let mut left_out = head.meaning.dropped;
-    if absolute {
-        left_out.add(head.meaning.host_fields);
-    }
-    for index in head.meaning.forwarded_fields.iter() {
-        let field = head.fields.get(index);
+pub fn write_request(request: &Request<'_>, hop: &Hop, out: &mut Vec<u8>) {
+    let mut left_out = request.dropped;
+    for index in request.forwarded.iter() {
+        let field = request.fields.get(index);
         if field.is_some_and(|field| hop.takes_out(field.name)) {
             left_out.insert(index);
         }
     }
-
-    let lines_from = if absolute || head.version == Version::Http10 {
-        put_request_line(head, out);
-        fields_start(head.raw, head.fields)
-    } else {
-        0
-    };
-    put_lines(head.raw, head.fields, lines_from, left_out, out);
-    match (head.form, head.host) {
-        (Form::Absolute { authority, .. }, _) => put_line(&[b"Host: ", authority.as_bytes()], out),
-        (_, None) => put_line(&[b"Host: ", hop.default_host.as_bytes()], out),
-        _ => {}
+    match request.raw {
+        Some(raw) => put_raw_request(request, raw, left_out, out),
+        None => {
+            put_request_line(request, out);
+            let fields = request.fields.iter().enumerate();
+            for (_, field) in fields.filter(|(index, _)| !left_out.contains(*index)) {
+                put_line(&[field.name.as_bytes(), b": ", field.value], out);
+            }
+        }
     }
-    put_framing(&head.meaning, out);
-    match (head.meaning.upgrades, head.meaning.takes_trailers) {
+    if !request.has_host {
+        let host = request.authority.unwrap_or(&hop.default_host);
+        put_line(&[b"Host: ", host.as_bytes()], out);
+    }
+    if !request.has_framing {
+        put_framing(request.body, out);
+    }
+    match (request.upgrade, request.takes_trailers) {
         (false, false) => {}
         (true, false) => put_line(&[b"Connection: upgrade"], out),
         (false, true) => put_line(&[b"TE: trailers\r\nConnection: TE"], out),
         (true, true) => put_line(&[b"TE: trailers\r\nConnection: upgrade, TE"], out),
     }
-    hop.describe_client(head, out);
+    hop.describe_client(request, out);
     out.extend_from_slice(b"\r\n");
+}
+
+/// Appends the lines of a request that came as HTTP/1, but for some.
+fn put_raw_request(request: &Request<'_>, raw: Raw<'_>, left_out: FieldSet, out: &mut Vec<u8>) {
+    out.reserve(raw.bytes.len() + 256);
+    let lines_from = if raw.line_stays {
+        0
+    } else {
+        put_request_line(request, out);
+        fields_start(raw.bytes, request.fields)
+    };
+    put_lines(raw.bytes, request.fields, lines_from, left_out, out);
 }
 
 /// The client that a response goes to.
@@ -178,8 +94,8 @@ pub fn write_response(head: &ResponseHead<'_>, client: Client, out: &mut Vec<u8>
 
     let lines_from = put_status_line_start(head, out);
     put_lines(head.raw, head.fields, lines_from, left_out, out);
-    if !chunks_unknown {
-        put_framing(&head.meaning, out);
+    if !chunks_unknown && head.meaning.respell_framing {
+        put_framing(head.meaning.framing(), out);
     }
     match head.status {
         101 => put_line(&[b"Connection: upgrade"], out),
@@ -195,21 +111,14 @@ pub fn write_response(head: &ResponseHead<'_>, client: Client, out: &mut Vec<u8>
     }
 }
 
-fn put_request_line(head: &RequestHead<'_>, out: &mut Vec<u8>) {
-    let (slash, target) = match head.form {
-        Form::Origin | Form::Asterisk => ("", head.target),
-        Form::Absolute { path_and_query, .. } if path_and_query.starts_with('/') => {
-            ("", path_and_query)
-        }
-        // RFC 9112, section 3.2.4: this is what OPTIONS of a whole server looks like.
-        Form::Absolute { path_and_query, .. }
-            if path_and_query.is_empty() && head.method == "OPTIONS" =>
-        {
-            ("", "*")
-        }
-        Form::Absolute { path_and_query, .. } => ("/", path_and_query),
+fn put_request_line(request: &Request<'_>, out: &mut Vec<u8>) {
+    let path_and_query = request.path_and_query;
+    let slash = if path_and_query.starts_with(['/', '*']) {
+        ""
+    } else {
+        "/"
     };
-    for part in [head.method, " ", slash, target, " HTTP/1.1\r\n"] {
+    for part in [request.method, " ", slash, path_and_query, " HTTP/1.1\r\n"] {
         out.extend_from_slice(part.as_bytes());
     }
 }
@@ -234,7 +143,7 @@ fn put_status_line_start(head: &ResponseHead<'_>, out: &mut Vec<u8>) -> usize {
 /// Appends the bytes of a head from `from` to its last field, but for some lines.
 fn put_lines(
     raw: &[u8],
-    fields: &[Header<'_>],
+    fields: &[Field<'_>],
     mut from: usize,
     left_out: FieldSet,
     out: &mut Vec<u8>,
@@ -252,39 +161,24 @@ fn put_lines(
     out.extend_from_slice(raw.get(from..fields_end).unwrap_or_default());
 }
 
-fn fields_start(raw: &[u8], fields: &[Header<'_>]) -> usize {
+fn fields_start(raw: &[u8], fields: &[Field<'_>]) -> usize {
     match fields.first() {
         Some(first) => framing::offset(raw, first),
         None => raw.len().saturating_sub(2),
     }
 }
 
-/// Appends the framing field if the one that came was dropped for its spelling.
-fn put_framing(meaning: &Meaning<'_>, out: &mut Vec<u8>) {
-    if !meaning.respell_framing {
-        return;
+/// Appends the field that frames a body.
+fn put_framing(body: Body, out: &mut Vec<u8>) {
+    match body {
+        Body::Chunked => put_line(&[b"Transfer-Encoding: chunked"], out),
+        Body::Length(length) => {
+            out.extend_from_slice(b"Content-Length: ");
+            put_number(length, out);
+            out.extend_from_slice(b"\r\n");
+        }
+        Body::None | Body::UntilClose => {}
     }
-    if meaning.chunked {
-        put_line(&[b"Transfer-Encoding: chunked"], out);
-    } else if let Some(length) = meaning.content_length {
-        out.extend_from_slice(b"Content-Length: ");
-        put_number(length, out);
-        out.extend_from_slice(b"\r\n");
-    }
-}
-
-fn put_list<'a>(values: impl Iterator<Item = &'a [u8]>, out: &mut Vec<u8>) {
-    for value in values {
-        out.extend_from_slice(value);
-        out.extend_from_slice(b", ");
-    }
-}
-
-fn put_line(parts: &[&[u8]], out: &mut Vec<u8>) {
-    for part in parts {
-        out.extend_from_slice(part);
-    }
-    out.extend_from_slice(b"\r\n");
 }
 
 /// Appends a number in decimal.
@@ -303,10 +197,11 @@ pub(super) fn put_number(mut number: u64, out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_manager::config::HttpOptions;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::http1::{Asked, Fields, HeadError, Limits, Parsed};
+    use crate::http1::{Asked, Fields, HeadError, Limits, Parsed, RequestHead};
 
     const LIMITS: Limits = Limits {
         max_bytes: 16 * 1024,
@@ -334,7 +229,7 @@ mod tests {
             return Ok(None);
         };
         let mut out = Vec::new();
-        write_request(&head, hop, &mut out);
+        write_request(&head.request, hop, &mut out);
         Ok(Some(out))
     }
 
@@ -829,7 +724,7 @@ mod tests {
                 return Ok(());
             };
             let mut out = Vec::new();
-            write_request(&head, &hop, &mut out);
+            write_request(&head.request, &hop, &mut out);
 
             let mut fields = Fields::new();
             let again = RequestHead::parse(&out, LIMITS, &mut fields);
@@ -838,12 +733,20 @@ mod tests {
             };
             prop_assert_eq!(again.len, out.len());
             prop_assert_eq!(again.version, Version::Http11);
-            prop_assert_eq!(again.method, head.method);
-            prop_assert_eq!(again.body, head.body);
+            let (left, came) = (&again.request, &head.request);
+            prop_assert_eq!(left.method, came.method);
+            prop_assert_eq!(left.path(), came.path());
+            prop_assert_eq!(left.body, came.body);
+            prop_assert_eq!(left.authority, Some(came.authority.unwrap_or("192.0.2.1:8080")));
             prop_assert_eq!(again.asked, head.asked);
             prop_assert_eq!(again.expect_continue, head.expect_continue);
-            prop_assert_eq!(again.host, Some(head.host.unwrap_or("192.0.2.1:8080")));
             prop_assert!(again.keep_alive);
+
+            // What a front says that has no lines of HTTP/1 to copy makes the same head.
+            let modelled = Request { raw: None, ..head.request };
+            let mut from_model = Vec::new();
+            write_request(&modelled, &hop, &mut from_model);
+            prop_assert_eq!(split(&from_model), split(&out));
 
             let came = split(text.trim_start().as_bytes());
             let left = split(&out);

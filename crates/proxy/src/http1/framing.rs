@@ -3,20 +3,9 @@
 
 use httparse::Header;
 
-use super::head::{Asked, HeadError};
-
-/// How the end of a body is found (RFC 9112, section 6.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body {
-    /// There is none.
-    None,
-    /// Exactly so many bytes, perhaps zero.
-    Length(u64),
-    /// Chunked; see [`super::chunked`].
-    Chunked,
-    /// All bytes until the member closes. Responses only.
-    UntilClose,
-}
+use super::error::HeadError;
+use super::head::Asked;
+use crate::message::{Body, FieldSet};
 
 /// Version of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,8 +176,8 @@ impl<'a> Meaning<'a> {
         }
     }
 
-    /// Framing of a request's body.
-    pub fn request_body(&self) -> Body {
+    /// What the fields say of the body: its framing in a request.
+    pub fn framing(&self) -> Body {
         match self.content_length {
             _ if self.chunked => Body::Chunked,
             Some(length) => Body::Length(length),
@@ -497,54 +486,4 @@ pub(super) fn is_authority(bytes: &[u8]) -> bool {
 /// Unreserved bytes, delimiters of a component, and the percent sign.
 fn is_host_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%".contains(&byte)
-}
-
-/// A set of fields of one head, by index.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct FieldSet([u64; FieldSet::WORDS]);
-
-impl FieldSet {
-    const WORDS: usize = 4;
-    /// Fields that a set can tell apart.
-    pub const CAPACITY: usize = Self::WORDS * 64;
-
-    /// Adds a field; `index` is below [`Self::CAPACITY`].
-    #[inline]
-    pub fn insert(&mut self, index: usize) {
-        if let Some(word) = self.0.get_mut(index / 64) {
-            *word |= 1 << (index % 64);
-        }
-    }
-
-    /// Adds the fields of another set.
-    #[inline]
-    pub fn add(&mut self, other: Self) {
-        for (word, other) in self.0.iter_mut().zip(other.0) {
-            *word |= other;
-        }
-    }
-
-    pub fn is_empty(self) -> bool {
-        self.0 == [0; Self::WORDS]
-    }
-
-    pub fn contains(self, index: usize) -> bool {
-        let word = self.0.get(index / 64).copied().unwrap_or_default();
-        word >> (index % 64) & 1 != 0
-    }
-
-    /// Indices in ascending order.
-    #[inline]
-    pub fn iter(self) -> impl Iterator<Item = usize> + use<> {
-        self.0.into_iter().enumerate().flat_map(|(word, bits)| {
-            let mut rest = bits;
-            std::iter::from_fn(move || {
-                let bit = rest.trailing_zeros() as usize;
-                (rest != 0).then(|| {
-                    rest &= rest - 1;
-                    word * 64 + bit
-                })
-            })
-        })
-    }
 }

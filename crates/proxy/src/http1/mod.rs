@@ -7,20 +7,32 @@
 //!
 //! The order of use, which is the order of the files:
 //!
-//! 1. [`head`]: bytes to a [`RequestHead`] or a [`ResponseHead`], or the reason why not.
+//! 1. [`head`], [`request`] and [`response`]: bytes to a [`RequestHead`] or a
+//!    [`ResponseHead`], or the reason why not ([`error`]).
 //! 2. [`framing`]: how long the body is, and whether the connection may go on.
 //! 3. [`chunked`]: follows a chunked body, so that it can be passed on as it came.
-//! 4. [`forward`]: writes the head for the other side.
+//! 4. [`forward`]: writes the head for the other side, a request's from the
+//!    [model](crate::message::Request) that other fronts could make, too; [`hop`]: what it says of
+//!    the client.
 //! 5. [`respond`]: the balancer's own answers.
 //!
 //! Heads borrow from the read buffer. Parse and write the outgoing head in one go, keep
 //! the small `Copy` facts (body, connection, what was asked), and the buffer is free.
 
 pub mod chunked;
+pub mod error;
 pub mod forward;
 pub mod framing;
 pub mod head;
+pub mod hop;
+pub mod request;
 pub mod respond;
+pub mod response;
 
-pub use framing::{Body, Version};
-pub use head::{Asked, Fields, HeadError, Limits, Parsed, RequestHead, ResponseHead};
+pub use crate::message::Body;
+pub use error::HeadError;
+pub use framing::Version;
+pub use head::{Asked, Fields, Limits, Parsed};
+pub use hop::Hop;
+pub use request::RequestHead;
+pub use response::ResponseHead;

@@ -1,0 +1,113 @@
+//! What the balancer says of a client to the members.
+
+use std::net::IpAddr;
+
+use evenkeel_manager::config::HttpOptions;
+
+use super::framing::is_token;
+use crate::message::Request;
+
+/// What the balancer adds to the requests of one client connection.
+#[derive(Clone, Debug)]
+pub struct Hop {
+    client: Box<str>,
+    /// `for=` and the client, as `Forwarded` has it.
+    forwarded_for: Box<str>,
+    proto: &'static str,
+    pub(super) default_host: Box<str>,
+    x_forwarded: bool,
+    forwarded: bool,
+    trust: bool,
+    /// The whole `Via` line, or nothing.
+    via: Box<str>,
+}
+
+impl Hop {
+    /// For a connection from `client`. `proto` is `http` or `https`. `default_host`
+    /// (`host:port`) stands for the `Host` that an HTTP/1.0 request may lack: the address
+    /// that the client connected to.
+    pub fn new(
+        options: &HttpOptions,
+        client: IpAddr,
+        proto: &'static str,
+        default_host: String,
+    ) -> Self {
+        let client = client.to_canonical();
+        Self {
+            client: client.to_string().into(),
+            forwarded_for: match client {
+                IpAddr::V4(address) => format!("for={address}").into(),
+                IpAddr::V6(address) => format!("for=\"[{address}]\"").into(),
+            },
+            proto,
+            default_host: default_host.into(),
+            x_forwarded: options.x_forwarded,
+            forwarded: options.forwarded,
+            trust: options.trust_forwarded,
+            via: match &options.via {
+                Some(name) => format!("Via: 1.1 {name}\r\n").into(),
+                None => Box::default(),
+            },
+        }
+    }
+
+    /// Whether a field of the forwarded family is taken out of a request.
+    pub(super) fn takes_out(&self, name: &str) -> bool {
+        !self.trust
+            || (self.x_forwarded && name.eq_ignore_ascii_case("x-forwarded-for"))
+            || (self.forwarded && name.eq_ignore_ascii_case("forwarded"))
+    }
+
+    /// Appends what is said about the client, after what trusted proxies said.
+    pub(super) fn describe_client(&self, request: &Request<'_>, out: &mut Vec<u8>) {
+        let said = |name| {
+            let values = self.trust.then(|| request.values(name));
+            values
+                .into_iter()
+                .flatten()
+                .filter(|value| !value.is_empty())
+        };
+        if self.x_forwarded {
+            out.extend_from_slice(b"X-Forwarded-For: ");
+            put_list(said("x-forwarded-for"), out);
+            put_line(&[self.client.as_bytes()], out);
+            if said("x-forwarded-proto").next().is_none() {
+                put_line(&[b"X-Forwarded-Proto: ", self.proto.as_bytes()], out);
+            }
+            if let (Some(host), None) = (request.authority, said("x-forwarded-host").next()) {
+                put_line(&[b"X-Forwarded-Host: ", host.as_bytes()], out);
+            }
+        }
+        if self.forwarded {
+            out.extend_from_slice(b"Forwarded: ");
+            put_list(said("forwarded"), out);
+            out.extend_from_slice(self.forwarded_for.as_bytes());
+            if let Some(host) = request.authority {
+                // An authority has no byte that would need escaping between quotes.
+                let quote: &[u8] = match is_token(host.as_bytes()) {
+                    true => b"",
+                    false => b"\"",
+                };
+                for part in [b";host=", quote, host.as_bytes(), quote] {
+                    out.extend_from_slice(part);
+                }
+            }
+            put_line(&[b";proto=", self.proto.as_bytes()], out);
+        }
+        out.extend_from_slice(self.via.as_bytes());
+    }
+}
+
+fn put_list<'a>(values: impl Iterator<Item = &'a [u8]>, out: &mut Vec<u8>) {
+    for value in values {
+        out.extend_from_slice(value);
+        out.extend_from_slice(b", ");
+    }
+}
+
+pub(super) fn put_line(parts: &[&[u8]], out: &mut Vec<u8>) {
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+    out.extend_from_slice(b"\r\n");
+}

@@ -1,0 +1,337 @@
+//! Heads of responses: from bytes to a checked response.
+
+use httparse::{Header, Status};
+
+use super::error::HeadError;
+use super::framing::{Meaning, Version};
+use super::head::{Asked, Fields, Limits, MAX_FIELDS, Parsed, check_line_ends};
+use crate::message::{Body, values};
+
+/// A response head that everybody reads alike.
+#[derive(Debug)]
+pub struct ResponseHead<'a> {
+    /// Bytes of the read buffer that the head takes.
+    pub len: usize,
+    /// Status code, 100 to 999.
+    pub status: u16,
+    /// Version, as sent.
+    pub version: Version,
+    /// Framing of the body.
+    pub body: Body,
+    /// Whether the member lets the connection go on after this response.
+    pub keep_alive: bool,
+    pub(super) raw: &'a [u8],
+    pub(super) fields: &'a [Header<'a>],
+    pub(super) meaning: Meaning<'a>,
+}
+
+impl<'a> ResponseHead<'a> {
+    /// Parses the head at the start of `read`, the answer to a request that `asked`.
+    ///
+    /// An error is final: answer the client with 502 and close the member's connection.
+    pub fn parse(
+        read: &'a [u8],
+        limits: Limits,
+        asked: Asked,
+        fields: &'a mut Fields<'a>,
+    ) -> Result<Parsed<Self>, HeadError> {
+        match read.first() {
+            None => return Ok(Parsed::Partial),
+            Some(b'\r' | b'\n') => return Err(HeadError::LeadingLine),
+            Some(_) => {}
+        }
+        let mut parsed = httparse::Response::new(&mut []);
+        let room = limits.max_fields.min(MAX_FIELDS);
+        let room = fields.0.get_mut(..room).unwrap_or_default();
+        let parser = httparse::ParserConfig::default();
+        let len = match parser.parse_response_with_uninit_headers(&mut parsed, read, room) {
+            Ok(Status::Complete(len)) if len <= limits.max_bytes => len,
+            Ok(Status::Partial) if read.len() < limits.max_bytes => return Ok(Parsed::Partial),
+            Ok(_) => return Err(HeadError::TooLarge),
+            Err(error) => return Err(HeadError::from_httparse(error)),
+        };
+        let (Some(status), Some(minor)) = (parsed.code, parsed.version) else {
+            return Err(HeadError::StartLine);
+        };
+        if status < 100 {
+            return Err(HeadError::StatusCode);
+        }
+        let raw = read.get(..len).unwrap_or_default();
+        let fields: &'a [Header<'a>] = parsed.headers;
+        check_line_ends(raw, fields)?;
+        let version = Version::from_minor(minor);
+        let mut meaning = Meaning::of_response(raw, fields, version)?;
+        let body = meaning.response_body(status, asked)?;
+        meaning.settle_response(fields, status);
+        let ends_connection = body == Body::UntilClose || status == 101;
+        Ok(Parsed::Head(Self {
+            len,
+            status,
+            version,
+            body,
+            keep_alive: meaning.keep_alive(version) && !ends_connection,
+            raw,
+            fields,
+            meaning,
+        }))
+    }
+
+    /// Whether another response to the same request follows (1xx, but not 101).
+    pub fn is_interim(&self) -> bool {
+        self.status < 200 && self.status != 101
+    }
+
+    /// Values of the fields called `name` (in any case), in order.
+    pub fn values(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+        values(self.fields, name)
+    }
+
+    /// Keeps the fields called `name` (in any case) from the client.
+    pub fn leave_out(&mut self, name: &str) {
+        for (index, field) in self.fields.iter().enumerate() {
+            if field.name.eq_ignore_ascii_case(name) {
+                self.meaning.dropped.insert(index);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::HeadError as E;
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        max_bytes: 1024,
+        max_fields: 16,
+    };
+    const NOTHING: Asked = Asked {
+        head: false,
+        upgrade: false,
+    };
+
+    fn with_response<T>(read: &[u8], asked: Asked, see: impl FnOnce(ResponseHead<'_>) -> T) -> T {
+        let mut fields = Fields::new();
+        match ResponseHead::parse(read, LIMITS, asked, &mut fields) {
+            Ok(Parsed::Head(head)) => see(head),
+            other => panic!("{:?}: {other:?}", read.escape_ascii().to_string()),
+        }
+    }
+
+    /// Name of the ambiguity, the head, the refusal.
+    const REFUSED_RESPONSES: &[(&str, &str, E)] = &[
+        ("garbage", "SSH-2.0-OpenSSH_9.2\r\n", E::Version),
+        (
+            "empty line first",
+            "\r\nHTTP/1.1 200 OK\r\n\r\n",
+            E::LeadingLine,
+        ),
+        (
+            "bare LF after status",
+            "HTTP/1.1 200 OK\nX: y\r\n\r\n",
+            E::LineEnd,
+        ),
+        (
+            "bare LF after bare status",
+            "HTTP/1.1 200\nX: y\r\n\r\n",
+            E::LineEnd,
+        ),
+        (
+            "bare LF at the end",
+            "HTTP/1.1 200 OK\r\nX: y\r\n\n",
+            E::LineEnd,
+        ),
+        (
+            "bare CR in reason",
+            "HTTP/1.1 200 O\rK\r\n\r\n",
+            E::StartLine,
+        ),
+        (
+            "folded line",
+            "HTTP/1.1 200 OK\r\nX: y\r\n z\r\n\r\n",
+            E::FieldName,
+        ),
+        (
+            "space before colon",
+            "HTTP/1.1 200 OK\r\nX : y\r\n\r\n",
+            E::FieldName,
+        ),
+        (
+            "NUL in value",
+            "HTTP/1.1 200 OK\r\nX: \0\r\n\r\n",
+            E::FieldValue,
+        ),
+        ("two digits", "HTTP/1.1 20 OK\r\n\r\n", E::StartLine),
+        ("four digits", "HTTP/1.1 2000 OK\r\n\r\n", E::StartLine),
+        ("status 099", "HTTP/1.1 099 OK\r\n\r\n", E::StatusCode),
+        ("HTTP/2", "HTTP/2.0 200 OK\r\n\r\n", E::Version),
+        (
+            "both framings",
+            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+            E::LengthAndTransferEncoding,
+        ),
+        (
+            "lengths differ",
+            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n",
+            E::RepeatedContentLength,
+        ),
+        (
+            "length list",
+            "HTTP/1.1 200 OK\r\nContent-Length: 3,3\r\n\r\n",
+            E::InvalidContentLength,
+        ),
+        (
+            "other coding",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+            E::UnknownTransferCoding,
+        ),
+        (
+            "identity",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\n\r\n",
+            E::InvalidTransferEncoding,
+        ),
+        (
+            "chunked in 1.0",
+            "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            E::TransferEncodingInHttp10,
+        ),
+        (
+            "204 with a body",
+            "HTTP/1.1 204 No Content\r\nContent-Length: 1\r\n\r\n",
+            E::BodyNotAllowed,
+        ),
+        (
+            "204 chunked",
+            "HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n",
+            E::BodyNotAllowed,
+        ),
+        (
+            "100 with a body",
+            "HTTP/1.1 100 Continue\r\nContent-Length: 1\r\n\r\n",
+            E::BodyNotAllowed,
+        ),
+        (
+            "101 not asked for",
+            "HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: w\r\n\r\n",
+            E::UnexpectedUpgrade,
+        ),
+        (
+            "Connection names length",
+            "HTTP/1.1 200 OK\r\nConnection: content-length\r\nContent-Length: 3\r\n\r\n",
+            E::ProtectedByConnection,
+        ),
+    ];
+
+    #[test]
+    fn ambiguous_responses_are_refused() {
+        for &(name, head, error) in REFUSED_RESPONSES {
+            let mut fields = Fields::new();
+            let parsed = ResponseHead::parse(head.as_bytes(), LIMITS, NOTHING, &mut fields);
+            assert_eq!(parsed.err(), Some(error), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_switch_of_protocols_must_name_one() {
+        let asked = Asked {
+            head: false,
+            upgrade: true,
+        };
+        for head in ["", "Connection: upgrade\r\n", "Upgrade: websocket\r\n"] {
+            let read = format!("HTTP/1.1 101 Switching Protocols\r\n{head}\r\n");
+            let mut fields = Fields::new();
+            let parsed = ResponseHead::parse(read.as_bytes(), LIMITS, asked, &mut fields);
+            assert_eq!(parsed.err(), Some(E::UnexpectedUpgrade), "{head}");
+        }
+        let read = b"HTTP/1.1 101 X\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\x81\x00";
+        with_response(read, asked, |head| {
+            assert_eq!((head.body, head.keep_alive), (Body::None, false));
+            assert!(!head.is_interim());
+            assert_eq!(&read[head.len..], b"\x81\x00");
+        });
+    }
+
+    #[test]
+    fn the_body_of_a_response_ends_where_rfc_9112_says() {
+        const HEAD: Asked = Asked {
+            head: true,
+            upgrade: false,
+        };
+        for (head, asked, body, keep_alive) in [
+            (
+                "1.1 200 OK\r\nContent-Length: 3",
+                NOTHING,
+                Body::Length(3),
+                true,
+            ),
+            (
+                "1.1 200 OK\r\ntransfer-encoding: Chunked",
+                NOTHING,
+                Body::Chunked,
+                true,
+            ),
+            ("1.1 200 OK", NOTHING, Body::UntilClose, false),
+            ("1.1 200", NOTHING, Body::UntilClose, false),
+            ("1.1 200 OK\r\nContent-Length: 3", HEAD, Body::None, true),
+            (
+                "1.1 200 OK\r\nTransfer-Encoding: chunked",
+                HEAD,
+                Body::None,
+                true,
+            ),
+            ("1.1 200 OK", HEAD, Body::None, true),
+            ("1.1 204 No Content", NOTHING, Body::None, true),
+            (
+                "1.1 204 No Content\r\nContent-Length: 0",
+                NOTHING,
+                Body::None,
+                true,
+            ),
+            (
+                "1.1 304 Not Modified\r\nContent-Length: 3",
+                NOTHING,
+                Body::None,
+                true,
+            ),
+            (
+                "1.1 103 Early Hints\r\nLink: </a>",
+                NOTHING,
+                Body::None,
+                true,
+            ),
+            (
+                "1.1 500 \r\nContent-Length: 0\r\nConnection: close",
+                NOTHING,
+                Body::Length(0),
+                false,
+            ),
+            (
+                "1.0 200 OK\r\nContent-Length: 3",
+                NOTHING,
+                Body::Length(3),
+                false,
+            ),
+            (
+                "1.0 200 OK\r\nContent-Length: 3\r\nConnection: keep-alive",
+                NOTHING,
+                Body::Length(3),
+                true,
+            ),
+            (
+                "1.0 200 OK\r\nConnection: keep-alive",
+                NOTHING,
+                Body::UntilClose,
+                false,
+            ),
+        ] {
+            with_response(format!("HTTP/{head}\r\n\r\n").as_bytes(), asked, |parsed| {
+                assert_eq!(
+                    (parsed.body, parsed.keep_alive),
+                    (body, keep_alive),
+                    "{head}"
+                );
+                assert_eq!(parsed.is_interim(), head.contains("103"));
+            });
+        }
+    }
+}
