@@ -87,6 +87,7 @@ bench:
 	@scripts/setup bench
 	cargo build --profile dist -p evenkeel -p evenkeel-bench
 	target/dist/bench
+	target/dist/slow_member --as-built
 
 bench-arm:
 	@scripts/setup apache

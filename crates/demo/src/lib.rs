@@ -1,5 +1,5 @@
-//! What `make demo` shows: the same load through the default strategy and through round
-//! robin, side by side, while one back-end turns slow.
+//! What `make demo` shows: the same load through the default strategy, through those that everybody
+//! knows and, if it is installed, through HAProxy, side by side, while one back-end turns slow.
 //!
 //! The balancer is the product's own binary in a process of its own, asked through its
 //! admin API like any other; what the demo adds are back-ends, a load and a view.
@@ -240,7 +240,7 @@ impl Show {
     fn report_loads(&mut self) -> Result<(), DemoError> {
         let elapsed = self.asked.map(|asked| asked.elapsed());
         let mut busy = Vec::new();
-        for arm in &self.stage.arms {
+        for arm in self.stage.own_arms() {
             for (index, backend) in arm.backends.iter().enumerate() {
                 let before = self.busy.get(busy.len()).copied();
                 let now = backend.busy();

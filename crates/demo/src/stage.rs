@@ -3,17 +3,17 @@
 
 use std::fs;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::DemoError;
 use crate::backend::Backend;
 use crate::load::{self, Seen};
+use crate::{DemoError, READY};
 
 /// Requests that each back-end serves at once, and the mean time of one. Four back-ends
 /// of different speed: the slowest has half the capacity of the fastest.
@@ -33,16 +33,19 @@ pub const SLOWDOWN: f32 = 5.0;
 /// Share of the four back-ends' capacity that the load asks for.
 const UTILISATION: f64 = 0.5;
 
-/// The two arms, by the names of their rules, groups and strategies. The first is the
-/// default strategy.
-pub const ARMS: [&str; 2] = ["adaptive", "round_robin"];
+/// The arms that Evenkeel serves, by the names of their rules, groups and strategies. The first
+/// is the default strategy.
+pub const ARMS: [&str; 3] = ["adaptive", "least_connection", "round_robin"];
 
-/// One arm of the comparison: a rule with four back-ends of its own.
+/// The arm of HAProxy with its `leastconn`, the last one, if it is installed.
+pub const HAPROXY: &str = "haproxy";
+
+/// One arm of the comparison: a balancer with four back-ends of its own.
 #[derive(Debug)]
 pub struct Arm {
-    /// Name of its rule and group, which is that of its strategy.
+    /// One of [`ARMS`], or [`HAPROXY`].
     pub name: &'static str,
-    /// Where the balancer listens for it.
+    /// Where its balancer listens.
     pub listen: SocketAddr,
     /// Its back-ends.
     pub backends: Vec<Backend>,
@@ -53,7 +56,7 @@ pub struct Arm {
 /// Everything that runs. Dropping it stops the balancer and removes what was written.
 #[derive(Debug)]
 pub struct Stage {
-    /// The arms, in the order of [`ARMS`].
+    /// The arms: [`ARMS`], and [`HAPROXY`] if it is installed.
     pub arms: Vec<Arm>,
     /// Requests per second that each arm gets.
     pub rate: f64,
@@ -64,14 +67,22 @@ pub struct Stage {
     /// Where the balancer logs.
     pub log: PathBuf,
     balancer: Child,
+    /// Ends with this.
+    _haproxy: Option<Haproxy>,
     start_load: mpsc::Sender<()>,
 }
 
 impl Stage {
     /// Starts the back-ends, and the balancer in front of them. `evenkeel` is the
     /// product's binary.
-    pub fn set_up(evenkeel: &std::path::Path) -> Result<Stage, DemoError> {
-        let ports = free_addresses(3).map_err(DemoError::Backends)?;
+    pub fn set_up(evenkeel: &Path) -> Result<Stage, DemoError> {
+        let haproxy = find_haproxy();
+        let names: Vec<_> = ARMS
+            .into_iter()
+            .chain(haproxy.is_some().then_some(HAPROXY))
+            .collect();
+        let mut ports = free_addresses(names.len() + 1).map_err(DemoError::Backends)?;
+        let admin = ports.pop().ok_or_else(lost_world)?;
         let (tell_backends, backends) = mpsc::channel();
         let (start_load, load_may_start) = mpsc::channel();
         let rate = UTILISATION
@@ -79,12 +90,12 @@ impl Stage {
                 .iter()
                 .map(|(workers, mean)| *workers as f64 / mean.as_secs_f64())
                 .sum::<f64>();
-        let mut arms: Vec<Arm> = ARMS
-            .iter()
-            .zip(&ports)
+        let mut arms: Vec<Arm> = names
+            .into_iter()
+            .zip(ports)
             .map(|(name, listen)| Arm {
                 name,
-                listen: *listen,
+                listen,
                 backends: Vec::new(),
                 seen: Arc::default(),
             })
@@ -108,7 +119,7 @@ impl Stage {
             let path = path.clone();
             move |source| DemoError::Write { path, source }
         };
-        fs::write(&config, configuration(&arms, ports[2])).map_err(written(&config))?;
+        fs::write(&config, configuration(&arms, admin)).map_err(written(&config))?;
         let log_file = fs::File::create(&log).map_err(written(&log))?;
         let log_too = log_file.try_clone().map_err(written(&log))?;
         let mut command = Command::new(evenkeel);
@@ -125,13 +136,19 @@ impl Stage {
             log: log.clone(),
             reason: source.to_string(),
         })?;
+        // Without it the demo has an arm less, which is no reason not to show the others.
+        let haproxy = haproxy.and_then(|binary| Haproxy::start(&binary, arms.last()?, &base).ok());
+        if haproxy.is_none() {
+            arms.retain(|arm| arm.name != HAPROXY);
+        }
         Ok(Stage {
             arms,
             rate,
-            admin: ports[2],
+            admin,
             config,
             log,
             balancer,
+            _haproxy: haproxy,
             start_load,
         })
     }
@@ -153,10 +170,15 @@ impl Stage {
         })
     }
 
-    /// An arm through which no request was answered.
+    /// The arms that Evenkeel serves.
+    pub fn own_arms(&self) -> impl Iterator<Item = &Arm> {
+        self.arms.iter().filter(|arm| arm.name != HAPROXY)
+    }
+
+    /// An arm of Evenkeel through which no request was answered.
     pub fn silent_arm(&self) -> Option<&'static str> {
         let silent = |arm: &&Arm| load::lock(&arm.seen).answered == 0;
-        self.arms.iter().find(silent).map(|arm| arm.name)
+        self.own_arms().find(silent).map(|arm| arm.name)
     }
 
     /// Makes the chosen back-end of each arm slow, or normal again.
@@ -167,6 +189,72 @@ impl Stage {
             }
         }
     }
+}
+
+/// HAProxy in front of the last arm's back-ends, set up as its users would.
+#[derive(Debug)]
+struct Haproxy {
+    process: Child,
+    config: PathBuf,
+}
+
+impl Haproxy {
+    fn start(binary: &Path, arm: &Arm, base: &Path) -> io::Result<Self> {
+        let config = base.with_extension("cfg");
+        fs::write(&config, haproxy_configuration(arm))?;
+        let process = Command::new(binary)
+            .arg("-db")
+            .arg("-f")
+            .arg(&config)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn();
+        let process = process.inspect_err(|_| drop(fs::remove_file(&config)))?;
+        let mut haproxy = Haproxy { process, config };
+        let deadline = Instant::now() + READY;
+        while TcpStream::connect(arm.listen).is_err() {
+            if haproxy.process.try_wait()?.is_some() || Instant::now() > deadline {
+                return Err(io::Error::other("it does not listen"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(haproxy)
+    }
+}
+
+impl Drop for Haproxy {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = fs::remove_file(&self.config);
+    }
+}
+
+/// Where `haproxy` is installed; daemons are not always in the path of a user.
+fn find_haproxy() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain([PathBuf::from("/usr/sbin"), PathBuf::from("/usr/local/sbin")])
+        .map(|folder| folder.join("haproxy"))
+        .find(|file| file.is_file())
+}
+
+fn haproxy_configuration(arm: &Arm) -> String {
+    let mut text = format!(
+        "global\n  nbthread 1\n\ndefaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n  \
+         timeout server 60s\n\nlisten demo\n  bind {}\n  balance leastconn\n",
+        arm.listen
+    );
+    for (index, backend) in arm.backends.iter().enumerate() {
+        text.push_str(&format!(
+            "  server backend-{} {} check\n",
+            index + 1,
+            backend.address()
+        ));
+    }
+    text
 }
 
 impl Drop for Stage {
@@ -225,7 +313,7 @@ fn world(
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         for (target, seen) in targets {
-            // One seed: both arms get the same requests at the same moments.
+            // One seed: all arms get the same requests at the same moments.
             tokio::task::spawn_local(load::run(target, rate, 1, seen));
         }
         std::future::pending::<()>().await;
@@ -254,13 +342,13 @@ fn configuration(arms: &[Arm], admin: SocketAddr) -> String {
         listen,
         backends,
         ..
-    } in arms
+    } in arms.iter().filter(|arm| arm.name != HAPROXY)
     {
         text.push_str(&format!(
             "\n[rule.{name}]\nlisten = \"{listen}\"\nprotocol = \"http\"\ngroup = \"{name}\"\n\n\
              [group.{name}]\n"
         ));
-        // The other arm names no strategy: what runs there is the default.
+        // The first arm names no strategy: what runs there is the default.
         if *name != ARMS[0] {
             text.push_str(&format!("strategy = \"{name}\"\n"));
         }
@@ -285,7 +373,13 @@ mod tests {
     fn the_configuration_is_valid() {
         let arms: Vec<Arm> = ARMS
             .iter()
-            .zip(["127.0.0.1:7001", "127.0.0.1:7002"])
+            .chain([&HAPROXY])
+            .zip([
+                "127.0.0.1:7001",
+                "127.0.0.1:7002",
+                "127.0.0.1:7003",
+                "127.0.0.1:7004",
+            ])
             .map(|(name, listen)| Arm {
                 name,
                 listen: listen.parse().unwrap(),
@@ -293,10 +387,10 @@ mod tests {
                 seen: Arc::default(),
             })
             .collect();
-        let text = configuration(&arms, "127.0.0.1:7003".parse().unwrap());
+        let text = configuration(&arms, "127.0.0.1:7005".parse().unwrap());
         let text = text.replace("members = [\n]", "members = [\"127.0.0.1:1\"]");
         let config = evenkeel_manager::config::parse("demo.toml", &text).unwrap();
-        assert_eq!(config.rules.len(), 2);
-        assert_eq!(config.groups[1].strategy.kind().name, "round_robin");
+        let strategies = config.groups.iter().map(|group| group.strategy.kind().name);
+        assert_eq!(strategies.collect::<Vec<_>>(), ARMS);
     }
 }

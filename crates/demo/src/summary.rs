@@ -8,6 +8,7 @@ use evenkeel_admin::text::duration;
 use crate::Show;
 use crate::load::{self, Quantiles};
 use crate::stage::{Arm, SLOWDOWN, TURNS_SLOW};
+use crate::view;
 
 /// Longest list of phases; a run without an end has many.
 const PHASES: usize = 8;
@@ -26,7 +27,7 @@ pub fn summary(show: &Show) -> String {
     );
     let _ = write!(text, "{:<22}", "");
     for arm in &show.stage.arms {
-        let _ = write!(text, "  {:^22}", arm.name);
+        let _ = write!(text, "  {:^22}", view::title_of(arm));
     }
     let _ = write!(text, "\n{:<22}", "phase");
     for _ in &show.stage.arms {
@@ -58,8 +59,8 @@ pub fn summary(show: &Show) -> String {
             .collect();
         let _ = writeln!(
             text,
-            "{:<12} shares at the end of the slow phase: {}",
-            arm.name,
+            "{:<20} shares at the end of the slow phase: {}",
+            view::title_of(arm),
             shares.join(" ")
         );
     }
@@ -67,8 +68,8 @@ pub fn summary(show: &Show) -> String {
         let seen = load::lock(&arm.seen);
         let _ = writeln!(
             text,
-            "{:<12} answered {}, failed {}, still waiting {}",
-            arm.name,
+            "{:<20} answered {}, failed {}, still waiting {}",
+            view::title_of(arm),
             seen.answered,
             seen.failed,
             seen.under_way()

@@ -1,4 +1,4 @@
-//! The live view: both arms, one above the other, on one scale.
+//! The live view: all arms, one above the other, on one scale.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use ratatui::widgets::{Paragraph, Sparkline};
 
 use crate::Show;
 use crate::load::{self, Quantiles};
-use crate::stage::{Arm, SLOWDOWN, Stage, TURNS_SLOW};
+use crate::stage::{Arm, HAPROXY, SLOWDOWN, Stage, TURNS_SLOW};
 
 /// The clients' figures are those of the last five seconds.
 const WINDOW: Duration = Duration::from_secs(5);
@@ -64,8 +64,11 @@ pub fn where_to_look(stage: &Stage) -> String {
 /// Draws everything.
 pub fn draw(show: &Show, frame: &mut Frame<'_>) {
     let arms = show.stage.arms.len();
+    // Where there is no room for all of it, the members of each arm are left out last to first.
+    let rest = usize::from(frame.area().height.saturating_sub(3 + 2));
+    let height = (rest / arms.max(1)).clamp(4, 10);
     let mut heights = vec![Constraint::Length(3)];
-    heights.extend(vec![Constraint::Length(11); arms]);
+    heights.extend(vec![Constraint::Length(height as u16); arms]);
     heights.push(Constraint::Min(2));
     let areas = Layout::vertical(heights).split(frame.area());
     frame.render_widget(Paragraph::new(head(show)), areas[0]);
@@ -94,8 +97,9 @@ fn head(show: &Show) -> Vec<Line<'static>> {
     let mut lines = vec![Line::from(vec![
         Span::styled("Evenkeel", Style::new().add_modifier(Modifier::BOLD)),
         Span::raw(format!(
-            "   the same {:.0} requests per second to four back-ends of different speed, twice",
-            show.stage.rate
+            "   the same {:.0} requests per second to four back-ends of different speed, {} times",
+            show.stage.rate,
+            show.stage.arms.len()
         )),
     ])];
     let loud = Style::new().fg(Color::Black).bg(Color::Yellow);
@@ -134,13 +138,13 @@ fn draw_arm(
         Constraint::Length(1),
         Constraint::Length(1),
         Constraint::Length(2),
-        Constraint::Min(5),
+        Constraint::Min(0),
     ])
     .areas(area);
     let bold = Style::new().add_modifier(Modifier::BOLD);
     match group {
         Some(group) => frame.render_widget(Paragraph::new(group.title()), title),
-        None => frame.render_widget(Paragraph::new(Line::styled(arm.name, bold)), title),
+        None => frame.render_widget(Paragraph::new(Line::styled(title_of(arm), bold)), title),
     }
     frame.render_widget(
         Paragraph::new(Line::styled(clients_line(arm), bold)),
@@ -161,6 +165,15 @@ fn draw_arm(
     );
     if let Some(group) = group {
         frame.render_widget(group.table(table.width), table);
+    }
+}
+
+/// What balances an arm.
+pub fn title_of(arm: &Arm) -> &'static str {
+    if arm.name == HAPROXY {
+        "haproxy (leastconn)"
+    } else {
+        arm.name
     }
 }
 
@@ -208,7 +221,7 @@ pub fn plain(show: &Show) -> String {
     );
     let groups = groups(show);
     for arm in &show.stage.arms {
-        text.push_str(&format!("{:<12} {}\n", arm.name, clients_line(arm)));
+        text.push_str(&format!("{:<20} {}\n", title_of(arm), clients_line(arm)));
         if let Some(group) = groups.iter().find(|group| group.name == arm.name) {
             text.push_str(&group.plain());
         }

@@ -1,0 +1,340 @@
+//! What clients see while one of four servers turns slow: Evenkeel beside HAProxy, nginx and Envoy,
+//! each with the policy that its users choose for this, in the same run.
+//!
+//! Every proxy has four back-ends of its own, of different speed (`evenkeel_demo::backend`), and gets
+//! the same requests at the same moments, half of what the four can serve. In each turn one
+//! back-end takes five times as long for half of the time.
+
+use std::cell::Cell;
+use std::error::Error;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use evenkeel_bench::arms::{Arm, Places, build};
+use evenkeel_bench::plot::{Chart, Line};
+use evenkeel_bench::report::median;
+use evenkeel_bench::server::{Server, free_address, processors};
+use evenkeel_demo::backend::Backend;
+use evenkeel_demo::load::{self, Seen};
+use serde::Serialize;
+use tokio::task::LocalSet;
+
+/// Requests at once and mean time of one, for each back-end.
+const BACKENDS: [(usize, Duration); 4] = [
+    (2, Duration::from_millis(8)),
+    (2, Duration::from_millis(10)),
+    (2, Duration::from_millis(12)),
+    (2, Duration::from_millis(16)),
+];
+
+/// The back-end that turns slow, and how many times.
+const SLOW: (usize, f32) = (1, 5.0);
+
+/// Share of what the back-ends can serve that is asked of them.
+const UTILISATION: f64 = 0.5;
+
+/// The proxies, and what each is told to balance by.
+const ARMS: [(Arm, &str); 4] = [
+    (Arm::Evenkeel, "adaptive (default)"),
+    (Arm::Haproxy, "leastconn"),
+    (Arm::Nginx, "least_conn"),
+    (Arm::Envoy, "LEAST_REQUEST"),
+];
+
+/// At the begin of a phase so much of it is not counted as one: requests of the phase before are
+/// still there. It is in the picture.
+const SETTLE: Duration = Duration::from_secs(2);
+
+#[derive(Parser)]
+#[command(about = "Evenkeel, HAProxy, nginx and Envoy while one of four servers is slow")]
+struct Arguments {
+    /// Turns, each with a phase as usual and one in which a server is slow.
+    #[arg(long, default_value_t = 6)]
+    turns: u32,
+    /// Length of a phase in seconds.
+    #[arg(long, default_value_t = 15)]
+    seconds: u64,
+    /// Measures what lies beside this program, without building.
+    #[arg(long)]
+    as_built: bool,
+}
+
+/// A line of the results.
+#[derive(Serialize)]
+struct Row {
+    proxy: &'static str,
+    policy: &'static str,
+    phase: &'static str,
+    p50_ms: f64,
+    p99_ms: f64,
+    /// The 99th percentile beside Evenkeel's in the same turn: median, lower and upper quartile.
+    p99_ratio: [f64; 3],
+}
+
+struct Proxy {
+    arm: Arm,
+    policy: &'static str,
+    listen: SocketAddr,
+    backends: Vec<Backend>,
+    seen: Arc<Mutex<Seen>>,
+    _server: Server,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments = Arguments::parse();
+    if !arguments.as_built {
+        build()?;
+    }
+    let bench = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let programs = std::env::current_exe()?;
+    let places = Places {
+        cache: bench.join(".cache"),
+        programs: programs.parent().ok_or("no folder of programs")?.into(),
+        bench,
+        before: None,
+    };
+    fs::create_dir_all(&places.cache)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    LocalSet::new().block_on(&runtime, run(&arguments, &places))
+}
+
+async fn run(arguments: &Arguments, places: &Places) -> Result<(), Box<dyn Error>> {
+    let mut proxies = Vec::new();
+    for (arm, policy) in ARMS {
+        match start(arm, policy, places).await {
+            Ok(proxy) => proxies.push(proxy),
+            Err(error) => println!("{} is skipped: {error}", arm.name()),
+        }
+    }
+    let capacity: f64 = proxies
+        .first()
+        .ok_or("nothing can be measured")?
+        .backends
+        .iter()
+        .map(Backend::capacity)
+        .sum();
+    for proxy in &proxies {
+        // One seed: all get the same requests.
+        let seen = Arc::clone(&proxy.seen);
+        tokio::task::spawn_local(load::run(proxy.listen, UTILISATION * capacity, 1, seen));
+    }
+    // The first answers teach: connections open, latencies become known.
+    tokio::time::sleep(SETTLE).await;
+
+    let begin = Instant::now();
+    let mut phases = Vec::new();
+    for _ in 0..arguments.turns {
+        for (phase, slowdown) in [("as usual", 1.0), ("one slow", SLOW.1)] {
+            for proxy in &proxies {
+                proxy.backends[SLOW.0].set_slowdown(slowdown);
+            }
+            let from = Instant::now();
+            tokio::time::sleep(Duration::from_secs(arguments.seconds)).await;
+            phases.push((phase, from, Instant::now()));
+        }
+    }
+    let rows = rows(&proxies, &phases);
+    for row in &rows {
+        println!(
+            "{:<10} {:<20} {:<9} p50 {:>7.1} ms  p99 {:>7.1} ms  beside Evenkeel's {:.2} ({:.2} to {:.2})",
+            row.proxy,
+            row.policy,
+            row.phase,
+            row.p50_ms,
+            row.p99_ms,
+            row.p99_ratio[0],
+            row.p99_ratio[1],
+            row.p99_ratio[2],
+        );
+    }
+    let results = places.bench.join("results");
+    fs::create_dir_all(&results)?;
+    fs::write(
+        results.join("slow-member.json"),
+        serde_json::to_string_pretty(&rows)? + "\n",
+    )?;
+    picture(&proxies, begin, arguments, &results.join("slow-member.svg"))
+}
+
+/// The figures of each proxy and kind of phase: medians over the turns.
+fn rows(proxies: &[Proxy], phases: &[(&'static str, Instant, Instant)]) -> Vec<Row> {
+    let now = Instant::now();
+    let mut rows = Vec::new();
+    for phase in ["as usual", "one slow"] {
+        let spans = || phases.iter().filter(move |(name, ..)| *name == phase);
+        let figures = |proxy: &Proxy, share: fn(load::Quantiles) -> Duration| -> Vec<f64> {
+            let seen = load::lock(&proxy.seen);
+            spans()
+                .map(|(_, from, to)| seen.quantiles(*from + SETTLE, *to, now))
+                .map(|quantiles| share(quantiles).as_secs_f64() * 1e3)
+                .collect()
+        };
+        let ours = figures(&proxies[0], |quantiles| quantiles.p99);
+        for proxy in proxies {
+            let p99 = figures(proxy, |quantiles| quantiles.p99);
+            let mut ratios: Vec<f64> = p99.iter().zip(&ours).map(|(one, our)| one / our).collect();
+            ratios.sort_by(f64::total_cmp);
+            let at = |share: f64| ratios[((ratios.len() - 1) as f64 * share).round() as usize];
+            rows.push(Row {
+                proxy: proxy.arm.name(),
+                policy: proxy.policy,
+                phase,
+                p50_ms: median(figures(proxy, |quantiles| quantiles.p50)).unwrap_or_default(),
+                p99_ms: median(p99).unwrap_or_default(),
+                p99_ratio: [at(0.5), at(0.25), at(0.75)],
+            });
+        }
+    }
+    rows
+}
+
+/// The 99th percentile of each second, averaged over the turns.
+fn picture(
+    proxies: &[Proxy],
+    begin: Instant,
+    arguments: &Arguments,
+    file: &Path,
+) -> Result<(), Box<dyn Error>> {
+    const SECOND: Duration = Duration::from_secs(1);
+    let turn = u32::try_from(2 * arguments.seconds)?;
+    let now = Instant::now();
+    let lines = proxies.iter().map(|proxy| {
+        let seen = load::lock(&proxy.seen);
+        let points = (0..turn).map(|second| {
+            let all = (0..arguments.turns).map(|number| begin + SECOND * (number * turn + second));
+            let p99 = all.map(|from| seen.quantiles(from, from + SECOND, now).p99.as_secs_f64());
+            let mean = p99.sum::<f64>() / f64::from(arguments.turns);
+            (f64::from(second), mean * 1e3)
+        });
+        Line::new(
+            &format!("{} {}", proxy.arm.name(), proxy.policy),
+            points.collect(),
+        )
+    });
+    let title = format!(
+        "One of four servers takes {} times as long from second {} on",
+        SLOW.1, arguments.seconds
+    );
+    Chart {
+        title: &title,
+        x: "seconds",
+        y: "99th percentile of latency, ms",
+        lines: lines.collect(),
+    }
+    .draw(file)
+}
+
+/// Starts a proxy in front of back-ends of its own.
+async fn start(arm: Arm, policy: &'static str, places: &Places) -> Result<Proxy, Box<dyn Error>> {
+    let program = arm.install(places)?;
+    let mut backends = Vec::new();
+    for (workers, mean) in BACKENDS {
+        backends.push(Backend::start(workers, mean).await?);
+    }
+    let members: Vec<SocketAddr> = backends.iter().map(Backend::address).collect();
+    let mut rng = fastrand::Rng::new();
+    let (listen, admin) = (free_address(&mut rng)?, free_address(&mut rng)?);
+    let folder = places
+        .cache
+        .join("run")
+        .join(format!("slow-{}", arm.name()));
+    fs::create_dir_all(&folder)?;
+    let file = folder.join("configuration");
+    fs::write(&file, configuration(arm, listen, admin, &members, &folder))?;
+    let mut command = Command::new(&program);
+    match arm {
+        Arm::Evenkeel => command.arg("run").arg(&file),
+        Arm::Haproxy => command.arg("-db").arg("-f").arg(&file),
+        Arm::Nginx => command.arg("-p").arg(&folder).arg("-c").arg(&file),
+        _ => command
+            .args(["--concurrency", "1", "--disable-hot-restart"])
+            .args(["--config-yaml", &fs::read_to_string(&file)?]),
+    };
+    let log = fs::File::create(folder.join("log"))?;
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+    // nginx's master takes the worker along only if it is asked to end.
+    let mut server = Server::start(
+        command,
+        *processors()?.last().ok_or("no processor")?,
+        libc::SIGTERM,
+    )?;
+    // The back-ends are served by this thread, which must not wait.
+    let ready = Rc::new(Cell::new(false));
+    tokio::time::timeout(Duration::from_secs(20), async {
+        while !ready.get() {
+            ready.set(tokio::net::TcpStream::connect(listen).await.is_ok());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await?;
+    server.wait_for(&[listen])?;
+    Ok(Proxy {
+        arm,
+        policy,
+        listen,
+        backends,
+        seen: Arc::default(),
+        _server: server,
+    })
+}
+
+/// What a user of each would write for these members.
+fn configuration(
+    arm: Arm,
+    listen: SocketAddr,
+    admin: SocketAddr,
+    members: &[SocketAddr],
+    folder: &Path,
+) -> String {
+    let each = |line: &dyn Fn(&SocketAddr) -> String| members.iter().map(line).collect::<String>();
+    match arm {
+        Arm::Evenkeel => format!(
+            "workers = 1\n[admin]\nlisten = \"{admin}\"\n[rule.web]\nlisten = \"{listen}\"\n\
+             protocol = \"http\"\nmembers = [{}]\n",
+            each(&|member| format!("\"{member}\", "))
+        ),
+        Arm::Haproxy => format!(
+            "global\n  nbthread 1\ndefaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n  \
+             timeout server 60s\nlisten web\n  bind {listen}\n  balance leastconn\n{}",
+            each(&|member| format!("  server m{} {member} check\n", member.port()))
+        ),
+        Arm::Nginx => format!(
+            "worker_processes 1;\ndaemon off;\npid {folder}/pid;\nerror_log {folder}/error.log;\n\
+             events {{ worker_connections 4096; }}\nhttp {{\n  access_log off;\n  \
+             client_body_temp_path {folder}/body;\n  proxy_temp_path {folder}/proxy;\n  \
+             fastcgi_temp_path {folder}/fastcgi;\n  uwsgi_temp_path {folder}/uwsgi;\n  \
+             scgi_temp_path {folder}/scgi;\n  upstream web {{\n    least_conn;\n{}    keepalive 64;\n  }}\n  \
+             server {{\n    listen {listen};\n    location / {{\n      proxy_pass http://web;\n      \
+             proxy_http_version 1.1;\n      proxy_set_header Connection \"\";\n    }}\n  }}\n}}\n",
+            each(&|member| format!("    server {member};\n")),
+            folder = folder.display()
+        ),
+        _ => format!(
+            "static_resources:\n  listeners:\n  - address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }}\n    \
+             filter_chains:\n    - filters:\n      - name: envoy.filters.network.http_connection_manager\n        \
+             typed_config:\n          \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager\n          \
+             stat_prefix: web\n          route_config:\n            virtual_hosts:\n            - name: all\n              \
+             domains: [\"*\"]\n              routes:\n              - match: {{ prefix: \"/\" }}\n                \
+             route: {{ cluster: web }}\n          http_filters:\n          - name: envoy.filters.http.router\n            \
+             typed_config:\n              \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router\n  \
+             clusters:\n  - name: web\n    type: STATIC\n    connect_timeout: 5s\n    lb_policy: LEAST_REQUEST\n    \
+             load_assignment:\n      cluster_name: web\n      endpoints:\n      - lb_endpoints:\n{}",
+            listen.port(),
+            each(&|member| format!(
+                "        - endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }} }}\n",
+                member.port()
+            ))
+        ),
+    }
+}

@@ -1,0 +1,89 @@
+//! The map in `ARCHITECTURE.md` says which crates each crate may touch, and is right.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+/// The crates that each crate depends on, by the names of their folders; without tests' own.
+type Dependencies = BTreeMap<String, BTreeSet<String>>;
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// The names in backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// Rows `| crates/NAME | what is inside | what it may touch |` of the table of rooms.
+fn on_the_map() -> Dependencies {
+    let map = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let mut rows = Dependencies::new();
+    for line in map.lines() {
+        let cells: Vec<_> = line.split('|').map(str::trim).collect();
+        let [_, folder, _, touches, _] = cells[..] else {
+            continue;
+        };
+        let Some(name) = quoted(folder)
+            .next()
+            .and_then(|f| f.strip_prefix("crates/"))
+        else {
+            continue;
+        };
+        rows.insert(name.into(), quoted(touches).map(str::to_owned).collect());
+    }
+    rows
+}
+
+/// What the manifests say.
+fn in_the_manifests() -> Dependencies {
+    let crates = fs::read_dir(root().join("crates")).unwrap();
+    let crates = crates.map(|entry| entry.unwrap());
+    crates
+        .map(|entry| {
+            let manifest = fs::read_to_string(entry.path().join("Cargo.toml")).unwrap();
+            let mut section = "";
+            let mut touches = BTreeSet::new();
+            for line in manifest.lines() {
+                if line.starts_with('[') {
+                    section = line;
+                }
+                let name = line.strip_prefix("evenkeel-").unwrap_or_default();
+                let end = name.find(['.', ' ', '=']).unwrap_or(0);
+                if section == "[dependencies]" && end > 0 {
+                    touches.insert(name[..end].to_owned());
+                }
+            }
+            (entry.file_name().into_string().unwrap(), touches)
+        })
+        .collect()
+}
+
+#[test]
+fn the_map_says_what_each_crate_touches() {
+    let (map, manifests) = (on_the_map(), in_the_manifests());
+    let names = |of: &Dependencies| of.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(
+        names(&map),
+        names(&manifests),
+        "rows, and folders in crates/"
+    );
+    for (name, touches) in &manifests {
+        assert_eq!(&map[name], touches, "what crates/{name} may touch");
+    }
+}
+
+#[test]
+fn a_crate_depends_on_what_stands_above_it() {
+    let map = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let position = |name: &str| map.find(&format!("| `crates/{name}` |")).unwrap();
+    for (name, touches) in in_the_manifests() {
+        for other in touches {
+            assert!(
+                position(&other) < position(&name),
+                "{name} stands above {other}"
+            );
+        }
+    }
+}
