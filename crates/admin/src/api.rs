@@ -6,23 +6,23 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, Path, Query, Request, State};
+use axum::extract::{
+    ConnectInfo, DefaultBodyLimit, FromRequest, Path, Query, RawPathParams, Request, State,
+};
 use axum::http::header::{ALLOW, CONTENT_TYPE};
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router, middleware};
-use evenkeel_broker::status::{AgentStatus, BrokerStatus};
-use evenkeel_corba::service::registered::{Registered, RemoveError};
-use evenkeel_corba::status::CorbaStatus;
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy;
+use evenkeel_manager::endpoint::{Action, CommandError, Endpoint};
+use evenkeel_manager::exposition;
 use evenkeel_manager::status::{
     ClusterStatus, GroupStatus, LocationStatus, MemberStatus, RuleStatus, Status,
 };
 use evenkeel_manager::{ManageError, Readiness, ReloadError};
-use evenkeel_monitor::{LocationMonitor, MonitorStatus};
 use http_body_util::LengthLimitError;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -33,7 +33,7 @@ use crate::guard::{Guard, guard};
 use crate::wire::{
     Done, Explain, Reloaded, Report, SetAlert, SetEnabled, SetState, SetStrategy, SetWeight,
 };
-use crate::{Sources, exposition, metrics};
+use crate::{Sources, metrics};
 
 /// The longest request body, in bytes. A load report has a few hundred.
 const MAX_BODY: usize = 64 * 1024;
@@ -43,7 +43,7 @@ type Answer<T> = Result<Json<T>, ApiError>;
 const DONE: Json<Done> = Json(Done { ok: true });
 
 pub(crate) fn router(sources: Arc<Sources>, guarded_by: Guard) -> Router {
-    Router::new()
+    let router = Router::new()
         .route("/v1/status", get(status))
         .route("/v1/rules", get(rules))
         .route("/v1/groups", get(groups))
@@ -51,18 +51,6 @@ pub(crate) fn router(sources: Arc<Sources>, guarded_by: Guard) -> Router {
         .route("/v1/groups/{group}/members/{member}", get(member))
         .route("/v1/locations", get(locations))
         .route("/v1/clusters", get(clusters))
-        .route("/v1/broker", get(broker))
-        .route("/v1/agents", get(agents))
-        .route("/v1/monitor", get(monitor))
-        .route("/v1/monitor/locations", get(monitored))
-        .route("/v1/corba", get(corba))
-        .route("/v1/corba/monitors/{location}/remove", post(remove_monitor))
-        .route("/v1/corba/alerts/{location}/remove", post(remove_alert))
-        .route("/v1/corba/groups/{group}/remove", post(remove_group))
-        .route(
-            "/v1/corba/groups/{group}/members/{location}/remove",
-            post(remove_member),
-        )
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
@@ -76,15 +64,10 @@ pub(crate) fn router(sources: Arc<Sources>, guarded_by: Guard) -> Router {
         .route("/v1/rules/{rule}/enabled", put(set_enabled))
         .route("/v1/locations/{location}/loads", post(report))
         .route("/v1/locations/{location}/alert", put(set_alert))
-        .route(
-            "/v1/locations/{location}/agents/{agent}/query",
-            post(query_agent),
-        )
-        .route(
-            "/v1/locations/{location}/agents/{agent}/forget",
-            post(forget_agent),
-        )
-        .route("/v1/reload", post(reload))
+        .route("/v1/reload", post(reload));
+    let endpoints = sources.manager.subsystems().endpoints();
+    let router = endpoints.into_iter().fold(router, with_endpoint);
+    router
         .layer(middleware::from_fn_with_state(
             Arc::clone(&sources),
             nothing_new_while_draining,
@@ -94,6 +77,40 @@ pub(crate) fn router(sources: Arc<Sources>, guarded_by: Guard) -> Router {
         .layer(middleware::from_fn(whole_requests))
         .layer(middleware::from_fn_with_state(guarded_by, guard))
         .layer(middleware::map_response(errors_are_json))
+}
+
+/// A path that a subsystem answers.
+fn with_endpoint(router: Router<Arc<Sources>>, endpoint: Endpoint) -> Router<Arc<Sources>> {
+    match endpoint.action {
+        Action::Show(show) => {
+            let answer = async move || match show() {
+                Ok(json) => ([(CONTENT_TYPE, "application/json")], json).into_response(),
+                Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+            };
+            router.route(endpoint.path, get(answer))
+        }
+        Action::Do(act) => {
+            let answer = async move |names: RawPathParams| -> Answer<Done> {
+                let names = names.iter().map(|(_, name)| name.to_owned()).collect();
+                act(names).await.map_err(failed)?;
+                Ok(DONE)
+            };
+            router.route(endpoint.path, post(answer))
+        }
+    }
+}
+
+fn failed(error: CommandError) -> ApiError {
+    match error {
+        CommandError::Unknown {
+            kind,
+            detail,
+            allowed,
+        } => ApiError::unknown(kind, detail).allowed(allowed),
+        CommandError::Failed { kind, detail } => {
+            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, kind, detail)
+        }
+    }
 }
 
 /// Reads the request's body, so that it is known when the request is complete: a connection
@@ -367,11 +384,11 @@ async fn explain(
 }
 
 async fn status(State(sources): State<Arc<Sources>>) -> Json<Status> {
-    Json(sources.status())
+    Json(sources.manager.status())
 }
 
 async fn rules(State(sources): State<Arc<Sources>>) -> Json<Vec<RuleStatus>> {
-    Json(sources.status().rules)
+    Json(sources.manager.status().rules)
 }
 
 async fn groups(State(sources): State<Arc<Sources>>) -> Json<Vec<GroupStatus>> {
@@ -379,107 +396,11 @@ async fn groups(State(sources): State<Arc<Sources>>) -> Json<Vec<GroupStatus>> {
 }
 
 async fn clusters(State(sources): State<Arc<Sources>>) -> Json<Vec<ClusterStatus>> {
-    Json(sources.status().clusters)
+    Json(sources.manager.status().clusters)
 }
 
 async fn locations(State(sources): State<Arc<Sources>>) -> Json<Vec<LocationStatus>> {
     Json(sources.manager.status().locations)
-}
-
-/// How it goes with the agents; `null` if there is no `[broker]`.
-async fn broker(State(sources): State<Arc<Sources>>) -> Json<Option<BrokerStatus>> {
-    Json(sources.desk.status())
-}
-
-/// How it goes with the CORBA service; `null` if there is no `[corba]`.
-async fn corba(State(sources): State<Arc<Sources>>) -> Json<Option<CorbaStatus>> {
-    Json(sources.corba.status())
-}
-
-async fn remove_monitor(
-    State(sources): State<Arc<Sources>>,
-    Path(location): Path<String>,
-) -> Answer<Done> {
-    remove(&sources, Registered::Monitor(location)).await
-}
-
-async fn remove_alert(
-    State(sources): State<Arc<Sources>>,
-    Path(location): Path<String>,
-) -> Answer<Done> {
-    remove(&sources, Registered::Alert(location)).await
-}
-
-async fn remove_group(
-    State(sources): State<Arc<Sources>>,
-    Path(group): Path<String>,
-) -> Answer<Done> {
-    remove(&sources, Registered::Group(group)).await
-}
-
-async fn remove_member(
-    State(sources): State<Arc<Sources>>,
-    Path((group, location)): Path<(String, String)>,
-) -> Answer<Done> {
-    remove(&sources, Registered::Member { group, location }).await
-}
-
-/// Takes something of the CORBA service away.
-async fn remove(sources: &Sources, what: Registered) -> Answer<Done> {
-    let Some(service) = sources.corba.load_manager() else {
-        let detail = "there is no [corba] in the configuration";
-        return Err(ApiError::unknown("no_corba", detail));
-    };
-    service.remove(what).await.map_err(|error| match error {
-        RemoveError::NotThere(_) => ApiError::unknown("not_registered", error.to_string()),
-        RemoveError::NotKept | RemoveError::Failed(_) => ApiError::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "not_kept",
-            error.to_string(),
-        ),
-    })?;
-    Ok(DONE)
-}
-
-/// How it goes with the monitor; `null` if nobody is asked.
-async fn monitor(State(sources): State<Arc<Sources>>) -> Json<Option<MonitorStatus>> {
-    Json(sources.monitor.status())
-}
-
-async fn monitored(State(sources): State<Arc<Sources>>) -> Json<Vec<LocationMonitor>> {
-    Json(sources.monitor.locations())
-}
-
-async fn agents(State(sources): State<Arc<Sources>>) -> Json<Vec<AgentStatus>> {
-    Json(sources.desk.agents())
-}
-
-async fn query_agent(
-    State(sources): State<Arc<Sources>>,
-    Path((location, agent)): Path<(String, String)>,
-) -> Answer<Done> {
-    match sources.desk.query(&location, &agent) {
-        true => Ok(DONE),
-        false => Err(unknown_agent(&sources, &location, &agent)),
-    }
-}
-
-async fn forget_agent(
-    State(sources): State<Arc<Sources>>,
-    Path((location, agent)): Path<(String, String)>,
-) -> Answer<Done> {
-    match sources.desk.forget(&location, &agent) {
-        true => Ok(DONE),
-        false => Err(unknown_agent(&sources, &location, &agent)),
-    }
-}
-
-fn unknown_agent(sources: &Sources, location: &str, agent: &str) -> ApiError {
-    let there = sources.desk.agents().into_iter();
-    let there = there.filter(|known| known.location == location);
-    let names: Vec<_> = there.map(|known| known.name).take(MAX_ALLOWED).collect();
-    let detail = format!("there is no agent {agent:?} at a location {location:?}");
-    ApiError::unknown("unknown_agent", detail).allowed(names)
 }
 
 async fn group(

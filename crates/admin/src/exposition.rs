@@ -1,89 +1,6 @@
-//! The Prometheus text exposition format, version 0.0.4.
-
-use std::fmt::Write;
-
-/// The media type of what [`Exposition`] writes.
-pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-
-/// What a family of samples is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Type {
-    /// Only rises, until the process ends.
-    Counter,
-    /// Goes up and down.
-    Gauge,
-    /// Counts up to limits (`_bucket`), `_sum` and `_count`.
-    Histogram,
-}
-
-impl Type {
-    fn name(self) -> &'static str {
-        match self {
-            Type::Counter => "counter",
-            Type::Gauge => "gauge",
-            Type::Histogram => "histogram",
-        }
-    }
-}
-
-/// Writes samples, family by family.
-#[derive(Debug, Default)]
-pub(crate) struct Exposition {
-    text: String,
-    family: &'static str,
-}
-
-impl Exposition {
-    /// Begins a family. All its samples must follow, before the next one begins.
-    pub(crate) fn family(&mut self, name: &'static str, kind: Type, help: &str) {
-        self.family = name;
-        let help = help.replace('\\', r"\\").replace('\n', r"\n");
-        // Writing to a string cannot fail.
-        let _ = writeln!(self.text, "# HELP {name} {help}");
-        let _ = writeln!(self.text, "# TYPE {name} {}", kind.name());
-    }
-
-    /// Adds a sample to the current family.
-    pub(crate) fn sample(&mut self, labels: &[(&str, &str)], value: f64) {
-        self.sample_of("", labels, value);
-    }
-
-    /// Adds a sample whose name is that of the family and a `suffix` (`_bucket`).
-    pub(crate) fn sample_of(&mut self, suffix: &str, labels: &[(&str, &str)], value: f64) {
-        self.text.push_str(self.family);
-        self.text.push_str(suffix);
-        for (index, (name, value)) in labels.iter().enumerate() {
-            let _ = write!(self.text, "{}{name}=\"", if index == 0 { '{' } else { ',' });
-            for char in value.chars() {
-                match char {
-                    '\\' => self.text.push_str(r"\\"),
-                    '"' => self.text.push_str("\\\""),
-                    '\n' => self.text.push_str(r"\n"),
-                    other => self.text.push(other),
-                }
-            }
-            self.text.push('"');
-        }
-        if !labels.is_empty() {
-            self.text.push('}');
-        }
-        let _ = if value.is_nan() {
-            writeln!(self.text, " NaN")
-        } else if value.is_infinite() {
-            writeln!(self.text, " {}Inf", if value > 0.0 { '+' } else { '-' })
-        } else {
-            writeln!(self.text, " {value}")
-        };
-    }
-
-    /// The text.
-    pub(crate) fn finish(self) -> String {
-        self.text
-    }
-}
+//! The Prometheus text exposition format as tests read it.
 
 /// A parser for the format, as strict as the specification, for tests.
-#[cfg(test)]
 pub(crate) mod strict {
     use std::collections::{BTreeMap, HashSet};
 
@@ -186,8 +103,9 @@ pub(crate) mod strict {
     }
 }
 
-#[cfg(test)]
 mod tests {
+    use evenkeel_manager::exposition::{Exposition, Type};
+
     use super::*;
 
     #[test]

@@ -11,6 +11,7 @@ mod columns;
 pub mod command;
 mod conn;
 mod error;
+#[cfg(test)]
 mod exposition;
 mod guard;
 mod metrics;
@@ -27,14 +28,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use evenkeel_broker::desk::Desk;
-use evenkeel_broker::negotiator::Negotiator;
-use evenkeel_corba::plane::Corba;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::Admin;
-use evenkeel_manager::status::{LimitsStatus, Status};
-use evenkeel_monitor::Monitor;
-use evenkeel_proxy::Proxy;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -43,20 +38,10 @@ pub use evenkeel_net::http::ErrorBody;
 /// Where the API's answers come from.
 #[derive(Debug)]
 pub struct Sources {
-    /// Knows and does everything.
+    /// Knows and does everything, subsystems included.
     pub manager: Arc<Manager>,
     /// What `POST /v1/reload` reads.
     pub config_file: PathBuf,
-    /// The data plane: its counters, and where it really listens.
-    pub proxy: Proxy,
-    /// Where clients negotiate: its counters, and where it really listens.
-    pub negotiator: Negotiator,
-    /// Where agents report.
-    pub desk: Desk,
-    /// Asks the kernels of back-ends.
-    pub monitor: Monitor,
-    /// Where CORBA clients ask.
-    pub corba: Corba,
     /// Counters of the access log's writer.
     pub access_log: access_log::Counts,
     /// Set when the process begins to shut down: `/readyz` then says no.
@@ -64,39 +49,6 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// The manager's status, with the addresses that are really listened on (the
-    /// configuration may leave the port to the system), and with what clients negotiated.
-    fn status(&self) -> Status {
-        let mut status = self.manager.status();
-        for rule in &mut status.rules {
-            for address in &mut rule.listen {
-                let real = self.proxy.local_address(&rule.name, *address);
-                *address = real.unwrap_or(*address);
-            }
-        }
-        let (clients, clients_open) = self.proxy.clients();
-        let shares = self.proxy.shares();
-        status.limits = shares.map(|(files, memory)| LimitsStatus {
-            files: files.all,
-            files_reserved: files.reserve(),
-            clients,
-            clients_open,
-            memory: memory.bound.all,
-            memory_reserved: memory.reserve,
-        });
-        status.negotiator = self.negotiator.local_addresses();
-        for totals in self.negotiator.metrics().classes() {
-            let mut clusters = status.clusters.iter_mut();
-            let cluster = clusters.find(|cluster| cluster.name == totals.cluster);
-            let mut classes = cluster.into_iter().flat_map(|cluster| &mut cluster.classes);
-            if let Some(class) = classes.find(|class| class.name == totals.class) {
-                let endings = totals.endings.into_iter();
-                class.negotiations = endings.map(|(e, count)| (e.name().into(), count)).collect();
-            }
-        }
-        status
-    }
-
     fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }

@@ -16,6 +16,7 @@ use evenkeel_core::load::LOADS_PER_LOCATION;
 use evenkeel_core::time::Clock;
 use evenkeel_manager::config::{self, Admin};
 use evenkeel_manager::status::{GroupStatus, LocationStatus, MemberStatus, Status};
+use evenkeel_manager::subsystem::Subsystem;
 use evenkeel_manager::{AdminState, Manager};
 use evenkeel_monitor::Monitor;
 use evenkeel_proxy::Proxy;
@@ -31,6 +32,7 @@ use crate::{Sources, access_log, serve};
 struct Balancer {
     address: SocketAddr,
     sources: Arc<Sources>,
+    proxy: Proxy,
     close: Option<oneshot::Sender<()>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -60,7 +62,14 @@ impl Balancer {
 
         let clock = Clock::start();
         let proxy = Proxy::start(clock, 1).unwrap();
-        let manager = Manager::new(clock, Arc::new(proxy.clone()));
+        let subsystems: Vec<Arc<dyn Subsystem>> = vec![
+            Arc::new(proxy.clone()),
+            Arc::new(Negotiator::new(clock)),
+            Arc::new(Desk::new(clock).unwrap()),
+            Arc::new(Corba::new(clock)),
+            Arc::new(Monitor::new(clock).unwrap()),
+        ];
+        let manager = Manager::new(clock, Arc::new(subsystems));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -71,11 +80,6 @@ impl Balancer {
         let sources = Arc::new(Sources {
             manager,
             config_file,
-            negotiator: Negotiator::new(clock),
-            proxy,
-            desk: Desk::new(clock).unwrap(),
-            monitor: Monitor::new(clock).unwrap(),
-            corba: Corba::new(clock),
             access_log: access_log::Counts::default(),
             draining: AtomicBool::new(false),
         });
@@ -103,6 +107,7 @@ impl Balancer {
         Balancer {
             address,
             sources,
+            proxy,
             close: Some(close),
             stop: Some(stop),
             thread: Some(thread),
@@ -140,8 +145,8 @@ impl Drop for Balancer {
     fn drop(&mut self) {
         let _ = self.stop.take().map(|stop| stop.send(()));
         let _ = self.thread.take().map(JoinHandle::join);
-        self.sources.proxy.drain(Duration::ZERO);
-        self.sources.proxy.join();
+        self.proxy.drain(Duration::ZERO);
+        self.proxy.join();
         let _ = std::fs::remove_file(&self.sources.config_file);
     }
 }
@@ -665,13 +670,13 @@ impl Backend {
 /// A connection through the balancer, until its end is counted.
 fn visit(balancer: &Balancer) {
     let closed = || {
-        let totals = balancer.sources.proxy.metrics().totals();
+        let totals = balancer.proxy.metrics().totals();
         totals
             .get("web")
             .map_or(0, |totals| totals.connections_closed)
     };
     let before = closed();
-    let status = balancer.sources.status();
+    let status = balancer.sources.manager.status();
     let mut stream = TcpStream::connect(status.rules[0].listen[0]).unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();

@@ -22,8 +22,10 @@ use evenkeel_core::opinion::{Opinion, Source};
 use evenkeel_core::time::{Clock, Instant};
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::{Broker as Config, MemberConfig};
+use evenkeel_manager::endpoint::{CommandError, Endpoint};
+use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::snapshot::Snapshot;
-use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
+use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem, Work};
 use evenkeel_net::datagram::{self, Next, SocketTask, Worker};
 use evenkeel_net::key_file;
 use rustix::net::sockopt;
@@ -49,6 +51,9 @@ const BATCH: usize = 64;
 
 /// How often refused datagrams are told in the log, at most.
 const TELL: Duration = Duration::from_secs(60);
+
+/// Names of agents that are offered instead of one that is not there.
+const MOST_NAMES: usize = 32;
 
 /// Pause after each comparison with the manager.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -160,8 +165,7 @@ impl Desk {
 
     /// Gives up its addresses for good: agents find whoever takes over there.
     pub fn stop(&self) {
-        self.task.lock().stopped = true;
-        self.close();
+        self.close(true);
     }
 
     /// Keeps the manager told of what agents say, and the broker of which members there
@@ -171,7 +175,9 @@ impl Desk {
         let mut told = Told::default();
         loop {
             changes.borrow_and_update();
-            told.compare(&self, &manager);
+            if !told.compare(&self, &manager) {
+                return;
+            }
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { return },
                 () = self.news.notified() => {}
@@ -196,7 +202,7 @@ impl Subsystem for Desk {
         }
         let Some((_, wanted)) = &config else {
             let desk = self.clone();
-            return Ok(Box::new(move || desk.close()));
+            return Ok(Box::new(move || desk.close(false)));
         };
         let keys = key_file::load(&wanted.key_file, Keys::parse)
             .map_err(|error| vec![PrepareError::other(error)])?;
@@ -235,11 +241,67 @@ impl Subsystem for Desk {
             desk.task.wake();
         }))
     }
+
+    fn run(&self, manager: Arc<Manager>) -> Work<()> {
+        Box::pin(self.clone().run(manager))
+    }
+
+    fn stop(&self) {
+        Desk::stop(self);
+    }
+
+    fn announce(&self, _: &Snapshot) -> Vec<String> {
+        let addresses = self.local_addresses().into_iter();
+        addresses.map(|at| format!("broker on UDP {at}")).collect()
+    }
+
+    fn metrics(&self, out: &mut Exposition) {
+        crate::metrics::families(out, self.status().as_ref());
+    }
+
+    fn endpoints(&self) -> Vec<Endpoint> {
+        let desk = || self.clone();
+        let (status, agents, query, forget) = (desk(), desk(), desk(), desk());
+        vec![
+            Endpoint::show("/v1/broker", move || status.status()),
+            Endpoint::show("/v1/agents", move || agents.agents()),
+            Endpoint::act(
+                "/v1/locations/{location}/agents/{agent}/query",
+                move |names| std::future::ready(query.for_agent(&names, Desk::query)),
+            ),
+            Endpoint::act(
+                "/v1/locations/{location}/agents/{agent}/forget",
+                move |names| std::future::ready(forget.for_agent(&names, Desk::forget)),
+            ),
+        ]
+    }
 }
 
 impl Desk {
-    fn close(&self) {
+    /// Does something for the agent that the location and the name in `names` are of.
+    fn for_agent(
+        &self,
+        names: &[String],
+        act: fn(&Desk, &str, &str) -> bool,
+    ) -> Result<(), CommandError> {
+        let [location, agent] = names else {
+            return Ok(());
+        };
+        if act(self, location, agent) {
+            return Ok(());
+        }
+        let there = self.agents().into_iter();
+        let there = there.filter(|known| known.location == *location);
+        Err(CommandError::Unknown {
+            kind: "unknown_agent",
+            detail: format!("there is no agent {agent:?} at a location {location:?}"),
+            allowed: there.map(|known| known.name).take(MOST_NAMES).collect(),
+        })
+    }
+
+    fn close(&self, for_good: bool) {
         let mut state = self.task.lock();
+        state.stopped |= for_good;
         state.config = None;
         state.broker = None;
         state.sockets = Arc::default();
@@ -465,7 +527,8 @@ struct Told {
 }
 
 impl Told {
-    fn compare(&mut self, desk: &Desk, manager: &Manager) {
+    /// Answers whether there is more to come.
+    fn compare(&mut self, desk: &Desk, manager: &Manager) -> bool {
         let groups = manager.groups();
         let same = groups.len() == self.groups.len()
             && groups
@@ -475,6 +538,10 @@ impl Told {
         let directory = (!same).then(|| Arc::new(Directory::new(groups.iter().map(|g| &**g))));
 
         let mut state = desk.task.lock();
+        if state.stopped {
+            // That nobody reports any more says nothing about servers.
+            return false;
+        }
         if let Some(directory) = &directory {
             state.directory = Arc::clone(directory);
         }
@@ -505,6 +572,7 @@ impl Told {
         if let Err(error) = manager.set_joined(wishes.joined) {
             error!("servers of agents cannot join their groups: {error}");
         }
+        true
     }
 }
 

@@ -12,6 +12,7 @@ pub mod interfaces;
 pub mod keys;
 pub mod locator;
 pub mod membership;
+mod metrics;
 pub mod monitors;
 pub mod name;
 pub mod plane;

@@ -22,8 +22,12 @@ use evenkeel_giop::server::{self, Server};
 use evenkeel_limits::files::Shares;
 use evenkeel_limits::memory;
 use evenkeel_manager::Manager;
+use evenkeel_manager::endpoint::{CommandError, Endpoint};
+use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::snapshot::Snapshot;
-use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
+use evenkeel_manager::subsystem::{
+    Commit, PrepareError, PrepareErrors, StartError, Subsystem, Work,
+};
 use evenkeel_net::listen::Listeners;
 use evenkeel_net::start_thread;
 use tokio::net::TcpListener;
@@ -38,6 +42,7 @@ use crate::door::{Counters, Door, Objects};
 use crate::keys::Level;
 use crate::monitors;
 use crate::relay::{self, Relay};
+use crate::service::registered::{Registered, RemoveError};
 use crate::service::state::State;
 use crate::service::store::{self, StoreError};
 use crate::service::{Address, LoadManager, Parts};
@@ -344,6 +349,89 @@ impl Subsystem for Corba {
         ];
         let changed = parts.into_iter().filter(|(_, changed)| *changed);
         changed.map(|(what, _)| what).collect()
+    }
+
+    fn start(&self, manager: &Arc<Manager>) -> Work<Result<(), StartError>> {
+        let (corba, manager) = (self.clone(), Arc::clone(manager));
+        Box::pin(async move {
+            let started = corba.run(manager).await;
+            started.map_err(|cause| StartError {
+                whose: "the CORBA service",
+                cause,
+            })
+        })
+    }
+
+    fn stop(&self) {
+        Corba::stop(self);
+    }
+
+    fn announce(&self, _: &Snapshot) -> Vec<String> {
+        let addresses = self.local_addresses().into_iter();
+        addresses.map(|at| format!("corba on {at}")).collect()
+    }
+
+    fn metrics(&self, out: &mut Exposition) {
+        crate::metrics::families(out, self);
+    }
+
+    fn endpoints(&self) -> Vec<Endpoint> {
+        let status = self.clone();
+        let remove = |path, what: fn(&mut Vec<String>) -> Option<Registered>| {
+            let corba = self.clone();
+            Endpoint::act(path, move |mut names: Vec<String>| {
+                let (corba, what) = (corba.clone(), what(&mut names));
+                async move {
+                    match what {
+                        Some(what) => corba.remove(what).await,
+                        None => Ok(()),
+                    }
+                }
+            })
+        };
+        vec![
+            Endpoint::show("/v1/corba", move || status.status()),
+            remove("/v1/corba/monitors/{location}/remove", |names| {
+                Some(Registered::Monitor(names.pop()?))
+            }),
+            remove("/v1/corba/alerts/{location}/remove", |names| {
+                Some(Registered::Alert(names.pop()?))
+            }),
+            remove("/v1/corba/groups/{group}/remove", |names| {
+                Some(Registered::Group(names.pop()?))
+            }),
+            remove(
+                "/v1/corba/groups/{group}/members/{location}/remove",
+                |names| {
+                    let (location, group) = (names.pop()?, names.pop()?);
+                    Some(Registered::Member { group, location })
+                },
+            ),
+        ]
+    }
+}
+
+impl Corba {
+    /// Takes something of the service away.
+    async fn remove(&self, what: Registered) -> Result<(), CommandError> {
+        let Some(service) = self.load_manager() else {
+            return Err(CommandError::Unknown {
+                kind: "no_corba",
+                detail: "there is no [corba] in the configuration".into(),
+                allowed: Vec::new(),
+            });
+        };
+        service.remove(what).await.map_err(|error| match error {
+            RemoveError::NotThere(_) => CommandError::Unknown {
+                kind: "not_registered",
+                detail: error.to_string(),
+                allowed: Vec::new(),
+            },
+            RemoveError::NotKept | RemoveError::Failed(_) => CommandError::Failed {
+                kind: "not_kept",
+                detail: error.to_string(),
+            },
+        })
     }
 }
 

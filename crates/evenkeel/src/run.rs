@@ -23,8 +23,10 @@ use evenkeel_manager::subsystem::{Commit, PrepareErrors, Subsystem};
 use evenkeel_monitor::Monitor;
 use evenkeel_proxy::Proxy;
 use evenkeel_proxy::access::AccessLog;
+use evenkeel_report::Reports;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
 use crate::process::{self, Signals};
@@ -59,31 +61,28 @@ async fn live(file: &Path) -> Result<(), Failure> {
     let cores = available_parallelism().map_or(1, usize::from);
     let workers = config.workers.unwrap_or(cores);
     let proxy = Proxy::start(clock, workers).map_err(|error| Failure::new(error.to_string()))?;
-    // The threads of these four start with the first configuration that wants them.
-    let negotiator = Negotiator::new(clock);
-    let corba = Corba::new(clock);
-    let desk = Desk::new(clock)
-        .map_err(|error| Failure::new(format!("cannot start the broker: {error}")))?;
-    let monitor = Monitor::new(clock)
-        .map_err(|error| Failure::new(format!("cannot start the monitor: {error}")))?;
-    let planes: Vec<Arc<dyn Subsystem>> = vec![
-        Arc::new(proxy.clone()),
-        Arc::new(negotiator.clone()),
-        Arc::new(desk.clone()),
-        Arc::new(corba.clone()),
-        Arc::new(monitor.clone()),
-        Arc::new(AdminAddress(local_address(&admin))),
-    ];
-    let manager = Manager::new(clock, Arc::new(planes));
+    let mut subsystems = subsystems(clock, &proxy)?;
+    subsystems.push(Arc::new(AdminAddress(local_address(&admin))));
     let process = Process {
-        manager,
+        manager: Manager::new(clock, Arc::new(subsystems.clone())),
         proxy,
-        negotiator,
-        desk,
-        corba,
-        monitor,
+        subsystems,
     };
     process.live(file, config, admin, signals, reloads).await
+}
+
+/// All there are. Their threads start with the first configuration that wants them.
+fn subsystems(clock: Clock, proxy: &Proxy) -> Result<Vec<Arc<dyn Subsystem>>, Failure> {
+    let cannot =
+        |what| move |error: io::Error| Failure::new(format!("cannot start the {what}: {error}"));
+    Ok(vec![
+        Arc::new(proxy.clone()),
+        Arc::new(Negotiator::new(clock)),
+        Arc::new(Desk::new(clock).map_err(cannot("broker"))?),
+        Arc::new(Corba::new(clock)),
+        Arc::new(Monitor::new(clock).map_err(cannot("monitor"))?),
+        Arc::new(Reports),
+    ])
 }
 
 /// The admin API's settings and listener.
@@ -110,10 +109,7 @@ impl Subsystem for AdminAddress {
 struct Process {
     manager: Arc<Manager>,
     proxy: Proxy,
-    negotiator: Negotiator,
-    desk: Desk,
-    corba: Corba,
-    monitor: Monitor,
+    subsystems: Vec<Arc<dyn Subsystem>>,
 }
 
 impl Process {
@@ -133,24 +129,23 @@ impl Process {
             .apply(config)
             .await
             .map_err(|error| Failure::new(format!("cannot start: {error}")))?;
-        let corba = self.corba.run(Arc::clone(&self.manager)).await;
-        corba.map_err(|error| Failure::new(format!("cannot start the CORBA service: {error}")))?;
+        for subsystem in &self.subsystems {
+            let started = subsystem.start(&self.manager).await;
+            started.map_err(|error| Failure::new(error.to_string()))?;
+        }
         // Whoever reads the access log from standard output gets nothing else there.
         let to_stdout = access_log.target != Some(Target::Stdout);
         self.announce(local_address(&admin), to_stdout);
 
-        let control = tokio::spawn(Arc::clone(&self.manager).run());
-        let sources_of_reports = tokio::spawn(evenkeel_report::run(Arc::clone(&self.manager)));
-        let monitor = tokio::spawn(self.monitor.clone().run(Arc::clone(&self.manager)));
-        let agents = tokio::spawn(self.desk.clone().run(Arc::clone(&self.manager)));
+        // They end with this.
+        let mut running = JoinSet::new();
+        running.spawn(Arc::clone(&self.manager).run());
+        for subsystem in &self.subsystems {
+            running.spawn(subsystem.run(Arc::clone(&self.manager)));
+        }
         let sources = Arc::new(Sources {
             manager: Arc::clone(&self.manager),
             config_file: file.to_owned(),
-            proxy: self.proxy.clone(),
-            negotiator: self.negotiator.clone(),
-            desk: self.desk.clone(),
-            monitor: self.monitor.clone(),
-            corba: self.corba.clone(),
             access_log: access_log.counts.clone(),
             draining: AtomicBool::new(false),
         });
@@ -187,12 +182,8 @@ impl Process {
         // new clients while this process finishes with those that it has. Without a
         // receiver there is nobody to stop.
         let _ = close_admin.send(());
-        agents.abort();
-        self.desk.stop();
         self.drain(&mut signals).await;
-        control.abort();
-        monitor.abort();
-        sources_of_reports.abort();
+        drop(running);
         let _ = stop_admin.send(());
         if let Some(admin) = admin {
             // A client that keeps its connection open must not keep the process.
@@ -205,22 +196,11 @@ impl Process {
     /// Says on standard output what listens where: a line each, for people and scripts.
     fn announce(&self, admin: Option<SocketAddr>, to_stdout: bool) {
         let mut text = String::new();
-        for rule in &self.manager.snapshots().borrow().rules {
-            let rule = &rule.rule;
-            for address in &rule.listen {
-                if let Some(real) = self.proxy.local_address(&rule.name, *address) {
-                    text.push_str(&format!("listening: rule {} on {real}\n", rule.name));
-                }
+        let snapshot = Arc::clone(&self.manager.snapshots().borrow());
+        for subsystem in &self.subsystems {
+            for listening in subsystem.announce(&snapshot) {
+                text.push_str(&format!("listening: {listening}\n"));
             }
-        }
-        for address in self.negotiator.local_addresses() {
-            text.push_str(&format!("listening: negotiator on {address}\n"));
-        }
-        for address in self.desk.local_addresses() {
-            text.push_str(&format!("listening: broker on UDP {address}\n"));
-        }
-        for address in self.corba.local_addresses() {
-            text.push_str(&format!("listening: corba on {address}\n"));
         }
         if let Some(address) = admin {
             text.push_str(&format!("listening: admin API on {address}\n"));
@@ -258,14 +238,15 @@ impl Process {
     }
 
     async fn drain(&self, signals: &mut Signals) {
-        let (negotiator, corba) = (self.negotiator.clone(), self.corba.clone());
-        let negotiator = tokio::task::spawn_blocking(move || negotiator.stop());
-        let corba = tokio::task::spawn_blocking(move || corba.stop());
+        let mut stopping = JoinSet::new();
+        for subsystem in self.subsystems.iter().cloned() {
+            stopping.spawn_blocking(move || subsystem.stop());
+        }
         self.proxy.drain(self.manager.config().shutdown_grace);
         let proxy = self.proxy.clone();
         let mut drained = tokio::task::spawn_blocking(move || proxy.join());
         // A panic there is told by whose it is.
-        let _ = tokio::join!(negotiator, corba);
+        while stopping.join_next().await.is_some() {}
         tokio::select! {
             _ = &mut drained => return,
             name = signals.end() => {

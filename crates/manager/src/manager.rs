@@ -115,6 +115,11 @@ impl Manager {
         })
     }
 
+    /// The subsystems that follow its configuration.
+    pub fn subsystems(&self) -> &dyn Subsystem {
+        &*self.subsystems
+    }
+
     /// The clock of all instants here.
     pub fn clock(&self) -> Clock {
         self.clock

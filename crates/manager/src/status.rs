@@ -19,7 +19,7 @@ use evenkeel_core::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use crate::admission::Refused;
-use crate::config::{Cluster, Negotiator, Protocol, Quantum, Terms};
+use crate::config::Protocol;
 use crate::manager::{ManageError, Manager, Owned, entry};
 use crate::snapshot::GroupHandle;
 use crate::state::{AdminState, AlertSetting, Endpoint, GroupEntry, State};
@@ -100,28 +100,6 @@ pub struct ClassStatus {
     pub max_utilization: Option<f32>,
     /// Negotiations of this process, by how they ended.
     pub negotiations: BTreeMap<Word, u64>,
-}
-
-fn cluster_status(cluster: &Cluster) -> ClusterStatus {
-    let class = |name: &str, terms: &Terms| ClassStatus {
-        name: name.into(),
-        quantum_seconds: match terms.quantum {
-            Quantum::Fixed(time) => (time.as_secs(), time.as_secs()),
-            Quantum::ByLoad { min, max } => (min.as_secs(), max.as_secs()),
-        },
-        response_time_ms: terms.response_time.map(|time| time.as_secs_f64() * 1e3),
-        max_utilization: terms.max_utilization,
-        negotiations: BTreeMap::new(),
-    };
-    let classes = cluster.classes.iter();
-    ClusterStatus {
-        name: cluster.name.clone(),
-        group: cluster.group.clone(),
-        hosts: cluster.hosts.clone(),
-        classes: std::iter::once(class("", &cluster.terms))
-            .chain(classes.map(|known| class(&known.name, &known.terms)))
-            .collect(),
-    }
 }
 
 /// A start or reload.
@@ -404,7 +382,7 @@ pub struct CandidateStatus {
 }
 
 impl Manager {
-    /// Everything, as it is now.
+    /// Everything, as it is now; subsystems fill in their parts.
     pub fn status(&self) -> Status {
         let now = self.clock().now();
         let owned = self.lock();
@@ -449,7 +427,7 @@ impl Manager {
             })
             .collect();
         locations.sort_by(|a, b| a.name.cmp(&b.name));
-        Status {
+        let mut status = Status {
             generation: state.snapshot.generation,
             last_reload: last_reload(&owned),
             needs_restart: self.needs_restart(&owned),
@@ -460,19 +438,13 @@ impl Manager {
                 .map(|entry| group_status(entry, &alerted, now))
                 .collect(),
             locations,
-            negotiator: match state.snapshot.section::<Negotiator>() {
-                Some(negotiator) => negotiator.listen.clone(),
-                None => Vec::new(),
-            },
+            negotiator: Vec::new(),
+            clusters: Vec::new(),
             limits: None,
-            clusters: state
-                .snapshot
-                .section::<Vec<Cluster>>()
-                .into_iter()
-                .flatten()
-                .map(cluster_status)
-                .collect(),
-        }
+        };
+        drop(owned);
+        self.subsystems().status(&mut status);
+        status
     }
 
     /// All groups as the data plane has them, in the order of the file.

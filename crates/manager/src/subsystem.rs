@@ -7,13 +7,19 @@
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use evenkeel_net::listen::ListenError;
 
+use crate::Manager;
+use crate::endpoint::Endpoint;
+use crate::exposition::Exposition;
 use crate::snapshot::Snapshot;
+use crate::status::Status;
 
 /// A part of the process that follows the configuration: it is told of each new snapshot
 /// before that counts, so that a change takes place as a whole or not at all.
@@ -40,6 +46,57 @@ pub trait Subsystem: Send + Sync {
         let _ = current;
         Vec::new()
     }
+
+    /// Begins, once the first configuration is in effect.
+    fn start(&self, manager: &Arc<Manager>) -> Work<Result<(), StartError>> {
+        let _ = manager;
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// What it does on the control loop's runtime, as long as that is polled.
+    fn run(&self, manager: Arc<Manager>) -> Work<()> {
+        let _ = manager;
+        Box::pin(std::future::ready(()))
+    }
+
+    /// Gives its addresses up at once and for good, so that whoever takes over finds them
+    /// free, and ends when what is under way has ended. May block.
+    fn stop(&self) {}
+
+    /// Where it listens with `current` in effect, as the process says when it starts:
+    /// `negotiator on 10.0.0.1:80`.
+    fn announce(&self, current: &Snapshot) -> Vec<String> {
+        let _ = current;
+        Vec::new()
+    }
+
+    /// Fills in its part of the status.
+    fn status(&self, status: &mut Status) {
+        let _ = status;
+    }
+
+    /// Writes its metrics.
+    fn metrics(&self, out: &mut Exposition) {
+        let _ = out;
+    }
+
+    /// What it answers in the admin API.
+    fn endpoints(&self) -> Vec<Endpoint> {
+        Vec::new()
+    }
+}
+
+/// Something that a subsystem does in its own time.
+pub type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Why a subsystem cannot begin.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot start {whose}: {cause}")]
+pub struct StartError {
+    /// Which it is, in words.
+    pub whose: &'static str,
+    /// Why.
+    pub cause: String,
 }
 
 /// Puts into effect what [`Subsystem::prepare`] has prepared. Cannot fail.
@@ -162,6 +219,18 @@ impl Subsystem for Vec<Arc<dyn Subsystem>> {
     fn needs_restart(&self, current: &Snapshot) -> Vec<&'static str> {
         let all = self.iter();
         all.flat_map(|one| one.needs_restart(current)).collect()
+    }
+
+    fn status(&self, status: &mut Status) {
+        self.iter().for_each(|one| one.status(status));
+    }
+
+    fn metrics(&self, out: &mut Exposition) {
+        self.iter().for_each(|one| one.metrics(out));
+    }
+
+    fn endpoints(&self) -> Vec<Endpoint> {
+        self.iter().flat_map(|one| one.endpoints()).collect()
     }
 }
 

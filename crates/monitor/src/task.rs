@@ -16,8 +16,10 @@ use evenkeel_core::time::{Clock, Instant};
 use evenkeel_kernel::keys;
 use evenkeel_kernel::query::Key;
 use evenkeel_manager::Manager;
+use evenkeel_manager::endpoint::Endpoint;
+use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::snapshot::Snapshot;
-use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
+use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem, Work};
 use evenkeel_net::datagram::{Next, SocketTask, Worker};
 use evenkeel_net::key_file;
 use tracing::{debug, warn};
@@ -173,6 +175,22 @@ impl Subsystem for Monitor {
             state.keys = Arc::new(keys);
             state.prepared = prepared;
         }))
+    }
+
+    fn run(&self, manager: Arc<Manager>) -> Work<()> {
+        Box::pin(self.clone().run(manager))
+    }
+
+    fn metrics(&self, out: &mut Exposition) {
+        crate::metrics::families(out, self.status(), &self.locations());
+    }
+
+    fn endpoints(&self) -> Vec<Endpoint> {
+        let (all, each) = (self.clone(), self.clone());
+        vec![
+            Endpoint::show("/v1/monitor", move || all.status()),
+            Endpoint::show("/v1/monitor/locations", move || each.locations()),
+        ]
     }
 }
 

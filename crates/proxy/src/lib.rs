@@ -8,6 +8,7 @@
 
 pub mod access;
 mod buffer;
+mod families;
 mod files;
 mod http;
 pub mod http1;

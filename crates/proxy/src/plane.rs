@@ -9,8 +9,10 @@ use std::time::Duration;
 use evenkeel_core::time::Clock;
 use evenkeel_limits::files::{self, Shares, Users};
 use evenkeel_limits::memory;
-use evenkeel_manager::config::{Corba, Negotiator};
+use evenkeel_manager::config::{Corba, Negotiator, Rule};
+use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::snapshot::{RuleSnapshot, Snapshot};
+use evenkeel_manager::status::Status;
 use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::listen::{self, Options};
 
@@ -325,6 +327,24 @@ impl Subsystem for Proxy {
 
     fn listening(&self) -> Vec<SocketAddr> {
         self.state().listeners.values().copied().collect()
+    }
+
+    fn announce(&self, current: &Snapshot) -> Vec<String> {
+        let rules = current.rules.iter().map(|rule| &rule.rule);
+        let all = rules.flat_map(|rule| rule.listen.iter().map(move |address| (rule, *address)));
+        let real = |(rule, address): (&Rule, _)| {
+            let real = self.local_address(&rule.name, address)?;
+            Some(format!("rule {} on {real}", rule.name))
+        };
+        all.filter_map(real).collect()
+    }
+
+    fn status(&self, status: &mut Status) {
+        self.fill(status);
+    }
+
+    fn metrics(&self, out: &mut Exposition) {
+        self.families(out);
     }
 }
 

@@ -13,6 +13,22 @@ pub mod prometheus;
 use std::sync::Arc;
 
 use evenkeel_manager::Manager;
+use evenkeel_manager::snapshot::Snapshot;
+use evenkeel_manager::subsystem::{Commit, PrepareErrors, Subsystem, Work};
+
+/// Asks all sources of all groups.
+#[derive(Clone, Copy, Debug)]
+pub struct Reports;
+
+impl Subsystem for Reports {
+    fn prepare(&self, _: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
+        Ok(Box::new(|| ()))
+    }
+
+    fn run(&self, manager: Arc<Manager>) -> Work<()> {
+        Box::pin(run(manager))
+    }
+}
 
 /// Asks all sources of all groups, as long as it is polled.
 ///

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use evenkeel_manager::exposition::{Exposition, Type};
+
 use super::decide::Refusal;
 
 /// How a negotiation ended.
@@ -153,5 +155,32 @@ impl Metrics {
                     .map(|ending| (ending, counters.0[ending as usize].load(Ordering::Relaxed))),
             });
         totals.collect()
+    }
+
+    /// Writes them.
+    pub(super) fn families(&self, out: &mut Exposition) {
+        out.family(
+            "evenkeel_negotiations_total",
+            Type::Counter,
+            "Clients that negotiated, by how that ended; class is empty for those who name none.",
+        );
+        for totals in self.classes() {
+            for (ending, count) in totals.endings {
+                let labels = [
+                    ("cluster", totals.cluster.as_str()),
+                    ("class", &totals.class),
+                    ("result", ending.name()),
+                ];
+                out.sample(&labels, count as f64);
+            }
+        }
+        out.family(
+            "evenkeel_negotiator_unheard_total",
+            Type::Counter,
+            "Requests to the negotiator that were no negotiation, by why.",
+        );
+        for (why, count) in self.unheard() {
+            out.sample(&[("reason", why.name())], count as f64);
+        }
     }
 }

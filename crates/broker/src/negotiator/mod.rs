@@ -12,6 +12,7 @@ mod clients;
 mod decide;
 mod desk;
 mod metrics;
+mod status;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,11 +22,13 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use evenkeel_config::Negotiator as Settings;
+use evenkeel_config::{Cluster, Negotiator as Settings};
 use evenkeel_core::time::Clock;
 use evenkeel_limits::files::Shares;
 use evenkeel_limits::memory;
+use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::snapshot::Snapshot;
+use evenkeel_manager::status::Status;
 use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::http::{Bounded, Phase};
 use evenkeel_net::listen::Listeners;
@@ -59,6 +62,8 @@ struct State {
     thread: Option<Thread>,
     /// Nothing is opened any more.
     stopped: bool,
+    /// What clients negotiate for.
+    clusters: Vec<Cluster>,
 }
 
 struct Thread {
@@ -145,7 +150,8 @@ impl Subsystem for Negotiator {
         let mut state = self.inner.state();
         // Without a thread there is nobody to be told that nothing is wanted.
         if state.stopped || settings.is_none() && state.thread.is_none() {
-            return Ok(Box::new(|| ()));
+            let (inner, clusters) = (Arc::clone(&self.inner), clusters_of(next));
+            return Ok(Box::new(move || inner.state().clusters = clusters));
         }
         if state.thread.is_none() {
             let started = Thread::start(self.inner.clock, Arc::clone(&self.inner.metrics));
@@ -161,6 +167,7 @@ impl Subsystem for Negotiator {
         let (inner, next) = (Arc::clone(&self.inner), Arc::clone(next));
         Ok(Box::new(move || {
             let mut state = inner.state();
+            state.clusters = clusters_of(&next);
             state.listeners = listeners;
             let listeners = for_thread;
             if let Some(thread) = &state.thread {
@@ -172,6 +179,32 @@ impl Subsystem for Negotiator {
     fn listening(&self) -> Vec<SocketAddr> {
         self.local_addresses()
     }
+
+    fn stop(&self) {
+        Negotiator::stop(self);
+    }
+
+    fn announce(&self, _: &Snapshot) -> Vec<String> {
+        let addresses = self.local_addresses().into_iter();
+        addresses.map(|at| format!("negotiator on {at}")).collect()
+    }
+
+    fn status(&self, status: &mut Status) {
+        status.negotiator = self.local_addresses();
+        let state = self.inner.state();
+        status.clusters = status::clusters(&state.clusters, self.metrics());
+    }
+
+    fn metrics(&self, out: &mut Exposition) {
+        self.inner.metrics.families(out);
+    }
+}
+
+fn clusters_of(snapshot: &Snapshot) -> Vec<Cluster> {
+    snapshot
+        .section::<Vec<Cluster>>()
+        .cloned()
+        .unwrap_or_default()
 }
 
 /// Follows orders until the last one.

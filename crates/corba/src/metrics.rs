@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use evenkeel_corba::plane::Corba;
+use evenkeel_manager::exposition::{Exposition, Type};
 
-use super::{Exposition, Type};
+use crate::plane::Corba;
 
 /// What clients and strategies of the CORBA service did.
-pub(super) fn corba(out: &mut Exposition, corba: &Corba) {
+pub(crate) fn families(out: &mut Exposition, corba: &Corba) {
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
     let groups = corba.load_manager().map(|service| {
         let book = service.directory().load();

@@ -1,0 +1,57 @@
+//! What `/metrics` says of agents.
+
+use evenkeel_manager::exposition::{Exposition, Type};
+
+use crate::status::BrokerStatus;
+
+/// Writes the metrics of the broker; `None` is one that does not listen.
+pub(crate) fn families(out: &mut Exposition, broker: Option<&BrokerStatus>) {
+    out.family(
+        "evenkeel_broker_agents",
+        Type::Gauge,
+        "Agents that report, and those that have signed off and are remembered.",
+    );
+    if let Some(broker) = broker {
+        out.sample(&[("state", "registered")], broker.agents as f64);
+        out.sample(&[("state", "stopped")], broker.stopped as f64);
+    }
+    out.family(
+        "evenkeel_broker_datagrams_total",
+        Type::Counter,
+        "Datagrams that came from agents, by what became of them.",
+    );
+    for datagrams in broker.iter().flat_map(|broker| &broker.datagrams) {
+        out.sample(&[("result", &datagrams.result)], datagrams.count as f64);
+    }
+    let mut counter = |name, help, read: fn(&BrokerStatus) -> u64| {
+        out.family(name, Type::Counter, help);
+        if let Some(broker) = broker {
+            out.sample(&[], read(broker) as f64);
+        }
+    };
+    counter(
+        "evenkeel_broker_sent_total",
+        "Messages sent to agents.",
+        |broker| broker.sent,
+    );
+    counter(
+        "evenkeel_broker_unsent_total",
+        "Of these, those that the system did not take.",
+        |broker| broker.unsent,
+    );
+    counter(
+        "evenkeel_broker_lost_total",
+        "Messages of agents that never came, by gaps in their sequence numbers.",
+        |broker| broker.lost,
+    );
+    counter(
+        "evenkeel_broker_displaced_total",
+        "Registrations that took the place of a live agent of the same name elsewhere.",
+        |broker| broker.displaced,
+    );
+    counter(
+        "evenkeel_broker_forgotten_total",
+        "Agents that were forgotten because they were silent.",
+        |broker| broker.forgotten,
+    );
+}

@@ -1,0 +1,312 @@
+//! What `/metrics` says of rules, groups, members and locations.
+//!
+//! Names and labels are an interface: dashboards depend on them. They are listed in
+//! `docs/admin-api.md`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_core::group::Group;
+use evenkeel_core::member::Reason;
+
+use crate::Manager;
+use crate::counts::{Fate, Origin};
+use crate::exposition::{Exposition, Type, flag};
+use crate::snapshot::{GroupHandle, Snapshot};
+use crate::status::{GroupStatus, LocationStatus, MemberStatus, OpinionStatus, Status};
+
+/// Limits of the latency histogram: from what a local service takes to the longest that
+/// people wait, at most a factor of three apart.
+const LATENCY_LIMITS: [Duration; 16] = [
+    Duration::from_micros(250),
+    Duration::from_micros(500),
+    Duration::from_millis(1),
+    Duration::from_micros(2_500),
+    Duration::from_millis(5),
+    Duration::from_millis(10),
+    Duration::from_millis(25),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(250),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_millis(2_500),
+    Duration::from_secs(5),
+    Duration::from_secs(10),
+    Duration::from_secs(30),
+];
+
+impl Manager {
+    /// Writes all metrics of the manager, whose status is `status`, and of subsystems.
+    pub fn metrics(&self, status: &Status, out: &mut Exposition) {
+        rules(out, status);
+        groups(out, &status.groups);
+        queues(out, &self.snapshots().borrow());
+        members(out, &status.groups);
+        reports(out, &self.handles());
+        latencies(out, &self.groups());
+        locations(out, &status.locations);
+        self.subsystems().metrics(out);
+    }
+}
+
+fn rules(out: &mut Exposition, status: &Status) {
+    out.family(
+        "evenkeel_rule_enabled",
+        Type::Gauge,
+        "1 if the rule accepts clients.",
+    );
+    for rule in &status.rules {
+        out.sample(&[("rule", &rule.name)], flag(rule.enabled));
+    }
+}
+
+fn groups(out: &mut Exposition, groups: &[GroupStatus]) {
+    out.family(
+        "evenkeel_group_strategy_info",
+        Type::Gauge,
+        "Always 1; the strategy of the group is in the label.",
+    );
+    for group in groups {
+        let labels = [("group", &*group.name), ("strategy", &*group.strategy)];
+        match &group.owner {
+            Some(owner) => out.sample(&[labels[0], labels[1], ("owner", owner)], 1.0),
+            None => out.sample(&labels, 1.0),
+        }
+    }
+    out.family(
+        "evenkeel_group_panic",
+        Type::Gauge,
+        "1 while so many members are down or ejected that health is ignored.",
+    );
+    for group in groups {
+        out.sample(&[("group", &group.name)], flag(group.panic));
+    }
+    out.family(
+        "evenkeel_group_alerts",
+        Type::Gauge,
+        "Locations that the group has under a load alert.",
+    );
+    for group in groups {
+        out.sample(&[("group", &group.name)], group.alerts as f64);
+    }
+    out.family(
+        "evenkeel_group_alerts_raised_total",
+        Type::Counter,
+        "Load alerts that the group has raised.",
+    );
+    for group in groups {
+        out.sample(&[("group", &group.name)], group.alerts_raised as f64);
+    }
+}
+
+fn queues(out: &mut Exposition, snapshot: &Snapshot) {
+    out.family(
+        "evenkeel_group_queue",
+        Type::Gauge,
+        "Requests that wait for a member below its connection limit.",
+    );
+    // Several rules may share a group.
+    let handles: BTreeMap<&str, &GroupHandle> = snapshot
+        .rules
+        .iter()
+        .map(|rule| (rule.rule.group.as_str(), &*rule.group))
+        .collect();
+    for (group, handle) in handles {
+        out.sample(&[("group", group)], handle.queue.waiting() as f64);
+    }
+}
+
+fn members(out: &mut Exposition, groups: &[GroupStatus]) {
+    let mut gauge = |name, help, read: fn(&MemberStatus) -> f64| {
+        out.family(name, Type::Gauge, help);
+        for (group, member) in each(groups) {
+            out.sample(&labels(group, member), read(member));
+        }
+    };
+    gauge(
+        "evenkeel_member_in_flight",
+        "Requests (HTTP) or connections (TCP) that this process has at the member.",
+        |member| f64::from(member.in_flight),
+    );
+    gauge(
+        "evenkeel_member_weight",
+        "Weight as configured or changed live.",
+        |member| f64::from(member.weight),
+    );
+    gauge(
+        "evenkeel_member_effective_weight",
+        "Weight with reports and slow start applied; 0 if the member gets no new traffic.",
+        |member| f64::from(member.effective_weight),
+    );
+    out.family(
+        "evenkeel_member_out",
+        Type::Gauge,
+        "1 for each reason why the member gets no new traffic, else 0.",
+    );
+    for (group, member) in each(groups) {
+        for reason in Reason::ALL.map(Reason::name) {
+            let [group, name] = labels(group, member);
+            let holds = member.reasons.iter().any(|held| *held == reason);
+            out.sample(&[group, name, ("reason", reason)], flag(holds));
+        }
+    }
+    opinions(out, groups);
+    out.family(
+        "evenkeel_member_requests_total",
+        Type::Counter,
+        "Requests (HTTP) or connections (TCP) that are over, by how they ended for the member.",
+    );
+    for (group, member) in each(groups) {
+        let totals = &member.totals;
+        let (failures, overloads, cancelled) =
+            (totals.failures, totals.overloads, totals.cancelled);
+        let others = failures + overloads + cancelled;
+        for (outcome, count) in [
+            ("success", totals.requests.saturating_sub(others)),
+            ("failure", failures),
+            ("overload", overloads),
+            ("cancelled", cancelled),
+        ] {
+            let [group, name] = labels(group, member);
+            out.sample(&[group, name, ("outcome", outcome)], count as f64);
+        }
+    }
+}
+
+fn opinions(out: &mut Exposition, groups: &[GroupStatus]) {
+    let mut family = |name, help, samples: fn(&OpinionStatus) -> Vec<(&'static str, f64)>| {
+        out.family(name, Type::Gauge, help);
+        for (group, member) in each(groups) {
+            let [group, name] = labels(group, member);
+            for opinion in &member.opinions {
+                for (says, value) in samples(opinion) {
+                    let labels = [group, name, ("source", &*opinion.source), ("says", says)];
+                    let labels = &labels[..if says.is_empty() { 3 } else { 4 }];
+                    out.sample(labels, value);
+                }
+            }
+        }
+    };
+    family(
+        "evenkeel_member_opinion",
+        "1 for each thing that a source of reports says against the member, else 0.",
+        |opinion| {
+            vec![
+                ("down", flag(opinion.down)),
+                ("dead", flag(opinion.dead)),
+                ("drain", flag(opinion.drain)),
+                ("maintenance", flag(opinion.maintenance)),
+            ]
+        },
+    );
+    family(
+        "evenkeel_member_reported_weight",
+        "The part of its weight, 0 to 1 or more, that a source of reports wants for the member.",
+        |opinion| {
+            let weight = opinion.weight.iter();
+            weight.map(|weight| ("", f64::from(*weight))).collect()
+        },
+    );
+    family(
+        "evenkeel_member_reported_max_connections",
+        "The most requests or connections at once that a source of reports wants for the member.",
+        |opinion| {
+            let most = opinion.max_connections.iter();
+            most.map(|most| ("", f64::from(*most))).collect()
+        },
+    );
+}
+
+fn reports(out: &mut Exposition, handles: &[Arc<GroupHandle>]) {
+    out.family(
+        "evenkeel_reports_total",
+        Type::Counter,
+        "Load reports of the group's members, and what became of them; sources that never had any are left out.",
+    );
+    for handle in handles {
+        let group = handle.current.load();
+        for origin in Origin::ALL {
+            let counts = Fate::ALL.map(|fate| (fate, handle.reports.get(origin, fate)));
+            if counts.iter().all(|(_, count)| *count == 0) {
+                continue;
+            }
+            for (fate, count) in counts {
+                let labels = [
+                    ("group", &**group.name()),
+                    ("source", origin.name()),
+                    ("result", fate.name()),
+                ];
+                out.sample(&labels, count as f64);
+            }
+        }
+    }
+}
+
+fn latencies(out: &mut Exposition, groups: &[Arc<Group>]) {
+    out.family(
+        "evenkeel_member_latency_seconds",
+        Type::Histogram,
+        "Time from binding a request to the member until it began to answer.",
+    );
+    for group in groups {
+        for member in group.members() {
+            let latencies = member.slot.record().latencies();
+            let labels = [("group", &**group.name()), ("member", &*member.name)];
+            for limit in LATENCY_LIMITS {
+                let text = limit.as_secs_f64().to_string();
+                let labels = [labels[0], labels[1], ("le", &text)];
+                out.sample_of("_bucket", &labels, latencies.at_most(limit) as f64);
+            }
+            let count = latencies.count() as f64;
+            out.sample_of("_bucket", &[labels[0], labels[1], ("le", "+Inf")], count);
+            out.sample_of("_sum", &labels, latencies.sum().as_secs_f64());
+            out.sample_of("_count", &labels, count);
+        }
+    }
+}
+
+fn locations(out: &mut Exposition, locations: &[LocationStatus]) {
+    out.family(
+        "evenkeel_location_alert",
+        Type::Gauge,
+        "1 while the location is under a load alert, raised by a group or forced.",
+    );
+    for location in locations {
+        out.sample(&[("location", &location.name)], flag(location.alert));
+    }
+    let loads = || {
+        locations
+            .iter()
+            .flat_map(|location| location.loads.iter().map(move |load| (location, load)))
+    };
+    out.family(
+        "evenkeel_location_load",
+        Type::Gauge,
+        "A load as it was last reported.",
+    );
+    for (location, load) in loads() {
+        let labels = [("location", &*location.name), ("load", &*load.id)];
+        out.sample(&labels, f64::from(load.value));
+    }
+    out.family(
+        "evenkeel_location_load_age_seconds",
+        Type::Gauge,
+        "How long ago that was.",
+    );
+    for (location, load) in loads() {
+        let labels = [("location", &*location.name), ("load", &*load.id)];
+        out.sample(&labels, load.age_seconds);
+    }
+}
+
+fn each(groups: &[GroupStatus]) -> impl Iterator<Item = (&GroupStatus, &MemberStatus)> {
+    groups
+        .iter()
+        .flat_map(|group| group.members.iter().map(move |member| (group, member)))
+}
+
+fn labels<'a>(group: &'a GroupStatus, member: &'a MemberStatus) -> [(&'static str, &'a str); 2] {
+    [("group", &group.name), ("member", &member.name)]
+}

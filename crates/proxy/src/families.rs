@@ -1,0 +1,251 @@
+//! What `/metrics` and the status say of the data plane.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use evenkeel_manager::exposition::{Exposition, Type};
+use evenkeel_manager::status::{LimitsStatus, Status};
+
+use crate::metrics::RuleTotals;
+use crate::plane::Proxy;
+
+/// A family of counters of a rule.
+struct RuleFamily {
+    name: &'static str,
+    help: &'static str,
+    /// Label beside `rule`; empty if there is none.
+    label: &'static str,
+    /// Its value there, and where the count comes from.
+    samples: &'static [(&'static str, Read)],
+}
+
+type Read = fn(&RuleTotals) -> u64;
+
+const RULE_FAMILIES: &[RuleFamily] = &[
+    RuleFamily {
+        name: "evenkeel_rule_connections_total",
+        help: "Client connections accepted.",
+        label: "",
+        samples: &[("", |totals| totals.connections)],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_connections_closed_total",
+        help: "Client connections ended.",
+        label: "",
+        samples: &[("", |totals| totals.connections_closed)],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_requests_total",
+        help: "HTTP requests whose head was read and understood.",
+        label: "",
+        samples: &[("", |totals| totals.requests)],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_responses_total",
+        help: "Final HTTP responses sent to clients, by class of their status (101 counts as 2xx).",
+        label: "class",
+        samples: &[
+            ("2xx", |totals| totals.responses_2xx),
+            ("3xx", |totals| totals.responses_3xx),
+            ("4xx", |totals| totals.responses_4xx),
+            ("5xx", |totals| totals.responses_5xx),
+        ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_bytes_total",
+        help: "Bytes received from clients (in) and sent to them (out).",
+        label: "direction",
+        samples: &[
+            ("in", |totals| totals.bytes_from_clients),
+            ("out", |totals| totals.bytes_to_clients),
+        ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_member_connections_total",
+        help: "Connections to members: opened, failed to open, or reused from the pool.",
+        label: "result",
+        samples: &[
+            ("opened", |totals| totals.member_connects),
+            ("failed", |totals| totals.member_connect_failures),
+            ("reused", |totals| totals.member_connections_reused),
+        ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_retries_total",
+        help: "Further tries for the same request or connection, and those that the retry budget forbade.",
+        label: "result",
+        samples: &[
+            ("tried", |totals| totals.retries),
+            ("over_budget", |totals| totals.retries_over_budget),
+        ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_timeouts_total",
+        help: "Requests or connections ended because one side was silent for too long.",
+        label: "side",
+        samples: &[
+            ("client", |totals| totals.client_timeouts),
+            ("member", |totals| totals.member_timeouts),
+        ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_refused_total",
+        help: "Requests or connections that were refused.",
+        label: "reason",
+        samples: &[
+            ("malformed", |totals| totals.refused_malformed),
+            ("no_member", |totals| totals.refused_no_member),
+            ("queue_full", |totals| totals.refused_queue_full),
+            ("queue_timeout", |totals| totals.refused_queue_timeout),
+            ("exhausted", |totals| totals.refused_exhausted),
+        ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_cut_total",
+        help: "Requests or connections that broke off: by a failing member, a client that went away, or the end of the rule or the process.",
+        label: "by",
+        samples: &[
+            ("member", |totals| totals.member_failures),
+            ("client", |totals| totals.client_aborts),
+            ("evenkeel", |totals| totals.terminated),
+        ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_moved_total",
+        help: "Clients that were bound to a member and then to another one, by why.",
+        label: "reason",
+        samples: &[
+            ("alert", |totals| totals.moved_alert),
+            ("interval", |totals| totals.moved_interval),
+            ("unusable", |totals| totals.moved_unusable),
+        ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_closed_by_alert_total",
+        help: "Idle connections that were closed because of a load alert.",
+        label: "",
+        samples: &[("", |totals| totals.closed_by_alert)],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_access_log_dropped_total",
+        help: "Access log records dropped because the writer was behind.",
+        label: "",
+        samples: &[("", |totals| totals.access_log_dropped)],
+    },
+];
+
+impl Proxy {
+    /// Fills in where rules really listen (the configuration may leave the port to the
+    /// system), and how open files and memory are shared out.
+    pub(crate) fn fill(&self, status: &mut Status) {
+        for rule in &mut status.rules {
+            for address in &mut rule.listen {
+                let real = self.local_address(&rule.name, *address);
+                *address = real.unwrap_or(*address);
+            }
+        }
+        status.limits = self.limits();
+    }
+
+    fn limits(&self) -> Option<LimitsStatus> {
+        let (clients, clients_open) = self.clients();
+        let (files, memory) = self.shares()?;
+        Some(LimitsStatus {
+            files: files.all,
+            files_reserved: files.reserve(),
+            clients,
+            clients_open,
+            memory: memory.bound.all,
+            memory_reserved: memory.reserve,
+        })
+    }
+
+    /// Writes the metrics of the data plane.
+    pub(crate) fn families(&self, out: &mut Exposition) {
+        limits(out, self.limits().as_ref());
+        rules(out, &self.metrics().totals());
+    }
+}
+
+fn limits(out: &mut Exposition, limits: Option<&LimitsStatus>) {
+    let of = |read: fn(&LimitsStatus) -> u64| limits.map(read);
+    let gauges = [
+        (
+            "evenkeel_files_limit",
+            "Files that the process may open.",
+            of(|limits| limits.files as u64),
+        ),
+        (
+            "evenkeel_files_reserved",
+            "Files kept back from clients: for health checks, reports, the admin API, reloads.",
+            of(|limits| limits.files_reserved as u64),
+        ),
+        (
+            "evenkeel_memory_limit_bytes",
+            "Memory that this process may have.",
+            of(|limits| limits.memory),
+        ),
+        (
+            "evenkeel_memory_reserved_bytes",
+            "Memory kept back from clients: for health checks, reports, the admin API, reloads.",
+            of(|limits| limits.memory_reserved),
+        ),
+        (
+            "evenkeel_clients_limit",
+            "Most clients of all rules at a time: what the limits on open files and memory allow.",
+            of(|limits| limits.clients as u64),
+        ),
+        (
+            "evenkeel_clients_open",
+            "Clients of all rules now.",
+            of(|limits| limits.clients_open as u64),
+        ),
+    ];
+    for (name, help, value) in gauges {
+        out.family(name, Type::Gauge, help);
+        if let Some(value) = value {
+            out.sample(&[], value as f64);
+        }
+    }
+}
+
+fn rules(out: &mut Exposition, totals: &BTreeMap<Arc<str>, RuleTotals>) {
+    out.family(
+        "evenkeel_rule_connections_open",
+        Type::Gauge,
+        "Client connections that are open.",
+    );
+    for (rule, totals) in totals {
+        // The two are not read at the same instant.
+        let open = totals.connections.saturating_sub(totals.connections_closed);
+        out.sample(&[("rule", rule)], open as f64);
+    }
+    for family in RULE_FAMILIES {
+        out.family(family.name, Type::Counter, family.help);
+        for (rule, totals) in totals {
+            for (value, read) in family.samples {
+                let labels = [("rule", &**rule), (family.label, value)];
+                let labels = if family.label.is_empty() {
+                    &labels[..1]
+                } else {
+                    &labels
+                };
+                out.sample(labels, read(totals) as f64);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_of_the_data_plane_is_shown() {
+        let shown: usize = RULE_FAMILIES
+            .iter()
+            .map(|family| family.samples.len())
+            .sum();
+        assert_eq!(shown, RuleTotals::default().iter().count());
+    }
+}
