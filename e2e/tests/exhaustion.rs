@@ -44,7 +44,7 @@ fn echoing() -> Member {
 /// Often, and long enough for an answer on a machine that has much else to do.
 fn check(fall: u32) -> String {
     format!(
-        "health_check = {{ type = \"http\", doc_path = \"/\", frequency = \"100ms\", \
+        "health_check = {{ type = \"http\", path = \"/\", interval = \"100ms\", \
          timeout = \"10s\", fall = {fall} }}\n"
     )
 }
@@ -261,7 +261,7 @@ fn s5_memory_runs_out() {
     );
     let end = format!(
         "[group.app]\nmembers = [\"{}\"]\nhealth_check = {{ type = \"http\", \
-         doc_path = \"/check\", frequency = \"100ms\", timeout = \"10s\", fall = 1 }}\n",
+         path = \"/check\", interval = \"100ms\", timeout = \"10s\", fall = 1 }}\n",
         member.address()
     );
     let balancer = Balancer::start_by(&format!("{start}{end}"), |_| {
@@ -339,7 +339,7 @@ fn s5_memory_of_a_cgroup_runs_out() {
         "workers = 2\n[admin]\nlisten = \"127.0.0.1:0\"\n\
          [rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\ngroup = \"app\"\n\
          [group.app]\nmembers = [\"{}\"]\nhealth_check = {{ type = \"http\", \
-         doc_path = \"/check\", frequency = \"100ms\", timeout = \"10s\", fall = 1 }}\n",
+         path = \"/check\", interval = \"100ms\", timeout = \"10s\", fall = 1 }}\n",
         member.address()
     );
     let balancer = Balancer::start_by(&config, |_| limit.command(binary()));

@@ -253,7 +253,7 @@ fn agents_and_health_checks_are_an_and() {
     let member = Acceptor::of(member);
     let checks = format!(
         "slow_start = \"0s\"\npanic_threshold = 1.0\n\
-         health_check = {{ frequency = \"20ms\", fall = 1, rise = 1 }}\n\
+         health_check = {{ interval = \"20ms\", fall = 1, rise = 1 }}\n\
          agent_check = {{ port = {port}, interval = \"20ms\", send = \"state?\\n\" }}"
     );
     let balancer = Balancer::tcp(&[address], &checks);

@@ -88,10 +88,9 @@ impl Balancer {
             .unwrap();
         let address = listener.local_addr().unwrap();
         let settings = Admin {
-            token_file: None,
             listen: address,
-            behind_proxy: false,
             token: token.map(str::to_owned),
+            ..Admin::default()
         };
         let (close, closed) = oneshot::channel();
         let (stop, stopped) = oneshot::channel::<()>();

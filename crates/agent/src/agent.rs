@@ -253,7 +253,7 @@ impl Agent {
                     let applications = &server.config.applications;
                     let is_same = (applications, &server.owners) == (&wanted.applications, &owners);
                     if !is_same && known.alert.take().is_some() {
-                        self.pages.set_alert(&applications.0, &server.owners, None);
+                        self.pages.set_alert(applications, &server.owners, None);
                     }
                     known.server.reconfigure(wanted.clone(), owners);
                     known
@@ -271,7 +271,7 @@ impl Agent {
             if gone.alert.take().is_some() {
                 let server = &gone.server;
                 self.pages
-                    .set_alert(&server.config.applications.0, &server.owners, None);
+                    .set_alert(&server.config.applications, &server.owners, None);
                 self.gone.push(gone);
             }
         }
@@ -467,7 +467,7 @@ impl Agent {
             let lease = beside.alert.map(|(_, lease)| lease);
             let shed = self
                 .pages
-                .set_alert(&config.applications.0, &beside.server.owners, lease);
+                .set_alert(&config.applications, &beside.server.owners, lease);
             let name = &config.name;
             match (was, lease.is_some()) {
                 (false, true) if shed => tracing::info!(server = name, "load alert: it sheds"),
@@ -475,7 +475,7 @@ impl Agent {
                 (true, false) => tracing::info!(server = name, "the load alert is over"),
                 _ => {}
             }
-            beside.hook.tell(&config.on_alert.0, name, lease.is_some());
+            beside.hook.tell(&config.on_alert, name, lease.is_some());
         }
         tell_all_is_over(&mut self.gone);
         alerts.into_iter().flatten().min()
@@ -529,7 +529,7 @@ impl Agent {
         for mut beside in std::mem::take(&mut self.servers) {
             if beside.alert.take().is_some() {
                 let server = &beside.server;
-                let applications = &server.config.applications.0;
+                let applications = &server.config.applications;
                 self.pages.set_alert(applications, &server.owners, None);
             }
             self.gone.push(beside);
@@ -652,7 +652,7 @@ fn warn(config: &AgentConfig) {
 fn tell_all_is_over(servers: &mut Vec<Beside>) {
     servers.retain_mut(|beside| {
         let config = &beside.server.config;
-        beside.hook.tell(&config.on_alert.0, &config.name, false);
+        beside.hook.tell(&config.on_alert, &config.name, false);
         beside.hook.is_behind() || beside.hook.runs()
     });
 }
@@ -720,7 +720,7 @@ fn registrations(config: &AgentConfig) -> Result<Vec<Place>, Error> {
             if *server.location.as_ref().unwrap_or(&default) != location {
                 continue;
             }
-            for group in &server.groups.0 {
+            for group in &server.groups {
                 servers.push(message::Server {
                     group: group.clone(),
                     host: server.address.host.clone(),
@@ -788,7 +788,7 @@ mod tests {
         let until = agent.clock.now().after(Duration::from_secs(60));
         let beside = &mut agent.servers[0];
         beside.alert = Some((until, Lease::new(page::now(), Duration::from_secs(60))));
-        let command = beside.server.config.on_alert.0.clone();
+        let command = beside.server.config.on_alert.clone();
         beside.hook.tell(&command, "web", true);
         (agent, file)
     }

@@ -92,7 +92,7 @@ fn describe_server(
     has_agent_check: bool,
 ) -> std::fmt::Result {
     let config = &server.config;
-    let groups = config.groups.0.join(", ");
+    let groups = config.groups.join(", ");
     writeln!(
         text,
         "  server {} ({} in group {groups}): {}",
@@ -100,14 +100,10 @@ fn describe_server(
     )?;
     match &server.figures {
         Some(figures) => describe_figures(text, figures)?,
-        None if config.applications.0.is_empty() => {
+        None if config.applications.is_empty() => {
             writeln!(text, "    not instrumented: no figures of its requests")?;
         }
-        None => writeln!(
-            text,
-            "    {}",
-            no_page(&config.applications.0, agent.pages())
-        )?,
+        None => writeln!(text, "    {}", no_page(&config.applications, agent.pages()))?,
     }
     match agent.line_of(&config.name) {
         Some(line) if has_agent_check => writeln!(text, "    agent-check: {line}"),

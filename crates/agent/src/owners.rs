@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use evenkeel_config::agent::{AgentConfig, ServerConfig, Texts};
+use evenkeel_config::agent::{AgentConfig, ServerConfig};
 
 /// Room for what the system says of a user or group; one with thousands of members needs much.
 const ROOM: usize = 1 << 16;
@@ -38,20 +38,20 @@ impl Owners {
     /// # Errors
     ///
     /// Which of them this machine does not know.
-    pub fn named(names: &Texts) -> Result<Option<Self>, String> {
+    pub fn named(names: &[String]) -> Result<Option<Self>, String> {
         let mut owners = Owners {
             users: Vec::new(),
             groups: Vec::new(),
             folder: false,
         };
-        for name in &names.0 {
+        for name in names {
             let (kind, known, ids) = match name.strip_prefix('@') {
                 Some(group) => ("group", group_id(group), &mut owners.groups),
                 None => ("user", user_id(name), &mut owners.users),
             };
             ids.push(known.ok_or_else(|| format!("there is no {kind} {name} on this machine"))?);
         }
-        Ok((!names.0.is_empty()).then_some(owners))
+        Ok((!names.is_empty()).then_some(owners))
     }
 
     /// Those of an agent, for a server that names none of its own.
@@ -155,9 +155,8 @@ mod tests {
     use super::*;
 
     fn named(names: &[&str]) -> Result<Option<Owners>, String> {
-        Owners::named(&Texts(
-            names.iter().map(|name| (*name).to_owned()).collect(),
-        ))
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        Owners::named(&names)
     }
 
     #[test]

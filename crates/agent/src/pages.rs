@@ -316,9 +316,8 @@ mod tests {
     }
 
     fn owners(names: &[&str]) -> Owners {
-        let names = names.iter().map(|name| (*name).to_owned()).collect();
-        let named = Owners::named(&evenkeel_config::agent::Texts(names));
-        named.unwrap().unwrap()
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        Owners::named(&names).unwrap().unwrap()
     }
 
     #[test]

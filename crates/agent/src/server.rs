@@ -111,7 +111,7 @@ impl Server {
     pub fn measure(&mut self, pages: &Pages, length: Duration, cpus: Option<f64>) {
         let mut activity = Activity::none(length);
         let (mut instrumented, mut ended) = (false, false);
-        for page in pages.of(&self.config.applications.0, &self.owners) {
+        for page in pages.of(&self.config.applications, &self.owners) {
             activity.add(page);
             instrumented = true;
             ended |= page.ended;
@@ -175,7 +175,7 @@ impl Server {
     }
 
     fn say_if_no_page(&mut self, pages: &Pages) {
-        let wanted = &self.config.applications.0;
+        let wanted = &self.config.applications;
         if wanted.is_empty() || self.said_no_page {
             return;
         }

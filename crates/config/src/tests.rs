@@ -2,12 +2,16 @@
 //! list of errors comes out.
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use proptest::prelude::*;
 
+use evenkeel_core::group::Granularity;
 use evenkeel_core::load::LoadId;
+use evenkeel_core::strategy::Values;
 
-use super::keys::tables;
+use super::model::config::tables;
 use super::*;
 
 const GOOD: &str = r#"
@@ -93,14 +97,11 @@ fn a_configuration_means_what_it_says() {
     assert_eq!(group.members[1].weight.get(), 2.0);
     assert_eq!(group.members[1].max_connections, Some(10));
     let check = group.health_check.as_ref().unwrap();
-    assert_eq!(check.frequency, Duration::from_secs(5));
-    match &check.kind {
-        HealthCheckKind::Http { path, codes, .. } => {
-            assert_eq!(path, "/up");
-            assert_eq!((codes[0], codes.len()), (200, 200));
-        }
-        HealthCheckKind::Tcp => panic!("a doc path makes it an HTTP check"),
-    }
+    assert_eq!(check.interval, Duration::from_secs(5));
+    let message = "a path makes it an HTTP check";
+    assert_eq!(check.kind, HealthCheckKind::Http, "{message}");
+    assert_eq!(check.path, "/up");
+    assert_eq!((check.codes[0], check.codes.len()), (200, 200));
 
     let mail = &config.groups[1];
     assert_eq!(mail.name, "mail");
@@ -129,13 +130,44 @@ health_check = { type = "tcp" }
     let http = &config.rules[0].http;
     assert_eq!((http.retries, http.via.as_deref()), (5, Some("b")));
     let check = config.groups[0].health_check.as_ref().unwrap();
-    assert_eq!((check.frequency, check.fall), (Duration::from_secs(7), 9));
-    assert!(matches!(&check.kind, HealthCheckKind::Http { path, .. } if path == "/up"));
+    assert_eq!((check.interval, check.fall), (Duration::from_secs(7), 9));
+    assert_eq!((check.kind, &*check.path), (HealthCheckKind::Http, "/up"));
     let check = config.groups[1].health_check.as_ref().unwrap();
     assert_eq!(
-        (check.frequency, &check.kind),
-        (Duration::from_secs(7), &HealthCheckKind::Tcp)
+        (check.interval, check.kind),
+        (Duration::from_secs(7), HealthCheckKind::Tcp)
     );
+}
+
+#[test]
+fn u12_older_names_of_keys_are_read_and_both_at_once_are_refused() {
+    let check = |line: &str| {
+        let text = with(&format!("health_check = {{ {line} }}"));
+        parse("test.toml", &text).map(|mut config| config.groups.remove(0).health_check)
+    };
+    let new = check("interval = \"5s\", path = \"/up\"").unwrap();
+    let found = new.as_ref().unwrap();
+    let expected = (Duration::from_secs(5), "/up", HealthCheckKind::Http);
+    assert_eq!((found.interval, &*found.path, found.kind), expected);
+    let old = check("frequency = \"5s\", doc_path = \"/up\"").unwrap();
+    assert_eq!(old, new);
+    one_error(
+        &with("health_check = { doc_path = \"/a\", path = \"/b\" }"),
+        "test.toml:3:18: rule.web.health_check.doc_path: an older name of `path`, which is there",
+        &[],
+    );
+    // Messages name what stands in the file.
+    one_error(
+        &with("health_check = { frequency = 5 }"),
+        "test.toml:3:30: rule.web.health_check.frequency: a time needs a unit",
+        &[],
+    );
+    one_error(
+        &with("path = \"/\""),
+        "test.toml:3:1: rule.web.path: does not belong here, but in [rule.NAME.health_check]",
+        &[],
+    );
+    assert!(crate::reference::keys().contains("- also read as: `frequency`\n"));
 }
 
 #[test]
@@ -1020,8 +1052,8 @@ fn u9_words_of_other_products_get_ours() {
         ),
         ("strategy = \"ip_hash\"", "did you mean \"source_ip_hash\"?"),
         (
-            "health_check = { path = \"/\" }",
-            "did you mean \"doc_path\"?",
+            "health_check = { check_path = \"/\" }",
+            "did you mean \"path\"?",
         ),
         ("protocol = \"https\"", "TLS is not there yet"),
         ("protocol = \"h2\"", "HTTP/2 is not there yet"),

@@ -16,7 +16,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
-use super::{MAX_FILE_SIZE, read_bounded};
+use crate::schema::source::{MAX_FILE_SIZE, read_bounded};
 
 /// Why the configuration is to be read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

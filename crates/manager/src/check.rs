@@ -22,13 +22,13 @@ use crate::response::{NotHttp, Reader, Seen};
 use crate::state::{Endpoint, GroupEntry};
 
 /// A check that could not be made for want of something here, or that found a member dead,
-/// is made again after this time, or the frequency if that is shorter.
+/// is made again after this time, or the interval if that is shorter.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// A time limit is counted in pieces of this length, see [`within`].
 const PIECE: Duration = Duration::from_millis(100);
 
-/// Within this time, or the frequency if that is shorter, all members are checked for
+/// Within this time, or the interval if that is shorter, all members are checked for
 /// the first time, each at a random moment.
 const START_SPREAD: Duration = Duration::from_secs(1);
 
@@ -165,7 +165,7 @@ async fn check_forever(
     target: Target,
 ) {
     let check = &target.check;
-    sleep(check.frequency.min(START_SPREAD).mul_f32(fastrand::f32())).await;
+    sleep(check.interval.min(START_SPREAD).mul_f32(fastrand::f32())).await;
     loop {
         let started = tokio::time::Instant::now();
         let result = {
@@ -176,18 +176,18 @@ async fn check_forever(
             }
         };
         let shortage = result.as_ref().err().and_then(CheckError::shortage);
-        let frequency = match shortage {
+        let interval = match shortage {
             Some(shortage) => {
                 // It says nothing about the member, which stays as it is.
                 shortage.met("check a member's health");
-                check.frequency.min(RETRY)
+                check.interval.min(RETRY)
             }
             // Panic does not bring back who is dead, so it is found out soon when it is.
-            None if manager.checked(member, check, result) => check.frequency.min(RETRY),
-            None => check.frequency,
+            None if manager.checked(member, check, result) => check.interval.min(RETRY),
+            None => check.interval,
         };
         // A little earlier or later each time, so that checks do not fall into step.
-        let pause = frequency.mul_f32(0.95 + 0.1 * fastrand::f32());
+        let pause = interval.mul_f32(0.95 + 0.1 * fastrand::f32());
         sleep(pause.saturating_sub(started.elapsed())).await;
     }
 }
@@ -249,16 +249,11 @@ impl CheckError {
 async fn check_once(target: &Target) -> Result<(), CheckError> {
     let stream = TcpStream::connect(target.address).await;
     let mut stream = stream.map_err(CheckError::Connect)?;
-    let HealthCheckKind::Http {
-        path,
-        host,
-        codes,
-        text,
-    } = &target.check.kind
-    else {
+    let check = &target.check;
+    if check.kind == HealthCheckKind::Tcp {
         return Ok(());
-    };
-    let host = host.as_ref().unwrap_or(&target.host);
+    }
+    let (path, host) = (&check.path, check.host.as_ref().unwrap_or(&target.host));
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: evenkeel-health-check\r\n\
          Accept: */*\r\nConnection: close\r\n\r\n"
@@ -266,8 +261,8 @@ async fn check_once(target: &Target) -> Result<(), CheckError> {
     stream.write_all(request.as_bytes()).await?;
 
     let mut judge = Judge {
-        codes,
-        text: text.as_deref().unwrap_or_default().as_bytes(),
+        codes: &check.codes,
+        text: check.text.as_deref().unwrap_or_default().as_bytes(),
         response: Reader::new(),
         searched: 0,
     };
@@ -360,22 +355,22 @@ mod tests {
     use super::*;
     use crate::config::{Config, GroupConfig, MemberConfig};
 
-    fn http(codes: &[u16], text: Option<&str>) -> HealthCheckKind {
-        HealthCheckKind::Http {
+    fn http(codes: &[u16], text: Option<&str>) -> HealthCheck {
+        HealthCheck {
             path: "/healthz?full=1".into(),
-            host: None,
             codes: codes.to_vec(),
             text: text.map(Into::into),
+            ..HealthCheck::new(HealthCheckKind::Http)
         }
     }
 
     /// A listener on loopback, and a target that checks it.
-    async fn target(kind: HealthCheckKind) -> (TcpListener, Target) {
+    async fn target(check: HealthCheck) -> (TcpListener, Target) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = Target {
             address: listener.local_addr().unwrap(),
             host: "app.example:8080".into(),
-            check: HealthCheck::new(kind),
+            check,
         };
         (listener, target)
     }
@@ -392,8 +387,8 @@ mod tests {
         String::from_utf8(request).unwrap()
     }
 
-    async fn check(kind: HealthCheckKind, response: &[u8]) -> Result<(), CheckError> {
-        let (listener, target) = target(kind).await;
+    async fn check(check: HealthCheck, response: &[u8]) -> Result<(), CheckError> {
+        let (listener, target) = target(check).await;
         tokio::join!(check_once(&target), answer(&listener, response)).0
     }
 
@@ -407,10 +402,7 @@ mod tests {
             asked.starts_with("GET /healthz?full=1 HTTP/1.1\r\nHost: app.example:8080\r\n"),
             "{asked}"
         );
-        let HealthCheckKind::Http { host, .. } = &mut target.check.kind else {
-            unreachable!()
-        };
-        *host = Some("other".into());
+        target.check.host = Some("other".into());
         let (_, asked) = tokio::join!(check_once(&target), answer(&listener, ok));
         assert!(asked.contains("\r\nHost: other\r\n"), "{asked}");
     }
@@ -490,7 +482,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_is_enough_for_tcp() {
-        let (listener, target) = target(HealthCheckKind::Tcp).await;
+        let (listener, target) = target(HealthCheck::default()).await;
         check_once(&target).await.unwrap();
         drop(listener);
         let refused = check_once(&target).await;
@@ -530,14 +522,14 @@ mod tests {
     }
 
     /// A manager with one checked member, which listens at `listener`.
-    async fn manager(listener: &TcpListener, kind: HealthCheckKind) -> Arc<Manager> {
+    async fn manager(listener: &TcpListener, check: HealthCheck) -> Arc<Manager> {
         let address = listener.local_addr().unwrap();
         let member = MemberConfig::new(&address.ip().to_string(), address.port());
         let mut group = GroupConfig::new("app", vec![member]);
         group.health_check = Some(HealthCheck {
             fall: 2,
             rise: 1,
-            ..HealthCheck::new(kind)
+            ..check
         });
         let manager = Manager::new(Clock::start(), Arc::new(()));
         let config = Config {
@@ -554,7 +546,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_member_that_accepts_and_never_answers_goes_down() {
-        let (listener, _) = target(HealthCheckKind::Tcp).await;
+        let (listener, _) = target(HealthCheck::default()).await;
         let manager = manager(&listener, http(&[200], None)).await;
         let running = tokio::spawn(Arc::clone(&manager).run());
         // The kernel accepts; nobody answers, so that only the timeout is left.
@@ -575,15 +567,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_member_goes_down_and_comes_back() {
-        let (listener, _) = target(HealthCheckKind::Tcp).await;
-        let kind = http(&[200], None);
-        let manager = manager(&listener, kind.clone()).await;
+        let (listener, _) = target(HealthCheck::default()).await;
+        let check = http(&[200], None);
+        let manager = manager(&listener, check.clone()).await;
         let group = manager.groups().remove(0);
         let id = group.members()[0].id;
         let check = HealthCheck {
             fall: 2,
             rise: 1,
-            ..HealthCheck::new(kind)
+            ..check
         };
         let checked = |result| {
             manager.checked(id, &check, result);
@@ -605,14 +597,14 @@ mod tests {
 
     #[tokio::test]
     async fn who_refuses_connections_is_dead_even_in_panic_t1() {
-        let (listener, _) = target(HealthCheckKind::Tcp).await;
-        let manager = manager(&listener, HealthCheckKind::Tcp).await;
+        let (listener, _) = target(HealthCheck::default()).await;
+        let manager = manager(&listener, HealthCheck::default()).await;
         let id = manager.groups().remove(0).members()[0].id;
         let check = |port| HealthCheck {
             fall: 1,
             rise: 2,
             port,
-            ..HealthCheck::new(HealthCheckKind::Tcp)
+            ..HealthCheck::default()
         };
         let refused = || Err(CheckError::Connect(io::ErrorKind::ConnectionRefused.into()));
         let may_be_picked = || {

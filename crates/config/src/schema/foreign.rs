@@ -32,10 +32,7 @@ static KEYS: &[(&[&str], &[&str])] = &[
         ],
         &["members"],
     ),
-    (
-        &["url", "uri", "host", "endpoint"],
-        &["address", "doc_path"],
-    ),
+    (&["url", "uri", "host", "endpoint"], &["address", "path"]),
     (
         &[
             "backend",
@@ -167,8 +164,8 @@ static KEYS: &[(&[&str], &[&str])] = &[
         ],
         &["health_check"],
     ),
-    (&["inter", "interval", "check_interval"], &["frequency"]),
-    (&["path", "check_path", "health_check_path"], &["doc_path"]),
+    (&["inter", "check_interval"], &["interval"]),
+    (&["check_path", "health_check_path"], &["path"]),
     (
         &[
             "expect",
@@ -355,31 +352,31 @@ fn of<T: Copy>(table: &[(&[&str], T)], word: &str) -> Option<T> {
 }
 
 /// Keys of ours that `key` may mean, the best one first.
-pub(super) fn keys(key: &str) -> &'static [&'static str] {
+pub(crate) fn keys(key: &str) -> &'static [&'static str] {
     of(KEYS, &plain(key)).unwrap_or_default()
 }
 
 /// The strategy of ours that `name` means.
-pub(super) fn strategy(name: &str) -> Option<&'static str> {
+pub(crate) fn strategy(name: &str) -> Option<&'static str> {
     let name = plain(name);
     let ours = evenkeel_core::strategy::find(&name).map(|kind| kind.name);
     ours.or_else(|| of(STRATEGIES, &name))
 }
 
 /// What to do for a protocol that is no name here.
-pub(super) fn protocol(name: &str) -> Option<&'static str> {
+pub(crate) fn protocol(name: &str) -> Option<&'static str> {
     of(PROTOCOLS, &plain(name))
 }
 
 /// The unit of ours that is meant.
-pub(super) fn unit(unit: &str) -> Option<&'static str> {
+pub(crate) fn unit(unit: &str) -> Option<&'static str> {
     of(UNITS, unit.trim())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::tables;
+    use crate::model::config::tables;
 
     #[test]
     fn u9_what_is_suggested_is_there() {

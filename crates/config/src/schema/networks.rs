@@ -7,11 +7,6 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use toml::de::DeValue;
-
-use super::document::{Item, Report, quote};
-use super::fields::{Blank, Field, Limits, WRONG_TYPE, is_empty_list, one_or_each};
-
 /// A network: an address, and how many of its first bits count.
 ///
 /// IPv4 networks that are written as IPv6 (`::ffff:10.0.0.0/104`) are IPv4 networks.
@@ -36,6 +31,12 @@ pub enum ParseNetworkError {
 }
 
 impl Network {
+    /// All IPv4 addresses.
+    pub(crate) const ALL: Network = Network {
+        address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        prefix: 0,
+    };
+
     /// Whether `ip` is in it. An IPv4 address that is written as IPv6 is an IPv4 address.
     pub fn contains(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
@@ -191,46 +192,6 @@ pub fn unusual(ip: IpAddr) -> Option<Unusual> {
         }
     }
 }
-
-impl Blank for Networks {
-    fn blank() -> Self {
-        Networks::default()
-    }
-}
-
-impl Field for Networks {
-    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
-        if is_empty_list(item) {
-            return report.wrong(item, "no network", self.allowed(limits));
-        }
-        let mut networks = Vec::new();
-        one_or_each(item, report, |item, report| {
-            let DeValue::String(text) = item.value else {
-                return report.wrong(item, WRONG_TYPE, NETWORK.into());
-            };
-            match text.trim().parse() {
-                Ok(network) => networks.push(network),
-                Err(error) => {
-                    let message = ParseNetworkError::to_string(&error);
-                    report.wrong(item, &message, NETWORK.into());
-                }
-            }
-        });
-        self.0 = networks;
-    }
-
-    fn show(&self, _: &Limits) -> Option<String> {
-        let networks = self.0.iter().map(|network| quote(&network.to_string()));
-        let networks: Vec<_> = networks.collect();
-        (!networks.is_empty()).then(|| format!("[{}]", networks.join(", ")))
-    }
-
-    fn allowed(&self, _: &Limits) -> String {
-        format!("{NETWORK}, or a list of such")
-    }
-}
-
-const NETWORK: &str = r#"a network as in "10.0.0.0/8", "fd00::/8" or "192.0.2.7""#;
 
 #[cfg(test)]
 mod tests {

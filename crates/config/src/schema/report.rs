@@ -1,122 +1,14 @@
-//! A TOML document with positions, and the report of what is wrong with it.
+//! Collects what is wrong with a document, in the order of the file.
 
 use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::address::host_port;
+use super::document::{Item, Span, shorten};
 use super::errors::{Errors, Problem};
-use super::fields::host_port;
-use super::keys::TableDoc;
-
-/// A place in the file: byte offsets into its text.
-pub(super) type Span = Range<usize>;
-
-/// A value, where it is and how it is called.
-pub(super) struct Item<'d> {
-    /// Path of its key, for messages.
-    pub path: String,
-    /// Where it is in the file.
-    pub span: Span,
-    /// The value.
-    pub value: &'d DeValue<'d>,
-}
-
-impl<'d> Item<'d> {
-    /// The elements of a list.
-    pub fn elements(&self, list: &'d [Spanned<DeValue<'d>>]) -> impl Iterator<Item = Item<'d>> {
-        list.iter().enumerate().map(|(index, element)| Item {
-            path: format!("{}[{index}]", self.path),
-            span: element.span(),
-            value: element.get_ref(),
-        })
-    }
-
-    /// The value as it is shown in a message: short, and on one line.
-    pub fn show(&self) -> String {
-        match self.value {
-            DeValue::String(text) => quote(text),
-            DeValue::Integer(number) => shorten(&number.to_string()),
-            DeValue::Float(number) => shorten(number.as_str()),
-            DeValue::Boolean(flag) => flag.to_string(),
-            DeValue::Datetime(date) => date.to_string(),
-            DeValue::Array(list) if list.is_empty() => "an empty list".into(),
-            DeValue::Array(_) => "a list".into(),
-            DeValue::Table(_) => "a table".into(),
-        }
-    }
-
-    /// A whole number, from any notation of TOML.
-    pub fn integer(&self) -> Option<i64> {
-        match self.value {
-            DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).ok(),
-            _ => None,
-        }
-    }
-
-    /// A finite number, whole or not.
-    pub fn number(&self) -> Option<f64> {
-        let number = match self.value {
-            DeValue::Float(number) => number.as_str().parse().ok()?,
-            _ => self.integer()? as f64,
-        };
-        f64::is_finite(number).then_some(number)
-    }
-}
-
-/// `text` as a TOML string on one line, cut after 60 characters.
-pub(super) fn quote(text: &str) -> String {
-    format!("{:?}", shorten(text))
-}
-
-fn shorten(text: &str) -> String {
-    match text.char_indices().nth(60) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text.to_owned(),
-    }
-}
-
-/// A path with one more key, quoted where TOML asks for it.
-pub(super) fn join(path: &str, key: &str) -> String {
-    let bare = !key.is_empty()
-        && key
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-');
-    let key = if bare { shorten(key) } else { quote(key) };
-    if path.is_empty() {
-        key
-    } else {
-        format!("{path}.{key}")
-    }
-}
-
-/// An entry of a table, in the order of the file.
-pub(super) struct Entry<'d> {
-    /// The key.
-    pub name: &'d str,
-    /// Where the key is.
-    pub key_span: Span,
-    /// The value.
-    pub item: Item<'d>,
-}
-
-/// The entries of a table in the order of the file.
-pub(super) fn entries<'d>(path: &str, table: &'d DeTable<'d>) -> Vec<Entry<'d>> {
-    let mut entries: Vec<_> = table
-        .iter()
-        .map(|(key, value)| Entry {
-            name: key.get_ref(),
-            key_span: key.span(),
-            item: Item {
-                path: join(path, key.get_ref()),
-                span: value.span(),
-                value: value.get_ref(),
-            },
-        })
-        .collect();
-    entries.sort_by_key(|entry| entry.key_span.start);
-    entries
-}
+use super::reference::TableDoc;
 
 /// What a problem depends on: a broken document must not be blamed for what the
 /// breakage itself has hidden.
@@ -137,7 +29,7 @@ struct Found {
 }
 
 /// Collects problems.
-pub(super) struct Report<'s> {
+pub(crate) struct Report<'s> {
     file: &'s str,
     text: &'s str,
     /// The tables that such a file can have.
@@ -189,7 +81,7 @@ impl<'s> Report<'s> {
             self.incomplete = true;
             self.broken_lines.push(self.line(open.start)..usize::MAX);
             let message = "the list or table that begins here is not closed";
-            self.push(Trust::Sure, &open, "", message.into(), None, None);
+            self.push(Trust::Sure, &open, "", message, None, None);
         }
     }
 
@@ -218,7 +110,7 @@ impl<'s> Report<'s> {
         let line = self.line(span.start);
         self.broken_lines.push(line..line + 1);
         let found = found.map(|text| format!("`{}`", shorten(text).escape_debug()));
-        self.push(Trust::Sure, span, "", message.into(), found, None);
+        self.push(Trust::Sure, span, "", message, found, None);
     }
 
     /// The address around `at` that stands there without quotes.
@@ -237,24 +129,29 @@ impl<'s> Report<'s> {
     /// A value that its key does not take.
     pub fn wrong(&mut self, item: &Item<'_>, message: &str, allowed: String) {
         let found = Some(item.show());
-        let (span, path) = (item.span.clone(), item.path.clone());
-        self.push(
-            Trust::Sure,
-            &span,
-            &path,
-            message.into(),
-            found,
-            Some(allowed),
-        );
+        let allowed = Some(allowed);
+        self.push(Trust::Sure, &item.span, &item.path, message, found, allowed);
     }
 
     /// Something else that is wrong at `span`.
-    pub fn problem(&mut self, span: &Span, path: &str, message: String, allowed: Option<String>) {
+    pub fn problem(
+        &mut self,
+        span: &Span,
+        path: &str,
+        message: impl Into<String>,
+        allowed: Option<String>,
+    ) {
         self.push(Trust::Sure, span, path, message, None, allowed);
     }
 
     /// Something that is missing or does not belong there.
-    pub fn misplaced(&mut self, span: &Span, path: &str, message: String, allowed: Option<String>) {
+    pub fn misplaced(
+        &mut self,
+        span: &Span,
+        path: &str,
+        message: impl Into<String>,
+        allowed: Option<String>,
+    ) {
         self.push(Trust::NeedsWhole, span, path, message, None, allowed);
     }
 
@@ -264,7 +161,7 @@ impl<'s> Report<'s> {
         &mut self,
         span: &Span,
         path: &str,
-        message: String,
+        message: impl Into<String>,
         allowed: Option<String>,
         end: usize,
     ) {
@@ -276,7 +173,7 @@ impl<'s> Report<'s> {
     }
 
     /// Something that is allowed, but probably not meant.
-    pub fn warning(&mut self, span: &Span, path: &str, message: String) {
+    pub fn warning(&mut self, span: &Span, path: &str, message: impl Into<String>) {
         if self.warnings.len() < Errors::MAX_PROBLEMS {
             let warning = self.found(Trust::Sure, span, path, message, None, None);
             self.warnings.push(warning);
@@ -332,7 +229,7 @@ impl<'s> Report<'s> {
         trust: Trust,
         span: &Span,
         path: &str,
-        message: String,
+        message: impl Into<String>,
         found: Option<String>,
         allowed: Option<String>,
     ) {
@@ -348,7 +245,7 @@ impl<'s> Report<'s> {
         trust: Trust,
         span: &Span,
         path: &str,
-        message: String,
+        message: impl Into<String>,
         found: Option<String>,
         allowed: Option<String>,
     ) -> Found {
@@ -363,7 +260,7 @@ impl<'s> Report<'s> {
                 line,
                 column: before.chars().count() + 1,
                 key: path.into(),
-                message,
+                message: message.into(),
                 found,
                 allowed,
             },
@@ -401,53 +298,4 @@ fn last_value(value: &Spanned<DeValue<'_>>) -> Span {
         }
         _ => value.span(),
     }
-}
-
-/// The known names that `name` was probably meant to be: `"a"`, or `"a" or "b"`.
-pub(super) fn similar<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<String> {
-    let letters: Vec<char> = name.chars().take(64).collect();
-    let known: Vec<_> = known.collect();
-    let nearest = known
-        .iter()
-        .map(|candidate| (distance(&letters, candidate), *candidate))
-        .filter(|(distance, candidate)| *distance <= 1 + candidate.chars().count() / 4)
-        .min_by_key(|(distance, _)| *distance);
-    let names = match nearest {
-        Some((_, candidate)) => vec![candidate],
-        // "timeout" may be any of several.
-        None => {
-            let has_part = |candidate: &&str| candidate.split('_').any(|part| part == name);
-            known.into_iter().filter(has_part).collect()
-        }
-    };
-    let names: Vec<_> = names.iter().map(|name| format!("{name:?}")).collect();
-    (!names.is_empty()).then(|| names.join(" or "))
-}
-
-/// Letters to insert, delete, replace or swap with the next to get from `a` to `b`
-/// (optimal string alignment).
-fn distance(a: &[char], b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let width = b.len() + 1;
-    let mut rows = vec![0usize; (a.len() + 1) * width];
-    let at = |row: usize, column: usize| row * width + column;
-    for row in 0..=a.len() {
-        rows[at(row, 0)] = row;
-    }
-    for column in 0..=b.len() {
-        rows[at(0, column)] = column;
-    }
-    for row in 1..=a.len() {
-        for column in 1..=b.len() {
-            let same = a[row - 1] == b[column - 1];
-            let mut best = (rows[at(row - 1, column)] + 1)
-                .min(rows[at(row, column - 1)] + 1)
-                .min(rows[at(row - 1, column - 1)] + usize::from(!same));
-            if row > 1 && column > 1 && a[row - 1] == b[column - 2] && a[row - 2] == b[column - 1] {
-                best = best.min(rows[at(row - 2, column - 2)] + 1);
-            }
-            rows[at(row, column)] = best;
-        }
-    }
-    rows[at(a.len(), b.len())]
 }

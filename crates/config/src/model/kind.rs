@@ -5,8 +5,9 @@ use std::path::Path;
 
 use toml::de::DeTable;
 
-use super::keys::TableDoc;
-use super::{MAX_FILE_SIZE, agent, engine, keys, read_bounded};
+use super::{agent, config, engine};
+use crate::schema::reference::TableDoc;
+use crate::schema::source::{MAX_FILE_SIZE, read_bounded};
 
 /// Whom a file is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +38,7 @@ impl Kind {
             keys.filter(|key| names.contains(&**key.get_ref())).count()
         };
         let (agent, engine) = (known(agent::tables()), known(engine::tables()));
-        let balancer = known(keys::tables());
+        let balancer = known(config::tables());
         match balancer {
             _ if agent > balancer.max(engine) => Kind::Agent,
             _ if engine > balancer => Kind::Engine,

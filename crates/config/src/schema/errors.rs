@@ -18,7 +18,7 @@ impl Errors {
     pub const MAX_PROBLEMS: usize = 100;
 
     /// A problem with the file as a whole.
-    pub(super) fn of_file(file: String, message: String) -> Self {
+    pub(crate) fn of_file(file: String, message: String) -> Self {
         Errors {
             file: file.clone(),
             problems: vec![Problem {

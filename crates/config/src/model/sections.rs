@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::Config;
+use super::config::Config;
 
 /// The settings of one subsystem. It finds them by their type.
 pub trait Section: Any + Debug + Send + Sync {

@@ -1,0 +1,147 @@
+//! `[admin]` and `[access_log]`: how the balancer is administered and what it writes down.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use toml::de::DeValue;
+
+use super::listeners::Listeners;
+use crate::schema::document::{Item, quote};
+use crate::schema::field::{Field, Limits, Texts, WRONG_TYPE};
+use crate::schema::key::{docs, section};
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::source::read_bounded;
+use crate::schema::table::Table;
+
+section! {
+    /// Where the admin API listens, and who may use it.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Admin {}
+    keys ADMIN {
+        /// Whether there is an admin API at all.
+        enabled: bool = true; "false",
+        /// Where it listens. An address that is not loopback needs a token.
+        listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 9900)); r#""127.0.0.1:9001""#,
+        /// Bearer token that every request to the admin API must carry (`Authorization: Bearer …`).
+        /// Optional on a loopback address.
+        token: Option<String> [Text(TOKEN)] = None; r#""correct-horse-battery-staple""#,
+        /// A file that holds the token, instead of `token`; white space around it is ignored. A
+        /// relative path starts at the folder of the configuration file. Nobody but the file's
+        /// owner and group may read it. Another token counts without a restart: with a reload, or
+        /// at most five seconds after the file has changed.
+        token_file: Option<PathBuf> = None; r#""/run/secrets/evenkeel-token""#,
+        /// Whether requests may come through a proxy, which `Via`, `Forwarded`, `X-Forwarded-…` or
+        /// `X-Real-IP` give away. Otherwise they get 403, so that no rule of this or another proxy
+        /// makes the admin API reachable by mistake. Needs a token.
+        behind_proxy: bool = false; "true",
+    }
+}
+
+const TOKEN: Texts = ("8 to 512 visible ASCII characters without spaces", |text| {
+    (8..=512).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+});
+
+/// Reads `[admin]`; `None` if there is to be no admin API.
+pub(crate) fn read(
+    top: &mut Table<'_>,
+    folder: &Path,
+    listeners: &mut Listeners,
+    report: &mut Report<'_>,
+) -> Option<Admin> {
+    let mut admin = Admin::default();
+    if let Some(mut table) = top.table("admin", report) {
+        table.read(ADMIN, &mut admin, report);
+        resolve_token(&mut admin, &table, folder, report);
+        table.finish(report);
+    }
+    if admin.enabled {
+        listeners.add(&[admin.listen], "the admin API", (top, "admin"), report);
+    }
+    admin.enabled.then_some(admin)
+}
+
+/// Reads the token's file, and refuses to be open to the network without a token.
+fn resolve_token(admin: &mut Admin, table: &Table<'_>, folder: &Path, report: &mut Report<'_>) {
+    if let Some(file) = &mut admin.token_file {
+        *file = folder.join(&*file);
+        if admin.token.is_some() {
+            let message = "there is a `token`, too: only one of them can be";
+            table.problem("token_file", message, report);
+        }
+        match read_token(file) {
+            Ok(token) => admin.token = Some(token),
+            Err(message) => return table.problem("token_file", message, report),
+        }
+    }
+    if admin.token.is_some() || table.given("token") {
+        return;
+    }
+    if admin.behind_proxy {
+        let message = "without `token` or `token_file` anybody whom the proxy lets through would \
+                       administer the balancer";
+        table.misplaced("behind_proxy", message, report);
+    }
+    if admin.enabled && !admin.listen.ip().is_loopback() {
+        let what = "is not a loopback address, so `token` or `token_file` is required";
+        table.misplaced("listen", format!("{} {what}", admin.listen), report);
+    }
+}
+
+fn read_token(path: &Path) -> Result<String, String> {
+    let shown = path.display();
+    let mode = std::fs::metadata(path).map(|file| file.permissions().mode());
+    if mode.is_ok_and(|mode| mode & 0o007 != 0) {
+        let what = "may be read or written by everybody on this machine: chmod 640, or 600";
+        return Err(format!("{shown} {what}"));
+    }
+    let text = read_bounded(path, 4096).map_err(|reason| format!("{shown} {reason}"))?;
+    let (what, is_token) = TOKEN;
+    let token = Some(text.trim()).filter(|token| is_token(token));
+    token
+        .map(str::to_owned)
+        .ok_or_else(|| format!("{shown} does not hold a token: {what}"))
+}
+
+/// Where the access log goes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AccessLog {
+    /// Standard output.
+    Stdout,
+    /// A file, appended to, reopened on SIGHUP.
+    File(PathBuf),
+}
+
+impl Field for Option<AccessLog> {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        match item.value {
+            DeValue::String(text) if text == "off" => *self = None,
+            DeValue::String(text) if text == "stdout" => *self = Some(AccessLog::Stdout),
+            DeValue::String(text) if text.contains('/') && !text.contains('\0') => {
+                *self = Some(AccessLog::File(PathBuf::from(&**text)));
+            }
+            DeValue::String(_) => report.wrong(item, "unknown name", self.allowed(limits)),
+            _ => report.wrong(item, WRONG_TYPE, self.allowed(limits)),
+        }
+    }
+
+    fn show(&self, limits: &Limits) -> Option<String> {
+        match self {
+            None => Some(quote("off")),
+            Some(AccessLog::Stdout) => Some(quote("stdout")),
+            Some(AccessLog::File(path)) => path.show(limits),
+        }
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        r#""off", "stdout", or the path of a file with at least one "/" in it"#.into()
+    }
+}
+
+/// What the reference says of the table.
+pub(crate) fn tables() -> TableDoc {
+    let doc = "The admin API, with metrics; on a loopback address unless told otherwise. Changes \
+               need a restart.";
+    TableDoc::new("[admin]", doc, [docs(ADMIN, Admin::default())])
+}

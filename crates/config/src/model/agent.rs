@@ -1,0 +1,634 @@
+//! What `agent.toml` means: the configuration of `evenkeel agent`.
+//!
+//! As for the balancer's file, everything is valid because it exists, and the keys are
+//! declared once, for the parser and the reference in `docs/agent.md`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use evenkeel_core::load::LoadId;
+use evenkeel_core::member::Weight;
+use toml::de::DeValue;
+
+use super::listeners::Listeners;
+pub use crate::schema::address::Address;
+use crate::schema::document::{Item, quote};
+use crate::schema::errors::{Errors, Problem};
+use crate::schema::field::{
+    Field, Limits, OUT_OF_RANGE, Texts, WRONG_TYPE, choice_field, read_one, read_text,
+};
+use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::source;
+use crate::schema::table::{LOCATION_NAMES, NAMES, Table, document};
+
+/// Reads and checks the agent's configuration in the file at `path`.
+///
+/// # Errors
+///
+/// Everything that is wrong, with its place in the file. A file that is missing,
+/// unreadable, too large or not UTF-8 is an error of the same type.
+pub fn load(path: &Path) -> Result<AgentConfig, Errors> {
+    source::load(path, parse)
+}
+
+/// Checks the agent's configuration in `text`. `file` names it in messages, and is where
+/// relative paths start.
+///
+/// # Errors
+///
+/// Everything that is wrong, with its place in the text.
+pub fn parse(file: &str, text: &str) -> Result<AgentConfig, Errors> {
+    let (mut config, warnings) = document(file, text, tables, read)?;
+    config.warnings = warnings;
+    Ok(config)
+}
+
+section! {
+    /// A whole, valid configuration of an agent.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct AgentConfig {
+        /// Brokers that get the reports.
+        brokers: Vec<BrokerConfig> = Vec::new(),
+        /// Host load of locations that say nothing else.
+        host: HostSettings = HostSettings::default(),
+        /// Locations that do.
+        locations: Vec<(String, HostSettings)> = Vec::new(),
+        /// Servers, in the order of the file. Names are unique.
+        servers: Vec<ServerConfig> = Vec::new(),
+        /// What HAProxy is told.
+        agent_check: AgentCheck = AgentCheck::default(),
+        /// What is allowed but probably not meant.
+        warnings: Vec<Problem> = Vec::new(),
+    }
+    keys TOP {
+        /// What the agent calls itself. Agents that report for one location need different names:
+        /// of two with one name the broker hears the one that registered last. By default the name
+        /// of the host.
+        name: Option<String> [Text(NAMES)] = None; r#""web-1-b""#,
+        /// Time between two measurements. A broker that the agent is registered at says how often
+        /// it wants reports; the shortest time that any of them wants holds then.
+        interval: Duration [Time(millis(100), HOUR)] = secs(1); r#""5s""#,
+        /// Where the agent keeps the service times that it has learned. By default `agent.json` in
+        /// `$STATE_DIRECTORY`, which systemd sets for a service with `StateDirectory=`; without
+        /// that, a restart forgets them.
+        state_file: Option<PathBuf> = None; r#""/var/lib/evenkeel/agent.json""#,
+        /// Folder where instrumented servers have their pages. By default that of the ARM library:
+        /// `$EVENKEEL_ARM_DIR`, `/run/evenkeel` or `/dev/shm`.
+        arm_dir: Option<PathBuf> = None; r#""/run/evenkeel""#,
+        /// Users whose pages are read, one or a list, by name or number; with `@` before it a
+        /// group, to which a page must belong. Pages of all others are left alone, whatever they
+        /// say. By default root and the agent's own user, and the group of `arm_dir` if that has
+        /// the set-group-id bit and is not writable for everybody.
+        page_owners: Vec<String> [Text(OWNERS)] = Vec::new(); r#"["root", "www-data", "@evenkeel"]"#,
+    }
+    keys HOST_OWN {
+        /// Where the agent is: the location of its host load, and of all servers that name no
+        /// other. By default the name of the host.
+        location: Option<String> [Text(LOCATION_NAMES)] = None; r#""web-1""#,
+    }
+}
+
+section! {
+    /// A broker that gets the reports.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct BrokerConfig {
+        /// Unique name, for logs.
+        name: String = String::new(),
+    }
+    keys BROKER {
+        /// Host and UDP port of the broker. **Required.**
+        address: Address [HostOptional] = Address::default(); r#""broker.internal:9909""#,
+        /// File with the keys that broker and agents share: a line `ID:HEX` each. The first is used
+        /// to sign, a second one is accepted, too. It is read again with the configuration.
+        /// **Required.**
+        key_file: PathBuf = PathBuf::new(); r#""/etc/evenkeel/broker.key""#,
+    }
+}
+
+section! {
+    /// What of a host is measured.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct HostSettings {}
+    keys HOST {
+        /// Whose load is reported: that of the machine (`host`), of the container or service that
+        /// the agent runs in (`own`), of a cgroup by its path as in `/proc/PID/cgroup`, or none
+        /// (`off`).
+        scope: Scope = Scope::Host; r#""/system.slice/apache2.service""#,
+        /// What the network carries in each direction, instead of what the kernel says of each
+        /// interface. Virtual machines need it: their interfaces do not know.
+        network_capacity: Option<f64> = None; r#""10Gbit/s""#,
+    }
+}
+
+/// Whose load is measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// That of the whole machine.
+    Host,
+    /// That of the cgroup which the agent is in: its container.
+    Own,
+    /// That of a cgroup, by its path.
+    Cgroup(String),
+    /// Nobody's.
+    Off,
+}
+
+section! {
+    /// A server that the agent watches.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct ServerConfig {
+        /// Unique name.
+        name: String = String::new(),
+    }
+    keys SERVER {
+        /// Where clients reach it, as it stands in the members of its group. Without a host (`:80`)
+        /// it is the address from which the broker hears of the agent. **Required.**
+        address: Address [HostOptional] = Address::default(); r#""10.0.0.1:80""#,
+        /// Its share of the traffic relative to other members, where the broker lets agents add
+        /// members to the group.
+        weight: Option<Weight> = None; "2",
+        /// The group, or a list of groups, in which it is a member. By default the group that has
+        /// the name of the server.
+        groups "group": Vec<String> [Text(NAMES)] = Vec::new(); r#""web""#,
+        /// Its location, if it is not the agent's. Servers at one location share its load; one
+        /// whose requests are to count for itself needs one of its own.
+        location: Option<String> [Text(LOCATION_NAMES)] = None; r#""web-1/shop""#,
+        /// The ARM application that it is, or a list of them. With one, the agent reports the
+        /// figures of its requests, and that it is down when no process has the application open.
+        applications "application": Vec<String> [Text(APPLICATIONS)] = Vec::new(); r#""www.example.org:80""#,
+        /// The user that the server runs as, or a list of users and groups: only their pages count
+        /// for it, instead of those of all `page_owners` of the agent.
+        page_owners: Vec<String> [Text(OWNERS)] = Vec::new(); r#""www-data""#,
+        /// Where its mean service time comes from: `measured` (response time less the time in the
+        /// queue, where the server reports that), `learned` (from requests that were served alone),
+        /// a time that is known, or the best of the first two.
+        service_time: ServiceTime = ServiceTime::Auto; r#""3ms""#,
+        /// How many requests it can serve at once at full speed: its workers where they wait for
+        /// others, else its CPUs. By default the CPUs that its location may use.
+        capacity: Option<f32> [Number(0.01, 1e6, "requests")] = None; "64",
+        /// Whether the server counts as down when its address takes no connection. By default only
+        /// if it has no `application`.
+        check_port: Option<bool> = None; "true",
+        /// What its operator wants: `ready`; `drain`, no new clients; `maint`, none at all.
+        state: Wanted = Wanted::Ready; r#""drain""#,
+        /// A program and its arguments, to run when a load alert for the server begins and when it
+        /// ends, with `EVENKEEL_ALERT` set to `on` or `off` and `EVENKEEL_SERVER` to its name. For
+        /// servers that do not read the alert from their page. An alert that changes while it runs
+        /// makes it run once more.
+        on_alert: Vec<String> [Text(COMMANDS)] = Vec::new(); r#"["/usr/local/bin/shed", "--quick"]"#,
+        /// Addresses where HAProxy's agent-check is answered for this server alone, one or a list.
+        agent_check: Vec<SocketAddr> = Vec::new(); r#""0.0.0.0:9911""#,
+    }
+}
+
+impl ServerConfig {
+    /// A server with all defaults: a member of the group that has its name.
+    pub fn new(name: &str) -> Self {
+        ServerConfig {
+            name: name.into(),
+            groups: vec![name.into()],
+            ..ServerConfig::default()
+        }
+    }
+}
+
+/// Where a mean service time comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServiceTime {
+    /// The best of what there is.
+    Auto,
+    /// The response time less the time in the server's queue, which it must report.
+    Measured,
+    /// Requests that were served alone.
+    Learned,
+    /// It is known.
+    Given(Duration),
+}
+
+/// What the operator of a server wants of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// That it serves.
+    Ready,
+    /// No new clients.
+    Drain,
+    /// No clients.
+    Maint,
+}
+
+choice_field!(Wanted,
+    "ready" => Wanted::Ready,
+    "drain" => Wanted::Drain,
+    "maint" => Wanted::Maint);
+
+section! {
+    /// What HAProxy is told by agent-check.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct AgentCheck {}
+    keys AGENT_CHECK {
+        /// Addresses, one or a list, where HAProxy says which server it means: `agent-send
+        /// "NAME\n"`.
+        listen: Vec<SocketAddr> = Vec::new(); r#""0.0.0.0:9910""#,
+        /// The loads from which a weight comes; the highest of those that are known counts. They
+        /// must be utilisations.
+        loads "load": Vec<LoadId> = vec![LoadId::UTILIZATION, LoadId::CPU]; r#"["utilization", "cpu", "memory"]"#,
+        /// Smallest weight. A server with no weight at all gets no request by which it could show
+        /// that it has recovered.
+        min_weight: u32 [Number(1.0, 100.0, "percent")] = 10; "5",
+        /// Time constant with which the weight follows the load. Weights that follow at once swing
+        /// back and forth between servers.
+        smoothing: Duration [Time(secs(0), DAY)] = secs(30); r#""1m""#,
+        /// Whether each answer says `ready`, `drain` or `maint`, by the server's `state`. Turn it
+        /// off to set these in HAProxy, where the agent would take them back.
+        admin_state: bool = true; "false",
+    }
+}
+
+fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> AgentConfig {
+    let mut config = AgentConfig::default();
+    top.read(TOP, &mut config, report);
+    for path in [&mut config.state_file, &mut config.arm_dir]
+        .into_iter()
+        .flatten()
+    {
+        *path = folder.join(&*path);
+    }
+
+    for mut table in top.named_tables("broker", NAMES, report) {
+        let mut broker = BrokerConfig {
+            name: table.name(),
+            ..BrokerConfig::default()
+        };
+        table.read(BROKER, &mut broker, report);
+        table.require("address", report);
+        table.require("key_file", report);
+        if table.given("address") && broker.address.host.is_empty() {
+            table.problem("address", "the host is missing", report);
+        }
+        broker.key_file = folder.join(broker.key_file);
+        config.brokers.push(broker);
+        table.finish(report);
+    }
+
+    if let Some(mut table) = top.table("host", report) {
+        table.read(HOST_OWN, &mut config, report);
+        table.read(HOST, &mut config.host, report);
+        table.finish(report);
+    }
+    for mut table in top.named_tables("location", LOCATION_NAMES, report) {
+        let mut host = config.host.clone();
+        table.read(HOST, &mut host, report);
+        config.locations.push((table.name(), host));
+        table.finish(report);
+    }
+
+    let mut listeners = Listeners::default();
+    if let Some(mut table) = top.table("agent_check", report) {
+        table.read(AGENT_CHECK, &mut config.agent_check, report);
+        let who = "agent-check for all servers";
+        listeners.add(&config.agent_check.listen, who, (&table, "listen"), report);
+        table.finish(report);
+    }
+
+    for mut table in top.named_tables("server", NAMES, report) {
+        let mut server = ServerConfig::new(&table.name());
+        table.read(SERVER, &mut server, report);
+        table.require("address", report);
+        let who = format!("agent-check for server {:?}", server.name);
+        listeners.add(&server.agent_check, &who, (&table, "agent_check"), report);
+        for key in ["service_time", "capacity", "page_owners"] {
+            if server.applications.is_empty() && table.given(key) {
+                table.misplaced(
+                    key,
+                    "only a server with an `application` has this key",
+                    report,
+                );
+            }
+        }
+        config.servers.push(server);
+        table.finish(report);
+    }
+
+    top.finish(report);
+    config
+}
+
+const OWNERS: Texts = ("a user by name or number, or @ and a group", |text| {
+    let name = text.strip_prefix('@').unwrap_or(text);
+    (1..=255).contains(&name.len()) && !name.contains(char::is_control)
+});
+
+/// A name as `arm_init` takes it.
+const APPLICATIONS: Texts = (
+    "1 to 127 characters, as the server gives it to arm_init",
+    |text| (1..=127).contains(&text.len()) && !text.contains(char::is_control),
+);
+
+const COMMANDS: Texts = ("1 to 4096 characters without zeros", |text| {
+    (1..=4096).contains(&text.len()) && !text.contains('\0')
+});
+
+/// All tables of the agent's file.
+pub(crate) fn tables() -> Vec<TableDoc> {
+    let host = || docs(HOST, HostSettings::default());
+    let top = "Keys that stand before the first table.";
+    let broker = "A broker that gets the reports. With several, each gets all of them.";
+    let own = "Where the agent is, and what host load it reports at all its locations.";
+    let location = "The same for one location, by its name (in quotes if it has other characters \
+                    than letters, digits, `-` and `_`). Its load is reported whether or not a \
+                    server of this agent is there.";
+    let server = "A server beside the agent. `NAME` is yours to choose.";
+    let check = "Answers to HAProxy's agent-check.";
+    let host_keys = [docs(HOST_OWN, AgentConfig::default()), host()];
+    vec![
+        TableDoc::new("", top, [docs(TOP, AgentConfig::default())]),
+        TableDoc::new(
+            "[broker.NAME]",
+            broker,
+            [docs(BROKER, BrokerConfig::default())],
+        ),
+        TableDoc::new("[host]", own, host_keys),
+        TableDoc::new("[location.NAME]", location, [host()]),
+        TableDoc::new(
+            "[server.NAME]",
+            server,
+            [docs(SERVER, ServerConfig::default())],
+        ),
+        TableDoc::new(
+            "[agent_check]",
+            check,
+            [docs(AGENT_CHECK, AgentCheck::default())],
+        ),
+    ]
+}
+
+impl Field for Scope {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        read_text(self, item, limits, report, |text| {
+            Ok(match text {
+                "host" => Scope::Host,
+                "own" => Scope::Own,
+                "off" => Scope::Off,
+                path if is_cgroup(path) => Scope::Cgroup(path.into()),
+                _ => return Err("not a scope"),
+            })
+        });
+    }
+
+    fn show(&self, _: &Limits) -> Option<String> {
+        Some(quote(match self {
+            Scope::Host => "host",
+            Scope::Own => "own",
+            Scope::Off => "off",
+            Scope::Cgroup(path) => path,
+        }))
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        r#""host", "own", "off", or the path of a cgroup as in "/system.slice/apache2.service""#
+            .into()
+    }
+}
+
+/// Whether `path` can be that of a cgroup below the root of all.
+fn is_cgroup(path: &str) -> bool {
+    let parts = |path: &str| path.split('/').all(|part| !matches!(part, "" | "." | ".."));
+    path.len() <= 4096 && !path.contains('\0') && path.strip_prefix('/').is_some_and(parts)
+}
+
+/// Units of a data rate, and how many bits per second they are.
+const RATES: [(&str, f64); 3] = [("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)];
+
+/// A data rate.
+impl Field for Option<f64> {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        let DeValue::String(text) = item.value else {
+            return report.wrong(item, WRONG_TYPE, self.allowed(limits));
+        };
+        let rate = RATES.iter().find_map(|(unit, size)| {
+            let number = text.strip_suffix(unit)?.trim_end();
+            let plain = number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+            let number: f64 = number.parse().ok().filter(|_| plain)?;
+            Some(number * size)
+        });
+        match rate {
+            Some(rate) if (1e3..=1e15).contains(&rate) => *self = Some(rate),
+            Some(_) => report.wrong(item, OUT_OF_RANGE, self.allowed(limits)),
+            None => report.wrong(item, "not a data rate", self.allowed(limits)),
+        }
+    }
+
+    fn show(&self, _: &Limits) -> Option<String> {
+        None
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        r#"a data rate from "1kbit/s" to "1000000Gbit/s""#.into()
+    }
+}
+
+impl Field for ServiceTime {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        let DeValue::String(text) = item.value else {
+            return report.wrong(item, WRONG_TYPE, self.allowed(limits));
+        };
+        *self = match &**text {
+            "auto" => ServiceTime::Auto,
+            "measured" => ServiceTime::Measured,
+            "learned" => ServiceTime::Learned,
+            _ => match read_one(item, &GIVEN, report) {
+                Some(time) => ServiceTime::Given(time),
+                None => return,
+            },
+        };
+    }
+
+    fn show(&self, limits: &Limits) -> Option<String> {
+        match self {
+            ServiceTime::Auto => Some(quote("auto")),
+            ServiceTime::Measured => Some(quote("measured")),
+            ServiceTime::Learned => Some(quote("learned")),
+            ServiceTime::Given(time) => time.show(limits),
+        }
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        let time = Duration::ZERO.allowed(&GIVEN);
+        format!(r#""auto", "measured", "learned", or {time}"#)
+    }
+}
+
+/// What a service time can be.
+const GIVEN: Limits = Limits::Time(Duration::from_micros(1), HOUR);
+
+/// Whether or not, or by default.
+impl Field for Option<bool> {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        let mut flag = false;
+        let before = report.problems();
+        flag.read(item, limits, report);
+        if report.problems() == before {
+            *self = Some(flag);
+        }
+    }
+
+    fn show(&self, _: &Limits) -> Option<String> {
+        None
+    }
+
+    fn allowed(&self, limits: &Limits) -> String {
+        false.allowed(limits)
+    }
+}
+
+/// Utilisations: one, or a list.
+impl Field for Vec<LoadId> {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        let Some(items) = item.one_or_each() else {
+            return report.wrong(item, "no load", self.allowed(limits));
+        };
+        self.clear();
+        for item in items {
+            match read_one(&item, limits, report) {
+                Some(load) if LoadId::is_utilization(load) => self.push(load),
+                Some(_) => report.wrong(&item, "not a utilisation", UTILISATIONS.into()),
+                None => {}
+            }
+        }
+    }
+
+    fn show(&self, _: &Limits) -> Option<String> {
+        let names: Vec<_> = self.iter().map(|load| quote(&load.to_string())).collect();
+        Some(format!("[{}]", names.join(", ")))
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        format!("{UTILISATIONS}, or a list of such")
+    }
+}
+
+const UTILISATIONS: &str = "cpu, disk, memory, network, utilization, cpu_pressure, \
+                            memory_pressure, io_pressure";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errors(text: &str) -> String {
+        parse("agent.toml", text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn nothing_is_a_configuration() {
+        assert_eq!(parse("agent.toml", "").unwrap(), AgentConfig::default());
+    }
+
+    #[test]
+    fn everything_is_where_it_belongs() {
+        let text = r#"
+            state_file = "agent.json"
+            [broker.a]
+            address = "[::1]:9909"
+            key_file = "/etc/key"
+            [host]
+            location = "web-1"
+            scope = "own"
+            [location."web-1/shop"]
+            scope = "/shop.slice"
+            network_capacity = "2.5Gbit/s"
+            [server.shop]
+            address = ":80"
+            group = ["shop", "all"]
+            location = "web-1/shop"
+            application = "httpd"
+            page_owners = ["www-data", "@web"]
+            service_time = "3ms"
+            capacity = 0.5
+            check_port = true
+            state = "drain"
+            agent_check = "127.0.0.1:9911"
+            [agent_check]
+            load = "cpu"
+        "#;
+        let config = parse("/etc/evenkeel/agent.toml", text).unwrap();
+        assert_eq!(config.warnings, []);
+        let state_file = Path::new("/etc/evenkeel/agent.json");
+        assert_eq!(config.state_file.as_deref(), Some(state_file));
+        assert_eq!(config.brokers[0].address.to_string(), "[::1]:9909");
+        assert_eq!(config.host.scope, Scope::Own);
+        let shop = HostSettings {
+            scope: Scope::Cgroup("/shop.slice".into()),
+            network_capacity: Some(2.5e9),
+        };
+        assert_eq!(config.locations, [("web-1/shop".into(), shop)]);
+        let expected = ServerConfig {
+            groups: vec!["shop".into(), "all".into()],
+            address: Address {
+                host: String::new(),
+                port: 80,
+            },
+            location: Some("web-1/shop".into()),
+            applications: vec!["httpd".into()],
+            page_owners: vec!["www-data".into(), "@web".into()],
+            service_time: ServiceTime::Given(Duration::from_millis(3)),
+            capacity: Some(0.5),
+            check_port: Some(true),
+            state: Wanted::Drain,
+            agent_check: vec!["127.0.0.1:9911".parse().unwrap()],
+            ..ServerConfig::new("shop")
+        };
+        assert_eq!(config.servers, [expected]);
+        assert_eq!(config.agent_check.loads, [LoadId::CPU]);
+    }
+
+    #[test]
+    fn all_errors_come_at_once_with_their_places() {
+        let text = "interval = \"1\"\n\
+                    [broker.a]\n\
+                    address = \":1\"\n\
+                    [host]\n\
+                    scope = \"../x\"\n\
+                    network_capacity = \"1Gb\"\n\
+                    [server.s]\n\
+                    group = [\"a\", 3]\n\
+                    capacity = 0\n\
+                    service_time = \"quick\"\n\
+                    network_capacity = 1\n\
+                    [agent_check]\n\
+                    load = [\"in_flight\"]\n\
+                    min_weight = 0\n";
+        let found = errors(text);
+        let expected = [
+            "agent.toml:1:12: interval: a time needs a unit",
+            "agent.toml:3:11: broker.a.address: the host is missing",
+            "agent.toml:2:9: broker.a: `key_file` is missing",
+            "agent.toml:5:9: host.scope: not a scope",
+            "agent.toml:6:20: host.network_capacity: not a data rate",
+            "agent.toml:8:15: server.s.group[1]: wrong type",
+            "agent.toml:9:12: server.s.capacity: out of range",
+            "agent.toml:9:12: server.s.capacity: only a server with an `application`",
+            "agent.toml:10:16: server.s.service_time: not a time",
+            "agent.toml:10:16: server.s.service_time: only a server with an `application`",
+            "agent.toml:11:1: server.s.network_capacity: does not belong here, but in [host]",
+            "agent.toml:7:9: server.s: `address` is missing",
+            "agent.toml:13:9: agent_check.load[0]: not a utilisation",
+            "agent.toml:14:14: agent_check.min_weight: out of range",
+        ];
+        let lines: Vec<_> = found.lines().collect();
+        for (line, expected) in lines.iter().zip(expected) {
+            assert!(line.starts_with(expected), "{line}\nnot\n{expected}");
+        }
+        assert_eq!(lines.len(), expected.len(), "{found}");
+    }
+
+    #[test]
+    fn two_servers_do_not_listen_at_one_address_for_haproxy() {
+        let text = "[server.a]\naddress = \":1\"\nagent_check = \"127.0.0.1:9\"\n\
+                    [agent_check]\nlisten = \"127.0.0.1:9\"\n";
+        let found = errors(text);
+        assert!(found.contains("listens on 127.0.0.1:9 already"), "{found}");
+    }
+}

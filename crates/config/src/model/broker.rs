@@ -1,0 +1,115 @@
+//! `[broker]`: where agents report, and how.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::table::Table;
+
+section! {
+    /// Where agents report by the reporting protocol, and how.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Broker {}
+    keys BROKER {
+        /// UDP addresses on which agents report: one, or a list. **Required.** On a host with
+        /// several addresses name the one that the agents use: an answer from another one does not
+        /// reach them.
+        listen: Vec<SocketAddr> = Vec::new(); r#""0.0.0.0:9909""#,
+        /// File with the keys that broker and agents share: one line `ID:HEX`, or two while keys
+        /// are changed. Nobody but owner and group may read it. It is read again with the
+        /// configuration; a relative path starts at the folder of that. **Required.**
+        key_file: PathBuf = PathBuf::new(); r#""/etc/evenkeel/broker.key""#,
+        /// Time between two reports of an agent. Best well below `load_max_age` of the groups, so
+        /// that a lost report does not make a load unknown.
+        interval: Duration [Time(millis(100), HOUR)] = secs(1); r#""500ms""#,
+        /// After how many intervals without news of a load alert a server ends it, because the
+        /// broker is lost. Alerts are renewed at each interval.
+        alert_lease: u16 [Number(2.0, 100.0, "intervals")] = 3; "5",
+        /// At least how often each agent hears of the broker. After three times as long without any
+        /// message it takes the broker for gone, and registers anew until it gets an answer.
+        keepalive: Duration [Time(secs(1), secs(600))] = secs(10); r#""5s""#,
+        /// An agent silent this long is removed: its opinion of its servers no longer counts, and
+        /// members that it has added leave the group. Its loads have been unknown since
+        /// `load_max_age`.
+        forget_after: Duration [Time(secs(30), DAY)] = secs(60); r#""5m""#,
+        /// Maximum agents at once. Further ones get no answer and try again.
+        max_agents: usize [Number(1.0, 1_000_000.0, "agents")] = 20_000; "1000",
+    }
+}
+
+/// Reads `[broker]` of the file, if it is there.
+pub(crate) fn read(top: &mut Table<'_>, folder: &Path, report: &mut Report<'_>) -> Option<Broker> {
+    let mut table = top.table("broker", report)?;
+    let mut broker = Broker::default();
+    table.read(BROKER, &mut broker, report);
+    table.require("listen", report);
+    table.require("key_file", report);
+    broker.key_file = folder.join(&broker.key_file);
+    let mut listening = HashSet::new();
+    // Port 0 is a different port each time.
+    for address in broker.listen.iter().filter(|address| address.port() != 0) {
+        if !listening.insert(address) {
+            table.problem("listen", format!("{address} comes twice"), report);
+        }
+    }
+    table.finish(report);
+    Some(broker)
+}
+
+/// What the reference says of the table.
+pub(crate) fn tables() -> TableDoc {
+    let doc = "Where agents (`evenkeel agent`) report the load of their servers, over UDP: see \
+               [reporting-protocol.md](reporting-protocol.md). Off unless the table is there.";
+    TableDoc::new("[broker]", doc, [docs(BROKER, Broker::default())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, parse};
+
+    fn config(text: &str) -> Config {
+        parse("/etc/evenkeel/evenkeel.toml", text).unwrap()
+    }
+
+    #[test]
+    fn a_broker_has_addresses_and_keys() {
+        let text = "[broker]\nlisten = [\"127.0.0.1:9909\", \"[::1]:9909\"]\nkey_file = \"keys\"";
+        let broker = config(text).broker.unwrap();
+        assert_eq!(broker.listen.len(), 2);
+        assert_eq!(broker.key_file, Path::new("/etc/evenkeel/keys"));
+        assert_eq!(config("").broker, None);
+    }
+
+    #[test]
+    fn what_is_missing_or_doubled_is_said() {
+        let errors = parse("f", "[broker]\nlisten = [\"127.0.0.1:1\", \"127.0.0.1:1\"]");
+        let errors = errors.unwrap_err().to_string();
+        assert!(errors.contains("`key_file` is missing"), "{errors}");
+        assert!(errors.contains("127.0.0.1:1 comes twice"), "{errors}");
+    }
+
+    #[test]
+    fn a_group_that_agents_join_needs_no_members() {
+        let text = "[broker]\nlisten = \"127.0.0.1:1\"\nkey_file = \"k\"\n\
+                    [group.g]\nagents_may_join = true\n\
+                    [rule.r]\nlisten = \"127.0.0.1:2\"\nagents_may_join = true\n\
+                    [rule.s]\nlisten = \"127.0.0.1:3\"\ngroup = \"g\"\n";
+        let config = config(text);
+        assert_eq!(config.groups.len(), 2);
+        for group in &config.groups {
+            assert!(group.agents_may_join && group.members.is_empty());
+        }
+        assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+        let alone = self::config("[rule.r]\nlisten = \"127.0.0.1:2\"\nagents_may_join = true");
+        let warning = alone.warnings[0].to_string();
+        assert!(warning.contains("there is no [broker]"), "{warning}");
+        let refused = parse("f", "[group.g]\nagents_may_join = false");
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("`members` is missing"), "{refused}");
+    }
+}

@@ -1,0 +1,208 @@
+//! What `evenkeel.toml` means as a whole.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use evenkeel_core::strategy::Reach;
+
+use super::admin::{self, AccessLog, Admin};
+use super::broker::{self, Broker};
+use super::corba::{self, Corba};
+use super::group::{self, GroupConfig};
+use super::listeners::Listeners;
+use super::location::{self, LocationConfig, Placed};
+use super::negotiator::{self, Cluster, Negotiator};
+use super::rule::{self, Defaults, Rule};
+use super::{agent_check, alert, health, member, monitor, orca, prometheus};
+use crate::schema::document::Span;
+use crate::schema::errors::{Errors, Problem};
+use crate::schema::key::{DAY, docs, secs, section};
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::source;
+use crate::schema::table::{NAMES, Table, document};
+
+/// Reads and checks the configuration in the file at `path`.
+///
+/// # Errors
+///
+/// Everything that is wrong, with its place in the file. A file that is missing,
+/// unreadable, too large or not UTF-8 is an error of the same type.
+pub fn load(path: &Path) -> Result<Config, Errors> {
+    source::load(path, parse)
+}
+
+/// Checks the configuration in `text`. `file` names it in messages, and is where a
+/// relative `token_file` starts.
+///
+/// # Errors
+///
+/// Everything that is wrong, with its place in the text.
+pub fn parse(file: &str, text: &str) -> Result<Config, Errors> {
+    let (mut config, warnings) = document(file, text, tables, read)?;
+    config.warnings = warnings;
+    Ok(config)
+}
+
+section! {
+    /// A whole, valid configuration.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Config {
+        /// The admin API.
+        admin: Option<Admin> = Some(Admin::default()),
+        /// Rules, in the order of the file. Names are unique.
+        rules: Vec<Rule> = Vec::new(),
+        /// Groups, in the order of the file. Names are unique.
+        groups: Vec<GroupConfig> = Vec::new(),
+        /// Locations that the file says something of, in its order. Names are unique.
+        locations: Vec<LocationConfig> = Vec::new(),
+        /// Where agents report; `None` is nowhere.
+        broker: Option<Broker> = None,
+        /// Where clients negotiate; `None` is nowhere.
+        negotiator: Option<Negotiator> = None,
+        /// Clusters that they negotiate for, in the order of the file. Names are unique.
+        clusters: Vec<Cluster> = Vec::new(),
+        /// The CORBA service; `None` is none.
+        corba: Option<Corba> = None,
+        /// What is allowed but probably not meant (a group that nobody uses).
+        warnings: Vec<Problem> = Vec::new(),
+    }
+    keys TOP {
+        /// Threads that forward traffic. Without it, one per core. Changes need a restart.
+        workers: Option<usize> [Number(1.0, 1024.0, "threads")] = None; "4",
+        /// How long open connections may go on after SIGTERM. New ones are refused at once; an idle
+        /// client has one second for a request that is on its way.
+        shutdown_grace: Duration [Time(secs(0), DAY)] = secs(30); r#""1m""#,
+    }
+    keys ACCESS_LOG {
+        /// Where the access log goes: one JSON object per request (HTTP) or connection (TCP). A
+        /// file is appended to, and opened again on SIGHUP. Lines are dropped, and counted, rather
+        /// than that traffic waits for the disk.
+        access_log "output": Option<AccessLog> = None; r#""/var/log/evenkeel/access.log""#,
+    }
+}
+
+impl Config {
+    /// The files beside the configuration that are read with it.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        let admin = self.admin.iter();
+        let token = admin.filter_map(|admin| admin.token_file.as_ref());
+        let broker = self.broker.iter().map(|broker| &broker.key_file);
+        let groups = self.groups.iter().map(|group| &group.monitor);
+        let locations = self.locations.iter().map(|location| &location.monitor);
+        let monitors = groups.chain(locations).flatten();
+        let monitors = monitors.filter_map(|monitor| monitor.key_file.as_ref());
+        token.chain(broker).chain(monitors).map(PathBuf::as_path)
+    }
+
+    /// The DNS names of members, with how often each is to be resolved. A name in
+    /// several groups comes several times.
+    pub fn dns_hosts(&self) -> impl Iterator<Item = (&str, Duration)> {
+        self.groups.iter().flat_map(|group| {
+            let names = group.members.iter().filter(|m| m.ip().is_none());
+            names.map(|member| (member.host.as_str(), group.dns_interval))
+        })
+    }
+}
+
+fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
+    let mut config = Config::default();
+    top.read(TOP, &mut config, report);
+    if let Some(mut table) = top.table("access_log", report) {
+        table.read(ACCESS_LOG, &mut config, report);
+        table.finish(report);
+    }
+    let mut listeners = Listeners::default();
+    config.admin = admin::read(&mut top, folder, &mut listeners, report);
+
+    let defaults = Defaults::read(&mut top, report);
+    // With where each stands: rules refer to groups, and own ones keep their order.
+    let mut groups: Vec<(Span, GroupConfig)> = Vec::new();
+    for mut table in top.named_tables("group", NAMES, report) {
+        let group = GroupConfig::of_table(&mut table, &defaults.group, report);
+        if !group.agents_may_join {
+            table.require("members", report);
+        }
+        groups.push((table.name_span().clone(), group));
+        table.finish(report);
+    }
+    let place = |(span, group): &(Span, GroupConfig)| (group.name.clone(), span.clone());
+    let shared: HashMap<String, Span> = groups.iter().map(place).collect();
+    let mut used = HashSet::new();
+    for mut table in top.named_tables("rule", NAMES, report) {
+        let (rule, own) = rule::read(&mut table, &defaults, &shared, report);
+        let who = format!("rule {:?}", rule.name);
+        listeners.add(&rule.listen, &who, (&table, "listen"), report);
+        groups.extend(own.map(|group| (table.name_span().clone(), group)));
+        used.insert(rule.group.clone());
+        config.rules.push(rule);
+        table.finish(report);
+    }
+    groups.sort_by_key(|(span, _)| span.start);
+
+    let placed = groups.iter().map(|(span, group)| Placed { span, group });
+    let placed: Vec<Placed<'_>> = placed.collect();
+    // Agents and CORBA servers name locations of their own.
+    let others = groups.iter().any(|(_, group)| group.agents_may_join) || top.given("corba");
+    config.locations = location::read(&mut top, &defaults.group, &placed, others, report);
+    location::check(&placed, &config.locations, report);
+    config.groups = groups.iter().map(|(_, group)| group.clone()).collect();
+    let of_groups = config.groups.iter_mut().map(|group| &mut group.monitor);
+    let of_locations = config
+        .locations
+        .iter_mut()
+        .map(|location| &mut location.monitor);
+    for monitor in of_groups.chain(of_locations).flatten() {
+        monitor.resolve(folder);
+    }
+    // What clusters have to say below may depend on the load.
+    for group in &mut config.groups {
+        group.choose(Reach::Carried);
+    }
+    let carried = used.clone();
+    (config.negotiator, config.clusters) =
+        negotiator::read(&mut top, &config.groups, &mut used, &mut listeners, report);
+    for group in &mut config.groups {
+        // Where a rule carries clients, too, what is good for them counts.
+        if used.contains(&group.name) && !carried.contains(&group.name) {
+            group.choose(Reach::Redirected);
+        }
+    }
+    config.broker = broker::read(&mut top, folder, report);
+    config.corba = corba::read(&mut top, folder, &mut listeners, report);
+    for (span, group) in &groups {
+        if group.agents_may_join && config.broker.is_none() {
+            let message = "agents may join this group, but there is no [broker] for them";
+            report.warning(span, &group.path(), message);
+        }
+        if !used.contains(&group.name) {
+            report.warning(
+                span,
+                &group.path(),
+                "no rule and no cluster uses this group",
+            );
+        }
+    }
+    top.finish(report);
+    config
+}
+
+/// All tables of the file.
+pub(crate) fn tables() -> Vec<TableDoc> {
+    let top = "Keys that stand before the first table.";
+    let access_log = [docs(ACCESS_LOG, Config::default())];
+    let mut tables = vec![
+        TableDoc::new("", top, [docs(TOP, Config::default())]),
+        admin::tables(),
+        TableDoc::new("[access_log]", "The access log.", access_log),
+    ];
+    tables.extend(rule::tables());
+    tables.extend([group::tables(), health::tables(), agent_check::tables()]);
+    tables.extend(orca::tables());
+    tables.extend([prometheus::tables(), monitor::tables(), alert::tables()]);
+    tables.extend([member::tables(), location::tables(), broker::tables()]);
+    tables.extend(negotiator::tables());
+    tables.push(corba::tables());
+    tables
+}

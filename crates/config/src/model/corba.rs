@@ -1,0 +1,241 @@
+//! `[corba]`: the CORBA load balancing and monitoring service.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use evenkeel_core::group::Granularity;
+use evenkeel_core::load::LoadId;
+use evenkeel_core::strategy::Reach;
+
+use super::group::GroupConfig;
+use super::listeners::Listeners;
+use crate::schema::address::Address;
+use crate::schema::field::choice_field;
+use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::table::{NAMES, Table};
+
+section! {
+    /// Where CORBA clients and servers find the load manager, and how it treats them.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Corba {}
+    keys CORBA {
+        /// TCP addresses on which CORBA clients and servers reach the load manager: one, or a list.
+        /// **Required.** References hold the port, and are valid over a restart only if it stays
+        /// the same.
+        listen: Vec<SocketAddr> = Vec::new(); r#""0.0.0.0:2809""#,
+        /// Host and port that references name, for clients that reach the load manager by another
+        /// address than it listens on; `":2809"` is another port only. By default the first address
+        /// of `listen`, with the host's name if that one is unspecified (`0.0.0.0`, `[::]`).
+        advertise: Option<Address> [HostOptional] = None; r#""balancer.example:2809""#,
+        /// A file that the load manager's reference (`IOR:…`) is written to at the start, for
+        /// `-ORBInitRef LoadManager=file://…`. It is left there at the end, because the reference
+        /// stays valid. A relative path starts at the folder of the configuration file.
+        ior_file: Option<PathBuf> = None; r#""/run/evenkeel/lm.ior""#,
+        /// Where object groups, their members, properties, monitors and alerts are kept over
+        /// restarts. `false` keeps them in memory only. A relative path starts at the folder of the
+        /// configuration file. A second process with the same file does not start. A change needs a
+        /// restart.
+        state_file: Option<PathBuf> = Some(PathBuf::from("corba-state.json")); r#""/var/lib/evenkeel/corba-state.json""#,
+        /// Threads that serve CORBA clients. One forwards tens of thousands of clients per second.
+        /// A change needs a restart.
+        workers: usize [Number(1.0, 64.0, "threads")] = 1; "2",
+        /// Prefix of the repository ids of module `CosLoadBalancing` in what is sent: applications
+        /// that were built for TAO's service know `tao.lb`, later drafts of the OMG have `omg.org`.
+        /// Both are understood. A change needs a restart.
+        repository_prefix: String [Text(NAMES)] = "tao.lb".into(); r#""omg.org""#,
+        /// How often each registered load monitor is asked. Best below `load_max_age` of the
+        /// groups.
+        pull_interval: Duration [Time(millis(10), HOUR)] = secs(5); r#""1s""#,
+        /// How long a load monitor may take to answer. Monitors do not wait for each other.
+        pull_timeout: Duration [Time(millis(1), secs(600))] = secs(1); r#""300ms""#,
+        /// How long a load alert object may take to acknowledge that it is on or off; then it is
+        /// told again.
+        alert_retry: Duration [Time(millis(10), HOUR)] = secs(1); r#""500ms""#,
+        /// How often each member is asked whether it is there (`_non_existent`). One that is not is
+        /// dropped from its group if the group's membership is infrastructure-controlled, and takes
+        /// no clients until it is back if it is application-controlled. One that only sheds load is
+        /// there. With more than 2,000 members for each second of it the interval is longer.
+        /// `false` asks nobody.
+        liveness: Option<Duration> [Time(millis(10), DAY)] = Some(secs(2)); r#""10s""#,
+        /// How long a custom strategy may take to name the next member. After it the group's
+        /// fallback decides.
+        custom_strategy_timeout: Duration [Time(millis(1), secs(60))] = millis(200); r#""50ms""#,
+        /// How long other objects of the application may take: a member to say whether it has the
+        /// type of its group, or whether it is there; a factory to make or delete a member.
+        call_timeout: Duration [Time(millis(1), secs(600))] = secs(2); r#""5s""#,
+        /// How long a member may take for a request that is relayed (granularity `per_request`).
+        /// Then the client gets TIMEOUT, and the member a CancelRequest.
+        relay_timeout: Duration [Time(millis(1), DAY)] = secs(60); r#""5m""#,
+        /// Largest GIOP message, all its fragments together. Larger ones are refused; those that
+        /// are only relayed (granularity `per_request`) count, too.
+        max_message: usize [Bytes(1024, 1024 * 1024 * 1024)] = 2 * 1024 * 1024; r#""16MiB""#,
+        /// Most connections at once. Further ones wait in the listen queue.
+        max_connections: usize [Number(1.0, 1_000_000.0, "connections")] = 10_000; "1000",
+        /// How long a connection without a request is kept. It is then closed in the way that tells
+        /// the client's ORB to connect again when it needs to.
+        idle_timeout: Duration [Time(millis(1), DAY)] = secs(600); r#""3m""#,
+        /// What a client is told by a group that has no member, or whose members are all dead:
+        /// `"transient"`, so that it may try again, or `"object_not_exist"`, as TAO's load manager
+        /// has it, for clients that wait for it to do something else. While members are only down,
+        /// drained or overloaded it is always TRANSIENT.
+        when_empty: WhenEmpty = WhenEmpty::Transient; r#""object_not_exist""#,
+        /// What counts in object groups that say nothing else by their properties: keys of
+        /// [`[group.NAME]`](#groupname) up to `connection_failure_limit`, with their defaults,
+        /// except that `granularity` is `"on_demand"`, `strategy` the default of clients that are
+        /// [forwarded](strategies.md#which-default-holds), `slow_start` is `"0s"`, `load` is
+        /// `"first"` (the first load of what a location reports by CORBA, whatever it measures, or
+        /// else `cpu`), and `move_share` of `alert` is 0.5: below 1, load alerts last until so many
+        /// clients have left as the difference is worth, and at most this share. With 1 they last
+        /// until loads have fallen. `[defaults]` does not count here.
+        groups: GroupConfig = object_groups(); r#"{ strategy = "least_loaded", load_max_age = "12s" }"#,
+    }
+}
+
+/// What a client is told by a group without members, or whose members are all dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenEmpty {
+    /// That it may try again.
+    Transient,
+    /// That the group is not there.
+    ObjectNotExist,
+}
+
+choice_field!(WhenEmpty,
+    "transient" => WhenEmpty::Transient,
+    "object_not_exist" => WhenEmpty::ObjectNotExist);
+
+/// What object groups have by default.
+fn object_groups() -> GroupConfig {
+    let mut groups = GroupConfig::default();
+    groups.settings.granularity = Granularity::OnDemand;
+    groups.settings.load_id = LoadId::FIRST;
+    groups.settings.in_order = true;
+    // Who counts clients round robin expects each member in its turn.
+    groups.settings.slow_start = Duration::ZERO;
+    // While the load alert of a server is on, it sends all its clients away.
+    groups.settings.alert.move_share = 0.5;
+    groups.choose(Reach::Forwarded);
+    groups
+}
+
+/// Reads `[corba]` of the file, if it is there.
+pub(crate) fn read(
+    top: &mut Table<'_>,
+    folder: &Path,
+    listeners: &mut Listeners,
+    report: &mut Report<'_>,
+) -> Option<Corba> {
+    let mut table = top.table("corba", report)?;
+    let mut corba = Corba::default();
+    table.read(CORBA, &mut corba, report);
+    table.require("listen", report);
+    listeners.add(&corba.listen, "[corba]", (&table, "listen"), report);
+    if let Some(groups) = table.table("groups", report) {
+        corba.groups.warn_of_alerts(&groups, report);
+    }
+    corba.groups.choose(Reach::Forwarded);
+    for file in [&mut corba.ior_file, &mut corba.state_file]
+        .into_iter()
+        .flatten()
+    {
+        *file = folder.join(&*file);
+    }
+    if corba.ior_file.is_some() && corba.ior_file == corba.state_file {
+        table.problem(
+            "ior_file",
+            "is the `state_file`, too: name another file",
+            report,
+        );
+    }
+    table.finish(report);
+    Some(corba)
+}
+
+/// What the reference says of the table.
+pub(crate) fn tables() -> TableDoc {
+    let doc = "The CORBA load balancing and monitoring service: see [corba.md](corba.md). Off \
+               unless the table is there. Whoever reaches it can change its groups, as with any \
+               CORBA service: keep it in a network that you trust.";
+    TableDoc::new("[corba]", doc, [docs(CORBA, Corba::default())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, parse};
+
+    fn config(text: &str) -> Config {
+        parse("/etc/evenkeel/evenkeel.toml", text).unwrap()
+    }
+
+    #[test]
+    fn the_service_needs_an_address_only() {
+        let config = config("[corba]\nlisten = \"127.0.0.1:2809\"");
+        assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+        let corba = config.corba.unwrap();
+        assert_eq!(corba.listen, ["127.0.0.1:2809".parse().unwrap()]);
+        let state = Path::new("/etc/evenkeel/corba-state.json");
+        assert_eq!(corba.state_file.as_deref(), Some(state));
+        assert_eq!((corba.ior_file, corba.liveness), (None, Some(secs(2))));
+        assert_eq!(corba.groups.settings.granularity, Granularity::OnDemand);
+        assert_eq!(Config::default().corba, None);
+    }
+
+    #[test]
+    fn members_are_asked_unless_told_otherwise_u5() {
+        let off = config("[corba]\nlisten = \"127.0.0.1:2809\"\nliveness = false");
+        assert_eq!(off.corba.unwrap().liveness, None);
+        assert_eq!(Corba::default().liveness, Some(secs(2)));
+    }
+
+    #[test]
+    fn groups_start_from_their_own_table() {
+        let text = "[defaults]\nload = \"memory\"\n\
+                    [corba]\nlisten = \"127.0.0.1:1\"\nstate_file = false\nior_file = \"lm\"\n\
+                    advertise = \":99\"\nliveness = \"3s\"\n\
+                    [corba.groups]\nstrategy = \"random\"\nalert = { release = 0.5 }\n";
+        let corba = config(text).corba.unwrap();
+        assert_eq!(corba.groups.strategy.kind().name, "random");
+        assert_eq!(corba.groups.settings.alert.release, 0.5);
+        assert_eq!(corba.groups.settings.load_id, LoadId::FIRST);
+        assert_eq!(corba.state_file, None);
+        let lm = Path::new("/etc/evenkeel/lm");
+        assert_eq!(corba.ior_file.as_deref(), Some(lm));
+        let advertise = corba.advertise.unwrap();
+        assert_eq!((&*advertise.host, advertise.port), ("", 99));
+        assert_eq!(corba.liveness, Some(secs(3)));
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        let error = |text: &str| parse("f", text).unwrap_err().to_string();
+        let missing = error("[corba]\nadvertise = \"x:1\"");
+        assert!(missing.contains("`listen` is missing"), "{missing}");
+        let twice = error("[corba]\nlisten = [\"127.0.0.1:1\", \"127.0.0.1:1\"]");
+        assert!(
+            twice.contains("[corba] listens on 127.0.0.1:1 already"),
+            "{twice}"
+        );
+        let taken = error("[admin]\nlisten = \"127.0.0.1:1\"\n[corba]\nlisten = \"127.0.0.1:1\"");
+        assert!(taken.contains("the admin API listens on"), "{taken}");
+        let one = error("[corba]\nlisten = \"127.0.0.1:1\"\nior_file = \"corba-state.json\"");
+        assert!(one.contains("is the `state_file`, too"), "{one}");
+        let check = "[corba]\nlisten = \"127.0.0.1:1\"\ngroups = { health_check = true }";
+        assert!(
+            error(check).contains("corba.groups.health_check"),
+            "{}",
+            error(check)
+        );
+    }
+
+    #[test]
+    fn alerts_without_effect_are_warned_of() {
+        let text = "[corba]\nlisten = \"127.0.0.1:1\"\n[corba.groups]\n\
+                    granularity = \"per_request\"\nalert = { close_idle = \"1s\" }";
+        let warning = config(text).warnings[0].to_string();
+        assert!(warning.contains("have no effect"), "{warning}");
+    }
+}

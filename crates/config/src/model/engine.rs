@@ -1,0 +1,184 @@
+//! What `engine.toml` means: the configuration of `evenkeel engine`.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use super::listeners::Listeners;
+use crate::schema::address::Origin;
+use crate::schema::errors::{Errors, Problem};
+use crate::schema::field::Element;
+use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::source;
+use crate::schema::table::{NAMES, Table, document};
+
+/// Reads and checks the client engine's configuration in the file at `path`.
+///
+/// # Errors
+///
+/// Everything that is wrong, with its place in the file. A file that is missing,
+/// unreadable, too large or not UTF-8 is an error of the same type.
+pub fn load(path: &Path) -> Result<EngineConfig, Errors> {
+    source::load(path, parse)
+}
+
+/// Checks the client engine's configuration in `text`. `file` names it in messages.
+///
+/// # Errors
+///
+/// Everything that is wrong, with its place in the text.
+pub fn parse(file: &str, text: &str) -> Result<EngineConfig, Errors> {
+    let (mut config, warnings) = document(file, text, tables, read)?;
+    config.warnings = warnings;
+    Ok(config)
+}
+
+section! {
+    /// A whole, valid configuration of a client engine.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct EngineConfig {
+        /// What is negotiated for, in the order of the file. Names are unique.
+        clusters: Vec<EngineCluster> = Vec::new(),
+        /// What is allowed but probably not meant.
+        warnings: Vec<Problem> = Vec::new(),
+    }
+    keys TOP {
+        /// Where brokers negotiate, over `http`: one, or a list. **Required.** They are asked in
+        /// this order; one that does not answer is left out for a while.
+        brokers: Vec<Origin> = Vec::new(); r#"["http://broker-1.example:8088", "http://broker-2.example:8088"]"#,
+        /// How long a broker may take to answer; then the next one is asked.
+        broker_timeout: Duration [Time(millis(10), secs(60))] = secs(2); r#""500ms""#,
+    }
+}
+
+section! {
+    /// A cluster whose clients the engine serves.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct EngineCluster {
+        /// Its name at the brokers.
+        name: String = String::new(),
+    }
+    keys CLUSTER {
+        /// Where the cluster's clients come to: one address, or a list. **Required.** Each cluster
+        /// has its own; on one machine, 127.0.0.1, 127.0.0.2 and so on can all have port 80.
+        listen: Vec<SocketAddr> = Vec::new(); r#""127.0.0.2:80""#,
+        /// The client class, if they are of one.
+        class: Option<String> [Text(NAMES)] = None; r#""gold""#,
+        /// The mean response time that a server must have for them.
+        response_time: Option<Duration> [Time(Duration::from_micros(1), HOUR)] = None; r#""200ms""#,
+        /// How long a client may keep a redirect, at most, and at most as long as is left of the
+        /// quantum; whole seconds. The engine is near, so asking it again is cheap, and only who
+        /// asks is led around a server that has died.
+        redirect_max_age: Duration [Time(secs(0), DAY)] = secs(5); r#""30s""#,
+        /// How long the last server, and those that were known beside it, are used beyond the
+        /// quantum while no broker answers. Then clients get 503.
+        stale_for: Duration [Time(secs(0), secs(7 * 86_400))] = HOUR; r#""10m""#,
+        /// While there are clients: time between two connections to the server that only show
+        /// whether it accepts them. When it does not, another one is negotiated.
+        probe_interval: Duration [Time(millis(50), DAY)] = secs(2); r#""500ms""#,
+        /// How long the server may take to accept one.
+        probe_timeout: Duration [Time(millis(10), secs(60))] = secs(1); r#""300ms""#,
+    }
+}
+
+impl EngineCluster {
+    /// A cluster with all defaults.
+    pub fn new(name: &str, listen: Vec<SocketAddr>) -> Self {
+        let name = name.into();
+        EngineCluster {
+            name,
+            listen,
+            ..EngineCluster::default()
+        }
+    }
+}
+
+impl Element for Origin {
+    const NONE: Option<&'static str> = Some("no broker");
+}
+
+fn read(mut top: Table<'_>, _: &Path, report: &mut Report<'_>) -> EngineConfig {
+    let mut config = EngineConfig::default();
+    top.read(TOP, &mut config, report);
+    top.require("brokers", report);
+    for (index, origin) in config.brokers.iter().enumerate() {
+        if origin.as_str().starts_with("https:") {
+            let message = format!("https is not spoken with brokers: {origin}");
+            top.problem("brokers", message, report);
+        } else if config
+            .brokers
+            .iter()
+            .take(index)
+            .any(|other| other == origin)
+        {
+            top.problem("brokers", format!("{origin} comes twice"), report);
+        }
+    }
+    let mut listeners = Listeners::default();
+    for mut table in top.named_tables("cluster", NAMES, report) {
+        let mut cluster = EngineCluster::new(&table.name(), Vec::new());
+        table.read(CLUSTER, &mut cluster, report);
+        table.require("listen", report);
+        let who = format!("cluster {:?}", cluster.name);
+        listeners.add(&cluster.listen, &who, (&table, "listen"), report);
+        config.clusters.push(cluster);
+        table.finish(report);
+    }
+    if config.clusters.is_empty() {
+        top.warning("there is no [cluster.NAME], so nobody is served", report);
+    }
+    top.finish(report);
+    config
+}
+
+/// The tables, for the reference and the hints.
+pub(crate) fn tables() -> Vec<TableDoc> {
+    let top = "Keys that stand before the first table.";
+    let keys = [docs(CLUSTER, EngineCluster::default())];
+    vec![
+        TableDoc::new("", top, [docs(TOP, EngineConfig::default())]),
+        TableDoc::new("[cluster.NAME]", "A cluster of the brokers.", keys),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errors(text: &str) -> String {
+        parse("engine.toml", text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn everything_is_where_it_belongs() {
+        let text = "brokers = [\"http://b-1:8088\", \"http://[::1]:8088\"]\n\
+                    broker_timeout = \"1s\"\n\
+                    [cluster.shop]\nlisten = \"127.0.0.2:80\"\nclass = \"gold\"\n\
+                    response_time = \"200ms\"\nstale_for = \"10m\"\n";
+        let config = parse("engine.toml", text).unwrap();
+        assert_eq!(config.warnings, []);
+        assert_eq!(config.brokers[1].as_str(), "http://[::1]:8088");
+        let expected = EngineCluster {
+            class: Some("gold".into()),
+            response_time: Some(Duration::from_millis(200)),
+            stale_for: secs(600),
+            ..EngineCluster::new("shop", vec!["127.0.0.2:80".parse().unwrap()])
+        };
+        assert_eq!(config.clusters, [expected]);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        assert!(errors("").contains("`brokers` is missing"));
+        assert!(errors("brokers = \"https://b\"").contains("https is not spoken"));
+        assert!(errors("brokers = \"b:80\"").contains("not an origin"));
+        assert!(errors("brokers = [\"http://b\", \"http://B:80\"]").contains("twice"));
+        let twice = "brokers = \"http://b\"\n[cluster.a]\nlisten = \"127.0.0.1:80\"\n\
+                     [cluster.b]\nlisten = \"127.0.0.1:80\"\n";
+        assert!(errors(twice).contains("cluster \"a\" listens on 127.0.0.1:80 already"));
+        let warned = parse("engine.toml", "brokers = \"http://b\"").unwrap();
+        assert!(warned.warnings[0].message.contains("nobody is served"));
+    }
+}

@@ -1,0 +1,286 @@
+//! `[group.NAME]`: members that serve together, and how one of them is chosen.
+
+use std::time::Duration;
+
+use evenkeel_core::group::{Granularity, GroupSettings};
+use evenkeel_core::load::LoadId;
+use evenkeel_core::strategy::{
+    Reach, Values, carries_in_pulses, default_for, default_kind, default_load,
+};
+
+use super::agent_check::AgentCheck;
+use super::health::HealthCheck;
+use super::member::MemberConfig;
+use super::monitor::Monitor;
+use super::orca::Orca;
+use super::prometheus::Prometheus;
+use crate::schema::document::join;
+use crate::schema::field::choice_field;
+use crate::schema::key::{DAY, HOUR, docs, keys, millis, secs, section};
+use crate::schema::networks::Networks;
+use crate::schema::reference::{KeyDoc, TableDoc};
+use crate::schema::report::Report;
+use crate::schema::table::{Section, Table};
+
+section! {
+    /// An object group and what keeps it healthy.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct GroupConfig {
+        /// Unique name.
+        name: String = String::new(),
+        /// Decisions.
+        settings: GroupSettings = GroupSettings::default(),
+        /// What was said, and need not be chosen.
+        said: Said = Said::default(),
+        /// How its clients reach its members: what is chosen depends on it.
+        reach: Reach = Reach::Carried,
+    }
+    // Not for `[defaults]`.
+    keys OWN {
+        /// The members: addresses, or tables with the keys of a member. **Required**, at least one,
+        /// unless agents may join. A host name with several addresses becomes one member per
+        /// address, and is followed as it changes.
+        members: Vec<MemberConfig> = Vec::new(); r#"["10.0.0.1:80", { address = "10.0.0.2:80", weight = 2 }]"#,
+        /// Whether a server that an agent registers for this group becomes a member without
+        /// standing in the file, until the agent signs off or is silent for too long. Whoever has
+        /// a key of the [`[broker]`](#broker) can then add members; where, `allowed_networks` says.
+        agents_may_join: bool = false; "true",
+    }
+    // Whoever its members are.
+    keys STRATEGY {
+        /// How the next member is chosen: a name, or a table of a name and parameters. `evenkeel
+        /// strategies` and [strategies.md](strategies.md) say more about each. The default is that
+        /// of clients that are not bound; where they are, it is another one: see [which default
+        /// holds](strategies.md#which-default-holds).
+        strategy: Values = Values::defaults(default_kind()); r#"{ name = "least_request", choices = 3 }"#,
+    }
+    keys FAILURES {
+        /// After so many failures in a row a member is taken out for a while: refused or broken
+        /// connections, timeouts, garbage. An answer with a 5xx code is none; members that give far
+        /// more of those than the others are taken out for that.
+        connection_failure_limit: u32 [Number(1.0, 1000.0, "failures")] = 5; "3",
+    }
+    // Of a group whose members are addresses.
+    keys ADDRESSED {
+        /// Requests that may wait when all members are at their connection limit. Further ones are
+        /// refused.
+        max_queue: usize [Number(0.0, 1_000_000.0, "requests")] = 1024; "100",
+        /// How often host names of members are resolved again. An address that is missing from an
+        /// answer gets no new traffic. If it comes back within five minutes, or while it still has
+        /// requests, it is the same member as before: its requests, latency and health count on.
+        /// Within five minutes there is no slow start either, so a name may give a part of its
+        /// addresses at a time. A group remembers the last 1,024 addresses that left.
+        dns_interval: Duration [Time(secs(1), DAY)] = secs(10); r#""1m""#,
+        /// Networks in which members may be that agents register, or that host names resolve to: a
+        /// list, and nothing else then. Without it every address may be one, except loopback,
+        /// link-local, unspecified, multicast and broadcast addresses and those of cloud metadata.
+        /// `localhost` may be loopback. Where the balancer itself listens nobody joins or resolves
+        /// to, whatever is listed. An IPv4 address in IPv6 notation counts as IPv4. Members whose
+        /// IP address stands in the file are not asked.
+        allowed_networks: Option<Networks> = None; r#"["10.0.0.0/8", "fd00::/8"]"#,
+        /// Active health check: a table (see there), `true` for one with all defaults, `false` for
+        /// none.
+        health_check: Option<HealthCheck> = None; r#"{ path = "/healthz" }"#,
+        /// Whether an agent beside each member is asked for its weight and state: a table (see
+        /// there), `false` for none.
+        agent_check: Option<AgentCheck> = None; "{ port = 8765 }",
+        /// Whether members report their load by ORCA: a table (see there), `true` for one with all
+        /// defaults, `false` for none.
+        orca: Option<Orca> = None; "true",
+        /// Whether loads are worked out from metrics in Prometheus' text format: a table (see
+        /// there), `false` for none.
+        prometheus: Option<Prometheus> = None; r#"{ url = "http://{host}:9100/metrics", preset = "node_exporter" }"#,
+        /// Whether the loads of the group's locations are read from their kernels: a table (see
+        /// there), `false` for no.
+        monitor: Option<Monitor> = None; r#"{ key_file = "/etc/evenkeel/monitor.key" }"#,
+    }
+}
+
+keys! {
+    SETTINGS: GroupSettings {
+        /// When the strategy is asked: once per client connection, for every request, or once and
+        /// again only when the member's location is under a load alert. A TCP connection is one
+        /// request. A group that clusters use, and no rule, is `on_demand` by default.
+        granularity; r#""per_session""#,
+        /// Whether reported loads and alerts take part in decisions.
+        adaptive; "false",
+        /// With granularity `on_demand` and `adaptive = false`: how long a client stays bound to
+        /// its member.
+        rebind_interval [Time(millis(1), DAY)]; r#""5m""#,
+        /// Which reported load the strategy looks at, by name or by number. With a `monitor` the
+        /// default is `composite`, with strategy `least_utilization` it is `utilization`. Where a
+        /// location does not report its `utilization`, its `cpu` counts.
+        load_id "load"; r#""utilization""#,
+        /// A load report older than this counts as unknown.
+        load_max_age [Time(millis(1), HOUR)]; r#""3s""#,
+        /// How fast observed latencies and failures are forgotten: after this time a third of their
+        /// weight is left.
+        latency_decay [Time(millis(1), HOUR)]; r#""3s""#,
+        /// What a failure costs a member at least, as if it were a latency, so that one that fails
+        /// fast does not look fast.
+        failure_penalty [Time(secs(0), secs(300))]; r#""2s""#,
+        /// How long a member that is new, or back, takes to get its full share; `"0s"` is at once.
+        slow_start [Time(secs(0), HOUR)]; r#""30s""#,
+        /// Share of the members that may be down or ejected. Above it their state is not believed,
+        /// and all are used. Members that refuse connections do not count, and are not used.
+        panic_threshold [Number(0.0, 1.0, "")]; "0.3",
+        /// When locations are told to shed the load that they have; see there.
+        alert; "{ threshold = 0.9 }",
+    }
+}
+
+choice_field!(Granularity,
+    "per_session" => Granularity::PerSession,
+    "per_request" => Granularity::PerRequest,
+    "on_demand" => Granularity::OnDemand);
+
+/// What somebody has said of a group whose defaults depend on other settings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// The strategy.
+    pub strategy: bool,
+    /// The load that it looks at.
+    pub load: bool,
+    /// When it is asked.
+    pub granularity: bool,
+}
+
+/// Names of all keys of a group.
+pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
+    let own = [OWN, STRATEGY, FAILURES, ADDRESSED].into_iter().flatten();
+    own.map(|key| key.name)
+        .chain(SETTINGS.iter().map(|key| key.name))
+}
+
+impl GroupConfig {
+    /// A group with all defaults.
+    pub fn new(name: &str, members: Vec<MemberConfig>) -> Self {
+        let name = name.into();
+        GroupConfig {
+            name,
+            members,
+            ..GroupConfig::default()
+        }
+    }
+
+    /// The group that `table` describes, with its name.
+    pub(crate) fn of_table(
+        table: &mut Table<'_>,
+        defaults: &GroupConfig,
+        report: &mut Report<'_>,
+    ) -> Self {
+        let name = table.name();
+        let mut group = GroupConfig {
+            name,
+            ..defaults.clone()
+        };
+        table.read(OWN, &mut group, report);
+        group.read_shared(table, report);
+        group.warn_of_alerts(table, report);
+        group.warn_of_twins(table, report);
+        group
+    }
+
+    /// Takes what `[defaults]` can have, too.
+    pub(crate) fn read_shared(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
+        table.read(ADDRESSED, self, report);
+        self.fill(table, report);
+    }
+
+    /// Where it is, for messages.
+    pub(crate) fn path(&self) -> String {
+        join("group", &self.name)
+    }
+
+    /// Chooses what nobody has said, for a group whose clients reach its members so.
+    pub fn choose(&mut self, reach: Reach) {
+        self.reach = reach;
+        if reach == Reach::Redirected && !self.said.granularity {
+            // They stay until their quantum is over, or an alert sends them back.
+            self.settings.granularity = Granularity::OnDemand;
+        }
+        if !self.said.strategy {
+            self.strategy = default_for(&self.settings, reach);
+        }
+        self.settings.alert.pulses = match reach {
+            Reach::Carried => carries_in_pulses(&self.settings, self.strategy.kind()),
+            // A load alert is all or nothing there: a share of the clients leaves in a pulse,
+            // and clients are rebound at a fixed interval in one.
+            Reach::Forwarded => self.settings.alert.move_share < 1.0 || !self.settings.adaptive,
+            Reach::Redirected => false,
+        };
+        if !self.said.load {
+            self.settings.load_id = match self.monitor {
+                // All that kernels know.
+                Some(_) => LoadId::COMPOSITE,
+                // What the application's monitors say first.
+                None if reach == Reach::Forwarded => LoadId::FIRST,
+                None => default_load(self.strategy.kind()),
+            };
+        }
+    }
+
+    /// Gives it another strategy.
+    pub fn set_strategy(&mut self, strategy: Values) {
+        self.strategy = strategy;
+        self.said.strategy = true;
+        self.choose(self.reach);
+    }
+
+    /// Warns of alerts that move nobody, because nobody is bound.
+    pub(crate) fn warn_of_alerts(&self, table: &Table<'_>, report: &mut Report<'_>) {
+        let alert = &self.settings.alert;
+        let wants = alert.close_idle.is_some() || alert.move_sessions;
+        let is_bound = self.settings.granularity != Granularity::PerRequest;
+        if table.given("alert") && wants && !is_bound {
+            let message = "`close_idle` and `move_sessions` have no effect with granularity \
+                           `per_request`: write granularity = \"per_session\" or \"on_demand\"";
+            report.warning(&table.span_of("alert"), &table.path_of("alert"), message);
+        }
+    }
+
+    /// Warns of loads that two sources report: which of them counts then depends on the moment.
+    fn warn_of_twins(&self, table: &Table<'_>, report: &mut Report<'_>) {
+        let (Some(orca), Some(prometheus)) = (&self.orca, &self.prometheus) else {
+            return;
+        };
+        let is_twin = |load: &LoadId| prometheus.loads.iter().any(|known| known.load == *load);
+        if let Some(load) = orca.loads.loads().find(is_twin) {
+            let message = format!(
+                "load {load} comes from `orca` and from `prometheus`: whichever was reported last \
+                 counts; take it out of one of them"
+            );
+            table.warning(message, report);
+        }
+    }
+}
+
+/// What does not depend on who its members are.
+impl Section for GroupConfig {
+    const ALLOWED: &'static str = "a table of keys of a group";
+
+    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
+        table.read(STRATEGY, self, report);
+        table.read(SETTINGS, &mut self.settings, report);
+        table.read(FAILURES, self, report);
+        self.said.strategy |= table.given("strategy");
+        self.said.load |= table.given("load");
+        self.said.granularity |= table.given("granularity");
+    }
+}
+
+/// What the reference says of the table.
+pub(crate) fn tables() -> TableDoc {
+    let own = |keys| -> Vec<KeyDoc> { docs(keys, GroupConfig::default()) };
+    let doc = "A group of members. All these keys may also stand in `[rule.NAME]`, for the rule's \
+               own group.";
+    let settings = docs(SETTINGS, GroupSettings::default());
+    let keys = [
+        own(OWN),
+        own(STRATEGY),
+        settings,
+        own(FAILURES),
+        own(ADDRESSED),
+    ];
+    TableDoc::new("[group.NAME]", doc, keys)
+}

@@ -1,0 +1,164 @@
+//! `[group.NAME.health_check]`: whether members serve is found out by asking them.
+
+use std::time::Duration;
+
+use toml::de::DeValue;
+
+use crate::schema::address::is_host_name;
+use crate::schema::document::Item;
+use crate::schema::field::{Field, Limits, Texts, WRONG_TYPE, blank, choice_field};
+use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::table::{Section, Table};
+
+section! {
+    /// Active health check (keep-alive).
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct HealthCheck {}
+    keys HEALTH_CHECK {
+        /// `tcp`: a connection can be established. `http`: a GET is answered as expected. With
+        /// `path`, `host`, `response_code` or `doc_text` the default is `http`.
+        kind "type": HealthCheckKind = HealthCheckKind::Tcp; r#""http""#,
+        /// Time between two checks of a member.
+        interval | "frequency": Duration [Time(millis(10), DAY)] = secs(2); r#""500ms""#,
+        /// Time after which a check has failed.
+        timeout: Duration [Time(millis(1), HOUR)] = secs(1); r#""300ms""#,
+        /// Failed checks in a row until a member is down.
+        fall: u32 [Number(1.0, 1000.0, "checks")] = 3; "2",
+        /// Passed checks in a row until it is up again.
+        rise: u32 [Number(1.0, 1000.0, "checks")] = 2; "3",
+        /// Another port to check than the member's.
+        port: Option<u16> [Number(1.0, 65_535.0, "")] = None; "8081",
+        /// HTTP: the document to ask for, with a query if need be.
+        path | "doc_path": String [Text(PATH)] = "/".into(); r#""/healthz""#,
+        /// HTTP: the `Host` field. By default the member's address.
+        host: Option<String> [Text(HOST)] = None; r#""www.example.org""#,
+        /// HTTP: response codes that pass.
+        codes "response_code": Vec<u16> = (200..=399).collect(); r#"[200, 204, "300-399"]"#,
+        /// HTTP: a text that the document must hold; it is looked for in its beginning only.
+        text "doc_text": Option<String> [Text(TEXT)] = None; r#""all systems go""#,
+    }
+}
+
+/// What an active health check looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HealthCheckKind {
+    /// A connection can be established.
+    Tcp,
+    /// A GET is answered as expected.
+    Http,
+}
+
+choice_field!(HealthCheckKind, "tcp" => HealthCheckKind::Tcp, "http" => HealthCheckKind::Http);
+blank!(HealthCheck);
+
+const PATH: Texts = (
+    "a path that begins with \"/\", of visible ASCII characters",
+    |text| {
+        let is_visible = text.bytes().all(|byte| byte.is_ascii_graphic());
+        text.starts_with('/') && text.len() <= 2048 && is_visible
+    },
+);
+
+const HOST: Texts = ("a host name, with or without a port", |text| {
+    let (name, port) = text.split_once(':').unwrap_or((text, "80"));
+    is_host_name(name) && port.parse::<u16>().is_ok()
+});
+
+const TEXT: Texts = ("1 to 1024 characters", |text| {
+    (1..=1024).contains(&text.len())
+});
+
+/// Keys that make it an HTTP check.
+const HTTP: [&str; 4] = ["path", "host", "response_code", "doc_text"];
+
+impl HealthCheck {
+    /// A check of `kind` with all defaults.
+    pub fn new(kind: HealthCheckKind) -> Self {
+        HealthCheck {
+            kind,
+            ..HealthCheck::default()
+        }
+    }
+}
+
+impl Section for HealthCheck {
+    const ALLOWED: &'static str = "a table, or true";
+    const TRUE: bool = true;
+
+    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
+        table.read(HEALTH_CHECK, self, report);
+        if let Some(key) = HTTP.into_iter().find(|key| table.given(key)) {
+            if table.given("type") && self.kind == HealthCheckKind::Tcp {
+                table.problem(key, "needs `type = \"http\"`", report);
+            }
+            self.kind = HealthCheckKind::Http;
+        }
+    }
+}
+
+/// Response codes: a code, a range, or a list of both.
+impl Field for Vec<u16> {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        let Some(items) = item.one_or_each() else {
+            return report.wrong(item, "no response code", self.allowed(limits));
+        };
+        let mut codes = Vec::new();
+        for item in items {
+            let range = match item.value {
+                DeValue::Integer(_) => item.integer().map(|code| (code, code)),
+                DeValue::String(text) => {
+                    let (from, to) = text.split_once('-').unwrap_or((text, text));
+                    from.trim().parse().ok().zip(to.trim().parse().ok())
+                }
+                _ => {
+                    report.wrong(&item, WRONG_TYPE, CODES.into());
+                    continue;
+                }
+            };
+            match range {
+                Some((from, to)) if 100 <= from && from <= to && to <= 599 => {
+                    codes.extend((from..=to).filter_map(|code| u16::try_from(code).ok()));
+                }
+                _ => report.wrong(&item, "not a response code", CODES.into()),
+            }
+        }
+        codes.sort_unstable();
+        codes.dedup();
+        *self = codes;
+    }
+
+    fn show(&self, _: &Limits) -> Option<String> {
+        let mut ranges: Vec<(u16, u16)> = Vec::new();
+        for &code in self {
+            match ranges.last_mut() {
+                Some((_, to)) if *to + 1 == code => *to = code,
+                _ => ranges.push((code, code)),
+            }
+        }
+        let text = |&(from, to): &(u16, u16)| match to {
+            _ if from == to => from.to_string(),
+            _ => format!("\"{from}-{to}\""),
+        };
+        let texts: Vec<_> = ranges.iter().map(text).collect();
+        match &texts[..] {
+            [] => None,
+            [one] => Some(one.clone()),
+            more => Some(format!("[{}]", more.join(", "))),
+        }
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        format!("{CODES}, or a list of such")
+    }
+}
+
+const CODES: &str = r#"a response code from 100 to 599, or a range of them as in "200-399""#;
+
+/// What the reference says of the table.
+pub(crate) fn tables() -> TableDoc {
+    let doc = "Active health check of a group; off unless the table is there.";
+    let keys = [docs(HEALTH_CHECK, HealthCheck::default())];
+    TableDoc::new("[group.NAME.health_check]", doc, keys)
+}

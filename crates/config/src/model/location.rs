@@ -1,0 +1,120 @@
+//! `[location.NAME]`: what is to be said of a place where members run.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+
+use super::group::GroupConfig;
+use super::monitor::Monitor;
+use crate::schema::document::{Span, join};
+use crate::schema::key::{docs, section};
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::table::{LOCATION_NAMES, Table};
+
+section! {
+    /// A location that the file says something of.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct LocationConfig {
+        /// Its name.
+        name: String = String::new(),
+    }
+    keys LOCATION {
+        /// How the load of this location is read: a table with the keys of
+        /// [`[group.NAME.monitor]`](#groupnamemonitor), or `false` for not at all. It counts
+        /// instead of what the groups with members there say.
+        monitor: Option<Monitor> = None; r#"{ type = "ulm", path = "/dev/shm/evenkeel-load" }"#,
+    }
+}
+
+/// A group whose table has been read, with where it stands.
+pub(crate) struct Placed<'a> {
+    pub span: &'a Span,
+    pub group: &'a GroupConfig,
+}
+
+/// Reads the tables of locations. They start from what `[defaults]` says.
+pub(crate) fn read(
+    top: &mut Table<'_>,
+    defaults: &GroupConfig,
+    groups: &[Placed<'_>],
+    agents_may_join: bool,
+    report: &mut Report<'_>,
+) -> Vec<LocationConfig> {
+    let mut known = HashSet::new();
+    for member in groups.iter().flat_map(|placed| &placed.group.members) {
+        known.insert(member.location.as_deref().unwrap_or(&member.host));
+    }
+    // The addresses of a name are locations, too, if it has several.
+    let names = groups.iter().flat_map(|placed| &placed.group.members);
+    let has_names = { names }.any(|member| member.ip().is_none() && member.location.is_none());
+    let mut locations = Vec::new();
+    for mut table in top.named_tables("location", LOCATION_NAMES, report) {
+        let mut location = LocationConfig {
+            name: table.name(),
+            monitor: defaults.monitor.clone(),
+        };
+        table.read(LOCATION, &mut location, report);
+        let may_be = has_names && location.name.parse::<IpAddr>().is_ok();
+        if !known.contains(&*location.name) && !may_be && !agents_may_join {
+            let message = if location.name.starts_with('/') {
+                "no member is at this location, which is a machine, and no path as in nginx"
+            } else {
+                "no member is at this location"
+            };
+            table.warning(message, report);
+        }
+        table.finish(report);
+        locations.push(location);
+    }
+    locations
+}
+
+/// Reports groups that want the load of one location to be read in different ways, which
+/// has no answer, and what of their settings makes little sense.
+pub(crate) fn check(groups: &[Placed<'_>], own: &[LocationConfig], report: &mut Report<'_>) {
+    let own: HashSet<&str> = own.iter().map(|location| &*location.name).collect();
+    let mut first: HashMap<&str, &GroupConfig> = HashMap::new();
+    for Placed { span, group } in groups {
+        let Some(monitor) = &group.monitor else {
+            continue;
+        };
+        let path = join(&group.path(), "monitor");
+        if monitor.interval > group.settings.load_max_age {
+            let message = format!(
+                "is asked every {:?}, but loads are unknown after `load_max_age`, {:?}: make \
+                 one shorter or the other longer",
+                monitor.interval, group.settings.load_max_age
+            );
+            report.warning(span, &path, message);
+        }
+        let mut told = HashSet::new();
+        for member in &group.members {
+            let location = member.location.as_deref().unwrap_or(&member.host);
+            if own.contains(location) {
+                continue;
+            }
+            let other = *first.entry(location).or_insert(group);
+            if other.monitor.as_ref() != Some(monitor) && told.insert(&other.name) {
+                let message = format!(
+                    "group {:?} has its load at location {location:?} read in another way: make \
+                     both the same, or say how in [location.{}.monitor]",
+                    other.name,
+                    join("", location)
+                );
+                report.problem(span, &path, message, None);
+            }
+        }
+    }
+}
+
+/// What the reference says of the table.
+pub(crate) fn tables() -> TableDoc {
+    let doc = "What is to be said of one location: the machine where members run, by their host \
+               unless they name another; not a path as in nginx. A name with dots stands in \
+               quotes, as in `[location.\"10.0.0.7\".monitor]`.";
+    TableDoc::new(
+        "[location.NAME]",
+        doc,
+        [docs(LOCATION, LocationConfig::default())],
+    )
+}

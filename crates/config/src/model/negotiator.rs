@@ -1,0 +1,444 @@
+//! `[negotiator]` and `[cluster.NAME]`: binding clients that then go to their server
+//! themselves.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use evenkeel_core::load::LoadId;
+use toml::de::DeValue;
+
+use super::group::GroupConfig;
+use super::listeners::Listeners;
+use super::member::MemberConfig;
+pub use crate::schema::address::{Origin, ParseOriginError, Scheme, host};
+use crate::schema::amount::show_duration;
+use crate::schema::document::{Item, entries};
+use crate::schema::field::{Field, Limits, Texts, choice_field, read_one};
+use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::similar::{similar, unknown};
+use crate::schema::table::{NAMES, Table};
+
+section! {
+    /// Where clients negotiate, and how much each of them may take up.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Negotiator {}
+    keys NEGOTIATOR {
+        /// Addresses on which clients negotiate: one, or a list. **Required.** The names of the
+        /// sites lead here.
+        listen: Vec<SocketAddr> = Vec::new(); r#""0.0.0.0:80""#,
+        /// Most connections at once. Further ones wait in the listen queue.
+        max_connections: usize [Number(1.0, 1_000_000.0, "connections")] = 10_000; "50000",
+        /// Largest head of a request. A larger one gets 431.
+        // The HTTP library reads no less at once.
+        max_header_bytes: usize [Bytes(8192, 1024 * 1024)] = 16 * 1024; r#""32KiB""#,
+        /// Time from the start of a connection, or from an answer, to the next answer: for a client
+        /// that is idle, and for one that sends its request slowly.
+        idle_timeout: Duration [Time(millis(10), HOUR)] = secs(15); r#""5s""#,
+    }
+}
+
+section! {
+    /// A server cluster, as Mohamed-Salem, Chen, Bochmann and Wong call it ("An Experimental
+    /// Prototype for Scalable Server Selection", 2003): a site whose clients are sent to the
+    /// members of a group.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Cluster {
+        /// The name by which clients ask for it.
+        name: String = String::new(),
+        /// What a client gets that names no class.
+        terms: Terms = Terms::default(),
+        /// The client classes, in the order of the file.
+        classes: Vec<Class> = Vec::new(),
+    }
+    keys CLUSTER {
+        /// The group whose members serve the cluster. **Required.** Its strategy chooses. Several
+        /// clusters, and rules, may share it.
+        group: String = String::new(); r#""backends""#,
+        /// The site's names: a request with one of them in `Host`, whatever the port, is answered
+        /// with a redirect to a member. No two clusters share one. Without any, the cluster is
+        /// there for programs only.
+        hosts: Vec<String> [Text(HOSTS)] = Vec::new(); r#"["www.example.org", "example.org"]"#,
+        /// How members are reached that have no `url`.
+        scheme: Scheme = Scheme::Http; r#""https""#,
+    }
+}
+
+impl Cluster {
+    /// A cluster with all defaults.
+    pub fn new(name: &str, group: &str) -> Self {
+        let (name, group) = (name.into(), group.into());
+        Cluster {
+            name,
+            group,
+            ..Cluster::default()
+        }
+    }
+}
+
+/// A class of clients: what the cluster says of all clients, where it says nothing else.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Class {
+    /// The name by which clients claim to be of it.
+    pub name: String,
+    /// What they get.
+    pub terms: Terms,
+}
+
+section! {
+    /// What a client gets.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Terms {}
+    keys TERMS {
+        /// How long a client may use its server before it asks again, in whole seconds; `"0s"` is
+        /// for one request. With `min` and `max` it depends on the server's load: `max` for an idle
+        /// one, `min` for one that is full or under alert, and in between in proportion
+        /// ([negotiation.md](negotiation.md) has the formula).
+        quantum: Quantum = Quantum::Fixed(secs(30)); r#"{ min = "5s", max = "1m" }"#,
+        /// Mean response time that a server must have for a client that asks for none itself:
+        /// reported by its location and fresh, else seen by this process. Without a server that has
+        /// it, the client is refused with 503.
+        response_time: Option<Duration> [Time(Duration::from_micros(1), HOUR)] = None; r#""200ms""#,
+        /// Largest utilisation at which a server takes these clients, so that lower classes are
+        /// refused first. It is the group's `load`, which must be a utilisation, with what was
+        /// assigned since the report. A server whose utilisation is not known counts as the average
+        /// of the others.
+        max_utilization: Option<f32> [Number(0.01, 100.0, "")] = None; "0.7",
+        /// What a refusal says in `Retry-After`, rounded up to whole seconds.
+        retry_after: Duration [Time(secs(1), DAY)] = secs(5); r#""30s""#,
+    }
+}
+
+/// How long a client may use its server before it must ask again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantum {
+    /// Always the same.
+    Fixed(Duration),
+    /// By the load of the server: the more, the shorter.
+    ByLoad {
+        /// For a server that can take no more.
+        min: Duration,
+        /// For an idle one.
+        max: Duration,
+    },
+}
+
+choice_field!(Scheme, "http" => Scheme::Http, "https" => Scheme::Https);
+
+const HOSTS: Texts = (
+    r#"a host name or an IP address without port, as in "www.example.org""#,
+    |text| host(text.trim()).is_some(),
+);
+
+/// The URL under which clients reach `member`.
+///
+/// A member without a `url` is reached under its name in the file. A name that stands for
+/// several addresses names none of them: then `address` says which one is meant.
+pub fn origin_of(
+    member: &MemberConfig,
+    scheme: Scheme,
+    address: Option<SocketAddr>,
+) -> Option<Origin> {
+    if let Some(url) = &member.url {
+        return Some(url.clone());
+    }
+    match address {
+        None => Origin::new(scheme, &member.host, member.port).ok(),
+        Some(address) => Origin::new(scheme, &address.ip().to_string(), address.port()).ok(),
+    }
+}
+
+/// A quantum: a time, or a table of a shortest and a longest one.
+impl Field for Quantum {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        let one = |item: &Item<'_>, report: &mut Report<'_>| {
+            let time: Duration = read_one(item, &Limits::Time(secs(0), DAY), report)?;
+            if time.subsec_nanos() > 0 {
+                report.wrong(item, "not a number of whole seconds", self.allowed(limits));
+            }
+            Some(time).filter(|time| time.subsec_nanos() == 0)
+        };
+        let DeValue::Table(table) = item.value else {
+            if let Some(time) = one(item, report) {
+                *self = Quantum::Fixed(time);
+            }
+            return;
+        };
+        let before = report.problems();
+        let (mut min, mut max) = (None, None);
+        for entry in entries(&item.path, table) {
+            match entry.name {
+                "min" => min = one(&entry.item, report),
+                "max" => max = one(&entry.item, report),
+                _ => return report.wrong(item, "not a quantum", self.allowed(limits)),
+            }
+        }
+        if report.problems() > before {
+            return;
+        }
+        match (min, max) {
+            (Some(min), Some(max)) if min <= max => *self = Quantum::ByLoad { min, max },
+            (Some(_), Some(_)) => report.wrong(item, "min is above max", self.allowed(limits)),
+            _ => report.wrong(item, "not a quantum", self.allowed(limits)),
+        }
+    }
+
+    fn show(&self, limits: &Limits) -> Option<String> {
+        match self {
+            Quantum::Fixed(time) => time.show(limits),
+            Quantum::ByLoad { min, max } => {
+                let (min, max) = (show_duration(*min), show_duration(*max));
+                Some(format!("{{ min = {min:?}, max = {max:?} }}"))
+            }
+        }
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        r#"a time of whole seconds from "0s" to "1d", or two of them, as in { min = "5s", max = "1m" }"#.into()
+    }
+}
+
+/// What the file says of the negotiator, and of the clusters. `used` gets the groups that
+/// serve them.
+pub(crate) fn read(
+    top: &mut Table<'_>,
+    groups: &[GroupConfig],
+    used: &mut HashSet<String>,
+    listeners: &mut Listeners,
+    report: &mut Report<'_>,
+) -> (Option<Negotiator>, Vec<Cluster>) {
+    let mut negotiator = None;
+    if let Some(mut table) = top.table("negotiator", report) {
+        let mut found = Negotiator::default();
+        table.read(NEGOTIATOR, &mut found, report);
+        table.require("listen", report);
+        listeners.add(&found.listen, "the negotiator", (&table, "listen"), report);
+        table.finish(report);
+        negotiator = Some(found);
+    }
+    let mut clusters = Vec::new();
+    let mut hosts: HashMap<String, String> = HashMap::new();
+    for mut table in top.named_tables("cluster", NAMES, report) {
+        let cluster = read_cluster(&mut table, groups, report);
+        for host in &cluster.hosts {
+            let message = match hosts.insert(host.clone(), cluster.name.clone()) {
+                Some(other) if other == cluster.name => format!("{host} comes twice"),
+                Some(other) => format!("{host} is a host of cluster {other:?} already"),
+                None => continue,
+            };
+            table.problem("hosts", message, report);
+        }
+        if negotiator.is_none() {
+            table.warning("nobody can ask for it: there is no [negotiator]", report);
+        }
+        used.insert(cluster.group.clone());
+        clusters.push(cluster);
+        table.finish(report);
+    }
+    (negotiator, clusters)
+}
+
+fn read_cluster(table: &mut Table<'_>, groups: &[GroupConfig], report: &mut Report<'_>) -> Cluster {
+    let mut cluster = Cluster::new(&table.name(), "");
+    table.read(CLUSTER, &mut cluster, report);
+    table.read(TERMS, &mut cluster.terms, report);
+    table.require("group", report);
+    cluster.hosts = { cluster.hosts.iter() }
+        .filter_map(|name| host(name.trim()))
+        .collect();
+    let group = groups.iter().find(|group| group.name == cluster.group);
+    if group.is_none() && table.given("group") {
+        let names = groups.iter().map(|group| group.name.as_str());
+        let message = unknown("group", similar(&cluster.group, names));
+        table.misplaced("group", message, report);
+    }
+    let load = group.map(|group| group.settings.load_id);
+    check_utilization(table, load, report);
+    for mut inner in table.named_tables("class", NAMES, report) {
+        let mut class = Class {
+            name: inner.name(),
+            terms: cluster.terms.clone(),
+        };
+        inner.read(TERMS, &mut class.terms, report);
+        check_utilization(&inner, load, report);
+        cluster.classes.push(class);
+        inner.finish(report);
+    }
+    cluster
+}
+
+fn check_utilization(table: &Table<'_>, load: Option<LoadId>, report: &mut Report<'_>) {
+    let key = "max_utilization";
+    if let Some(load) = load.filter(|load| table.given(key) && !load.is_utilization()) {
+        let message = format!("the `load` of the group is {load}, which is no utilisation");
+        table.problem(key, message, report);
+    }
+}
+
+/// The tables, for the reference.
+pub(crate) fn tables() -> [TableDoc; 3] {
+    let terms = || docs(TERMS, Terms::default());
+    let cluster = [docs(CLUSTER, Cluster::default()), terms()];
+    let negotiator = "Where clients are bound that then go to their server themselves: by a \
+                      redirect, or by an answer for programs. See \
+                      [negotiation.md](negotiation.md).";
+    let class = "A class of clients of the cluster. What it does not say is as the cluster says.";
+    let site = "A server cluster, or site, that clients negotiate for.";
+    let keys = [docs(NEGOTIATOR, Negotiator::default())];
+    [
+        TableDoc::new("[negotiator]", negotiator, keys),
+        TableDoc::new("[cluster.NAME]", site, cluster),
+        TableDoc::new("[cluster.NAME.class.CLASS]", class, [terms()]),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, parse};
+
+    const GROUP: &str = "[group.pool]\nmembers = [\"192.0.2.1:80\"]\n";
+
+    fn good(text: &str) -> Config {
+        let text = format!("{GROUP}{text}");
+        parse("test.toml", &text).unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    #[track_caller]
+    fn refused(text: &str, message: &str) {
+        let text = format!("{GROUP}{text}");
+        let errors = parse("test.toml", &text).unwrap_err().to_string();
+        assert!(errors.contains(message), "{errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
+
+    #[test]
+    fn classes_are_the_cluster_where_they_say_nothing_else() {
+        let config = good(
+            "[negotiator]\nlisten = \"127.0.0.1:8088\"\n\
+             [cluster.shop]\ngroup = \"pool\"\nhosts = [\"Shop.Example.\", \"[::1]\"]\n\
+             quantum = { min = \"5s\", max = \"1m\" }\nmax_utilization = 0.9\n\
+             [cluster.shop.class.guest]\nmax_utilization = 0.5\nquantum = \"10s\"\n\
+             [cluster.shop.class.gold]\nresponse_time = \"200ms\"\n",
+        );
+        assert_eq!(config.warnings, [], "the group is in use");
+        let cluster = &config.clusters[0];
+        assert_eq!(cluster.hosts, ["shop.example", "::1"]);
+        let [guest, gold] = &cluster.classes[..] else {
+            panic!("{cluster:?}");
+        };
+        assert_eq!(guest.terms.quantum, Quantum::Fixed(secs(10)));
+        assert_eq!(guest.terms.max_utilization, Some(0.5));
+        assert_eq!(gold.terms.quantum, cluster.terms.quantum);
+        assert_eq!(gold.terms.max_utilization, Some(0.9));
+        assert_eq!(gold.terms.response_time, Some(Duration::from_millis(200)));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        let listen = "[negotiator]\nlisten = \"127.0.0.1:8088\"\n";
+        refused("[negotiator]\n", "`listen` is missing");
+        refused(&format!("{listen}[cluster.a]\n"), "`group` is missing");
+        let with = |line: &str| format!("{listen}[cluster.a]\ngroup = \"pool\"\n{line}\n");
+        refused(
+            &with("[cluster.b]\ngroup = \"pol\""),
+            "unknown group, did you mean \"pool\"?",
+        );
+        refused(&with("quantum = \"1500ms\""), "whole seconds");
+        refused(
+            &with("quantum = { min = \"9s\", max = \"5s\" }"),
+            "min is above max",
+        );
+        refused(&with("quantum = { min = \"9s\" }"), "not a quantum");
+        refused(
+            &with("hosts = [\"a.example:80\"]"),
+            "not valid here; found \"a.example:80\"; allowed: a host name",
+        );
+        refused(&with("hosts = [\"a.example\", \"A.example\"]"), "twice");
+        refused(
+            &with("hosts = \"a\"\n[cluster.b]\ngroup = \"pool\"\nhosts = \"A\""),
+            "host of cluster \"a\" already",
+        );
+        let text = "[group.q]\nload = \"in_flight\"\nmembers = [\"a:1\"]\n";
+        refused(
+            &format!(
+                "{text}{listen}[cluster.a]\ngroup = \"q\"\nmax_utilization = 0.5\n[cluster.b]\ngroup = \"pool\""
+            ),
+            "in_flight, which is no utilisation",
+        );
+    }
+
+    #[test]
+    fn a_cluster_that_nobody_can_ask_for_is_worth_a_warning() {
+        let config = good("[cluster.shop]\ngroup = \"pool\"\n");
+        assert!(config.warnings[0].message.contains("no [negotiator]"));
+    }
+
+    #[test]
+    fn origins_are_scheme_host_and_port() {
+        for (text, host, port, shown) in [
+            ("http://A.example", "a.example", 80, "http://a.example"),
+            (
+                "https://a.example:443",
+                "a.example",
+                443,
+                "https://a.example",
+            ),
+            (
+                "http://192.0.2.1:8080",
+                "192.0.2.1",
+                8080,
+                "http://192.0.2.1:8080",
+            ),
+            (
+                "http://[2001:db8::1]:81",
+                "2001:db8::1",
+                81,
+                "http://[2001:db8::1]:81",
+            ),
+        ] {
+            let origin: Origin = text.parse().unwrap();
+            assert_eq!((origin.host(), origin.port()), (host, port));
+            assert_eq!(origin.as_str(), shown);
+        }
+        for bad in [
+            "",
+            "a.example",
+            "ftp://a.example",
+            "http://",
+            "http://a.example/",
+            "http://a.example/x",
+            "http://user@a.example",
+            "http://a.example:",
+            "http://a.example:0",
+            "http://a.example:+80",
+            "http://a.example:99999",
+            "http://a b",
+            "http://a\r\nSet-Cookie: x",
+            "http://[::1",
+            "http://[::1]x",
+            "http://[1.2.3.4]",
+            "javascript://a",
+        ] {
+            assert!(bad.parse::<Origin>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn members_are_reached_as_they_are_named() {
+        let origin = |member: &MemberConfig, address: Option<&str>| {
+            let address = address.map(|address| address.parse().unwrap());
+            origin_of(member, Scheme::Http, address)
+                .unwrap()
+                .to_string()
+        };
+        let one = Some("192.0.2.7:8080");
+        let mut member = MemberConfig::new("web-1.example", 8080);
+        assert_eq!(origin(&member, None), "http://web-1.example:8080");
+        assert_eq!(origin(&member, one), "http://192.0.2.7:8080");
+        member.url = Some("https://web-1.example".parse().unwrap());
+        assert_eq!(origin(&member, one), "https://web-1.example");
+    }
+}

@@ -1,0 +1,372 @@
+//! `[group.NAME.prometheus]`: loads that are worked out from metrics.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId};
+use toml::de::DeValue;
+
+use super::orca::check_load;
+use crate::schema::address::{authority, bracketed};
+use crate::schema::document::{Item, entries};
+use crate::schema::expression::Expression;
+use crate::schema::field::{Blank, Field, Limits, WRONG_TYPE, blank, choice_field, read_text};
+use crate::schema::key::{HOUR, docs, millis, secs, section};
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::table::{Section, Table};
+
+section! {
+    /// Metrics in Prometheus' text format, fetched over HTTP.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Prometheus {
+        /// What becomes of them, by the preset and by what is named. No load is there twice.
+        loads: Vec<MetricLoad> = Vec::new(),
+    }
+    keys PROMETHEUS {
+        /// Where the metrics of a member are: `{host}` stands for its address, `{port}` for its
+        /// port, `{member}` for its name. Members of one location that have the same URL are asked
+        /// once. **Required.**
+        url: UrlTemplate = UrlTemplate::default(); r#""http://{host}:9100/metrics""#,
+        /// Time between two fetches. A rate is the mean over this time.
+        interval: Duration [Time(millis(100), HOUR)] = secs(5); r#""1s""#,
+        /// Time for a fetch.
+        timeout: Duration [Time(millis(10), HOUR)] = secs(2); r#""500ms""#,
+        /// Maximum size of an answer. A larger one is refused as a whole.
+        max_bytes: usize [Bytes(1024, 64 << 20)] = 4 << 20; r#""16MiB""#,
+        /// Loads that are worked out as [load-reports.md](load-reports.md#prometheus) says: `cpu`,
+        /// `memory`, `run_queue`, `disk`, `cpu_pressure`, `memory_pressure` and `io_pressure`.
+        /// `loads` adds to them, or replaces them one by one.
+        preset: Option<Preset> = None; r#""node_exporter""#,
+        /// Loads, each with the expression by which it is worked out from the metrics, as in a
+        /// query of Prometheus: numbers, `+ - * /`, brackets, metrics with labels (`=` and `!=`),
+        /// `rate(…)` of counters, and `sum`, `avg`, `min`, `max` or `count` over all series that
+        /// match.
+        named "loads": MetricLoads = MetricLoads::default();
+            r#"{ cpu = '1 - avg(rate(node_cpu_seconds_total{mode="idle"}))' }"#,
+    }
+}
+
+blank!(Prometheus);
+
+impl Section for Prometheus {
+    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
+        let (preset, named) = (table.given("preset"), table.given("loads"));
+        if preset || named {
+            // All loads that somebody has said before are replaced.
+            (self.preset, self.named) = (None, MetricLoads::default());
+        }
+        table.read(PROMETHEUS, self, report);
+        if self.url.0.is_empty() {
+            table.require("url", report);
+        }
+        self.loads = self.preset.map(Preset::loads).unwrap_or_default();
+        for own in &self.named.0 {
+            self.loads.retain(|known| known.load != own.load);
+            self.loads.push(own.clone());
+        }
+        if self.loads.is_empty() {
+            table.lacks("names neither a `preset` nor `loads`", None, report);
+        } else if self.loads.len() > LOADS_PER_LOCATION {
+            let message = format!("a location keeps at most {LOADS_PER_LOCATION} loads");
+            table.problem("loads", message, report);
+        }
+    }
+}
+
+/// A load that is worked out from metrics.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MetricLoad {
+    /// The load.
+    pub load: LoadId,
+    /// How.
+    pub expression: Expression,
+    /// Not every exporter has the metrics: their absence is no fault.
+    pub optional: bool,
+}
+
+/// A URL with `{host}`, `{port}` and `{member}` in it. Whatever the member, what it
+/// expands to is a URL.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UrlTemplate(String);
+
+/// Where to send a request, and what to ask for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Url {
+    /// Host name, or IP address without brackets.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// Path and query.
+    pub path: String,
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}{}", self.authority(), self.path)
+    }
+}
+
+impl Url {
+    /// Host and port, as in a `Host` field.
+    pub fn authority(&self) -> String {
+        let host = bracketed(&self.host);
+        match self.port {
+            80 => host.into(),
+            port => format!("{host}:{port}"),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Url, &'static str> {
+        if text.starts_with("https://") {
+            return Err("https is not supported here: use http within a trusted network");
+        }
+        let rest = text
+            .strip_prefix("http://")
+            .ok_or("does not begin with http://")?;
+        let (place, path) = match rest.find(['/', '?']) {
+            Some(at) => rest.split_at(at),
+            None => (rest, "/"),
+        };
+        let (host, port) = authority(place, 80)?;
+        let visible = path.bytes().all(|byte| byte.is_ascii_graphic());
+        if !visible || path.contains(['#', '{', '}']) || !path.starts_with('/') {
+            return Err("not a path, or an unknown {name}");
+        }
+        let (host, path) = (host.into(), path.into());
+        Ok(Url { host, port, path })
+    }
+}
+
+impl UrlTemplate {
+    /// Parses a template.
+    pub fn parse(text: &str) -> Result<Self, &'static str> {
+        if text.len() > 2048 {
+            return Err("longer than 2048 bytes");
+        }
+        let template = UrlTemplate(text.into());
+        template.fill(IpAddr::from([192, 0, 2, 1]), 8080, "a.example:80/10.0.0.1")?;
+        template.fill(IpAddr::from([0; 16]), 8080, "[::]:80")?;
+        Ok(template)
+    }
+
+    /// The URL for a member: `{host}` is its address, `{port}` its port, `{member}` its
+    /// name.
+    pub fn expand(&self, ip: IpAddr, port: u16, member: &str) -> Option<Url> {
+        self.fill(ip, port, member).ok()
+    }
+
+    fn fill(&self, ip: IpAddr, port: u16, member: &str) -> Result<Url, &'static str> {
+        let text = self.0.replace("{host}", &bracketed(&ip.to_string()));
+        let text = text.replace("{port}", &port.to_string());
+        Url::parse(&text.replace("{member}", &encoded(member)))
+    }
+}
+
+/// `text` as a part of a path or query (RFC 3986, section 2.1).
+fn encoded(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b':' => {
+                out.push(char::from(byte));
+            }
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+/// A set of loads with a name.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Preset {
+    /// Those of a machine, from Prometheus' node exporter.
+    NodeExporter,
+}
+
+choice_field!(Preset, "node_exporter" => Preset::NodeExporter);
+
+impl Blank for Preset {
+    fn blank() -> Self {
+        Preset::NodeExporter
+    }
+}
+
+/// What the metrics of Prometheus' node exporter say of a machine. Loads that need more
+/// than any Linux has are optional.
+const NODE_EXPORTER: [(LoadId, &str, bool); 7] = [
+    (
+        LoadId::CPU,
+        r#"1 - avg(rate(node_cpu_seconds_total{mode="idle"}))"#,
+        false,
+    ),
+    (
+        LoadId::MEMORY,
+        "1 - node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes",
+        false,
+    ),
+    (
+        LoadId::RUN_QUEUE,
+        r#"node_procs_running / count(node_cpu_seconds_total{mode="idle"})"#,
+        false,
+    ),
+    (
+        LoadId::DISK,
+        "max(rate(node_disk_io_time_seconds_total))",
+        true,
+    ),
+    (
+        LoadId::CPU_PRESSURE,
+        "rate(node_pressure_cpu_waiting_seconds_total)",
+        true,
+    ),
+    (
+        LoadId::MEMORY_PRESSURE,
+        "rate(node_pressure_memory_waiting_seconds_total)",
+        true,
+    ),
+    (
+        LoadId::IO_PRESSURE,
+        "rate(node_pressure_io_waiting_seconds_total)",
+        true,
+    ),
+];
+
+impl Preset {
+    fn loads(self) -> Vec<MetricLoad> {
+        let Preset::NodeExporter = self;
+        let load = |&(load, text, optional): &(LoadId, &str, bool)| {
+            let expression = Expression::parse(text).ok()?;
+            Some(MetricLoad {
+                load,
+                expression,
+                optional,
+            })
+        };
+        NODE_EXPORTER.iter().filter_map(load).collect()
+    }
+}
+
+/// The loads that the file names itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MetricLoads(Vec<MetricLoad>);
+
+impl Field for MetricLoads {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        let DeValue::Table(table) = item.value else {
+            return report.wrong(item, WRONG_TYPE, self.allowed(limits));
+        };
+        self.0.clear();
+        for entry in entries(&item.path, table) {
+            let Ok(load) = entry.name.parse::<LoadId>() else {
+                let allowed = LoadId::CPU.allowed(&Limits::Any);
+                let message = "unknown load";
+                report.problem(&entry.key_span, &entry.item.path, message, Some(allowed));
+                continue;
+            };
+            let DeValue::String(text) = entry.item.value else {
+                report.wrong(&entry.item, WRONG_TYPE, "an expression in quotes".into());
+                continue;
+            };
+            let expression = match Expression::parse(text) {
+                Ok(expression) => expression,
+                Err(error) => {
+                    report.wrong(&entry.item, &error.to_string(), EXPRESSION.into());
+                    continue;
+                }
+            };
+            let others = self.0.iter().map(|known| known.load);
+            if check_load(load, others, &entry, report) {
+                self.0.push(MetricLoad {
+                    load,
+                    expression,
+                    optional: false,
+                });
+            }
+        }
+    }
+
+    fn show(&self, _: &Limits) -> Option<String> {
+        None
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        "a table of loads, by name or by number, each with an expression in quotes".into()
+    }
+}
+
+const EXPRESSION: &str =
+    r#"an expression as in '1 - avg(rate(node_cpu_seconds_total{mode="idle"}))'"#;
+
+impl Field for UrlTemplate {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        read_text(self, item, limits, report, UrlTemplate::parse);
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        r#"a URL that begins with "http://", with or without {host}, {port} and {member} in it"#
+            .into()
+    }
+}
+
+/// What the reference says of the table.
+pub(crate) fn tables() -> TableDoc {
+    let doc = "Metrics of a group; off unless the table is there.";
+    let keys = [docs(PROMETHEUS, Prometheus::default())];
+    TableDoc::new("[group.NAME.prometheus]", doc, keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_made_for_members() {
+        let url = |template: &str, ip: &str, port, member: &str| {
+            let template = UrlTemplate::parse(template).unwrap();
+            let url = template.expand(ip.parse().unwrap(), port, member).unwrap();
+            url.to_string()
+        };
+        assert_eq!(
+            url("http://{host}:9100/metrics", "10.0.0.1", 80, "a:80"),
+            "http://10.0.0.1:9100/metrics"
+        );
+        assert_eq!(
+            url(
+                "http://{host}:{port}/m?of={member}",
+                "::1",
+                81,
+                "a b:80/::1"
+            ),
+            "http://[::1]:81/m?of=a%20b:80%2F::1"
+        );
+        assert_eq!(url("http://gate", "::1", 81, "a"), "http://gate/");
+    }
+
+    #[test]
+    fn what_is_no_url_is_refused() {
+        for text in [
+            "",
+            "metrics",
+            "https://{host}/metrics",
+            "http://",
+            "http://{hots}/",
+            "http://{host}:99999/",
+            "http://{host}:0/",
+            "http://{host}/{name}",
+            "http://{host}/a b",
+            "http://{host}/\r\nX: y",
+            "http://user@{host}/",
+            "http://{host}?x",
+            "http://[{host}]/",
+        ] {
+            assert!(UrlTemplate::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_preset_is_whole() {
+        assert_eq!(Preset::NodeExporter.loads().len(), NODE_EXPORTER.len());
+    }
+}

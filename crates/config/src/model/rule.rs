@@ -1,0 +1,301 @@
+//! `[rule.NAME]`: services that clients connect to.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::group::{self, GroupConfig};
+use crate::schema::document::Span;
+use crate::schema::field::{Texts, choice_field};
+use crate::schema::foreign;
+use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::similar::{similar, unknown};
+use crate::schema::table::{Section, Table};
+
+section! {
+    /// A rule: a service that clients connect to, and the group that serves it.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Rule {
+        /// Service name.
+        name: String = String::new(),
+        /// Time limits.
+        timeouts: Timeouts = Timeouts::default(),
+    }
+    keys OWN {
+        /// Addresses on which clients reach the service: one, or a list. **Required.** No two rules
+        /// share an address. Port 0 lets the system choose a free one.
+        listen: Vec<SocketAddr> = Vec::new(); r#"["0.0.0.0:8080", "[::1]:8080"]"#,
+        /// The group that serves the rule, where several rules share one. A rule without it has a
+        /// group of its own, of the same name, and takes all keys of a group itself.
+        group: String = String::new(); r#""backends""#,
+    }
+    keys RULE {
+        /// Whether the rule accepts clients. The admin API can change that live.
+        enabled: bool = true; "false",
+        /// What is spoken: HTTP/1.x, balanced request by request, or any bytes over TCP, balanced
+        /// connection by connection.
+        protocol: Protocol = Protocol::Http; r#""tcp""#,
+        /// Whether open connections are cut when the rule is disabled or removed. Otherwise they go
+        /// on to their end.
+        terminate_on_disable: bool = false; "true",
+        /// TCP: maximum retries for a client, each at another member, when a member cannot be
+        /// connected to. For HTTP, see `retries`.
+        connect_retries: u32 [Number(0.0, 10.0, "retries")] = 2; "4",
+        /// TCP: whether one side may end its direction while the other still sends. Otherwise the
+        /// first end closes both.
+        half_close: bool = true; "false",
+        /// Maximum client connections at once, over all workers. Further ones wait in the listen
+        /// queue.
+        max_connections: u32 [Number(1.0, 10_000_000.0, "connections")] = 100_000; "20000",
+        /// Options of HTTP rules; see there.
+        http: HttpOptions = HttpOptions::default(); "{ retries = 1 }",
+    }
+}
+
+impl Rule {
+    /// A rule with all defaults: HTTP, enabled.
+    pub fn new(name: &str, listen: Vec<SocketAddr>, group: &str) -> Self {
+        let (name, group) = (name.into(), group.into());
+        Rule {
+            name,
+            listen,
+            group,
+            ..Rule::default()
+        }
+    }
+}
+
+/// What a rule speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// Bytes, unread.
+    Tcp,
+    /// HTTP/1.x.
+    Http,
+}
+
+choice_field!(Protocol, "http" => Protocol::Http, "tcp" => Protocol::Tcp; foreign::protocol);
+
+section! {
+    /// Time limits of a rule.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Timeouts {}
+    keys TIMEOUTS {
+        /// Time to establish a connection to a member. After it another member is tried.
+        // Long enough for one lost SYN (sent again after 1 s, RFC 6298).
+        connect "connection_timeout": Duration [Time(millis(1), secs(600))] = secs(2); r#""500ms""#,
+        /// TCP, and upgraded HTTP connections (WebSocket): time without a byte in either direction
+        /// after which the connection is closed.
+        idle "idle_timeout": Duration [Time(millis(1), DAY)] = secs(600); r#""1h""#,
+        /// How long a request or connection waits when all members are at their connection limit.
+        queue "queue_timeout": Duration [Time(secs(0), secs(600))] = secs(2); r#""250ms""#,
+        /// HTTP: time from the first byte of a request head to its end.
+        header "header_timeout": Duration [Time(millis(1), HOUR)] = secs(10); r#""5s""#,
+        /// HTTP: how long a client connection is kept open without a request.
+        keep_alive "keep_alive_timeout": Duration [Time(millis(1), DAY)] = secs(60); r#""15s""#,
+        /// HTTP: longest pause of a client that sends a request body or takes a response.
+        body "body_timeout": Duration [Time(millis(1), DAY)] = secs(30); r#""10s""#,
+        /// HTTP: time from the end of the request to the response head, and longest pause of the
+        /// member within the response. Interim responses (1xx) do not prolong it. A client that
+        /// expects a 100 (Continue) has sent all it has to with its head.
+        response "response_timeout": Duration [Time(millis(1), DAY)] = secs(60); r#""2m""#,
+    }
+}
+
+section! {
+    /// What only HTTP rules have.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct HttpOptions {}
+    keys HTTP {
+        /// Largest head of a request or response. A larger request gets 431, a larger response
+        /// counts as a failure of the member.
+        max_header_bytes: usize [Bytes(1024, 1024 * 1024)] = 32 * 1024; r#""64KiB""#,
+        /// Maximum header fields in a head.
+        max_header_count: usize [Number(8.0, 256.0, "fields")] = 128; "200",
+        /// Whether members get `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host`.
+        x_forwarded: bool = true; "false",
+        /// Whether members get a `Forwarded` field (RFC 7239).
+        forwarded: bool = false; "true",
+        /// Name under which the balancer adds itself to `Via`; `false` adds nothing.
+        via: Option<String> [Text(VIA)] = Some("evenkeel".into()); r#""edge-1""#,
+        /// Whether these fields are kept as clients send them. Switch it on only behind another
+        /// proxy: otherwise any client can claim any address. Off, they are removed before the
+        /// balancer writes its own.
+        trust_forwarded: bool = false; "true",
+        /// Maximum retries, each at another member, of a request that may be tried again without
+        /// harm: none of it was sent, or it is idempotent (RFC 9110, section 9.2.2) and the member
+        /// broke off, answered garbage or stayed silent.
+        retries: u32 [Number(0.0, 10.0, "retries")] = 2; "1",
+        /// Retries may add at most this share to the requests, so that they cannot overload
+        /// members that are slow already. 0.2 is 20 %.
+        retry_budget: f32 [Number(0.0, 1.0, "")] = 0.2; "0.1",
+        /// Idle connections to a member that each worker keeps for later requests.
+        pool_idle_connections: usize [Number(0.0, 65_536.0, "connections")] = 64; "16",
+        /// How long each of them is kept. Best below the keep-alive timeout of the members.
+        pool_idle_timeout: Duration [Time(millis(1), DAY)] = secs(30); r#""4s""#,
+    }
+}
+
+impl Section for HttpOptions {
+    const ALLOWED: &'static str = "a table of HTTP options";
+
+    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
+        table.read(HTTP, self, report);
+    }
+}
+
+/// A token of RFC 9110, section 5.6.2.
+const VIA: Texts = (
+    "a token of RFC 9110 (letters, digits, - . _ and a few more)",
+    |text| {
+        let is_token =
+            |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        (1..=64).contains(&text.len()) && text.bytes().all(is_token)
+    },
+);
+
+/// What `[defaults]` says.
+#[derive(Default)]
+pub(crate) struct Defaults {
+    pub rule: Rule,
+    pub group: GroupConfig,
+}
+
+impl Defaults {
+    /// Reads `[defaults]`, if it is there.
+    pub fn read(top: &mut Table<'_>, report: &mut Report<'_>) -> Self {
+        let mut defaults = Defaults::default();
+        if let Some(mut table) = top.table("defaults", report) {
+            read_shared(&mut defaults.rule, &mut table, report);
+            defaults.group.read_shared(&mut table, report);
+            table.finish(report);
+        }
+        defaults
+    }
+}
+
+/// Reads what `[defaults]` can have, too.
+fn read_shared(rule: &mut Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
+    table.read(RULE, rule, report);
+    table.read(TIMEOUTS, &mut rule.timeouts, report);
+}
+
+/// Keys that only a rule with `protocol = "http"` may have.
+const HTTP_ONLY: [&str; 5] = [
+    "header_timeout",
+    "keep_alive_timeout",
+    "body_timeout",
+    "response_timeout",
+    "http",
+];
+
+/// A rule, and the group of its own if it names none. `shared` are the groups with a table of
+/// their own.
+pub(crate) fn read(
+    table: &mut Table<'_>,
+    defaults: &Defaults,
+    shared: &HashMap<String, Span>,
+    report: &mut Report<'_>,
+) -> (Rule, Option<GroupConfig>) {
+    let mut rule = Rule {
+        name: table.name(),
+        group: table.name(),
+        ..defaults.rule.clone()
+    };
+    table.read(OWN, &mut rule, report);
+    read_shared(&mut rule, table, report);
+    table.require("listen", report);
+    if rule.protocol == Protocol::Tcp {
+        for key in HTTP_ONLY.into_iter().filter(|key| table.given(key)) {
+            let message = "only a rule with `protocol = \"http\"` has this key";
+            table.problem(key, message, report);
+        }
+    }
+    if table.given("group") {
+        if !shared.contains_key(&rule.group) {
+            unknown_group(table, &rule.group, shared, report);
+        }
+        for key in group::keys()
+            .filter(|key| table.given(key))
+            .collect::<Vec<_>>()
+        {
+            table.know(key);
+            let home = &rule.group;
+            let message = format!("belongs in [group.{home}], because the rule names a group");
+            table.problem(key, message, report);
+        }
+        return (rule, None);
+    }
+
+    let group = GroupConfig::of_table(table, &defaults.group, report);
+    let has_members = table.given("members") || group.agents_may_join;
+    match shared.get(&rule.name) {
+        Some(_) if !has_members => {
+            let message = format!(
+                "names neither `members` nor a `group`; to use [group.{0}], write group = {0:?}",
+                rule.name
+            );
+            table.lacks(message, None, report);
+        }
+        Some(span) => {
+            let message = format!(
+                "a rule with members has a group of its own name, so [group.{}] is a second one: \
+                 give one of them another name",
+                rule.name
+            );
+            report.problem(span, &group.path(), message, None);
+        }
+        None if !has_members => {
+            let message = "names neither `members` nor a `group`";
+            let allowed = r#"members = ["10.0.0.1:80", …], or group = "NAME" with [group.NAME]"#;
+            table.lacks(message, Some(allowed.into()), report);
+        }
+        None => {}
+    }
+    (rule, Some(group))
+}
+
+fn unknown_group(
+    table: &Table<'_>,
+    name: &str,
+    shared: &HashMap<String, Span>,
+    report: &mut Report<'_>,
+) {
+    // A thousand rules that name a missing group need no thousand suggestions.
+    if report.is_full() {
+        return report.omit();
+    }
+    let mut names: Vec<&str> = shared.keys().map(String::as_str).collect();
+    names.sort_unstable();
+    let message = unknown("group", similar(name, names.iter().copied()));
+    let some: Vec<_> = names
+        .iter()
+        .take(20)
+        .map(|name| format!("{name:?}"))
+        .collect();
+    let allowed = if some.is_empty() {
+        format!("none, as no group is defined: write [group.{name}] with `members`")
+    } else {
+        some.join(", ")
+    };
+    let (span, path) = (table.span_of("group"), table.path_of("group"));
+    report.misplaced(&span, &path, message, Some(allowed));
+}
+
+/// What the reference says of the tables.
+pub(crate) fn tables() -> [TableDoc; 2] {
+    let doc = "A rule: a service that clients connect to. `NAME` is yours to choose (letters, \
+               digits, `-`, `_` and `.`, at most 64).";
+    let rule = [
+        docs(OWN, Rule::default()),
+        docs(RULE, Rule::default()),
+        docs(TIMEOUTS, Timeouts::default()),
+    ];
+    let http = [docs(HTTP, HttpOptions::default())];
+    [
+        TableDoc::new("[rule.NAME]", doc, rule),
+        TableDoc::new("[rule.NAME.http]", "What only HTTP rules have.", http),
+    ]
+}

@@ -1,0 +1,518 @@
+//! What a key can fill: how each type is read, shown and described.
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use toml::de::DeValue;
+
+use super::address::{Address, ORIGIN, Origin, host_port};
+use super::amount::{duration, nanos_of, show_duration, show_size, size, split};
+use super::document::{Item, quote};
+use super::foreign;
+use super::networks::{Network, Networks};
+use super::report::Report;
+use super::similar::{similar, unknown};
+
+/// A place in the configuration that one key fills.
+///
+/// [`Field::read`] changes it only to a valid value; anything else goes to the report.
+pub(crate) trait Field {
+    /// Takes the value of `item`.
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>);
+
+    /// The present value as it would stand in the file; `None` where nothing would.
+    fn show(&self, _: &Limits) -> Option<String> {
+        None
+    }
+
+    /// What may stand in the file.
+    fn allowed(&self, limits: &Limits) -> String;
+}
+
+/// What narrows a type down.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Limits {
+    /// Nothing does.
+    Any,
+    /// Shortest and longest time.
+    Time(Duration, Duration),
+    /// Smallest and largest number, and the unit it counts.
+    Number(f64, f64, &'static str),
+    /// Smallest and largest size in bytes.
+    Bytes(u64, u64),
+    /// Texts that may be.
+    Text(Texts),
+    /// An address may lack its host.
+    HostOptional,
+}
+
+/// What a text must be, and whether it is.
+pub(crate) type Texts = (&'static str, fn(&str) -> bool);
+
+/// A value to read into where there is none yet.
+pub(crate) trait Blank {
+    /// That value.
+    fn blank() -> Self;
+}
+
+/// Types whose default is a value to read into.
+macro_rules! blank {
+    ($($type:ty),*) => {$(
+        impl $crate::schema::field::Blank for $type {
+            fn blank() -> Self {
+                <$type>::default()
+            }
+        }
+    )*};
+}
+pub(crate) use blank;
+blank!(
+    u16, u32, usize, f32, String, PathBuf, Duration, Address, Networks
+);
+
+pub(crate) const WRONG_TYPE: &str = "wrong type";
+pub(crate) const OUT_OF_RANGE: &str = "out of range";
+
+/// What `read` takes from `item` alone; `None` if it goes to the report.
+pub(crate) fn read_one<F: Field + Blank>(
+    item: &Item<'_>,
+    limits: &Limits,
+    report: &mut Report<'_>,
+) -> Option<F> {
+    let (before, mut value) = (report.problems(), F::blank());
+    value.read(item, limits, report);
+    (report.problems() == before).then_some(value)
+}
+
+/// Fills `field` with what `parse` makes of a text.
+pub(crate) fn read_text<F: Field, E: Display>(
+    field: &mut F,
+    item: &Item<'_>,
+    limits: &Limits,
+    report: &mut Report<'_>,
+    parse: impl FnOnce(&str) -> Result<F, E>,
+) {
+    match item.value {
+        DeValue::String(text) => match parse(text) {
+            Ok(value) => *field = value,
+            Err(error) => report.wrong(item, &error.to_string(), field.allowed(limits)),
+        },
+        _ => report.wrong(item, WRONG_TYPE, field.allowed(limits)),
+    }
+}
+
+impl Field for bool {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        match item.value {
+            DeValue::Boolean(flag) => *self = *flag,
+            _ => report.wrong(item, WRONG_TYPE, self.allowed(limits)),
+        }
+    }
+
+    fn show(&self, _: &Limits) -> Option<String> {
+        Some(self.to_string())
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        "true or false".into()
+    }
+}
+
+impl Field for Duration {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        let allowed = self.allowed(limits);
+        let DeValue::String(text) = item.value else {
+            let is_number = item.number().is_some();
+            let message = if is_number { NO_UNIT } else { WRONG_TYPE };
+            return report.wrong(item, message, allowed);
+        };
+        match (duration(text), limits) {
+            (None, _) => {
+                let allowed = format!("{allowed}, with one of the units {UNITS}");
+                report.wrong(item, &no_time(text), allowed);
+            }
+            (Some(time), Limits::Time(min, max)) if !(*min..=*max).contains(&time) => {
+                report.wrong(item, OUT_OF_RANGE, allowed);
+            }
+            (Some(time), _) => *self = time,
+        }
+    }
+
+    fn show(&self, _: &Limits) -> Option<String> {
+        Some(quote(&show_duration(*self)))
+    }
+
+    fn allowed(&self, limits: &Limits) -> String {
+        let (min, max) = match limits {
+            Limits::Time(min, max) => (*min, *max),
+            _ => (Duration::ZERO, Duration::MAX),
+        };
+        let (min, max) = (show_duration(min), show_duration(max));
+        format!("a time from {min:?} to {max:?}")
+    }
+}
+
+const NO_UNIT: &str = "a time needs a unit";
+const UNITS: &str = "ns, us, ms, s, m (minutes), h and d";
+
+/// Why a text is no time.
+fn no_time(text: &str) -> String {
+    let (number, unit) = split(text);
+    match foreign::unit(unit) {
+        _ if number.is_empty() || nanos_of(unit).is_some() => "not a time".into(),
+        Some(ours) => format!("unknown unit {}, did you mean {ours:?}?", quote(unit)),
+        None if unit.is_empty() => NO_UNIT.into(),
+        None => format!("unknown unit {}", quote(unit)),
+    }
+}
+
+/// Reads a whole number of things, or of bytes.
+fn whole(item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) -> Option<u64> {
+    let (min, max) = match limits {
+        Limits::Number(min, max, _) => (*min as u64, *max as u64),
+        Limits::Bytes(min, max) => (*min, *max),
+        _ => (0, u64::MAX),
+    };
+    let is_size = matches!(limits, Limits::Bytes(..));
+    let found = match item.value {
+        DeValue::String(text) if is_size => size(text).ok_or("not a size"),
+        // Beyond 64 bits is out of range, not of the wrong type.
+        DeValue::Integer(_) => {
+            let number = item.integer().and_then(|number| u64::try_from(number).ok());
+            Ok(number.unwrap_or(u64::MAX))
+        }
+        _ => Err(WRONG_TYPE),
+    };
+    let in_range = |number: &u64| (min..=max).contains(number);
+    match found.and_then(|number| Some(number).filter(in_range).ok_or(OUT_OF_RANGE)) {
+        Ok(number) => Some(number),
+        Err(message) => {
+            report.wrong(item, message, whole_allowed(limits));
+            None
+        }
+    }
+}
+
+fn whole_allowed(limits: &Limits) -> String {
+    match limits {
+        Limits::Bytes(min, max) => {
+            let (min, max) = (show_size(*min), show_size(*max));
+            format!("a size from {min:?} to {max:?}, or a number of bytes")
+        }
+        Limits::Number(min, max, "") => format!("a whole number from {min} to {max}"),
+        Limits::Number(min, max, unit) => format!("a whole number from {min} to {max} ({unit})"),
+        _ => "a whole number".into(),
+    }
+}
+
+macro_rules! whole_field {
+    ($($type:ty),*) => {$(
+        impl Field for $type {
+            fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+                if let Some(number) = whole(item, limits, report) {
+                    match number.try_into() {
+                        Ok(number) => *self = number,
+                        Err(_) => report.wrong(item, OUT_OF_RANGE, self.allowed(limits)),
+                    }
+                }
+            }
+
+            fn show(&self, limits: &Limits) -> Option<String> {
+                match limits {
+                    // What is required has no default.
+                    Limits::Number(min, ..) if (*self as f64) < *min => None,
+                    Limits::Bytes(..) => Some(quote(&show_size(*self as u64))),
+                    _ => Some(self.to_string()),
+                }
+            }
+
+            fn allowed(&self, limits: &Limits) -> String {
+                whole_allowed(limits)
+            }
+        }
+    )*};
+}
+whole_field!(u16, u32, usize);
+
+impl Field for f32 {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        match (item.number(), limits) {
+            (None, _) => report.wrong(item, WRONG_TYPE, self.allowed(limits)),
+            (Some(number), Limits::Number(min, max, _)) if !(*min..=*max).contains(&number) => {
+                report.wrong(item, OUT_OF_RANGE, self.allowed(limits));
+            }
+            (Some(number), _) => *self = number as f32,
+        }
+    }
+
+    fn show(&self, _: &Limits) -> Option<String> {
+        Some(self.to_string())
+    }
+
+    fn allowed(&self, limits: &Limits) -> String {
+        match limits {
+            Limits::Number(min, max, _) => format!("a number from {min} to {max}"),
+            _ => "a number".into(),
+        }
+    }
+}
+
+impl Field for String {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        read_text(self, item, limits, report, |text| match limits {
+            Limits::Text((_, valid)) if !valid(text) => Err("not valid here"),
+            _ => Ok(text.to_owned()),
+        });
+    }
+
+    fn show(&self, _: &Limits) -> Option<String> {
+        (!self.is_empty()).then(|| quote(self))
+    }
+
+    fn allowed(&self, limits: &Limits) -> String {
+        match limits {
+            Limits::Text((what, _)) => (*what).into(),
+            _ => "a text".into(),
+        }
+    }
+}
+
+impl Field for PathBuf {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        read_text(self, item, limits, report, |text| {
+            let is_path = !text.is_empty() && !text.contains('\0');
+            is_path.then(|| text.into()).ok_or("not a path")
+        });
+    }
+
+    fn show(&self, _: &Limits) -> Option<String> {
+        // Nothing is no path, but what stands for one that must be given.
+        let is_one = !self.as_os_str().is_empty();
+        is_one.then(|| quote(&self.display().to_string()))
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        "the path of a file".into()
+    }
+}
+
+/// Absent, or `false`, is `None`. The latter is there to take back a default.
+impl<F: Field + Blank> Field for Option<F> {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        if matches!(item.value, DeValue::Boolean(false)) {
+            *self = None;
+            return;
+        }
+        let before = report.problems();
+        let mut value = self.take().unwrap_or_else(F::blank);
+        value.read(item, limits, report);
+        *self = (report.problems() == before).then_some(value);
+    }
+
+    fn show(&self, limits: &Limits) -> Option<String> {
+        self.as_ref().and_then(|value| value.show(limits))
+    }
+
+    fn allowed(&self, limits: &Limits) -> String {
+        format!("{}, or false", F::blank().allowed(limits))
+    }
+}
+
+/// What a file can have one of, or a list.
+pub(crate) trait Element: Field + Blank {
+    /// What an empty list lacks; `None` if one may be empty.
+    const NONE: Option<&'static str>;
+}
+
+/// One, or a list.
+impl<E: Element> Field for Vec<E> {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        match (item.one_or_each(), E::NONE) {
+            (None, Some(none)) => report.wrong(item, none, self.allowed(limits)),
+            (items, _) => {
+                let items = items.unwrap_or_default().into_iter();
+                *self = items
+                    .filter_map(|item| read_one(&item, limits, report))
+                    .collect();
+            }
+        }
+    }
+
+    fn show(&self, limits: &Limits) -> Option<String> {
+        let texts: Vec<_> = self.iter().filter_map(|one| one.show(limits)).collect();
+        (!texts.is_empty()).then(|| format!("[{}]", texts.join(", ")))
+    }
+
+    fn allowed(&self, limits: &Limits) -> String {
+        format!("{}, or a list of such", E::blank().allowed(limits))
+    }
+}
+
+impl Element for String {
+    const NONE: Option<&'static str> = None;
+}
+
+/// An address to listen on.
+impl Field for SocketAddr {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        read_text(self, item, limits, report, |text| {
+            text.trim().parse().map_err(|_| "not an address")
+        });
+    }
+
+    fn show(&self, _: &Limits) -> Option<String> {
+        Some(quote(&self.to_string()))
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        r#"an IP address with a port, as in "127.0.0.1:8080", "0.0.0.0:8080" (all IPv4 addresses) or "[::]:8080" (all addresses)"#.into()
+    }
+}
+
+impl Blank for SocketAddr {
+    fn blank() -> Self {
+        SocketAddr::from(([0; 4], 0))
+    }
+}
+
+impl Element for SocketAddr {
+    const NONE: Option<&'static str> = Some("no address");
+}
+
+/// What an address of a host and a port may be.
+pub(crate) const ADDRESS: &str = r#"a host name or IP address with a port from 1 to 65535, as in "10.0.0.1:80", "app.example:80" or "[::1]:80""#;
+
+impl Field for Address {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        read_text(self, item, limits, report, |text| {
+            let text = text.trim();
+            let (host, port) = match limits {
+                Limits::HostOptional if text.starts_with(':') => {
+                    let (_, port) = host_port(&format!("x{text}"))?;
+                    (String::new(), port)
+                }
+                _ => host_port(text)?,
+            };
+            Ok::<_, &str>(Address { host, port })
+        });
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        ADDRESS.into()
+    }
+}
+
+impl Field for Origin {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        read_text(self, item, limits, report, |text| {
+            text.trim().parse().map_err(|_| "not an origin")
+        });
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        ORIGIN.into()
+    }
+}
+
+impl Blank for Origin {
+    fn blank() -> Self {
+        Origin::blank()
+    }
+}
+
+impl Field for Network {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        read_text(self, item, limits, report, |text| text.trim().parse());
+    }
+
+    fn show(&self, _: &Limits) -> Option<String> {
+        Some(quote(&self.to_string()))
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        r#"a network as in "10.0.0.0/8", "fd00::/8" or "192.0.2.7""#.into()
+    }
+}
+
+impl Blank for Network {
+    fn blank() -> Self {
+        Network::ALL
+    }
+}
+
+impl Element for Network {
+    const NONE: Option<&'static str> = Some("no network");
+}
+
+impl Field for Networks {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        self.0.read(item, limits, report);
+    }
+
+    fn show(&self, limits: &Limits) -> Option<String> {
+        self.0.show(limits)
+    }
+
+    fn allowed(&self, limits: &Limits) -> String {
+        self.0.allowed(limits)
+    }
+}
+
+/// One of a few names; `meant` knows what to say of others.
+pub(crate) fn choose<T: Copy>(
+    item: &Item<'_>,
+    choices: &[(&str, T)],
+    meant: fn(&str) -> Option<&'static str>,
+    report: &mut Report<'_>,
+) -> Option<T> {
+    let names = choices.iter().map(|(name, _)| *name);
+    let message = match item.value {
+        DeValue::String(text) => match choices.iter().find(|(name, _)| name == text) {
+            Some((_, value)) => return Some(*value),
+            None => match meant(text) {
+                Some(message) => message.to_owned(),
+                None => unknown("name", similar(text, names)),
+            },
+        },
+        _ => WRONG_TYPE.to_owned(),
+    };
+    report.wrong(item, &message, choose_allowed(choices));
+    None
+}
+
+pub(crate) fn choose_allowed<T>(choices: &[(&str, T)]) -> String {
+    let names: Vec<_> = choices.iter().map(|(name, _)| quote(name)).collect();
+    names.join(", ")
+}
+
+/// Types that are one of a few names, perhaps with what other names mean.
+macro_rules! choice_field {
+    ($type:ty, $($name:literal => $value:path),+ $(; $meant:expr)?) => {
+        impl $crate::schema::field::Field for $type {
+            fn read(
+                &mut self,
+                item: &$crate::schema::document::Item<'_>,
+                _: &$crate::schema::field::Limits,
+                report: &mut $crate::schema::report::Report<'_>,
+            ) {
+                let meant: fn(&str) -> Option<&'static str> = |_| None;
+                $(let meant = { let _ = meant; $meant };)?
+                let choices = [$(($name, $value)),+];
+                if let Some(value) = $crate::schema::field::choose(item, &choices, meant, report) {
+                    *self = value;
+                }
+            }
+
+            fn show(&self, _: &$crate::schema::field::Limits) -> Option<String> {
+                Some(format!("{:?}", match self { $($value => $name),+ }))
+            }
+
+            fn allowed(&self, _: &$crate::schema::field::Limits) -> String {
+                $crate::schema::field::choose_allowed(&[$(($name, $value)),+])
+            }
+        }
+    };
+}
+pub(crate) use choice_field;

@@ -1,0 +1,22 @@
+//! How a configuration file is read, whatever its sections are: the document with the places of
+//! its values, what is wrong with it, the types that keys can have, and tables of keys.
+//!
+//! In the order in which the files build on each other: [`errors`]; texts with a meaning
+//! ([`amount`], [`address`], [`networks`], [`expression`]); [`similar`] names and those of other
+//! products ([`foreign`]); [`reference`]; [`document`] and [`report`]; [`field`], the types; [`key`],
+//! how keys are declared; and [`table`], which reads them.
+
+pub(crate) mod address;
+pub(crate) mod amount;
+pub(crate) mod document;
+pub(crate) mod errors;
+pub mod expression;
+pub(crate) mod field;
+pub(crate) mod foreign;
+pub(crate) mod key;
+pub mod networks;
+pub(crate) mod reference;
+pub(crate) mod report;
+pub(crate) mod similar;
+pub(crate) mod source;
+pub(crate) mod table;

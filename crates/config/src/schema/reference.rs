@@ -1,0 +1,71 @@
+//! What tables and their keys mean, and the chapter of the manual that says it.
+
+/// A table of the file with its keys, as the reference and the hints see it.
+pub(crate) struct TableDoc {
+    /// How it stands in the file; empty for the top.
+    pub header: &'static str,
+    /// What it is.
+    pub doc: &'static str,
+    /// Its keys.
+    pub keys: Vec<KeyDoc>,
+}
+
+/// A key, as the reference sees it.
+pub(crate) struct KeyDoc {
+    /// Its name.
+    pub name: &'static str,
+    /// Its name in older files, which is still read.
+    pub alias: Option<&'static str>,
+    /// What it may be.
+    pub allowed: String,
+    /// Its default as it would stand in the file.
+    pub default: Option<String>,
+    /// What it means, in Markdown.
+    pub doc: String,
+    /// A value.
+    pub example: &'static str,
+}
+
+impl TableDoc {
+    /// The table that begins with `header`, with the keys of all of `keys`.
+    pub fn new(
+        header: &'static str,
+        doc: &'static str,
+        keys: impl IntoIterator<Item = Vec<KeyDoc>>,
+    ) -> Self {
+        let keys = keys.into_iter().flatten().collect();
+        TableDoc { header, doc, keys }
+    }
+
+    /// Whether it has a key of this name, or once had.
+    pub fn has(&self, key: &str) -> bool {
+        let names = |known: &KeyDoc| known.name == key || known.alias == Some(key);
+        self.keys.iter().any(names)
+    }
+
+    /// Its chapter of the reference, in Markdown.
+    pub fn markdown(&self) -> String {
+        let title = match self.header {
+            "" => "Top".into(),
+            header => format!("`{header}`"),
+        };
+        let keys = self.keys.iter().map(KeyDoc::markdown).collect::<String>();
+        format!("### {title}\n\n{}\n\n{keys}", self.doc)
+    }
+}
+
+impl KeyDoc {
+    fn markdown(&self) -> String {
+        let KeyDoc {
+            name, doc, example, ..
+        } = self;
+        let mut facts = format!("- allowed: {}\n", self.allowed);
+        if let Some(default) = &self.default {
+            facts += &format!("- default: `{default}`\n");
+        }
+        if let Some(alias) = self.alias {
+            facts += &format!("- also read as: `{alias}`\n");
+        }
+        format!("#### `{name}`\n\n{doc}\n\n{facts}- example: `{name} = {example}`\n\n")
+    }
+}

@@ -1,0 +1,32 @@
+//! The known name that a wrong one was probably meant to be.
+
+use strsim::osa_distance;
+
+/// The known names that `name` was probably meant to be: `"a"`, or `"a" or "b"`.
+pub(crate) fn similar<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<String> {
+    let start: String = name.chars().take(64).collect();
+    let known: Vec<_> = known.collect();
+    let nearest = known
+        .iter()
+        .map(|candidate| (osa_distance(&start, candidate), *candidate))
+        .filter(|(distance, candidate)| *distance <= 1 + candidate.chars().count() / 4)
+        .min_by_key(|(distance, _)| *distance);
+    let names = match nearest {
+        Some((_, candidate)) => vec![candidate],
+        // "timeout" may be any of several.
+        None => {
+            let has_part = |candidate: &&str| candidate.split('_').any(|part| part == name);
+            known.into_iter().filter(has_part).collect()
+        }
+    };
+    let names: Vec<_> = names.iter().map(|name| format!("{name:?}")).collect();
+    (!names.is_empty()).then(|| names.join(" or "))
+}
+
+/// "unknown key, did you mean …?"
+pub(crate) fn unknown(what: &str, similar: Option<String>) -> String {
+    match similar {
+        Some(similar) => format!("unknown {what}, did you mean {similar}?"),
+        None => format!("unknown {what}"),
+    }
+}

@@ -1,0 +1,41 @@
+//! Reads the text of a configuration file.
+
+use std::io::Read;
+use std::path::Path;
+
+use super::errors::Errors;
+
+/// The largest configuration file that is read, in bytes.
+pub const MAX_FILE_SIZE: u64 = 16 * 1024 * 1024;
+
+/// Reads the file at `path`, and what `parse` makes of its name and text.
+pub(crate) fn load<T>(
+    path: &Path,
+    parse: impl FnOnce(&str, &str) -> Result<T, Errors>,
+) -> Result<T, Errors> {
+    let name = path.display().to_string();
+    match read_bounded(path, MAX_FILE_SIZE) {
+        Ok(text) => parse(&name, &text),
+        Err(reason) => Err(Errors::of_file(name, reason)),
+    }
+}
+
+/// The text of a regular file of at most `limit` bytes, or why there is none.
+pub(crate) fn read_bounded(path: &Path, limit: u64) -> Result<String, String> {
+    let unreadable = |error| format!("cannot be read: {error}");
+    // A FIFO or a device would block for ever or never end.
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err("cannot be read: it is not a regular file".into());
+    }
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    let read = file.take(limit + 1).read_to_end(&mut bytes);
+    read.map_err(unreadable)?;
+    if bytes.len() as u64 > limit {
+        return Err(format!("is too large: more than {limit} bytes"));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        format!("is not UTF-8 text: the byte at offset {valid} does not belong there")
+    })
+}

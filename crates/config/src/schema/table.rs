@@ -1,0 +1,343 @@
+//! A table of the file while it is read, key by key.
+
+use std::path::Path;
+
+use toml::de::{DeTable, DeValue};
+
+use super::document::{Entry, Item, Span, entries, join};
+use super::errors::{Errors, Problem};
+use super::field::{Field, Limits, Texts, WRONG_TYPE};
+use super::foreign;
+use super::key::Key;
+use super::reference::TableDoc;
+use super::report::Report;
+use super::similar::{similar, unknown};
+use super::source::MAX_FILE_SIZE;
+
+/// Reads the document in `text`, whose keys are those of `tables`, with `read`: it gets
+/// the top table and the folder of the file. Answers what it made, and the warnings.
+pub(crate) fn document<T>(
+    file: &str,
+    text: &str,
+    tables: fn() -> Vec<TableDoc>,
+    read: impl FnOnce(Table<'_>, &Path, &mut Report<'_>) -> T,
+) -> Result<(T, Vec<Problem>), Errors> {
+    if text.len() as u64 > MAX_FILE_SIZE {
+        let message = format!("is too large: more than {MAX_FILE_SIZE} bytes");
+        return Err(Errors::of_file(file.into(), message));
+    }
+    let mut report = Report::new(file, text, tables);
+    let (document, syntax) = DeTable::parse_recoverable(text);
+    report.syntax(&syntax, document.get_ref());
+    let folder = Path::new(file).parent().unwrap_or(Path::new(""));
+    let top = Table::of("", 0..0, entries("", document.get_ref()));
+    let found = read(top, folder, &mut report);
+    Ok((found, report.finish()?))
+}
+
+/// A type that is a table of the file wherever it stands.
+pub(crate) trait Section: 'static {
+    /// What may stand in the file.
+    const ALLOWED: &'static str = "a table";
+
+    /// Whether `true` stands for a table with all defaults.
+    const TRUE: bool = false;
+
+    /// Takes what the table says, and reports what is wrong with it beyond single keys.
+    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>);
+}
+
+impl<T: Section> Field for T {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        if T::TRUE && matches!(item.value, DeValue::Boolean(true)) {
+            return;
+        }
+        let Some(mut table) = Table::open(item) else {
+            return report.wrong(item, WRONG_TYPE, self.allowed(limits));
+        };
+        self.fill(&mut table, report);
+        table.finish(report);
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        T::ALLOWED.into()
+    }
+}
+
+/// A table of the file while it is read.
+pub(crate) struct Table<'d> {
+    /// Path of the table, for messages.
+    path: String,
+    /// Where the table is.
+    span: Span,
+    /// Where its name is.
+    name_span: Span,
+    name: &'d str,
+    entries: Vec<Entry<'d>>,
+    /// The keys that may stand here.
+    known: Vec<&'static str>,
+}
+
+impl<'d> Table<'d> {
+    /// The table `item`, if it is one.
+    pub fn open(item: &Item<'d>) -> Option<Self> {
+        match item.value {
+            DeValue::Table(table) => {
+                let entries = entries(&item.path, table);
+                Some(Table::of(&item.path, item.span.clone(), entries))
+            }
+            _ => None,
+        }
+    }
+
+    fn of(path: &str, span: Span, entries: Vec<Entry<'d>>) -> Self {
+        Table {
+            path: path.into(),
+            name_span: span.clone(),
+            span,
+            name: "",
+            entries,
+            known: Vec::new(),
+        }
+    }
+
+    /// Reads what the table says of `target`.
+    pub fn read<T>(&mut self, keys: &'static [Key<T>], target: &mut T, report: &mut Report<'_>) {
+        for key in keys {
+            self.rename(key.alias, key.name, report);
+            self.know(key.name);
+            if let Some(entry) = self.entry(key.name) {
+                (key.field)(target).read(&entry.item, &key.limits, report);
+            }
+        }
+    }
+
+    /// Takes what stands under an older name as if it stood under the present one.
+    fn rename(&mut self, old: Option<&'static str>, name: &'static str, report: &mut Report<'_>) {
+        let is_there = self.given(name);
+        let is_old = |entry: &&mut Entry<'_>| old == Some(entry.name);
+        match self.entries.iter_mut().find(is_old) {
+            Some(entry) if is_there => {
+                let message = format!("an older name of `{name}`, which is there, too");
+                report.problem(&entry.key_span, &entry.item.path, message, None);
+                self.known.extend(old);
+            }
+            Some(entry) => entry.name = name,
+            None => {}
+        }
+    }
+
+    /// Whether `key` stands in the table.
+    pub fn given(&self, key: &str) -> bool {
+        self.entry(key).is_some()
+    }
+
+    /// Reports every key that nobody has asked for.
+    pub fn finish(self, report: &mut Report<'_>) {
+        for entry in &self.entries {
+            if self.known.contains(&entry.name) {
+                continue;
+            }
+            if report.is_full() {
+                report.omit();
+                continue;
+            }
+            let theirs = self.meant(entry.name, report);
+            let (message, allowed) = match similar(entry.name, self.known.iter().copied()) {
+                _ if theirs.is_some() => (theirs.unwrap_or_default(), None),
+                Some(similar) => (unknown("key", Some(similar)), None),
+                None => match home_of(&report.tables(), entry.name) {
+                    Some(home) => (format!("does not belong here, but {home}"), None),
+                    None => (unknown("key", None), Some(self.known.join(", "))),
+                },
+            };
+            report.misplaced(&entry.key_span, &entry.item.path, message, allowed);
+        }
+    }
+
+    /// What a key of another product means here, if it is one.
+    fn meant(&self, key: &str, report: &Report<'_>) -> Option<String> {
+        let ours = foreign::keys(key);
+        let tables = report.tables();
+        if let Some(here) = ours.iter().find(|ours| self.known.contains(ours)) {
+            let header = format!("[{here}]");
+            let is_table = self.path.is_empty() && tables.iter().any(|t| t.header == header);
+            let name = match *here {
+                "rule" | "group" if self.path.is_empty() => format!("[{here}.NAME]"),
+                _ if is_table => header,
+                _ => format!("{here:?}"),
+            };
+            return Some(unknown("key", Some(name)));
+        }
+        // One of ours in the wrong place says where it belongs.
+        if tables.iter().any(|table| table.has(key)) {
+            return None;
+        }
+        let (name, home) = ours
+            .iter()
+            .find_map(|ours| Some((ours, home_of(&tables, ours)?)))?;
+        Some(match home.strip_prefix("is a table") {
+            Some(_) => format!("unknown key, did you mean [{name}]?"),
+            None => format!("unknown key, did you mean {name:?} {home}?"),
+        })
+    }
+
+    /// Where the table ends: what is missing in it comes after what is wrong in it.
+    fn end(&self) -> usize {
+        let ends = self.entries.iter().map(|entry| entry.item.span.end);
+        ends.fold(self.span.end, usize::max)
+    }
+
+    /// Notes that `key` may stand here.
+    pub fn know(&mut self, key: &'static str) {
+        self.known.push(key);
+    }
+
+    fn entry(&self, key: &str) -> Option<&Entry<'d>> {
+        self.entries.iter().find(|entry| entry.name == key)
+    }
+
+    /// Where the name of the table is.
+    pub fn name_span(&self) -> &Span {
+        &self.name_span
+    }
+
+    /// Its name, of the user's choice.
+    pub fn name(&self) -> String {
+        self.name.to_owned()
+    }
+
+    /// Where the value of `key` is, or else the table.
+    pub fn span_of(&self, key: &str) -> Span {
+        let entry = self.entry(key);
+        entry.map_or_else(|| self.span.clone(), |entry| entry.item.span.clone())
+    }
+
+    /// Path of `key`.
+    pub fn path_of(&self, key: &str) -> String {
+        join(&self.path, key)
+    }
+
+    /// Something that is wrong with the value of `key`.
+    pub fn problem(&self, key: &str, message: impl Into<String>, report: &mut Report<'_>) {
+        report.problem(&self.span_of(key), &self.path_of(key), message, None);
+    }
+
+    /// Something about `key` that may only follow from another problem.
+    pub fn misplaced(&self, key: &str, message: impl Into<String>, report: &mut Report<'_>) {
+        report.misplaced(&self.span_of(key), &self.path_of(key), message, None);
+    }
+
+    /// Something that the whole table lacks.
+    pub fn lacks(
+        &self,
+        message: impl Into<String>,
+        allowed: Option<String>,
+        report: &mut Report<'_>,
+    ) {
+        report.missing(&self.name_span, &self.path, message, allowed, self.end());
+    }
+
+    /// Something about the whole table that is probably not meant.
+    pub fn warning(&self, message: impl Into<String>, report: &mut Report<'_>) {
+        report.warning(&self.name_span, &self.path, message);
+    }
+
+    /// Reports that `key` is missing, if it is.
+    pub fn require(&self, key: &str, report: &mut Report<'_>) {
+        if !self.given(key) {
+            self.lacks(format!("`{key}` is missing"), None, report);
+        }
+    }
+
+    /// The table called `key` within this one, if it is there.
+    pub fn table(&mut self, key: &'static str, report: &mut Report<'_>) -> Option<Table<'d>> {
+        self.open_table(key, format!("a table: [{key}]"), report)
+    }
+
+    fn open_table(
+        &mut self,
+        key: &'static str,
+        allowed: String,
+        report: &mut Report<'_>,
+    ) -> Option<Table<'d>> {
+        self.know(key);
+        let entry = self.entry(key)?;
+        let table = Table::open(&entry.item);
+        if table.is_none() {
+            report.wrong(&entry.item, WRONG_TYPE, allowed);
+        }
+        table
+    }
+
+    /// The tables within the table called `key`, which have names of the user's choice:
+    /// what those must be, and whether one is.
+    pub fn named_tables(
+        &mut self,
+        key: &'static str,
+        (names, is_name): Texts,
+        report: &mut Report<'_>,
+    ) -> Vec<Table<'d>> {
+        let allowed = format!("tables with a name each: [{key}.NAME]");
+        let Some(outer) = self.open_table(key, allowed, report) else {
+            return Vec::new();
+        };
+        let mut tables = Vec::new();
+        for entry in outer.entries {
+            if !is_name(entry.name) {
+                let allowed = Some(names.to_owned());
+                report.problem(&entry.key_span, &entry.item.path, "not a name", allowed);
+                continue;
+            }
+            match Table::open(&entry.item) {
+                Some(table) => tables.push(Table {
+                    name_span: entry.key_span,
+                    name: entry.name,
+                    ..table
+                }),
+                None => report.wrong(&entry.item, WRONG_TYPE, format!("a table: [{key}.NAME]")),
+            }
+        }
+        tables
+    }
+}
+
+/// Names that end up in metrics, addresses of the admin API and logs.
+pub(crate) const NAMES: Texts = ("1 to 64 letters, digits, \"-\", \"_\" or \".\"", is_name);
+
+/// What a location may be called.
+pub(crate) const LOCATION_NAMES: Texts = ("1 to 255 characters", |text| {
+    (1..=255).contains(&text.len()) && !text.contains(char::is_control)
+});
+
+/// Whether a group, a rule or a cluster may be called so: 1 to 64 letters, digits, `-`, `_`
+/// or `.`.
+pub fn is_name(name: &str) -> bool {
+    (1..=64).contains(&name.len())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+}
+
+/// Where in the file a key would belong.
+fn home_of(tables: &[TableDoc], key: &str) -> Option<String> {
+    let table = format!("[{key}]");
+    // Not every file has rules.
+    let has_rules = tables.iter().any(|table| table.header == "[rule.NAME]");
+    if has_rules && matches!(key, "rule" | "group") {
+        return Some(format!("as [{key}.NAME]"));
+    }
+    if has_rules && key == "defaults" {
+        return Some(format!("is a table of its own: {table}"));
+    }
+    tables.iter().find_map(|home| match home.header {
+        header if header == table => Some(format!("is a table of its own: {table}")),
+        _ if !home.has(key) => None,
+        "" => Some("at the top of the file, before the first [table]".into()),
+        header if header.contains("group.") => {
+            let own = header.replace("group.", "rule.");
+            Some(format!("in {own} or {header}"))
+        }
+        header => Some(format!("in {header}")),
+    })
+}
