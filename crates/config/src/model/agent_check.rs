@@ -6,7 +6,7 @@ use crate::schema::field::{Texts, blank};
 use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
-use crate::schema::table::{Section, Table};
+use crate::schema::table::{AsTable, Table};
 
 section! {
     /// Agent check: an agent beside each member is asked for a line of words.
@@ -45,7 +45,7 @@ impl AgentCheck {
     }
 }
 
-impl Section for AgentCheck {
+impl AsTable for AgentCheck {
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(AGENT_CHECK, self, report);
         if self.port == 0 {

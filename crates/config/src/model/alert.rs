@@ -9,7 +9,7 @@ use crate::schema::field::{Blank, Field, Limits, OUT_OF_RANGE};
 use crate::schema::key::{DAY, HOUR, docs, keys, millis, secs};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
-use crate::schema::table::{Section, Table};
+use crate::schema::table::{AsTable, Table};
 
 keys! {
     ALERT: AlertSettings {
@@ -45,7 +45,7 @@ keys! {
     }
 }
 
-impl Section for AlertSettings {
+impl AsTable for AlertSettings {
     const ALLOWED: &'static str = "a table of alert settings";
 
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {

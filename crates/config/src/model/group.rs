@@ -20,7 +20,7 @@ use crate::schema::key::{DAY, HOUR, docs, keys, millis, secs, section};
 use crate::schema::networks::Networks;
 use crate::schema::reference::{KeyDoc, TableDoc};
 use crate::schema::report::Report;
-use crate::schema::table::{Section, Table};
+use crate::schema::table::{AsTable, Table};
 
 section! {
     /// An object group and what keeps it healthy.
@@ -256,7 +256,7 @@ impl GroupConfig {
 }
 
 /// What does not depend on who its members are.
-impl Section for GroupConfig {
+impl AsTable for GroupConfig {
     const ALLOWED: &'static str = "a table of keys of a group";
 
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {

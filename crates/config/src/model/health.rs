@@ -10,7 +10,7 @@ use crate::schema::field::{Field, Limits, Texts, WRONG_TYPE, blank, choice_field
 use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
-use crate::schema::table::{Section, Table};
+use crate::schema::table::{AsTable, Table};
 
 section! {
     /// Active health check (keep-alive).
@@ -83,7 +83,7 @@ impl HealthCheck {
     }
 }
 
-impl Section for HealthCheck {
+impl AsTable for HealthCheck {
     const ALLOWED: &'static str = "a table, or true";
     const TRUE: bool = true;
 

@@ -13,7 +13,7 @@ use crate::schema::field::{Blank, Field, Limits, WRONG_TYPE, blank, choice_field
 use crate::schema::key::{HOUR, docs, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
-use crate::schema::table::{Section, Table};
+use crate::schema::table::{AsTable, Table};
 
 /// Most targets of a responder.
 const TARGETS: f64 = 64.0;
@@ -159,7 +159,7 @@ impl Monitor {
     }
 }
 
-impl Section for Monitor {
+impl AsTable for Monitor {
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         let before = self.kind;
         table.read(MONITOR, self, report);

@@ -11,7 +11,7 @@ use crate::schema::key::{HOUR, docs, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::similar::{similar, unknown};
-use crate::schema::table::{Section, Table};
+use crate::schema::table::{AsTable, Table};
 
 section! {
     /// Load reports of ORCA (Open Request Cost Aggregation), the protocol of gRPC and Envoy.
@@ -52,7 +52,7 @@ section! {
 
 blank!(Orca, OrcaService);
 
-impl Section for Orca {
+impl AsTable for Orca {
     const ALLOWED: &'static str = "a table, or true";
     const TRUE: bool = true;
 
@@ -61,7 +61,7 @@ impl Section for Orca {
     }
 }
 
-impl Section for OrcaService {
+impl AsTable for OrcaService {
     const ALLOWED: &'static str = "a table, or true";
     const TRUE: bool = true;
 

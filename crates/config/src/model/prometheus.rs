@@ -15,7 +15,7 @@ use crate::schema::field::{Blank, Field, Limits, WRONG_TYPE, blank, choice_field
 use crate::schema::key::{HOUR, docs, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
-use crate::schema::table::{Section, Table};
+use crate::schema::table::{AsTable, Table};
 
 section! {
     /// Metrics in Prometheus' text format, fetched over HTTP.
@@ -50,7 +50,7 @@ section! {
 
 blank!(Prometheus);
 
-impl Section for Prometheus {
+impl AsTable for Prometheus {
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         let (preset, named) = (table.given("preset"), table.given("loads"));
         if preset || named {

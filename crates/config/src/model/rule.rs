@@ -12,7 +12,7 @@ use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::similar::{similar, unknown};
-use crate::schema::table::{Section, Table};
+use crate::schema::table::{AsTable, Table};
 
 section! {
     /// A rule: a service that clients connect to, and the group that serves it.
@@ -138,7 +138,7 @@ section! {
     }
 }
 
-impl Section for HttpOptions {
+impl AsTable for HttpOptions {
     const ALLOWED: &'static str = "a table of HTTP options";
 
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {

@@ -36,7 +36,7 @@ pub(crate) fn document<T>(
 }
 
 /// A type that is a table of the file wherever it stands.
-pub(crate) trait Section: 'static {
+pub(crate) trait AsTable: 'static {
     /// What may stand in the file.
     const ALLOWED: &'static str = "a table";
 
@@ -47,7 +47,7 @@ pub(crate) trait Section: 'static {
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>);
 }
 
-impl<T: Section> Field for T {
+impl<T: AsTable> Field for T {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
         if T::TRUE && matches!(item.value, DeValue::Boolean(true)) {
             return;
