@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use evenkeel_admin::client::{Client, ClientError, DEFAULT_ADDRESS};
-use evenkeel_admin::command::Command;
+use evenkeel_admin::command::{Command, Member};
 use evenkeel_admin::text::{self, Head};
 use evenkeel_admin::view::{self, GroupView};
 use evenkeel_admin::wire::{Done, Explain, Reloaded, Report, SetEnabled, SetStrategy};
@@ -86,14 +86,18 @@ pub fn run(ctl: &Ctl) -> Result<String, Failure> {
                 .get(&["v1", "groups", group, "explain"], &query)?;
             api.print(&answer, |explain: &Explain| view::explain(explain))?
         }
-        CtlCommand::Drain(member) => api.set_state(member, AdminState::Drain)?,
-        CtlCommand::Ready(member) => api.set_state(member, AdminState::Ready)?,
-        CtlCommand::Maintenance(member) => api.set_state(member, AdminState::Maintenance)?,
-        CtlCommand::Weight { member, weight } => api.change(&Command::Weight {
-            group: member.group.clone(),
-            member: member.member.clone(),
-            weight: *weight,
-        })?,
+        CtlCommand::Drain(member) => {
+            api.change(&Command::State(named(member), AdminState::Drain))?
+        }
+        CtlCommand::Ready(member) => {
+            api.change(&Command::State(named(member), AdminState::Ready))?
+        }
+        CtlCommand::Maintenance(member) => {
+            api.change(&Command::State(named(member), AdminState::Maintenance))?
+        }
+        CtlCommand::Weight { member, weight } => {
+            api.change(&Command::Weight(named(member), *weight))?
+        }
         CtlCommand::Enable { rule } => api.set_enabled(rule, true)?,
         CtlCommand::Disable { rule } => api.set_enabled(rule, false)?,
         CtlCommand::Strategy {
@@ -182,10 +186,9 @@ pub fn run(ctl: &Ctl) -> Result<String, Failure> {
                 None => "there is no [corba] in the configuration\n".into(),
             },
         )?,
-        CtlCommand::Alert { location, setting } => api.change(&Command::Alert {
-            location: location.clone(),
-            alert: setting.setting(),
-        })?,
+        CtlCommand::Alert { location, setting } => {
+            api.change(&Command::Alert(location.clone(), setting.setting()))?
+        }
         CtlCommand::Reload => {
             let answer = api.client.post(&["v1", "reload"], &serde_json::json!({}))?;
             api.print(&answer, |reloaded: &Reloaded| {
@@ -236,22 +239,16 @@ impl Asker {
         self.done(&command.send(&self.client)?, || command.effect())
     }
 
-    fn set_state(&self, member: &MemberArgs, state: AdminState) -> Result<String, Failure> {
-        let MemberArgs { group, member } = member;
-        let (group, member) = (group.clone(), member.clone());
-        self.change(&Command::State {
-            group,
-            member,
-            state,
-        })
-    }
-
     fn set_enabled(&self, rule: &str, enabled: bool) -> Result<String, Failure> {
         let body = SetEnabled { enabled };
         let done = self.client.put(&["v1", "rules", rule, "enabled"], &body)?;
         let now = if enabled { "enabled" } else { "disabled" };
         self.done(&done, || format!("{rule} is {now}"))
     }
+}
+
+fn named(member: &MemberArgs) -> Member {
+    Member::new(&member.group, &member.member)
 }
 
 /// Names with their values, each at most once.

@@ -10,8 +10,8 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use super::overview;
 use crate::client::ClientError;
 use crate::columns::{Listing, Row, Sort};
-use crate::command::Command;
-use crate::view::{GroupView, MemberView};
+use crate::command::{Command, Member};
+use crate::view::GroupView;
 use crate::wire::{Done, Explain};
 
 /// All keys, for the help and for the manual.
@@ -109,15 +109,10 @@ impl Cursor {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Prompt {
     Filter,
-    Weight {
-        group: String,
-        member: String,
-        text: String,
-    },
-    Alert {
-        location: String,
-        text: String,
-    },
+    /// A weight, as far as it is typed.
+    Weight(Member, String),
+    /// What the load alert of a location shall be, as far as it is typed.
+    Alert(String, String),
     Confirm(Command),
 }
 
@@ -140,8 +135,8 @@ pub(super) struct App {
     pub error: Option<String>,
     /// Name of the group that is open.
     open: Option<String>,
-    groups: Cursor,
-    members: Cursor,
+    /// In the table of all groups, and in that of the open one.
+    cursors: [Cursor; 2],
     pub explaining: bool,
     explanation: Option<(String, Result<Explain, ClientError>)>,
     /// Lines of the explanation above the first one that is shown.
@@ -163,8 +158,7 @@ impl App {
             picture: None,
             error: None,
             open: None,
-            groups: Cursor::default(),
-            members: Cursor::default(),
+            cursors: Default::default(),
             explaining: false,
             explanation: None,
             scrolled: 0,
@@ -220,7 +214,8 @@ impl App {
 
     /// The group whose decision is explained.
     pub fn explained(&self) -> Option<&str> {
-        let chosen = self.open.as_deref().or(self.groups.selected.as_deref());
+        let selected = self.cursors[0].selected.as_deref();
+        let chosen = self.open.as_deref().or(selected);
         chosen.filter(|_| self.explaining)
     }
 
@@ -252,19 +247,11 @@ impl App {
     }
 
     pub fn cursor(&self) -> &Cursor {
-        if self.open.is_some() {
-            &self.members
-        } else {
-            &self.groups
-        }
+        &self.cursors[usize::from(self.open.is_some())]
     }
 
     pub fn cursor_mut(&mut self) -> &mut Cursor {
-        if self.open.is_some() {
-            &mut self.members
-        } else {
-            &mut self.groups
-        }
+        &mut self.cursors[usize::from(self.open.is_some())]
     }
 
     /// A key was pressed. Answers what to ask the API for.
@@ -309,7 +296,7 @@ impl App {
             return None;
         }
         let text = match &mut prompt {
-            Prompt::Weight { text, .. } | Prompt::Alert { text, .. } => text,
+            Prompt::Weight(_, text) | Prompt::Alert(_, text) => text,
             _ => &mut self.cursor_mut().filter,
         };
         match key {
@@ -372,15 +359,12 @@ impl App {
             KeyCode::Char('d') => self.ask_for_state(AdminState::Drain),
             KeyCode::Char('m') => self.ask_for_state(AdminState::Maintenance),
             KeyCode::Char('u') => self.ask_for_state(AdminState::Ready),
-            KeyCode::Char('w') => self.ask(|group, member| Prompt::Weight {
-                group,
-                member: member.name.clone(),
-                text: String::new(),
-            }),
-            KeyCode::Char('a') => self.ask(|_, member| Prompt::Alert {
-                location: member.location.clone(),
-                text: String::new(),
-            }),
+            KeyCode::Char('w') => {
+                self.ask(|member, _| Prompt::Weight(member, String::new()));
+            }
+            KeyCode::Char('a') => {
+                self.ask(|_, location| Prompt::Alert(location.into(), String::new()));
+            }
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
             KeyCode::Char('+' | '=') => {
                 let mut longer = INTERVALS.into_iter().map(Duration::from_millis);
@@ -413,7 +397,7 @@ impl App {
     fn enter(&mut self) {
         self.step(0);
         if self.open.is_none() && self.listing().is_some_and(|all| !all.rows.is_empty()) {
-            self.open(self.groups.selected.clone());
+            self.open(self.cursor().selected.clone());
         }
     }
 
@@ -421,8 +405,8 @@ impl App {
         self.open = group;
         self.scrolled = 0;
         // The order of its members stays that of the group before.
-        let sort = self.members.sort;
-        self.members = Cursor {
+        let sort = self.cursors[1].sort;
+        self.cursors[1] = Cursor {
             sort,
             ..Cursor::default()
         };
@@ -445,31 +429,28 @@ impl App {
             .checked_rem(rows.len())
             .map(|next| rows[next].name.clone());
         if next.is_some() {
-            self.groups.selected = next.clone();
+            self.cursors[0].selected = next.clone();
         }
         self.open(next.or(before));
     }
 
     fn ask_for_state(&mut self, state: AdminState) {
-        self.ask(|group, member| {
-            Prompt::Confirm(Command::State {
-                group,
-                member: member.name.clone(),
-                state,
-            })
-        });
+        self.ask(|member, _| Prompt::Confirm(Command::State(member, state)));
     }
 
-    /// Asks something about the selected member.
-    fn ask(&mut self, prompt: impl FnOnce(String, &MemberView) -> Prompt) {
+    /// Asks something about the selected member, or its location.
+    fn ask(&mut self, prompt: impl FnOnce(Member, &str) -> Prompt) {
         self.step(0);
         let listing = self.listing();
         let shown = listing.is_some_and(|listing| !listing.rows.is_empty());
         let group = self.group().filter(|_| shown);
         let member = group.and_then(|group| {
             let mut members = group.members.iter();
-            let member = members.find(|m| Some(&m.name) == self.members.selected.as_ref())?;
-            Some(prompt(group.name.clone(), member))
+            let member = members.find(|m| Some(&m.name) == self.cursor().selected.as_ref())?;
+            Some(prompt(
+                Member::new(&group.name, &member.name),
+                &member.location,
+            ))
         });
         match member {
             Some(prompt) => self.prompt = Some(prompt),
@@ -483,30 +464,22 @@ fn entered(prompt: Prompt) -> Result<Option<Prompt>, String> {
     let command = match prompt {
         Prompt::Filter => return Ok(None),
         Prompt::Confirm(command) => command,
-        Prompt::Weight {
-            group,
-            member,
-            text,
-        } => match text.trim().parse() {
-            Ok(weight) if f64::is_finite(weight) => Command::Weight {
-                group,
-                member,
-                weight,
-            },
+        Prompt::Weight(member, text) => match text.trim().parse() {
+            Ok(weight) if f64::is_finite(weight) => Command::Weight(member, weight),
             _ => {
                 return Err(format!(
                     "{text:?} is no weight; it is a number from 0 to 1000"
                 ));
             }
         },
-        Prompt::Alert { location, text } => {
+        Prompt::Alert(location, text) => {
             let alert = match text.trim() {
                 "on" => AlertSetting::On,
                 "off" => AlertSetting::Off,
                 "auto" => AlertSetting::Auto,
                 _ => return Err(format!("{text:?} is none of on, off and auto")),
             };
-            Command::Alert { location, alert }
+            Command::Alert(location, alert)
         }
     };
     Ok(Some(Prompt::Confirm(command)))

@@ -136,18 +136,11 @@ impl App {
                 format!("filter (Enter, Esc): {}█", self.cursor().filter),
                 asked,
             ),
-            (
-                Some(Prompt::Weight {
-                    group,
-                    member,
-                    text,
-                }),
-                ..,
-            ) => (
-                format!("weight of {member} in {group}, 0 to 1000 (Enter, Esc): {text}█"),
+            (Some(Prompt::Weight(member, text)), ..) => (
+                format!("weight of {member}, 0 to 1000 (Enter, Esc): {text}█"),
                 asked,
             ),
-            (Some(Prompt::Alert { location, text }), ..) => (
+            (Some(Prompt::Alert(location, text)), ..) => (
                 format!("load alert of {location}: on, off or auto (Enter, Esc): {text}█"),
                 asked,
             ),

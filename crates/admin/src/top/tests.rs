@@ -14,6 +14,7 @@ use super::app::KEYS;
 use super::*;
 use crate::ErrorBody;
 use crate::client::DEFAULT_ADDRESS;
+use crate::command::Member;
 use crate::wire::{Done, Explain};
 
 const SIZES: [(u16, u16); 3] = [(80, 24), (120, 40), (160, 50)];
@@ -310,11 +311,7 @@ fn drain(member: &str) -> Command {
 }
 
 fn state(member: &str, state: AdminState) -> Command {
-    Command::State {
-        group: "web".into(),
-        member: member.into(),
-        state,
-    }
+    Command::State(Member::new("web", member), state)
 }
 
 #[test]
@@ -360,11 +357,7 @@ fn weights_and_alerts_are_typed() {
     );
     press(&mut app, "Enter");
     assert_shows(&mut app, &["Set the weight of a:80 in web to 2.5? (y/n)"]);
-    let weight = Command::Weight {
-        group: "web".into(),
-        member: "a:80".into(),
-        weight: 2.5,
-    };
+    let weight = Command::Weight(Member::new("web", "a:80"), 2.5);
     assert_eq!(press(&mut app, "y"), Some(weight));
     for wrong in ["", "two", "NaN", "inf"] {
         press(&mut app, "w");
@@ -379,17 +372,14 @@ fn weights_and_alerts_are_typed() {
     ] {
         let location = "rack-a:80".to_owned();
         press(&mut app, &format!("a {word} Enter"));
-        assert_eq!(
-            press(&mut app, "y"),
-            Some(Command::Alert { location, alert })
-        );
+        assert_eq!(press(&mut app, "y"), Some(Command::Alert(location, alert)));
     }
     press(&mut app, "a yes Enter");
     assert_shows(&mut app, &["\"yes\" is none of on, off and auto"]);
     // What is typed has an end.
     press(&mut app, "w");
     press(&mut app, &"1".repeat(1000));
-    assert!(matches!(&app.prompt, Some(app::Prompt::Weight { text, .. }) if text.len() == 100));
+    assert!(matches!(&app.prompt, Some(app::Prompt::Weight(_, text)) if text.len() == 100));
     press(&mut app, "Esc");
     assert_eq!(app.prompt, None);
 }
