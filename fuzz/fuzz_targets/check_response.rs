@@ -2,7 +2,7 @@
 //! cut into pieces.
 #![no_main]
 
-use evenkeel_manager::response::{NotHttp, Reader, Seen};
+use evenkeel_wire::response::{NotHttp, Reader, Seen};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -1,8 +1,10 @@
 //! The API from the other side: what `evenkeel ctl` and `evenkeel top` ask with.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use evenkeel_net::http::client::{self, Answer, AskError, Limits, Question};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -15,8 +17,11 @@ pub const DEFAULT_ADDRESS: &str = "127.0.0.1:9900";
 /// longer hangs.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest answer that is read, in bytes: some 100,000 members.
-const MAX_ANSWER: u64 = 64 << 20;
+/// The longest answer that is read: some 100,000 members.
+const MAX_ANSWER: Limits = Limits {
+    head: 64 << 10,
+    body: 64 << 20,
+};
 
 /// Why a question was not answered.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +40,7 @@ pub enum ClientError {
         /// Where.
         address: String,
         /// Why.
-        source: Box<ureq::Error>,
+        source: AskError,
     },
     /// Something answers, but it is no admin API of this version.
     #[error("what answers at {address} is not an admin API of this version: {detail}")]
@@ -65,7 +70,6 @@ fn allowed(body: &ErrorBody) -> String {
 /// A client of one admin API.
 #[derive(Debug)]
 pub struct Client {
-    agent: ureq::Agent,
     address: String,
     authorization: Option<String>,
 }
@@ -86,15 +90,7 @@ impl Client {
         if token.is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
             return Err(ClientError::Token);
         }
-        let config = ureq::Agent::config_builder()
-            .timeout_global(Some(TIMEOUT))
-            .http_status_as_error(false)
-            .max_redirects(0)
-            // A proxy from the environment has no business between two local processes.
-            .proxy(None)
-            .build();
         Ok(Client {
-            agent: config.new_agent(),
             address: authority.into(),
             authorization: token.map(|token| format!("Bearer {token}")),
         })
@@ -111,14 +107,14 @@ impl Client {
         path: &[&str],
         query: &[(&str, &str)],
     ) -> Result<T, ClientError> {
-        let mut request = self.agent.get(self.url(path));
-        for (name, value) in query {
-            request = request.query(name, value);
+        let mut target = target(path);
+        for (index, (name, value)) in query.iter().enumerate() {
+            target.push(if index == 0 { '?' } else { '&' });
+            escape(name, &mut target);
+            target.push('=');
+            escape(value, &mut target);
         }
-        if let Some(authorization) = &self.authorization {
-            request = request.header("Authorization", authorization);
-        }
-        self.answer(request.call())
+        self.ask("GET", &target, None)
     }
 
     /// Replaces the resource at `path`.
@@ -127,7 +123,7 @@ impl Client {
         path: &[&str],
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
-        self.send(self.agent.put(self.url(path)), body)
+        self.send("PUT", path, body)
     }
 
     /// Has the resource at `path` do something.
@@ -136,56 +132,80 @@ impl Client {
         path: &[&str],
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
-        self.send(self.agent.post(self.url(path)), body)
+        self.send("POST", path, body)
     }
 
     fn send<T: DeserializeOwned>(
         &self,
-        mut request: ureq::RequestBuilder<ureq::typestate::WithBody>,
+        method: &str,
+        path: &[&str],
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
-        if let Some(authorization) = &self.authorization {
-            request = request.header("Authorization", authorization);
-        }
-        self.answer(request.send_json(body))
+        let body = serde_json::to_vec(body).map_err(|error| self.not_the_api(error.to_string()))?;
+        self.ask(method, &target(path), Some(&body))
     }
 
-    fn url(&self, path: &[&str]) -> String {
-        let mut url = format!("http://{}", self.address);
-        for segment in path {
-            url.push('/');
-            escape(segment, &mut url);
-        }
-        url
-    }
-
-    fn answer<T: DeserializeOwned>(
+    fn ask<T: DeserializeOwned>(
         &self,
-        answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+        method: &str,
+        target: &str,
+        body: Option<&[u8]>,
     ) -> Result<T, ClientError> {
-        let unreachable = |source| ClientError::Unreachable {
-            address: self.address.clone(),
-            source: Box::new(source),
+        let authorization = self.authorization.iter();
+        let authorization = authorization.map(|value| ("Authorization", value.as_str()));
+        let content_type = body.map(|_| ("Content-Type", "application/json"));
+        let fields: Vec<(&str, &str)> = authorization.chain(content_type).collect();
+        let question = Question {
+            method,
+            target,
+            authority: &self.address,
+            fields: &fields,
+            body,
         };
-        let mut answer = answer.map_err(unreachable)?;
-        let status = answer.status();
-        let body = answer.body_mut().with_config().limit(MAX_ANSWER);
-        let body = body.read_to_vec().map_err(unreachable)?;
-        let not_the_api = |detail| ClientError::NotTheApi {
-            address: self.address.clone(),
-            detail,
-        };
-        if status.is_success() {
-            return serde_json::from_slice(&body).map_err(|error| not_the_api(error.to_string()));
+        let answer = self.exchange(question).map_err(|source| match source {
+            AskError::Garbage | AskError::TooLong(_) => self.not_the_api(source.to_string()),
+            source => ClientError::Unreachable {
+                address: self.address.clone(),
+                source,
+            },
+        })?;
+        if (200..300).contains(&answer.code) {
+            let read = serde_json::from_slice(&answer.body);
+            return read.map_err(|error| self.not_the_api(error.to_string()));
         }
-        match serde_json::from_slice::<ErrorBody>(&body) {
+        match serde_json::from_slice::<ErrorBody>(&answer.body) {
             Ok(body) => Err(ClientError::Refused {
-                status: status.as_u16(),
+                status: answer.code,
                 body,
             }),
-            Err(_) => Err(not_the_api(format!("it says {status}"))),
+            Err(_) => Err(self.not_the_api(format!("it says {}", answer.code))),
         }
     }
+
+    fn exchange(&self, question: Question<'_>) -> Result<Answer, AskError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let answer = client::ask(&*self.address, question, MAX_ANSWER, |_| true);
+        let answer = runtime.block_on(async { tokio::time::timeout(TIMEOUT, answer).await });
+        answer.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+    }
+
+    fn not_the_api(&self, detail: String) -> ClientError {
+        ClientError::NotTheApi {
+            address: self.address.clone(),
+            detail,
+        }
+    }
+}
+
+fn target(path: &[&str]) -> String {
+    let mut target = String::new();
+    for segment in path {
+        target.push('/');
+        escape(segment, &mut target);
+    }
+    target
 }
 
 /// Percent-encodes everything but RFC 3986's unreserved characters.
@@ -233,11 +253,7 @@ mod tests {
 
     #[test]
     fn segments_of_a_path_are_escaped() {
-        let client = Client::new("h:1", None).unwrap();
-        let url = client.url(&["v1", "groups", "a/b ?é", "members", "10.0.0.1:80"]);
-        assert_eq!(
-            url,
-            "http://h:1/v1/groups/a%2Fb%20%3F%C3%A9/members/10.0.0.1%3A80"
-        );
+        let target = target(&["v1", "groups", "a/b ?é", "members", "10.0.0.1:80"]);
+        assert_eq!(target, "/v1/groups/a%2Fb%20%3F%C3%A9/members/10.0.0.1%3A80");
     }
 }

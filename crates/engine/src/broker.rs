@@ -2,23 +2,20 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::io;
 use std::time::Duration;
 
 use evenkeel_config::Origin;
 use evenkeel_config::engine::EngineConfig;
 use evenkeel_core::time::Instant;
+use evenkeel_net::http::client::{self, AskError, Limits};
 use evenkeel_wire::negotiation::{self, Binding, Refused};
-use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
-use hyper::body::Bytes;
-use hyper::client::conn::http1;
-use hyper::header::{ACCEPT, CONNECTION, HOST};
-use hyper::{Request, StatusCode};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use hyper::StatusCode;
 
-/// Longest answer that is read, in bytes: nine servers need a tenth of it.
-const MAX_ANSWER: usize = 32 * 1024;
+/// Longest answer that is read: nine servers need a tenth of it.
+const MAX_ANSWER: Limits = Limits {
+    head: 32 * 1024,
+    body: 32 * 1024,
+};
 
 /// Servers beside the chosen one that are asked for.
 const ALTERNATIVES: usize = 3;
@@ -64,15 +61,12 @@ pub enum Reply {
 /// Why a broker gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Unanswered {
-    /// No connection, or it broke.
-    #[error("no connection: {0}")]
-    Connection(#[from] io::Error),
+    /// No connection, or it broke, or what came over it is no answer.
+    #[error(transparent)]
+    Unreachable(#[from] AskError),
     /// Not in time.
     #[error("no answer in {0:?}")]
     Timeout(Duration),
-    /// No HTTP.
-    #[error("what answers is no negotiator: {0}")]
-    Http(#[from] hyper::Error),
     /// Not what was asked for.
     #[error("what answers is no negotiator: {0}")]
     Nonsense(String),
@@ -177,40 +171,18 @@ impl fmt::Display for Reply {
 }
 
 async fn ask(broker: &Origin, question: &Question) -> Result<Reply, Unanswered> {
-    let stream = TcpStream::connect((broker.host(), broker.port())).await?;
-    stream.set_nodelay(true)?;
-    let mut builder = http1::Builder::new();
-    builder.max_buf_size(MAX_ANSWER);
-    let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
-    let authority = broker.as_str().strip_prefix("http://").unwrap_or_default();
-    let request = Request::get(question.target())
-        .header(HOST, authority)
-        .header(ACCEPT, "application/json")
-        .header(CONNECTION, "close")
-        .body(Empty::<Bytes>::new())
-        .map_err(|error| Unanswered::Nonsense(error.to_string()))?;
-    let answer = async move {
-        let response = sender.send_request(request).await?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), MAX_ANSWER)
-            .collect()
-            .await;
-        let body = body.map_err(|error| match error.downcast::<LengthLimitError>() {
-            Ok(_) => Unanswered::Nonsense(format!("more than {MAX_ANSWER} bytes")),
-            Err(error) => Unanswered::Nonsense(error.to_string()),
-        })?;
-        understand(status, &body.to_bytes())
+    let question = client::Question {
+        method: "GET",
+        target: &question.target(),
+        authority: broker.as_str().strip_prefix("http://").unwrap_or_default(),
+        fields: &[("Accept", "application/json")],
+        body: None,
     };
-    tokio::pin!(connection, answer);
-    tokio::select! {
-        biased;
-        answer = &mut answer => answer,
-        ended = &mut connection => {
-            ended?;
-            // It may have ended after all of the answer was read.
-            answer.await
-        }
-    }
+    let address = (broker.host(), broker.port());
+    let answer = client::ask(address, question, MAX_ANSWER, |_| true).await?;
+    let status = StatusCode::from_u16(answer.code);
+    let status = status.map_err(|error| Unanswered::Nonsense(error.to_string()))?;
+    understand(status, &answer.body)
 }
 
 fn understand(status: StatusCode, body: &[u8]) -> Result<Reply, Unanswered> {

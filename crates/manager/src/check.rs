@@ -10,6 +10,7 @@ use evenkeel_core::member::MemberId;
 use evenkeel_core::opinion::{Opinion, Source};
 use evenkeel_limits::{Shortage, files};
 use evenkeel_net::Tasks;
+use evenkeel_wire::response::{NotHttp, Reader, Seen};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -18,7 +19,6 @@ use tracing::{info, warn};
 
 use crate::config::{HealthCheck, HealthCheckKind};
 use crate::manager::Manager;
-use crate::response::{NotHttp, Reader, Seen};
 use crate::state::{Endpoint, GroupEntry};
 
 /// A check that could not be made for want of something here, or that found a member dead,
@@ -650,12 +650,34 @@ mod tests {
         assert_eq!(host("fd00::1", 81), "[fd00::1]:81");
     }
 
+    /// The beginning of a response, or of none, and bytes of all kinds.
+    fn responses() -> impl Strategy<Value = Vec<u8>> {
+        let head = prop_oneof![
+            Just(&b""[..]),
+            Just(&b"HTTP/1.1 200 OK\r\n\r\n"[..]),
+            Just(&b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"[..]),
+            Just(&b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"[..]),
+            Just(&b"HTTP/1.1 100 Go on\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"[..]),
+        ];
+        // Digits of chunks: one of a number, one that is a letter.
+        let byte = prop_oneof![
+            any::<u8>(),
+            Just(b'\r'),
+            Just(b'\n'),
+            Just(b'1'),
+            Just(b'3'),
+            Just(b'f')
+        ];
+        let rest = proptest::collection::vec(byte, 0..60);
+        (head, rest).prop_map(|(head, rest)| [head, &rest].concat())
+    }
+
     proptest! {
         /// Whatever arrives, and in whatever pieces, there is a verdict at the end and
         /// no panic; an earlier verdict stays.
         #[test]
         fn any_bytes_are_judged(
-            all in crate::response::tests::responses(),
+            all in responses(),
         ) {
             let judge = || Judge {
                 codes: &[200],

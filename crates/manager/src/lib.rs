@@ -11,7 +11,6 @@ pub mod endpoint;
 pub mod exposition;
 mod manager;
 mod metrics;
-pub mod response;
 pub mod snapshot;
 mod state;
 pub mod status;

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`listen`] | TCP listeners: opened, kept over a change of configuration |
 //! | [`datagram`] | a thread that serves UDP sockets, and how those are opened |
-//! | [`http`] | a server with limits for what is not the data path |
+//! | [`http`] | a server and a client with limits, for what is not the data path |
 //! | [`key_file`] | files with secrets |
 //! | [`tasks`] | runtimes, threads, and tasks that follow what is wanted of them |
 //!

@@ -5,8 +5,6 @@
 //! reason to refuse the others.
 
 use std::collections::HashMap;
-use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,11 +14,9 @@ use evenkeel_manager::config::Prometheus;
 use evenkeel_manager::config::expression::{Aggregate, Expression, Operator, Series};
 use evenkeel_manager::config::reports::Url;
 use evenkeel_manager::counts::{Fate, Origin};
-use evenkeel_manager::response::{Reader, Seen};
 use evenkeel_net::Tasks;
+use evenkeel_net::http::client::{self, AskError, Limits, Question};
 use evenkeel_wire::exposition::{self, InvalidPage, Sample};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
@@ -28,9 +24,6 @@ use crate::poll::{self, Followed, Journal, Place};
 
 /// Longest head of an answer in bytes.
 const MAX_HEAD: usize = 64 * 1024;
-
-/// Bytes that are read at once.
-const READ_BYTES: usize = 16 * 1024;
 
 /// The values of the series that some loads need, from one page.
 #[derive(Clone, Debug)]
@@ -202,18 +195,10 @@ fn made_one(aggregate: Aggregate, values: &[f64]) -> Option<f64> {
 /// Why there is no page.
 #[derive(Debug, thiserror::Error)]
 enum FetchError {
-    #[error("no connection: {0}")]
-    Connect(io::Error),
-    #[error("the connection broke: {0}")]
-    Io(#[from] io::Error),
+    #[error(transparent)]
+    Ask(#[from] AskError),
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    #[error("the connection was closed before the answer was complete")]
-    Closed,
-    #[error("the answer is not HTTP/1.x")]
-    Garbage,
-    #[error("the answer is longer than {0} bytes")]
-    TooLong(usize),
     #[error("response code {0}")]
     Code(u16),
     #[error("the answer is not text")]
@@ -225,9 +210,9 @@ enum FetchError {
 impl FetchError {
     fn fate(&self) -> Fate {
         match self {
-            FetchError::Connect(_) => Fate::Unreachable,
+            FetchError::Ask(AskError::Connect(_)) => Fate::Unreachable,
             FetchError::Timeout(_) => Fate::TimedOut,
-            FetchError::TooLong(_) => Fate::TooLong,
+            FetchError::Ask(AskError::TooLong(_)) => Fate::TooLong,
             FetchError::Code(_) => Fate::Failed,
             _ => Fate::Malformed,
         }
@@ -393,50 +378,28 @@ async fn fetch(
     config: &Prometheus,
     max_age: Duration,
 ) -> Result<(Readings, Instant), FetchError> {
-    let stream = match url.host.parse::<IpAddr>() {
-        Ok(ip) => TcpStream::connect((ip, url.port)).await,
-        Err(_) => TcpStream::connect((url.host.as_str(), url.port)).await,
+    let authority = url.authority();
+    let question = Question {
+        method: "GET",
+        target: &url.path,
+        authority: &authority,
+        fields: &[
+            ("User-Agent", "evenkeel"),
+            ("Accept", "text/plain;version=0.0.4"),
+        ],
+        body: None,
     };
-    let mut stream = stream.map_err(FetchError::Connect)?;
-    let request = format!(
-        "GET {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: evenkeel\r\n\
-         Accept: text/plain;version=0.0.4\r\nConnection: close\r\n\r\n",
-        url.path,
-        url.authority()
-    );
-    stream.write_all(request.as_bytes()).await?;
-    let mut bytes = Vec::with_capacity(READ_BYTES);
-    let mut response = Reader::new();
-    let most = MAX_HEAD.saturating_add(config.max_bytes);
-    loop {
-        bytes.clear();
-        let read = stream.read_buf(&mut bytes).await?;
-        let room = (most + 1).saturating_sub(response.len());
-        let taken = bytes.get(..room).unwrap_or(&bytes);
-        response.push(taken).map_err(|_| FetchError::Garbage)?;
-        if response.code().is_none() && response.len() > MAX_HEAD {
-            return Err(FetchError::TooLong(MAX_HEAD));
-        }
-        if response.len() > most {
-            return Err(FetchError::TooLong(config.max_bytes));
-        }
-        match (response.code(), response.seen()) {
-            (None, _) if read == 0 => return Err(FetchError::Closed),
-            (None, _) => {}
-            (Some(200), Seen::Whole) => break,
-            (Some(200), Seen::Garbage) => return Err(FetchError::Garbage),
-            (Some(200), Seen::Part) if read > 0 => {}
-            (Some(200), Seen::Part) if response.is_until_close() => break,
-            (Some(200), Seen::Part) => return Err(FetchError::Closed),
-            (Some(code), _) => return Err(FetchError::Code(code)),
-        }
-    }
-    let body = response.into_body();
+    let limits = Limits {
+        head: MAX_HEAD,
+        body: config.max_bytes,
+    };
+    let address = (url.host.as_str(), url.port);
+    let answer = client::ask(address, question, limits, |code| code == 200).await?;
     let at = Instant::now();
-    if body.len() > config.max_bytes {
-        return Err(FetchError::TooLong(config.max_bytes));
+    if answer.code != 200 {
+        return Err(FetchError::Code(answer.code));
     }
-    let page = String::from_utf8(body).map_err(|_| FetchError::NotText)?;
+    let page = String::from_utf8(answer.body).map_err(|_| FetchError::NotText)?;
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
     let not_before = since_1970.unwrap_or_default().saturating_sub(max_age);
     let not_before = i64::try_from(not_before.as_millis()).unwrap_or(i64::MAX);
@@ -447,6 +410,7 @@ async fn fetch(
 mod tests {
     use evenkeel_core::time::Clock;
     use evenkeel_manager::config;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;

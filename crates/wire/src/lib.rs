@@ -7,6 +7,7 @@
 //! | [`agent_check`] | the balancer and an agent beside a member, a line over TCP |
 //! | [`orca`] | servers, in their responses or over gRPC |
 //! | [`exposition`] | servers that show their metrics as Prometheus reads them |
+//! | [`response`] | servers, over HTTP/1.1 |
 //! | [`protobuf`] | what ORCA is written in |
 //!
 //! All input is hostile: what is not understood is refused, lengths have bounds, and nothing
@@ -21,3 +22,4 @@ pub mod negotiation;
 pub mod orca;
 pub mod protobuf;
 pub mod reporting;
+pub mod response;

@@ -7,6 +7,7 @@
 //! configured origin and nowhere else ([`answer::redirect`]).
 
 pub mod answer;
+pub mod client;
 mod conn;
 mod serve;
 mod target;

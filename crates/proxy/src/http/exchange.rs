@@ -10,9 +10,9 @@ use evenkeel_core::time::Instant;
 use evenkeel_limits::Shortage;
 use evenkeel_manager::config::Timeouts;
 use evenkeel_manager::counts::{Fate, Origin};
-use evenkeel_manager::response::HeadScan;
 use evenkeel_manager::snapshot::RuleSnapshot;
 use evenkeel_wire::orca;
+use evenkeel_wire::response::HeadScan;
 
 use super::flow::{Flow, Waits};
 use super::{After, Client, Request, Summary};

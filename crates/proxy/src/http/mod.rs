@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use evenkeel_core::binding::Binding;
 use evenkeel_core::time::Instant;
 use evenkeel_limits::Shortage;
-use evenkeel_manager::response::HeadScan;
+use evenkeel_wire::response::HeadScan;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::access::{End, MAX_METHOD_BYTES, MAX_TARGET_BYTES, Record};

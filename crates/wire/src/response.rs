@@ -1,6 +1,5 @@
-//! Responses to the questions that the manager and the sources of reports ask over
-//! HTTP/1.1, read as they come: each byte costs the same, whether it comes alone or with
-//! all others.
+//! Responses over HTTP/1.1, read as they come: each byte costs the same, whether it comes alone
+//! or with all others.
 
 /// Header fields that a response may have.
 const MAX_FIELDS: usize = 100;
@@ -314,7 +313,7 @@ impl Head {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use proptest::prelude::*;
 
     use super::*;
@@ -427,7 +426,7 @@ pub(crate) mod tests {
     }
 
     /// The beginning of a response, or of none, and bytes of all kinds.
-    pub(crate) fn responses() -> impl Strategy<Value = Vec<u8>> {
+    fn responses() -> impl Strategy<Value = Vec<u8>> {
         let head = prop_oneof![
             Just(&b""[..]),
             Just(&b"HTTP/1.1 200 OK\r\n\r\n"[..]),

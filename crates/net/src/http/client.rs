@@ -1,0 +1,213 @@
+//! The client: one question on one connection, with a bound on its answer.
+
+use std::io;
+
+use evenkeel_wire::response::{Reader, Seen};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, ToSocketAddrs};
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 16 * 1024;
+
+/// A question. Nothing in it may hold line ends: whoever makes it has checked that.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// The method.
+    pub method: &'a str,
+    /// Path and query.
+    pub target: &'a str,
+    /// The `Host` field.
+    pub authority: &'a str,
+    /// Names and values of other fields, but for those that frame the message.
+    pub fields: &'a [(&'a str, &'a str)],
+    /// The body, if there is one.
+    pub body: Option<&'a [u8]>,
+}
+
+/// Most bytes of an answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Of its head.
+    pub head: usize,
+    /// Of its body.
+    pub body: usize,
+}
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Its status code, 101 to 599.
+    pub code: u16,
+    /// Its body, without framing.
+    pub body: Vec<u8>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody can be reached.
+    #[error("no connection: {0}")]
+    Connect(io::Error),
+    /// The connection failed.
+    #[error("the connection broke: {0}")]
+    Io(#[from] io::Error),
+    /// It ended too soon.
+    #[error("the connection was closed before the answer was complete")]
+    Closed,
+    /// It is another protocol, or what is no message.
+    #[error("the answer is not HTTP/1.x")]
+    Garbage,
+    /// There is more than the limit.
+    #[error("the answer is longer than {0} bytes")]
+    TooLong(usize),
+}
+
+impl Question<'_> {
+    fn to_bytes(self) -> Vec<u8> {
+        let mut head = format!(
+            "{} {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n",
+            self.method, self.target, self.authority
+        );
+        for (name, value) in self.fields {
+            head.extend([name, ": ", value, "\r\n"]);
+        }
+        if let Some(body) = self.body {
+            head.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        }
+        head.push_str("\r\n");
+        let mut bytes = head.into_bytes();
+        bytes.extend_from_slice(self.body.unwrap_or_default());
+        bytes
+    }
+}
+
+/// Asks whoever listens at `address`, and reads the answer. The body of one whose code
+/// `is_read` does not want is left out.
+///
+/// # Errors
+///
+/// There is no answer, or none within the limits.
+pub async fn ask(
+    address: impl ToSocketAddrs,
+    question: Question<'_>,
+    limits: Limits,
+    is_read: impl Fn(u16) -> bool,
+) -> Result<Answer, AskError> {
+    let stream = TcpStream::connect(address).await;
+    let mut stream = stream.map_err(AskError::Connect)?;
+    // All is written at once; the option only spares its last segment a wait.
+    let _ = stream.set_nodelay(true);
+    // Who answers without reading all of the question may have closed already.
+    let mut unsent = stream.write_all(&question.to_bytes()).await.err();
+    let mut bytes = Vec::with_capacity(READ_BYTES);
+    let mut response = Reader::new();
+    let most = limits.head.saturating_add(limits.body);
+    let code = loop {
+        bytes.clear();
+        let read = stream.read_buf(&mut bytes).await;
+        let read = read.map_err(|error| unsent.take().unwrap_or(error))?;
+        let room = most.saturating_add(1).saturating_sub(response.len());
+        let taken = bytes.get(..room).unwrap_or(&bytes);
+        response.push(taken).map_err(|_| AskError::Garbage)?;
+        if response.code().is_none() && response.len() > limits.head {
+            return Err(AskError::TooLong(limits.head));
+        }
+        if response.len() > most {
+            return Err(AskError::TooLong(limits.body));
+        }
+        match (response.code(), response.seen()) {
+            (None, _) if read == 0 => return Err(AskError::Closed),
+            (None, _) => {}
+            (Some(code), _) if !is_read(code) => {
+                let body = Vec::new();
+                return Ok(Answer { code, body });
+            }
+            (Some(code), Seen::Whole) => break code,
+            (Some(_), Seen::Garbage) => return Err(AskError::Garbage),
+            (Some(_), Seen::Part) if read > 0 => {}
+            (Some(code), Seen::Part) if response.is_until_close() => break code,
+            (Some(_), Seen::Part) => return Err(AskError::Closed),
+        }
+    };
+    let body = response.into_body();
+    if body.len() > limits.body {
+        return Err(AskError::TooLong(limits.body));
+    }
+    Ok(Answer { code, body })
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// What comes of `answer` to a question with a body, with the question itself.
+    async fn exchange(answer: &[u8]) -> (Result<Answer, AskError>, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let question = Question {
+            method: "PUT",
+            target: "/a?b=c",
+            authority: "h:1",
+            fields: &[("Accept", "*/*")],
+            body: Some(b"{}"),
+        };
+        let limits = Limits { head: 100, body: 5 };
+        let serve = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut asked = Vec::new();
+            while !asked.ends_with(b"{}") {
+                assert!(stream.read_buf(&mut asked).await.unwrap() > 0);
+            }
+            // Whoever asks may have seen enough and be gone.
+            let _ = stream.write_all(answer).await;
+            String::from_utf8(asked).unwrap()
+        };
+        tokio::join!(ask(address, question, limits, |code| code < 500), serve)
+    }
+
+    #[tokio::test]
+    async fn a_question_has_one_answer() {
+        let (answer, asked) =
+            exchange(b"HTTP/1.1 100 Go on\r\n\r\nHTTP/1.1 404 No\r\n\r\nno").await;
+        let answer = answer.unwrap();
+        assert_eq!((answer.code, &answer.body[..]), (404, &b"no"[..]));
+        assert_eq!(
+            asked,
+            "PUT /a?b=c HTTP/1.1\r\nHost: h:1\r\nConnection: close\r\nAccept: */*\r\n\
+             Content-Length: 2\r\n\r\n{}"
+        );
+        let (answer, _) = exchange(b"HTTP/1.1 503 No\r\n\r\nsecret").await;
+        assert!(answer.unwrap().body.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_is_no_answer_is_told_apart() {
+        let error = async |answer: &[u8]| exchange(answer).await.0.unwrap_err();
+        assert!(matches!(error(b"SSH-2.0\r\n").await, AskError::Garbage));
+        assert!(matches!(error(b"HTTP/1.1 200").await, AskError::Closed));
+        let short = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nno";
+        assert!(matches!(error(short).await, AskError::Closed));
+        let long = b"HTTP/1.1 200 OK\r\n\r\n123456";
+        assert!(matches!(error(long).await, AskError::TooLong(5)));
+        let head = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(100));
+        assert!(matches!(
+            error(head.as_bytes()).await,
+            AskError::TooLong(100)
+        ));
+        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = closed.local_addr().unwrap();
+        drop(closed);
+        let question = Question {
+            method: "GET",
+            target: "/",
+            authority: "h",
+            fields: &[],
+            body: None,
+        };
+        let limits = Limits { head: 1, body: 1 };
+        let refused = ask(address, question, limits, |_| true).await;
+        assert!(matches!(refused, Err(AskError::Connect(_))));
+    }
+}
