@@ -8,8 +8,9 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::estimate::higher;
 use crate::group::GroupSettings;
-use crate::load::{LoadId, Location, Report};
+use crate::load::{Location, Query, Report};
 use crate::member::Slot;
 use crate::strategy::{Param, Values};
 use crate::time::{Horizon, Instant, keep_word_old};
@@ -44,6 +45,34 @@ impl Shaping {
             dampening: get(&DAMPENING),
             tolerance: get(&TOLERANCE),
             per_balance_load: get(&PER_BALANCE_LOAD),
+        }
+    }
+
+    /// What strategies go by of a member with this report: [`Effective::expected`].
+    #[inline]
+    pub(crate) fn expected(self, report: Report, slot: &Slot) -> f32 {
+        if self == Shaping::NONE {
+            return higher(report.value + report.added, 0.0);
+        }
+        self.effective(report, slot).expected
+    }
+
+    #[inline(never)]
+    fn effective(self, report: Report, slot: &Slot) -> Effective {
+        let damped = match self.dampening {
+            0.0 => report.value,
+            _ => slot.damped().step(&report, &self),
+        };
+        let load = damped + self.per_balance_load * report.bound as f32;
+        let expected = if self.per_balance_load > 0.0 {
+            load
+        } else {
+            (load + report.added).max(0.0)
+        };
+        Effective {
+            load: load / self.tolerance,
+            expected: expected / self.tolerance,
+            report: report.at,
         }
     }
 }
@@ -111,33 +140,8 @@ pub fn effective(
     now: Instant,
 ) -> Option<Effective> {
     let horizon = Horizon::new(now, settings.load_max_age);
-    effective_within(slot, location, shaping, settings.load_id, &horizon)
-}
-
-#[inline]
-pub(crate) fn effective_within(
-    slot: &Slot,
-    location: &Location,
-    shaping: &Shaping,
-    id: LoadId,
-    horizon: &Horizon,
-) -> Option<Effective> {
-    let report = location.last_report(id, horizon)?;
-    let damped = match shaping.dampening {
-        0.0 => report.value,
-        _ => slot.damped().step(&report, shaping),
-    };
-    let load = damped + shaping.per_balance_load * report.bound as f32;
-    let expected = if shaping.per_balance_load > 0.0 {
-        load
-    } else {
-        (load + report.added).max(0.0)
-    };
-    Some(Effective {
-        load: load / shaping.tolerance,
-        expected: expected / shaping.tolerance,
-        report: report.at,
-    })
+    let report = location.last_report(&Query::new(settings.load_id, horizon))?;
+    Some(shaping.effective(report, slot))
 }
 
 /// The last step of a member's effective load.
@@ -227,7 +231,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::load::LoadValue;
+    use crate::load::{LoadId, LoadValue};
     use crate::member::{Member, MemberId, Weight};
 
     fn at(ms: u64) -> Instant {

@@ -20,7 +20,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::time::{Instant, keep_old, millis, millis_since};
+use crate::time::{Instant, keep_old, millis, millis_since, whole_millis};
 
 /// Answers over which the average reaches. Fewer follow a change faster; with fewer,
 /// costs that differ by a factor of twenty look like members that differ.
@@ -184,6 +184,18 @@ pub(crate) fn exp2(log: f32) -> f32 {
     f32::from_bits((log * (1 << 23) as f32) as u32)
 }
 
+/// The lower of two numbers, neither of which is NaN: one instruction, unlike [`f32::min`].
+#[inline]
+pub(crate) fn lower(a: f32, b: f32) -> f32 {
+    if a < b { a } else { b }
+}
+
+/// The higher of two numbers, neither of which is NaN.
+#[inline]
+pub(crate) fn higher(a: f32, b: f32) -> f32 {
+    if a > b { a } else { b }
+}
+
 /// Seconds by which answers of equal members differ: whoever is seldom asked has to be woken, and to
 /// wait for a processor.
 const NOISE: f32 = 2e-3;
@@ -215,6 +227,29 @@ pub(crate) fn unpack(word: u64) -> (f32, f32) {
         f32::from_bits((word >> 32) as u32),
         f32::from_bits(word as u32),
     )
+}
+
+/// How old requests without an answer are, in seconds all together.
+#[inline]
+fn ages(unanswered: u64, now: Instant) -> f32 {
+    let (count, starts) = (unanswered & COUNT_MASK, unanswered >> COUNT_BITS);
+    let ages = count.wrapping_mul(units(now)).wrapping_sub(starts);
+    let largest = u64::MAX >> COUNT_BITS;
+    let ages = match ages & largest {
+        below if below > largest - DISAGREEMENT => 0,
+        ages => ages,
+    };
+    // Fewer than 2^44: as signed ones they are converted by one instruction.
+    ages as i64 as f32 * (UNIT as f32 / 1e9)
+}
+
+/// How long a member takes for one request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Service {
+    /// In seconds.
+    pub(crate) time: f32,
+    /// See [`Estimate::is_stale`].
+    pub(crate) is_stale: bool,
 }
 
 impl Estimate {
@@ -273,41 +308,50 @@ impl Estimate {
         regression.learn(latency.as_secs_f32().min(most), others);
     }
 
-    /// The service time in seconds; `None` before the first answer.
+    /// What is known of the service time; `None` before the first answer.
     #[inline]
-    pub(crate) fn service_time(&self, in_flight: u32, now: Instant) -> Option<f32> {
+    pub(crate) fn service(&self, in_flight: u32, now: Instant, decay: Duration) -> Option<Service> {
         let (latencies, places) = unpack(self.sums.load(Ordering::Relaxed));
         if places <= 0.0 {
             return None;
         }
+        let mean = latencies / places;
+        let patience = mean * (in_flight + 1) as f32;
         let unanswered = self.unanswered.load(Ordering::Relaxed);
-        let count = unanswered & COUNT_MASK;
-        if count == 0 {
-            return Some(latencies / places);
-        }
-        let starts = unanswered >> COUNT_BITS;
-        let ages = count.wrapping_mul(units(now)).wrapping_sub(starts);
-        let largest = u64::MAX >> COUNT_BITS;
-        let ages = match ages & largest {
-            below if below > largest - DISAGREEMENT => 0,
-            ages => ages,
+        let waiting = match unanswered & COUNT_MASK {
+            0 => 0.0,
+            count => lower(
+                ages(unanswered, now),
+                OUTLIER * patience * count as i64 as f32,
+            ),
         };
-        // Fewer than 2^44: as signed ones they are converted by one instruction.
-        let ages = ages as i64 as f32 * (UNIT as f32 / 1e9);
-        let expected = latencies / places * (in_flight + 1) as f32 * count as i64 as f32;
-        Some((latencies + ages.min(OUTLIER * expected)) / places)
+        Some(Service {
+            time: mean + waiting / places,
+            is_stale: self.is_silent_for(STALE * patience, now, decay),
+        })
+    }
+
+    /// The service time in seconds; `None` before the first answer.
+    #[inline]
+    pub(crate) fn service_time(&self, in_flight: u32, now: Instant) -> Option<f32> {
+        let service = self.service(in_flight, now, Duration::ZERO);
+        service.map(|service| service.time)
     }
 
     /// Whether the last answer is so long ago that the member may have changed since.
     #[inline]
     pub(crate) fn is_stale(&self, in_flight: u32, now: Instant, decay: Duration) -> bool {
         let (latencies, places) = unpack(self.sums.load(Ordering::Relaxed));
-        let limit = 1e3 * STALE * latencies / places * (in_flight + 1) as f32;
+        let patience = latencies / places * (in_flight + 1) as f32;
+        self.is_silent_for(STALE * patience, now, decay)
+    }
+
+    /// Whether the last answer was more than so many seconds, or `decay`, ago.
+    #[inline]
+    fn is_silent_for(&self, seconds: f32, now: Instant, decay: Duration) -> bool {
         let silence = millis_since(self.answered_at.load(Ordering::Relaxed), now);
-        let seconds = decay.as_secs().saturating_mul(1000);
-        let decay = seconds.saturating_add(u64::from(decay.subsec_millis()));
         // Also if nothing is known: the comparison with NaN is false.
-        !(silence as f32 <= limit && u64::from(silence) <= decay)
+        !(silence as f32 <= 1e3 * seconds && u64::from(silence) <= whole_millis(decay))
     }
 
     /// See [`keep_old`](crate::time::keep_old).

@@ -10,9 +10,9 @@ use arc_swap::ArcSwapOption;
 
 use crate::alert::AlertSettings;
 use crate::binding::{Client, Relocation};
-use crate::effective::{Shaping, effective_within};
+use crate::effective::Shaping;
 use crate::estimate::{FIRST_GROWTH, Growth};
-use crate::load::{LoadId, Location, Report};
+use crate::load::{LoadId, Location, Query, Report};
 use crate::member::{Digest, Member, MemberId, Reason, Slot};
 use crate::observe::Crowd;
 use crate::strategy::Strategy;
@@ -374,10 +374,12 @@ impl Group {
     /// The members as a strategy sees them for `request`.
     pub fn view<'a>(&'a self, request: &'a Request<'a>) -> View<'a> {
         debug_assert!(request.tried.is_sorted());
+        let horizon = Horizon::new(request.now, self.settings.load_max_age);
         View {
             group: self,
+            seats: &self.seats,
             request,
-            horizon: Horizon::new(request.now, self.settings.load_max_age),
+            query: Query::new(self.settings.load_id, horizon),
             mask: self.mask(),
             rehearsal: false,
         }
@@ -544,8 +546,9 @@ impl Group {
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     group: &'a Group,
+    seats: &'a [Seat],
     request: &'a Request<'a>,
-    horizon: Horizon,
+    query: Query,
     mask: u32,
     rehearsal: bool,
 }
@@ -580,12 +583,12 @@ impl<'a> View<'a> {
     /// How many members there are, eligible or not.
     #[inline]
     pub fn len(&self) -> usize {
-        self.group.seats.len()
+        self.seats.len()
     }
 
     /// Whether the group is empty.
     pub fn is_empty(&self) -> bool {
-        self.group.seats.is_empty()
+        self.seats.is_empty()
     }
 
     /// The same view, but a load alert ([`Reason::SOFT`]) stands in nobody's way.
@@ -605,7 +608,7 @@ impl<'a> View<'a> {
     /// What changes about the member at `index` with each request.
     #[inline]
     pub fn slot(&self, index: usize) -> &'a Slot {
-        &self.group.seats[index].slot
+        &self.seats[index].slot
     }
 
     /// Whether the member at `index` may be picked: nothing speaks against it (in panic
@@ -613,22 +616,27 @@ impl<'a> View<'a> {
     /// is below its connection limit.
     #[inline]
     pub fn is_eligible(&self, index: usize) -> bool {
-        let seat = &self.group.seats[index];
-        seat.slot.in_flight() < seat.limit() && self.is_eligible_unless_full(index)
+        let seat = &self.seats[index];
+        seat.slot.in_flight() < seat.limit() && self.may_serve(&seat.slot, index)
     }
 
     /// [`View::is_eligible`], but a member at its connection limit counts, too.
     #[inline]
     pub fn is_eligible_unless_full(&self, index: usize) -> bool {
-        let slot = self.slot(index);
+        self.may_serve(self.slot(index), index)
+    }
+
+    #[inline]
+    fn may_serve(&self, slot: &Slot, index: usize) -> bool {
         slot.reasons() & self.mask == 0
             && slot.weight() > 0.0
-            && (self.request.tried.is_empty()
-                || self
-                    .request
-                    .tried
-                    .binary_search(&self.group.members[index].id)
-                    .is_err())
+            && (self.request.tried.is_empty() || !self.was_tried(index))
+    }
+
+    #[cold]
+    fn was_tried(&self, index: usize) -> bool {
+        let id = self.group.members[index].id;
+        self.request.tried.binary_search(&id).is_ok()
     }
 
     /// Indices of the members that may be picked.
@@ -682,7 +690,7 @@ impl<'a> View<'a> {
     /// requests have added since ([`Location::projected`]). `None` is unknown: never
     /// reported, too old, or the group is not adaptive. An unknown load counts as
     /// average, not as idle.
-    #[inline]
+    #[inline(always)]
     pub fn load(&self, index: usize) -> Option<f32> {
         let report = self.report(index)?;
         Some(report.value + report.added)
@@ -691,21 +699,15 @@ impl<'a> View<'a> {
     /// The same without what those would add who are [doubted](Group::doubt).
     pub fn vouched_load(&self, index: usize) -> Option<f32> {
         let load = self.load(index)?;
-        let id = self.settings().load_id;
-        Some(load - self.location(index).doubtful(id, &self.horizon))
+        Some(load - self.location(index).doubtful(&self.query))
     }
 
     /// Effective load of the member at `index`, with what our own requests have added
     /// since the report; `None` is unknown, as with [`View::load`].
-    #[inline]
-    pub fn effective_load(&self, index: usize, shaping: &Shaping) -> Option<f32> {
-        if !self.settings().adaptive {
-            return None;
-        }
-        let seat = &self.group.seats[index];
-        let (id, horizon) = (self.settings().load_id, &self.horizon);
-        let load = effective_within(&seat.slot, &seat.location, shaping, id, horizon);
-        load.map(|load| load.expected)
+    #[inline(always)]
+    pub fn effective_load(&self, index: usize, shaping: Shaping) -> Option<f32> {
+        let report = self.report(index)?;
+        Some(shaping.expected(report, self.slot(index)))
     }
 
     /// Load that one client brings, as pulses have shown; 0 is not known.
@@ -723,26 +725,24 @@ impl<'a> View<'a> {
 
     /// The report of the group's load by the location of the member at `index`, if it
     /// may be used.
-    #[inline]
+    #[inline(always)]
     fn report(&self, index: usize) -> Option<Report> {
-        let settings = self.settings();
-        if !settings.adaptive {
+        if !self.settings().adaptive {
             return None;
         }
-        self.location(index)
-            .last_report(settings.load_id, &self.horizon)
+        self.location(index).last_report(&self.query)
     }
 
-    /// What counts as fresh for this decision.
+    /// What is asked about the load that the group goes by.
     #[inline]
-    pub(crate) fn horizon(&self) -> &Horizon {
-        &self.horizon
+    pub(crate) fn query(&self) -> &Query {
+        &self.query
     }
 
     /// The location of the member at `index`.
     #[inline]
     pub fn location(&self, index: usize) -> &'a Location {
-        &self.group.seats[index].location
+        &self.seats[index].location
     }
 
     /// Observed latency of the member at `index` in seconds; `None` if there is none.
@@ -762,8 +762,11 @@ impl<'a> View<'a> {
     /// Share of the recent requests at the member at `index` that failed, 0 to 1.
     #[inline]
     pub fn failure_share(&self, index: usize) -> f32 {
-        self.slot(index)
-            .failure_share(self.now(), self.settings().latency_decay)
+        let slot = self.slot(index);
+        match slot.has_failed() {
+            true => slot.failure_share(self.now(), self.settings().latency_decay),
+            false => 0.0,
+        }
     }
 
     /// How long the member at `index` takes for one request in seconds, queueing
@@ -800,7 +803,7 @@ impl<'a> View<'a> {
     /// know. `None` is unknown.
     #[inline]
     pub fn reported_in_flight(&self, index: usize) -> Option<f32> {
-        match self.settings().load_id {
+        match self.query.id {
             LoadId::IN_FLIGHT => self.load(index),
             _ => None,
         }
@@ -823,7 +826,7 @@ impl<'a> View<'a> {
         if !self.is_eligible_unless_full(index) {
             return Some("tried already, or not good enough for this request".into());
         }
-        let limit = self.group.seats[index].limit();
+        let limit = self.seats[index].limit();
         (slot.in_flight() >= limit).then(|| format!("at its limit of {limit} connections"))
     }
 

@@ -379,6 +379,30 @@ fn floor(id: LoadId) -> f32 {
     if id.is_utilization() { 0.05 } else { 1.0 }
 }
 
+/// Which load is asked for, and what counts as fresh: worked out once for all members of a
+/// decision.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Query {
+    pub(crate) id: LoadId,
+    /// Where a location keeps it; past the end if it has no name.
+    place: usize,
+    /// Whether it may be found somewhere else.
+    elsewhere: bool,
+    pub(crate) horizon: Horizon,
+}
+
+impl Query {
+    #[inline]
+    pub(crate) fn new(id: LoadId, horizon: Horizon) -> Self {
+        Query {
+            id,
+            place: id.place().unwrap_or(usize::MAX),
+            elsewhere: !id.is_named() || id == LoadId::UTILIZATION,
+            horizon,
+        }
+    }
+}
+
 /// A report as [`Location::last_report`] gives it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Report {
@@ -423,6 +447,23 @@ impl Cell {
     #[inline]
     fn is_for(&self, id: LoadId) -> bool {
         self.id.load(Ordering::Acquire) == u64::from(id.0) + 1
+    }
+
+    /// Value and time of the last report, if that is fresh.
+    #[inline]
+    fn fresh(&self, query: &Query) -> Option<u64> {
+        let word = self.value_at.load(Ordering::Acquire);
+        (is_report(word) && !query.horizon.is_past(word as u32)).then_some(word)
+    }
+
+    /// How many of those who were sent here `age` milliseconds ago, or later, have left: without
+    /// a report to say so, the estimate falls as the time passes that they may stay.
+    #[inline(never)]
+    fn left(&self, assigned: u32, age: u32) -> f32 {
+        match f32::from_bits(self.stay.load(Ordering::Relaxed)) {
+            stay if stay > 0.0 => assigned as f32 * (1.0 - stay_share(age, stay)),
+            _ => 0.0,
+        }
     }
 
     /// Milliseconds since the last report; 0 for one that is about to come.
@@ -742,7 +783,7 @@ impl Location {
     /// 16 ms, 94 without the fading, and more than 200 if requests count as with slow reports.
     #[inline]
     pub fn projected(&self, id: LoadId, now: Instant, max_age: Duration) -> Option<f32> {
-        self.last_report(id, &Horizon::new(now, max_age))
+        self.last_report(&Query::new(id, Horizon::new(now, max_age)))
             .map(|report| report.value + report.added)
     }
 
@@ -761,21 +802,43 @@ impl Location {
         since.unwrap_or(bound)
     }
 
-    /// The report of load `id`, if it is fresh, with what has happened since.
+    /// The report of that load, if it is fresh, with what has happened since.
+    // A call costs as much as what is done here, and decisions ask for the load of each member.
+    #[inline(always)]
+    pub(crate) fn last_report(&self, query: &Query) -> Option<Report> {
+        if let Some(cell) = self.cells.get(query.place)
+            && let Some(word) = cell.fresh(query)
+        {
+            return Some(self.report_in(cell, word, query));
+        }
+        match query.elsewhere {
+            true => self.other_report(query),
+            false => None,
+        }
+    }
+
+    /// Whether there is a fresh report of that load.
     #[inline]
-    pub(crate) fn last_report(&self, id: LoadId, horizon: &Horizon) -> Option<Report> {
-        let meant = if id == LoadId::FIRST {
-            self.meant(id)
-        } else {
-            id
+    pub(crate) fn has_fresh(&self, query: &Query) -> bool {
+        let cell = self.cells.get(query.place);
+        cell.is_some_and(|cell| cell.fresh(query).is_some())
+            || (query.elsewhere && self.other_report(query).is_some())
+    }
+
+    /// The report of a load without a name, or that stands for one that is not there.
+    #[inline(never)]
+    fn other_report(&self, query: &Query) -> Option<Report> {
+        let of = |id| {
+            let query = Query::new(id, query.horizon);
+            let report = |cell: &Cell| Some(self.report_in(cell, cell.fresh(&query)?, &query));
+            self.with_cell(id, report)?
         };
-        match self.last_report_of(meant, horizon) {
+        match query.id {
+            LoadId::FIRST => of(self.meant(query.id)).or_else(|| of(LoadId::CPU)),
             // What an application does not say of itself, its machine does (as with ORCA,
             // gRPC proposal A58).
-            None if id == LoadId::UTILIZATION || id == LoadId::FIRST => {
-                self.last_report_of(LoadId::CPU, horizon)
-            }
-            report => report,
+            LoadId::UTILIZATION => of(LoadId::CPU),
+            id => of(id),
         }
     }
 
@@ -797,79 +860,56 @@ impl Location {
         }
     }
 
-    #[inline]
-    fn last_report_of(&self, id: LoadId, horizon: &Horizon) -> Option<Report> {
-        match id.place() {
-            Some(place) => self.last_report_in(&self.cells[place], id, horizon),
-            None => self
-                .with_cell(id, |cell| self.last_report_in(cell, id, horizon))
-                .flatten(),
-        }
-    }
-
-    #[inline]
-    fn last_report_in(&self, cell: &Cell, id: LoadId, horizon: &Horizon) -> Option<Report> {
-        let word = cell.value_at.load(Ordering::Acquire);
-        if !is_report(word) || horizon.is_past(word as u32) {
-            return None;
-        }
-        let value = f32::from_bits((word >> 32) as u32);
+    #[inline(always)]
+    fn report_in(&self, cell: &Cell, word: u64, query: &Query) -> Report {
+        let (value, at) = (f32::from_bits((word >> 32) as u32), word as u32);
         let bound_at = cell.bound_at.load(Ordering::Relaxed);
         let bound = self.bound.load(Ordering::Relaxed).wrapping_sub(bound_at);
         // A report that arrives right now may have counted further than we have.
         let bound = if bound > u32::MAX / 2 { 0 } else { bound };
-        let per_bind = || f32::from_bits(cell.per_bind.load(Ordering::Relaxed));
-        let added = if id == LoadId::IN_FLIGHT {
-            let in_flight = self.in_flight() as f32;
-            let then = cell.in_flight_at.load(Ordering::Relaxed) as f32;
-            // Ours are among the reported ones: it has at least as many as we have there.
-            let seen = (in_flight - then).max(in_flight - value);
-            let assigned = self.assigned.load(Ordering::Relaxed);
-            match assigned.wrapping_sub(cell.assigned_at.load(Ordering::Relaxed)) {
-                0 => seen,
-                assigned => seen + per_bind() * assigned.min(bound) as f32,
-            }
+        let per_bind = f32::from_bits(cell.per_bind.load(Ordering::Relaxed));
+        let assigned_at = cell.assigned_at.load(Ordering::Relaxed);
+        let assigned = self.assigned.load(Ordering::Relaxed);
+        let assigned = assigned.wrapping_sub(assigned_at).min(bound);
+        let per_request = cell.per_request.load(Ordering::Relaxed);
+        let added = if per_request != 0 || query.id == LoadId::IN_FLIGHT {
+            self.added_by_flying(cell, word, query) + per_bind * assigned as f32
+        } else if assigned > 0 {
+            per_bind * (bound as f32 - cell.left(assigned, query.horizon.age(at)))
         } else {
-            let get = |cell: &AtomicU32| f32::from_bits(cell.load(Ordering::Relaxed));
-            match get(&cell.per_request) {
-                0.0 => {
-                    let assigned = self.assigned.load(Ordering::Relaxed);
-                    let assigned = assigned.wrapping_sub(cell.assigned_at.load(Ordering::Relaxed));
-                    let stay = get(&cell.stay);
-                    // Who was sent there leaves again: without a report to say so, the
-                    // estimate falls as the time passes that they may stay.
-                    let left = match assigned.min(bound) {
-                        assigned @ 1.. if stay > 0.0 => {
-                            assigned as f32 * (1.0 - stay_share(horizon.age(word as u32), stay))
-                        }
-                        _ => 0.0,
-                    };
-                    per_bind() * (bound as f32 - left)
-                }
-                per_request => {
-                    let usual = get(&cell.usual);
-                    let others = value - per_request * get(&cell.ours);
-                    let fresh = HALF_LIFE / (HALF_LIFE + horizon.age(word as u32) as f32);
-                    let others = usual + (others - usual) * fresh;
-                    let least = if id.is_queue() { 0.0 } else { NOT_OURS * value };
-                    let own = per_request * self.in_flight() as f32;
-                    let assigned = self.assigned.load(Ordering::Relaxed);
-                    let assigned = assigned.wrapping_sub(cell.assigned_at.load(Ordering::Relaxed));
-                    let come = per_bind() * assigned.min(bound) as f32;
-                    // What differs by less than a hundredth is equal. Not `round()`, which is a call.
-                    let there = (own + others).max(least);
-                    let there = (there * 100.0 + 0.5) as i64 as f32 * 0.01;
-                    there + come - value
-                }
-            }
+            per_bind * bound as f32
         };
-        Some(Report {
+        Report {
             value,
             added,
-            at: word as u32,
+            at,
             bound_at,
             bound,
-        })
+        }
+    }
+
+    /// What our requests have added to a load of the moment, or to that of requests in flight,
+    /// but for those of clients who go there themselves.
+    #[inline(never)]
+    fn added_by_flying(&self, cell: &Cell, word: u64, query: &Query) -> f32 {
+        let value = f32::from_bits((word >> 32) as u32);
+        let get = |cell: &AtomicU32| f32::from_bits(cell.load(Ordering::Relaxed));
+        let in_flight = self.in_flight() as f32;
+        if query.id == LoadId::IN_FLIGHT {
+            let then = cell.in_flight_at.load(Ordering::Relaxed) as f32;
+            // Ours are among the reported ones: it has at least as many as we have there.
+            return (in_flight - then).max(in_flight - value);
+        }
+        let per_request = get(&cell.per_request);
+        let usual = get(&cell.usual);
+        let others = value - per_request * get(&cell.ours);
+        let fresh = HALF_LIFE / (HALF_LIFE + query.horizon.age(word as u32) as f32);
+        let others = usual + (others - usual) * fresh;
+        let is_queue = query.id.is_queue();
+        let least = if is_queue { 0.0 } else { NOT_OURS * value };
+        // What differs by less than a hundredth is equal. Not `round()`, which is a call.
+        let there = (per_request * in_flight + others).max(least);
+        (there * 100.0 + 0.5) as i64 as f32 * 0.01 - value
     }
 
     pub(crate) fn begin(&self) {
@@ -891,8 +931,8 @@ impl Location {
     }
 
     /// What is in [`Location::projected`] because of clients that are doubted.
-    pub(crate) fn doubtful(&self, id: LoadId, horizon: &Horizon) -> f32 {
-        let doubtful = self.with_cell(id, |cell| {
+    pub(crate) fn doubtful(&self, query: &Query) -> f32 {
+        let doubtful = self.with_cell(query.id, |cell| {
             let doubted = self.doubted.load(Ordering::Relaxed);
             let doubted = doubted.wrapping_sub(cell.doubted_at.load(Ordering::Relaxed));
             if doubted == 0 {
@@ -902,7 +942,7 @@ impl Location {
             let at = cell.value_at.load(Ordering::Acquire) as u32;
             let stay = get(&cell.stay);
             let left = match stay > 0.0 && get(&cell.per_request) == 0.0 {
-                true => stay_share(horizon.age(at), stay),
+                true => stay_share(query.horizon.age(at), stay),
                 false => 1.0,
             };
             get(&cell.per_bind) * doubted as f32 * left

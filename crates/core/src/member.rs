@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::effective::{Damped, LoadFactor};
-use crate::estimate::{Estimate, Regression};
+use crate::estimate::{Estimate, Regression, Service};
 use crate::group::Outcome;
 use crate::load::Location;
 use crate::observe::{Decaying, FailureShare, Record};
@@ -279,9 +279,14 @@ impl Slot {
         self.penalty.get(now, decay).unwrap_or(0.0)
     }
 
+    /// Whether any of the recent requests failed.
+    #[inline]
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failure_share.is_some()
+    }
+
     /// Share of recent requests that failed (0 to 1), over about the last sixteen; it
     /// decays without requests.
-    #[inline]
     pub fn failure_share(&self, now: Instant, decay: Duration) -> f32 {
         self.failure_share.get(now, decay)
     }
@@ -315,6 +320,12 @@ impl Slot {
         self.estimate.service_time(self.in_flight(), now)
     }
 
+    /// The same, and whether it is stale.
+    #[inline]
+    pub(crate) fn service(&self, now: Instant, decay: Duration) -> Option<Service> {
+        self.estimate.service(self.in_flight(), now, decay)
+    }
+
     /// What there is to learn from how latencies grow with requests in flight.
     pub(crate) fn regression(&self) -> &Regression {
         &self.regression
@@ -325,7 +336,12 @@ impl Slot {
     #[inline]
     pub fn stale_since(&self, now: Instant, decay: Duration) -> Option<Duration> {
         let stale = self.estimate.is_stale(self.in_flight(), now, decay);
-        stale.then(|| self.estimate.silence(now))
+        stale.then(|| self.silence(now))
+    }
+
+    /// How long ago the last answer was.
+    pub(crate) fn silence(&self, now: Instant) -> Duration {
+        self.estimate.silence(now)
     }
 
     /// A request is bound at `now`, and not answered yet.

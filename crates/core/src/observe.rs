@@ -79,7 +79,13 @@ impl FailureShare {
     /// Below this a share is forgotten, and with it the writes for every success.
     const NEGLIGIBLE: f32 = 1e-3;
 
+    /// Whether it is not 0: mostly it is.
     #[inline]
+    pub(crate) fn is_some(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    #[cold]
     pub(crate) fn get(&self, now: Instant, decay: Duration) -> f32 {
         match self.0.load(Ordering::Relaxed) {
             0 => 0.0,

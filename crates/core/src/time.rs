@@ -91,6 +91,13 @@ pub(crate) fn keep_word_old(word: &AtomicU64, now: Instant) {
     }
 }
 
+/// A time in whole milliseconds.
+#[inline]
+pub(crate) const fn whole_millis(time: Duration) -> u64 {
+    let millis = time.as_secs().saturating_mul(1000);
+    millis.saturating_add(time.subsec_millis() as u64)
+}
+
 /// What counts as fresh at one moment, worked out once for all members of a decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Horizon {
@@ -101,11 +108,9 @@ pub(crate) struct Horizon {
 impl Horizon {
     #[inline]
     pub(crate) fn new(now: Instant, max_age: Duration) -> Self {
-        let secs = max_age.as_secs().saturating_mul(1000);
-        let max_age = secs.saturating_add(u64::from(max_age.subsec_millis()));
         Horizon {
             now: millis(now),
-            max_age: u32::try_from(max_age).unwrap_or(u32::MAX),
+            max_age: u32::try_from(whole_millis(max_age)).unwrap_or(u32::MAX),
         }
     }
 

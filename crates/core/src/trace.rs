@@ -18,6 +18,30 @@ pub struct Explanation {
     pub notes: Vec<String>,
 }
 
+// Out of line: what nobody asks for is to take no room in the loops of a decision.
+impl Explanation {
+    #[cold]
+    #[inline(never)]
+    fn candidate(&mut self, index: usize, score: Option<f64>, verdict: impl FnOnce() -> String) {
+        let candidate = Candidate {
+            index,
+            score,
+            verdict: verdict(),
+        };
+        let mut before = self.candidates.iter_mut();
+        match before.find(|before| before.index == index) {
+            Some(before) => *before = candidate,
+            None => self.candidates.push(candidate),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note(&mut self, text: impl FnOnce() -> String) {
+        self.notes.push(text());
+    }
+}
+
 /// One candidate of a decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
@@ -56,16 +80,7 @@ impl Trace {
         verdict: impl FnOnce() -> String,
     ) {
         if let Some(explanation) = &mut self.0 {
-            let candidate = Candidate {
-                index,
-                score,
-                verdict: verdict(),
-            };
-            let mut before = explanation.candidates.iter_mut();
-            match before.find(|before| before.index == index) {
-                Some(before) => *before = candidate,
-                None => explanation.candidates.push(candidate),
-            }
+            explanation.candidate(index, score, verdict);
         }
     }
 
@@ -73,7 +88,7 @@ impl Trace {
     #[inline]
     pub fn note(&mut self, text: impl FnOnce() -> String) {
         if let Some(explanation) = &mut self.0 {
-            explanation.notes.push(text());
+            explanation.note(text);
         }
     }
 

@@ -74,7 +74,7 @@ use std::time::Duration;
 use super::choose::{Best, CHOICES, Candidates, Choices, MAX_CHOICES, SCAN_UP_TO};
 use super::shares::{Ahead, Candidate, Due, Logs, Shares, Sums};
 use super::{Kind, Param, Strategy};
-use crate::estimate::{exp2, fade, log2};
+use crate::estimate::{exp2, fade, higher, log2, lower};
 use crate::group::View;
 use crate::trace::{Short, Trace};
 
@@ -144,7 +144,7 @@ impl Strategy for Adaptive {
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let loads = Loads::of(view);
         // Each one drawn is looked at once: in a large group that is a cache miss.
-        let mut looks = [Look::default(); LOOKS];
+        let mut looks = [Look::default(); MAX_CHOICES];
         let mut others = Others::default();
         let mut good = Good::default();
         let candidates = self
@@ -170,33 +170,12 @@ impl Strategy for Adaptive {
             });
             return Some(index);
         }
-
-        let (due, count) = match &candidates {
-            Candidates::Drawn(_, count) => (Due::First, *count),
-            Candidates::All => {
-                others = Others::default();
-                let mut count = 0;
-                for index in candidates.indices(view) {
-                    let look = Look::at(view, index, loads);
-                    others.add(&look);
-                    if let Some(place) = looks.get_mut(count) {
-                        *place = look;
-                    }
-                    count += 1;
-                }
-                (Due::InTurn, count)
+        match candidates {
+            Candidates::Drawn(_, count) => {
+                let looks = looks[..count].iter().copied();
+                self.shortest(view, rng, trace, looks, &others, loads, Due::First)
             }
-        };
-        match looks.get(..count) {
-            Some(looks) => {
-                let looks = looks.iter().copied();
-                self.shortest(view, rng, trace, looks, &others, due)
-            }
-            None => {
-                let looks = candidates.indices(view);
-                let looks = looks.map(|index| Look::at(view, index, loads));
-                self.shortest(view, rng, trace, looks, &others, due)
-            }
+            Candidates::All => self.shortest_of_all(view, rng, trace, loads),
         }
     }
 }
@@ -239,8 +218,6 @@ fn silent_for_longest(
 /// Members that are looked at once, rather than for each sum.
 const LOOKS: usize = 32;
 
-const _: () = assert!(LOOKS >= MAX_CHOICES);
-
 /// Which reported load counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loads {
@@ -266,10 +243,11 @@ impl Loads {
 #[derive(Clone, Copy, Debug, Default)]
 struct Look {
     index: u32,
-    in_flight: u32,
+    in_flight: f32,
     weight: f32,
     /// Service time in seconds; 0 is not known.
     time: f32,
+    is_stale: bool,
     failures: f32,
     /// Reported utilisation, or tasks per CPU.
     load: Option<f32>,
@@ -278,15 +256,18 @@ struct Look {
 impl Look {
     #[inline]
     fn at(view: &View<'_>, index: usize, loads: Loads) -> Self {
+        let slot = view.slot(index);
+        let service = slot.service(view.now(), view.settings().latency_decay);
         Look {
             index: index as u32,
-            in_flight: view.slot(index).in_flight(),
+            in_flight: slot.in_flight() as f32,
             weight: view.weight(index),
-            time: view.service_time(index).unwrap_or(0.0),
+            time: service.map_or(0.0, |service| service.time),
+            is_stale: service.is_some_and(|service| service.is_stale),
             failures: view.failure_share(index),
             load: match loads {
                 Loads::Ignored => None,
-                Loads::Utilization => view.load(index).map(|load| load.min(1.0)),
+                Loads::Utilization => view.load(index).map(|load| lower(load, 1.0)),
                 Loads::Queue => view.load(index),
             },
         }
@@ -307,18 +288,12 @@ struct Others {
 impl Others {
     #[inline]
     fn add(&mut self, look: &Look) {
-        self.sums.add(look.weight, look.in_flight as f32);
+        self.sums.add(look.weight, look.in_flight);
         self.times.add(log2(look.time));
         if let Some(load) = look.load {
             self.load += load;
             self.loads += 1;
         }
-    }
-
-    /// [`log2`] of what the others typically take.
-    #[inline]
-    fn typical(&self, look: &Look) -> Option<f32> {
-        self.times.of_others(log2(look.time))
     }
 
     /// What failures and reported load multiply a score by.
@@ -339,38 +314,69 @@ impl Others {
 }
 
 impl Adaptive {
+    /// The member with the lowest score.
+    #[inline(never)]
+    fn shortest_of_all(
+        &self,
+        view: &View<'_>,
+        rng: &mut fastrand::Rng,
+        trace: &mut Trace,
+        loads: Loads,
+    ) -> Option<usize> {
+        let mut looks = [Look::default(); LOOKS];
+        let mut others = Others::default();
+        let mut count = 0;
+        for index in view.eligible() {
+            let look = Look::at(view, index, loads);
+            others.add(&look);
+            if let Some(place) = looks.get_mut(count) {
+                *place = look;
+            }
+            count += 1;
+        }
+        match looks.get(..count) {
+            Some(looks) => {
+                let looks = looks.iter().copied();
+                self.shortest(view, rng, trace, looks, &others, loads, Due::InTurn)
+            }
+            None => {
+                let looks = view.eligible().map(|index| Look::at(view, index, loads));
+                self.shortest(view, rng, trace, looks, &others, loads, Due::InTurn)
+            }
+        }
+    }
+
     /// The candidate with the lowest score.
     #[inline]
+    #[expect(clippy::too_many_arguments, reason = "a decision has as many parts")]
     fn shortest(
         &self,
         view: &View<'_>,
         rng: &mut fastrand::Rng,
         trace: &mut Trace,
-        looks: impl Iterator<Item = Look> + Clone,
+        looks: impl Iterator<Item = Look>,
         others: &Others,
+        loads: Loads,
         due: Due,
     ) -> Option<usize> {
-        let growth = view.growth().max(LEAST_GROWTH);
-        let is_queue = view.settings().load_id.is_queue();
-        let candidate = |look: Look| Candidate {
+        let growth = higher(view.growth(), LEAST_GROWTH);
+        let is_queue = loads == Loads::Queue;
+        let candidates = looks.map(|look| Candidate {
             index: look.index as usize,
-            in_flight: look.in_flight as f32,
+            in_flight: look.in_flight,
             weight: look.weight,
             time: believed(view, &look, others),
             cost: others.cost(&look, is_queue),
-        };
-        let cost = |index| others.cost(&Look::at(view, index, Loads::of(view)), is_queue);
-        let candidates = looks.clone().map(candidate);
+        });
+        let look = |index| Look::at(view, index, loads);
+        let cost = |index| others.cost(&look(index), is_queue);
         let score = |candidate: &Candidate, compares: f32, price: f32| {
-            let places = 1.0 + compares.min(1.0) + growth * (compares - 1.0).max(0.0);
+            let places = 1.0 + lower(compares, 1.0) + growth * higher(compares - 1.0, 0.0);
             let score = candidate.time * candidate.cost * places * price;
             if trace.is_on() {
-                let mut looks = looks.clone();
-                let look = looks.find(|look| look.index as usize == candidate.index);
-                let look = look.unwrap_or_default();
-                let service = believed(view, &look, others);
-                trace.candidate(candidate.index, Some(score.into()), || {
-                    explain(&look, service, price)
+                let (index, time) = (candidate.index, candidate.time);
+                trace.candidate(index, Some(score.into()), || {
+                    explain(&look(index), time, price)
                 });
             }
             score
@@ -405,7 +411,7 @@ fn explain(look: &Look, service: f32, price: f32) -> String {
 /// What a reported load above the mean of the others multiplies a score by.
 #[inline]
 fn cost_of_load(load: f32, mean: f32, is_queue: bool) -> f32 {
-    let excess = (load - mean - LOAD_TOLERANCE).max(0.0);
+    let excess = higher(load - mean - LOAD_TOLERANCE, 0.0);
     match is_queue {
         true => 1.0 + excess,
         false => 1.0 / (1.0 - excess),
@@ -415,19 +421,28 @@ fn cost_of_load(load: f32, mean: f32, is_queue: bool) -> f32 {
 /// What the service time of a member counts as beside those of the others.
 #[inline]
 fn believed(view: &View<'_>, look: &Look, others: &Others) -> f32 {
-    let Some(typical) = others.typical(look) else {
+    if look.time > 0.0 && !look.is_stale {
+        return look.time;
+    }
+    guessed(view, look, others.times)
+}
+
+/// What the service time of a member counts as that is not known, or not known any more.
+#[cold]
+#[inline(never)]
+fn guessed(view: &View<'_>, look: &Look, times: Logs) -> f32 {
+    let log = log2(look.time);
+    let Some(typical) = times.of_others(log) else {
         return if look.time > 0.0 { look.time } else { 1.0 };
     };
     if look.time == 0.0 {
         return exp2(typical);
     }
-    if log2(look.time) <= typical - SIMILAR_LOG {
+    if log <= typical - SIMILAR_LOG {
         return look.time;
     }
-    match view.stale_since(look.index as usize) {
-        None => look.time,
-        Some(silence) => faded(view, look.time, silence, exp2(typical)),
-    }
+    let silence = view.slot(look.index as usize).silence(view.now());
+    faded(view, look.time, silence, exp2(typical))
 }
 
 /// What the service time of a member counts as that has been silent for long, where that of the
@@ -468,9 +483,9 @@ impl Good {
     #[inline]
     fn add(&mut self, look: &Look) {
         if look.time > 0.0 {
-            self.fastest = self.fastest.min(look.time);
+            self.fastest = lower(self.fastest, look.time);
         }
-        if look.in_flight == 0 && look.failures == 0.0 && look.time < self.idle {
+        if look.in_flight == 0.0 && look.failures == 0.0 && look.time < self.idle {
             (self.idle, self.load) = (look.time, look.load);
         }
     }

@@ -14,6 +14,7 @@
 use super::choose::Best;
 use super::shares::Shares;
 use crate::group::View;
+use crate::load::Query;
 use crate::trace::{Short, Trace};
 
 /// Share of its weight with which a failing member is tried.
@@ -39,14 +40,6 @@ impl Standing {
         match self {
             Standing::Known(load) | Standing::Rejects(load) => Some(load),
             Standing::Unknown => None,
-        }
-    }
-
-    /// Members of a lower class are taken first.
-    fn class(self) -> u8 {
-        match self {
-            Standing::Known(_) | Standing::Unknown => 0,
-            Standing::Rejects(_) => 1,
         }
     }
 }
@@ -75,43 +68,132 @@ impl Keep for Best {
     }
 }
 
-/// The members that compete, and how much weight they have.
+/// Some of the members that compete, and how much weight all of them have.
+#[derive(Clone, Copy)]
+struct Part<K> {
+    kept: K,
+    weight: f32,
+}
+
+impl<K: Keep> Part<K> {
+    fn new(empty: K) -> Self {
+        Part {
+            kept: empty,
+            weight: 0.0,
+        }
+    }
+
+    #[inline]
+    fn offer(&mut self, index: usize, score: f32, weight: f32, rng: &mut fastrand::Rng) {
+        self.weight += weight;
+        self.kept.offer(index, score, weight, rng);
+    }
+
+    fn merge(&mut self, other: &Part<K>, rng: &mut fastrand::Rng) {
+        self.weight += other.weight;
+        self.kept.merge(&other.kept, rng);
+    }
+}
+
+/// Members of known load, and of unknown load.
 #[derive(Clone, Copy)]
 struct Field<K> {
-    known: K,
-    known_weight: f32,
-    unknown: K,
-    unknown_weight: f32,
+    known: Part<K>,
+    unknown: Part<K>,
 }
 
 impl<K: Keep> Field<K> {
     fn new(empty: K) -> Self {
         Field {
-            known: empty,
-            known_weight: 0.0,
-            unknown: empty,
-            unknown_weight: 0.0,
+            known: Part::new(empty),
+            unknown: Part::new(empty),
         }
     }
 
     fn weight(&self) -> f32 {
-        self.known_weight + self.unknown_weight
+        self.known.weight + self.unknown.weight
     }
 
     fn merge(&mut self, other: &Field<K>, rng: &mut fastrand::Rng) {
         self.known.merge(&other.known, rng);
-        self.known_weight += other.known_weight;
         self.unknown.merge(&other.unknown, rng);
-        self.unknown_weight += other.unknown_weight;
     }
 
     fn choose(&self, rng: &mut fastrand::Rng) -> Option<usize> {
-        let among_unknown = self.unknown_weight > 0.0
-            && (self.known_weight <= 0.0 || rng.f32() * self.weight() < self.unknown_weight);
+        let among_unknown = self.unknown.weight > 0.0
+            && (self.known.weight <= 0.0 || rng.f32() * self.weight() < self.unknown.weight);
         match among_unknown {
-            true => self.unknown.choose(rng),
-            false => self.known.choose(rng),
+            true => self.unknown.kept.choose(rng),
+            false => self.known.kept.choose(rng),
         }
+    }
+}
+
+/// Those members about which there is more to say than a load: mostly there are none.
+struct Special<K> {
+    /// Those that do not fail and those that do, of those that do not reject.
+    sound: Field<K>,
+    failing: Field<K>,
+    /// The same of those that reject.
+    rejecting: [Part<K>; 2],
+}
+
+impl<K: Keep> Special<K> {
+    #[cold]
+    #[inline(never)]
+    fn offer(
+        this: &mut Option<Self>,
+        empty: K,
+        member: (usize, f32, f32),
+        standing: Standing,
+        fails: bool,
+        rng: &mut fastrand::Rng,
+    ) {
+        let this = this.get_or_insert_with(|| Special {
+            sound: Field::new(empty),
+            failing: Field::new(empty),
+            rejecting: [Part::new(empty), Part::new(empty)],
+        });
+        let field = if fails {
+            &mut this.failing
+        } else {
+            &mut this.sound
+        };
+        let part = match standing {
+            Standing::Known(_) => &mut field.known,
+            Standing::Unknown => &mut field.unknown,
+            Standing::Rejects(_) => &mut this.rejecting[usize::from(fails)],
+        };
+        let (index, score, weight) = member;
+        part.offer(index, score, weight, rng);
+    }
+
+    /// Chooses among them and `known`, those of whom nothing is known but a load.
+    #[cold]
+    #[inline(never)]
+    fn choose(
+        mut self,
+        known: Part<K>,
+        view: &View<'_>,
+        rng: &mut fastrand::Rng,
+        trace: &mut Trace,
+    ) -> Option<usize> {
+        self.sound.known = known;
+        let (sound, failing) = (&mut self.sound, &mut self.failing);
+        if sound.weight() + failing.weight() <= 0.0 {
+            [sound.known, failing.known] = self.rejecting;
+        }
+        let share = failing.weight() / (failing.weight() + sound.weight());
+        if sound.weight() <= 0.0 || share > view.settings().panic_threshold {
+            sound.merge(failing, rng);
+        } else if share > 0.0 && rng.f32() < TRIAL * share {
+            trace.note(|| "one of the failing members is tried".into());
+            return failing.choose(rng);
+        }
+        if sound.known.weight > 0.0 && sound.unknown.weight > 0.0 {
+            trace.note(|| "members of unknown load get an average share".into());
+        }
+        sound.choose(rng)
     }
 }
 
@@ -144,69 +226,68 @@ fn of_unknown(
     Some(index)
 }
 
-/// An eligible member with little load per unit of weight. `empty` says how many are
-/// kept to choose from, and which loads count as equal.
+/// An eligible member with little load per unit of weight. Where nobody has the load of the
+/// `query`, none is known. `empty` says how many are kept to choose from, and which loads count
+/// as equal.
 #[inline]
 pub(super) fn least<K: Keep>(
     view: &View<'_>,
     rng: &mut fastrand::Rng,
     trace: &mut Trace,
     shares: &Shares,
+    query: &Query,
     empty: K,
     standing: impl Fn(usize) -> Standing,
 ) -> Option<usize> {
-    let is_known = |index| standing(index).load().is_some();
+    let is_known = |index| view.location(index).has_fresh(query);
     if !view.has_reports() || !view.eligible().any(is_known) {
         return of_unknown(view, rng, trace, shares);
     }
-    let (mut sound, mut failing) = (Field::new(empty), Field::new(empty));
-    let mut class = u8::MAX;
+    let mut known = Part::new(empty);
+    let mut special = None;
     for index in view.eligible() {
         let weight = view.weight(index);
         let standing = standing(index);
         let fails = sits_out(view, index, rng);
-        let in_flight = view.slot(index).in_flight();
-        let score = standing.load().unwrap_or(in_flight as f32) / weight;
-        trace.candidate(index, Some(score.into()), || {
-            let fails = if fails {
-                ", left out because it fails"
-            } else {
-                ""
-            };
-            let rest = format!("in flight {in_flight}, weight {}{fails}", Short(weight));
-            match standing {
-                Standing::Known(load) => format!("load {load:.3}, {rest}"),
-                Standing::Rejects(load) => {
-                    format!("load {load:.3} at or above the reject threshold, {rest}")
-                }
-                Standing::Unknown => format!("load unknown, {rest}"),
-            }
-        });
-        if standing.class() > class {
-            continue;
+        let in_flight = || view.slot(index).in_flight() as f32;
+        let score = standing.load().unwrap_or_else(in_flight) / weight;
+        if trace.is_on() {
+            explain(view, trace, index, score, standing, fails);
         }
-        if standing.class() < class {
-            class = standing.class();
-            (sound, failing) = (Field::new(empty), Field::new(empty));
-        }
-        let field = if fails { &mut failing } else { &mut sound };
-        if standing.load().is_some() {
-            field.known_weight += weight;
-            field.known.offer(index, score, weight, rng);
+        if matches!(standing, Standing::Known(_)) && !fails {
+            known.offer(index, score, weight, rng);
         } else {
-            field.unknown_weight += weight;
-            field.unknown.offer(index, score, weight, rng);
+            let member = (index, score, weight);
+            Special::offer(&mut special, empty, member, standing, fails, rng);
         }
     }
-    let share = failing.weight() / (failing.weight() + sound.weight());
-    if sound.weight() <= 0.0 || share > view.settings().panic_threshold {
-        sound.merge(&failing, rng);
-    } else if share > 0.0 && rng.f32() < TRIAL * share {
-        trace.note(|| "one of the failing members is tried".into());
-        return failing.choose(rng);
+    match special {
+        None => known.kept.choose(rng),
+        Some(special) => special.choose(known, view, rng, trace),
     }
-    if sound.known_weight > 0.0 && sound.unknown_weight > 0.0 {
-        trace.note(|| "members of unknown load get an average share".into());
-    }
-    sound.choose(rng)
+}
+
+#[cold]
+fn explain(
+    view: &View<'_>,
+    trace: &mut Trace,
+    index: usize,
+    score: f32,
+    standing: Standing,
+    fails: bool,
+) {
+    trace.candidate(index, Some(score.into()), || {
+        let load = match standing {
+            Standing::Known(load) => format!("load {load:.3}"),
+            Standing::Rejects(load) => format!("load {load:.3} at or above the reject threshold"),
+            Standing::Unknown => "load unknown".into(),
+        };
+        let (in_flight, weight) = (view.slot(index).in_flight(), Short(view.weight(index)));
+        let fails = if fails {
+            ", left out because it fails"
+        } else {
+            ""
+        };
+        format!("{load}, in flight {in_flight}, weight {weight}{fails}")
+    });
 }

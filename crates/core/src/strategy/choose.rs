@@ -180,48 +180,58 @@ fn alias_table(weights: &[f32]) -> Box<[Entry]> {
 pub(super) struct Best {
     /// Scores that differ by less than this share count as equal.
     spread: f32,
-    held: Option<(usize, f32)>,
+    held: usize,
+    score: f32,
+    /// Scores from the first to the second one are equal to that.
+    equal: (f32, f32),
     /// Weight of all members that are equal to the held one.
     weight: f32,
 }
 
 impl Best {
+    const NOBODY: usize = usize::MAX;
+
     pub(super) fn new(spread: f32) -> Self {
         Best {
             spread,
-            held: None,
+            held: Best::NOBODY,
+            score: f32::INFINITY,
+            equal: (f32::INFINITY, f32::INFINITY),
             weight: 0.0,
         }
     }
 
     #[inline]
     pub(super) fn offer(&mut self, index: usize, score: f32, weight: f32, rng: &mut fastrand::Rng) {
-        let Some((_, best)) = self.held else {
-            self.held = Some((index, score));
-            self.weight = weight;
+        if score > self.equal.1 {
             return;
-        };
-        if score < best * (1.0 - self.spread) {
-            self.held = Some((index, score));
-            self.weight = weight;
-        } else if score <= best * (1.0 + self.spread) {
-            self.weight += weight;
-            if rng.f32() * self.weight < weight {
-                // The score stays, or it would creep.
-                self.held = Some((index, best));
-            }
+        }
+        if score < self.equal.0 {
+            self.equal = (score * (1.0 - self.spread), score * (1.0 + self.spread));
+            (self.held, self.score, self.weight) = (index, score, weight);
+            return;
+        }
+        self.weight += weight;
+        if self.held == Best::NOBODY || rng.f32() * self.weight < weight {
+            // The score stays, or it would creep.
+            self.held = index;
         }
     }
 
     /// Takes over what another one kept.
     pub(super) fn merge(&mut self, other: &Best, rng: &mut fastrand::Rng) {
-        if let Some((index, score)) = other.held {
-            self.offer(index, score, other.weight, rng);
+        if let Some(index) = other.index() {
+            self.offer(index, other.score, other.weight, rng);
         }
     }
 
+    /// The lowest score, or one that is equal to it.
+    pub(super) fn score(&self) -> f32 {
+        self.score
+    }
+
     pub(super) fn index(&self) -> Option<usize> {
-        self.held.map(|(index, _)| index)
+        (self.held != Best::NOBODY).then_some(self.held)
     }
 }
 
@@ -348,23 +358,26 @@ impl Candidates {
         view: &View<'_>,
         rng: &mut fastrand::Rng,
         shares: &Shares,
-        in_flight: &InFlight<'_, '_>,
+        in_flight: InFlight<'_, '_>,
         mut score: impl FnMut(usize, f32, f32) -> f32,
     ) -> Option<usize> {
-        let candidate = |index| Candidate::new(index, in_flight.at(index), view.weight(index));
+        let at = |index| Candidate::new(index, in_flight.at(index), view.weight(index));
         let score = |one: &Candidate, compares, price| score(one.index, compares, price);
-        let (due, means) = match self {
-            Candidates::All => (Due::InTurn, None),
-            Candidates::Drawn(..) => {
-                let mut sums = Sums::default();
-                for index in self.indices(view) {
-                    sums.add(view.weight(index), in_flight.at(index));
-                }
-                (Due::First, Some(sums.means()))
+        match self {
+            Candidates::All => {
+                let candidates = view.eligible().map(at);
+                shares.lowest(view, rng, candidates, None, |_| 1.0, Due::InTurn, score)
             }
-        };
-        let candidates = self.indices(view).map(candidate);
-        shares.lowest(view, rng, candidates, means, |_| 1.0, due, score)
+            Candidates::Drawn(drawn, count) => {
+                let candidates = drawn[..*count].iter().map(|&index| at(index as usize));
+                let mut sums = Sums::default();
+                for one in candidates.clone() {
+                    sums.add(one.weight, one.in_flight);
+                }
+                let means = Some(sums.means());
+                shares.lowest(view, rng, candidates, means, |_| 1.0, Due::First, score)
+            }
+        }
     }
 
     /// The candidate with the fewest requests in flight for its weight.
@@ -377,12 +390,14 @@ impl Candidates {
         shares: &Shares,
     ) -> Option<usize> {
         let in_flight = self.in_flight(view);
-        self.lowest(view, rng, shares, &in_flight, |index, compares, price| {
+        self.lowest(view, rng, shares, in_flight, |index, compares, price| {
             let score = (compares + 1.0) * price;
-            trace.candidate(index, Some(score.into()), || {
-                let (flying, weight) = (in_flight.at(index), Short(view.weight(index)));
-                format!("in flight {flying}, weight {weight}{}", Ahead(price))
-            });
+            if trace.is_on() {
+                trace.candidate(index, Some(score.into()), || {
+                    let (flying, weight) = (in_flight.at(index), Short(view.weight(index)));
+                    format!("in flight {flying}, weight {weight}{}", Ahead(price))
+                });
+            }
             score
         })
     }
@@ -468,15 +483,15 @@ pub(super) struct InFlight<'v, 'a> {
 
 impl InFlight<'_, '_> {
     #[inline]
-    pub(super) fn at(&self, index: usize) -> f32 {
+    pub(super) fn at(self, index: usize) -> f32 {
         match self.reported {
             true => self.as_reported(index),
             false => self.view.slot(index).in_flight() as f32,
         }
     }
 
-    #[cold]
-    fn as_reported(&self, index: usize) -> f32 {
+    #[inline(never)]
+    fn as_reported(self, index: usize) -> f32 {
         let own = || self.view.slot(index).in_flight() as f32;
         self.view.reported_in_flight(index).unwrap_or_else(own)
     }

@@ -51,7 +51,8 @@ impl Strategy for KLeastLoaded {
         let most = view.eligible().take(self.k + 1).count();
         let k = self.k.min(most.saturating_sub(1)).max(1);
         trace.note(|| format!("by chance among the {k} least loaded"));
-        by_load::least(view, rng, trace, &self.shares, Least::new(k), |index| {
+        let (shares, query, empty) = (&self.shares, view.query(), Least::new(k));
+        by_load::least(view, rng, trace, shares, query, empty, |index| {
             Standing::of(view.load(index))
         })
     }

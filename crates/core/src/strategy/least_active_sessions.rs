@@ -20,7 +20,7 @@ use super::choose::Best;
 use super::shares::Shares;
 use super::{Kind, Param, Strategy};
 use crate::group::View;
-use crate::load::LoadId;
+use crate::load::{LoadId, Query};
 use crate::trace::Trace;
 
 const SERVICE_TIME: Param = Param {
@@ -52,30 +52,35 @@ struct LeastActiveSessions {
     service_time: f32,
 }
 
+/// The loads that it goes by.
+#[derive(Clone, Copy)]
+struct Queries {
+    rate: Query,
+    service: Query,
+    response: Query,
+    think: Query,
+    utilization: Query,
+}
+
 impl LeastActiveSessions {
-    fn standing(&self, view: &View<'_>, index: usize) -> Standing {
-        if !view.settings().adaptive {
-            return Standing::Unknown;
-        }
+    #[inline]
+    fn standing(&self, view: &View<'_>, queries: &Queries, index: usize) -> Standing {
         let location = view.location(index);
-        let report = |id| location.last_report(id, view.horizon());
-        let Some(rate) = report(LoadId::REQUESTS_PER_SECOND) else {
+        let Some(rate) = location.last_report(&queries.rate) else {
             return Standing::Unknown;
         };
         let (rate_reported, rate) = (rate.value, rate.value + rate.added);
-        let reported = |id| report(id).map(|report| report.value);
-        let service = reported(LoadId::SERVICE_TIME).unwrap_or(self.service_time);
-        let response = reported(LoadId::RESPONSE_TIME)
+        let reported = |query| location.last_report(query).map(|report| report.value);
+        let service = reported(&queries.service).unwrap_or(self.service_time);
+        let response = reported(&queries.response)
             .or_else(|| view.latency(index))
             .unwrap_or(service);
-        let think = reported(LoadId::THINK_TIME).unwrap_or(0.0);
+        let think = reported(&queries.think).unwrap_or(0.0);
         // `service / capacity`: of a location that can serve several at once, NSmax is that
         // many times as large. By the utilisation law, u = lambda * s / capacity, so the
         // capacity need not be known where u is.
-        let per_place = match report(LoadId::UTILIZATION) {
-            Some(busy) if rate_reported > 0.0 && busy.value > 0.0 => {
-                service.min(busy.value / rate_reported)
-            }
+        let per_place = match reported(&queries.utilization) {
+            Some(busy) if rate_reported > 0.0 && busy > 0.0 => service.min(busy / rate_reported),
             _ => service,
         };
         Standing::Known(rate * (response + think) * per_place)
@@ -88,8 +93,17 @@ impl Strategy for LeastActiveSessions {
     }
 
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
-        by_load::least(view, rng, trace, &self.shares, Best::new(0.005), |index| {
-            self.standing(view, index)
+        let query = |id| Query::new(id, view.query().horizon);
+        let queries = Queries {
+            rate: query(LoadId::REQUESTS_PER_SECOND),
+            service: query(LoadId::SERVICE_TIME),
+            response: query(LoadId::RESPONSE_TIME),
+            think: query(LoadId::THINK_TIME),
+            utilization: query(LoadId::UTILIZATION),
+        };
+        let (shares, query, empty) = (&self.shares, &queries.rate, Best::new(0.005));
+        by_load::least(view, rng, trace, shares, query, empty, |index| {
+            self.standing(view, &queries, index)
         })
     }
 }

@@ -87,24 +87,20 @@ struct LeastLoaded {
     critical: Option<Threshold>,
 }
 
-impl LeastLoaded {
-    fn standing(&self, view: &View<'_>, index: usize) -> Standing {
-        match view.effective_load(index, &self.shaping) {
-            Some(load) if load < self.reject => Standing::Known(load),
-            Some(load) => Standing::Rejects(load),
-            None => Standing::Unknown,
-        }
-    }
-}
-
 impl Strategy for LeastLoaded {
     fn name(&self) -> &'static str {
         KIND.name
     }
 
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
-        by_load::least(view, rng, trace, &self.shares, Best::new(0.005), |index| {
-            self.standing(view, index)
+        let (shaping, reject) = (self.shaping, self.reject);
+        let (shares, query, empty) = (&self.shares, view.query(), Best::new(0.005));
+        by_load::least(view, rng, trace, shares, query, empty, |index| {
+            match view.effective_load(index, shaping) {
+                Some(load) if load < reject => Standing::Known(load),
+                Some(load) => Standing::Rejects(load),
+                None => Standing::Unknown,
+            }
         })
     }
 

@@ -51,12 +51,12 @@ impl Strategy for PeakEwma {
             view,
             rng,
             &self.shares,
-            &in_flight,
+            in_flight,
             |index, compares, price| {
                 let latency = view.latency(index).unwrap_or(neutral);
                 let penalty = view.penalty(index);
                 let score = (latency + penalty) * (compares + 1.0) * price;
-                trace.candidate(index, Some(score.into()), || {
+                trace.candidate(index, Some(score.into()), move || {
                     format!(
                         "latency {:.1} ms{}, penalty {:.0} ms, in flight {}, weight {}{}",
                         latency * 1e3,

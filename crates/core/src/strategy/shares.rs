@@ -35,9 +35,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use super::choose::{Best, Urn};
-use crate::estimate::{log2, pack, unpack};
+use crate::estimate::{higher, log2, lower, pack, unpack};
 use crate::group::View;
-use crate::member::Member;
+use crate::member::{Member, Slot};
 
 /// Most requests that count as ahead or behind. Eight double the score or halve it, so this is
 /// sixteen times the score, or a sixteenth.
@@ -149,22 +149,32 @@ impl fmt::Display for Ahead {
 }
 
 /// Weights and requests in flight of the candidates.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Sums {
     weights: f32,
     in_flight: f32,
     count: u32,
-    first: f32,
-    unequal: bool,
+    lightest: f32,
+    heaviest: f32,
+}
+
+impl Default for Sums {
+    fn default() -> Self {
+        Sums {
+            weights: 0.0,
+            in_flight: 0.0,
+            count: 0,
+            lightest: f32::INFINITY,
+            heaviest: 0.0,
+        }
+    }
 }
 
 impl Sums {
     #[inline]
     pub(super) fn add(&mut self, weight: f32, in_flight: f32) {
-        if self.count == 0 {
-            self.first = weight;
-        }
-        self.unequal |= weight != self.first;
+        self.lightest = lower(self.lightest, weight);
+        self.heaviest = higher(self.heaviest, weight);
         self.weights += weight;
         self.in_flight += in_flight;
         self.count += 1;
@@ -174,7 +184,7 @@ impl Sums {
     pub(super) fn means(&self) -> Means {
         let count = self.count as f32;
         Means {
-            unequal: self.unequal,
+            unequal: self.lightest < self.heaviest,
             weight: self.weights / count,
             in_flight: self.in_flight / count,
         }
@@ -260,12 +270,13 @@ struct Speeds {
 }
 
 impl Speeds {
-    #[inline]
-    fn add(&mut self, view: &View<'_>, candidate: &Candidate) {
-        let (latency, time) = view.slot(candidate.index).regression().typical();
+    #[cold]
+    #[inline(never)]
+    fn add(&mut self, slot: &Slot, cost: f32) {
+        let (latency, time) = slot.regression().typical();
         self.latencies.add(latency);
         self.times.add(time);
-        self.costs.add(log2(candidate.cost));
+        self.costs.add(log2(cost));
     }
 
     fn hold(&self, words: &[AtomicU64; 3]) {
@@ -287,16 +298,10 @@ impl Speeds {
 
     /// Whether a member that was drawn by its weight is due: with a chance of the part of its
     /// weight that it deserves.
-    fn deserves(
-        &self,
-        view: &View<'_>,
-        index: usize,
-        cost: impl Fn(usize) -> f32,
-        rng: &mut fastrand::Rng,
-    ) -> bool {
+    fn deserves(&self, view: &View<'_>, index: usize, cost: f32, rng: &mut fastrand::Rng) -> bool {
         let (latency, time) = view.slot(index).regression().typical();
-        let slower = self.latencies.above(latency).min(self.times.above(time));
-        let worse = slower.max(0.0) + self.costs.above(log2(cost(index))).max(0.0);
+        let slower = lower(self.latencies.above(latency), self.times.above(time));
+        let worse = higher(slower, 0.0) + higher(self.costs.above(log2(cost)), 0.0);
         worse <= WORSE || rng.f32() < (2.0 * (WORSE - worse)).exp2()
     }
 }
@@ -348,34 +353,32 @@ impl Shares {
 
         let mut best = Best::new(self.spread);
         let (mut sums, mut speeds) = <(Sums, Speeds)>::default();
-        let (mut lowest, mut due_score) = (f32::INFINITY, f32::INFINITY);
+        let (mut due_score, mut due_cost) = (f32::INFINITY, 1.0);
         for candidate in candidates {
-            let (mut compares, mut price) = (candidate.in_flight, 1.0);
-            // Of drawn ones that are equal the first stays, which was drawn by weight.
-            let mut weight = if first_is_due { 0.0 } else { candidate.weight };
-            if unequal {
-                compares = means.compare(&candidate);
-                price = self.price(view, candidate.index);
-                weight = candidate.weight;
-            }
-            let score = score(&candidate, compares, price);
-            best.offer(candidate.index, score, weight, rng);
-            if unequal {
-                lowest = lowest.min(score);
-                if first_is_due && due.is_none() {
-                    due = Some(candidate.index);
-                }
-                if due == Some(candidate.index) {
-                    due_score = score;
-                }
-                if looks {
-                    speeds.add(view, &candidate);
-                }
-            }
             if !is_known {
                 sums.add(candidate.weight, candidate.in_flight);
             }
+            if !unequal {
+                // Of drawn ones that are equal the first stays, which was drawn by weight.
+                let weight = if first_is_due { 0.0 } else { candidate.weight };
+                let score = score(&candidate, candidate.in_flight, 1.0);
+                best.offer(candidate.index, score, weight, rng);
+                continue;
+            }
+            let price = self.price(view, candidate.index);
+            let score = score(&candidate, means.compare(&candidate), price);
+            best.offer(candidate.index, score, candidate.weight, rng);
+            if first_is_due && due.is_none() {
+                due = Some(candidate.index);
+            }
+            if due == Some(candidate.index) {
+                (due_score, due_cost) = (score, candidate.cost);
+            }
+            if looks {
+                speeds.add(view.slot(candidate.index), candidate.cost);
+            }
         }
+        let lowest = best.score();
         let best = best.index()?;
         if looks {
             speeds.hold(&self.speeds);
@@ -389,7 +392,7 @@ impl Shares {
         };
         if in_turn {
             let speeds = Speeds::held(&self.speeds);
-            if !speeds.deserves(view, due, &cost, rng) {
+            if !speeds.deserves(view, due, due_cost, rng) {
                 // The accounts are kept for who is due instead, and they see to the rest.
                 if let Some(due) = self.draw_again(view, rng, &speeds, cost) {
                     self.count(view, best, due);
@@ -440,7 +443,7 @@ impl Shares {
     ) -> Option<usize> {
         for _ in 0..DRAWS {
             let index = self.urn.draw(view, rng)?;
-            if speeds.deserves(view, index, &cost, rng) {
+            if speeds.deserves(view, index, cost(index), rng) {
                 return Some(index);
             }
         }

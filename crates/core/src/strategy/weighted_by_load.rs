@@ -153,7 +153,7 @@ impl WeightedByLoad {
             return 1.0;
         }
         let factor = view.slot(index).load_factor();
-        factor.fresh(view.horizon()).unwrap_or(1.0)
+        factor.fresh(&view.query().horizon).unwrap_or(1.0)
     }
 }
 
