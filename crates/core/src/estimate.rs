@@ -20,7 +20,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::time::{Instant, keep_old, millis, millis_since, whole_millis};
+use crate::time::{Horizon, Instant, keep_old, millis, millis_since};
 
 /// Answers over which the average reaches. Fewer follow a change faster; with fewer,
 /// costs that differ by a factor of twenty look like members that differ.
@@ -229,18 +229,35 @@ pub(crate) fn unpack(word: u64) -> (f32, f32) {
     )
 }
 
-/// How old requests without an answer are, in seconds all together.
-#[inline]
-fn ages(unanswered: u64, now: Instant) -> f32 {
-    let (count, starts) = (unanswered & COUNT_MASK, unanswered >> COUNT_BITS);
-    let ages = count.wrapping_mul(units(now)).wrapping_sub(starts);
-    let largest = u64::MAX >> COUNT_BITS;
-    let ages = match ages & largest {
-        below if below > largest - DISAGREEMENT => 0,
-        ages => ages,
-    };
-    // Fewer than 2^44: as signed ones they are converted by one instruction.
-    ages as i64 as f32 * (UNIT as f32 / 1e9)
+/// A moment as estimates count time, worked out once for all members of a decision.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    units: u64,
+    decay: Horizon,
+}
+
+impl Moment {
+    #[inline]
+    pub(crate) fn new(now: Instant, decay: Duration) -> Self {
+        Moment {
+            units: units(now),
+            decay: Horizon::new(now, decay),
+        }
+    }
+
+    /// How old requests without an answer are, in seconds all together.
+    #[inline]
+    fn ages(&self, unanswered: u64) -> f32 {
+        let (count, starts) = (unanswered & COUNT_MASK, unanswered >> COUNT_BITS);
+        let ages = count.wrapping_mul(self.units).wrapping_sub(starts);
+        let largest = u64::MAX >> COUNT_BITS;
+        let ages = match ages & largest {
+            below if below > largest - DISAGREEMENT => 0,
+            ages => ages,
+        };
+        // Fewer than 2^44: as signed ones they are converted by one instruction.
+        ages as i64 as f32 * (UNIT as f32 / 1e9)
+    }
 }
 
 /// How long a member takes for one request.
@@ -248,7 +265,7 @@ fn ages(unanswered: u64, now: Instant) -> f32 {
 pub(crate) struct Service {
     /// In seconds.
     pub(crate) time: f32,
-    /// See [`Estimate::is_stale`].
+    /// Whether the last answer is so long ago that the member may have changed since.
     pub(crate) is_stale: bool,
 }
 
@@ -310,48 +327,41 @@ impl Estimate {
 
     /// What is known of the service time; `None` before the first answer.
     #[inline]
-    pub(crate) fn service(&self, in_flight: u32, now: Instant, decay: Duration) -> Option<Service> {
+    pub(crate) fn service(&self, in_flight: u32, moment: &Moment) -> Option<Service> {
         let (latencies, places) = unpack(self.sums.load(Ordering::Relaxed));
         if places <= 0.0 {
             return None;
         }
-        let mean = latencies / places;
-        let patience = mean * (in_flight + 1) as f32;
+        let share = 1.0 / places;
+        let mean = latencies * share;
+        let queued = mean * (in_flight + 1) as f32;
         let unanswered = self.unanswered.load(Ordering::Relaxed);
         let waiting = match unanswered & COUNT_MASK {
             0 => 0.0,
-            count => lower(
-                ages(unanswered, now),
-                OUTLIER * patience * count as i64 as f32,
-            ),
+            count => {
+                let most = OUTLIER * queued * count as i64 as f32;
+                lower(moment.ages(unanswered), most)
+            }
         };
+        let at = self.answered_at.load(Ordering::Relaxed);
+        let silence = moment.decay.age(at) as f32;
         Some(Service {
-            time: mean + waiting / places,
-            is_stale: self.is_silent_for(STALE * patience, now, decay),
+            time: mean + waiting * share,
+            is_stale: silence > 1e3 * STALE * queued || moment.decay.is_past(at),
         })
     }
 
     /// The service time in seconds; `None` before the first answer.
-    #[inline]
     pub(crate) fn service_time(&self, in_flight: u32, now: Instant) -> Option<f32> {
-        let service = self.service(in_flight, now, Duration::ZERO);
+        let service = self.service(in_flight, &Moment::new(now, Duration::ZERO));
         service.map(|service| service.time)
     }
 
-    /// Whether the last answer is so long ago that the member may have changed since.
-    #[inline]
+    /// Whether the last answer is so long ago that the member may have changed since, or there
+    /// was none.
     pub(crate) fn is_stale(&self, in_flight: u32, now: Instant, decay: Duration) -> bool {
-        let (latencies, places) = unpack(self.sums.load(Ordering::Relaxed));
-        let patience = latencies / places * (in_flight + 1) as f32;
-        self.is_silent_for(STALE * patience, now, decay)
-    }
-
-    /// Whether the last answer was more than so many seconds, or `decay`, ago.
-    #[inline]
-    fn is_silent_for(&self, seconds: f32, now: Instant, decay: Duration) -> bool {
-        let silence = millis_since(self.answered_at.load(Ordering::Relaxed), now);
-        // Also if nothing is known: the comparison with NaN is false.
-        !(silence as f32 <= 1e3 * seconds && u64::from(silence) <= whole_millis(decay))
+        let service = self.service(in_flight, &Moment::new(now, decay));
+        service.is_none_or(|service| service.is_stale)
     }
 
     /// See [`keep_old`](crate::time::keep_old).

@@ -276,6 +276,8 @@ pub struct Group {
     state: Arc<GroupState>,
     /// Whether any location here was ever reported a load: nearly never changes.
     reported: Arc<AtomicBool>,
+    /// What is asked about loads, at some moment.
+    query: Query,
 }
 
 /// What `pick` needs of a member, side by side with the others', so that drawing one
@@ -314,8 +316,10 @@ impl Group {
             location: Arc::clone(&member.location),
             max_connections: member.max_connections.unwrap_or(u32::MAX),
         };
+        let horizon = Horizon::new(Instant::ZERO, settings.load_max_age);
         Group {
             name: name.into(),
+            query: Query::new(settings.load_id, horizon),
             settings,
             strategy,
             seats: members.iter().map(seat).collect(),
@@ -374,12 +378,11 @@ impl Group {
     /// The members as a strategy sees them for `request`.
     pub fn view<'a>(&'a self, request: &'a Request<'a>) -> View<'a> {
         debug_assert!(request.tried.is_sorted());
-        let horizon = Horizon::new(request.now, self.settings.load_max_age);
         View {
             group: self,
             seats: &self.seats,
             request,
-            query: Query::new(self.settings.load_id, horizon),
+            query: self.query.at(request.now),
             mask: self.mask(),
             rehearsal: false,
         }
@@ -652,19 +655,19 @@ impl<'a> View<'a> {
     /// from 0.1 to 1 over [`GroupSettings::slow_start`].
     #[inline]
     pub fn weight(&self, index: usize) -> f32 {
-        let slot = self.slot(index);
-        match slot.ramp_from() {
-            None => slot.weight(),
-            Some(from) => slot.weight() * self.ramp(from),
-        }
+        self.weight_now(index).0
     }
 
-    /// Whether the member at `index` is in slow start.
+    /// The same, and whether the member is in slow start.
     #[inline]
-    pub(crate) fn is_ramping(&self, index: usize) -> bool {
-        match self.slot(index).ramp_from() {
-            None => false,
-            Some(from) => self.ramp(from) < 1.0,
+    pub(crate) fn weight_now(&self, index: usize) -> (f32, bool) {
+        let slot = self.slot(index);
+        match slot.ramp_from() {
+            None => (slot.weight(), false),
+            Some(from) => {
+                let ramp = self.ramp(from);
+                (slot.weight() * ramp, ramp < 1.0)
+            }
         }
     }
 

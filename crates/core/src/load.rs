@@ -401,6 +401,15 @@ impl Query {
             horizon,
         }
     }
+
+    /// The same at another moment.
+    #[inline]
+    pub(crate) fn at(self, now: Instant) -> Self {
+        Query {
+            horizon: self.horizon.at(now),
+            ..self
+        }
+    }
 }
 
 /// A report as [`Location::last_report`] gives it.
@@ -868,16 +877,16 @@ impl Location {
         // A report that arrives right now may have counted further than we have.
         let bound = if bound > u32::MAX / 2 { 0 } else { bound };
         let per_bind = f32::from_bits(cell.per_bind.load(Ordering::Relaxed));
-        let assigned_at = cell.assigned_at.load(Ordering::Relaxed);
         let assigned = self.assigned.load(Ordering::Relaxed);
-        let assigned = assigned.wrapping_sub(assigned_at).min(bound);
-        let per_request = cell.per_request.load(Ordering::Relaxed);
-        let added = if per_request != 0 || query.id == LoadId::IN_FLIGHT {
-            self.added_by_flying(cell, word, query) + per_bind * assigned as f32
-        } else if assigned > 0 {
-            per_bind * (bound as f32 - cell.left(assigned, query.horizon.age(at)))
-        } else {
-            per_bind * bound as f32
+        let assigned = assigned.wrapping_sub(cell.assigned_at.load(Ordering::Relaxed));
+        let is_momentary = cell.per_request.load(Ordering::Relaxed) != 0;
+        let added = match is_momentary || query.id == LoadId::IN_FLIGHT {
+            true => self.added_by_flying(cell, word, query) + per_bind * assigned.min(bound) as f32,
+            false if assigned == 0 => per_bind * bound as f32,
+            false => {
+                let left = cell.left(assigned.min(bound), query.horizon.age(at));
+                per_bind * (bound as f32 - left)
+            }
         };
         Report {
             value,

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::effective::{Damped, LoadFactor};
-use crate::estimate::{Estimate, Regression, Service};
+use crate::estimate::{Estimate, Moment, Regression, Service};
 use crate::group::Outcome;
 use crate::load::Location;
 use crate::observe::{Decaying, FailureShare, Record};
@@ -322,8 +322,8 @@ impl Slot {
 
     /// The same, and whether it is stale.
     #[inline]
-    pub(crate) fn service(&self, now: Instant, decay: Duration) -> Option<Service> {
-        self.estimate.service(self.in_flight(), now, decay)
+    pub(crate) fn service(&self, moment: &Moment) -> Option<Service> {
+        self.estimate.service(self.in_flight(), moment)
     }
 
     /// What there is to learn from how latencies grow with requests in flight.

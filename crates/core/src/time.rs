@@ -91,26 +91,38 @@ pub(crate) fn keep_word_old(word: &AtomicU64, now: Instant) {
     }
 }
 
-/// A time in whole milliseconds.
-#[inline]
-pub(crate) const fn whole_millis(time: Duration) -> u64 {
-    let millis = time.as_secs().saturating_mul(1000);
-    millis.saturating_add(time.subsec_millis() as u64)
-}
-
 /// What counts as fresh at one moment, worked out once for all members of a decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Horizon {
     now: u32,
-    max_age: u32,
+    /// The last time that is too long ago.
+    past: u32,
+    /// How far back from there times are past, and not in the future.
+    reach: u32,
 }
 
 impl Horizon {
     #[inline]
     pub(crate) fn new(now: Instant, max_age: Duration) -> Self {
+        let secs = max_age.as_secs().saturating_mul(1000);
+        let max_age = secs.saturating_add(u64::from(max_age.subsec_millis()));
+        let max_age = u32::try_from(max_age).map_or(PAST - 1, |age| age.min(PAST - 1));
+        let horizon = Horizon {
+            now: 0,
+            past: 0,
+            reach: PAST - (max_age + 1),
+        };
+        horizon.at(now)
+    }
+
+    /// The same at another moment.
+    #[inline]
+    pub(crate) const fn at(self, now: Instant) -> Self {
+        let now = millis(now);
         Horizon {
-            now: millis(now),
-            max_age: u32::try_from(whole_millis(max_age)).unwrap_or(u32::MAX),
+            now,
+            past: now.wrapping_sub(PAST - self.reach),
+            ..self
         }
     }
 
@@ -124,8 +136,7 @@ impl Horizon {
     /// Whether a time made by [`millis`] is too long ago.
     #[inline]
     pub(crate) const fn is_past(&self, earlier: u32) -> bool {
-        let age = self.now.wrapping_sub(earlier);
-        age > self.max_age && age <= PAST
+        self.past.wrapping_sub(earlier) <= self.reach
     }
 }
 

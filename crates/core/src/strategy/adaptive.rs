@@ -69,12 +69,10 @@
 //! - `1 / (1 - utilisation)`, as in an M/G/1 queue: 1.7 instead of 1.15 with a report
 //!   each second, because latency has it already and is newer.
 
-use std::time::Duration;
-
 use super::choose::{Best, CHOICES, Candidates, Choices, MAX_CHOICES, SCAN_UP_TO};
-use super::shares::{Ahead, Candidate, Due, Logs, Shares, Sums};
+use super::shares::{Ahead, Candidate, Due, Logs, Shares, Sums, account};
 use super::{Kind, Param, Strategy};
-use crate::estimate::{exp2, fade, higher, log2, lower};
+use crate::estimate::{Moment, exp2, fade, higher, log2, lower};
 use crate::group::View;
 use crate::trace::{Short, Trace};
 
@@ -142,7 +140,12 @@ impl Strategy for Adaptive {
     }
 
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
-        let loads = Loads::of(view);
+        let eye = Eye::new(view);
+        let chance = rng.u32(..TRIAL_INTERVAL);
+        if self.choices.are_all(view) {
+            let news = learn(view, rng, trace, &Candidates::All, chance);
+            return news.or_else(|| self.shortest_of_all(&eye, rng, trace));
+        }
         // Each one drawn is looked at once: in a large group that is a cache miss.
         let mut looks = [Look::default(); MAX_CHOICES];
         let mut others = Others::default();
@@ -151,31 +154,21 @@ impl Strategy for Adaptive {
             .choices
             .candidates_until(view, rng, self.shares.urn(), |drawn| {
                 let last = drawn.len() - 1;
-                let look = Look::at(view, drawn[last] as usize, loads);
+                let look = eye.look(drawn[last] as usize);
                 others.add(&look);
                 good.add(&look);
                 looks[last] = look;
-                last > 0 && good.is_there(&others, loads == Loads::Queue)
+                last > 0 && good.is_there(&others, eye.is_queue)
             });
-        let chance = rng.u32(..TRIAL_INTERVAL);
-        if chance.is_multiple_of(LEARNING_INTERVAL) && !view.is_rehearsal() {
-            learn(view, &candidates);
-        }
-        if chance == 0
-            && let Some(index) = silent_for_longest(view, rng, &candidates)
-        {
-            trace.candidate(index, None, || {
-                let seconds = silence(view, index);
-                format!("tried for news: idle, and silent for {seconds:.1} s")
-            });
+        if let Some(index) = learn(view, rng, trace, &candidates, chance) {
             return Some(index);
         }
         match candidates {
             Candidates::Drawn(_, count) => {
                 let looks = looks[..count].iter().copied();
-                self.shortest(view, rng, trace, looks, &others, loads, Due::First)
+                self.shortest(&eye, rng, trace, looks, &others, Due::First)
             }
-            Candidates::All => self.shortest_of_all(view, rng, trace, loads),
+            Candidates::All => self.shortest_of_all(&eye, rng, trace),
         }
     }
 }
@@ -189,13 +182,31 @@ fn silence(view: &View<'_>, index: usize) -> f32 {
     }
 }
 
+/// Learns what candidates have shown, and names one to be tried for news, if `chance` says so.
+#[inline]
+fn learn(
+    view: &View<'_>,
+    rng: &mut fastrand::Rng,
+    trace: &mut Trace,
+    candidates: &Candidates,
+    chance: u32,
+) -> Option<usize> {
+    if !chance.is_multiple_of(LEARNING_INTERVAL) {
+        return None;
+    }
+    learn_growth(view, candidates);
+    let index = (chance == 0).then(|| silent_for_longest(view, rng, candidates))??;
+    trace.candidate(index, None, || {
+        let seconds = silence(view, index);
+        format!("tried for news: idle, and silent for {seconds:.1} s")
+    });
+    Some(index)
+}
+
 #[cold]
-fn learn(view: &View<'_>, candidates: &Candidates) {
-    match candidates {
-        Candidates::Drawn(drawn, count) => {
-            view.learn_growth(drawn[..*count].iter().map(|&index| index as usize));
-        }
-        Candidates::All => view.learn_growth(view.eligible()),
+fn learn_growth(view: &View<'_>, candidates: &Candidates) {
+    if !view.is_rehearsal() {
+        view.learn_growth(candidates.indices(view));
     }
 }
 
@@ -218,59 +229,75 @@ fn silent_for_longest(
 /// Members that are looked at once, rather than for each sum.
 const LOOKS: usize = 32;
 
-/// Which reported load counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Loads {
-    /// None: nothing was ever reported, or what was says nothing of how busy a member is.
-    Ignored,
-    Utilization,
-    /// Tasks per CPU.
-    Queue,
-}
-
-impl Loads {
-    fn of(view: &View<'_>) -> Self {
-        match view.settings().load_id {
-            _ if !view.has_reports() => Loads::Ignored,
-            id if id.is_utilization() => Loads::Utilization,
-            id if id.is_queue() => Loads::Queue,
-            _ => Loads::Ignored,
-        }
-    }
-}
-
 /// What a decision needs to know of a candidate.
 #[derive(Clone, Copy, Debug, Default)]
 struct Look {
     index: u32,
     in_flight: f32,
     weight: f32,
+    account: u8,
+    is_stale: bool,
     /// Service time in seconds; 0 is not known.
     time: f32,
-    is_stale: bool,
     failures: f32,
     /// Reported utilisation, or tasks per CPU.
     load: Option<f32>,
 }
 
-impl Look {
-    #[inline]
-    fn at(view: &View<'_>, index: usize, loads: Loads) -> Self {
-        let slot = view.slot(index);
-        let service = slot.service(view.now(), view.settings().latency_decay);
+/// Looks at members: what is the same for all of them is worked out once.
+struct Eye<'v, 'a> {
+    view: &'v View<'a>,
+    moment: Moment,
+    /// Whether the reported load counts: there is one, and it says how busy a member is.
+    has_load: bool,
+    /// Whether that is tasks per CPU, and not a utilisation.
+    is_queue: bool,
+}
+
+impl<'v, 'a> Eye<'v, 'a> {
+    fn new(view: &'v View<'a>) -> Self {
+        let settings = view.settings();
+        let (id, is_queue) = (settings.load_id, settings.load_id.is_queue());
+        Eye {
+            view,
+            moment: Moment::new(view.now(), settings.latency_decay),
+            has_load: view.has_reports() && (is_queue || id.is_utilization()),
+            is_queue,
+        }
+    }
+
+    // Two calls for each member would cost a sixth of all that is done for it.
+    #[inline(always)]
+    fn look(&self, index: usize) -> Look {
+        let slot = self.view.slot(index);
+        let service = slot.service(&self.moment);
+        let (weight, account) = account(self.view, index);
         Look {
             index: index as u32,
             in_flight: slot.in_flight() as f32,
-            weight: view.weight(index),
-            time: service.map_or(0.0, |service| service.time),
+            weight,
+            account,
             is_stale: service.is_some_and(|service| service.is_stale),
-            failures: view.failure_share(index),
-            load: match loads {
-                Loads::Ignored => None,
-                Loads::Utilization => view.load(index).map(|load| lower(load, 1.0)),
-                Loads::Queue => view.load(index),
+            time: service.map_or(0.0, |service| service.time),
+            failures: self.view.failure_share(index),
+            load: match self.has_load {
+                true => self.load(index),
+                false => None,
             },
         }
+    }
+
+    #[inline(always)]
+    fn load(&self, index: usize) -> Option<f32> {
+        let most = if self.is_queue { f32::INFINITY } else { 1.0 };
+        let load = self.view.load(index)?;
+        Some(lower(load, most))
+    }
+
+    /// The same where it is done seldom.
+    #[cold]
+    fn look_again(&self, index: usize) -> Look {
+        self.look(index)
     }
 }
 
@@ -318,16 +345,15 @@ impl Adaptive {
     #[inline(never)]
     fn shortest_of_all(
         &self,
-        view: &View<'_>,
+        eye: &Eye<'_, '_>,
         rng: &mut fastrand::Rng,
         trace: &mut Trace,
-        loads: Loads,
     ) -> Option<usize> {
         let mut looks = [Look::default(); LOOKS];
         let mut others = Others::default();
         let mut count = 0;
-        for index in view.eligible() {
-            let look = Look::at(view, index, loads);
+        for index in (0..eye.view.len()).filter(|&index| eye.view.is_eligible(index)) {
+            let look = eye.look(index);
             others.add(&look);
             if let Some(place) = looks.get_mut(count) {
                 *place = look;
@@ -337,53 +363,50 @@ impl Adaptive {
         match looks.get(..count) {
             Some(looks) => {
                 let looks = looks.iter().copied();
-                self.shortest(view, rng, trace, looks, &others, loads, Due::InTurn)
+                self.shortest(eye, rng, trace, looks, &others, Due::InTurn)
             }
             None => {
-                let looks = view.eligible().map(|index| Look::at(view, index, loads));
-                self.shortest(view, rng, trace, looks, &others, loads, Due::InTurn)
+                let looks = eye.view.eligible().map(|index| eye.look_again(index));
+                self.shortest(eye, rng, trace, looks, &others, Due::InTurn)
             }
         }
     }
 
     /// The candidate with the lowest score.
     #[inline]
-    #[expect(clippy::too_many_arguments, reason = "a decision has as many parts")]
     fn shortest(
         &self,
-        view: &View<'_>,
+        eye: &Eye<'_, '_>,
         rng: &mut fastrand::Rng,
         trace: &mut Trace,
         looks: impl Iterator<Item = Look>,
         others: &Others,
-        loads: Loads,
         due: Due,
     ) -> Option<usize> {
-        let growth = higher(view.growth(), LEAST_GROWTH);
-        let is_queue = loads == Loads::Queue;
+        let growth = higher(eye.view.growth(), LEAST_GROWTH);
         let candidates = looks.map(|look| Candidate {
             index: look.index as usize,
             in_flight: look.in_flight,
             weight: look.weight,
-            time: believed(view, &look, others),
-            cost: others.cost(&look, is_queue),
+            time: believed(eye.view, &look, others),
+            cost: others.cost(&look, eye.is_queue),
+            account: look.account,
         });
-        let look = |index| Look::at(view, index, loads);
-        let cost = |index| others.cost(&look(index), is_queue);
+        let cost = |index| others.cost(&eye.look_again(index), eye.is_queue);
         let score = |candidate: &Candidate, compares: f32, price: f32| {
             let places = 1.0 + lower(compares, 1.0) + growth * higher(compares - 1.0, 0.0);
             let score = candidate.time * candidate.cost * places * price;
             if trace.is_on() {
                 let (index, time) = (candidate.index, candidate.time);
                 trace.candidate(index, Some(score.into()), || {
-                    explain(&look(index), time, price)
+                    explain(&eye.look_again(index), time, price)
                 });
             }
             score
         };
         let means = Some(others.sums.means());
         self.shares
-            .lowest(view, rng, candidates, means, cost, due, score)
+            .lowest(eye.view, rng, candidates, means, cost, due, score)
     }
 }
 
@@ -424,34 +447,25 @@ fn believed(view: &View<'_>, look: &Look, others: &Others) -> f32 {
     if look.time > 0.0 && !look.is_stale {
         return look.time;
     }
-    guessed(view, look, others.times)
-}
-
-/// What the service time of a member counts as that is not known, or not known any more.
-#[cold]
-#[inline(never)]
-fn guessed(view: &View<'_>, look: &Look, times: Logs) -> f32 {
     let log = log2(look.time);
-    let Some(typical) = times.of_others(log) else {
+    let Some(typical) = others.times.of_others(log) else {
         return if look.time > 0.0 { look.time } else { 1.0 };
     };
-    if look.time == 0.0 {
-        return exp2(typical);
-    }
-    if log <= typical - SIMILAR_LOG {
+    if look.time > 0.0 && log <= typical - SIMILAR_LOG {
         return look.time;
     }
-    let silence = view.slot(look.index as usize).silence(view.now());
-    faded(view, look.time, silence, exp2(typical))
+    if log < typical + SIMILAR_LOG {
+        return exp2(typical);
+    }
+    faded(view, look, exp2(typical))
 }
 
-/// What the service time of a member counts as that has been silent for long, where that of the
-/// others is `typical`.
-fn faded(view: &View<'_>, time: f32, silence: Duration, typical: f32) -> f32 {
-    if time < typical * SIMILAR {
-        return typical;
-    }
-    let faded = time * fade(silence, view.settings().latency_decay);
+/// What the service time of a member counts as that has been silent for long, and was slower than
+/// the others, for which `typical` is usual.
+#[cold]
+fn faded(view: &View<'_>, look: &Look, typical: f32) -> f32 {
+    let silence = view.slot(look.index as usize).silence(view.now());
+    let faded = look.time * fade(silence, view.settings().latency_decay);
     if faded < typical * SIMILAR {
         typical
     } else {

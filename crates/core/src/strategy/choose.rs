@@ -85,7 +85,7 @@ impl Urn {
     }
 
     /// One draw, eligible or not; `None` if it is not accepted.
-    #[inline]
+    #[inline(always)]
     fn try_once(&self, view: &View<'_>, rng: &mut fastrand::Rng) -> Option<usize> {
         // The high half of index * len / 2^32 is uniform; the low half is not needed.
         let len = view.len() as u64;
@@ -294,6 +294,12 @@ impl Choices {
         self.candidates_until(view, rng, urn, |_| false)
     }
 
+    /// Whether all members are compared.
+    #[inline]
+    pub(super) fn are_all(&self, view: &View<'_>) -> bool {
+        view.len() <= self.scan_up_to.max(self.choices)
+    }
+
     /// The same, but draws no further once `enough` says so of what is drawn. It is asked
     /// after each one.
     #[inline]
@@ -304,7 +310,7 @@ impl Choices {
         urn: &Urn,
         mut enough: impl FnMut(&[u32]) -> bool,
     ) -> Candidates {
-        if view.len() <= self.scan_up_to.max(self.choices) {
+        if self.are_all(view) {
             return Candidates::All;
         }
         let mut drawn = [0; MAX_CHOICES];
@@ -361,7 +367,7 @@ impl Candidates {
         in_flight: InFlight<'_, '_>,
         mut score: impl FnMut(usize, f32, f32) -> f32,
     ) -> Option<usize> {
-        let at = |index| Candidate::new(index, in_flight.at(index), view.weight(index));
+        let at = |index| Candidate::new(view, index, in_flight.at(index));
         let score = |one: &Candidate, compares, price| score(one.index, compares, price);
         match self {
             Candidates::All => {

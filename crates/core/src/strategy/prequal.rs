@@ -251,7 +251,7 @@ impl Prequal {
         let in_flight = Candidates::All.in_flight(view);
         let mut neutral = None;
         let hot_above = self.hot_above(view.len());
-        let at = |index| Candidate::new(index, in_flight.at(index), view.weight(index));
+        let at = |index| Candidate::new(view, index, in_flight.at(index));
         let candidates = view.eligible().map(at);
         let score = |one: &Candidate, rif: f32, price: f32| {
             let index = one.index;

@@ -64,6 +64,21 @@ const ACCOUNTS: usize = 128;
 /// The account of all members in slow start, whose weights change all the time: the last one.
 const RAMPING: usize = ACCOUNTS;
 
+/// The weight of the member at `index`, and its account.
+#[inline]
+pub(super) fn account(view: &View<'_>, index: usize) -> (f32, u8) {
+    let (weight, is_ramping) = view.weight_now(index);
+    // Sign, exponent and five bits: weights that differ by less than 3 % share an account,
+    // and so do some that differ by a factor of sixteen.
+    let account = (weight.to_bits() >> 18) as usize % ACCOUNTS;
+    (weight, if is_ramping { RAMPING } else { account } as u8)
+}
+
+#[cold]
+fn price_at_bound(ahead: i32) -> f32 {
+    PRICES[(ahead.clamp(-MOST, MOST) + MOST) as usize]
+}
+
 /// What scores are multiplied by with so many requests ahead, from `-MOST` on.
 const PRICES: [f32; 2 * MOST as usize + 1] = prices();
 
@@ -108,18 +123,22 @@ pub(super) struct Candidate {
     pub(super) time: f32,
     /// By what factor failures and reported load speak against it; 1 is nothing.
     pub(super) cost: f32,
+    /// See [`account`].
+    pub(super) account: u8,
 }
 
 impl Candidate {
     /// For strategies that go by requests in flight.
     #[inline]
-    pub(super) fn new(index: usize, in_flight: f32, weight: f32) -> Self {
+    pub(super) fn new(view: &View<'_>, index: usize, in_flight: f32) -> Self {
+        let (weight, account) = account(view, index);
         Candidate {
             index,
             in_flight,
             weight,
             time: 0.0,
             cost: 1.0,
+            account,
         }
     }
 }
@@ -365,7 +384,7 @@ impl Shares {
                 best.offer(candidate.index, score, weight, rng);
                 continue;
             }
-            let price = self.price(view, candidate.index);
+            let price = self.price_of(candidate.account);
             let score = score(&candidate, means.compare(&candidate), price);
             best.offer(candidate.index, score, candidate.weight, rng);
             if first_is_due && due.is_none() {
@@ -459,7 +478,7 @@ impl Shares {
     ) -> Option<usize> {
         let at = |index| {
             let in_flight = view.slot(index).in_flight() as f32;
-            Candidate::new(index, in_flight, view.weight(index))
+            Candidate::new(view, index, in_flight)
         };
         let members = view.eligible().filter(move |&index| Some(index) != without);
         let candidates = members.map(at);
@@ -472,20 +491,20 @@ impl Shares {
     }
 
     #[inline]
-    fn account(view: &View<'_>, index: usize) -> usize {
-        if view.is_ramping(index) {
-            return RAMPING;
-        }
-        // Sign, exponent and five bits: weights that differ by less than 3 % share an account,
-        // and so do some that differ by a factor of sixteen.
-        (view.slot(index).weight().to_bits() >> 18) as usize % ACCOUNTS
+    fn price_of(&self, account: u8) -> f32 {
+        let ahead = self.ahead[usize::from(account)].load(Ordering::Relaxed);
+        // Workers that count at once may be past the bound by one each.
+        let place = ahead.wrapping_add(MOST) as usize;
+        PRICES
+            .get(place)
+            .copied()
+            .unwrap_or_else(|| price_at_bound(ahead))
     }
 
+    /// What the score of the member at `index` is multiplied by.
     #[inline]
     pub(super) fn price(&self, view: &View<'_>, index: usize) -> f32 {
-        let ahead = self.ahead[Self::account(view, index)].load(Ordering::Relaxed);
-        // Workers that count at once may be past the bound by one each.
-        PRICES[(ahead.clamp(-MOST, MOST) + MOST) as usize]
+        self.price_of(account(view, index).1)
     }
 
     /// Keeps the accounts when `chosen` was taken where `due` was due.
@@ -493,10 +512,10 @@ impl Shares {
         if chosen == due || view.is_rehearsal() {
             return;
         }
-        let (chosen, due) = (Self::account(view, chosen), Self::account(view, due));
+        let (chosen, due) = (account(view, chosen).1, account(view, due).1);
         if chosen != due {
             // Workers that count at once may miss the bound by one each: no matter.
-            let [chosen, due] = [chosen, due].map(|account| &self.ahead[account]);
+            let [chosen, due] = [chosen, due].map(|account| &self.ahead[usize::from(account)]);
             if chosen.load(Ordering::Relaxed) < MOST {
                 chosen.fetch_add(1, Ordering::Relaxed);
             }

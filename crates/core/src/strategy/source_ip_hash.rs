@@ -153,14 +153,14 @@ impl SourceIpHash {
             let wins = best.is_none_or(|(_, lowest)| score < lowest);
             // Asked only of those that would win: it may cost a sum over all.
             let full = (wins || trace.is_on()) && is_full(index);
-            trace.candidate(index, Some(score.into()), || {
-                let in_flight = view.slot(index).in_flight();
-                let full = if full { ", as many as it may have" } else { "" };
-                format!(
-                    "weight {}, in flight {in_flight}{full}",
-                    Short(view.weight(index))
-                )
-            });
+            if trace.is_on() {
+                trace.candidate(index, Some(score.into()), || {
+                    let in_flight = view.slot(index).in_flight();
+                    let full = if full { ", as many as it may have" } else { "" };
+                    let weight = Short(view.weight(index));
+                    format!("weight {weight}, in flight {in_flight}{full}")
+                });
+            }
             if wins && !full {
                 best = Some((index, score));
             }
