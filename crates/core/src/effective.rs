@@ -80,7 +80,7 @@ impl Shaping {
 /// Parameter of strategies that pick by effective load.
 pub const DAMPENING: Param = Param {
     name: "dampening",
-    doc: "Share of the previous effective load in the next one: more is calmer and slower.",
+    doc: "Share of the previous effective load in the next one: a higher value reacts more slowly to changes.",
     unit: "",
     default: 0.0,
     min: 0.0,
@@ -91,7 +91,7 @@ pub const DAMPENING: Param = Param {
 /// Parameter of strategies that pick by effective load.
 pub const TOLERANCE: Param = Param {
     name: "tolerance",
-    doc: "Divides the load before it is compared with anything.",
+    doc: "Divisor of the load, before any comparison.",
     unit: "",
     default: 1.0,
     min: 1.0,
@@ -102,7 +102,7 @@ pub const TOLERANCE: Param = Param {
 /// Parameter of strategies that pick by effective load.
 pub const PER_BALANCE_LOAD: Param = Param {
     name: "per_balance_load",
-    doc: "What a newly bound client adds to a member's load until the next report; 0 estimates it from the last interval.",
+    doc: "Load that a newly bound client adds to a member until the next report; 0 estimates it from the last interval.",
     unit: "load",
     default: 0.0,
     min: 0.0,

@@ -78,7 +78,7 @@ use crate::trace::{Short, Trace};
 
 pub(super) const KIND: Kind = Kind {
     name: "adaptive",
-    doc: "The member that is expected to be done first, by its learnt service time, requests in flight, failures and reported load. Right for nearly everything.",
+    doc: "The member that is expected to finish the request first, by its learnt service time, requests in flight, failures and reported load. Suits nearly all groups.",
     params: PARAMS,
     build: |values, members| {
         Box::new(Adaptive {
@@ -90,7 +90,7 @@ pub(super) const KIND: Kind = Kind {
 
 const PARAMS: &[Param] = &[
     Param {
-        doc: "Most members that are drawn and compared in larger groups; drawing ends when a good one is found.",
+        doc: "Maximum number of members that are drawn and compared in larger groups; drawing ends when a good one is found.",
         default: 12.0,
         ..CHOICES
     },

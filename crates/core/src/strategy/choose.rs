@@ -238,7 +238,7 @@ impl Best {
 /// Parameter of strategies that draw.
 pub(super) const CHOICES: Param = Param {
     name: "choices",
-    doc: "Distinct members that are drawn and compared. More find an idle member more surely where many are slow; fewer herd less.",
+    doc: "Number of distinct members that are drawn at random and compared. More are better at finding an idle member where many are slow; with fewer, balancers choose the same member less often.",
     unit: "members",
     default: 2.0,
     min: 1.0,
@@ -249,7 +249,7 @@ pub(super) const CHOICES: Param = Param {
 /// Parameter of strategies that draw.
 pub(super) const SCAN_UP_TO: Param = Param {
     name: "scan_up_to",
-    doc: "In groups of up to so many members all are compared, instead of some that are drawn.",
+    doc: "In groups of up to this many members all are compared, instead of some drawn at random.",
     unit: "members",
     default: 10.0,
     min: 0.0,

@@ -13,7 +13,7 @@ use crate::trace::Trace;
 
 const K: Param = Param {
     name: "k",
-    doc: "How many of the least loaded members share the requests.",
+    doc: "Number of least loaded members that share the requests.",
     unit: "members",
     default: 2.0,
     min: 1.0,
@@ -25,7 +25,7 @@ const MAX_K: usize = 16;
 
 pub(super) const KIND: Kind = Kind {
     name: "k_least_loaded",
-    doc: "A random one of the k members with the smallest reported load.",
+    doc: "One of the k members with the smallest reported load, at random.",
     params: &[K],
     build: |values, members| {
         Box::new(KLeastLoaded {

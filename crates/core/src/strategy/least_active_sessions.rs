@@ -35,7 +35,7 @@ const SERVICE_TIME: Param = Param {
 
 pub(super) const KIND: Kind = Kind {
     name: "least_active_sessions",
-    doc: "The member with the smallest share of the sessions that it can carry, from reported rates and times.",
+    doc: "The member with the smallest used share of its session capacity, calculated from reported rates and times.",
     params: &[SERVICE_TIME],
     build: |values, members| {
         Box::new(LeastActiveSessions {

@@ -31,7 +31,7 @@ pub const REJECT_THRESHOLD: Param = Param {
 /// Parameter: see its `doc`.
 pub const CRITICAL_THRESHOLD: Param = Param {
     name: "critical_threshold",
-    doc: "Effective load above which the location is alerted and sheds what it has; 0 is off. Must be above reject_threshold.",
+    doc: "Effective load above which the location gets a load alert and sheds its clients; 0 is off. Must be above reject_threshold.",
     unit: "load",
     default: 0.0,
     min: 0.0,

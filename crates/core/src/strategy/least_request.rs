@@ -14,7 +14,7 @@ use crate::trace::Trace;
 
 pub(super) const KIND: Kind = Kind {
     name: "least_request",
-    doc: "The one of a few distinct random members that has the fewest requests in flight per unit of weight.",
+    doc: "The member with the fewest requests in flight per unit of weight, among a few distinct random members.",
     params: &[CHOICES, SCAN_UP_TO],
     build: |values, members| {
         Box::new(LeastRequest {

@@ -15,7 +15,7 @@ use crate::trace::Trace;
 /// Parameter: see its `doc`.
 pub const CRITICAL_EXCESS: Param = Param {
     name: "critical_excess",
-    doc: "A location is alerted when its effective load exceeds the average by more than this share.",
+    doc: "A location gets a load alert when its effective load exceeds the average by more than this share.",
     unit: "",
     default: 0.8,
     min: 0.0,
@@ -25,7 +25,7 @@ pub const CRITICAL_EXCESS: Param = Param {
 
 pub(super) const KIND: Kind = Kind {
     name: "load_average",
-    doc: "A random member; locations whose effective reported load is far above the average shed.",
+    doc: "A random member; locations whose effective reported load is far above the average get a load alert.",
     params: &[CRITICAL_EXCESS, DAMPENING, TOLERANCE, PER_BALANCE_LOAD],
     build: |values, members| {
         Box::new(LoadAverage {

@@ -19,7 +19,7 @@ use crate::trace::Trace;
 /// Parameter: see its `doc`.
 pub const CRITICAL_EXCESS: Param = Param {
     name: "critical_excess",
-    doc: "A location is alerted when its effective load exceeds the smallest one by more than this share. Locations without any load do not count as the smallest.",
+    doc: "A location gets a load alert when its effective load exceeds the smallest one by more than this share. Locations without load do not count as the smallest.",
     unit: "",
     default: 0.4,
     min: 0.0,
@@ -29,7 +29,7 @@ pub const CRITICAL_EXCESS: Param = Param {
 
 pub(super) const KIND: Kind = Kind {
     name: "load_minimum",
-    doc: "The member with the smallest effective reported load; locations far above it shed (minimum dispersion).",
+    doc: "The member with the smallest effective reported load; locations far above it get a load alert.",
     params: &[CRITICAL_EXCESS, DAMPENING, TOLERANCE, PER_BALANCE_LOAD],
     build: |values, members| {
         Box::new(LoadMinimum {

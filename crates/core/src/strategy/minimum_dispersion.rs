@@ -19,7 +19,7 @@ use crate::trace::Trace;
 /// Parameter: see its `doc`.
 pub const CRITICAL_EXCESS: Param = Param {
     name: "critical_excess",
-    doc: "A location is alerted when its effective load exceeds the average by more than this share.",
+    doc: "A location gets a load alert when its effective load exceeds the average by more than this share.",
     unit: "",
     default: 0.05,
     min: 0.0,
@@ -29,7 +29,7 @@ pub const CRITICAL_EXCESS: Param = Param {
 
 pub(super) const KIND: Kind = Kind {
     name: "minimum_dispersion",
-    doc: "The member with the smallest effective reported load; locations above the average shed until loads are even.",
+    doc: "The member with the smallest effective reported load; locations above the average get a load alert until loads are even.",
     params: &[CRITICAL_EXCESS, DAMPENING, TOLERANCE, PER_BALANCE_LOAD],
     build: |values, members| {
         Box::new(MinimumDispersion {

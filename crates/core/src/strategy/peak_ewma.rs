@@ -15,7 +15,7 @@ use crate::trace::{Short, Trace};
 
 pub(super) const KIND: Kind = Kind {
     name: "peak_ewma",
-    doc: "The one of a few distinct random members with the lowest latency times requests in flight; failures count as very slow.",
+    doc: "The member with the lowest latency times requests in flight, among a few distinct random members; failures count as very slow.",
     params: &[CHOICES],
     build: |values, members| {
         Box::new(PeakEwma {

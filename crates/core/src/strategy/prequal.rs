@@ -32,7 +32,7 @@ use crate::trace::Trace;
 
 const QUANTILE: Param = Param {
     name: "quantile",
-    doc: "Members with more requests in flight than this quantile of recent probes are hot. 0 goes by requests in flight only, 1 by latency only.",
+    doc: "Members with more requests in flight than this quantile of recent probes are hot. 0 compares requests in flight only, 1 latency only.",
     unit: "",
     default: 0.84,
     min: 0.0,
@@ -42,7 +42,7 @@ const QUANTILE: Param = Param {
 
 const PROBES: Param = Param {
     name: "probes",
-    doc: "Members that are looked at anew for each decision.",
+    doc: "Number of members that are probed for each decision.",
     unit: "members",
     default: 3.0,
     min: 1.0,

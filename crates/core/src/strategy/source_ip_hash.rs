@@ -30,7 +30,7 @@ use crate::trace::{Short, Trace};
 
 const BOUND: Param = Param {
     name: "bound",
-    doc: "A member takes at most so many times the average of requests in flight; clients above that go to the next one. 0 is off: a client keeps its member whatever its load. Numbers below 1 count as 1.",
+    doc: "A member gets at most this many times the average of requests in flight; further clients go to the next one. 0 is off: a client keeps its member at any load. Numbers below 1 count as 1.",
     unit: "",
     default: 1.25,
     min: 0.0,
@@ -40,7 +40,7 @@ const BOUND: Param = Param {
 
 pub(super) const KIND: Kind = Kind {
     name: "source_ip_hash",
-    doc: "The same member for the same client address, with bounded loads; a random one where no address is known.",
+    doc: "The same member for the same client address, with bounded loads; a random one if the address is not known.",
     params: &[BOUND],
     build: |values, members| Box::new(SourceIpHash::new(values.get(BOUND.name) as f32, members)),
 };

@@ -22,7 +22,7 @@ use crate::trace::{Short, Trace};
 
 const GAIN: Param = Param {
     name: "gain",
-    doc: "How much of its relative distance from the mean load a member's weight moves with a report.",
+    doc: "Share of a member's relative distance from the mean load by which its weight changes with each report.",
     unit: "",
     default: 0.3,
     min: 0.01,
@@ -32,7 +32,7 @@ const GAIN: Param = Param {
 
 const LIMIT: Param = Param {
     name: "limit",
-    doc: "A weight is changed at most by this factor up or down.",
+    doc: "Maximum factor by which a weight is raised or lowered.",
     unit: "",
     default: 10.0,
     min: 1.0,
@@ -42,7 +42,7 @@ const LIMIT: Param = Param {
 
 const FAILURE_PENALTY: Param = Param {
     name: "failure_penalty",
-    doc: "What the share of failed requests adds to the load: 1 makes a member whose requests all fail look loaded to the full.",
+    doc: "Load that failures add: this value times the share of failed requests. With 1, a member whose requests all fail counts as fully loaded.",
     unit: "load",
     default: 1.0,
     min: 0.0,
@@ -62,7 +62,7 @@ const UPDATE_INTERVAL: Param = Param {
 
 pub(super) const KIND: Kind = Kind {
     name: "weighted_by_load",
-    doc: "Members take turns; their weights follow reported utilisation until it is equal everywhere.",
+    doc: "Members take turns; their weights follow the reported load until it is equal everywhere.",
     params: &[GAIN, LIMIT, FAILURE_PENALTY, UPDATE_INTERVAL],
     build: |values, _| {
         Box::new(WeightedByLoad {
