@@ -12,8 +12,8 @@ use crate::kernel::Kernel;
 #[derive(Debug, Parser)]
 #[command(name = "evenkeel", version, arg_required_else_help = true)]
 #[command(
-    after_help = "Exit codes: 0 success; 1 it failed (and why is on stderr); \
-2 the command line is wrong; 3 the admin API cannot be reached."
+    after_help = "Exit codes: 0 success; 1 failure, described on stderr; \
+2 wrong command line; 3 the admin API cannot be reached."
 )]
 pub struct Cli {
     /// What to do.
@@ -26,12 +26,12 @@ pub struct Cli {
 pub enum Command {
     /// Run the balancer in the foreground
     ///
-    /// SIGHUP, and a change of FILE, reload the configuration. SIGTERM and SIGINT let open
-    /// connections end, at most for `shutdown_grace`; a second one ends them at once.
+    /// SIGHUP, and a change of FILE, reload the configuration. After SIGTERM or SIGINT open
+    /// connections may finish, for at most `shutdown_grace`; a second signal closes them.
     Run(Run),
     /// Run the client engine in the foreground
     ///
-    /// It listens where clients of a site come to, negotiates a server with a broker, and
+    /// It accepts the clients of a site, negotiates a server with a broker, and
     /// redirects the clients there. FILE is usually engine.toml. Changes need a restart.
     Engine(Run),
     /// Measure the load of this machine and its servers, and report it to brokers
@@ -44,17 +44,17 @@ pub enum Command {
         /// Configuration, usually evenkeel.toml
         file: PathBuf,
     },
-    /// Ask or command a running balancer through its admin API
+    /// Inspect or control a running balancer through its admin API
     Ctl(Ctl),
     /// Watch a running balancer: groups, members, loads, and why a member was chosen
     Top(Top),
-    /// Read the load of back-ends from their kernels, and let a kernel answer
+    /// Read the load of back-ends from their kernels, and let kernels answer load queries
     Kernel(Kernel),
     /// List the strategies and their parameters
     Strategies,
-    /// See what adaptive means: the default strategy beside round robin, live
+    /// Compare the default strategy with round robin, live
     Demo {
-        /// End by itself after so many seconds; 0 runs until Ctrl-C
+        /// End after this many seconds; 0 runs until Ctrl-C
         #[arg(long, default_value_t = 0)]
         seconds: u64,
     },
@@ -69,7 +69,7 @@ pub struct Run {
     /// info,evenkeel_proxy=debug [default: $RUST_LOG, or info]
     #[arg(long, value_name = "LEVEL")]
     pub log: Option<String>,
-    /// How to log
+    /// Format of log lines
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 }
@@ -88,9 +88,9 @@ pub struct Agent {
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people
+    /// Text
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
@@ -131,16 +131,16 @@ pub struct Ctl {
 /// What `evenkeel ctl` can ask or command.
 #[derive(Debug, Subcommand)]
 pub enum CtlCommand {
-    /// The whole: rules, groups and members
+    /// Show rules, groups and members
     Status,
-    /// The groups
+    /// Show the groups
     Groups,
-    /// The members of a group, or of all groups
+    /// Show the members of a group, or of all groups
     Members {
         /// Name of the group
         group: Option<String>,
     },
-    /// Why a group's last request went where it went, and where the next one would go
+    /// Explain a group's last decision, and what the next one would be
     Explain {
         /// Name of the group
         group: String,
@@ -148,11 +148,11 @@ pub enum CtlCommand {
         #[arg(long, value_name = "IP")]
         client: Option<IpAddr>,
     },
-    /// Give a member no new traffic; what it has may end
+    /// Give a member no new traffic; existing traffic may finish
     Drain(MemberArgs),
-    /// Let a member take traffic again after drain or maintenance
+    /// End drain or maintenance of a member
     Ready(MemberArgs),
-    /// Take a member out; what it has is moved
+    /// Take a member out; existing traffic is moved
     Maintenance(MemberArgs),
     /// Change a member's weight until the next start
     Weight {
@@ -167,7 +167,7 @@ pub enum CtlCommand {
         /// Name of the rule
         rule: String,
     },
-    /// Let a rule accept clients no more
+    /// Stop a rule from accepting clients
     Disable {
         /// Name of the rule
         rule: String,
@@ -188,13 +188,13 @@ pub enum CtlCommand {
         #[command(subcommand)]
         command: Option<LoadsCommand>,
     },
-    /// Show the agents that report, ask one for a report, or forget one
+    /// Show the agents that report, ask one for a report, or remove one
     Agents {
         /// Which of these.
         #[command(subcommand)]
         command: Option<AgentsCommand>,
     },
-    /// Show whose kernels are asked for their load, and how that goes
+    /// Show the locations whose load is read from their kernels, and the state of each
     Monitor,
     /// Show the CORBA service: object groups, their references and members, monitors, alerts;
     /// or remove one of these
@@ -203,11 +203,11 @@ pub enum CtlCommand {
         #[command(subcommand)]
         command: Option<CorbaCommand>,
     },
-    /// Force or suppress the load alert of a location, until told otherwise
+    /// Force or suppress the load alert of a location, until changed again
     Alert {
         /// Name of the location
         location: String,
-        /// on: its clients leave bit by bit; off: they stay; auto: as its load has it
+        /// on: its clients leave gradually; off: they stay; auto: the load decides
         setting: AlertWord,
     },
     /// Read the configuration file again
@@ -248,13 +248,13 @@ pub struct MemberArgs {
 /// `evenkeel ctl loads`.
 #[derive(Debug, Subcommand)]
 pub enum LoadsCommand {
-    /// Show all locations and what they reported (the default)
+    /// Show all locations with their reported loads (the default)
     List,
     /// Report loads of a location
     Push {
         /// Name of the location
         location: String,
-        /// What is measured and how much of it: cpu=0.4 in_flight=12
+        /// Names and values of the loads: cpu=0.4 in_flight=12
         #[arg(value_name = "ID=VALUE", required = true, value_parser = assignment)]
         loads: Vec<(String, f64)>,
     },
@@ -267,7 +267,7 @@ pub enum AgentsCommand {
     List,
     /// Ask an agent for a report at once
     Query(AgentArgs),
-    /// Forget an agent and what it said about its servers; one that lives comes back
+    /// Remove an agent and its findings about its servers; one that still runs registers again
     Forget(AgentArgs),
 }
 
@@ -276,7 +276,7 @@ pub enum AgentsCommand {
 pub enum CorbaCommand {
     /// Show everything (the default)
     List,
-    /// Remove what a process that has died has left
+    /// Remove a registration of a dead process
     #[command(subcommand)]
     Remove(CorbaThing),
 }
@@ -323,7 +323,7 @@ pub struct Top {
     /// The API.
     #[command(flatten)]
     pub api: Api,
-    /// Seconds between two looks
+    /// Seconds between two updates
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     pub interval: f64,
     /// Print all groups once as plain text, and end

@@ -35,7 +35,7 @@ pub struct Settings {
     /// By which names this machine goes: see [`crate::host::own`]. Without any, only queries
     /// for [any host](Host::ANY) are answered.
     pub hosts: Vec<Host>,
-    /// Most queries per second that an address gets answered; 0 is any number. A tenth of a
+    /// Maximum queries per second and client address; 0 is no limit. A tenth of a
     /// second's may come at once, and always 16.
     pub rate: u32,
 }

@@ -7,17 +7,17 @@ use evenkeel_kernel::query::DEFAULT_PORT;
 
 use crate::Failure;
 
-/// How the responder gets at packets.
+/// How the responder receives packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    /// The first of the others that works
+    /// The first of the following that works
     #[default]
     Auto,
     /// XDP in the driver
     Native,
-    /// XDP in front of the network stack: works with every driver
+    /// XDP before the network stack: works with every driver
     Generic,
-    /// Traffic control: works beside another XDP program
+    /// Traffic control: works with another XDP program on the interface
     Tc,
 }
 
@@ -27,41 +27,41 @@ pub struct Attach {
     /// The network interface by which balancers reach this machine
     pub interface: String,
     /// Keys that balancers may use: a line each, HEX or NUMBER:HEX with 32 hexadecimal
-    /// digits. Nobody but the owner may be able to read the file
+    /// digits. The file must be readable only for its owner
     #[arg(long, value_name = "FILE")]
     pub key_file: PathBuf,
-    /// Whom to answer: an address or a network like 10.0.0.0/8; may be repeated
+    /// Allowed clients: an address or a network like 10.0.0.0/8; may be repeated
     #[arg(long = "allow", value_name = "CIDR", required = true)]
     pub allow: Vec<String>,
-    /// A name that balancers call this machine, or an address of it, instead of the addresses
-    /// that it has now: behind address translation, for one. It is `host` in the balancer's
+    /// A name or address by which balancers query this machine, instead of the addresses
+    /// that it has now; needed with address translation, for instance. It is `host` in the balancer's
     /// [group.NAME.monitor]; may be repeated. Queries for other hosts are not answered
     #[arg(long = "host", value_name = "NAME")]
     pub hosts: Vec<String>,
     /// The UDP port of the responder
     #[arg(long, default_value_t = DEFAULT_PORT)]
     pub port: u16,
-    /// A TCP port whose backlog of connections is told; up to 16
+    /// A TCP port whose listen backlog is reported; may be repeated, up to 16
     #[arg(long = "listen-port", value_name = "PORT")]
     pub listen_ports: Vec<u16>,
-    /// A cgroup (a container, say) whose load can be asked for, too: NUMBER=PATH, with a
+    /// A cgroup (such as a container) whose load is reported, too: NUMBER=PATH, with a
     /// target number from 1 to 63 and the path of its folder; may be repeated
     #[arg(long = "cgroup", value_name = "NUMBER=PATH")]
     pub cgroups: Vec<String>,
-    /// Most queries per second that an address gets answered; 0 is any number
+    /// Maximum queries per second and client address; 0 is no limit
     #[arg(long, default_value_t = 2000)]
     pub rate: u32,
-    /// How it gets at packets
+    /// How the responder receives packets
     #[arg(long, value_enum, default_value_t)]
     pub mode: Mode,
     #[command(flatten)]
     pub pin: Pin,
 }
 
-/// Where a responder's programs and maps are held.
+/// Where a responder's programs and maps are pinned.
 #[derive(Debug, Args)]
 pub struct Pin {
-    /// Folder in a BPF file system that holds what is loaded, one for each interface
+    /// Folder in a BPF file system for the loaded objects, one for each interface
     /// [default: /sys/fs/bpf/evenkeel/INTERFACE]
     #[arg(long = "pin", value_name = "FOLDER")]
     pub folder: Option<PathBuf>,

@@ -19,20 +19,20 @@ pub struct Kernel {
 enum Command {
     /// Let the kernel of this machine answer load queries on an interface
     ///
-    /// Loads a BPF program and goes: no process stays. A second `attach` to the same
-    /// interface changes keys, sources, targets and so on without a gap.
+    /// Loads a BPF program and ends: no process stays. A second `attach` to the same
+    /// interface changes keys, sources, targets and so on without interruption.
     /// Needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.
     Attach(attach::Attach),
-    /// Take the responder off an interface; nothing of it stays
+    /// Remove the responder from an interface completely
     Detach(attach::Detach),
-    /// Say what answers on an interface, and what it has counted
+    /// Show the responder of an interface, and its counters
     Status(attach::Status),
-    /// Make load records in a process, and let balancers read them
+    /// Provide load records from a process
     ///
-    /// For kernels that let no BPF program in (--respond), for a balancer on the same machine
+    /// For kernels that allow no BPF program (--respond), for a balancer on the same machine
     /// (--shared), and for networks with RDMA (--rdma). SIGTERM and SIGINT end it.
     Serve(Box<serve::Serve>),
-    /// Ask a back-end for its load as a balancer does, and show it
+    /// Query a back-end for its load as a balancer does, and show the answer
     Query(query::Query),
 }
 

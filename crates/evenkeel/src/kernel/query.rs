@@ -22,13 +22,13 @@ use crate::Failure;
 pub struct Query {
     /// The back-end: a host name or IP address, with a port if it is not 9970
     pub address: String,
-    /// The key that the responder knows: a line NUMBER:HEX; the first counts
+    /// The key that the responder knows: a line NUMBER:HEX; the first line is used
     #[arg(long, value_name = "FILE")]
     pub key_file: PathBuf,
-    /// The name that the responder goes by (its --host) [default: the address that is asked]
+    /// The responder's name (its --host) [default: the address that is queried]
     #[arg(long, value_name = "NAME")]
     pub host: Option<String>,
-    /// Whose load: 0 is the machine, others are what the responder has them for
+    /// Target: 0 is the machine, others are the responder's --cgroup targets
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..64))]
     pub target: u16,
     /// Show each CPU, too
@@ -43,7 +43,7 @@ pub struct Query {
     /// How many records to show
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: u64,
-    /// How long an answer may take, in milliseconds
+    /// Time limit for an answer, in milliseconds
     #[arg(long, default_value_t = 1000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub timeout: u64,
     /// A line of JSON for each record

@@ -56,11 +56,11 @@ pub struct Serve {
     /// Where records come from
     #[arg(long, value_enum, default_value_t)]
     pub source: From,
-    /// How often records are made: 1ms to 10m
+    /// Interval between two records: 1ms to 10m
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = interval)]
     pub interval: Duration,
-    /// Publish the record in a file in memory, for a balancer on this machine; in /run or
-    /// /dev/shm, say
+    /// Write the record to a file in memory, for a balancer on this machine; for instance in /run or
+    /// /dev/shm
     #[arg(long, value_name = "PATH")]
     pub shared: Option<PathBuf>,
     /// Offer the record for reading over RDMA
@@ -74,34 +74,34 @@ pub struct Serve {
         requires = "key_file"
     )]
     pub respond: Option<SocketAddr>,
-    /// Answer with the record of the last interval, not with one made for the query
+    /// Answer with the record of the last interval, not with a new one for each query
     #[arg(long, requires = "respond")]
     pub cached: bool,
     /// Keys that balancers may use: a line each, HEX or NUMBER:HEX with 32 hexadecimal
-    /// digits. Nobody but the owner may be able to read the file
+    /// digits. The file must be readable only for its owner
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
-    /// Whom to answer: an address or a network like 10.0.0.0/8; may be repeated
+    /// Allowed clients: an address or a network like 10.0.0.0/8; may be repeated
     #[arg(long = "allow", value_name = "CIDR")]
     pub allow: Vec<Network>,
-    /// A name that balancers call this machine, or an address of it, instead of the addresses
-    /// that it has: behind address translation, for one. It is `host` in the balancer's
+    /// A name or address by which balancers query this machine, instead of the addresses
+    /// that it has; needed with address translation, for instance. It is `host` in the balancer's
     /// [group.NAME.monitor]; may be repeated. Queries for other hosts are not answered
     #[arg(long = "host", value_name = "NAME", requires = "respond")]
     pub hosts: Vec<String>,
-    /// Most queries per second that an address gets answered; 0 is any number
+    /// Maximum queries per second and client address; 0 is no limit
     #[arg(long, default_value_t = 2000)]
     pub rate: u32,
-    /// A TCP port whose backlog of connections is told; up to 16
+    /// A TCP port whose listen backlog is reported; may be repeated, up to 16
     #[arg(long = "listen-port", value_name = "PORT")]
     pub listen_ports: Vec<u16>,
-    /// A cgroup (a container, say) whose load can be asked for, too: NUMBER=PATH, with a
+    /// A cgroup (such as a container) whose load is reported, too: NUMBER=PATH, with a
     /// target number from 1 to 63 and the path of its folder; may be repeated. Without a
-    /// number, it is told of instead of the machine (target 0), which is what --shared and
-    /// --rdma tell of
+    /// number, it is reported instead of the machine (target 0), which --shared and
+    /// --rdma report
     #[arg(long = "cgroup", value_name = "[NUMBER=]PATH", value_parser = target)]
     pub cgroups: Vec<(u16, String)>,
-    /// Run in a cgroup of its own that has the most weight there is
+    /// Run in a cgroup of its own with the maximum weight
     #[arg(long)]
     pub own_cgroup: bool,
     /// Run in the real-time class SCHED_FIFO with this priority, from 1 to 99
@@ -119,7 +119,7 @@ pub struct Serve {
     /// What to log to stderr: error, warn, info, debug, trace [default: $RUST_LOG, or info]
     #[arg(long, value_name = "LEVEL")]
     pub log: Option<String>,
-    /// How to log
+    /// Format of log lines
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 }

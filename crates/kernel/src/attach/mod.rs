@@ -94,7 +94,7 @@ pub const COUNTERS: [(&str, &str); 13] = [
     ),
 ];
 
-/// How the responder gets at packets.
+/// How the responder receives packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Mode {
@@ -144,14 +144,14 @@ pub struct Options {
     pub cgroups: Vec<(u16, PathBuf)>,
     /// Most answers per second and source; 0 is any number.
     pub rate: u32,
-    /// How it gets at packets; without one, the first way that works.
+    /// How the responder receives packets; without one, the first way that works.
     pub mode: Option<Mode>,
 }
 
 /// What is on an interface.
 #[derive(Clone, Debug)]
 pub struct Status {
-    /// How it gets at packets.
+    /// How the responder receives packets.
     pub mode: Mode,
     /// The kernel's number of the program; none if it is no longer on the interface.
     pub program: Option<u32>,
