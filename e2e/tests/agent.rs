@@ -64,7 +64,7 @@ fn people_see_what_would_be_reported_and_what_is_wrong() {
     has("utilisation          100.0 %\n");
     has("in group shop): up\n");
     has("agent-check: up ready 10%\n");
-    has("in group mail): down: its port takes no connections\n");
+    has("in group mail): down: its port accepts no connections\n");
     has("no page of application mail in ");
     has("there are pages of shop. Is the ARM library loaded");
     has("would report to no broker");
@@ -235,7 +235,7 @@ fn haproxy_follows_load_and_state() {
     assert_eq!(haproxy.state("c"), (2, 100, 0));
     let log = agent.log();
     assert_eq!(
-        log.matches("asks for a server that is not there").count(),
+        log.matches("asks for an unknown server").count(),
         1,
         "{log}"
     );

@@ -249,7 +249,7 @@ mod guest {
         let mut reader = Reader::new().unwrap();
         let id = reader.connect(serving.address, Instant::now());
         let error = next(&mut reader, id).unwrap_err().to_string();
-        assert!(error.contains("not among those"), "{error}");
+        assert!(error.contains("not allowed to read"), "{error}");
         allowed.store(true, Ordering::Relaxed);
         // It tries again by itself.
         let (base, ..) = next(&mut reader, id).unwrap();

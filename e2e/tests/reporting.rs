@@ -323,7 +323,7 @@ fn s1_nobody_joins_at_the_balancers_own_addresses() {
     );
     let shown = balancer.ctl("status").unwrap();
     assert!(
-        shown.contains(&format!("{admin} is no member, because")),
+        shown.contains(&format!("{admin} is not a member, because")),
         "{shown}"
     );
 

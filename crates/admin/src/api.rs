@@ -146,7 +146,7 @@ async fn nothing_new_while_draining(
     next: Next,
 ) -> Response {
     if sources.is_draining() && !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return not_ready("shutting down: nothing can be changed any more").into_response();
+        return not_ready("shutting down: no changes are accepted").into_response();
     }
     next.run(request).await
 }
@@ -169,7 +169,7 @@ async fn errors_are_json(response: Response) -> Response {
     let allow = response.headers().get(ALLOW).cloned();
     let detail = match status {
         StatusCode::NOT_FOUND => "there is no such path; the paths are in docs/admin-api.md",
-        StatusCode::METHOD_NOT_ALLOWED => "this path does not take that method",
+        StatusCode::METHOD_NOT_ALLOWED => "this path does not support that method",
         StatusCode::PAYLOAD_TOO_LARGE => "the body is larger than 65536 bytes",
         _ => "the request cannot be understood",
     };
@@ -202,7 +202,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
         serde_json::from_slice(&bytes).map(Body).map_err(|error| {
             ApiError::invalid(
                 "bad_body",
-                format!("the body is not what this path takes: {error}"),
+                format!("the body is not valid for this path: {error}"),
             )
             .into_response()
         })
@@ -321,13 +321,10 @@ async fn report(
     let mut loads: Vec<(LoadId, f64)> = Vec::with_capacity(body.loads.len());
     for (name, value) in body.loads {
         let id: LoadId = name.parse().map_err(|error| {
-            ApiError::invalid(
-                "bad_load_id",
-                format!("no load is called {name:?}: {error}"),
-            )
+            ApiError::invalid("bad_load_id", format!("there is no load {name:?}: {error}"))
         })?;
         if loads.iter().any(|(known, _)| *known == id) {
-            let detail = format!("the load {id} comes twice, by its name and by its number");
+            let detail = format!("the load {id} is given twice, by its name and by its number");
             return Err(ApiError::invalid("bad_load_id", detail));
         }
         loads.push((id, value));

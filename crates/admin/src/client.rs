@@ -27,7 +27,9 @@ const MAX_ANSWER: Limits = Limits {
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The address makes no URL.
-    #[error("{0:?} is no address of an admin API; expected HOST:PORT, such as {DEFAULT_ADDRESS}")]
+    #[error(
+        "{0:?} is not an address of an admin API; expected HOST:PORT, such as {DEFAULT_ADDRESS}"
+    )]
     Address(String),
     /// The token cannot be sent.
     #[error("the token holds characters that HTTP cannot carry; only visible ASCII can be used")]
@@ -43,7 +45,7 @@ pub enum ClientError {
         source: AskError,
     },
     /// Something answers, but it is no admin API of this version.
-    #[error("what answers at {address} is not an admin API of this version: {detail}")]
+    #[error("the server at {address} is not an admin API of this version: {detail}")]
     NotTheApi {
         /// Where.
         address: String,

@@ -70,13 +70,13 @@ impl Command {
             }
             Command::Weight(member, weight) => format!("{member} has weight {weight}"),
             Command::Alert(location, AlertSetting::Auto) => {
-                format!("{location} is alerted by its load")
+                format!("{location} is under alert according to its load")
             }
             Command::Alert(location, AlertSetting::On) => {
                 format!("{location} is under alert: its clients leave")
             }
             Command::Alert(location, AlertSetting::Off) => {
-                format!("{location} is under no alert, whatever its load")
+                format!("{location} is under no alert at any load")
             }
         }
     }

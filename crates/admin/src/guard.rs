@@ -57,7 +57,7 @@ impl Guard {
         if let (Some(known), Some(token)) = (&self.token, token) {
             let mut known = known.write().unwrap_or_else(PoisonError::into_inner);
             if **known != *token {
-                tracing::info!("the admin API has another token");
+                tracing::info!("the admin API's token has changed");
                 *known = token.into();
             }
         }
@@ -133,8 +133,8 @@ fn check_direct(headers: &HeaderMap) -> Result<(), ApiError> {
         StatusCode::FORBIDDEN,
         "proxied",
         format!(
-            "the request came through a proxy, as its field {field} tells; the admin API answers \
-             directly only, unless behind_proxy = true stands in [admin], with a token"
+            "the request came through a proxy (field {field}); the admin API accepts direct \
+             requests only, unless behind_proxy = true is set in [admin], with a token"
         ),
     ))
 }
@@ -184,7 +184,7 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
         StatusCode::UNSUPPORTED_MEDIA_TYPE,
         "wrong_content_type",
         format!(
-            "what changes anything must be JSON, even without a body; Content-Type says {value:?}"
+            "requests that change anything must be JSON, even without a body; Content-Type says {value:?}"
         ),
     )
     .allowed(["application/json"]))

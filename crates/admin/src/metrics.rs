@@ -28,7 +28,7 @@ fn process(out: &mut Exposition, sources: &Sources, status: &Status) {
     out.family(
         "evenkeel_config_generation",
         Type::Gauge,
-        "Counts the configurations of this process, from 1.",
+        "Number of the configuration in this process, from 1.",
     );
     out.sample(&[], status.generation as f64);
     if let Some(reload) = &status.last_reload {
@@ -62,13 +62,13 @@ fn process(out: &mut Exposition, sources: &Sources, status: &Status) {
     out.family(
         "evenkeel_log_lines_lost_total",
         Type::Counter,
-        "Lines of the process's own log that were lost because nobody read them in time.",
+        "Lines of the process's own log that were dropped because they were not read in time.",
     );
     out.sample(&[], evenkeel_limits::log::lost() as f64);
     out.family(
         "evenkeel_shortages_total",
         Type::Counter,
-        "How often something could not be done because this process, or machine, had run out of what it takes.",
+        "Operations that failed because this process or machine had run out of a resource.",
     );
     for shortage in Shortage::ALL {
         out.sample(&[("resource", shortage.name())], shortage.count() as f64);

@@ -470,9 +470,11 @@ impl Agent {
                 .set_alert(&config.applications, &beside.server.owners, lease);
             let name = &config.name;
             match (was, lease.is_some()) {
-                (false, true) if shed => tracing::info!(server = name, "load alert: it sheds"),
+                (false, true) if shed => {
+                    tracing::info!(server = name, "load alert: the server sheds its clients")
+                }
                 (false, true) => tracing::info!(server = name, "load alert"),
-                (true, false) => tracing::info!(server = name, "the load alert is over"),
+                (true, false) => tracing::info!(server = name, "the load alert has ended"),
                 _ => {}
             }
             beside.hook.tell(&config.on_alert, name, lease.is_some());
@@ -517,7 +519,7 @@ impl Agent {
             Err(error) => {
                 tracing::error!(
                     ?cause,
-                    "the configuration is refused, the old one stays: {error}"
+                    "the configuration is refused, the old one stays in effect: {error}"
                 );
             }
         }
@@ -550,13 +552,15 @@ impl Agent {
             }
             if now >= end {
                 if !said {
-                    tracing::warn!("a broker does not acknowledge the end; it will notice");
+                    tracing::warn!(
+                        "a broker does not acknowledge the sign-off; it will remove this agent later"
+                    );
                 }
                 if let Some(beside) = behind {
                     let server = &beside.server.config.name;
                     tracing::warn!(
                         server,
-                        "on_alert does not end: it is not told that the alert is over"
+                        "the on_alert command does not end: it is not run for the end of the alert"
                     );
                 }
                 return;

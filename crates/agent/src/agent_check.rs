@@ -273,7 +273,7 @@ impl Answers {
         if complaints.len() < MAX_COMPLAINTS && complaints.insert(name.to_owned()) {
             tracing::warn!(
                 server = ?name,
-                "agent-check asks for a server that is not there: it is named by agent-send \
+                "agent-check asks for an unknown server: it is named by agent-send \
                  \"NAME\\n\" in HAProxy's configuration"
             );
         }

@@ -64,7 +64,7 @@ impl Hook {
                         server,
                         program,
                         %error,
-                        "cannot run on_alert; it is tried again every {AGAIN:?}"
+                        "cannot run on_alert; trying again every {AGAIN:?}"
                     );
                 }
             }

@@ -287,8 +287,8 @@ impl Link {
                 tracing::warn!(
                     broker = self.plan.broker,
                     address = %self.plan.address,
-                    "the broker does not answer: is it there, may its UDP port be reached, and \
-                     does it have the same key?"
+                    "the broker does not answer: check that it runs, that its UDP port can be \
+                     reached, and that it has the same key"
                 );
             }
             self.look_up_at = now.after(LOOK_UP_AGAIN);
@@ -412,8 +412,8 @@ fn say_unknown(broker: &str, server: &message::Server) {
     tracing::warn!(
         broker,
         group,
-        "the broker has no member {host}:{port} in this group: name group and address as it \
-         does, or let agents join there (`agents_may_join`, and `allowed_networks`)"
+        "the broker has no member {host}:{port} in this group: use the group and address of its \
+         configuration, or let agents join there (`agents_may_join`, and `allowed_networks`)"
     );
 }
 
@@ -432,7 +432,7 @@ fn say(broker: &str, session: &Session, event: Event) {
             tracing::info!(
                 broker,
                 location,
-                "the broker has started anew; registering again"
+                "the broker has restarted; registering again"
             );
         }
         Event::Stopped => tracing::info!(broker, location, "signed off"),

@@ -101,7 +101,7 @@ fn describe_server(
     match &server.figures {
         Some(figures) => describe_figures(text, figures)?,
         None if config.applications.is_empty() => {
-            writeln!(text, "    not instrumented: no figures of its requests")?;
+            writeln!(text, "    not instrumented: no request figures")?;
         }
         None => writeln!(text, "    {}", no_page(&config.applications, agent.pages()))?,
     }
@@ -115,7 +115,7 @@ fn describe_figures(text: &mut String, figures: &Figures) -> std::fmt::Result {
     let seconds = |time: Option<f64>| time.map_or("unknown".into(), |time| format!("{time:.6} s"));
     let service = match figures.service_time {
         Some((time, source)) => format!("{time:.6} s ({source})"),
-        None => "unknown: nothing was served alone yet, and no queueing time is reported".into(),
+        None => "unknown: no request was served alone yet, and no queueing time is reported".into(),
     };
     let share = figures.utilization;
     let share = share.map_or("unknown".into(), |share| format!("{:.1} %", share * 100.0));

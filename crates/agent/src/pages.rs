@@ -133,7 +133,7 @@ impl Pages {
         if let Some((user, count)) = counts.iter().find(|(_, count)| **count > share) {
             said.push(format!(
                 "{} has {count} pages of user {}, and {MAX_PAGES} are read in all: {share} of \
-                 them; see who makes them",
+                 them; check which process creates them",
                 self.dir.display(),
                 user_name(*user)
             ));

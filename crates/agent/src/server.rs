@@ -72,7 +72,7 @@ impl std::fmt::Display for Condition {
             Condition::Drain => "drain",
             Condition::Maint => "in maintenance",
             Condition::NoProcess => "down: no process has the application open",
-            Condition::PortClosed => "down: its port takes no connections",
+            Condition::PortClosed => "down: its port accepts no connections",
         })
     }
 }
@@ -189,8 +189,9 @@ impl Server {
             tracing::warn!(
                 server = self.config.name,
                 capacity,
-                "more service time than there is: the utilisation is cut to 1; set `capacity` \
-                 to the requests that it can serve at once, or look at `service_time`"
+                "the service time exceeds the interval: the utilisation is limited to 1; set \
+                 `capacity` to the number of requests that it can serve at once, or check \
+                 `service_time`"
             );
         }
     }
@@ -205,7 +206,7 @@ pub fn no_page(wanted: &[String], pages: &Pages) -> String {
             .iter()
             .any(|known| wanted.iter().any(|name| name == known)) =>
         {
-            "there is one, of another user than its page_owners".to_owned()
+            "there is one of a user that is not in page_owners".to_owned()
         }
         _ => format!("there are pages of {}", known.join(", ")),
     };

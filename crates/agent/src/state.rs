@@ -81,8 +81,8 @@ impl State {
         {
             let path = path.display();
             tracing::warn!(
-                "{path} cannot be {action}: {error}; learned service times are forgotten with \
-                 the process (state_file in the configuration)"
+                "{path} cannot be {action}: {error}; learned service times are lost when the \
+                 process ends (state_file in the configuration)"
             );
         }
         self.complained = true;

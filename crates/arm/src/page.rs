@@ -155,10 +155,10 @@ pub fn scan_if(dir: &Path, mut counts: impl FnMut(&Path) -> bool) -> Result<Vec<
 ///
 /// # Errors
 ///
-/// If it cannot be written, or [`Error::NotAPage`] if the application has no proper name.
+/// If it cannot be written, or [`Error::NotAPage`] if the application's name is not valid.
 pub fn write_empty(path: &Path, application: &str) -> Result<(), Error> {
     if application.is_empty() || application.len() > NAME_MAX {
-        return Err(not_a_page(path, "the application has no proper name"));
+        return Err(not_a_page(path, "the application's name is not valid"));
     }
     let mut header = [0; HEADER_LEN];
     for (at, word) in [
@@ -360,7 +360,7 @@ impl Open {
         let about = file.metadata().map_err(io_error("look at it", path))?;
         // Nobody but its owner links to a page, and then to make an agent write elsewhere.
         if !about.is_file() || about.nlink() > 1 || about.len() != SIZE as u64 {
-            return Err(not_a_page(path, "it is no file of the right size"));
+            return Err(not_a_page(path, "it is not a file of the right size"));
         }
         // Then its owner says nothing of who wrote it.
         if about.mode() & 0o002 != 0 {
@@ -375,11 +375,14 @@ impl Open {
         open.read(path, &mut bytes, 0)?;
         let header = open.check(path, &bytes)?;
         if header.word(offset_of!(Header, boot)) != boot() {
-            return Err(not_a_page(path, "it is of another boot of the machine"));
+            return Err(not_a_page(
+                path,
+                "it is from before the last boot of the machine",
+            ));
         }
         open.application = header
             .application()
-            .ok_or_else(|| not_a_page(path, "the application has no proper name"))?;
+            .ok_or_else(|| not_a_page(path, "the application's name is not valid"))?;
         Ok(open)
     }
 

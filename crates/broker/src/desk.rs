@@ -503,11 +503,10 @@ impl Refused {
         if !news.is_empty() {
             let untaken = broker.counters().untaken;
             let untaken = untaken.map_or(String::new(), |Untaken { location, load, .. }| {
-                format!("; the last load that was not taken is {load} of location {location:?}")
+                format!("; the last refused load is {load} of location {location:?}")
             });
             warn!(
-                "datagrams at the broker were refused, or a load in them (load, \
-                 too_many_loads): {}{untaken}",
+                "the broker refused datagrams, or a load in them (load, too_many_loads): {}{untaken}",
                 news.join(", ")
             );
             self.next = Some(now.after(TELL));

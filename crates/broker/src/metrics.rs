@@ -9,7 +9,7 @@ pub(crate) fn families(out: &mut Exposition, broker: Option<&BrokerStatus>) {
     out.family(
         "evenkeel_broker_agents",
         Type::Gauge,
-        "Agents that report, and those that have signed off and are remembered.",
+        "Agents that report, and agents that have signed off but are not removed yet.",
     );
     if let Some(broker) = broker {
         out.sample(&[("state", "registered")], broker.agents as f64);
@@ -18,7 +18,7 @@ pub(crate) fn families(out: &mut Exposition, broker: Option<&BrokerStatus>) {
     out.family(
         "evenkeel_broker_datagrams_total",
         Type::Counter,
-        "Datagrams that came from agents, by what became of them.",
+        "Datagrams from agents, by result.",
     );
     for datagrams in broker.iter().flat_map(|broker| &broker.datagrams) {
         out.sample(&[("result", &datagrams.result)], datagrams.count as f64);
@@ -36,22 +36,22 @@ pub(crate) fn families(out: &mut Exposition, broker: Option<&BrokerStatus>) {
     );
     counter(
         "evenkeel_broker_unsent_total",
-        "Of these, those that the system did not take.",
+        "Messages to agents that could not be sent.",
         |broker| broker.unsent,
     );
     counter(
         "evenkeel_broker_lost_total",
-        "Messages of agents that never came, by gaps in their sequence numbers.",
+        "Messages of agents that never arrived, counted by gaps in their sequence numbers.",
         |broker| broker.lost,
     );
     counter(
         "evenkeel_broker_displaced_total",
-        "Registrations that took the place of a live agent of the same name elsewhere.",
+        "Registrations that replaced a live agent of the same name at another address.",
         |broker| broker.displaced,
     );
     counter(
         "evenkeel_broker_forgotten_total",
-        "Agents that were forgotten because they were silent.",
+        "Agents that were removed because they were silent.",
         |broker| broker.forgotten,
     );
 }

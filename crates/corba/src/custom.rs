@@ -326,7 +326,7 @@ impl Custom {
         let found = members.find(|(_, reference)| reference.is_same_object(named));
         let (index, reference) = found.ok_or_else(|| match named.is_nil() {
             true => unusable("it has answered nil"),
-            false => unusable("it has named an object that is no member of the group"),
+            false => unusable("it has named an object that is not a member of the group"),
         })?;
         let request = Request::at(self.now());
         let view = group.view(&request);
@@ -502,7 +502,7 @@ impl Told {
             let Ok(name) = location.parse::<Name>() else {
                 debug!(
                     %location,
-                    "no name of CORBA: a custom strategy is not told its loads"
+                    "the location is not a CORBA name: a custom strategy does not get its loads"
                 );
                 continue;
             };

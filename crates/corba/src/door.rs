@@ -188,7 +188,7 @@ impl<O: Objects> Door<O> {
                     said.set(Some(now));
                     warn!(
                         %client,
-                        "requests are refused whose arguments take more work than their bytes may"
+                        "requests are refused because decoding their arguments would take too many steps"
                     );
                 }
             }

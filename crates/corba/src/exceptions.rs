@@ -38,7 +38,7 @@ pub enum UserException {
     #[error("property {} cannot have this value", shown(&_0.nam))]
     InvalidProperty(Property),
     /// There is no factory for this type at this location.
-    #[error("no factory makes {type_id:?} at {}", shown(the_location))]
+    #[error("no factory creates {type_id:?} at {}", shown(the_location))]
     NoFactory {
         /// Where.
         the_location: Name,
@@ -67,7 +67,7 @@ pub enum UserException {
     #[error("the load alert was not added")]
     LoadAlertNotAdded,
     /// The strategy does not look at loads.
-    #[error("the strategy does not look at loads")]
+    #[error("the strategy does not use loads")]
     StrategyNotAdaptive,
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn families(out: &mut Exposition, corba: &Corba) {
     out.family(
         "evenkeel_corba_bindings_total",
         Type::Counter,
-        "Requests to object groups whose clients are forwarded, by how they ended.",
+        "Requests to object groups whose clients are forwarded, by result.",
     );
     for entry in &groups {
         let name = entry.name();
@@ -31,7 +31,7 @@ pub(crate) fn families(out: &mut Exposition, corba: &Corba) {
     out.family(
         "evenkeel_corba_custom_strategy_up",
         Type::Gauge,
-        "Whether a group's custom strategy answers; 0 is that the group's own strategy decides.",
+        "1 if a group's custom strategy answers, 0 if the group's own strategy decides instead.",
     );
     for entry in &groups {
         if let Some(custom) = &entry.custom {
@@ -42,7 +42,7 @@ pub(crate) fn families(out: &mut Exposition, corba: &Corba) {
     out.family(
         "evenkeel_corba_custom_strategy_failures_total",
         Type::Counter,
-        "How often a group's custom strategy has fallen silent, and its answers that could not be used.",
+        "How often a group's custom strategy stopped answering, and its unusable answers.",
     );
     for entry in &groups {
         if let Some(custom) = &entry.custom {
@@ -55,7 +55,7 @@ pub(crate) fn families(out: &mut Exposition, corba: &Corba) {
     out.family(
         "evenkeel_corba_calls_total",
         Type::Counter,
-        "Requests that were not for a group, by whom they were for.",
+        "Requests that were not for a group, by target.",
     );
     let counters = corba.counters();
     for (target, counter) in [
@@ -68,13 +68,13 @@ pub(crate) fn families(out: &mut Exposition, corba: &Corba) {
     out.family(
         "evenkeel_corba_refused_total",
         Type::Counter,
-        "Requests of the load manager and of strategies that were refused unread, by the reason.",
+        "Requests to the load manager and to strategies that were refused unread, by reason.",
     );
     out.sample(&[("reason", "costly")], read(&counters.costly));
     out.family(
         "evenkeel_corba_relayed_total",
         Type::Counter,
-        "What the relay did: requests passed on, sent again, refused, not answered in time.",
+        "Requests of the relay: passed on, sent again, refused, not answered in time.",
     );
     let relayed = corba.relayed();
     for (event, counter) in [
@@ -88,7 +88,7 @@ pub(crate) fn families(out: &mut Exposition, corba: &Corba) {
     out.family(
         "evenkeel_corba_connections",
         Type::Gauge,
-        "Connections that are open: of clients, and of the relay to members.",
+        "Open connections: of clients, and of the relay to members.",
     );
     let clients = corba
         .server()

@@ -37,7 +37,7 @@ const NAP: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Refused {
     /// There are none.
-    #[error("there is no load in it")]
+    #[error("it contains no load")]
     Empty,
     /// One is no number, negative, or absurd.
     #[error("load {}: {why}", .id.0)]
@@ -185,7 +185,7 @@ impl Asker {
                 Ok(()) if failing => info!(location, "the load monitor answers again"),
                 Err(error) if !failing => warn!(
                     location,
-                    "the load monitor gives no loads, which get old meanwhile: {error}"
+                    "the load monitor returns no loads; the last ones expire: {error}"
                 ),
                 _ => {}
             }

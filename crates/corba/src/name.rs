@@ -28,7 +28,7 @@ pub struct NameComponent {
 /// A string that is no name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no name: it is id.kind/id.kind, kinds may be left out, and \\ goes before / . and \\ that are part of a word"
+    "{0:?} is not a name: write id.kind/id.kind, with optional kinds, and \\ goes before / . and \\ that are part of a word"
 )]
 pub struct NameError(pub String);
 

@@ -502,7 +502,7 @@ impl Desk {
                 Order::Apply(wanted) if self.manager.is_none() => first = wanted,
                 Order::Apply(wanted) => {
                     if let Err(problem) = self.apply(wanted) {
-                        error!("the CORBA service is not as it is configured: {problem}");
+                        error!("the CORBA service does not follow its configuration: {problem}");
                     }
                 }
                 Order::Start(manager, answer) => {

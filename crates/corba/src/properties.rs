@@ -543,7 +543,9 @@ impl<'de> Deserialize<'de> for PropertySet {
                 name, other, any, ..
             } = stored;
             let val = any.parse().map_err(|error| {
-                D::Error::custom(format!("the value of property {name} is no Any: {error}"))
+                D::Error::custom(format!(
+                    "the value of property {name} is not a valid Any: {error}"
+                ))
             })?;
             let nam = match other {
                 true => name.parse().map_err(D::Error::custom)?,

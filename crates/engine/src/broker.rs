@@ -68,10 +68,10 @@ pub enum Unanswered {
     #[error("no answer in {0:?}")]
     Timeout(Duration),
     /// Not what was asked for.
-    #[error("what answers is no negotiator: {0}")]
+    #[error("the answer is not from a negotiator: {0}")]
     Nonsense(String),
     /// The question is wrong.
-    #[error("it does not understand the question ({status}): {detail}")]
+    #[error("it does not accept the request ({status}): {detail}")]
     Rejected {
         /// HTTP status.
         status: StatusCode,

@@ -42,13 +42,13 @@ pub enum BadBinding {
     #[error("the answer is about cluster {0:?}")]
     OtherCluster(String),
     /// A server is not named by a URL of scheme, host and port.
-    #[error("{0:?} is no URL of a server")]
+    #[error("{0:?} is not a URL of a server")]
     Url(String),
     /// A name that could not be said again.
-    #[error("{0:?} is no name of a server")]
+    #[error("{0:?} is not a name of a server")]
     Name(String),
     /// Not a session id.
-    #[error("the id of the session is none")]
+    #[error("the session id is not valid")]
     Session,
 }
 

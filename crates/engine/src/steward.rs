@@ -135,7 +135,7 @@ impl Steward {
                         true
                     }
                     Err(error) => {
-                        warn!(cluster = name, %error, "a broker's answer is not believed");
+                        warn!(cluster = name, %error, "a broker's answer is not valid");
                         false
                     }
                 }
@@ -252,14 +252,14 @@ impl Handler for Steward {
             return answer::empty(StatusCode::NO_CONTENT);
         }
         if matches!(head.method, Method::CONNECT | Method::TRACE) {
-            let detail = format!("{} is not for this", head.method);
+            let detail = format!("{} is not supported here", head.method);
             return answer::error(StatusCode::NOT_IMPLEMENTED, "method", &detail, Vec::new());
         }
         match self.decide().await {
             Now::Use(place, rest) => self.redirect(&place, &target, rest),
             Now::Refused(after) => {
                 let name = &self.cluster.name;
-                let detail = format!("no server of cluster {name:?} can be had now");
+                let detail = format!("no server of cluster {name:?} is available now");
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 let answer = answer::error(status, "no_server", &detail, Vec::new());
                 answer::with(answer, RETRY_AFTER, &answer::retry_after(after).to_string())

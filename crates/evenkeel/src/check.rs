@@ -70,7 +70,7 @@ fn passed(
         let lines: String = lines.collect();
         let count = counted(problems.len(), "error");
         return Err(Failure::new(format!(
-            "{count} in what the configuration names{lines}"
+            "{count} in files that the configuration names{lines}"
         )));
     }
     let warnings = warnings

@@ -11,10 +11,8 @@ use crate::kernel::Kernel;
 /// An adaptive TCP and HTTP load balancer.
 #[derive(Debug, Parser)]
 #[command(name = "evenkeel", version, arg_required_else_help = true)]
-#[command(
-    after_help = "Exit codes: 0 success; 1 failure, described on stderr; \
-2 wrong command line; 3 the admin API cannot be reached."
-)]
+#[command(after_help = "Exit codes: 0 success; 1 failure, described on stderr; \
+2 wrong command line; 3 the admin API cannot be reached.")]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

@@ -153,7 +153,7 @@ pub fn run(ctl: &Ctl) -> Result<String, Failure> {
         } => {
             let path = ["v1", "locations", location, "agents", agent, "forget"];
             let done = api.client.post(&path, &serde_json::json!({}))?;
-            api.done(&done, || format!("{agent} at {location} is forgotten"))?
+            api.done(&done, || format!("{agent} at {location} is removed"))?
         }
         CtlCommand::Corba {
             command: Some(CorbaCommand::Remove(thing)),
@@ -299,7 +299,7 @@ fn refused(groups: &[GroupStatus]) -> String {
         let lines = group.refused.iter();
         lines.map(|refused| {
             format!(
-                "\nrefused: {} in {}: {} is no member, because {}",
+                "\nrefused: {} in {}: {} is not a member, because {}",
                 refused.member, group.name, refused.address, refused.why
             )
         })

@@ -90,7 +90,7 @@ pub fn notify(state: &str) {
     let sent = address
         .and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
     if let Err(error) = sent {
-        tracing::warn!(%error, state, "could not tell the service manager ($NOTIFY_SOCKET)");
+        tracing::warn!(%error, state, "could not notify the service manager ($NOTIFY_SOCKET)");
     }
 }
 

@@ -250,7 +250,7 @@ impl Process {
         tokio::select! {
             _ = &mut drained => return,
             name = signals.end() => {
-                warn!("{name} again: open connections are cut");
+                warn!("{name} again: open connections are closed");
                 self.proxy.drain(Duration::ZERO);
             }
         }
@@ -309,7 +309,7 @@ async fn wait_until_free(mut wanted: Vec<Wanted<'_>>, limit: Duration) {
             return;
         };
         if !told {
-            info!("{what} is taken: waiting for {limit:?} at most until it is given up");
+            info!("{what} is in use: waiting for at most {limit:?} until it is free");
             told = true;
         }
         if tokio::time::Instant::now() >= end {

@@ -42,7 +42,7 @@ pub enum ReferenceError {
     #[error(transparent)]
     Ior(#[from] IorError),
     /// One of the addresses.
-    #[error("{0:?} is no address: write iiop:1.2@HOST:PORT, version and port may be left out")]
+    #[error("{0:?} is not an address: write iiop:1.2@HOST:PORT, version and port may be left out")]
     Address(String),
     /// `rir:` and another address.
     #[error("rir: stands alone, without other addresses")]
@@ -56,7 +56,9 @@ pub enum ReferenceError {
 #[derive(Debug, thiserror::Error)]
 pub enum ResolveError {
     /// [`Reference::Initial`].
-    #[error("\"rir:\" is no address here: say where {0:?} is, as in corbaloc::HOST:PORT/{0}")]
+    #[error(
+        "\"rir:\" is not an address here: write the address of {0:?}, as in corbaloc::HOST:PORT/{0}"
+    )]
     Initial(String),
     /// The naming service did not answer, or does not know the name.
     #[error("the naming service did not say where {name:?} is: {error}")]
@@ -333,7 +335,7 @@ mod tests {
             "corbaloc::a,,:b",
             "corbaloc:ssliop:host",
         ] {
-            says(text, "is no address");
+            says(text, "is not an address");
         }
         says("corbaloc:rir:,:host/k", "alone");
         says("corbaloc::host,rir:/k", "alone");

@@ -130,7 +130,7 @@ impl Assembler {
         };
         let started = Header::peek(&partial.bytes, usize::MAX)?;
         if started.is_none_or(|start| (start.version, start.endian) != (version, endian)) {
-            let why = "its version or byte order is another than its beginning's";
+            let why = "its version or byte order differs from that of its first fragment";
             return Err(GiopError::Fragment(why));
         }
         let before = partial.size();

@@ -67,7 +67,7 @@ pub enum GiopError {
     #[error("this is not GIOP: a message starts with {0:02x?}")]
     NotGiop([u8; 4]),
     /// A version that is not spoken here.
-    #[error("GIOP {major}.{minor} is not spoken here, only 1.0 to 1.2")]
+    #[error("GIOP {major}.{minor} is not supported, only 1.0 to 1.2")]
     Version {
         /// Before the point.
         major: u8,
@@ -92,7 +92,7 @@ pub enum GiopError {
     #[error(transparent)]
     Cdr(#[from] CdrError),
     /// A fragment that does not fit.
-    #[error("a message in fragments is not as it should be: {0}")]
+    #[error("a fragmented message is not valid: {0}")]
     Fragment(&'static str),
     /// Something that this version cannot express.
     #[error("GIOP {} has no {what}", match .version {

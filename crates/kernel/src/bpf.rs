@@ -41,7 +41,7 @@ pub enum BpfError {
     NoBtf(io::Error),
     /// BTF without what is needed.
     #[error(
-        "the BTF of this kernel does not tell of {0}: it needs Linux 5.15 or newer, built with \
+        "the BTF of this kernel has no {0}: it needs Linux 5.15 or newer, built with \
          pahole 1.16 or newer; {AGENT}"
     )]
     Btf(String),

@@ -71,7 +71,7 @@ pub enum OwnError {
     Io(#[from] io::Error),
     /// There are more than a responder has room for.
     #[error(
-        "this machine has more than {MAX_HOSTS} addresses: say with --host by which it is asked"
+        "this machine has more than {MAX_HOSTS} addresses: use --host to name the address that is queried"
     )]
     TooMany,
 }

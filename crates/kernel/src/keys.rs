@@ -13,7 +13,7 @@ pub enum KeysError {
     #[error("there is no key: write a line NUMBER:HEX, as from echo \"1:$(openssl rand -hex 16)\"")]
     None,
     /// More than [`MAX_KEYS`].
-    #[error("there are more than {MAX_KEYS} keys: remove those that nobody uses")]
+    #[error("there are more than {MAX_KEYS} keys: remove those that are no longer in use")]
     TooMany,
     /// Two keys have one number.
     #[error("two keys have the number {0}: give one of them another")]

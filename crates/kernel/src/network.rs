@@ -13,7 +13,7 @@ pub struct Network {
 
 /// The text is no network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no address, and no network like 10.0.0.0/8 or 2001:db8::/32")]
+#[error("`{0}` is not an address, and not a network like 10.0.0.0/8 or 2001:db8::/32")]
 pub struct BadNetwork(String);
 
 impl Network {

@@ -67,7 +67,7 @@ pub enum Error {
     #[error("the connection was closed")]
     Closed,
     /// What is offered there is no load page.
-    #[error("what is offered there is no load page: {0}")]
+    #[error("there is no valid load page: {0}")]
     BadOffer(&'static str),
     /// A read failed.
     #[error("the page cannot be read: {0}")]
@@ -147,7 +147,7 @@ impl Offer {
         let length = offer.length as usize;
         // A whole page: base, ports, and at least one CPU.
         if !(CPUS + CPU..=LONGEST).contains(&length) || !(length - CPUS).is_multiple_of(CPU) {
-            return Err(Error::BadOffer("no page is of that length"));
+            return Err(Error::BadOffer("a page cannot have that length"));
         }
         if offer.address.checked_add(length as u64).is_none() {
             return Err(Error::BadOffer("it ends beyond the last address"));

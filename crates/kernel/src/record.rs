@@ -328,10 +328,10 @@ impl Base {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRecord {
     /// It ends within a part.
-    #[error("{0} bytes are no load record: it ends within a part")]
+    #[error("{0} bytes are not a load record: it is incomplete")]
     Length(usize),
     /// It does not begin as one.
-    #[error("no load record: it does not begin with EVKR")]
+    #[error("not a load record: it does not begin with EVKR")]
     Magic,
     /// It has another layout.
     #[error("a load record of version {0}; this program reads version {VERSION}")]

@@ -44,11 +44,11 @@ pub enum CreateError {
     Io(PathBuf, &'static str, #[source] io::Error),
     /// A link, a folder, a file of somebody else.
     #[error(
-        "the load page {0}: there is something that is no file of this user alone; remove it, or choose another path"
+        "the load page {0}: the existing file does not belong to this user alone; remove it, or choose another path"
     )]
     Strange(PathBuf),
     /// There is one that writes.
-    #[error("the load page {0}: another process writes there; end it, or choose another path")]
+    #[error("the load page {0}: another process writes to it; end it, or choose another path")]
     InUse(PathBuf),
 }
 
@@ -133,7 +133,7 @@ impl Writer {
         file.set_len(0)
             .map_err(|error| CreateError::Io(path.to_owned(), "empty it", error))?;
         fallocate(&file, FallocateFlags::empty(), 0, length as u64)
-            .map_err(error("reserve room (a path in /run or /dev/shm has it)"))?;
+            .map_err(error("reserve space (a path in /run or /dev/shm has it)"))?;
         let region = Region::new(&file, length / 8)
             .map_err(|error| CreateError::Io(path.to_owned(), "map it", error))?;
         Ok(Writer::new(region, Some((path.to_owned(), file))))
@@ -265,7 +265,7 @@ pub enum ReadError {
     Io(PathBuf, #[source] io::Error),
     /// A link, a folder, a file that others may write.
     #[error(
-        "the load page {0} is not believed: it is no regular file, or others than root and this user may write it"
+        "the load page {0} is not trusted: it is not a regular file, or users other than root and this one may write to it"
     )]
     Strange(PathBuf),
     /// It holds no record.

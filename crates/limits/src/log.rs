@@ -114,7 +114,7 @@ fn write_all(queue: &Receiver<Vec<u8>>, mut sink: impl Write, shared: &Shared) {
                 // A line like all others: it comes through the same queue.
                 tracing::warn!(
                     lines,
-                    "lines of this log were lost: nobody read them in time"
+                    "lines of this log were lost because they were not read in time"
                 );
             }
             Ok(()) => {}

@@ -88,7 +88,7 @@ fn addresses() -> Vec<IpAddr> {
     // SAFETY: on success `first` is the head of a list that is ours to free.
     if unsafe { libc::getifaddrs(&mut first) } != 0 {
         let error = std::io::Error::last_os_error();
-        tracing::warn!(%error, "the system does not tell this machine's addresses");
+        tracing::warn!(%error, "the system does not report this machine's addresses");
         return Vec::new();
     }
     let mut found = Vec::new();

@@ -121,11 +121,11 @@ fn tell(entry: &mut GroupEntry, event: &Event) {
         }
         Event::SlowStartOver(member) => {
             let member = name(*member);
-            debug!(%group, member, "slow start is over");
+            debug!(%group, member, "slow start has ended");
         }
         Event::Panic => warn!(
             %group,
-            "panic: too many members are down or ejected; all are routed to"
+            "panic: too many members are down or ejected; health is ignored, all members are used"
         ),
         Event::PanicOver => info!(%group, "panic is over"),
         Event::AlertRaised {

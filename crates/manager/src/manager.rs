@@ -615,7 +615,7 @@ fn tell_refused(before: &State, after: &State) {
         warn!(
             group,
             more,
-            "{name} is no member at {address}, because {why}; if it is meant, name its network \
+            "{name} is not a member at {address}, because {why}; to allow it, add its network \
              in allowed_networks of the group, or its address in members"
         );
     }
@@ -736,7 +736,7 @@ pub enum ManageError {
         member: String,
     },
     /// No such location.
-    #[error("no member is at a location {0:?}")]
+    #[error("there is no member at location {0:?}")]
     NoLocation(String),
     /// No such strategy.
     #[error("there is no strategy {name:?}; there are {}", strategy_names())]

@@ -86,7 +86,7 @@ fn groups(out: &mut Exposition, groups: &[GroupStatus]) {
     out.family(
         "evenkeel_group_alerts",
         Type::Gauge,
-        "Locations that the group has under a load alert.",
+        "Locations under a load alert of the group.",
     );
     for group in groups {
         out.sample(&[("group", &group.name)], group.alerts as f64);
@@ -156,7 +156,7 @@ fn members(out: &mut Exposition, groups: &[GroupStatus]) {
     out.family(
         "evenkeel_member_requests_total",
         Type::Counter,
-        "Requests (HTTP) or connections (TCP) that are over, by how they ended for the member.",
+        "Finished requests (HTTP) or connections (TCP), by outcome.",
     );
     for (group, member) in each(groups) {
         let totals = &member.totals;
@@ -191,7 +191,7 @@ fn opinions(out: &mut Exposition, groups: &[GroupStatus]) {
     };
     family(
         "evenkeel_member_opinion",
-        "1 for each thing that a source of reports says against the member, else 0.",
+        "1 for each negative finding of a source of reports about the member, else 0.",
         |opinion| {
             vec![
                 ("down", flag(opinion.down)),
@@ -203,7 +203,7 @@ fn opinions(out: &mut Exposition, groups: &[GroupStatus]) {
     );
     family(
         "evenkeel_member_reported_weight",
-        "The part of its weight, 0 to 1 or more, that a source of reports wants for the member.",
+        "The reported share of the member's weight, 0 to 1 or more.",
         |opinion| {
             let weight = opinion.weight.iter();
             weight.map(|weight| ("", f64::from(*weight))).collect()
@@ -211,7 +211,7 @@ fn opinions(out: &mut Exposition, groups: &[GroupStatus]) {
     );
     family(
         "evenkeel_member_reported_max_connections",
-        "The most requests or connections at once that a source of reports wants for the member.",
+        "The reported maximum number of requests or connections at once.",
         |opinion| {
             let most = opinion.max_connections.iter();
             most.map(|most| ("", f64::from(*most))).collect()
@@ -223,7 +223,7 @@ fn reports(out: &mut Exposition, handles: &[Arc<GroupHandle>]) {
     out.family(
         "evenkeel_reports_total",
         Type::Counter,
-        "Load reports of the group's members, and what became of them; sources that never had any are left out.",
+        "Load reports of the group's members, by result; sources without any report are left out.",
     );
     for handle in handles {
         let group = handle.current.load();
@@ -284,7 +284,7 @@ fn locations(out: &mut Exposition, locations: &[LocationStatus]) {
     out.family(
         "evenkeel_location_load",
         Type::Gauge,
-        "A load as it was last reported.",
+        "The last reported value of a load.",
     );
     for (location, load) in loads() {
         let labels = [("location", &*location.name), ("load", &*load.id)];
@@ -293,7 +293,7 @@ fn locations(out: &mut Exposition, locations: &[LocationStatus]) {
     out.family(
         "evenkeel_location_load_age_seconds",
         Type::Gauge,
-        "How long ago that was.",
+        "Age of the last report of a load.",
     );
     for (location, load) in loads() {
         let labels = [("location", &*location.name), ("load", &*load.id)];

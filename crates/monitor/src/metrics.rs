@@ -13,7 +13,7 @@ pub(crate) fn families(
     out.family(
         "evenkeel_monitor_asked_total",
         Type::Counter,
-        "How often back-ends were asked for the loads of their kernels, over all locations.",
+        "Queries to back-ends for the loads of their kernels, over all locations.",
     );
     if let Some(status) = &status {
         out.sample(&[], status.asked as f64);
@@ -21,7 +21,7 @@ pub(crate) fn families(
     out.family(
         "evenkeel_monitor_answers_total",
         Type::Counter,
-        "Answers of back-ends, and readings of pages, by what became of them.",
+        "Answers of back-ends, and readings of pages, by result.",
     );
     for answers in status.iter().flat_map(|status| &status.answers) {
         out.sample(&[("result", &answers.result)], answers.count as f64);
@@ -29,7 +29,7 @@ pub(crate) fn families(
     out.family(
         "evenkeel_monitor_delay_seconds",
         Type::Histogram,
-        "How much later than planned back-ends were asked: the monitor's thread gets too little of a CPU if it is much.",
+        "How much later than planned back-ends were queried; high if the monitor's thread gets too little CPU time.",
     );
     if let Some(status) = &status {
         let mut sum = 0;
@@ -53,55 +53,55 @@ pub(crate) fn families(
     family(
         "evenkeel_location_monitor_fresh",
         Type::Gauge,
-        "1 while the loads that the monitor reads at the location are known.",
+        "1 while the loads that the monitor reads at the location are fresh.",
         |location| Some(flag(location.state == "fresh")),
     );
     family(
         "evenkeel_location_monitor_age_seconds",
         Type::Gauge,
-        "How long ago the last news of the location came.",
+        "Time since the last new loads of the location.",
         |location| location.age_seconds,
     );
     family(
         "evenkeel_location_monitor_round_trip_seconds",
         Type::Gauge,
-        "Time from the last question that had an answer to that answer.",
+        "Time from the last answered query to its answer.",
         |location| location.round_trip_ms.map(|ms| ms / 1e3),
     );
     family(
         "evenkeel_location_monitor_asked_total",
         Type::Counter,
-        "How often the location was asked.",
+        "Queries to the location.",
         |location| Some(location.asked as f64),
     );
     family(
         "evenkeel_location_monitor_answered_total",
         Type::Counter,
-        "How often that brought news.",
+        "Answers with new loads.",
         |location| Some(location.answered as f64),
     );
     family(
         "evenkeel_location_monitor_missed_total",
         Type::Counter,
-        "How often there was no news when it was time to ask again.",
+        "Queries without new loads before the next query was due.",
         |location| Some(location.missed as f64),
     );
     family(
         "evenkeel_location_monitor_refused_total",
         Type::Counter,
-        "Answers in the name of the location that were not authentic or not right.",
+        "Answers for the location that were not authentic or not valid.",
         |location| Some(location.refused as f64),
     );
     family(
         "evenkeel_location_monitor_failed_total",
         Type::Counter,
-        "Questions that the system did not send, and pages that could not be read.",
+        "Queries that could not be sent, and pages that could not be read.",
         |location| Some(location.failed as f64),
     );
     family(
         "evenkeel_location_monitor_expired_total",
         Type::Counter,
-        "How often the loads of the location became unknown for lack of news.",
+        "How often the loads of the location became unknown because none arrived.",
         |location| Some(location.expired as f64),
     );
 }

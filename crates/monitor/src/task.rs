@@ -331,8 +331,8 @@ impl Found {
             warn!(
                 %location,
                 %asked,
-                "members at this location have several addresses, of which one is asked for its \
-                 load: give them locations of their own, or name the address in \
+                "members at this location have several addresses, and only one is queried for its \
+                 load: give them separate locations, or set the address in \
                  [location.NAME.monitor]"
             );
         }
@@ -516,10 +516,7 @@ impl Told {
         }
         if let (count, Some(first)) = news {
             let all = silent.len();
-            warn!(
-                count,
-                all, first, "locations do not say their load any more"
-            );
+            warn!(count, all, first, "locations no longer report their load");
         }
         let back = self
             .silent
@@ -527,7 +524,7 @@ impl Told {
             .filter(|name| !silent.contains_key(*name));
         let back = back.count();
         if back > 0 {
-            tracing::info!(count = back, "locations say their load again");
+            tracing::info!(count = back, "locations report their load again");
         }
         self.silent = silent;
         true

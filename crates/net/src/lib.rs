@@ -32,7 +32,7 @@ pub fn random<const N: usize>() -> std::io::Result<[u8; N]> {
         Ok(bytes)
     } else {
         Err(std::io::Error::other(
-            "the system gave too few random numbers",
+            "the system returned too few random numbers",
         ))
     }
 }

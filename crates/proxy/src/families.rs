@@ -36,7 +36,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_requests_total",
-        help: "HTTP requests whose head was read and understood.",
+        help: "HTTP requests with a valid head.",
         label: "",
         samples: &[("", |totals| totals.requests)],
     },
@@ -72,7 +72,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_retries_total",
-        help: "Further tries for the same request or connection, and those that the retry budget forbade.",
+        help: "Retries of requests and connections, and retries that the retry budget did not allow.",
         label: "result",
         samples: &[
             ("tried", |totals| totals.retries),
@@ -102,7 +102,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_cut_total",
-        help: "Requests or connections that broke off: by a failing member, a client that went away, or the end of the rule or the process.",
+        help: "Requests or connections that ended early: because of a failing member, a client that went away, or the end of the rule or the process.",
         label: "by",
         samples: &[
             ("member", |totals| totals.member_failures),
@@ -112,7 +112,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_moved_total",
-        help: "Clients that were bound to a member and then to another one, by why.",
+        help: "Clients that were moved from one member to another, by reason.",
         label: "reason",
         samples: &[
             ("alert", |totals| totals.moved_alert),
@@ -128,7 +128,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_access_log_dropped_total",
-        help: "Access log records dropped because the writer was behind.",
+        help: "Access log records dropped because the writer was too slow.",
         label: "",
         samples: &[("", |totals| totals.access_log_dropped)],
     },
@@ -172,27 +172,27 @@ fn limits(out: &mut Exposition, limits: Option<&LimitsStatus>) {
     let gauges = [
         (
             "evenkeel_files_limit",
-            "Files that the process may open.",
+            "Maximum number of files that the process may open.",
             of(|limits| limits.files as u64),
         ),
         (
             "evenkeel_files_reserved",
-            "Files kept back from clients: for health checks, reports, the admin API, reloads.",
+            "Files reserved for health checks, reports, the admin API and reloads.",
             of(|limits| limits.files_reserved as u64),
         ),
         (
             "evenkeel_memory_limit_bytes",
-            "Memory that this process may have.",
+            "Memory limit of this process.",
             of(|limits| limits.memory),
         ),
         (
             "evenkeel_memory_reserved_bytes",
-            "Memory kept back from clients: for health checks, reports, the admin API, reloads.",
+            "Memory reserved for health checks, reports, the admin API and reloads.",
             of(|limits| limits.memory_reserved),
         ),
         (
             "evenkeel_clients_limit",
-            "Most clients of all rules at a time: what the limits on open files and memory allow.",
+            "Maximum number of clients of all rules together, by the limits on open files and memory.",
             of(|limits| limits.clients as u64),
         ),
         (

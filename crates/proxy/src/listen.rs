@@ -283,7 +283,7 @@ fn tell_of_room(worker: &Worker) {
         most,
         open,
         "the open files or the memory of this process allow no more clients at the moment: further \
-         ones wait; raise the limit that the log told of at the start (LimitNOFILE= or MemoryMax= \
+         ones wait; raise the limit that was logged at the start (LimitNOFILE= or MemoryMax= \
          of the service)"
     );
 }

@@ -70,9 +70,9 @@ enum Ended {
     Status(String, String),
     #[error("the stream was ended by the server")]
     Closed,
-    #[error("a message is compressed, though nothing was said to allow it")]
+    #[error("a message is compressed, which was not negotiated")]
     Compressed,
-    #[error("a message of {0} bytes, where {MAX_MESSAGE} are allowed")]
+    #[error("a message of {0} bytes; the limit is {MAX_MESSAGE}")]
     TooLong(usize),
 }
 

@@ -123,7 +123,7 @@ impl Journal {
         let (group, source, whom) = (current.name(), self.origin.name(), &self.whom);
         match error {
             Some(error) => warn!(%group, source, whom, %error, "no load report"),
-            None => info!(%group, source, whom, "load reports are back"),
+            None => info!(%group, source, whom, "load reports are used again"),
         }
     }
 }

@@ -50,10 +50,10 @@ pub enum NoValue {
     #[error("there is no {0}")]
     Missing(String),
     /// There are several, and it is not said what to make of them.
-    #[error("there are several {0}: sum, avg, min or max says what to make of them")]
+    #[error("there are several {0}: use sum, avg, min or max")]
     Several(String),
     /// It grows from one page to the next, and this is the first, or it was counted anew.
-    #[error("the growth of {0} is not known yet")]
+    #[error("the rate of {0} is not known yet")]
     NoRate(String),
 }
 

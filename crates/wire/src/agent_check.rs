@@ -77,10 +77,10 @@ pub enum InvalidAnswer {
     #[error("unknown word {0:?}")]
     Unknown(String),
     /// A number that is too large, or none.
-    #[error("not a percentage or a number of connections: {0:?}")]
+    #[error("neither a percentage nor a number of connections: {0:?}")]
     Number(String),
     /// Two words of the same kind that do not say the same.
-    #[error("{0:?} contradicts what is said before it")]
+    #[error("{0:?} contradicts an earlier word")]
     Contradiction(String),
 }
 

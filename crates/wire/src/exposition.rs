@@ -58,7 +58,7 @@ impl<'p> Labels<'p> {
 
 /// A page with a line that is not understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line} is no metric in the text format of Prometheus")]
+#[error("line {line} is not a metric in the text format of Prometheus")]
 pub struct InvalidPage {
     /// Number of the line, from 1.
     pub line: usize,

@@ -94,7 +94,7 @@ impl App {
         }
         let reload = picture.status.last_reload.as_ref();
         if reload.is_some_and(|reload| reload.error.is_some()) {
-            mark(" the file as it is now was refused ".into(), LOUD);
+            mark(" the current file was refused ".into(), LOUD);
         }
         spans.push(Span::raw(format!(
             "configuration {}, every {}",

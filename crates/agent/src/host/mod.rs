@@ -307,7 +307,7 @@ impl Snapshot {
     fn network_since(&self, earlier: Option<&Snapshot>) -> Had<Option<f64>> {
         let now = self.network.as_ref().map_err(Clone::clone)?;
         if now.iter().all(|interface| interface.capacity.is_none()) {
-            return Err("no network interface says how fast it is; set network_capacity".into());
+            return Err("no network interface reports its speed; set network_capacity".into());
         }
         let before = earlier.and_then(|earlier| earlier.network.as_ref().ok());
         let (Some(before), Some(seconds)) = (before, self.seconds_since(earlier)) else {

@@ -197,7 +197,7 @@ impl Desk {
                         Problem::new(Unheard::UnknownCluster, StatusCode::NOT_FOUND, detail)
                     })?,
                     None => by_host.ok_or_else(|| {
-                        Problem::bad("cluster is missing, and Host is no site of a cluster")
+                        Problem::bad("cluster is missing, and Host is not a site of any cluster")
                     })?,
                 };
                 (cluster, asked)
@@ -205,8 +205,8 @@ impl Desk {
             false => {
                 let cluster = by_host.ok_or_else(|| {
                     let detail = match &target.host {
-                        Some(host) => format!("{host:?} is no site that is served here"),
-                        None => "HTTP/1.0 without Host names no site".into(),
+                        Some(host) => format!("{host:?} is not a site that is served here"),
+                        None => "an HTTP/1.0 request without Host has no site".into(),
                     };
                     Problem::new(
                         Unheard::UnknownHost,
@@ -431,7 +431,7 @@ fn explain(refusal: Refusal) -> String {
             format!("no server is known to answer within {wanted:?} on average")
         }
         Refusal::Class(max) => {
-            format!("all servers are at {max} of their capacity, which is all for this class")
+            format!("all servers have reached the utilisation limit {max} of this class")
         }
     }
 }
@@ -445,7 +445,7 @@ fn check_method(head: &Head, allowed: &[Method]) -> Result<(), Problem> {
         ..Problem::new(
             Unheard::Method,
             StatusCode::METHOD_NOT_ALLOWED,
-            format!("{} is not for this", head.method),
+            format!("{} is not supported here", head.method),
         )
     })
 }
@@ -503,7 +503,7 @@ fn single<'a>(head: &'a Head, name: &str) -> Result<Option<&'a str>, Problem> {
             Ok(value) => Ok(Some(value.trim())),
             Err(_) => Err(Problem::bad(format!("{name} is not ASCII"))),
         },
-        (Some(_), Some(_)) => Err(Problem::bad(format!("{name} comes more than once"))),
+        (Some(_), Some(_)) => Err(Problem::bad(format!("{name} is given more than once"))),
     }
 }
 
@@ -514,7 +514,7 @@ fn asked_in_query(query: &str) -> Result<(Option<String>, Asked), Problem> {
     let mut seen: Vec<String> = Vec::new();
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         if seen.iter().any(|known| *known == name) {
-            return Err(Problem::bad(format!("{name:?} comes more than once")));
+            return Err(Problem::bad(format!("{name:?} is given more than once")));
         }
         let setter = SETTERS.iter().find_map(|(setter, set)| match setter {
             Setter::Parameter(known) if *known == name => Some(set),
@@ -561,7 +561,7 @@ impl Asked {
         let time = negotiation::time(value);
         self.response_time = Some(time.ok_or_else(|| {
             Problem::bad(format!(
-                "{value:?} is no response time; expected a number with a unit, as in 200ms or 1.5s, of at most 3600s"
+                "{value:?} is not a response time; expected a number with a unit, as in 200ms or 1.5s, of at most 3600s"
             ))
         })?);
         Ok(())

@@ -162,7 +162,7 @@ impl Metrics {
         out.family(
             "evenkeel_negotiations_total",
             Type::Counter,
-            "Clients that negotiated, by how that ended; class is empty for those who name none.",
+            "Clients that negotiated, by result; class is empty for clients that name none.",
         );
         for totals in self.classes() {
             for (ending, count) in totals.endings {
@@ -177,7 +177,7 @@ impl Metrics {
         out.family(
             "evenkeel_negotiator_unheard_total",
             Type::Counter,
-            "Requests to the negotiator that were no negotiation, by why.",
+            "Invalid requests to the negotiator, by reason.",
         );
         for (why, count) in self.unheard() {
             out.sample(&[("reason", why.name())], count as f64);

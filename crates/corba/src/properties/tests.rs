@@ -451,7 +451,7 @@ fn a_state_file_that_is_damaged_is_refused() {
     };
     let of = |any: &str| format!(r#"[{{"name":"{MEMBERSHIP}","any":"{any}"}}]"#);
     assert!(refused(&of("0x")).contains("no hexadecimal digit"));
-    assert!(refused(&of("00")).contains("is no Any"));
+    assert!(refused(&of("00")).contains("is not a valid Any"));
     let seven = Any::new(&7i32).to_string();
     assert!(refused(&of(&seven)).contains("cannot have this value"));
     assert!(refused(&of(&seven).replace("Style", "Fashion")).contains("is not known"));

@@ -36,7 +36,9 @@ impl Relay {
             }
             Content::CloseConnection => Err(End::Closed),
             Content::MessageError => Err(End::Broken("it sent MessageError".into())),
-            _ => Err(End::Broken("it sent what is not for a client".into())),
+            _ => Err(End::Broken(
+                "it sent a message that is not for a client".into(),
+            )),
         }
     }
 

@@ -130,7 +130,7 @@ impl LoadManager {
                     Ok((index, at, made)) => match self.not_ours(made) {
                         Ok(member) => members.push((index, member)),
                         Err(raise) => {
-                            warn!(location = %at, type_id, "a factory has made no member: {raise}");
+                            warn!(location = %at, type_id, "a factory has created no member: {raise}");
                         }
                     },
                     Err(error) => warn!("a factory could not be called: {error}"),
@@ -198,7 +198,7 @@ impl LoadManager {
             warn!(
                 id,
                 location = place,
-                "a factory has made no member: {raise}"
+                "a factory has created no member: {raise}"
             );
             match raise {
                 Raise::User(UserException::InvalidProperty(_) | UserException::ObjectNotAdded)
@@ -261,7 +261,7 @@ impl LoadManager {
         }
         warn!(
             location = member.location,
-            "a factory made a group of this load manager, which cannot be a member"
+            "a factory returned a group of this load manager, which cannot be a member"
         );
         self.unmake(member);
         Err(UserException::ObjectNotCreated.into())

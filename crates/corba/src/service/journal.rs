@@ -195,7 +195,7 @@ pub(super) fn replay(path: &Path, id: &str, state: &mut State) -> Result<(), Sto
     if title.is_none_or(|title| title.journal != id) {
         warn!(
             journal = %path.display(),
-            "the journal is about another state file than the one that is there, and is not used"
+            "the journal belongs to another state file, and is not used"
         );
         return Ok(());
     }
@@ -207,8 +207,8 @@ pub(super) fn replay(path: &Path, id: &str, state: &mut State) -> Result<(), Sto
             }
             warn!(
                 journal = %path.display(),
-                "the last change was not written as a whole, and nobody was told of it: it is left \
-                 out"
+                "the last line of the journal is incomplete and was never acknowledged: it is \
+                 ignored"
             );
             break;
         };

@@ -206,13 +206,17 @@ impl Keeper {
         let membership = self.groups.get_mut(&id);
         match joined {
             Ok(()) => {
-                info!(id, location = at, "a factory has made a member");
+                info!(id, location = at, "a factory has created a member");
                 if let Some(membership) = membership {
                     membership.made(at);
                 }
             }
             Err(raise) => {
-                warn!(id, location = at, "a factory has made no member: {raise}");
+                warn!(
+                    id,
+                    location = at,
+                    "a factory has created no member: {raise}"
+                );
                 match membership {
                     Some(membership) if is_our_shortage(&raise) => membership.not_called(at),
                     Some(membership) => membership.not_made(now, at, &mut self.rng),
@@ -263,7 +267,7 @@ impl LoadManager {
             id,
             location = at,
             drain,
-            "a member that is not needed leaves, or stays"
+            "an unneeded member is drained, or used again"
         );
         let opinion = drain.then(|| Opinion {
             drain,
@@ -300,11 +304,11 @@ impl LoadManager {
                 warn!(
                     id,
                     location = at,
-                    "a member is gone or not needed, and is dropped"
+                    "a member is gone or not needed, and is removed"
                 );
                 self.unmake(member);
             }
-            Err(raise) => warn!(id, location = at, "a member could not be dropped: {raise}"),
+            Err(raise) => warn!(id, location = at, "a member could not be removed: {raise}"),
         }
     }
 }

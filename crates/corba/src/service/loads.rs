@@ -84,7 +84,7 @@ impl LoadManager {
     pub(super) fn push_loads(&self, at: &Name, loads: &[Load]) -> Result<(), Raise> {
         let at = location(at)?;
         let refused = |error: Refused| {
-            warn!(location = at, "loads were pushed that are refused: {error}");
+            warn!(location = at, "pushed loads are refused: {error}");
             Raise::from(match error {
                 Refused::TooMany(_) => Kind::ImpLimit,
                 Refused::Empty | Refused::Value { .. } => Kind::BadParam,
@@ -170,7 +170,7 @@ impl LoadManager {
             if let Err(error) = self.manager().set_alert(at, setting) {
                 warn!(
                     location = at,
-                    "its load alert is not forced as before: {error}"
+                    "its load alert cannot be forced again after the restart: {error}"
                 );
             }
         }

@@ -359,8 +359,8 @@ impl LoadManager {
             let size = owned.size + difference.more - difference.less;
             if size > MOST_KEPT && size > owned.size {
                 tracing::warn!(
-                    "object groups stay as they were: no more than {MOST_KEPT} bytes of references \
-                     and properties are kept; remove what is not needed"
+                    "object groups stay as they were: at most {MOST_KEPT} bytes of references and \
+                     properties are stored; remove what is not needed"
                 );
                 return Err(Kind::NoResources.into());
             }

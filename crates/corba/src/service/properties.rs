@@ -178,7 +178,7 @@ impl LoadManager {
                 Ok(_) => {}
                 Err(error) if may_be_alive(&error) => return true,
                 Err(error) => {
-                    warn!("a custom strategy cannot be asked whether it is one: {error}");
+                    warn!("the type of a custom strategy could not be checked: {error}");
                     return false;
                 }
             }

@@ -36,7 +36,7 @@ pub enum RemoveError {
     #[error("there is no {0}")]
     NotThere(String),
     /// It is gone, and will be there again after a restart.
-    #[error("it is gone, but the state file could not be written: see the log")]
+    #[error("it is removed, but the state file could not be written: see the log")]
     NotKept,
     /// Another reason, in words.
     #[error("{0}")]

@@ -124,7 +124,7 @@ pub enum StoreError {
     /// A later program wrote it.
     #[error(
         "{} has version {version}, and this program knows versions up to {VERSION}: start the \
-         one that wrote it, or move the file away to start without object groups",
+         version that wrote it, or move the file away to start without object groups",
         path.display()
     )]
     Later {
@@ -522,8 +522,8 @@ async fn write(
     if let Some(left_out) = throttle.turn() {
         error!(
             left_out,
-            "object groups would not survive a restart: {problem}; the file stays as it was, \
-             and this is tried again"
+            "object groups would be lost at a restart: {problem}; the file is unchanged, and \
+             writing is tried again"
         );
     }
     Err(problem.into())

@@ -187,7 +187,7 @@ mod with {
 
     fn none(interface: &str) -> Failure {
         failure(format_args!(
-            "{interface}: no responder there (if it was attached with --pin, say so here, too)"
+            "{interface}: no responder there (if it was attached with --pin, use the same option here)"
         ))
     }
 

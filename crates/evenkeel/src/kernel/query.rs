@@ -95,7 +95,7 @@ fn resolve(text: &str) -> Result<SocketAddr, Failure> {
     }
     let cannot = |why: &dyn std::fmt::Display| {
         Failure::new(format!(
-            "{text:?} is no host, with or without a port: {why}"
+            "{text:?} is not a host, with or without a port: {why}"
         ))
     };
     let found = match text.contains(':') {
@@ -252,9 +252,9 @@ impl Asker {
     fn unsent(&self, error: &io::Error) -> Failure {
         Failure::new(match error.kind() {
             io::ErrorKind::ConnectionRefused => format!(
-                "nobody answers load queries at {}: the host is there, but nothing takes \
-                 datagrams at this port; run `evenkeel kernel attach` there, or `evenkeel kernel \
-                 serve --respond`, and see that the port is the same",
+                "no answer to load queries at {}: the host exists, but nothing listens on this \
+                 port; run `evenkeel kernel attach` there, or `evenkeel kernel \
+                 serve --respond`, and check that the port is the same",
                 self.to
             ),
             _ => format!("cannot ask {}: {error}", self.to),
@@ -272,8 +272,8 @@ impl Asker {
             to, target, key, ..
         } = self;
         let mut text = format!(
-            "no answer from {to} to {TRIES} queries within {:?} each. A responder is silent to \
-             whom it does not trust, so it may be that\n",
+            "no answer from {to} to {TRIES} queries within {:?} each. A responder does not answer \
+             untrusted queries. Possible causes:\n",
             self.timeout
         );
         let reasons = [
@@ -287,9 +287,9 @@ impl Asker {
                 "it does not know key number {}, or another key of that number (--key-file)",
                 key.number
             ),
-            "it does not go by the name or address that it was asked by (--host)".into(),
+            "the queried name or address is not one of its own (--host)".into(),
             format!("it has no target {target}, or what that was is gone (--target)"),
-            "it was asked too often: its limit of queries per second".into(),
+            "its limit of queries per second is exceeded".into(),
             "a firewall drops UDP on the way, or the host is down".into(),
         ];
         for reason in &reasons {
@@ -395,7 +395,7 @@ impl Reading {
             line(
                 "packet backlog",
                 format!(
-                    "{} wait, {} dropped, {} times put off",
+                    "{} wait, {} dropped, {} times deferred",
                     totals.backlog, totals.dropped, totals.squeezed
                 ),
             );

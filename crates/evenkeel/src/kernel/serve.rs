@@ -173,7 +173,7 @@ pub fn serve(args: &Serve) -> Result<(), Failure> {
     };
     if args.shared.is_none() && args.rdma.is_none() && args.respond.is_none() {
         return Err(wrong(
-            "nothing to do: say --shared, --rdma or --respond, or several of them",
+            "nothing to do: give --shared, --rdma or --respond, or several of them",
         ));
     }
     if args.listen_ports.len() > PORTS {
@@ -190,7 +190,7 @@ pub fn serve(args: &Serve) -> Result<(), Failure> {
     let machine = targets.entry(0).or_insert(None).is_none();
     if args.source == From::Kernel && !machine {
         return Err(wrong(
-            "--source kernel tells of the machine: give the cgroup a number, or leave it out",
+            "--source kernel reports the machine: give the cgroup a number, or leave it out",
         ));
     }
     process::start_log_of(&cli::Run {
@@ -253,7 +253,7 @@ pub fn serve(args: &Serve) -> Result<(), Failure> {
         };
         let cannot = |error| {
             Failure::new(format!(
-                "cannot listen at {at}: {error}; choose another port, or end who has it"
+                "cannot listen at {at}: {error}; choose another port, or end the process that uses it"
             ))
         };
         let socket = respond::bind(at).map_err(cannot)?;
@@ -280,7 +280,7 @@ pub fn serve(args: &Serve) -> Result<(), Failure> {
 /// Without RDMA, there are other ways to be read.
 fn lacking_rdma(error: &rdma::Error) -> Failure {
     Failure::new(format!(
-        "cannot offer the load over RDMA: {error}. Without it, the load can be had by `evenkeel \
+        "cannot offer the load over RDMA: {error}. Without it, the load can be read by `evenkeel \
          kernel attach` or `serve --respond`, or reported by `evenkeel agent`"
     ))
 }
@@ -289,7 +289,7 @@ fn lacking_rdma(error: &rdma::Error) -> Failure {
 fn offer(mut server: rdma::Server, ended: &AtomicBool) {
     while !ended.load(Ordering::Relaxed) {
         if let Err(error) = server.poll(Duration::from_millis(200)) {
-            warn!(%error, "no connections over RDMA any more");
+            warn!(%error, "RDMA connections are no longer accepted");
             return;
         }
     }
@@ -357,7 +357,7 @@ fn run(
                             looked = Instant::now();
                             match host::own(&[]) {
                                 Ok(hosts) => responder.set_hosts(hosts),
-                                Err(error) => warn!(%error, "it goes by the addresses of before"),
+                                Err(error) => warn!(%error, "it keeps using the previous addresses"),
                             }
                         }
                     }
@@ -570,7 +570,7 @@ impl Target {
                 record.base.target = self.number;
                 self.last = Some(record);
                 if std::mem::take(&mut self.gone) {
-                    info!(target = self.number, "its load is there again");
+                    info!(target = self.number, "its load is available again");
                 }
             }
             // Nobody may take an old one for that of now.

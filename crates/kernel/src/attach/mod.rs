@@ -77,17 +77,17 @@ pub const COUNTERS: [(&str, &str); 13] = [
     ),
     (
         "wrong_field",
-        "dropped: no queries but answers, or with a reserved field in use",
+        "dropped: answers instead of queries, or with a reserved field in use",
     ),
     ("unknown_key", "dropped: with a key that is not known"),
     ("wrong_code", "dropped: with a wrong authentication code"),
     (
         "replayed",
-        "dropped: with a number that is not larger than the reader's last",
+        "dropped: with a number that is not larger than the reader's last one one one one one",
     ),
-    ("rate", "dropped: more than a source may send"),
+    ("rate", "dropped: over the rate limit of the source"),
     ("unknown_target", "dropped: for a target that is not there"),
-    ("gone", "dropped: for a cgroup that is no more"),
+    ("gone", "dropped: for a cgroup that was removed"),
     (
         "other_host",
         "dropped: meant for another host; see --host of attach, and host in the monitor",
@@ -318,7 +318,7 @@ pub fn attach(options: &Options) -> Result<Mode, BpfError> {
         match place::is_there(before, &folder) {
             true => {
                 return Err(BpfError::File(format!(
-                    "{} holds the responder of another interface; detach that, or choose another \
+                    "{} is used by the responder of another interface; detach that, or choose another \
                      folder with --pin",
                     folder.display()
                 )));
@@ -338,22 +338,20 @@ pub fn attach(options: &Options) -> Result<Mode, BpfError> {
 fn check(options: &Options) -> Result<(), BpfError> {
     let wrong = |what: String| Err(BpfError::File(what));
     if options.port == 0 {
-        return wrong("port 0 is none".into());
+        return wrong("port 0 is not valid".into());
     }
     if options.keys.is_empty() {
         return wrong("there is no key".into());
     }
     if options.allow.is_empty() || options.allow.len() > 1024 {
-        return wrong("there must be 1 to 1024 sources that are allowed".into());
+        return wrong("1 to 1024 allowed sources are needed".into());
     }
     if options.hosts.is_empty() || options.hosts.len() > MAX_HOSTS {
-        return wrong(format!(
-            "there must be 1 to {MAX_HOSTS} names of this machine"
-        ));
+        return wrong(format!("1 to {MAX_HOSTS} names of this machine are needed"));
     }
     if options.ports.len() > PORTS {
         return wrong(format!(
-            "there may be {PORTS} ports whose backlogs are told"
+            "at most {PORTS} ports with listen backlogs are possible"
         ));
     }
     for (at, (number, path)) in options.cgroups.iter().enumerate() {
@@ -417,7 +415,7 @@ fn load(options: &Options, interface: u32, folder: &Path) -> Result<Mode, BpfErr
     let object = match open(folder)?.load() {
         Ok(object) => object,
         Err(error) if before.is_some() => {
-            tracing::warn!("the maps that are there cannot be taken over ({error:#}): new ones");
+            tracing::warn!("the existing maps cannot be reused ({error:#}): creating new ones");
             unpin_maps(folder)?;
             open(folder)?
                 .load()
@@ -560,7 +558,7 @@ fn start(
         }
         std::thread::sleep(TIMER_PAUSE);
     }
-    Err(BpfError::Lost("it gives its programs no timer"))
+    Err(BpfError::Lost("it has no timer for its programs"))
 }
 
 fn targets(object: &Object, cgroups: &[(u16, PathBuf)]) -> Result<(), BpfError> {

@@ -64,7 +64,7 @@ pub(super) fn run(object: &Object, options: &Options) -> Result<(), BpfError> {
     {
         true => Ok(()),
         false => Err(BpfError::Lost(
-            "what the responder told when it was tried cannot be true",
+            "the responder's values were impossible when it was tried",
         )),
     }
 }

@@ -47,7 +47,7 @@ impl Files {
         let text = self.read(&path)?;
         parse(&text).ok_or_else(|| {
             let path = path.as_ref().display();
-            format!("{path} does not say it in a way that is understood")
+            format!("{path} has an unknown format")
         })
     }
 

@@ -188,7 +188,7 @@ impl Meter {
     fn machine(&mut self, missing: &mut Vec<Missing>) -> Had<Whole> {
         let (now_ns, text) = self.stamped(|| self.files.read("/proc/stat"))?;
         let stat = text::stat(&text).filter(|stat| !stat.cpus.is_empty());
-        let stat = stat.ok_or("/proc/stat does not say it in a way that is understood")?;
+        let stat = stat.ok_or("/proc/stat has an unknown format")?;
         let online = stat.cpus.len() as u32;
         let mut base = Base::new(Source::User, Scope::Machine);
         base.cpus = online.min(MAX_CPUS as u32);
@@ -372,7 +372,7 @@ impl Meter {
                     io_full: stall(&io, "full")?,
                 })
             };
-            read().ok_or_else(|| "the files do not say it in a way that is understood".into())
+            read().ok_or_else(|| "the files have an unknown format".into())
         });
         if let Some(pressure) = had(pressure, "pressure", missing) {
             base.pressure = pressure;
@@ -414,7 +414,7 @@ impl Meter {
         }];
         base.totals.busy_ns = busy_ns;
         base.available = Available::BUSY;
-        let none = "the kernel does not say how many tasks of a cgroup run";
+        let none = "the kernel does not report how many tasks of a cgroup run";
         missing.push(("running tasks", none.into()));
         self.pressure(&mut base, |kind| cgroup.pressure(kind), missing);
         let machine = self.memory();

@@ -327,9 +327,9 @@ fn refusal(private_data: &[u8]) -> Error {
         .ok()
         .and_then(|()| private_data.get(GREETING));
     let why = match reason {
-        Some(&NOT_ALLOWED) => "this address is not among those that may read there",
+        Some(&NOT_ALLOWED) => "this address is not allowed to read there",
         Some(&FULL) => "there are too many readers",
-        Some(&BAD) => "another version of the protocol is spoken there",
+        Some(&BAD) => "the server uses another version of the protocol",
         _ => "no load page is offered there",
     };
     Error::NoConnection(why.into())

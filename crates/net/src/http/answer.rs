@@ -55,7 +55,7 @@ pub fn redirect(origin: &str, path_and_query: &str, freshness: Freshness) -> Ans
         return error(
             StatusCode::INTERNAL_SERVER_ERROR,
             "bad_location",
-            "the place to go to cannot be named in a field",
+            "the location cannot be written in a header field",
             Vec::new(),
         );
     };

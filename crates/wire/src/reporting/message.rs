@@ -537,16 +537,16 @@ pub enum Invalid {
     #[error("oversized")]
     Oversized,
     /// It does not begin like one.
-    #[error("no message of this protocol")]
+    #[error("not a message of this protocol")]
     Magic,
     /// Of another version.
     #[error("of another version")]
     Version,
     /// No such message, or it goes the other way.
-    #[error("of a kind that does not come this way")]
+    #[error("of a kind that is not accepted from this side")]
     Kind,
     /// Authenticated by a key that is not known here.
-    #[error("by an unknown key")]
+    #[error("with an unknown key")]
     Key,
     /// Changed on its way, or made with another secret.
     #[error("with a wrong authentication code")]
