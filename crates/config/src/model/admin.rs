@@ -20,21 +20,21 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Admin {}
     keys ADMIN {
-        /// Whether there is an admin API at all.
+        /// Whether the admin API is on.
         enabled: bool = true; "false",
-        /// Where it listens. An address that is not loopback needs a token.
+        /// Address to listen on. An address that is not loopback needs a token.
         listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 9900)); r#""127.0.0.1:9001""#,
         /// Bearer token that every request to the admin API must carry (`Authorization: Bearer …`).
         /// Optional on a loopback address.
         token: Option<String> [Text(TOKEN)] = None; r#""correct-horse-battery-staple""#,
-        /// A file that holds the token, instead of `token`; white space around it is ignored. A
-        /// relative path starts at the folder of the configuration file. Nobody but the file's
-        /// owner and group may read it. Another token counts without a restart: with a reload, or
-        /// at most five seconds after the file has changed.
+        /// A file that contains the token, instead of `token`; white space around it is ignored. A
+        /// relative path starts at the folder of the configuration file. The file must be readable
+        /// only for its owner and group. A changed token needs no restart: it takes effect with a
+        /// reload, or at most five seconds after the file has changed.
         token_file: Option<PathBuf> = None; r#""/run/secrets/evenkeel-token""#,
-        /// Whether requests may come through a proxy, which `Via`, `Forwarded`, `X-Forwarded-…` or
-        /// `X-Real-IP` give away. Otherwise they get 403, so that no rule of this or another proxy
-        /// makes the admin API reachable by mistake. Needs a token.
+        /// Whether requests may come through a proxy. If not, requests with `Via`, `Forwarded`,
+        /// `X-Forwarded-…` or `X-Real-IP` get 403, so that no rule of this or another proxy exposes
+        /// the admin API by mistake. Needs a token.
         behind_proxy: bool = false; "true",
     }
 }
@@ -141,7 +141,7 @@ impl Field for Option<AccessLog> {
 
 /// What the reference says of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "The admin API, with metrics; on a loopback address unless told otherwise. Changes \
-               need a restart.";
+    let doc = "The admin API, with metrics; by default on a loopback address. Changes need a \
+               restart.";
     TableDoc::new("[admin]", doc, [docs(ADMIN, Admin::default())])
 }

@@ -64,29 +64,29 @@ section! {
         warnings: Vec<Problem> = Vec::new(),
     }
     keys TOP {
-        /// What the agent calls itself. Agents that report for one location need different names:
-        /// of two with one name the broker hears the one that registered last. By default the name
-        /// of the host.
+        /// Name of the agent. Agents that report for one location need different names: of two with
+        /// the same name the broker accepts the one that registered last. By default the name of
+        /// the host.
         name: Option<String> [Text(NAMES)] = None; r#""web-1-b""#,
-        /// Time between two measurements. A broker that the agent is registered at says how often
-        /// it wants reports; the shortest time that any of them wants holds then.
+        /// Time between two measurements. Brokers that the agent is registered at set their own
+        /// report intervals; then the shortest of these is used.
         interval: Duration [Time(millis(100), HOUR)] = secs(1); r#""5s""#,
-        /// Where the agent keeps the service times that it has learned. By default `agent.json` in
-        /// `$STATE_DIRECTORY`, which systemd sets for a service with `StateDirectory=`; without
-        /// that, a restart forgets them.
+        /// File with learned service times. By default `agent.json` in `$STATE_DIRECTORY`, which
+        /// systemd sets for a service with `StateDirectory=`; without that, they are lost at a
+        /// restart.
         state_file: Option<PathBuf> = None; r#""/var/lib/evenkeel/agent.json""#,
-        /// Folder where instrumented servers have their pages. By default that of the ARM library:
+        /// Folder of the pages of instrumented servers. By default that of the ARM library:
         /// `$EVENKEEL_ARM_DIR`, `/run/evenkeel` or `/dev/shm`.
         arm_dir: Option<PathBuf> = None; r#""/run/evenkeel""#,
         /// Users whose pages are read, one or a list, by name or number; with `@` before it a
-        /// group, to which a page must belong. Pages of all others are left alone, whatever they
-        /// say. By default root and the agent's own user, and the group of `arm_dir` if that has
-        /// the set-group-id bit and is not writable for everybody.
+        /// group, to which a page must belong. Pages of all others are ignored. By default root and
+        /// the agent's own user, and the group of `arm_dir` if that has the set-group-id bit and is
+        /// not writable for everybody.
         page_owners: Vec<String> [Text(OWNERS)] = Vec::new(); r#"["root", "www-data", "@evenkeel"]"#,
     }
     keys HOST_OWN {
-        /// Where the agent is: the location of its host load, and of all servers that name no
-        /// other. By default the name of the host.
+        /// The agent's location: that of its host load, and of all servers without one of their
+        /// own. By default the name of the host.
         location: Option<String> [Text(LOCATION_NAMES)] = None; r#""web-1""#,
     }
 }
@@ -113,12 +113,13 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct HostSettings {}
     keys HOST {
-        /// Whose load is reported: that of the machine (`host`), of the container or service that
-        /// the agent runs in (`own`), of a cgroup by its path as in `/proc/PID/cgroup`, or none
+        /// What the reported load covers: the machine (`host`), the container or service that the
+        /// agent runs in (`own`), a cgroup by its path as in `/proc/PID/cgroup`, or nothing
         /// (`off`).
         scope: Scope = Scope::Host; r#""/system.slice/apache2.service""#,
-        /// What the network carries in each direction, instead of what the kernel says of each
-        /// interface. Virtual machines need it: their interfaces do not know.
+        /// Capacity of the network in each direction, instead of the speed that the kernel reports
+        /// for each interface. Virtual machines need it, because their interfaces do not report a
+        /// speed.
         network_capacity: Option<f64> = None; r#""10Gbit/s""#,
     }
 }
@@ -144,40 +145,40 @@ section! {
         name: String = String::new(),
     }
     keys SERVER {
-        /// Where clients reach it, as it stands in the members of its group. Without a host (`:80`)
-        /// it is the address from which the broker hears of the agent. **Required.**
+        /// The server's address, as in the members of its group. Without a host (`:80`) the broker
+        /// uses the address that the agent's messages come from. **Required.**
         address: Address [HostOptional] = Address::default(); r#""10.0.0.1:80""#,
-        /// Its share of the traffic relative to other members, where the broker lets agents add
-        /// members to the group.
+        /// Its share of the traffic relative to other members, if agents may add members to the
+        /// group.
         weight: Option<Weight> = None; "2",
         /// The group, or a list of groups, in which it is a member. By default the group that has
         /// the name of the server.
         groups "group": Vec<String> [Text(NAMES)] = Vec::new(); r#""web""#,
-        /// Its location, if it is not the agent's. Servers at one location share its load; one
-        /// whose requests are to count for itself needs one of its own.
+        /// Its location, if it is not the agent's. Servers at one location share its load; a server
+        /// whose requests should be reported separately needs one of its own.
         location: Option<String> [Text(LOCATION_NAMES)] = None; r#""web-1/shop""#,
-        /// The ARM application that it is, or a list of them. With one, the agent reports the
-        /// figures of its requests, and that it is down when no process has the application open.
+        /// Its ARM application, or a list of them. With one, the agent reports request figures, and
+        /// that the server is down when no process has the application open.
         applications "application": Vec<String> [Text(APPLICATIONS)] = Vec::new(); r#""www.example.org:80""#,
-        /// The user that the server runs as, or a list of users and groups: only their pages count
-        /// for it, instead of those of all `page_owners` of the agent.
+        /// The user that the server runs as, or a list of users and groups: only their pages are
+        /// read for it, instead of those of all `page_owners` of the agent.
         page_owners: Vec<String> [Text(OWNERS)] = Vec::new(); r#""www-data""#,
-        /// Where its mean service time comes from: `measured` (response time less the time in the
-        /// queue, where the server reports that), `learned` (from requests that were served alone),
-        /// a time that is known, or the best of the first two.
+        /// Source of its mean service time: `measured` (response time less the time in the queue,
+        /// if the server reports that), `learned` (from requests that were served alone), a known
+        /// time, or `auto`, the best of the first two.
         service_time: ServiceTime = ServiceTime::Auto; r#""3ms""#,
-        /// How many requests it can serve at once at full speed: its workers where they wait for
-        /// others, else its CPUs. By default the CPUs that its location may use.
+        /// Number of requests that it can serve at once at full speed: its workers if they mostly
+        /// wait for other servers, else its CPUs. By default the CPUs that its location may use.
         capacity: Option<f32> [Number(0.01, 1e6, "requests")] = None; "64",
-        /// Whether the server counts as down when its address takes no connection. By default only
-        /// if it has no `application`.
+        /// Whether the server counts as down when its address accepts no connection. By default
+        /// only if it has no `application`.
         check_port: Option<bool> = None; "true",
-        /// What its operator wants: `ready`; `drain`, no new clients; `maint`, none at all.
+        /// State set by the operator: `ready`; `drain`, no new clients; `maint`, no clients at all.
         state: Wanted = Wanted::Ready; r#""drain""#,
         /// A program and its arguments, to run when a load alert for the server begins and when it
         /// ends, with `EVENKEEL_ALERT` set to `on` or `off` and `EVENKEEL_SERVER` to its name. For
-        /// servers that do not read the alert from their page. An alert that changes while it runs
-        /// makes it run once more.
+        /// servers that do not read the alert from their page. If the alert changes while it runs,
+        /// it runs again.
         on_alert: Vec<String> [Text(COMMANDS)] = Vec::new(); r#"["/usr/local/bin/shed", "--quick"]"#,
         /// Addresses where HAProxy's agent-check is answered for this server alone, one or a list.
         agent_check: Vec<SocketAddr> = Vec::new(); r#""0.0.0.0:9911""#,
@@ -229,20 +230,20 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct AgentCheck {}
     keys AGENT_CHECK {
-        /// Addresses, one or a list, where HAProxy says which server it means: `agent-send
-        /// "NAME\n"`.
+        /// Addresses for all servers, one or a list; HAProxy names the server:
+        /// `agent-send "NAME\n"`.
         listen: Vec<SocketAddr> = Vec::new(); r#""0.0.0.0:9910""#,
-        /// The loads from which a weight comes; the highest of those that are known counts. They
-        /// must be utilisations.
+        /// The loads that determine the weight: the highest known one is used. They must be
+        /// utilisations.
         loads "load": Vec<LoadId> = vec![LoadId::UTILIZATION, LoadId::CPU]; r#"["utilization", "cpu", "memory"]"#,
-        /// Smallest weight. A server with no weight at all gets no request by which it could show
-        /// that it has recovered.
+        /// Minimum weight. A server with weight 0 would get no request, and could not show that it
+        /// has recovered.
         min_weight: u32 [Number(1.0, 100.0, "percent")] = 10; "5",
-        /// Time constant with which the weight follows the load. Weights that follow at once swing
-        /// back and forth between servers.
+        /// Time constant with which the weight follows the load. Without smoothing, weights
+        /// oscillate between servers.
         smoothing: Duration [Time(secs(0), DAY)] = secs(30); r#""1m""#,
-        /// Whether each answer says `ready`, `drain` or `maint`, by the server's `state`. Turn it
-        /// off to set these in HAProxy, where the agent would take them back.
+        /// Whether each answer contains `ready`, `drain` or `maint`, by the server's `state`. Turn
+        /// it off to set these in HAProxy; otherwise the agent overrides them.
         admin_state: bool = true; "false",
     }
 }
@@ -334,13 +335,13 @@ const COMMANDS: Texts = ("1 to 4096 characters without zeros", |text| {
 /// All tables of the agent's file.
 pub(crate) fn tables() -> Vec<TableDoc> {
     let host = || docs(HOST, HostSettings::default());
-    let top = "Keys that stand before the first table.";
-    let broker = "A broker that gets the reports. With several, each gets all of them.";
-    let own = "Where the agent is, and what host load it reports at all its locations.";
+    let top = "Keys before the first table.";
+    let broker = "A broker to report to. With several, each gets all reports.";
+    let own = "The agent's location, and the host load that it reports at all its locations.";
     let location = "The same for one location, by its name (in quotes if it has other characters \
-                    than letters, digits, `-` and `_`). Its load is reported whether or not a \
-                    server of this agent is there.";
-    let server = "A server beside the agent. `NAME` is yours to choose.";
+                    than letters, digits, `-` and `_`). Its load is reported even if no server of \
+                    this agent is there.";
+    let server = "A server beside the agent. `NAME` is any name.";
     let check = "Answers to HAProxy's agent-check.";
     let host_keys = [docs(HOST_OWN, AgentConfig::default()), host()];
     vec![

@@ -15,16 +15,16 @@ section! {
     keys AGENT_CHECK {
         /// Port of the agent, at the member's address. **Required.**
         port: u16 [Number(1.0, 65_535.0, "")] = 0; "8765",
-        /// Time between two questions to an agent.
+        /// Time between two checks of an agent.
         interval: Duration [Time(millis(10), HOUR)] = secs(2); r#""500ms""#,
-        /// Time for connecting and for the answer. No answer is no error: what the agent said
-        /// before goes on.
+        /// Time limit for connecting and for the answer. A missing answer is not an error: the
+        /// previous answer stays in force.
         timeout: Duration [Time(millis(10), HOUR)] = secs(1); r#""300ms""#,
-        /// How long the agent's numbers (`75%`, `maxconn:30`) count after its last answer. Its
-        /// words (`down`, `drain`, `maint`) stay until it says something else.
+        /// How long the agent's numbers (`75%`, `maxconn:30`) are used after its last answer. Its
+        /// words (`down`, `drain`, `maint`) stay in force until it answers otherwise.
         max_age: Duration [Time(millis(10), DAY)] = secs(30); r#""10s""#,
-        /// What the agent is sent before it answers. Most want nothing; write `\n` for the end of a
-        /// line.
+        /// Text to send to the agent before it answers. Most agents need none; write `\n` for the
+        /// end of a line.
         send: Option<String> [Text(SEND)] = None; r#""state app-1\n""#,
     }
 }
@@ -56,8 +56,8 @@ impl AsTable for AgentCheck {
 
 /// What the reference says of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "Agent check of a group, as HAProxy has it; off unless the table is there. \
-               [load-reports.md](load-reports.md) says how this and the next tables are used.";
+    let doc = "Agent check of a group, as in HAProxy; off unless the table is there. \
+               [load-reports.md](load-reports.md) describes how this and the next tables are used.";
     let keys = [docs(AGENT_CHECK, AgentCheck::default())];
     TableDoc::new("[group.NAME.agent_check]", doc, keys)
 }

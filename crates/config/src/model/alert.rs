@@ -13,33 +13,33 @@ use crate::schema::table::{AsTable, Table};
 
 keys! {
     ALERT: AlertSettings {
-        /// Above which effective load a location is told to shed: a number is that load itself;
+        /// Effective load above which a location gets an alert: a number is that load itself;
         /// `above_minimum` is a share above the smallest load that is not 0, `above_average` one
         /// above the average (0.4 is 40 %). Without it the strategy's parameters decide, if it has
-        /// any for that.
+        /// a threshold.
         threshold; "{ above_average = 0.5 }",
-        /// An alert is lifted when the load is not above this share of the threshold (or of what a
-        /// relative one allows on top), so that it does not flap.
+        /// An alert ends when the load is not above this share of the threshold (or of the excess
+        /// that a relative threshold allows), so that it does not flap.
         release [Number(0.01, 1.0, "")]; "0.7",
-        /// Maximum share of the locations that are under alert at the same time, and that the group
-        /// sends clients away from, of those that take traffic. Whatever it is, one location is
-        /// always left to go to: the least loaded one.
+        /// Maximum share of locations under alert at the same time, among those that take traffic;
+        /// the group sends clients away from them. The least loaded location always keeps its
+        /// clients.
         max_share [Number(0.0, 1.0, "")]; "0.25",
-        /// Time of one step, over which a share of the clients of an alerted location leaves it
-        /// (`move_share`), so that they do not all arrive elsewhere at once.
+        /// Duration of one step, in which a share of the clients (`move_share`) leaves an alerted
+        /// location, so that they do not all move at once.
         shed_time [Time(secs(0), HOUR)]; r#""30s""#,
-        /// Share of the clients that are left which leaves in each step of `shed_time`, as long as
-        /// the alert lasts. A smaller one overshoots less where loads are reported late, and takes
+        /// Share of the remaining clients that leaves in each step of `shed_time`, as long as the
+        /// alert lasts. A smaller share overshoots less where loads are reported late, and takes
         /// longer.
         move_share [Number(0.01, 1.0, "")]; "0.25",
         /// Whether HTTP clients that are bound with granularity `per_session` leave, too: their
-        /// next request goes to another member. Off, because what is bound per session may have a
-        /// session there.
+        /// next request goes to another member. Off by default, because such clients may have a
+        /// session on their member.
         move_sessions; "true",
-        /// TCP connections, and HTTP connections that switched to another protocol, are closed by
-        /// an alert when nothing was sent for this long and the member had the last word: their
-        /// clients connect again, and get another member. One that waits for an answer is never
-        /// closed. Off by default, because a client may not expect it. Needs granularity
+        /// During an alert, TCP connections, and HTTP connections that switched to another
+        /// protocol, are closed when nothing was sent for this long and the member sent last: their
+        /// clients connect again, and get another member. A connection that waits for an answer is
+        /// never closed. Off by default, because a client may not expect it. Needs granularity
         /// `per_session` or `on_demand`.
         close_idle [Time(millis(100), DAY)]; r#""2s""#,
     }
@@ -90,12 +90,11 @@ impl Blank for Threshold {
 
 /// What the reference says of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "Load alerts of a group: when its locations shed the load that is already there. \
-               They need load reports. Groups share locations, so an alert counts in each \
-               `adaptive` group that binds clients there (granularity `per_session` or \
-               `on_demand`): new clients go to other members as long as there are any, and \
-               clients that are bound with `on_demand` leave between two requests; see \
-               `move_sessions` and `close_idle` for the others.";
+    let doc = "Load alerts of a group, which make locations shed existing clients. They need load \
+               reports. Groups share locations, so an alert applies to each `adaptive` group that \
+               binds clients there (granularity `per_session` or `on_demand`): new clients go to \
+               other members as long as there are any, and clients that are bound with `on_demand` \
+               leave between two requests; see `move_sessions` and `close_idle` for the others.";
     TableDoc::new(
         "[group.NAME.alert]",
         doc,

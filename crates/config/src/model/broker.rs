@@ -15,28 +15,29 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Broker {}
     keys BROKER {
-        /// UDP addresses on which agents report: one, or a list. **Required.** On a host with
-        /// several addresses name the one that the agents use: an answer from another one does not
-        /// reach them.
+        /// UDP addresses to listen on: one, or a list. **Required.** On a host with several
+        /// addresses use the one that the agents send to: they do not accept answers from another
+        /// address.
         listen: Vec<SocketAddr> = Vec::new(); r#""0.0.0.0:9909""#,
         /// File with the keys that broker and agents share: one line `ID:HEX`, or two while keys
-        /// are changed. Nobody but owner and group may read it. It is read again with the
-        /// configuration; a relative path starts at the folder of that. **Required.**
+        /// are changed. It must be readable only for its owner and group. It is read again with the
+        /// configuration; a relative path starts at the configuration's folder. **Required.**
         key_file: PathBuf = PathBuf::new(); r#""/etc/evenkeel/broker.key""#,
-        /// Time between two reports of an agent. Best well below `load_max_age` of the groups, so
-        /// that a lost report does not make a load unknown.
+        /// Time between two reports of an agent. Should be well below `load_max_age` of the groups,
+        /// so that a lost report does not make a load unknown.
         interval: Duration [Time(millis(100), HOUR)] = secs(1); r#""500ms""#,
-        /// After how many intervals without news of a load alert a server ends it, because the
-        /// broker is lost. Alerts are renewed at each interval.
+        /// Number of intervals after which an agent ends a load alert that the broker does not
+        /// renew, because the broker is lost. Alerts are renewed at each interval.
         alert_lease: u16 [Number(2.0, 100.0, "intervals")] = 3; "5",
-        /// At least how often each agent hears of the broker. After three times as long without any
-        /// message it takes the broker for gone, and registers anew until it gets an answer.
+        /// Maximum time between two messages of the broker to an agent. After three times as long
+        /// without a message the agent considers the broker lost, and registers again until it gets
+        /// an answer.
         keepalive: Duration [Time(secs(1), secs(600))] = secs(10); r#""5s""#,
-        /// An agent silent this long is removed: its opinion of its servers no longer counts, and
-        /// members that it has added leave the group. Its loads have been unknown since
+        /// An agent silent this long is removed: its reports about its servers' states are dropped,
+        /// and members that it has added leave the group. Its loads have been unknown since
         /// `load_max_age`.
         forget_after: Duration [Time(secs(30), DAY)] = secs(60); r#""5m""#,
-        /// Maximum agents at once. Further ones get no answer and try again.
+        /// Maximum number of agents. Further ones get no answer and try again.
         max_agents: usize [Number(1.0, 1_000_000.0, "agents")] = 20_000; "1000",
     }
 }

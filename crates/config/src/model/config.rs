@@ -71,14 +71,14 @@ section! {
     keys TOP {
         /// Threads that forward traffic. Without it, one per core. Changes need a restart.
         workers: Option<usize> [Number(1.0, 1024.0, "threads")] = None; "4",
-        /// How long open connections may go on after SIGTERM. New ones are refused at once; an idle
-        /// client has one second for a request that is on its way.
+        /// How long open connections may continue after SIGTERM. New ones are refused at once; an
+        /// idle client has one second to send a request that is on its way.
         shutdown_grace: Duration [Time(secs(0), DAY)] = secs(30); r#""1m""#,
     }
     keys ACCESS_LOG {
-        /// Where the access log goes: one JSON object per request (HTTP) or connection (TCP). A
-        /// file is appended to, and opened again on SIGHUP. Lines are dropped, and counted, rather
-        /// than that traffic waits for the disk.
+        /// Where the access log is written: one JSON object per request (HTTP) or connection (TCP).
+        /// A file is appended to, and opened again on SIGHUP. If the disk is too slow, lines are
+        /// dropped and counted; traffic never waits for it.
         access_log "output": Option<AccessLog> = None; r#""/var/log/evenkeel/access.log""#,
     }
 }
@@ -190,7 +190,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
 
 /// All tables of the file.
 pub(crate) fn tables() -> Vec<TableDoc> {
-    let top = "Keys that stand before the first table.";
+    let top = "Keys before the first table.";
     let access_log = [docs(ACCESS_LOG, Config::default())];
     let mut tables = vec![
         TableDoc::new("", top, [docs(TOP, Config::default())]),

@@ -22,16 +22,15 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Corba {}
     keys CORBA {
-        /// TCP addresses on which CORBA clients and servers reach the load manager: one, or a list.
-        /// **Required.** References hold the port, and are valid over a restart only if it stays
-        /// the same.
+        /// TCP addresses of the load manager: one, or a list. **Required.** References contain the
+        /// port, and stay valid over a restart only if it does not change.
         listen: Vec<SocketAddr> = Vec::new(); r#""0.0.0.0:2809""#,
-        /// Host and port that references name, for clients that reach the load manager by another
-        /// address than it listens on; `":2809"` is another port only. By default the first address
-        /// of `listen`, with the host's name if that one is unspecified (`0.0.0.0`, `[::]`).
+        /// Host and port in references, if clients reach the load manager by another address than
+        /// it listens on; `":2809"` changes the port only. By default the first address of
+        /// `listen`, with the host's name if that one is unspecified (`0.0.0.0`, `[::]`).
         advertise: Option<Address> [HostOptional] = None; r#""balancer.example:2809""#,
         /// A file that the load manager's reference (`IOR:…`) is written to at the start, for
-        /// `-ORBInitRef LoadManager=file://…`. It is left there at the end, because the reference
+        /// `-ORBInitRef LoadManager=file://…`. It is not removed at the end, because the reference
         /// stays valid. A relative path starts at the folder of the configuration file.
         ior_file: Option<PathBuf> = None; r#""/run/evenkeel/lm.ior""#,
         /// Where object groups, their members, properties, monitors and alerts are kept over
@@ -42,54 +41,54 @@ section! {
         /// Threads that serve CORBA clients. One forwards tens of thousands of clients per second.
         /// A change needs a restart.
         workers: usize [Number(1.0, 64.0, "threads")] = 1; "2",
-        /// Prefix of the repository ids of module `CosLoadBalancing` in what is sent: applications
-        /// that were built for TAO's service know `tao.lb`, later drafts of the OMG have `omg.org`.
-        /// Both are understood. A change needs a restart.
+        /// Prefix of the repository ids of module `CosLoadBalancing` in messages to applications:
+        /// those built for TAO's service use `tao.lb`, later drafts of the OMG `omg.org`. Both are
+        /// accepted. A change needs a restart.
         repository_prefix: String [Text(NAMES)] = "tao.lb".into(); r#""omg.org""#,
-        /// How often each registered load monitor is asked. Best below `load_max_age` of the
+        /// How often each registered load monitor is asked. Should be below `load_max_age` of the
         /// groups.
         pull_interval: Duration [Time(millis(10), HOUR)] = secs(5); r#""1s""#,
-        /// How long a load monitor may take to answer. Monitors do not wait for each other.
+        /// Time limit for the answer of a load monitor. Monitors do not wait for each other.
         pull_timeout: Duration [Time(millis(1), secs(600))] = secs(1); r#""300ms""#,
-        /// How long a load alert object may take to acknowledge that it is on or off; then it is
-        /// told again.
+        /// Time limit for a load alert object to acknowledge that it is on or off; then the call is
+        /// repeated.
         alert_retry: Duration [Time(millis(10), HOUR)] = secs(1); r#""500ms""#,
-        /// How often each member is asked whether it is there (`_non_existent`). One that is not is
-        /// dropped from its group if the group's membership is infrastructure-controlled, and takes
-        /// no clients until it is back if it is application-controlled. One that only sheds load is
-        /// there. With more than 2,000 members for each second of it the interval is longer.
-        /// `false` asks nobody.
+        /// How often each member is checked (`_non_existent`). A member that does not exist is
+        /// removed from its group if the membership is infrastructure-controlled, and gets no
+        /// clients until it is back if it is application-controlled. A member that only sheds load
+        /// is alive. With more than 2,000 members for each second of the interval it is longer.
+        /// `false` turns the checks off.
         liveness: Option<Duration> [Time(millis(10), DAY)] = Some(secs(2)); r#""10s""#,
-        /// How long a custom strategy may take to name the next member. After it the group's
-        /// fallback decides.
+        /// Time limit for a custom strategy to name the next member. After it the group's fallback
+        /// decides.
         custom_strategy_timeout: Duration [Time(millis(1), secs(60))] = millis(200); r#""50ms""#,
-        /// How long other objects of the application may take: a member to say whether it has the
-        /// type of its group, or whether it is there; a factory to make or delete a member.
+        /// Time limit for calls to other objects of the application: type and liveness checks of
+        /// members, and the creation or deletion of members by factories.
         call_timeout: Duration [Time(millis(1), secs(600))] = secs(2); r#""5s""#,
-        /// How long a member may take for a request that is relayed (granularity `per_request`).
-        /// Then the client gets TIMEOUT, and the member a CancelRequest.
+        /// Time limit for a member to answer a relayed request (granularity `per_request`). Then
+        /// the client gets TIMEOUT, and the member a CancelRequest.
         relay_timeout: Duration [Time(millis(1), DAY)] = secs(60); r#""5m""#,
-        /// Largest GIOP message, all its fragments together. Larger ones are refused; those that
-        /// are only relayed (granularity `per_request`) count, too.
+        /// Maximum size of a GIOP message, all its fragments together. Larger ones are refused,
+        /// also those that are only relayed (granularity `per_request`).
         max_message: usize [Bytes(1024, 1024 * 1024 * 1024)] = 2 * 1024 * 1024; r#""16MiB""#,
-        /// Most connections at once. Further ones wait in the listen queue.
+        /// Maximum number of connections at once. Further ones wait in the listen queue.
         max_connections: usize [Number(1.0, 1_000_000.0, "connections")] = 10_000; "1000",
-        /// How long a connection without a request is kept. It is then closed in the way that tells
-        /// the client's ORB to connect again when it needs to.
+        /// How long a connection without a request is kept. It is then closed with CloseConnection,
+        /// so that the client's ORB connects again when needed.
         idle_timeout: Duration [Time(millis(1), DAY)] = secs(600); r#""3m""#,
-        /// What a client is told by a group that has no member, or whose members are all dead:
-        /// `"transient"`, so that it may try again, or `"object_not_exist"`, as TAO's load manager
-        /// has it, for clients that wait for it to do something else. While members are only down,
-        /// drained or overloaded it is always TRANSIENT.
+        /// The exception that clients get from a group that has no member, or whose members are all
+        /// dead: `"transient"`, so that they may try again, or `"object_not_exist"`, as with TAO's
+        /// load manager, for clients that rely on it. While members are only down, drained or
+        /// overloaded it is always TRANSIENT.
         when_empty: WhenEmpty = WhenEmpty::Transient; r#""object_not_exist""#,
-        /// What counts in object groups that say nothing else by their properties: keys of
+        /// Defaults of object groups, which their properties override: keys of
         /// [`[group.NAME]`](#groupname) up to `connection_failure_limit`, with their defaults,
-        /// except that `granularity` is `"on_demand"`, `strategy` the default of clients that are
-        /// [forwarded](strategies.md#which-default-holds), `slow_start` is `"0s"`, `load` is
-        /// `"first"` (the first load of what a location reports by CORBA, whatever it measures, or
-        /// else `cpu`), and `move_share` of `alert` is 0.5: below 1, load alerts last until so many
-        /// clients have left as the difference is worth, and at most this share. With 1 they last
-        /// until loads have fallen. `[defaults]` does not count here.
+        /// except that `granularity` is `"on_demand"`, `strategy` is the default of clients that
+        /// are [forwarded](strategies.md#which-default-holds), `slow_start` is `"0s"`, `load` is
+        /// `"first"` (the first load that a location reports by CORBA, whatever it measures, or
+        /// else `cpu`), and `move_share` of `alert` is 0.5: below 1, a load alert lasts until the
+        /// excess load has left, and at most this share of the clients leaves. With 1 it lasts
+        /// until loads have fallen. `[defaults]` does not apply here.
         groups: GroupConfig = object_groups(); r#"{ strategy = "least_loaded", load_max_age = "12s" }"#,
     }
 }
@@ -157,8 +156,8 @@ pub(crate) fn read(
 /// What the reference says of the table.
 pub(crate) fn tables() -> TableDoc {
     let doc = "The CORBA load balancing and monitoring service: see [corba.md](corba.md). Off \
-               unless the table is there. Whoever reaches it can change its groups, as with any \
-               CORBA service: keep it in a network that you trust.";
+               unless the table is there. Every client that can connect can change its groups, as \
+               with any CORBA service: use it in a trusted network.";
     TableDoc::new("[corba]", doc, [docs(CORBA, Corba::default())])
 }
 

@@ -45,10 +45,10 @@ section! {
         warnings: Vec<Problem> = Vec::new(),
     }
     keys TOP {
-        /// Where brokers negotiate, over `http`: one, or a list. **Required.** They are asked in
-        /// this order; one that does not answer is left out for a while.
+        /// URLs of the brokers' negotiators, over `http`: one, or a list. **Required.** They are
+        /// asked in this order; one that does not answer is skipped for a while.
         brokers: Vec<Origin> = Vec::new(); r#"["http://broker-1.example:8088", "http://broker-2.example:8088"]"#,
-        /// How long a broker may take to answer; then the next one is asked.
+        /// Time limit for a broker's answer; then the next one is asked.
         broker_timeout: Duration [Time(millis(10), secs(60))] = secs(2); r#""500ms""#,
     }
 }
@@ -61,24 +61,25 @@ section! {
         name: String = String::new(),
     }
     keys CLUSTER {
-        /// Where the cluster's clients come to: one address, or a list. **Required.** Each cluster
-        /// has its own; on one machine, 127.0.0.1, 127.0.0.2 and so on can all have port 80.
+        /// Addresses to listen on for the cluster's clients: one, or a list. **Required.** Each
+        /// cluster has its own; on one machine, 127.0.0.1, 127.0.0.2 and so on can all have port
+        /// 80.
         listen: Vec<SocketAddr> = Vec::new(); r#""127.0.0.2:80""#,
-        /// The client class, if they are of one.
+        /// The class of the clients, if any.
         class: Option<String> [Text(NAMES)] = None; r#""gold""#,
-        /// The mean response time that a server must have for them.
+        /// The mean response time that a server must have for these clients.
         response_time: Option<Duration> [Time(Duration::from_micros(1), HOUR)] = None; r#""200ms""#,
-        /// How long a client may keep a redirect, at most, and at most as long as is left of the
-        /// quantum; whole seconds. The engine is near, so asking it again is cheap, and only who
-        /// asks is led around a server that has died.
+        /// Maximum time that a client may cache a redirect, in whole seconds, limited to the rest
+        /// of the quantum. A short time lets clients leave a dead server soon; asking the engine
+        /// again is cheap.
         redirect_max_age: Duration [Time(secs(0), DAY)] = secs(5); r#""30s""#,
-        /// How long the last server, and those that were known beside it, are used beyond the
-        /// quantum while no broker answers. Then clients get 503.
+        /// How long the last server and its known alternatives are used beyond the quantum while no
+        /// broker answers. Then clients get 503.
         stale_for: Duration [Time(secs(0), secs(7 * 86_400))] = HOUR; r#""10m""#,
-        /// While there are clients: time between two connections to the server that only show
-        /// whether it accepts them. When it does not, another one is negotiated.
+        /// Time between two test connections to the server, while there are clients. If it does not
+        /// accept them, another server is negotiated.
         probe_interval: Duration [Time(millis(50), DAY)] = secs(2); r#""500ms""#,
-        /// How long the server may take to accept one.
+        /// Time limit for the server to accept a test connection.
         probe_timeout: Duration [Time(millis(10), secs(60))] = secs(1); r#""300ms""#,
     }
 }
@@ -135,7 +136,7 @@ fn read(mut top: Table<'_>, _: &Path, report: &mut Report<'_>) -> EngineConfig {
 
 /// The tables, for the reference and the hints.
 pub(crate) fn tables() -> Vec<TableDoc> {
-    let top = "Keys that stand before the first table.";
+    let top = "Keys before the first table.";
     let keys = [docs(CLUSTER, EngineCluster::default())];
     vec![
         TableDoc::new("", top, [docs(TOP, EngineConfig::default())]),

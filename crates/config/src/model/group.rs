@@ -39,92 +39,91 @@ section! {
     keys OWN {
         /// The members: addresses, or tables with the keys of a member. **Required**, at least one,
         /// unless agents may join. A host name with several addresses becomes one member per
-        /// address, and is followed as it changes.
+        /// address, and is resolved again regularly.
         members: Vec<MemberConfig> = Vec::new(); r#"["10.0.0.1:80", { address = "10.0.0.2:80", weight = 2 }]"#,
-        /// Whether a server that an agent registers for this group becomes a member without
-        /// standing in the file, until the agent signs off or is silent for too long. Whoever has
-        /// a key of the [`[broker]`](#broker) can then add members; where, `allowed_networks` says.
+        /// Whether agents may add servers to this group that are not in the file, until the agent
+        /// signs off or is silent for too long. Any holder of a key of the [`[broker]`](#broker)
+        /// can then add members, within `allowed_networks`.
         agents_may_join: bool = false; "true",
     }
     // Whoever its members are.
     keys STRATEGY {
-        /// How the next member is chosen: a name, or a table of a name and parameters. `evenkeel
-        /// strategies` and [strategies.md](strategies.md) say more about each. The default is that
-        /// of clients that are not bound; where they are, it is another one: see [which default
-        /// holds](strategies.md#which-default-holds).
+        /// How the next member is chosen: a name, or a table of a name and parameters.
+        /// `evenkeel strategies` and [strategies.md](strategies.md) describe each. The default here
+        /// is for clients that are not bound; [which default
+        /// holds](strategies.md#which-default-holds) lists the others.
         strategy: Values = Values::defaults(default_kind()); r#"{ name = "least_request", choices = 3 }"#,
     }
     keys FAILURES {
-        /// After so many failures in a row a member is taken out for a while: refused or broken
-        /// connections, timeouts, garbage. An answer with a 5xx code is none; members that give far
-        /// more of those than the others are taken out for that.
+        /// Number of failures in a row after which a member is ejected for a while: refused or
+        /// broken connections, timeouts, invalid responses. A response with a 5xx code does not
+        /// count; a member with far more of those than the others is ejected for that.
         connection_failure_limit: u32 [Number(1.0, 1000.0, "failures")] = 5; "3",
     }
     // Of a group whose members are addresses.
     keys ADDRESSED {
-        /// Requests that may wait when all members are at their connection limit. Further ones are
-        /// refused.
+        /// Maximum number of requests that wait when all members are at their connection limit.
+        /// Further ones are refused.
         max_queue: usize [Number(0.0, 1_000_000.0, "requests")] = 1024; "100",
         /// How often host names of members are resolved again. An address that is missing from an
-        /// answer gets no new traffic. If it comes back within five minutes, or while it still has
-        /// requests, it is the same member as before: its requests, latency and health count on.
-        /// Within five minutes there is no slow start either, so a name may give a part of its
-        /// addresses at a time. A group remembers the last 1,024 addresses that left.
+        /// answer gets no new traffic. If it returns within five minutes, or while it still has
+        /// requests, it keeps its state: requests, latency and health. Within five minutes there is
+        /// no slow start either, so a DNS answer may contain only a part of the addresses each
+        /// time. A group keeps the state of the last 1,024 addresses that left.
         dns_interval: Duration [Time(secs(1), DAY)] = secs(10); r#""1m""#,
-        /// Networks in which members may be that agents register, or that host names resolve to: a
-        /// list, and nothing else then. Without it every address may be one, except loopback,
-        /// link-local, unspecified, multicast and broadcast addresses and those of cloud metadata.
-        /// `localhost` may be loopback. Where the balancer itself listens nobody joins or resolves
-        /// to, whatever is listed. An IPv4 address in IPv6 notation counts as IPv4. Members whose
-        /// IP address stands in the file are not asked.
+        /// Allowed networks of members that agents register, or that host names resolve to. By
+        /// default every address is allowed except loopback, link-local, unspecified, multicast and
+        /// broadcast addresses and those of cloud metadata; `localhost` may be loopback. Addresses
+        /// that the balancer itself listens on are never allowed. An IPv4 address in IPv6 notation
+        /// counts as IPv4. Members with an IP address in the file are not restricted.
         allowed_networks: Option<Networks> = None; r#"["10.0.0.0/8", "fd00::/8"]"#,
-        /// Active health check: a table (see there), `true` for one with all defaults, `false` for
+        /// Active health check: a table (see below), `true` for one with all defaults, `false` for
         /// none.
         health_check: Option<HealthCheck> = None; r#"{ path = "/healthz" }"#,
         /// Whether an agent beside each member is asked for its weight and state: a table (see
-        /// there), `false` for none.
+        /// below), `false` for none.
         agent_check: Option<AgentCheck> = None; "{ port = 8765 }",
-        /// Whether members report their load by ORCA: a table (see there), `true` for one with all
+        /// Whether members report their load by ORCA: a table (see below), `true` for one with all
         /// defaults, `false` for none.
         orca: Option<Orca> = None; "true",
-        /// Whether loads are worked out from metrics in Prometheus' text format: a table (see
-        /// there), `false` for none.
+        /// Whether loads are calculated from metrics in Prometheus' text format: a table (see
+        /// below), `false` for none.
         prometheus: Option<Prometheus> = None; r#"{ url = "http://{host}:9100/metrics", preset = "node_exporter" }"#,
         /// Whether the loads of the group's locations are read from their kernels: a table (see
-        /// there), `false` for no.
+        /// below), `false` for no.
         monitor: Option<Monitor> = None; r#"{ key_file = "/etc/evenkeel/monitor.key" }"#,
     }
 }
 
 keys! {
     SETTINGS: GroupSettings {
-        /// When the strategy is asked: once per client connection, for every request, or once and
-        /// again only when the member's location is under a load alert. A TCP connection is one
-        /// request. A group that clusters use, and no rule, is `on_demand` by default.
+        /// When the strategy chooses a member: once per client connection, for every request, or
+        /// once, and again only when the member's location is under a load alert. A TCP connection
+        /// is one request. The default of groups that clusters use, and no rule, is `on_demand`.
         granularity; r#""per_session""#,
-        /// Whether reported loads and alerts take part in decisions.
+        /// Whether decisions use reported loads and alerts.
         adaptive; "false",
         /// With granularity `on_demand` and `adaptive = false`: how long a client stays bound to
         /// its member.
         rebind_interval [Time(millis(1), DAY)]; r#""5m""#,
-        /// Which reported load the strategy looks at, by name or by number. With a `monitor` the
-        /// default is `composite`, with strategy `least_utilization` it is `utilization`. Where a
-        /// location does not report its `utilization`, its `cpu` counts.
+        /// The reported load that the strategy uses, by name or by number. With a `monitor` the
+        /// default is `composite`, with strategy `least_utilization` it is `utilization`. If a
+        /// location does not report its `utilization`, its `cpu` is used.
         load_id "load"; r#""utilization""#,
         /// A load report older than this counts as unknown.
         load_max_age [Time(millis(1), HOUR)]; r#""3s""#,
-        /// How fast observed latencies and failures are forgotten: after this time a third of their
-        /// weight is left.
+        /// Decay time of observed latencies and failures: after this time a third of their weight
+        /// is left.
         latency_decay [Time(millis(1), HOUR)]; r#""3s""#,
-        /// What a failure costs a member at least, as if it were a latency, so that one that fails
-        /// fast does not look fast.
+        /// Minimum latency that a failure counts as, so that a member that fails fast does not
+        /// appear fast.
         failure_penalty [Time(secs(0), secs(300))]; r#""2s""#,
-        /// How long a member that is new, or back, takes to get its full share; `"0s"` is at once.
+        /// Time until a new or returning member gets its full share of traffic; `"0s"` is at once.
         slow_start [Time(secs(0), HOUR)]; r#""30s""#,
-        /// Share of the members that may be down or ejected. Above it their state is not believed,
-        /// and all are used. Members that refuse connections do not count, and are not used.
+        /// Share of the members that may be down or ejected. Above it health is ignored, and all
+        /// members are used. Members that refuse connections do not count, and are not used.
         panic_threshold [Number(0.0, 1.0, "")]; "0.3",
-        /// When locations are told to shed the load that they have; see there.
+        /// Load alerts, which make locations shed clients: a table, see below.
         alert; "{ threshold = 0.9 }",
     }
 }
@@ -272,7 +271,7 @@ impl AsTable for GroupConfig {
 /// What the reference says of the table.
 pub(crate) fn tables() -> TableDoc {
     let own = |keys| -> Vec<KeyDoc> { docs(keys, GroupConfig::default()) };
-    let doc = "A group of members. All these keys may also stand in `[rule.NAME]`, for the rule's \
+    let doc = "A group of members. All these keys may also be set in `[rule.NAME]`, for the rule's \
                own group.";
     let settings = docs(SETTINGS, GroupSettings::default());
     let keys = [

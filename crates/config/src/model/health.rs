@@ -28,15 +28,15 @@ section! {
         fall: u32 [Number(1.0, 1000.0, "checks")] = 3; "2",
         /// Passed checks in a row until it is up again.
         rise: u32 [Number(1.0, 1000.0, "checks")] = 2; "3",
-        /// Another port to check than the member's.
+        /// Port to check, if not the member's.
         port: Option<u16> [Number(1.0, 65_535.0, "")] = None; "8081",
-        /// HTTP: the document to ask for, with a query if need be.
+        /// HTTP: path of the document to request, optionally with a query.
         path | "doc_path": String [Text(PATH)] = "/".into(); r#""/healthz""#,
         /// HTTP: the `Host` field. By default the member's address.
         host: Option<String> [Text(HOST)] = None; r#""www.example.org""#,
         /// HTTP: response codes that pass.
         codes "response_code": Vec<u16> = (200..=399).collect(); r#"[200, 204, "300-399"]"#,
-        /// HTTP: a text that the document must hold; it is looked for in its beginning only.
+        /// HTTP: a text that the document must contain; only its beginning is searched.
         text "doc_text": Option<String> [Text(TEXT)] = None; r#""all systems go""#,
     }
 }

@@ -19,9 +19,9 @@ section! {
         name: String = String::new(),
     }
     keys LOCATION {
-        /// How the load of this location is read: a table with the keys of
-        /// [`[group.NAME.monitor]`](#groupnamemonitor), or `false` for not at all. It counts
-        /// instead of what the groups with members there say.
+        /// How the load of this location is read from its kernel: a table with the keys of
+        /// [`[group.NAME.monitor]`](#groupnamemonitor), or `false` for not at all. It replaces the
+        /// setting of the groups with members there.
         monitor: Option<Monitor> = None; r#"{ type = "ulm", path = "/dev/shm/evenkeel-load" }"#,
     }
 }
@@ -109,9 +109,9 @@ pub(crate) fn check(groups: &[Placed<'_>], own: &[LocationConfig], report: &mut 
 
 /// What the reference says of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "What is to be said of one location: the machine where members run, by their host \
-               unless they name another; not a path as in nginx. A name with dots stands in \
-               quotes, as in `[location.\"10.0.0.7\".monitor]`.";
+    let doc = "Settings of one location: the machine where members run, by default named by their \
+               host; not a path as in nginx. A name with dots is written in quotes, as in \
+               `[location.\"10.0.0.7\".monitor]`.";
     TableDoc::new(
         "[location.NAME]",
         doc,

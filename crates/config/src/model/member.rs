@@ -34,14 +34,14 @@ section! {
         /// Where it runs: a machine, not a path as in nginx. Members of all groups at one location
         /// share its reported load. By default the host of `address`.
         location: Option<String> [Text(LOCATION_NAMES)] = None; r#""rack-7""#,
-        /// Maximum requests (HTTP) or connections (TCP) at once. Without it there is no limit.
+        /// Maximum number of requests (HTTP) or connections (TCP) at once. By default there is no
+        /// limit.
         max_connections: Option<u32> [Number(1.0, 10_000_000.0, "requests or connections")]
             = None; "100",
-        /// Whether it gets no new traffic, and keeps what it has.
+        /// Whether it gets no new traffic; existing traffic may finish.
         drain: bool = false; "true",
-        /// Where clients that were bound by negotiation reach it: scheme, host and port. By default
-        /// the cluster's `scheme` with `address`; with the IP address, if the host name has
-        /// several.
+        /// URL for clients of the negotiator: scheme, host and port. By default the cluster's
+        /// `scheme` with `address`; with the IP address, if the host name has several.
         url: Option<Origin> = None; r#""https://www-1.example.org""#,
     }
 }
@@ -170,8 +170,8 @@ impl Blank for Weight {
 
 /// What the reference says of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "A member of a group; may also stand in a list, as \
-               `members = [{ address = \"10.0.0.1:80\" }]`.";
+    let doc = "A member of a group; may also be written in a list, as `members = [{ address = \
+               \"10.0.0.1:80\" }]`.";
     let keys = [
         docs(PLACE, Place::default()),
         docs(MEMBER, MemberConfig::default()),

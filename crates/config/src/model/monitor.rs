@@ -23,43 +23,41 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Monitor {}
     keys MONITOR {
-        /// `kernel`: a datagram that the kernel of the back-end answers itself (`evenkeel kernel
-        /// attach`), or its user-level helper (`evenkeel kernel serve --respond`). `rdma`: the page
-        /// of either is read over RDMA; needs a build with the feature `kernel`. `ulm`: the page of
-        /// a helper on this machine is read in shared memory (`evenkeel kernel serve --shared`).
+        /// `kernel`: a UDP query, answered by the kernel of the back-end (`evenkeel kernel attach`)
+        /// or by a process (`evenkeel kernel serve --respond`). `rdma`: the load page of either is
+        /// read over RDMA; needs a build with the feature `kernel`. `ulm`: the load page of a
+        /// process on this machine is read in shared memory (`evenkeel kernel serve --shared`).
         kind "type": MonitorKind = MonitorKind::Kernel; r#""kernel""#,
         /// Port of the responder or the page, at the address of the member.
         port: u16 [Number(1.0, 65_535.0, "")] = 9970; "9971",
-        /// Where to ask if not at the address of the member, as in a network of its own for
-        /// management; with a port or without.
+        /// Address to query, with or without a port, if not that of the member; for instance in a
+        /// management network.
         address: Option<MonitorAddress> = None; r#""10.9.0.7:9970""#,
-        /// The file of shared memory. **Required** for `ulm`; nothing else has it. A relative path
-        /// starts at the folder of the configuration file.
+        /// The file of shared memory. **Required** for `ulm`, and only allowed there. A relative
+        /// path starts at the folder of the configuration file.
         path: Option<PathBuf> = None; r#""/dev/shm/evenkeel-load""#,
         /// File with the key that the balancer and the back-ends share: a line `NUMBER:HEX` of 32
-        /// hexadecimal digits; of several, the first is used. Nobody but owner and group may read
-        /// it. It is read again with the configuration; a relative path starts at the folder of
-        /// that. **Required** for `kernel`.
+        /// hexadecimal digits; of several, the first is used. It must be readable only for its
+        /// owner and group. It is read again with the configuration; a relative path starts at the
+        /// configuration's folder. **Required** for `kernel`.
         key_file: Option<PathBuf> = None; r#""/etc/evenkeel/monitor.key""#,
-        /// By which name the back-end goes (`--host` of `evenkeel kernel attach` and `serve`). The
-        /// query says it and the authentication code covers it, so that what another back-end with
-        /// the same key answers is not taken for its load. By default the address that is asked, by
-        /// which back-ends go if they are told no name; give both sides a name, or back-ends the
-        /// address, where addresses are translated on the way. `false` is any back-end that has the
-        /// key.
+        /// Name of the back-end (`--host` of `evenkeel kernel attach` and `serve`). It is part of
+        /// the query and of the authentication code, so that an answer of another back-end with the
+        /// same key is not accepted. The default is the queried address, which is also the default
+        /// name of back-ends; if addresses are translated on the way, set a name on both sides, or
+        /// the address on the back-end. `false` accepts any back-end that has the key.
         host: MonitorHost = MonitorHost::Address; r#""web-1""#,
-        /// Whose load is asked for: 0 is the machine, others are the containers that the responder
-        /// was told of (`evenkeel kernel attach --help`).
+        /// The target whose load is read: 0 is the machine, others are the containers that were
+        /// configured at the responder (`evenkeel kernel attach --help`).
         target: u16 [Number(0.0, TARGETS - 1.0, "")] = 0; "1",
-        /// Time between two readings; each is a little earlier or later, so that they do not fall
-        /// into step.
+        /// Time between two readings; each has a small random offset.
         interval: Duration [Time(millis(1), secs(600))] = millis(50); r#""10ms""#,
-        /// Time without news, from the first reading that brought none, after which the loads are
-        /// unknown. Readings that bring none are repeated after a third of it, if the interval is
-        /// longer. By default three intervals, but at least 100 ms and at most 3 s.
+        /// Time from the first unsuccessful reading after which the loads are unknown. Unsuccessful
+        /// readings are repeated after a third of it, if the interval is longer. By default three
+        /// intervals, but at least 100 ms and at most 3 s.
         timeout: Option<Duration> [Time(millis(1), HOUR)] = None; r#""500ms""#,
-        /// Whether listen backlogs of the ports that the responder was told of are read, too.
-        /// Without them a datagram has 192 bytes less.
+        /// Whether the listen backlogs of the responder's ports are read, too. Without them a
+        /// datagram is 192 bytes shorter.
         listen_backlogs: bool = true; "false",
     }
 }
@@ -265,12 +263,11 @@ impl Blank for MonitorAddress {
 /// What the reference says of the table.
 pub(crate) fn tables() -> TableDoc {
     let doc = "Reads the load of the group's locations from their kernels, many times a second: \
-               see [kernel-monitor.md](kernel-monitor.md). Off unless the table is there. With \
-               it the `load` of the group is `composite` unless the file says something else. \
-               Each location is read once, whatever groups share it; groups that share one must \
-               agree, or the location has a table of its own. While a monitor has news, its loads \
-               count and those of the same name from other sources do not; when it has none, they \
-               do.";
+               see [kernel-monitor.md](kernel-monitor.md). Off unless the table is there. With it \
+               the default `load` of the group is `composite`. Each location is read once for all \
+               groups; groups that share one must have the same settings, or the location needs a \
+               table of its own. While the monitor's loads are fresh, loads of the same name from \
+               other sources are ignored.";
     TableDoc::new(
         "[group.NAME.monitor]",
         doc,

@@ -26,16 +26,16 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Negotiator {}
     keys NEGOTIATOR {
-        /// Addresses on which clients negotiate: one, or a list. **Required.** The names of the
-        /// sites lead here.
+        /// Addresses to listen on: one, or a list. **Required.** The names of the sites must
+        /// resolve to them.
         listen: Vec<SocketAddr> = Vec::new(); r#""0.0.0.0:80""#,
-        /// Most connections at once. Further ones wait in the listen queue.
+        /// Maximum number of connections at once. Further ones wait in the listen queue.
         max_connections: usize [Number(1.0, 1_000_000.0, "connections")] = 10_000; "50000",
-        /// Largest head of a request. A larger one gets 431.
+        /// Maximum size of a request head. A larger one gets 431.
         // The HTTP library reads no less at once.
         max_header_bytes: usize [Bytes(8192, 1024 * 1024)] = 16 * 1024; r#""32KiB""#,
-        /// Time from the start of a connection, or from an answer, to the next answer: for a client
-        /// that is idle, and for one that sends its request slowly.
+        /// Time limit from the start of a connection, or from an answer, to the next answer;
+        /// applies to idle clients and to clients that send slowly.
         idle_timeout: Duration [Time(millis(10), HOUR)] = secs(15); r#""5s""#,
     }
 }
@@ -54,14 +54,14 @@ section! {
         classes: Vec<Class> = Vec::new(),
     }
     keys CLUSTER {
-        /// The group whose members serve the cluster. **Required.** Its strategy chooses. Several
-        /// clusters, and rules, may share it.
+        /// The group whose members serve the cluster, chosen by its strategy. **Required.** Several
+        /// clusters and rules may share it.
         group: String = String::new(); r#""backends""#,
-        /// The site's names: a request with one of them in `Host`, whatever the port, is answered
-        /// with a redirect to a member. No two clusters share one. Without any, the cluster is
-        /// there for programs only.
+        /// The site's names: a request with one of them in `Host`, with any port, is answered with
+        /// a redirect to a member. Two clusters cannot use the same name. A cluster without names
+        /// is for programs only.
         hosts: Vec<String> [Text(HOSTS)] = Vec::new(); r#"["www.example.org", "example.org"]"#,
-        /// How members are reached that have no `url`.
+        /// URL scheme of members without a `url`.
         scheme: Scheme = Scheme::Http; r#""https""#,
     }
 }
@@ -94,19 +94,19 @@ section! {
     keys TERMS {
         /// How long a client may use its server before it asks again, in whole seconds; `"0s"` is
         /// for one request. With `min` and `max` it depends on the server's load: `max` for an idle
-        /// one, `min` for one that is full or under alert, and in between in proportion
+        /// server, `min` for one that is fully loaded or under alert, and in between in proportion
         /// ([negotiation.md](negotiation.md) has the formula).
         quantum: Quantum = Quantum::Fixed(secs(30)); r#"{ min = "5s", max = "1m" }"#,
-        /// Mean response time that a server must have for a client that asks for none itself:
-        /// reported by its location and fresh, else seen by this process. Without a server that has
+        /// Mean response time that a server must have for clients that do not request one: as
+        /// reported by its location, if fresh, else as measured by this process. If no server has
         /// it, the client is refused with 503.
         response_time: Option<Duration> [Time(Duration::from_micros(1), HOUR)] = None; r#""200ms""#,
-        /// Largest utilisation at which a server takes these clients, so that lower classes are
-        /// refused first. It is the group's `load`, which must be a utilisation, with what was
-        /// assigned since the report. A server whose utilisation is not known counts as the average
-        /// of the others.
+        /// Maximum utilisation at which a server takes these clients, so that lower classes are
+        /// refused first. It is the group's `load`, which must be a utilisation, plus an estimate
+        /// for clients assigned since the report. A server whose utilisation is not known counts as
+        /// the average of the others.
         max_utilization: Option<f32> [Number(0.01, 100.0, "")] = None; "0.7",
-        /// What a refusal says in `Retry-After`, rounded up to whole seconds.
+        /// `Retry-After` of refusals, rounded up to whole seconds.
         retry_after: Duration [Time(secs(1), DAY)] = secs(5); r#""30s""#,
     }
 }
@@ -281,10 +281,11 @@ fn check_utilization(table: &Table<'_>, load: Option<LoadId>, report: &mut Repor
 pub(crate) fn tables() -> [TableDoc; 3] {
     let terms = || docs(TERMS, Terms::default());
     let cluster = [docs(CLUSTER, Cluster::default()), terms()];
-    let negotiator = "Where clients are bound that then go to their server themselves: by a \
-                      redirect, or by an answer for programs. See \
+    let negotiator = "The negotiator, which assigns servers to clients that connect to them \
+                      directly: by a redirect, or by a JSON answer for programs. See \
                       [negotiation.md](negotiation.md).";
-    let class = "A class of clients of the cluster. What it does not say is as the cluster says.";
+    let class = "A class of clients of the cluster. The defaults of its keys are the cluster's \
+                 values.";
     let site = "A server cluster, or site, that clients negotiate for.";
     let keys = [docs(NEGOTIATOR, Negotiator::default())];
     [

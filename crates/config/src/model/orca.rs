@@ -18,17 +18,17 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Orca {}
     keys ORCA {
-        /// Whether reports are taken from the heads of HTTP responses: the field
-        /// `endpoint-load-metrics` as text or JSON, or `endpoint-load-metrics-bin`.
+        /// Whether reports are read from HTTP response headers: the field `endpoint-load-metrics`
+        /// as text or JSON, or `endpoint-load-metrics-bin`.
         headers: bool = true; "false",
-        /// Whether these fields are removed from responses before clients get them: how loaded a
-        /// server is, is not their concern.
+        /// Whether these fields are removed from responses to clients, so that they do not see the
+        /// servers' load.
         strip: bool = true; "false",
-        /// Which field of a report is which load. What is not named here is ignored.
+        /// Maps fields of a report to loads. Other fields are ignored.
         loads: OrcaLoads = OrcaLoads::default();
             r#"{ application_utilization = "utilization", "named_metrics.queue" = 100 }"#,
-        /// Reports over gRPC, beside the traffic: a table (see there), `true` for one with all
-        /// defaults, `false` for none.
+        /// Reports over gRPC, separate from the traffic: a table (see below), `true` for one with
+        /// all defaults, `false` for none.
         out_of_band: Option<OrcaService> = None; "{ port = 50051 }",
     }
 }
@@ -38,14 +38,13 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct OrcaService {}
     keys ORCA_SERVICE {
-        /// Another port than the member's.
+        /// Port, if not the member's.
         port: Option<u16> [Number(1.0, 65_535.0, "")] = None; "50051",
-        /// Time between two reports that a member is asked for. It may choose a longer one: servers
-        /// of gRPC do not go below 30 s unless they are told to, and `load_max_age` must be longer
-        /// than that, too.
+        /// Requested time between two reports of a member. The member may use a longer one: gRPC
+        /// servers use at least 30 s by default, and `load_max_age` must be longer than that, too.
         interval: Duration [Time(millis(10), HOUR)] = secs(1); r#""250ms""#,
-        /// Time for connecting. A stream that says nothing for three intervals, and at least 100 s,
-        /// is begun anew.
+        /// Time limit for connecting. A stream without a report for three intervals, and at least
+        /// 100 s, is opened again.
         timeout: Duration [Time(millis(10), HOUR)] = secs(2); r#""1s""#,
     }
 }
@@ -178,8 +177,8 @@ pub(crate) fn check_load(
 
 /// What the reference says of the tables.
 pub(crate) fn tables() -> [TableDoc; 2] {
-    let doc = "ORCA load reports of a group; off unless the table is there, because whatever can \
-               set a field of a response could else change where requests go.";
+    let doc = "ORCA load reports of a group; off unless the table is there, because anything that \
+               can set a response header could otherwise influence balancing.";
     let service = "ORCA over gRPC (`xds.service.orca.v3.OpenRcaService`, without TLS); off unless \
                    the table is there.";
     let keys = [docs(ORCA_SERVICE, OrcaService::default())];

@@ -25,24 +25,23 @@ section! {
         loads: Vec<MetricLoad> = Vec::new(),
     }
     keys PROMETHEUS {
-        /// Where the metrics of a member are: `{host}` stands for its address, `{port}` for its
-        /// port, `{member}` for its name. Members of one location that have the same URL are asked
-        /// once. **Required.**
+        /// URL of a member's metrics: `{host}` is replaced by its address, `{port}` by its port,
+        /// `{member}` by its name. Members of one location with the same URL are asked once.
+        /// **Required.**
         url: UrlTemplate = UrlTemplate::default(); r#""http://{host}:9100/metrics""#,
         /// Time between two fetches. A rate is the mean over this time.
         interval: Duration [Time(millis(100), HOUR)] = secs(5); r#""1s""#,
-        /// Time for a fetch.
+        /// Time limit for a fetch.
         timeout: Duration [Time(millis(10), HOUR)] = secs(2); r#""500ms""#,
         /// Maximum size of an answer. A larger one is refused as a whole.
         max_bytes: usize [Bytes(1024, 64 << 20)] = 4 << 20; r#""16MiB""#,
-        /// Loads that are worked out as [load-reports.md](load-reports.md#prometheus) says: `cpu`,
+        /// Predefined loads, as listed in [load-reports.md](load-reports.md#prometheus): `cpu`,
         /// `memory`, `run_queue`, `disk`, `cpu_pressure`, `memory_pressure` and `io_pressure`.
-        /// `loads` adds to them, or replaces them one by one.
+        /// `loads` adds to them, or replaces single ones.
         preset: Option<Preset> = None; r#""node_exporter""#,
-        /// Loads, each with the expression by which it is worked out from the metrics, as in a
-        /// query of Prometheus: numbers, `+ - * /`, brackets, metrics with labels (`=` and `!=`),
-        /// `rate(…)` of counters, and `sum`, `avg`, `min`, `max` or `count` over all series that
-        /// match.
+        /// Loads, each with an expression over the metrics, as in a Prometheus query: numbers,
+        /// `+ - * /`, brackets, metrics with labels (`=` and `!=`), `rate(…)` of counters, and
+        /// `sum`, `avg`, `min`, `max` or `count` over all series that match.
         named "loads": MetricLoads = MetricLoads::default();
             r#"{ cpu = '1 - avg(rate(node_cpu_seconds_total{mode="idle"}))' }"#,
     }

@@ -24,32 +24,32 @@ section! {
         timeouts: Timeouts = Timeouts::default(),
     }
     keys OWN {
-        /// Addresses on which clients reach the service: one, or a list. **Required.** No two rules
-        /// share an address. Port 0 lets the system choose a free one.
+        /// Addresses to listen on: one, or a list. **Required.** Two rules cannot use the same
+        /// address. With port 0 the system chooses a free port.
         listen: Vec<SocketAddr> = Vec::new(); r#"["0.0.0.0:8080", "[::1]:8080"]"#,
-        /// The group that serves the rule, where several rules share one. A rule without it has a
-        /// group of its own, of the same name, and takes all keys of a group itself.
+        /// The group that serves the rule, if several rules share one. A rule without it has a
+        /// group of its own, of the same name, and may have all keys of a group.
         group: String = String::new(); r#""backends""#,
     }
     keys RULE {
-        /// Whether the rule accepts clients. The admin API can change that live.
+        /// Whether the rule accepts clients. The admin API can change this at run time.
         enabled: bool = true; "false",
-        /// What is spoken: HTTP/1.x, balanced request by request, or any bytes over TCP, balanced
-        /// connection by connection.
+        /// Protocol of clients and members: HTTP/1.x, balanced per request, or TCP, balanced per
+        /// connection.
         protocol: Protocol = Protocol::Http; r#""tcp""#,
-        /// Whether open connections are cut when the rule is disabled or removed. Otherwise they go
-        /// on to their end.
+        /// Whether open connections are closed when the rule is disabled or removed. Otherwise they
+        /// continue until they end.
         terminate_on_disable: bool = false; "true",
         /// TCP: maximum retries for a client, each at another member, when a member cannot be
         /// connected to. For HTTP, see `retries`.
         connect_retries: u32 [Number(0.0, 10.0, "retries")] = 2; "4",
-        /// TCP: whether one side may end its direction while the other still sends. Otherwise the
-        /// first end closes both.
+        /// TCP: whether one side may close its direction while the other still sends. Otherwise the
+        /// first close ends both.
         half_close: bool = true; "false",
-        /// Maximum client connections at once, over all workers. Further ones wait in the listen
-        /// queue.
+        /// Maximum number of client connections at once, of all workers together. Further ones wait
+        /// in the listen queue.
         max_connections: u32 [Number(1.0, 10_000_000.0, "connections")] = 100_000; "20000",
-        /// Options of HTTP rules; see there.
+        /// Options of HTTP rules: a table, see below.
         http: HttpOptions = HttpOptions::default(); "{ retries = 1 }",
     }
 }
@@ -83,7 +83,7 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Timeouts {}
     keys TIMEOUTS {
-        /// Time to establish a connection to a member. After it another member is tried.
+        /// Time limit for connecting to a member. After it another member is tried.
         // Long enough for one lost SYN (sent again after 1 s, RFC 6298).
         connect "connection_timeout": Duration [Time(millis(1), secs(600))] = secs(2); r#""500ms""#,
         /// TCP, and upgraded HTTP connections (WebSocket): time without a byte in either direction
@@ -95,45 +95,47 @@ section! {
         header "header_timeout": Duration [Time(millis(1), HOUR)] = secs(10); r#""5s""#,
         /// HTTP: how long a client connection is kept open without a request.
         keep_alive "keep_alive_timeout": Duration [Time(millis(1), DAY)] = secs(60); r#""15s""#,
-        /// HTTP: longest pause of a client that sends a request body or takes a response.
+        /// HTTP: longest pause of a client while it sends a request body or receives a response.
         body "body_timeout": Duration [Time(millis(1), DAY)] = secs(30); r#""10s""#,
         /// HTTP: time from the end of the request to the response head, and longest pause of the
-        /// member within the response. Interim responses (1xx) do not prolong it. A client that
-        /// expects a 100 (Continue) has sent all it has to with its head.
+        /// member within the response. Interim responses (1xx) do not extend it. If the client
+        /// expects a 100 (Continue), the time starts after the request head.
         response "response_timeout": Duration [Time(millis(1), DAY)] = secs(60); r#""2m""#,
     }
 }
 
 section! {
-    /// What only HTTP rules have.
+    /// Options of HTTP rules.
     #[derive(Clone, Debug, PartialEq)]
     pub struct HttpOptions {}
     keys HTTP {
-        /// Largest head of a request or response. A larger request gets 431, a larger response
-        /// counts as a failure of the member.
+        /// Maximum size of the head of a request or response. A larger request gets 431, a larger
+        /// response counts as a failure of the member.
         max_header_bytes: usize [Bytes(1024, 1024 * 1024)] = 32 * 1024; r#""64KiB""#,
-        /// Maximum header fields in a head.
+        /// Maximum number of header fields in a head.
         max_header_count: usize [Number(8.0, 256.0, "fields")] = 128; "200",
         /// Whether members get `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host`.
         x_forwarded: bool = true; "false",
         /// Whether members get a `Forwarded` field (RFC 7239).
         forwarded: bool = false; "true",
-        /// Name under which the balancer adds itself to `Via`; `false` adds nothing.
+        /// Name that the balancer adds to `Via`; `false` adds nothing.
         via: Option<String> [Text(VIA)] = Some("evenkeel".into()); r#""edge-1""#,
         /// Whether these fields are kept as clients send them. Switch it on only behind another
-        /// proxy: otherwise any client can claim any address. Off, they are removed before the
-        /// balancer writes its own.
+        /// proxy: otherwise clients can forge their address. If off, the balancer removes them and
+        /// writes its own.
         trust_forwarded: bool = false; "true",
-        /// Maximum retries, each at another member, of a request that may be tried again without
-        /// harm: none of it was sent, or it is idempotent (RFC 9110, section 9.2.2) and the member
-        /// broke off, answered garbage or stayed silent.
+        /// Maximum retries, each at another member, of a request that may be repeated safely: none
+        /// of it was sent, or it is idempotent (RFC 9110, section 9.2.2) and the member closed the
+        /// connection, sent an invalid response or did not answer.
         retries: u32 [Number(0.0, 10.0, "retries")] = 2; "1",
-        /// Retries may add at most this share to the requests, so that they cannot overload
-        /// members that are slow already. 0.2 is 20 %.
+        /// Maximum share of retries, relative to requests, so that retries cannot overload slow
+        /// members. 0.2 is 20 %.
         retry_budget: f32 [Number(0.0, 1.0, "")] = 0.2; "0.1",
-        /// Idle connections to a member that each worker keeps for later requests.
+        /// Maximum number of idle connections to a member that each worker keeps for later
+        /// requests.
         pool_idle_connections: usize [Number(0.0, 65_536.0, "connections")] = 64; "16",
-        /// How long each of them is kept. Best below the keep-alive timeout of the members.
+        /// How long idle connections to members are kept. Should be shorter than the keep-alive
+        /// timeout of the members.
         pool_idle_timeout: Duration [Time(millis(1), DAY)] = secs(30); r#""4s""#,
     }
 }
@@ -286,8 +288,8 @@ fn unknown_group(
 
 /// What the reference says of the tables.
 pub(crate) fn tables() -> [TableDoc; 2] {
-    let doc = "A rule: a service that clients connect to. `NAME` is yours to choose (letters, \
-               digits, `-`, `_` and `.`, at most 64).";
+    let doc = "A rule: a service that clients connect to. `NAME` is any name (letters, digits, \
+               `-`, `_` and `.`, at most 64).";
     let rule = [
         docs(OWN, Rule::default()),
         docs(RULE, Rule::default()),
@@ -296,6 +298,6 @@ pub(crate) fn tables() -> [TableDoc; 2] {
     let http = [docs(HTTP, HttpOptions::default())];
     [
         TableDoc::new("[rule.NAME]", doc, rule),
-        TableDoc::new("[rule.NAME.http]", "What only HTTP rules have.", http),
+        TableDoc::new("[rule.NAME.http]", "Options of HTTP rules.", http),
     ]
 }
