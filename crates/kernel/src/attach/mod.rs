@@ -83,7 +83,7 @@ pub const COUNTERS: [(&str, &str); 13] = [
     ("wrong_code", "dropped: with a wrong authentication code"),
     (
         "replayed",
-        "dropped: with a number that is not larger than the reader's last one one one one one",
+        "dropped: with a number that is not larger than the reader's last one",
     ),
     ("rate", "dropped: over the rate limit of the source"),
     ("unknown_target", "dropped: for a target that is not there"),
