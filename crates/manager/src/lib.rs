@@ -9,6 +9,7 @@ pub mod counts;
 mod dns;
 pub mod endpoint;
 pub mod exposition;
+pub mod groups;
 mod manager;
 mod metrics;
 pub mod snapshot;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Change, Discipline, Reports, Scenario, Service, To};
+use crate::scenario::{Change, Reports, Scenario, To};
+use crate::server::Discipline;
+use crate::work::Service;
 use evenkeel_core::load::LoadId;
 
 /// How often the slow member changes where one moves.

@@ -27,15 +27,16 @@ impl Central {
     /// The next request to send, and where to: each request in turn reserves the slot
     /// that would finish it first, its waiting time there included; it is sent once
     /// that slot is free. `mean_work` stands in for every work if sizes are not known.
-    pub(super) fn next(
+    pub(super) fn next<'a>(
         &mut self,
-        servers: &[Server],
+        servers: impl Iterator<Item = &'a Server>,
         mean_work: Option<f64>,
         now: u64,
     ) -> Option<(JobId, f64, usize)> {
         if self.waiting.is_empty() {
             return None;
         }
+        let servers: Vec<&Server> = servers.collect();
         let all_fail = servers.iter().all(|server| server.failing > 0.0);
         self.free_at.clear();
         for (index, server) in servers.iter().enumerate() {

@@ -1,37 +1,12 @@
-//! What the harness can play: members, requests, and what changes over time.
+//! What can be played: members, requests, and what changes over time.
 
 use std::time::Duration;
 
-use super::Discipline;
 use evenkeel_core::load::LoadId;
+use evenkeel_manager::config::Config;
 
-/// How long requests take to serve at normal speed. The mean is always 10 ms.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Service {
-    /// All the same.
-    Constant,
-    /// Exponential.
-    Exponential,
-    /// One request in ten costs twenty times the others.
-    Mixed,
-}
-
-impl Service {
-    /// The mean in nanoseconds.
-    pub const MEAN: f64 = 10e6;
-
-    /// One service time in nanoseconds.
-    pub(super) fn draw(self, rng: &mut fastrand::Rng) -> f64 {
-        let u = rng.f64();
-        match self {
-            Service::Constant => Self::MEAN,
-            Service::Exponential => -Self::MEAN * (1.0 - u).ln(),
-            // 0.9 * 1 + 0.1 * 20 = 2.9
-            Service::Mixed if u < 0.1 => Self::MEAN * 20.0 / 2.9,
-            Service::Mixed => Self::MEAN / 2.9,
-        }
-    }
-}
+use crate::server::Discipline;
+use crate::work::Service;
 
 /// One member at the start.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -98,6 +73,24 @@ pub struct Reports {
     pub noise: f64,
 }
 
+/// How a load is read that is reported.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reading {
+    /// As it is at the moment of the report, where it is an average of the last 100 ms, or of
+    /// the time since the last report.
+    Now,
+    /// The same, but with the number of tasks of the moment.
+    Moment,
+    /// The share of time in which the member was busy, as a process there has written it down.
+    Written {
+        /// Time between two turns of the process.
+        update: Duration,
+        /// How long it waits for a slot when its turn has come, for each task above the
+        /// number of slots, per slot: a random time, this on average.
+        wait: Duration,
+    },
+}
+
 /// A world for a strategy to live in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
@@ -124,8 +117,21 @@ pub struct Scenario {
     pub reports: Option<Reports>,
     /// What changes, in the order of time.
     pub changes: Vec<Change>,
-    /// Requests that arrive before the clock stops.
+    /// Requests that arrive before the clock stops, where there is no `length`.
     pub requests: usize,
+    /// When the clock stops.
+    pub length: Option<Duration>,
+    /// How what members report is read.
+    pub reading: Reading,
+    /// How often the variance of their utilisation is noted down.
+    pub variance: Option<Duration>,
+    /// What balancers are configured to do; `None` is one group with all defaults and without
+    /// limits.
+    pub config: Option<Config>,
+    /// The group that requests are for.
+    pub group: String,
+    /// Whether balancers control their groups between decisions: eject, alert, panic.
+    pub control: bool,
 }
 
 impl Scenario {
@@ -144,7 +150,26 @@ impl Scenario {
             reports: None,
             changes: Vec::new(),
             requests: 60_000,
+            length: None,
+            reading: Reading::Now,
+            variance: None,
+            config: None,
+            group: "app".into(),
+            control: false,
         }
+    }
+
+    /// The same for the members of a group of a configuration, which balancers control.
+    /// `None` if there is no such group.
+    pub fn of(config: Config, group: &str) -> Option<Self> {
+        let mut groups = config.groups.iter();
+        let members = groups.find(|of| of.name == group)?.members.len();
+        Some(Scenario {
+            config: Some(config),
+            group: group.into(),
+            control: true,
+            ..Scenario::new(group, members)
+        })
     }
 
     /// The same with requests that cost this.

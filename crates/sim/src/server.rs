@@ -1,4 +1,4 @@
-//! A member as the harness models it: a queue, a number of slots, and a speed.
+//! A member as it is modelled: a queue, a number of slots, and a speed.
 
 use std::collections::VecDeque;
 
@@ -39,7 +39,7 @@ pub(super) struct Server {
     waiting: VecDeque<Running>,
     /// When `left` of the running was last true.
     updated: u64,
-    /// Nanoseconds of work done since the last report, over all slots.
+    /// Nanoseconds of work done, over all slots.
     worked: f64,
     /// Tasks of somebody else that always want a slot.
     background: f64,
@@ -93,7 +93,7 @@ impl Server {
         self.in_flight() as f64 + self.background
     }
 
-    /// Nanoseconds of work done, over all slots, if the utilization is never taken.
+    /// Nanoseconds of work done, over all slots.
     pub(super) fn busy(&mut self, now: u64) -> f64 {
         self.advance(now);
         self.worked
@@ -114,13 +114,6 @@ impl Server {
         } else {
             self.waiting.push_back(job);
         }
-    }
-
-    /// Share of its slots that were busy over the last `interval` nanoseconds, if it is
-    /// called once in each.
-    pub(super) fn take_utilization(&mut self, interval: f64, now: u64) -> f64 {
-        self.advance(now);
-        std::mem::take(&mut self.worked) / interval / self.slots as f64
     }
 
     /// Tasks per slot that run or wait, averaged over [`QUEUE_AVERAGE`].
@@ -203,7 +196,7 @@ mod tests {
         server.push(0, 100.0, 0);
         // Four tasks share two slots.
         assert_eq!(server.next_completion(), Some(200));
-        assert_eq!(server.take_utilization(100.0, 100), 1.0);
+        assert_eq!(server.busy(100), 200.0);
         assert_eq!(server.complete(200), Some(0));
         assert!((server.queue(10_000_000_000) - 1.5).abs() < 1e-6);
     }

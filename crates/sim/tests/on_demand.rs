@@ -5,18 +5,13 @@
 //! members, eight clients, four of them with 100 requests per second and four with 50.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_control::analyzer::{Site, analyze, is_negligible};
-use evenkeel_control::pulse::Pulses;
-use evenkeel_core::binding::{Binding, Verdict};
-use evenkeel_core::effective::{Shaping, effective};
-use evenkeel_core::group::{Granularity, Group, GroupSettings, GroupState, Outcome, Request};
-use evenkeel_core::load::{LoadId, LoadValue, Location};
-use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
+use evenkeel_core::alert::AlertSettings;
+use evenkeel_core::group::{Granularity, GroupSettings};
+use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::{Reach, Values, carries_in_pulses, default_for, find};
-use evenkeel_core::time::Instant;
+use evenkeel_sim::sessions::{Client, Sessions, play};
 
 const MEMBERS: usize = 4;
 /// Requests per second of each client.
@@ -49,121 +44,48 @@ impl Play {
     }
 }
 
-fn group(play: &Play) -> (Group, Values) {
-    let member = |id: usize| Member {
-        id: MemberId(id as u64),
-        name: format!("m{id}").into(),
-        address: "192.0.2.1:80".parse().unwrap(),
-        max_connections: None,
-        location: Arc::new(Location::new(format!("l{id}"))),
-        slot: Arc::new(Slot::new(Weight::ONE)),
-    };
-    let members: Vec<_> = (0..MEMBERS).map(member).collect();
-    let mut settings = GroupSettings {
-        granularity: play.granularity,
-        load_id: play.load_id,
+/// Requests per second at each member, for each second of the run.
+fn run(played: &Play, seconds: u64, seed: u64) -> Vec<[u32; MEMBERS]> {
+    let settings = GroupSettings {
+        granularity: played.granularity,
+        load_id: played.load_id,
         ..GroupSettings::default()
     };
-    let values = match play.strategy {
+    let strategy = match played.strategy {
         Some(name) => Values::defaults(find(name).unwrap()),
         None => default_for(&settings, Reach::Carried),
     };
-    settings.alert.pulses = carries_in_pulses(&settings, values.kind());
-    let strategy = (values.kind().build)(&values, &members);
-    let state = Arc::<GroupState>::default();
-    (Group::new("g", settings, strategy, members, state), values)
-}
-
-/// Raises and lifts alerts, as the control loop does.
-fn control(group: &Group, pulses: &mut Pulses, values: &Values, now: Instant) {
-    let shaping = Shaping::of(values);
-    let site = |member: &Member| {
-        let (slot, location) = (&member.slot, &member.location);
-        let load = effective(slot, location, &shaping, group.settings(), now);
-        Site {
-            load: load.map(|effective| effective.load),
-            takes_traffic: true,
-            alerted: slot.has(Reason::Shedding),
-        }
+    let clients = CLIENTS.into_iter().zip(played.starts);
+    let client = |(rate, start): (u32, usize)| Client {
+        rate: rate.into(),
+        start: Some(start),
     };
-    let sites: Vec<_> = group.members().iter().map(site).collect();
-    let Some(threshold) = group.strategy().alert_threshold() else {
-        return;
+    let sessions = Sessions {
+        members: MEMBERS,
+        clients: clients.map(client).collect(),
+        poisson: false,
+        report_interval: Duration::from_secs(played.interval),
+        in_step: true,
+        message: Duration::ZERO,
+        round: Duration::from_millis(100),
+        known: true,
+        strangers: false,
+        alert: AlertSettings {
+            pulses: carries_in_pulses(&settings, strategy.kind()),
+            ..AlertSettings::default()
+        },
+        strategy,
+        dies: None,
+        rebind_interval: None,
+        reach: Reach::Carried,
+        granularity: played.granularity,
+        load_id: played.load_id,
+        length: Duration::from_secs(seconds),
     };
-    if group.settings().alert.pulses {
-        let raised = pulses.step(group, &shaping, threshold, now);
-        for member in group.members() {
-            let mut all = raised.iter();
-            let on = all.any(|raised| Arc::ptr_eq(&raised.location, &member.location));
-            member.slot.set(Reason::Shedding, on);
-        }
-        return;
-    }
-    let alerts = match is_negligible(threshold, group.settings().load_id, &sites) {
-        true => vec![false; sites.len()],
-        false => analyze(threshold, &group.settings().alert, &sites),
-    };
-    for (member, alert) in group.members().iter().zip(alerts) {
-        member.slot.set(Reason::Shedding, alert);
-    }
-}
-
-/// Requests per second at each member, for each second of the run.
-fn run(play: &Play, seconds: u64, seed: u64) -> Vec<[u32; MEMBERS]> {
-    let (group, values) = group(play);
-    let mut pulses = Pulses::default();
-    let mut rng = fastrand::Rng::with_seed(seed);
-    let mut bindings: Vec<Binding> = play
-        .starts
-        .into_iter()
-        .map(|start| Binding::new(&group, start, Instant::from_nanos(1), &mut rng).unwrap())
-        .collect();
-    let (mut history, mut counts) = (Vec::new(), [0; MEMBERS]);
-    let mut since_report = [0; MEMBERS];
-    for step in 1..=seconds * 100 {
-        let now = Instant::ZERO.after(Duration::from_millis(step * 10));
-        for (binding, rate) in bindings.iter_mut().zip(CLIENTS) {
-            if step % u64::from(100 / rate) != 0 {
-                continue;
-            }
-            let ticket = match binding.check(&group, now) {
-                Verdict::Keep(index) => group.bind(index, now).unwrap(),
-                Verdict::Move(index) => {
-                    binding.move_to(&group, index, now);
-                    group.bind(index, now).unwrap()
-                }
-                Verdict::Rebind(_) => {
-                    let ticket = group.pick(&Request::at(now), &mut rng).unwrap();
-                    *binding = Binding::new(&group, ticket.index(), now, &mut rng).unwrap();
-                    ticket
-                }
-            };
-            counts[ticket.index()] += 1;
-            ticket.finish(Outcome::Success, now);
-        }
-        if step % 100 == 0 {
-            for (sum, count) in since_report.iter_mut().zip(counts) {
-                *sum += count;
-            }
-            history.push(std::mem::take(&mut counts));
-        }
-        if step % (100 * play.interval) == 0 {
-            for (member, count) in group.members().iter().zip(&mut since_report) {
-                let rate = f64::from(std::mem::take(count)) / play.interval as f64;
-                // A member of which one request takes 2 ms of its CPU.
-                let load = match play.load_id {
-                    LoadId::CPU => (rate * 0.002).min(1.0),
-                    _ => rate,
-                };
-                let load = LoadValue::new(load).unwrap();
-                member.location.report(play.load_id, load, now).unwrap();
-            }
-        }
-        if step % 10 == 0 {
-            control(&group, &mut pulses, &values, now);
-        }
-    }
-    history
+    let mut served = play(&sessions, seed).unwrap().served;
+    served.truncate(seconds as usize);
+    let rates = |rates: Vec<u32>| <[u32; MEMBERS]>::try_from(rates).unwrap();
+    served.into_iter().map(rates).collect()
 }
 
 #[test]

@@ -11,8 +11,13 @@ use std::time::Duration;
 
 use evenkeel_core::alert::{AlertSettings, Threshold};
 use evenkeel_core::group::{Granularity, GroupSettings};
+use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::{Reach, Values, default_for, find};
-use evenkeel_sim::sticky::{Client, Played, Sticky, play};
+use evenkeel_sim::sessions::{Client, Played, Sessions};
+
+fn play(sessions: &Sessions, seed: u64) -> Played {
+    evenkeel_sim::sessions::play(sessions, seed).expect("members")
+}
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -25,13 +30,14 @@ fn client(rate: f64, start: usize) -> Client {
     }
 }
 
-fn sticky(members: usize, clients: Vec<Client>) -> Sticky {
+fn sessions(members: usize, clients: Vec<Client>) -> Sessions {
     let strategy = find("minimum_dispersion").expect("a strategy of the registry");
-    Sticky {
+    Sessions {
         members,
         clients,
         poisson: false,
         report_interval: ms(250),
+        in_step: false,
         message: ms(1),
         round: ms(100),
         known: true,
@@ -44,14 +50,17 @@ fn sticky(members: usize, clients: Vec<Client>) -> Sticky {
         },
         dies: None,
         rebind_interval: None,
+        reach: Reach::Forwarded,
+        granularity: Granularity::OnDemand,
+        load_id: LoadId::REQUESTS_PER_SECOND,
         length: Duration::from_secs(70),
     }
 }
 
-fn experiment(starts: [usize; 8]) -> Sticky {
+fn experiment(starts: [usize; 8]) -> Sessions {
     let rates = [100.0, 100.0, 100.0, 100.0, 50.0, 50.0, 50.0, 50.0];
     let clients = rates.iter().zip(starts);
-    sticky(
+    sessions(
         4,
         clients.map(|(&rate, start)| client(rate, start)).collect(),
     )
@@ -128,10 +137,10 @@ fn a_thousand_clients_of_all_rates_settle_and_stay() {
     for seed in 0..5 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let one = |_| client(0.5 + 10.0 * rng.f64() * rng.f64(), 0);
-        let mut sticky = sticky(8, (0..1000).map(one).collect());
-        sticky.poisson = true;
-        sticky.length = Duration::from_secs(60);
-        let played = play(&sticky, seed);
+        let mut sessions = sessions(8, (0..1000).map(one).collect());
+        sessions.poisson = true;
+        sessions.length = Duration::from_secs(60);
+        let played = play(&sessions, seed);
         let (at_first, later) = (played.dispersion(0), 20..played.served.len() - 1);
         assert!(at_first > 1.0, "all are on one: {at_first}");
         let worst = later.map(|at| played.dispersion(at)).fold(0.0, f64::max);
@@ -147,10 +156,10 @@ fn when_a_member_dies_the_others_share_its_clients() {
     for seed in 0..10 {
         let rates = [60.0, 60.0, 60.0, 60.0, 60.0, 60.0];
         let clients = rates.iter().enumerate();
-        let mut sticky = sticky(3, clients.map(|(i, &rate)| client(rate, i / 2)).collect());
-        sticky.dies = Some((Duration::from_secs(10), 1));
-        sticky.length = Duration::from_secs(30);
-        let played = play(&sticky, seed);
+        let mut sessions = sessions(3, clients.map(|(i, &rate)| client(rate, i / 2)).collect());
+        sessions.dies = Some((Duration::from_secs(10), 1));
+        sessions.length = Duration::from_secs(30);
+        let played = play(&sessions, seed);
         for served in &played.served[20..29] {
             assert_eq!(served[1], 0, "seed {seed}: {served:?}");
             assert!(
@@ -163,10 +172,10 @@ fn when_a_member_dies_the_others_share_its_clients() {
 
 #[test]
 fn with_all_members_critical_nobody_is_sent_around() {
-    let mut sticky = experiment([0, 1, 2, 3, 0, 1, 2, 3]);
-    sticky.alert.threshold = Some(Threshold::Critical(50.0));
+    let mut sessions = experiment([0, 1, 2, 3, 0, 1, 2, 3]);
+    sessions.alert.threshold = Some(Threshold::Critical(50.0));
     for seed in 0..10 {
-        let played = play(&sticky, seed);
+        let played = play(&sessions, seed);
         assert_eq!(played.rounds, 0, "there is nobody better off");
         assert_eq!(unrest(&played, 0), 0.0);
     }
@@ -174,9 +183,9 @@ fn with_all_members_critical_nobody_is_sent_around() {
 
 #[test]
 fn a_single_member_keeps_its_clients() {
-    let mut sticky = sticky(1, vec![client(100.0, 0), client(50.0, 0)]);
-    sticky.alert.threshold = Some(Threshold::Critical(50.0));
-    let played = play(&sticky, 1);
+    let mut sessions = sessions(1, vec![client(100.0, 0), client(50.0, 0)]);
+    sessions.alert.threshold = Some(Threshold::Critical(50.0));
+    let played = play(&sessions, 1);
     assert_eq!((played.rounds, unrest(&played, 0)), (0, 0.0));
 }
 
@@ -189,10 +198,10 @@ fn a_client_that_is_larger_than_all_others_is_left_alone() {
             client(50.0, 2),
             client(50.0, 2),
         ];
-        let mut sticky = sticky(3, clients);
-        sticky.known = known;
+        let mut sessions = sessions(3, clients);
+        sessions.known = known;
         for seed in 0..10 {
-            let played = play(&sticky, seed);
+            let played = play(&sessions, seed);
             assert!(
                 unrest(&played, 20) < 0.2,
                 "seed {seed}: {:?}",
@@ -204,27 +213,27 @@ fn a_client_that_is_larger_than_all_others_is_left_alone() {
 
 #[test]
 fn clients_that_are_never_known_are_not_moved_for_ever() {
-    let mut sticky = experiment([0, 0, 1, 1, 2, 2, 3, 3]);
-    sticky.strangers = true;
-    sticky.length = Duration::from_secs(300);
+    let mut sessions = experiment([0, 0, 1, 1, 2, 2, 3, 3]);
+    sessions.strangers = true;
+    sessions.length = Duration::from_secs(300);
     for seed in 0..5 {
-        let played = play(&sticky, seed);
+        let played = play(&sessions, seed);
         let unrest = unrest(&played, 200);
         assert!(unrest < 1.0, "seed {seed}: {unrest} a second");
     }
 }
 
 /// Clients of a group that does not look at loads, over a hundred seconds.
-fn rebinding(members: usize, strangers: bool) -> Sticky {
+fn rebinding(members: usize, strangers: bool) -> Sessions {
     let strategy = find("round_robin").expect("a strategy of the registry");
     let clients = (0..12).map(|index| client(20.0 + 10.0 * index as f64, 0));
-    Sticky {
+    Sessions {
         strategy: Values::defaults(strategy),
         rebind_interval: Some(Duration::from_secs(10)),
         strangers,
         poisson: true,
         length: Duration::from_secs(100),
-        ..sticky(members, clients.collect())
+        ..sessions(members, clients.collect())
     }
 }
 

@@ -1,0 +1,451 @@
+//! Clients that stay with a member until they are told to leave it, in virtual time.
+//!
+//! Those that are *forwarded* do as CORBA clients do: the first request goes to the manager,
+//! which forwards it; all others go to the member itself. While the load alert of its location
+//! is on, a member sends each request back to the manager. Messages take time, both those of
+//! clients and those of alerts and reports. The requests of those that are *carried* all go
+//! through the balancer, which looks at their binding with each.
+//!
+//! Groups, strategies, control, bindings and forwarding are the real ones.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_control::forward::{Advice, Trail};
+use evenkeel_control::group::Event;
+use evenkeel_core::alert::AlertSettings;
+use evenkeel_core::binding::{Binding, Verdict};
+use evenkeel_core::group::{Granularity, Group, GroupSettings, Outcome, Request};
+use evenkeel_core::load::{LoadId, LoadValue};
+use evenkeel_core::member::Reason;
+use evenkeel_core::strategy::{Reach, Values};
+use evenkeel_core::time::Instant;
+use evenkeel_manager::config::Config;
+use evenkeel_manager::groups::Groups;
+
+use crate::config::{group, group_config, groups};
+use crate::engine::{self, Engine, World, exponential, nanos};
+
+/// For how long a client is taken to stay: until it is told to leave.
+const STAY: Duration = Duration::from_secs(3600);
+
+/// A client.
+#[derive(Clone, Copy, Debug)]
+pub struct Client {
+    /// Requests per second.
+    pub rate: f64,
+    /// The member that it is bound to at first; `None` asks the manager.
+    pub start: Option<usize>,
+}
+
+/// What is played.
+#[derive(Clone, Debug)]
+pub struct Sessions {
+    /// Members.
+    pub members: usize,
+    /// Clients.
+    pub clients: Vec<Client>,
+    /// Whether requests come at random (Poisson) or at fixed intervals.
+    pub poisson: bool,
+    /// Time between two load reports of a member.
+    pub report_interval: Duration,
+    /// Whether members report all at once, after each interval, and not each at times of its own.
+    pub in_step: bool,
+    /// The longest that a message takes; each takes a random part of it, half at least.
+    pub message: Duration,
+    /// Time between two rounds of the control loop.
+    pub round: Duration,
+    /// Whether the manager knows at first where clients are; otherwise it was restarted, say.
+    pub known: bool,
+    /// Whether clients come back over another connection each time, so that nobody ever
+    /// knows them.
+    pub strangers: bool,
+    /// The strategy.
+    pub strategy: Values,
+    /// How alerts are raised.
+    pub alert: AlertSettings,
+    /// A member that reports nothing more from this time on and answers nobody; its
+    /// clients go back to the manager, which knows.
+    pub dies: Option<(Duration, usize)>,
+    /// Clients are rebound so often, whatever the load.
+    pub rebind_interval: Option<Duration>,
+    /// Whether they are carried or forwarded.
+    pub reach: Reach,
+    /// When the strategy is asked.
+    pub granularity: Granularity,
+    /// What is reported: requests per second, or the share of its CPU that a member uses, of
+    /// which a request takes 2 ms.
+    pub load_id: LoadId,
+    /// How long it takes.
+    pub length: Duration,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Played {
+    /// Requests that each member served in each second.
+    pub served: Vec<Vec<u32>>,
+    /// Requests that were sent back by a member, in each second.
+    pub sent_back: Vec<u32>,
+    /// The longest time that it took a client to get a request served, with all its ways.
+    pub longest: Duration,
+    /// The largest number of times that one request was sent back.
+    pub most_sent_back: u32,
+    /// Pulses.
+    pub rounds: u32,
+    /// How often each client went from one member to another.
+    pub rebound: Vec<u32>,
+}
+
+impl Played {
+    /// The largest share by which a member's rate differs from the mean, in second `at`.
+    pub fn dispersion(&self, at: usize) -> f64 {
+        let served = &self.served[at];
+        let mean = f64::from(served.iter().sum::<u32>()) / served.len() as f64;
+        let off = |&count: &u32| (f64::from(count) - mean).abs() / mean;
+        served.iter().map(off).fold(0.0, f64::max)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Happening {
+    /// The client sends its next request.
+    Send(usize),
+    /// It is at a member.
+    AtMember {
+        client: usize,
+        member: usize,
+    },
+    /// It is at the manager.
+    AtManager(usize),
+    /// A member's valve is told to shut or open.
+    Valve {
+        member: usize,
+        shut: bool,
+    },
+    /// The manager hears that it has.
+    Acknowledged {
+        member: usize,
+        shut: bool,
+    },
+    Report(usize),
+    /// With the bits of the load.
+    ReportArrival {
+        member: usize,
+        load: u64,
+    },
+    Round,
+    Death(usize),
+}
+
+/// CPU time of a request, in seconds.
+const WORK: f64 = 0.002;
+
+struct Running<'a> {
+    play: &'a Sessions,
+    groups: Groups,
+    group: Arc<Group>,
+    engine: Engine<Happening>,
+    rng: fastrand::Rng,
+    clients: Vec<State>,
+    valves: Vec<bool>,
+    /// What the manager knows of them, and whether a call of its own is under way.
+    told: Vec<bool>,
+    calling: Vec<bool>,
+    counts: Vec<u32>,
+    dead: Vec<bool>,
+    played: Played,
+}
+
+struct State {
+    member: Option<usize>,
+    trail: Trail,
+    binding: Option<Binding>,
+    sent: u64,
+    sent_back: u32,
+}
+
+/// Plays with `seed`. `None` if there is no member.
+pub fn play(play: &Sessions, seed: u64) -> Option<Played> {
+    let mut running = Running::new(play, seed)?;
+    engine::run(&mut running);
+    Some(running.played)
+}
+
+impl World for Running<'_> {
+    type Event = Happening;
+
+    fn engine(&mut self) -> &mut Engine<Happening> {
+        &mut self.engine
+    }
+
+    fn happen(&mut self, event: Happening) -> bool {
+        let goes_on = self.engine.nanos() as f64 <= nanos(self.play.length);
+        if goes_on {
+            self.handle(event);
+        }
+        goes_on
+    }
+}
+
+impl<'a> Running<'a> {
+    fn new(play: &'a Sessions, seed: u64) -> Option<Self> {
+        let defaults = GroupSettings::default();
+        let settings = GroupSettings {
+            adaptive: play.rebind_interval.is_none(),
+            rebind_interval: play.rebind_interval.unwrap_or(defaults.rebind_interval),
+            granularity: play.granularity,
+            load_id: play.load_id,
+            load_max_age: play.report_interval * 3,
+            alert: play.alert.clone(),
+            ..defaults
+        };
+        let weights = std::iter::repeat_n(1.0, play.members);
+        let config = Config {
+            groups: vec![group_config(
+                "app",
+                weights,
+                settings,
+                play.strategy.clone(),
+            )],
+            ..Config::default()
+        };
+        let engine = Engine::new();
+        let groups = groups(config, engine.now());
+        let mut running = Running {
+            play,
+            group: group(&groups, "app")?,
+            groups,
+            engine,
+            rng: fastrand::Rng::with_seed(seed),
+            clients: Vec::new(),
+            valves: vec![false; play.members],
+            told: vec![false; play.members],
+            calling: vec![false; play.members],
+            counts: vec![0; play.members],
+            dead: vec![false; play.members],
+            played: Played {
+                rebound: vec![0; play.clients.len()],
+                ..Played::default()
+            },
+        };
+        running.begin();
+        Some(running)
+    }
+
+    fn begin(&mut self) {
+        let play = self.play;
+        for (index, client) in play.clients.iter().enumerate() {
+            let (mut trail, mut binding) = (Trail::default(), None);
+            if let Some(member) = client.start.filter(|_| play.known) {
+                if play.reach == Reach::Carried {
+                    let now = Instant::from_nanos(1);
+                    binding = Binding::new(&self.group, member, now, &mut self.rng);
+                } else {
+                    trail.leads_to(&self.group, member);
+                }
+            }
+            self.clients.push(State {
+                member: client.start,
+                trail,
+                binding,
+                sent: 0,
+                sent_back: 0,
+            });
+            let first = 1.0 + self.rng.f64() * 1e9 / client.rate;
+            self.engine.after(first, Happening::Send(index));
+        }
+        for member in 0..play.members {
+            let phase = if play.in_step { 1.0 } else { self.rng.f64() };
+            let first = phase * nanos(play.report_interval);
+            self.engine.after(first, Happening::Report(member));
+        }
+        let first = self.rng.f64() * nanos(play.round);
+        self.engine.after(first, Happening::Round);
+        if let Some((at, member)) = play.dies {
+            self.engine.after(nanos(at), Happening::Death(member));
+        }
+    }
+
+    fn message(&mut self, event: Happening) {
+        let share = 0.5 + 0.5 * self.rng.f64();
+        self.engine.after(share * nanos(self.play.message), event);
+    }
+
+    fn second(&mut self) -> usize {
+        let second = (self.engine.nanos() / 1_000_000_000) as usize;
+        while self.played.served.len() <= second {
+            self.played.served.push(vec![0; self.play.members]);
+            self.played.sent_back.push(0);
+        }
+        second
+    }
+
+    fn handle(&mut self, event: Happening) {
+        match event {
+            Happening::Send(client) => {
+                let state = &mut self.clients[client];
+                (state.sent, state.sent_back) = (self.engine.nanos(), 0);
+                match state.member {
+                    _ if self.play.reach == Reach::Carried => self.carried(client),
+                    Some(member) => self.message(Happening::AtMember { client, member }),
+                    None => self.message(Happening::AtManager(client)),
+                }
+                let gap = 1e9 / self.play.clients[client].rate;
+                let gap = if self.play.poisson {
+                    exponential(gap, &mut self.rng)
+                } else {
+                    gap
+                };
+                self.engine.after(gap, Happening::Send(client));
+            }
+            Happening::AtMember { client, member } => self.at_member(client, member),
+            Happening::AtManager(client) => self.at_manager(client),
+            Happening::Valve { member, shut } => {
+                self.valves[member] = shut;
+                self.message(Happening::Acknowledged { member, shut });
+            }
+            Happening::Acknowledged { member, shut } => {
+                self.told[member] = shut;
+                self.calling[member] = false;
+                self.group.members()[member].location.set_shut(shut);
+                self.tell();
+            }
+            Happening::Report(member) => {
+                if self.dead[member] {
+                    return;
+                }
+                let interval = self.play.report_interval;
+                self.engine
+                    .after(nanos(interval), Happening::Report(member));
+                let count = std::mem::take(&mut self.counts[member]);
+                let rate = f64::from(count) / interval.as_secs_f64();
+                let load = match self.play.load_id {
+                    LoadId::CPU => (rate * WORK).min(1.0),
+                    _ => rate,
+                };
+                let load = load.to_bits();
+                self.message(Happening::ReportArrival { member, load });
+            }
+            Happening::ReportArrival { member, load } => {
+                let location = &self.group.members()[member].location;
+                if let Ok(value) = LoadValue::new(f64::from_bits(load)) {
+                    // Only one id is ever reported here, so there is room for it.
+                    let _ = location.report(self.play.load_id, value, self.engine.now());
+                }
+            }
+            Happening::Round => {
+                self.engine.after(nanos(self.play.round), Happening::Round);
+                let events = self.groups.round(self.engine.now());
+                let is_pulse =
+                    |event: &Event| matches!(event, Event::AlertRaised { is_pulse: true, .. });
+                let pulses = events.iter().any(|(_, event)| is_pulse(event));
+                self.played.rounds += u32::from(pulses);
+                self.tell();
+            }
+            Happening::Death(member) => {
+                self.dead[member] = true;
+                let slot = &self.group.members()[member].slot;
+                slot.set(Reason::Down, true);
+            }
+        }
+    }
+
+    /// The balancer carries a request of the client.
+    fn carried(&mut self, client: usize) {
+        let (now, group) = (self.engine.now(), &self.group);
+        let binding = &mut self.clients[client].binding;
+        let kept = binding
+            .as_mut()
+            .and_then(|binding| match binding.check(group, now) {
+                Verdict::Keep(index) => Some(index),
+                Verdict::Move(index) => {
+                    binding.move_to(group, index, now);
+                    Some(index)
+                }
+                Verdict::Rebind(_) => None,
+            });
+        let ticket = match kept {
+            Some(index) => group.bind(index, now),
+            None => {
+                let ticket = group.pick(&Request::at(now), &mut self.rng).ok();
+                let index = ticket.as_ref().map(|ticket| ticket.index());
+                *binding = index.and_then(|at| Binding::new(group, at, now, &mut self.rng));
+                ticket
+            }
+        };
+        if let Some(ticket) = ticket {
+            let member = ticket.index();
+            ticket.finish(Outcome::Success, now);
+            self.at_member(client, member);
+        }
+    }
+
+    fn at_member(&mut self, client: usize, member: usize) {
+        let second = self.second();
+        if self.dead[member] || self.valves[member] {
+            self.played.sent_back[second] += 1;
+            self.clients[client].sent_back += 1;
+            let times = self.clients[client].sent_back;
+            self.played.most_sent_back = self.played.most_sent_back.max(times);
+            let back = 1.5 * nanos(self.play.message);
+            return self.engine.after(back, Happening::AtManager(client));
+        }
+        self.counts[member] += 1;
+        self.played.served[second][member] += 1;
+        let took = Duration::from_nanos(self.engine.nanos() - self.clients[client].sent);
+        self.played.longest = self.played.longest.max(took);
+    }
+
+    fn at_manager(&mut self, client: usize) {
+        let now = self.engine.now();
+        if self.play.strangers {
+            self.clients[client].trail = Trail::default(); // nobody knows it
+        }
+        let trail = &mut self.clients[client].trail;
+        let to = match trail.advise(&self.group, now) {
+            Advice::Wait => None,
+            Advice::Back(member) => Some((member, false)),
+            Advice::To(member) => Some((member, true)),
+            Advice::Free => {
+                let Ok(member) = self.group.choose(&Request::at(now), &mut self.rng) else {
+                    return;
+                };
+                let location = &self.group.members()[member].location;
+                (!trail.knocks(location, now)).then_some((member, true))
+            }
+        };
+        let Some((member, is_new)) = to else {
+            self.tell();
+            let pause = Advice::PAUSE.as_nanos() as f64;
+            return self.engine.after(pause, Happening::AtManager(client));
+        };
+        if is_new {
+            self.group.assign(member, STAY);
+            trail.leads_to(&self.group, member);
+        }
+        self.tell();
+        let before = self.clients[client].member.replace(member);
+        if before.is_some_and(|before| before != member) {
+            self.played.rebound[client] += 1;
+        }
+        self.message(Happening::AtMember { client, member });
+    }
+
+    /// Tells members what their valves should do, one message at a time.
+    fn tell(&mut self) {
+        for index in 0..self.play.members {
+            let member = &self.group.members()[index];
+            let wanted = self.play.reach != Reach::Carried && member.location.is_alerted();
+            if wanted != self.told[index] && !self.calling[index] && !self.dead[index] {
+                if wanted {
+                    member.location.set_shut(true);
+                }
+                self.calling[index] = true;
+                let shut = wanted;
+                let member = index;
+                self.message(Happening::Valve { member, shut });
+            }
+        }
+    }
+}
