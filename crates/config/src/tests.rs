@@ -171,6 +171,42 @@ fn u12_older_names_of_keys_are_read_and_both_at_once_are_refused() {
 }
 
 #[test]
+fn ejection_has_its_settings_and_says_what_cannot_be() {
+    let text = with("connection_failure_limit = 3\nejection = { window = \"30s\", time = \"1m\" }");
+    let config = parse("test.toml", &text).unwrap();
+    let ejection = &config.groups[0].settings.ejection;
+    assert_eq!((ejection.failure_limit, ejection.min_requests), (3, 20));
+    assert_eq!(ejection.window, Duration::from_secs(30));
+    assert_eq!(
+        (ejection.time.as_secs(), ejection.max_time.as_secs()),
+        (60, 300)
+    );
+    // Only what is said differs from what all have.
+    let text = format!("[defaults]\nejection = {{ excess = 0.5 }}\n{text}");
+    let inherited = parse("test.toml", &text).unwrap();
+    let inherited = &inherited.groups[0].settings.ejection;
+    assert_eq!((inherited.excess, inherited.window), (0.5, ejection.window));
+    for (line, start) in [
+        (
+            "ejection = { window = \"1500ms\" }",
+            "ejection.window: not a number of whole seconds",
+        ),
+        (
+            "ejection = { window = \"61s\" }",
+            "ejection.window: out of range",
+        ),
+        (
+            "ejection = { max_time = \"5s\" }",
+            "ejection: `time`, 10s, is longer than `max_time`",
+        ),
+    ] {
+        let errors = errors(&with(line));
+        assert_eq!(errors.len(), 1, "{errors:#?}");
+        assert!(errors[0].contains(start), "{errors:#?}");
+    }
+}
+
+#[test]
 fn an_empty_file_is_a_configuration_without_rules() {
     let config = parse("test.toml", "").unwrap();
     assert_eq!(config, Config::default());
@@ -819,7 +855,10 @@ fn document_with(header: &str, line: &str) -> String {
             let rest = rest.copied().collect::<Vec<_>>().join("\n");
             format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{rest}\n{line}")
         }
-        "[group.x.orca]" | "[group.x.orca.out_of_band]" | "[group.x.alert]" => {
+        "[group.x.orca]"
+        | "[group.x.orca.out_of_band]"
+        | "[group.x.alert]"
+        | "[group.x.ejection]" => {
             format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{line}")
         }
         "[[group.x.members]]" if line.starts_with("address") => format!("{header}\n{line}"),

@@ -15,8 +15,6 @@ use crate::outlier::{self, Cause, Outliers};
 /// [`GroupSettings`](evenkeel_core::group::GroupSettings) do not say it.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Failures in a row after which a member is ejected.
-    pub failure_limit: u32,
     /// How the strategy makes an effective load of a reported one.
     pub shaping: Shaping,
     /// Whether it was made by something else than the configuration, whose clients reach
@@ -106,7 +104,7 @@ impl GroupControl {
 
     /// What a round does to the group by itself: ejections, alerts, panic, slow start.
     pub(crate) fn round(&mut self, group: &Group, now: Instant, act: &mut impl FnMut(Event)) {
-        for change in self.outliers.tick(group, self.rules.failure_limit, now) {
+        for change in self.outliers.tick(group, now) {
             let member = change.index;
             act(match change.event {
                 outlier::Event::Ejected { cause, time } => Event::Ejected {

@@ -5,9 +5,9 @@
 //!
 //! - so many failures in a row (the connection failure limit);
 //! - a share of failures among its recent requests that is far above that of the other
-//!   members: by [`EXCESS`], and by three standard errors of so few samples. It is
-//!   counted exactly over [`WINDOW`] and needs [`MIN_SAMPLES`]: an average with decay
-//!   says anything at low traffic. Failures that all members have in common are not the
+//!   members: by [`EjectionSettings::excess`], and by three standard errors of so few samples. It
+//!   is counted exactly over a window and needs some requests there: an average with decay says
+//!   anything at low traffic. Failures that all members have in common are not the
 //!   fault of one of them, and eject nobody.
 //!
 //! Where each client has a member of its own (source IP hash, sessions), one client whose
@@ -24,24 +24,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use evenkeel_core::ejection::EjectionSettings;
 use evenkeel_core::group::{Granularity, Group};
 use evenkeel_core::member::{Member, MemberId, Reason};
 use evenkeel_core::time::Instant;
-
-/// The time over which failures and requests are counted.
-pub const WINDOW: Duration = Duration::from_secs(10);
-
-/// Requests within [`WINDOW`] below which a share of failures says nothing.
-pub const MIN_SAMPLES: u64 = 20;
-
-/// How much the share of failures must exceed that of the other members.
-pub const EXCESS: f64 = 0.2;
-
-/// How long the first ejection lasts.
-pub const FIRST_TIME: Duration = Duration::from_secs(10);
-
-/// How long any ejection lasts at most.
-pub const MAX_TIME: Duration = Duration::from_secs(300);
 
 /// What is known about the ejections of a group's members.
 #[derive(Clone, Debug, Default)]
@@ -105,12 +91,13 @@ impl std::fmt::Display for Cause {
 
 impl Outliers {
     /// Ends ejections whose time is over and ejects who deserves it. Call it some ten
-    /// times a second. `failure_limit` is the connection failure limit.
-    pub fn tick(&mut self, group: &Group, failure_limit: u32, now: Instant) -> Vec<Change> {
+    /// times a second.
+    pub fn tick(&mut self, group: &Group, now: Instant) -> Vec<Change> {
         let members = group.members();
-        let mut changes = self.end(members, now);
+        let settings = &group.settings().ejection;
+        let mut changes = self.end(members, settings.window, now);
 
-        let candidates = self.candidates(group, failure_limit, now);
+        let candidates = self.candidates(group, now);
         if !candidates.is_empty() {
             let mut left = ejectable(group);
             for (index, cause) in candidates {
@@ -118,7 +105,7 @@ impl Outliers {
                     break;
                 }
                 left -= 1;
-                let time = self.eject(&members[index], now);
+                let time = self.eject(&members[index], settings, now);
                 let event = Event::Ejected { cause, time };
                 changes.push(Change { index, event });
             }
@@ -126,7 +113,7 @@ impl Outliers {
         changes
     }
 
-    fn end(&mut self, members: &[Member], now: Instant) -> Vec<Change> {
+    fn end(&mut self, members: &[Member], window: Duration, now: Instant) -> Vec<Change> {
         let mut changes = Vec::new();
         for (index, member) in members.iter().enumerate() {
             if !member.slot.has(Reason::Ejected) {
@@ -146,16 +133,19 @@ impl Outliers {
         // Whoever behaved for as long as the ejection was, is as good as new. Members that
         // left the group are forgotten with them.
         self.histories
-            .retain(|_, history| now < history.until.after(history.time.max(WINDOW)));
+            .retain(|_, history| now < history.until.after(history.time.max(window)));
         changes
     }
 
     /// Who should be ejected, the worst first.
-    fn candidates(&self, group: &Group, failure_limit: u32, now: Instant) -> Vec<(usize, Cause)> {
-        let members = group.members();
+    fn candidates(&self, group: &Group, now: Instant) -> Vec<(usize, Cause)> {
+        let (members, settings) = (group.members(), &group.settings().ejection);
         let is_bound = group.settings().granularity != Granularity::PerRequest
             || group.strategy().goes_by_client();
-        let recents: Vec<Counts> = members.iter().map(|m| self.recent(m, now)).collect();
+        let recents: Vec<Counts> = members
+            .iter()
+            .map(|m| self.recent(m, settings.window, now))
+            .collect();
         let all = Counts {
             total: recents.iter().map(|recent| recent.total).sum(),
             failures: recents.iter().map(|recent| recent.failures).sum(),
@@ -166,10 +156,10 @@ impl Outliers {
                 continue;
             }
             let in_a_row = member.slot.consecutive_failures();
-            if in_a_row >= failure_limit {
+            if in_a_row >= settings.failure_limit {
                 candidates.push((index, Cause::InARow(in_a_row)));
-            } else if let Some(cause) = exceeds(recent, &all)
-                && (!is_bound || clients_agree(members, index, &all.without(recent), now))
+            } else if let Some(cause) = exceeds(recent, &all, settings)
+                && (!is_bound || clients_agree(group, index, &all.without(recent), now))
             {
                 candidates.push((index, cause));
             }
@@ -181,14 +171,14 @@ impl Outliers {
 
     /// What counts of the member's recent requests: what came before its last return
     /// has been paid for.
-    fn recent(&self, member: &Member, now: Instant) -> Counts {
+    fn recent(&self, member: &Member, window: Duration, now: Instant) -> Counts {
         let span = match self.histories.get(&member.id) {
             Some(history) => {
                 let second = |at: Instant| at.as_nanos() / 1_000_000_000;
                 let seconds = second(now).saturating_sub(second(history.until));
-                WINDOW.min(Duration::from_secs(seconds))
+                window.min(Duration::from_secs(seconds))
             }
-            None => WINDOW,
+            None => window,
         };
         if span.is_zero() {
             return Counts::default();
@@ -200,10 +190,10 @@ impl Outliers {
         }
     }
 
-    fn eject(&mut self, member: &Member, now: Instant) -> Duration {
+    fn eject(&mut self, member: &Member, settings: &EjectionSettings, now: Instant) -> Duration {
         let time = match self.histories.get(&member.id) {
-            Some(history) => (history.time * 2).min(MAX_TIME),
-            None => FIRST_TIME,
+            Some(history) => (history.time * 2).min(settings.max_time),
+            None => settings.time,
         };
         let until = now.after(time);
         self.histories.insert(member.id, History { until, time });
@@ -233,20 +223,21 @@ impl Counts {
 }
 
 /// Whether a member fails much more than the others do.
-fn exceeds(own: &Counts, all: &Counts) -> Option<Cause> {
-    if own.total < MIN_SAMPLES {
+fn exceeds(own: &Counts, all: &Counts, settings: &EjectionSettings) -> Option<Cause> {
+    if own.total < u64::from(settings.min_requests) {
         return None;
     }
     let others = all.without(own);
     let (own_share, others) = (own.share(), others.share());
     let error = (others * (1.0 - others) / own.total as f64).sqrt();
-    let exceeds = own_share - others > EXCESS.max(3.0 * error);
+    let exceeds = own_share - others > f64::from(settings.excess).max(3.0 * error);
     exceeds.then_some(Cause::Share(own_share, others))
 }
 
 /// Whether the clients of the member at `index` have seen it fail, and not just one that sees
 /// failures wherever it goes. `others` are the requests at the other members.
-fn clients_agree(members: &[Member], index: usize, others: &Counts, now: Instant) -> bool {
+fn clients_agree(group: &Group, index: usize, others: &Counts, now: Instant) -> bool {
+    let (members, settings) = (group.members(), &group.settings().ejection);
     let bits = |member: &Member| member.slot.record().clients(now);
     let share = |(all, failing): (u64, u64)| {
         f64::from((failing & all).count_ones()) / f64::from(all.count_ones().max(1))
@@ -261,8 +252,8 @@ fn clients_agree(members: &[Member], index: usize, others: &Counts, now: Instant
     match (own.0 | rest.0).count_ones() {
         // Nobody has said who they are.
         0 => true,
-        1 => others.total - others.failures >= MIN_SAMPLES,
-        _ => own.1.count_ones() >= 2 && share(own) - share(rest) > EXCESS,
+        1 => others.total - others.failures >= u64::from(settings.min_requests),
+        _ => own.1.count_ones() >= 2 && share(own) - share(rest) > f64::from(settings.excess),
     }
 }
 
@@ -294,7 +285,8 @@ mod tests {
     use evenkeel_core::member::{Slot, Weight};
     use evenkeel_core::strategy::{Values, default_kind};
 
-    const LIMIT: u32 = 5;
+    const FIRST_TIME: Duration = Duration::from_secs(10);
+    const MAX_TIME: Duration = Duration::from_secs(300);
 
     fn group(count: u64, panic_threshold: f32) -> Group {
         group_of((0..count).map(member).collect(), panic_threshold)
@@ -346,11 +338,11 @@ mod tests {
     fn failures_in_a_row_eject_for_a_while() {
         let (group, mut outliers) = (group(2, 0.5), Outliers::default());
         run(&group, 0, "xxxx", at(1000));
-        assert_eq!(outliers.tick(&group, LIMIT, at(1000)), []);
+        assert_eq!(outliers.tick(&group, at(1000)), []);
         run(&group, 0, ".xxxx", at(1100));
-        assert_eq!(outliers.tick(&group, LIMIT, at(1100)), [], "not in a row");
+        assert_eq!(outliers.tick(&group, at(1100)), [], "not in a row");
         run(&group, 0, "x", at(1200));
-        let changes = outliers.tick(&group, LIMIT, at(1200));
+        let changes = outliers.tick(&group, at(1200));
         let event = Event::Ejected {
             cause: Cause::InARow(5),
             time: FIRST_TIME,
@@ -360,14 +352,14 @@ mod tests {
 
         // Its failures since do not count against it when it returns.
         run(&group, 0, "xxxxxxxxxx", at(2000));
-        assert_eq!(outliers.tick(&group, LIMIT, at(11_100)), []);
-        let changes = outliers.tick(&group, LIMIT, at(11_200));
+        assert_eq!(outliers.tick(&group, at(11_100)), []);
+        let changes = outliers.tick(&group, at(11_200));
         let event = Event::Returned;
         assert_eq!(changes, [Change { index: 0, event }]);
         assert_eq!(ejected(&group), [false, false]);
         let slot = &group.members()[0].slot;
         assert_eq!(slot.ramp_from(), Some(at(11_200)), "it starts slowly");
-        assert_eq!(outliers.tick(&group, LIMIT, at(11_300)), []);
+        assert_eq!(outliers.tick(&group, at(11_300)), []);
     }
 
     /// A group whose clients have members of their own: each of `clients` is at one, and the
@@ -420,7 +412,7 @@ mod tests {
                     (bound_group(granularity, strategy), Outliers::default());
                 for second in 1..60 {
                     serve(&group, clients, &[0], None, at(second * 1000));
-                    outliers.tick(&group, LIMIT, at(second * 1000));
+                    outliers.tick(&group, at(second * 1000));
                     assert_eq!(ejected(&group), [false; 6], "{strategy} {clients} {second}");
                 }
             }
@@ -428,7 +420,7 @@ mod tests {
             let (group, mut outliers) = (bound_group(granularity, strategy), Outliers::default());
             for second in 1..8 {
                 serve(&group, 60, &[0], Some(3), at(second * 1000));
-                outliers.tick(&group, LIMIT, at(second * 1000));
+                outliers.tick(&group, at(second * 1000));
             }
             let expected = [false, false, false, true, false, false];
             assert_eq!(ejected(&group), expected, "{strategy}");
@@ -452,7 +444,7 @@ mod tests {
                 ticket.finish(outcome, at(1000));
             }
         }
-        outliers.tick(&group, LIMIT, at(1000));
+        outliers.tick(&group, at(1000));
         assert_eq!(ejected(&group), [false, false, true, false, false, false]);
     }
 
@@ -460,14 +452,14 @@ mod tests {
     fn a_member_that_was_away_does_not_stay_ejected() {
         let (group, mut outliers) = (group(3, 0.5), Outliers::default());
         run(&group, 0, "xxxxx", at(1_000));
-        outliers.tick(&group, LIMIT, at(1_000));
+        outliers.tick(&group, at(1_000));
         assert_eq!(ejected(&group), [true, false, false]);
         // It leaves, and is forgotten meanwhile.
         let without = group_of(group.members()[1..].to_vec(), 0.5);
-        assert_eq!(outliers.tick(&without, LIMIT, at(100_000)), []);
+        assert_eq!(outliers.tick(&without, at(100_000)), []);
         assert!(outliers.histories.is_empty());
         let event = Event::Returned;
-        let changes = outliers.tick(&group, LIMIT, at(100_100));
+        let changes = outliers.tick(&group, at(100_100));
         assert_eq!(changes, [Change { index: 0, event }]);
         assert_eq!(ejected(&group), [false; 3]);
     }
@@ -478,20 +470,20 @@ mod tests {
         let (mut now, mut times) = (1_000, Vec::new());
         for _ in 0..8 {
             run(&group, 0, "xxxxx", at(now));
-            let changes = outliers.tick(&group, LIMIT, at(now));
+            let changes = outliers.tick(&group, at(now));
             let Event::Ejected { time, .. } = changes[0].event else {
                 panic!("{changes:?}")
             };
             times.push(time.as_secs());
             now += time.as_millis() as u64;
-            outliers.tick(&group, LIMIT, at(now));
+            outliers.tick(&group, at(now));
         }
         assert_eq!(times, [10, 20, 40, 80, 160, 300, 300, 300]);
         // Good for as long as it was out: the next one is a first one.
         now += 300_000;
-        outliers.tick(&group, LIMIT, at(now));
+        outliers.tick(&group, at(now));
         run(&group, 0, "xxxxx", at(now));
-        let changes = outliers.tick(&group, LIMIT, at(now));
+        let changes = outliers.tick(&group, at(now));
         assert!(matches!(
             changes[0].event,
             Event::Ejected {
@@ -502,13 +494,64 @@ mod tests {
     }
 
     #[test]
+    fn what_is_too_much_and_for_how_long_is_said_by_the_settings() {
+        let ejection = EjectionSettings {
+            failure_limit: 2,
+            window: Duration::from_secs(2),
+            min_requests: 4,
+            excess: 0.6,
+            time: Duration::from_secs(3),
+            max_time: Duration::from_secs(4),
+        };
+        let mut settings = GroupSettings {
+            ejection,
+            ..GroupSettings::default()
+        };
+        let kind = default_kind();
+        let of = |settings: &GroupSettings| {
+            let members: Vec<Member> = (0..4).map(member).collect();
+            let strategy = (kind.build)(&Values::defaults(kind), &members);
+            let state = Arc::<GroupState>::default();
+            Group::new("g", settings.clone(), strategy, members, state)
+        };
+        let (group, mut outliers) = (of(&settings), Outliers::default());
+        let mut times = Vec::new();
+        for (now, back) in [(1_000, 4_000), (4_100, 8_100), (8_200, 12_200)] {
+            run(&group, 0, "xx", at(now));
+            let changes = outliers.tick(&group, at(now));
+            let out = changes.iter().find_map(|change| match change.event {
+                Event::Ejected { time, .. } => Some(time.as_secs()),
+                Event::Returned => None,
+            });
+            times.push(out);
+            assert_eq!(outliers.tick(&group, at(back - 1)), []);
+            assert_eq!(outliers.tick(&group, at(back)).len(), 1);
+        }
+        assert_eq!(times, [Some(3), Some(4), Some(4)]);
+
+        settings.ejection.failure_limit = 100;
+        for (bad, later, ejected) in [
+            ("xxx.", 0, 1),
+            ("xx..", 0, 0),
+            ("xxx", 0, 0),
+            ("xxx.", 2, 0),
+        ] {
+            let (group, mut outliers) = (of(&settings), Outliers::default());
+            run(&group, 0, bad, at(1_000));
+            run(&group, 1, "....", at(1_000));
+            let changes = outliers.tick(&group, at(1_000 + later * 1_000));
+            assert_eq!(changes.len(), ejected, "{bad} {later}");
+        }
+    }
+
+    #[test]
     fn a_share_of_failures_counts_only_against_that_of_the_others() {
         let (first, mut outliers) = (group(3, 0.5), Outliers::default());
         for index in 0..3 {
             run(&first, index, &"x.".repeat(50), at(1000));
         }
         assert_eq!(
-            outliers.tick(&first, LIMIT, at(1000)),
+            outliers.tick(&first, at(1000)),
             [],
             "all fail: nobody's fault"
         );
@@ -517,21 +560,21 @@ mod tests {
         run(&second, 0, &"x.".repeat(9), at(1000));
         run(&second, 1, &".".repeat(100), at(1000));
         assert_eq!(
-            outliers.tick(&second, LIMIT, at(1000)),
+            outliers.tick(&second, at(1000)),
             [],
             "18 requests say nothing"
         );
         run(&second, 0, "x.", at(1100));
-        let changes = outliers.tick(&second, LIMIT, at(1100));
+        let changes = outliers.tick(&second, at(1100));
         let event = Event::Ejected {
             cause: Cause::Share(0.5, 0.0),
             time: FIRST_TIME,
         };
         assert_eq!(changes, [Change { index: 0, event }]);
         // What failed before the ejection does not eject again after it.
-        outliers.tick(&second, LIMIT, at(11_100));
+        outliers.tick(&second, at(11_100));
         run(&second, 0, &".".repeat(30), at(11_150));
-        assert_eq!(outliers.tick(&second, LIMIT, at(11_200)), []);
+        assert_eq!(outliers.tick(&second, at(11_200)), []);
         assert_eq!(ejected(&second), [false; 3]);
     }
 
@@ -548,7 +591,7 @@ mod tests {
                 let outcomes = ".".repeat(good) + &"x".repeat(20 - good);
                 run(&group, index, &outcomes, at(1000));
             }
-            outliers.tick(&group, LIMIT, at(1000));
+            outliers.tick(&group, at(1000));
             assert_eq!(ejected(&group), expected, "{threshold}");
         }
     }
@@ -559,9 +602,9 @@ mod tests {
         group.members()[3].slot.set(Reason::Down, true);
         group.members()[2].slot.set(Reason::Down, true);
         run(&group, 0, "xxxxx", at(1000));
-        assert_eq!(outliers.tick(&group, LIMIT, at(1000)), []);
+        assert_eq!(outliers.tick(&group, at(1000)), []);
         group.members()[2].slot.set(Reason::Down, false);
-        assert_eq!(outliers.tick(&group, LIMIT, at(1100)).len(), 1);
+        assert_eq!(outliers.tick(&group, at(1100)).len(), 1);
     }
 
     proptest! {
@@ -580,7 +623,7 @@ mod tests {
                 let index = index % count as usize;
                 let outcomes = ".".repeat(good as usize) + &"x".repeat(bad as usize);
                 run(&group, index, &outcomes, at(now));
-                for change in outliers.tick(&group, LIMIT, at(now)) {
+                for change in outliers.tick(&group, at(now)) {
                     let before = out[change.index];
                     out[change.index] = change.event != Event::Returned;
                     prop_assert!(before != out[change.index]);
@@ -593,7 +636,7 @@ mod tests {
             // Whoever was spared because others were out has its turn, too.
             for _ in 0..=count {
                 now += MAX_TIME.as_millis() as u64;
-                outliers.tick(&group, LIMIT, at(now));
+                outliers.tick(&group, at(now));
             }
             prop_assert_eq!(ejected(&group), vec![false; count as usize]);
         }

@@ -11,6 +11,7 @@ use arc_swap::ArcSwapOption;
 use crate::alert::AlertSettings;
 use crate::binding::{Client, Relocation};
 use crate::effective::Shaping;
+use crate::ejection::EjectionSettings;
 use crate::estimate::{FIRST_GROWTH, Growth};
 use crate::load::{LoadId, Location, Query, Report};
 use crate::member::{Digest, Member, MemberId, Reason, Slot};
@@ -62,6 +63,8 @@ pub struct GroupSettings {
     pub failure_penalty: Duration,
     /// Load alerts.
     pub alert: AlertSettings,
+    /// When members that fail are taken out.
+    pub ejection: EjectionSettings,
 }
 
 impl Default for GroupSettings {
@@ -78,6 +81,7 @@ impl Default for GroupSettings {
             latency_decay: Duration::from_secs(10),
             failure_penalty: Duration::from_secs(5),
             alert: AlertSettings::default(),
+            ejection: EjectionSettings::default(),
         }
     }
 }

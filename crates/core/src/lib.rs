@@ -7,6 +7,7 @@
 pub mod alert;
 pub mod binding;
 pub mod effective;
+pub mod ejection;
 mod estimate;
 pub mod group;
 pub mod load;

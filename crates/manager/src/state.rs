@@ -629,7 +629,6 @@ impl State {
             None => Arc::new(GroupHandle::new(Arc::clone(&group), config.max_queue)),
         };
         let rules = Rules {
-            failure_limit: config.connection_failure_limit,
             shaping: Shaping::of(&config.strategy),
             is_owned: owner.is_some(),
         };

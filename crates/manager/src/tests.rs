@@ -787,7 +787,7 @@ fn sheds(manager: &Manager) -> Vec<String> {
 async fn a_member_that_fails_is_ejected() {
     let (manager, _, _) = manager();
     let mut config = config(&["10.0.0.1:80", "10.0.0.2:80"]);
-    config.groups[0].connection_failure_limit = 2;
+    config.groups[0].settings.ejection.failure_limit = 2;
     manager.apply(config.clone()).await.unwrap();
     let group = manager.groups().remove(0);
     let now = manager.clock().now();
@@ -801,7 +801,7 @@ async fn a_member_that_fails_is_ejected() {
     manager.apply(config).await.unwrap();
     manager.round_now();
     assert_eq!(member(&manager, "10.0.0.2:80").state, "ejected");
-    manager.round_after(evenkeel_control::outlier::FIRST_TIME);
+    manager.round_after(Duration::from_secs(10));
     assert_ne!(member(&manager, "10.0.0.2:80").state, "ejected");
 }
 

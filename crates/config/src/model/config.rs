@@ -14,7 +14,7 @@ use super::listeners::Listeners;
 use super::location::{self, LocationConfig, Placed};
 use super::negotiator::{self, Cluster, Negotiator};
 use super::rule::{self, Defaults, Rule};
-use super::{agent_check, alert, health, member, monitor, orca, prometheus};
+use super::{agent_check, alert, ejection, health, member, monitor, orca, prometheus};
 use crate::schema::document::Span;
 use crate::schema::errors::{Errors, Problem};
 use crate::schema::key::{DAY, docs, secs, section};
@@ -201,6 +201,7 @@ pub(crate) fn tables() -> Vec<TableDoc> {
     tables.extend([group::tables(), health::tables(), agent_check::tables()]);
     tables.extend(orca::tables());
     tables.extend([prometheus::tables(), monitor::tables(), alert::tables()]);
+    tables.push(ejection::tables());
     tables.extend([member::tables(), location::tables(), broker::tables()]);
     tables.extend(negotiator::tables());
     tables.push(corba::tables());

@@ -9,6 +9,7 @@ use evenkeel_core::strategy::{
 };
 
 use super::agent_check::AgentCheck;
+use super::ejection::LIMIT;
 use super::health::HealthCheck;
 use super::member::MemberConfig;
 use super::monitor::Monitor;
@@ -53,12 +54,6 @@ section! {
         /// is for clients that are not bound; [which default
         /// holds](strategies.md#which-default-holds) lists the others.
         strategy: Values = Values::defaults(default_kind()); r#"{ name = "least_request", choices = 3 }"#,
-    }
-    keys FAILURES {
-        /// Number of failures in a row after which a member is ejected for a while: refused or
-        /// broken connections, timeouts, invalid responses. A response with a 5xx code does not
-        /// count; a member with far more of those than the others is ejected for that.
-        connection_failure_limit: u32 [Number(1.0, 1000.0, "failures")] = 5; "3",
     }
     // Of a group whose members are addresses.
     keys ADDRESSED {
@@ -125,6 +120,8 @@ keys! {
         panic_threshold [Number(0.0, 1.0, "")]; "0.3",
         /// Load alerts, which make locations shed clients: a table, see below.
         alert; "{ threshold = 0.9 }",
+        /// When members that fail are ejected: a table, see below.
+        ejection; "{ min_requests = 100 }",
     }
 }
 
@@ -146,9 +143,10 @@ pub struct Said {
 
 /// Names of all keys of a group.
 pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
-    let own = [OWN, STRATEGY, FAILURES, ADDRESSED].into_iter().flatten();
+    let own = [OWN, STRATEGY, ADDRESSED].into_iter().flatten();
     own.map(|key| key.name)
         .chain(SETTINGS.iter().map(|key| key.name))
+        .chain(LIMIT.iter().map(|key| key.name))
 }
 
 impl GroupConfig {
@@ -261,7 +259,7 @@ impl AsTable for GroupConfig {
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(STRATEGY, self, report);
         table.read(SETTINGS, &mut self.settings, report);
-        table.read(FAILURES, self, report);
+        table.read(LIMIT, &mut self.settings.ejection, report);
         self.said.strategy |= table.given("strategy");
         self.said.load |= table.given("load");
         self.said.granularity |= table.given("granularity");
@@ -273,12 +271,13 @@ pub(crate) fn tables() -> TableDoc {
     let own = |keys| -> Vec<KeyDoc> { docs(keys, GroupConfig::default()) };
     let doc = "A group of members. All these keys may also be set in `[rule.NAME]`, for the rule's \
                own group.";
+    let GroupSettings { ejection, .. } = GroupSettings::default();
     let settings = docs(SETTINGS, GroupSettings::default());
     let keys = [
         own(OWN),
         own(STRATEGY),
         settings,
-        own(FAILURES),
+        docs(LIMIT, ejection),
         own(ADDRESSED),
     ];
     TableDoc::new("[group.NAME]", doc, keys)

@@ -8,6 +8,7 @@ pub(crate) mod alert;
 pub(crate) mod broker;
 pub(crate) mod config;
 pub(crate) mod corba;
+pub(crate) mod ejection;
 pub mod engine;
 pub(crate) mod group;
 pub(crate) mod health;

@@ -132,22 +132,9 @@ impl Serve {
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    let parse = || {
-        let unit = text.find(|letter: char| !letter.is_ascii_digit())?;
-        let (number, unit) = text.split_at(unit);
-        let number: u64 = number.parse().ok()?;
-        let ms = match unit {
-            "ms" => 1,
-            "s" => 1000,
-            "m" => 60_000,
-            _ => return None,
-        };
-        let ms = number.checked_mul(ms)?;
-        (1..=600_000)
-            .contains(&ms)
-            .then_some(Duration::from_millis(ms))
-    };
-    parse().ok_or_else(|| "expected a time from 1ms to 10m, such as 50ms or 2s".into())
+    let (least, most) = (Duration::from_millis(1), Duration::from_secs(600));
+    let time = evenkeel_config::duration(text).filter(|time| (least..=most).contains(time));
+    time.ok_or_else(|| "expected a time from 1ms to 10m, such as 50ms or 2s".into())
 }
 
 fn target(text: &str) -> Result<(u16, String), String> {
@@ -661,6 +648,7 @@ mod tests {
         assert_eq!(interval("1ms"), Ok(Duration::from_millis(1)));
         assert_eq!(interval("2s"), Ok(Duration::from_secs(2)));
         assert_eq!(interval("10m"), Ok(Duration::from_secs(600)));
+        assert_eq!(interval("1.5s"), Ok(Duration::from_millis(1500)));
         for bad in [
             "",
             "50",
@@ -668,7 +656,6 @@ mod tests {
             "0ms",
             "11m",
             "-1s",
-            "1.5s",
             "1h",
             "99999999999999999999s",
         ] {

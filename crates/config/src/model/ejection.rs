@@ -1,0 +1,62 @@
+//! `[group.NAME.ejection]`: when members that fail are taken out for a while.
+
+use evenkeel_core::ejection::EjectionSettings;
+
+use crate::schema::key::{DAY, HOUR, docs, keys, secs};
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::table::{AsTable, Table};
+
+keys! {
+    // Stands in the group's own table.
+    LIMIT: EjectionSettings {
+        /// Number of failures in a row after which a member is ejected for a while: refused or
+        /// broken connections, timeouts, invalid responses. A response with a 5xx code does not
+        /// count; a member with far more of those than the others is ejected for that, see
+        /// [`ejection`](#groupnameejection).
+        failure_limit "connection_failure_limit" [Number(1.0, 1000.0, "failures")]; "3",
+    }
+}
+
+keys! {
+    EJECTION: EjectionSettings {
+        /// Time over which requests and failures of a member are counted, in whole seconds.
+        window [Time(secs(1), secs(60))]; r#""30s""#,
+        /// Minimum number of requests in the window for a member to be judged by its share of
+        /// failures.
+        min_requests [Number(1.0, 1_000_000.0, "requests")]; "100",
+        /// How far the share of failed requests of a member must be above that of the other
+        /// members for it to be ejected: 0.2 is 20 percentage points, 1 is never.
+        excess [Number(0.01, 1.0, "")]; "0.5",
+        /// Time for which a member is ejected at first. If it is ejected again soon, the time
+        /// doubles.
+        time [Time(secs(1), HOUR)]; r#""30s""#,
+        /// Maximum time for which a member is ejected.
+        max_time [Time(secs(1), DAY)]; r#""1h""#,
+    }
+}
+
+impl AsTable for EjectionSettings {
+    const ALLOWED: &'static str = "a table of ejection settings";
+
+    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
+        table.read(EJECTION, self, report);
+        if self.window.subsec_nanos() > 0 {
+            table.problem("window", "not a number of whole seconds", report);
+        }
+        if self.time > self.max_time {
+            let message = format!("`time`, {:?}, is longer than `max_time`", self.time);
+            table.lacks(message, None, report);
+        }
+    }
+}
+
+/// What the reference says of the table.
+pub(crate) fn tables() -> TableDoc {
+    let doc = "Passive health: a member of a group gets no traffic for a while (it is ejected) \
+               after `connection_failure_limit` failures in a row, or when far more of its \
+               requests fail than of those of the other members. At most as many members are \
+               ejected as `panic_threshold` allows.";
+    let keys = [docs(EJECTION, EjectionSettings::default())];
+    TableDoc::new("[group.NAME.ejection]", doc, keys)
+}
