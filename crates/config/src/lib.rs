@@ -9,6 +9,9 @@
 //! its name, type, range, default and an example. The struct, the parser and the reference in
 //! `docs/` come from there. `schema` knows how rows are read, and nothing of sections.
 
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
 mod model;
 pub mod reference;
 mod schema;

@@ -15,7 +15,7 @@ use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
 
-/// Most targets of a responder.
+/// Maximum targets of a responder.
 const TARGETS: f64 = 64.0;
 
 section! {
@@ -231,9 +231,10 @@ impl Field for MonitorHost {
             DeValue::String(name) => name,
             _ => return report.wrong(item, WRONG_TYPE, self.allowed(limits)),
         };
-        match (1..=255).contains(&name.len()) && !name.contains(char::is_control) {
-            true => *self = MonitorHost::Named(name.to_string()),
-            false => report.wrong(item, "not a name of a host", self.allowed(limits)),
+        if (1..=255).contains(&name.len()) && !name.contains(char::is_control) {
+            *self = MonitorHost::Named(name.to_string());
+        } else {
+            report.wrong(item, "not a name of a host", self.allowed(limits));
         }
     }
 

@@ -123,10 +123,10 @@ impl fmt::Display for Series {
             let sign = if label.equal { "=" } else { "!=" };
             format!("{}{sign}{:?}", label.name, label.value)
         });
-        match self.labels.is_empty() {
-            true => Ok(()),
-            false => write!(f, "{{{}}}", labels.collect::<Vec<_>>().join(",")),
+        if self.labels.is_empty() {
+            return Ok(());
         }
+        write!(f, "{{{}}}", labels.collect::<Vec<_>>().join(","))
     }
 }
 
@@ -161,10 +161,8 @@ impl Parser<'_> {
     }
 
     fn expect(&mut self, byte: u8, message: &'static str) -> Result<(), InvalidExpression> {
-        match self.take(byte) {
-            true => Ok(()),
-            false => Err(self.error(message)),
-        }
+        let taken = self.take(byte);
+        taken.then_some(()).ok_or_else(|| self.error(message))
     }
 
     fn sum(&mut self, depth: usize) -> Result<Expression, InvalidExpression> {

@@ -148,10 +148,8 @@ impl Networks {
     /// Why not.
     pub fn judge(allowed: Option<&Networks>, ip: IpAddr) -> Result<(), Unusual> {
         match allowed {
-            Some(Networks(listed)) => match listed.iter().any(|network| network.contains(ip)) {
-                true => Ok(()),
-                false => Err(Unusual::NotListed),
-            },
+            Some(Networks(listed)) if listed.iter().any(|network| network.contains(ip)) => Ok(()),
+            Some(_) => Err(Unusual::NotListed),
             None => unusual(ip).map_or(Ok(()), Err),
         }
     }
