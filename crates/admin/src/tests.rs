@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use evenkeel_broker::desk::Desk;
 use evenkeel_broker::negotiator::Negotiator;
+use evenkeel_broker::reporting::Reporting;
 use evenkeel_corba::plane::Corba;
 use evenkeel_core::load::LOADS_PER_LOCATION;
 use evenkeel_core::time::Clock;
@@ -65,7 +65,7 @@ impl Balancer {
         let subsystems: Vec<Arc<dyn Subsystem>> = vec![
             Arc::new(proxy.clone()),
             Arc::new(Negotiator::new(clock)),
-            Arc::new(Desk::new(clock).unwrap()),
+            Arc::new(Reporting::new(clock).unwrap()),
             Arc::new(Corba::new(clock)),
             Arc::new(Monitor::new(clock).unwrap()),
         ];

@@ -5,13 +5,13 @@
 //! The idea is the *intermediate engine* of Mohamed-Salem, Chen, Bochmann and Wong, "An
 //! Experimental Prototype for Scalable Server Selection" (IPCCC 2003), section 3.2.
 //!
-//! What is known about a cluster, and what follows from it, is in [`keeper`], without I/O.
-//! Around it stand the questions to brokers ([`broker`]) and one [`steward`] per cluster,
+//! What is known about a cluster, and what follows from it, is in [`state`], without I/O.
+//! Around it stand the questions to brokers ([`broker`]) and one [`supervisor`] per cluster,
 //! which asks them one at a time, however many clients wait.
 
 pub mod broker;
-pub mod keeper;
-mod steward;
+pub mod state;
+mod supervisor;
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use steward::Steward;
+use supervisor::Supervisor;
 
 /// Connections of clients at once, for each address. They are those of one machine.
 const MAX_CONNECTIONS: usize = 1000;
@@ -89,17 +89,17 @@ impl Engine {
     /// Answers until `phase` says otherwise. Must run in a [`tokio::task::LocalSet`].
     pub async fn run(self, clock: Clock, phase: watch::Receiver<Phase>) {
         let mut servers = JoinSet::new();
-        let mut stewards = JoinSet::new();
+        let mut supervisors = JoinSet::new();
         let brokers = Rc::new(broker::Brokers::new(&self.config));
         for (cluster, listeners) in self.listeners {
-            let steward = Rc::new(Steward::new(cluster, Rc::clone(&brokers), clock));
-            stewards.spawn_local(Rc::clone(&steward).run());
+            let supervisor = Rc::new(Supervisor::new(cluster, Rc::clone(&brokers), clock));
+            supervisors.spawn_local(Rc::clone(&supervisor).run());
             for listener in listeners {
                 let listener = Bounded::new(listener, "engine", MAX_CONNECTIONS, PATIENCE);
                 let settings = Settings {
                     max_header_bytes: MAX_HEADER_BYTES,
                 };
-                let handler = Rc::clone(&steward);
+                let handler = Rc::clone(&supervisor);
                 servers.spawn_local(evenkeel_net::http::serve(
                     listener,
                     settings,

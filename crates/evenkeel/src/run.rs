@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use evenkeel_admin::access_log::{Counts, Writer};
 use evenkeel_admin::{Sources, serve};
-use evenkeel_broker::desk::Desk;
 use evenkeel_broker::negotiator::Negotiator;
+use evenkeel_broker::reporting::Reporting;
 use evenkeel_corba::plane::Corba;
 use evenkeel_corba::service::store::{Lock, StoreError};
 use evenkeel_core::time::Clock;
@@ -78,7 +78,7 @@ fn subsystems(clock: Clock, proxy: &Proxy) -> Result<Vec<Arc<dyn Subsystem>>, Fa
     Ok(vec![
         Arc::new(proxy.clone()),
         Arc::new(Negotiator::new(clock)),
-        Arc::new(Desk::new(clock).map_err(cannot("broker"))?),
+        Arc::new(Reporting::new(clock).map_err(cannot("broker"))?),
         Arc::new(Corba::new(clock)),
         Arc::new(Monitor::new(clock).map_err(cannot("monitor"))?),
         Arc::new(Reports),

@@ -10,7 +10,7 @@
 
 mod clients;
 mod decide;
-mod desk;
+mod dispatcher;
 mod metrics;
 mod status;
 
@@ -38,7 +38,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 use tracing::{error, info};
 
-use desk::Desk;
+use dispatcher::Dispatcher;
 
 pub use metrics::{ClassTotals, Ending, Metrics, Unheard};
 
@@ -131,8 +131,8 @@ impl Thread {
     fn start(clock: Clock, metrics: Arc<Metrics>) -> io::Result<Self> {
         let (orders, commands) = mpsc::unbounded_channel();
         let handle = start_thread("negotiator", move |runtime| {
-            let desk = Rc::new(Desk::new(clock, metrics));
-            LocalSet::new().block_on(&runtime, follow(desk, commands));
+            let dispatcher = Rc::new(Dispatcher::new(clock, metrics));
+            LocalSet::new().block_on(&runtime, follow(dispatcher, commands));
         })?;
         Ok(Thread { orders, handle })
     }
@@ -208,12 +208,12 @@ fn clusters_of(snapshot: &Snapshot) -> Vec<Cluster> {
 }
 
 /// Follows orders until the last one.
-async fn follow(desk: Rc<Desk>, mut orders: mpsc::UnboundedReceiver<Order>) {
+async fn follow(dispatcher: Rc<Dispatcher>, mut orders: mpsc::UnboundedReceiver<Order>) {
     let mut serving: HashMap<SocketAddr, Serving> = HashMap::new();
     // Those that accept nobody any more, but have connections.
     let mut closing: Vec<Serving> = Vec::new();
     while let Some(Order::Apply { next, listeners }) = orders.recv().await {
-        desk.set(&next);
+        dispatcher.set(&next);
         let settings = next.section::<Settings>().cloned().unwrap_or_default();
         let mut before = std::mem::take(&mut serving);
         for (address, listener) in listeners {
@@ -227,7 +227,7 @@ async fn follow(desk: Rc<Desk>, mut orders: mpsc::UnboundedReceiver<Order>) {
             });
             let started = match same {
                 Some(same) => Ok(same),
-                None => Serving::start(listener, &settings, &desk),
+                None => Serving::start(listener, &settings, &dispatcher),
             };
             match started {
                 Ok(started) => {
@@ -273,7 +273,11 @@ struct Serving {
 }
 
 impl Serving {
-    fn start(listener: StdListener, settings: &Settings, desk: &Rc<Desk>) -> io::Result<Self> {
+    fn start(
+        listener: StdListener,
+        settings: &Settings,
+        dispatcher: &Rc<Dispatcher>,
+    ) -> io::Result<Self> {
         let listener = Bounded::new(
             TcpListener::from_std(listener)?,
             "negotiator",
@@ -284,7 +288,7 @@ impl Serving {
             max_header_bytes: settings.max_header_bytes,
         };
         let (phase, phases) = watch::channel(Phase::Serve);
-        let serve = evenkeel_net::http::serve(listener, limits, Rc::clone(desk), phases);
+        let serve = evenkeel_net::http::serve(listener, limits, Rc::clone(dispatcher), phases);
         Ok(Serving {
             settings: settings.clone(),
             phase,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use evenkeel_broker::desk::Desk;
+use evenkeel_broker::reporting::Reporting;
 use evenkeel_core::load::{LoadId, LoadValue};
 use evenkeel_core::member::Weight;
 use evenkeel_core::time::Clock;
@@ -31,7 +31,7 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new(name: &str) -> Self {
-        let name = format!("evenkeel-desk-{name}-{}", std::process::id());
+        let name = format!("evenkeel-reporting-{name}-{}", std::process::id());
         let folder = Folder(std::env::temp_dir().join(name));
         std::fs::create_dir_all(&folder.0).unwrap();
         folder.write_keys(KEY_1);
@@ -58,7 +58,7 @@ impl Drop for Folder {
 
 /// A broker with a manager.
 struct Site {
-    desk: Desk,
+    reporting: Reporting,
     manager: Arc<Manager>,
     folder: Folder,
     runtime: Runtime,
@@ -73,12 +73,12 @@ impl Site {
     fn new(name: &str) -> Self {
         let folder = Folder::new(name);
         let clock = Clock::start();
-        let desk = Desk::new(clock).unwrap();
-        let manager = Manager::new(clock, Arc::new(desk.clone()));
-        let run = desk.clone().run(Arc::clone(&manager));
+        let reporting = Reporting::new(clock).unwrap();
+        let manager = Manager::new(clock, Arc::new(reporting.clone()));
+        let run = reporting.clone().run(Arc::clone(&manager));
         std::thread::spawn(move || runtime().block_on(run));
         let site = Site {
-            desk,
+            reporting,
             manager,
             folder,
             runtime: runtime(),
@@ -107,7 +107,7 @@ impl Site {
     }
 
     fn address(&self) -> SocketAddr {
-        self.desk.local_addresses()[0]
+        self.reporting.local_addresses()[0]
     }
 
     fn members(&self) -> Vec<MemberStatus> {
@@ -116,7 +116,7 @@ impl Site {
 
     /// How often something has become of a datagram.
     fn count(&self, result: &str) -> u64 {
-        let status = self.desk.status().unwrap();
+        let status = self.reporting.status().unwrap();
         let mut counts = status.datagrams.iter();
         counts.find(|count| count.result == result).unwrap().count
     }
@@ -203,12 +203,12 @@ fn agents_report_join_drain_and_sign_off() {
     agent.report(&[]);
     agent.work_until(|_| site.members().iter().all(|m| m.reasons.is_empty()));
 
-    let listed = site.desk.agents();
+    let listed = site.reporting.agents();
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0].servers[1].members, ["127.0.0.1:82"]);
     assert!(listed[0].location_known && listed[0].lost == 0);
     let updates = site.count("updated");
-    assert!(site.desk.query("rack-1", "a") && !site.desk.query("rack-1", "b"));
+    assert!(site.reporting.query("rack-1", "a") && !site.reporting.query("rack-1", "b"));
     agent.work_until(|_| site.count("updated") > updates);
 
     // Who stands in the file gets no more clients, the other one is gone.
@@ -218,8 +218,8 @@ fn agents_report_join_drain_and_sign_off() {
         let members = site.members();
         members.len() == 1 && members[0].reasons == ["reported_drain"]
     });
-    assert_eq!(site.desk.agents()[0].state, "stopped");
-    assert!(site.desk.forget("rack-1", "a"));
+    assert_eq!(site.reporting.agents()[0].state, "stopped");
+    assert!(site.reporting.forget("rack-1", "a"));
     agent.work_until(|_| site.members()[0].reasons.is_empty());
 }
 
@@ -283,5 +283,5 @@ fn a_reload_changes_keys_and_addresses_or_nothing() {
         let members = site.members();
         members.len() == 1 && members[0].reasons.is_empty()
     });
-    assert!(site.desk.status().is_none() && site.desk.local_addresses().is_empty());
+    assert!(site.reporting.status().is_none() && site.reporting.local_addresses().is_empty());
 }

@@ -86,7 +86,7 @@ pub enum Now {
 
 /// What is known about a cluster.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct ClusterState {
     cluster: String,
     stale_for: Duration,
     held: Option<Held>,
@@ -112,10 +112,10 @@ struct Held {
     until: Instant,
 }
 
-impl Keeper {
+impl ClusterState {
     /// Nothing is known.
     pub fn new(cluster: &str, stale_for: Duration) -> Self {
-        Keeper {
+        ClusterState {
             cluster: cluster.into(),
             stale_for,
             held: None,
@@ -377,40 +377,40 @@ mod tests {
         Place::of(&server(name)).unwrap()
     }
 
-    fn keeper() -> Keeper {
-        Keeper::new("shop", HOUR)
+    fn state() -> ClusterState {
+        ClusterState::new("shop", HOUR)
     }
 
     #[test]
     fn a_quantum_is_used_to_its_end_and_renewed_before() {
-        let mut keeper = keeper();
-        assert_eq!(keeper.next_negotiation(at(1.0)), None, "nobody has asked");
-        assert_eq!(keeper.ask(at(1.0)), Now::Wait);
-        assert_eq!(keeper.next_negotiation(at(1.0)), Some(at(1.0)));
-        keeper.bound(&binding("a", 30, &[]), at(1.0)).unwrap();
+        let mut state = state();
+        assert_eq!(state.next_negotiation(at(1.0)), None, "nobody has asked");
+        assert_eq!(state.ask(at(1.0)), Now::Wait);
+        assert_eq!(state.next_negotiation(at(1.0)), Some(at(1.0)));
+        state.bound(&binding("a", 30, &[]), at(1.0)).unwrap();
         let rest = Duration::from_secs(29);
-        assert_eq!(keeper.ask(at(2.0)), Now::Use(place("a"), rest));
-        let renewal = keeper.next_negotiation(at(2.0)).unwrap();
+        assert_eq!(state.ask(at(2.0)), Now::Use(place("a"), rest));
+        let renewal = state.next_negotiation(at(2.0)).unwrap();
         assert!((24.9..25.1).contains(&renewal.as_secs_f64()), "{renewal:?}");
         assert_eq!(
-            keeper.next_negotiation(at(13.0)),
+            state.next_negotiation(at(13.0)),
             None,
             "nobody has asked lately"
         );
-        assert_eq!(keeper.ask(at(31.0)), Now::Wait);
-        assert_eq!(keeper.session(), Some("s-1"));
+        assert_eq!(state.ask(at(31.0)), Now::Wait);
+        assert_eq!(state.session(), Some("s-1"));
     }
 
     #[test]
     fn a_quantum_of_nothing_is_for_one_client() {
-        let mut keeper = keeper();
-        assert_eq!(keeper.ask(at(1.0)), Now::Wait);
-        keeper.bound(&binding("a", 0, &[]), at(1.0)).unwrap();
+        let mut state = state();
+        assert_eq!(state.ask(at(1.0)), Now::Wait);
+        state.bound(&binding("a", 0, &[]), at(1.0)).unwrap();
         let once = Now::Use(place("a"), Duration::ZERO);
-        assert_eq!(keeper.after_waiting(at(1.0)), once);
-        assert_eq!(keeper.ask(at(1.1)), Now::Wait);
+        assert_eq!(state.after_waiting(at(1.0)), once);
+        assert_eq!(state.ask(at(1.1)), Now::Wait);
         assert_eq!(
-            keeper.next_negotiation(at(1.1)),
+            state.next_negotiation(at(1.1)),
             None,
             "only for those who ask"
         );
@@ -419,101 +419,101 @@ mod tests {
     #[test]
     fn nobody_is_sent_to_a_dead_server_for_the_rest_of_its_quantum() {
         let mut rng = fastrand::Rng::with_seed(1);
-        let mut keeper = keeper();
-        keeper.bound(&binding("a", 30, &[]), at(1.0)).unwrap();
-        keeper.server_failed("a:80", at(2.0));
-        assert_eq!(keeper.ask(at(2.0)), Now::Wait, "a broker knows another one");
+        let mut state = state();
+        state.bound(&binding("a", 30, &[]), at(1.0)).unwrap();
+        state.server_failed("a:80", at(2.0));
+        assert_eq!(state.ask(at(2.0)), Now::Wait, "a broker knows another one");
         // It knows none, and says when to ask again.
-        keeper.refused(Duration::from_secs(5), at(2.0));
+        state.refused(Duration::from_secs(5), at(2.0));
         let later = Now::Refused(Duration::from_secs(4));
-        assert_eq!(keeper.ask(at(3.0)), later);
-        assert_eq!(keeper.after_waiting(at(3.0)), later);
+        assert_eq!(state.ask(at(3.0)), later);
+        assert_eq!(state.after_waiting(at(3.0)), later);
         // Without a broker it is all that there is: perhaps it is back, perhaps soon not.
-        assert_eq!(keeper.ask(at(7.5)), Now::Wait);
-        keeper.unanswered(at(7.5), &mut rng);
+        assert_eq!(state.ask(at(7.5)), Now::Wait);
+        state.unanswered(at(7.5), &mut rng);
         let once = Now::Use(place("a"), Duration::ZERO);
-        assert_eq!(keeper.ask(at(7.6)), once);
-        keeper.bound(&binding("b", 30, &[]), at(8.0)).unwrap();
+        assert_eq!(state.ask(at(7.6)), once);
+        state.bound(&binding("b", 30, &[]), at(8.0)).unwrap();
         let rest = Duration::from_secs(29);
-        assert_eq!(keeper.ask(at(9.0)), Now::Use(place("b"), rest));
+        assert_eq!(state.ask(at(9.0)), Now::Use(place("b"), rest));
     }
 
     #[test]
     fn an_outage_is_bridged_and_has_an_end() {
         let mut rng = fastrand::Rng::with_seed(1);
-        let mut keeper = keeper();
-        keeper.ask(at(1.0));
-        keeper.bound(&binding("a", 10, &[]), at(1.0)).unwrap();
-        keeper.unanswered(at(9.0), &mut rng);
+        let mut state = state();
+        state.ask(at(1.0));
+        state.bound(&binding("a", 10, &[]), at(1.0)).unwrap();
+        state.unanswered(at(9.0), &mut rng);
         let fresh = Now::Use(place("a"), Duration::from_secs(1));
-        assert_eq!(keeper.ask(at(10.0)), fresh, "the quantum counts");
-        assert_eq!(keeper.ask(at(12.0)), Now::Use(place("a"), Duration::ZERO));
-        assert_eq!(keeper.ask(at(3610.0)), Now::Use(place("a"), Duration::ZERO));
-        keeper.unanswered(at(3612.0), &mut rng);
-        assert!(matches!(keeper.ask(at(3612.0)), Now::Refused(_)));
+        assert_eq!(state.ask(at(10.0)), fresh, "the quantum counts");
+        assert_eq!(state.ask(at(12.0)), Now::Use(place("a"), Duration::ZERO));
+        assert_eq!(state.ask(at(3610.0)), Now::Use(place("a"), Duration::ZERO));
+        state.unanswered(at(3612.0), &mut rng);
+        assert!(matches!(state.ask(at(3612.0)), Now::Refused(_)));
 
         let mut longest = Duration::ZERO;
         for attempt in 0..20 {
             let now = at(4000.0 + 100.0 * f64::from(attempt));
-            keeper.ask(now);
-            keeper.unanswered(now, &mut rng);
-            assert!(!keeper.may_negotiate(now));
-            let pause = keeper.next_negotiation(now).unwrap().since(now);
+            state.ask(now);
+            state.unanswered(now, &mut rng);
+            assert!(!state.may_negotiate(now));
+            let pause = state.next_negotiation(now).unwrap().since(now);
             assert!(pause <= LONGEST_PAUSE.mul_f32(1.5), "{pause:?}");
             longest = longest.max(pause);
         }
         assert!(longest > LONGEST_PAUSE / 2);
-        keeper.bound(&binding("a", 10, &[]), at(9000.0)).unwrap();
-        assert!(keeper.may_negotiate(at(9000.0)));
+        state.bound(&binding("a", 10, &[]), at(9000.0)).unwrap();
+        assert!(state.may_negotiate(at(9000.0)));
     }
 
     #[test]
     fn a_refusal_is_no_outage() {
-        let mut keeper = keeper();
-        keeper.ask(at(1.0));
-        keeper.bound(&binding("a", 10, &[]), at(1.0)).unwrap();
-        keeper.refused(Duration::from_secs(5), at(9.0));
+        let mut state = state();
+        state.ask(at(1.0));
+        state.bound(&binding("a", 10, &[]), at(1.0)).unwrap();
+        state.refused(Duration::from_secs(5), at(9.0));
         assert!(
-            matches!(keeper.ask(at(10.0)), Now::Use(..)),
+            matches!(state.ask(at(10.0)), Now::Use(..)),
             "the quantum counts"
         );
-        assert_eq!(keeper.ask(at(12.0)), Now::Refused(Duration::from_secs(2)));
-        assert_eq!(keeper.next_negotiation(at(12.0)), Some(at(14.0)));
-        assert_eq!(keeper.ask(at(14.0)), Now::Wait);
+        assert_eq!(state.ask(at(12.0)), Now::Refused(Duration::from_secs(2)));
+        assert_eq!(state.next_negotiation(at(12.0)), Some(at(14.0)));
+        assert_eq!(state.ask(at(14.0)), Now::Wait);
     }
 
     #[test]
     fn another_server_is_used_when_one_dies() {
         let mut rng = fastrand::Rng::with_seed(1);
-        let mut keeper = keeper();
-        keeper.ask(at(1.0));
-        keeper
+        let mut state = state();
+        state.ask(at(1.0));
+        state
             .bound(&binding("a", 100, &["b", "c"]), at(1.0))
             .unwrap();
-        keeper.server_failed("a:80", at(2.0));
-        assert!(keeper.needs_another(at(2.0)));
-        assert_eq!(keeper.next_negotiation(at(2.0)), Some(at(2.0)), "at once");
-        assert_eq!(keeper.avoid(at(2.0)), ["a:80"]);
+        state.server_failed("a:80", at(2.0));
+        assert!(state.needs_another(at(2.0)));
+        assert_eq!(state.next_negotiation(at(2.0)), Some(at(2.0)), "at once");
+        assert_eq!(state.avoid(at(2.0)), ["a:80"]);
         // The broker is away, too.
-        keeper.unanswered(at(2.0), &mut rng);
-        assert_eq!(keeper.candidates(at(2.0)), [place("c"), place("b")]);
-        keeper.server_failed("c:80", at(2.1));
-        keeper.fall_back(place("b"), at(2.2));
-        assert!(keeper.next_negotiation(at(2.2)).is_some());
-        assert_eq!(keeper.ask(at(3.0)), Now::Use(place("b"), Duration::ZERO));
+        state.unanswered(at(2.0), &mut rng);
+        assert_eq!(state.candidates(at(2.0)), [place("c"), place("b")]);
+        state.server_failed("c:80", at(2.1));
+        state.fall_back(place("b"), at(2.2));
+        assert!(state.next_negotiation(at(2.2)).is_some());
+        assert_eq!(state.ask(at(3.0)), Now::Use(place("b"), Duration::ZERO));
         let dead = [place("a"), place("c")];
-        assert_eq!(keeper.candidates(at(3.0)), dead, "they may be back");
+        assert_eq!(state.candidates(at(3.0)), dead, "they may be back");
         // It is back, and gives the first one again.
-        keeper.bound(&binding("a", 100, &[]), at(4.0)).unwrap();
-        assert!(!keeper.needs_another(at(4.0)));
-        assert_eq!(keeper.candidates(at(4.0)), [place("b"), place("c")]);
+        state.bound(&binding("a", 100, &[]), at(4.0)).unwrap();
+        assert!(!state.needs_another(at(4.0)));
+        assert_eq!(state.candidates(at(4.0)), [place("b"), place("c")]);
     }
 
     #[test]
     fn answers_that_make_no_sense_change_nothing() {
-        let mut keeper = keeper();
-        keeper.ask(at(1.0));
-        keeper.bound(&binding("a", 10, &[]), at(1.0)).unwrap();
+        let mut state = state();
+        state.ask(at(1.0));
+        state.bound(&binding("a", 10, &[]), at(1.0)).unwrap();
         let good = binding("b", 10, &["c"]);
         let with = |change: &dyn Fn(&mut Binding)| {
             let mut bad = good.clone();
@@ -528,11 +528,11 @@ mod tests {
             with(&|b| b.server.name = "a,b".into()),
             with(&|b| b.alternatives[0].url = String::new()),
         ] {
-            assert!(keeper.bound(&bad, at(2.0)).is_err());
+            assert!(state.bound(&bad, at(2.0)).is_err());
         }
-        assert!(matches!(keeper.ask(at(2.0)), Now::Use(found, _) if found == place("a")));
-        keeper.bound(&binding("b", u64::MAX, &[]), at(2.0)).unwrap();
-        assert_eq!(keeper.ask(at(2.0)), Now::Use(place("b"), LONGEST_QUANTUM));
+        assert!(matches!(state.ask(at(2.0)), Now::Use(found, _) if found == place("a")));
+        state.bound(&binding("b", u64::MAX, &[]), at(2.0)).unwrap();
+        assert_eq!(state.ask(at(2.0)), Now::Use(place("b"), LONGEST_QUANTUM));
     }
 
     #[derive(Clone, Debug)]
@@ -566,7 +566,7 @@ mod tests {
             seed in any::<u64>(),
         ) {
             let mut rng = fastrand::Rng::with_seed(seed);
-            let mut keeper = Keeper::new("shop", Duration::from_secs(60));
+            let mut state = ClusterState::new("shop", Duration::from_secs(60));
             let mut now = at(1.0);
             let name = |n: u8| format!("m{n}");
             for (step, seconds) in steps {
@@ -576,31 +576,31 @@ mod tests {
                     Step::Bound(n, quantum, others) => {
                         let others: Vec<_> = others.into_iter().map(name).collect();
                         let others: Vec<_> = others.iter().map(String::as_str).collect();
-                        keeper.bound(&binding(&name(n), quantum, &others), now).unwrap();
+                        state.bound(&binding(&name(n), quantum, &others), now).unwrap();
                     }
-                    Step::Refused(seconds) => keeper.refused(Duration::from_secs(seconds), now),
-                    Step::Unanswered => keeper.unanswered(now, &mut rng),
-                    Step::Failed(n) => keeper.server_failed(&format!("{}:80", name(n)), now),
+                    Step::Refused(seconds) => state.refused(Duration::from_secs(seconds), now),
+                    Step::Unanswered => state.unanswered(now, &mut rng),
+                    Step::Failed(n) => state.server_failed(&format!("{}:80", name(n)), now),
                     Step::FallBack => {
-                        if let Some(place) = keeper.candidates(now).pop() {
-                            keeper.fall_back(place, now);
+                        if let Some(place) = state.candidates(now).pop() {
+                            state.fall_back(place, now);
                         }
                     }
                 }
-                match keeper.ask(now) {
-                    Now::Wait => prop_assert!(keeper.may_negotiate(now)),
+                match state.ask(now) {
+                    Now::Wait => prop_assert!(state.may_negotiate(now)),
                     Now::Refused(rest) => prop_assert!(!rest.is_zero()),
                     Now::Use(_, rest) => {
-                        let held = keeper.held.as_ref().unwrap();
+                        let held = state.held.as_ref().unwrap();
                         prop_assert!(rest <= LONGEST_QUANTUM);
-                        prop_assert!(now < held.until.after(keeper.stale_for).after(Duration::from_nanos(1)));
+                        prop_assert!(now < held.until.after(state.stale_for).after(Duration::from_nanos(1)));
                     }
                 }
-                let next = keeper.next_negotiation(now);
-                prop_assert!(next.is_none_or(|next| keeper.may_negotiate(next)));
-                prop_assert!(!keeper.outage || next.is_some(), "the broker is not given up");
-                prop_assert!(keeper.others.len() <= MOST_OTHERS);
-                prop_assert!(keeper.avoid(now).len() <= negotiation::MOST_MEMBERS);
+                let next = state.next_negotiation(now);
+                prop_assert!(next.is_none_or(|next| state.may_negotiate(next)));
+                prop_assert!(!state.outage || next.is_some(), "the broker is not given up");
+                prop_assert!(state.others.len() <= MOST_OTHERS);
+                prop_assert!(state.avoid(now).len() <= negotiation::MOST_MEMBERS);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The desk at which clients ask: from the head of a request to its answer.
+//! Answers what clients ask: from the head of a request to its answer.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ use evenkeel_wire::negotiation::{
 
 /// Everything that answers are made from. One thread has it.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct Dispatcher {
     clock: Clock,
     metrics: Arc<Metrics>,
     book: RefCell<Book>,
@@ -51,7 +51,7 @@ struct Book {
     by_host: HashMap<String, usize>,
 }
 
-/// A cluster at the desk.
+/// A cluster, as clients ask for it.
 #[derive(Debug)]
 struct Counter {
     cluster: Cluster,
@@ -118,7 +118,7 @@ impl Problem {
     }
 }
 
-impl Handler for Desk {
+impl Handler for Dispatcher {
     async fn answer(&self, head: Head, client: SocketAddr) -> Answer {
         // A listener for both families gives IPv4 clients a mapped address.
         let client = client.ip().to_canonical();
@@ -139,9 +139,9 @@ impl Handler for Desk {
     }
 }
 
-impl Desk {
+impl Dispatcher {
     pub fn new(clock: Clock, metrics: Arc<Metrics>) -> Self {
-        Desk {
+        Dispatcher {
             clock,
             metrics,
             book: RefCell::default(),

@@ -4,7 +4,7 @@
 //! One thread receives from all sockets, hands each datagram to the state machine
 //! ([`Broker`]) and sends what that answers. Loads go from there to their locations
 //! directly. What agents say of their servers otherwise, and which of them become
-//! members, is the manager's business: [`Desk::run`] compares what agents say now with
+//! members, is the manager's business: [`Reporting::run`] compares what agents say now with
 //! what the manager was told, and tells it the difference. So nothing is lost if two
 //! things happen at once, and a storm of changes costs no more than the last of them.
 
@@ -60,7 +60,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// The broker's side of the reporting protocol, with its sockets. Clones are the same one.
 #[derive(Clone)]
-pub struct Desk {
+pub struct Reporting {
     clock: Clock,
     task: Arc<SocketTask<State>>,
     /// Told when agents, or what they say of their servers, have changed.
@@ -91,21 +91,21 @@ struct Bound {
     receive_buffer: usize,
 }
 
-impl fmt::Debug for Desk {
+impl fmt::Debug for Reporting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Desk").finish_non_exhaustive()
+        f.debug_struct("Reporting").finish_non_exhaustive()
     }
 }
 
-impl Desk {
-    /// A desk without sockets. It opens, and its thread starts, as soon as a configuration
+impl Reporting {
+    /// A broker without sockets. They are opened, and its thread starts, as soon as a configuration
     /// says where.
     ///
     /// # Errors
     ///
     /// The system gives no file to wake the thread with.
     pub fn new(clock: Clock) -> io::Result<Self> {
-        Ok(Desk {
+        Ok(Reporting {
             clock,
             task: SocketTask::new(State::default())?,
             news: Arc::default(),
@@ -172,10 +172,10 @@ impl Desk {
     /// are, for ever.
     pub async fn run(self, manager: Arc<Manager>) {
         let mut changes = manager.changes();
-        let mut told = Told::default();
+        let mut passed_on = PassedOn::default();
         loop {
             changes.borrow_and_update();
-            if !told.compare(&self, &manager) {
+            if !passed_on.compare(&self, &manager) {
                 return;
             }
             tokio::select! {
@@ -188,7 +188,7 @@ impl Desk {
 }
 
 /// Reloads: everything that can fail happens before anything counts.
-impl Subsystem for Desk {
+impl Subsystem for Reporting {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
         let mut state = self.task.lock();
         if state.stopped {
@@ -201,8 +201,8 @@ impl Subsystem for Desk {
             return Ok(Box::new(|| ()));
         }
         let Some((_, wanted)) = &config else {
-            let desk = self.clone();
-            return Ok(Box::new(move || desk.close(false)));
+            let reporting = self.clone();
+            return Ok(Box::new(move || reporting.close(false)));
         };
         let keys = key_file::load(&wanted.key_file, Keys::parse)
             .map_err(|error| vec![PrepareError::other(error)])?;
@@ -225,9 +225,9 @@ impl Subsystem for Desk {
             None => Some(broker(settings.clone(), keys.clone()).map_err(|error| vec![error])?),
         };
         drop(state);
-        let desk = self.clone();
+        let reporting = self.clone();
         Ok(Box::new(move || {
-            let mut state = desk.task.lock();
+            let mut state = reporting.task.lock();
             if let Some(mut fresh) = fresh {
                 fresh.set_directory(Arc::clone(&state.directory));
                 state.broker = Some(fresh);
@@ -238,7 +238,7 @@ impl Subsystem for Desk {
             state.sockets = Arc::new(sockets);
             state.config = config;
             drop(state);
-            desk.task.wake();
+            reporting.task.wake();
         }))
     }
 
@@ -247,7 +247,7 @@ impl Subsystem for Desk {
     }
 
     fn stop(&self) {
-        Desk::stop(self);
+        Reporting::stop(self);
     }
 
     fn announce(&self, _: &Snapshot) -> Vec<String> {
@@ -260,29 +260,29 @@ impl Subsystem for Desk {
     }
 
     fn endpoints(&self) -> Vec<Endpoint> {
-        let desk = || self.clone();
-        let (status, agents, query, forget) = (desk(), desk(), desk(), desk());
+        let reporting = || self.clone();
+        let (status, agents, query, forget) = (reporting(), reporting(), reporting(), reporting());
         vec![
             Endpoint::show("/v1/broker", move || status.status()),
             Endpoint::show("/v1/agents", move || agents.agents()),
             Endpoint::act(
                 "/v1/locations/{location}/agents/{agent}/query",
-                move |names| std::future::ready(query.for_agent(&names, Desk::query)),
+                move |names| std::future::ready(query.for_agent(&names, Reporting::query)),
             ),
             Endpoint::act(
                 "/v1/locations/{location}/agents/{agent}/forget",
-                move |names| std::future::ready(forget.for_agent(&names, Desk::forget)),
+                move |names| std::future::ready(forget.for_agent(&names, Reporting::forget)),
             ),
         ]
     }
 }
 
-impl Desk {
+impl Reporting {
     /// Does something for the agent that the location and the name in `names` are of.
     fn for_agent(
         &self,
         names: &[String],
-        act: fn(&Desk, &str, &str) -> bool,
+        act: fn(&Reporting, &str, &str) -> bool,
     ) -> Result<(), CommandError> {
         let [location, agent] = names else {
             return Ok(());
@@ -404,10 +404,10 @@ struct Thread {
 }
 
 impl Thread {
-    fn new(desk: &Desk) -> Self {
+    fn new(reporting: &Reporting) -> Self {
         Thread {
-            clock: desk.clock,
-            news: Arc::clone(&desk.news),
+            clock: reporting.clock,
+            news: Arc::clone(&reporting.news),
             sockets: Arc::default(),
             buffer: [0; MAX_DATAGRAM + 1],
             queries: Vec::new(),
@@ -517,17 +517,17 @@ impl Refused {
     }
 }
 
-/// What the manager was told, and the broker.
+/// What has been passed on to the manager, and to the broker.
 #[derive(Default)]
-struct Told {
+struct PassedOn {
     groups: Vec<Arc<Group>>,
     members: HashSet<MemberId>,
     opinions: HashMap<MemberId, Opinion>,
 }
 
-impl Told {
+impl PassedOn {
     /// Answers whether there is more to come.
-    fn compare(&mut self, desk: &Desk, manager: &Manager) -> bool {
+    fn compare(&mut self, reporting: &Reporting, manager: &Manager) -> bool {
         let groups = manager.groups();
         let same = groups.len() == self.groups.len()
             && groups
@@ -536,7 +536,7 @@ impl Told {
                 .all(|(a, b)| Arc::ptr_eq(a, b));
         let directory = (!same).then(|| Arc::new(Directory::new(groups.iter().map(|g| &**g))));
 
-        let mut state = desk.task.lock();
+        let mut state = reporting.task.lock();
         if state.stopped {
             // That nobody reports any more says nothing about servers.
             return false;
@@ -547,7 +547,7 @@ impl Told {
         if let (Some(broker), Some(directory)) = (&mut state.broker, directory) {
             broker.set_directory(directory);
         }
-        let wishes = state.broker.as_ref().map(Wishes::of).unwrap_or_default();
+        let desired = state.broker.as_ref().map(Desired::of).unwrap_or_default();
         drop(state);
 
         let members: HashSet<MemberId> = match same {
@@ -559,16 +559,16 @@ impl Told {
                 .collect(),
         };
         for &member in &members {
-            let wish = wishes.opinions.get(&member);
+            let opinion = desired.opinions.get(&member);
             // One that is new may be one that has come back, of which something is still
             // remembered.
             let is_new = !same && !self.members.contains(&member);
-            if is_new || wish != self.opinions.get(&member) {
-                manager.set_opinion_of(member, Source::Agent, wish);
+            if is_new || opinion != self.opinions.get(&member) {
+                manager.set_opinion_of(member, Source::Agent, opinion);
             }
         }
-        (self.groups, self.members, self.opinions) = (groups, members, wishes.opinions);
-        if let Err(error) = manager.set_joined(wishes.joined) {
+        (self.groups, self.members, self.opinions) = (groups, members, desired.opinions);
+        if let Err(error) = manager.set_joined(desired.joined) {
             error!("servers of agents cannot join their groups: {error}");
         }
         true
@@ -577,14 +577,14 @@ impl Told {
 
 /// What agents want of the manager.
 #[derive(Default)]
-struct Wishes {
+struct Desired {
     opinions: HashMap<MemberId, Opinion>,
     joined: HashMap<String, Vec<MemberConfig>>,
 }
 
-impl Wishes {
+impl Desired {
     fn of(broker: &Broker) -> Self {
-        let mut wishes = Wishes::default();
+        let mut desired = Desired::default();
         let mut live: HashSet<MemberId> = HashSet::new();
         for agent in broker.agents().filter(|agent| !agent.stopped) {
             for server in agent.servers() {
@@ -596,7 +596,7 @@ impl Wishes {
                 };
                 if opinion != Opinion::default() {
                     for member in server.members {
-                        let held = wishes.opinions.entry(member.id).or_default();
+                        let held = desired.opinions.entry(member.id).or_default();
                         held.down |= opinion.down;
                         held.drain |= opinion.drain;
                     }
@@ -609,7 +609,7 @@ impl Wishes {
                         location: Some(agent.registration.location().to_owned()),
                         ..MemberConfig::new(&ip.to_string(), registered.port)
                     };
-                    let joined = wishes.joined.entry(registered.group.clone());
+                    let joined = desired.joined.entry(registered.group.clone());
                     joined.or_default().push(member);
                 }
             }
@@ -623,10 +623,10 @@ impl Wishes {
                     note: Some("its agent has signed off".into()),
                     ..Opinion::default()
                 };
-                wishes.opinions.insert(member.id, opinion);
+                desired.opinions.insert(member.id, opinion);
             }
         }
-        for members in wishes.joined.values_mut() {
+        for members in desired.joined.values_mut() {
             members.sort_by(|a, b| {
                 let weight = b.weight.get().total_cmp(&a.weight.get());
                 let place = (&a.host, a.port, &a.location).cmp(&(&b.host, b.port, &b.location));
@@ -634,6 +634,6 @@ impl Wishes {
             });
             members.dedup_by(|a, b| (&a.host, a.port) == (&b.host, b.port));
         }
-        wishes
+        desired
     }
 }

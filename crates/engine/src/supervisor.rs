@@ -17,16 +17,16 @@ use tokio::sync::{Notify, watch};
 use tracing::{debug, info, warn};
 
 use crate::broker::{Brokers, Question, Reply};
-use crate::keeper::{Keeper, Now, Place};
+use crate::state::{ClusterState, Now, Place};
 
-/// Looks after one cluster. Its negotiations happen one at a time, in [`Steward::run`];
+/// Looks after one cluster. Its negotiations happen one at a time, in [`Supervisor::run`];
 /// clients that need one wait for it together.
 #[derive(Debug)]
-pub(crate) struct Steward {
+pub(crate) struct Supervisor {
     cluster: EngineCluster,
     brokers: Rc<Brokers>,
     clock: Clock,
-    keeper: RefCell<Keeper>,
+    state: RefCell<ClusterState>,
     rng: RefCell<fastrand::Rng>,
     /// Told when a client waits, or the cluster comes into use.
     wanted: Notify,
@@ -40,10 +40,10 @@ enum Due {
     Probe,
 }
 
-impl Steward {
+impl Supervisor {
     pub fn new(cluster: EngineCluster, brokers: Rc<Brokers>, clock: Clock) -> Self {
-        Steward {
-            keeper: RefCell::new(Keeper::new(&cluster.name, cluster.stale_for)),
+        Supervisor {
+            state: RefCell::new(ClusterState::new(&cluster.name, cluster.stale_for)),
             cluster,
             brokers,
             clock,
@@ -71,10 +71,10 @@ impl Steward {
         loop {
             let now = self.clock.now();
             let (negotiation, probe) = {
-                let keeper = self.keeper.borrow();
-                let in_use = keeper.is_in_use(now) && keeper.place().is_some();
+                let state = self.state.borrow();
+                let in_use = state.is_in_use(now) && state.place().is_some();
                 let probe = last_probe.after(self.cluster.probe_interval);
-                (keeper.next_negotiation(now), in_use.then_some(probe))
+                (state.next_negotiation(now), in_use.then_some(probe))
             };
             let next = match (negotiation, probe) {
                 (Some(negotiation), Some(probe)) if probe < negotiation => (probe, Due::Probe),
@@ -103,20 +103,20 @@ impl Steward {
     /// Whether a client needs a negotiation, and it may begin.
     fn is_waited_for(&self) -> bool {
         // Whoever waits watches the turns.
-        self.turns.receiver_count() > 0 && self.keeper.borrow().may_negotiate(self.clock.now())
+        self.turns.receiver_count() > 0 && self.state.borrow().may_negotiate(self.clock.now())
     }
 
     async fn negotiate(&self) {
         let question = {
-            let keeper = self.keeper.borrow();
-            let avoid = keeper.avoid(self.clock.now());
+            let state = self.state.borrow();
+            let avoid = state.avoid(self.clock.now());
             Question {
                 cluster: self.cluster.name.clone(),
                 class: self.cluster.class.clone(),
                 response_time: self.cluster.response_time,
-                session: keeper.session().map(str::to_owned),
+                session: state.session().map(str::to_owned),
                 avoid: avoid.into_iter().map(str::to_owned).collect(),
-                current: keeper.place().map(|place| place.name.clone()),
+                current: state.place().map(|place| place.name.clone()),
             }
         };
         let name = &self.cluster.name;
@@ -124,8 +124,8 @@ impl Steward {
         let now = self.clock.now();
         let answered = match asked {
             Ok(Reply::Bound(binding)) => {
-                let before = self.keeper.borrow().place().cloned();
-                match self.keeper.borrow_mut().bound(&binding, now) {
+                let before = self.state.borrow().place().cloned();
+                match self.state.borrow_mut().bound(&binding, now) {
                     Ok(()) => {
                         let (server, seconds) = (&binding.server.url, binding.quantum_seconds);
                         match before.is_some_and(|before| before.name == binding.server.name) {
@@ -142,7 +142,7 @@ impl Steward {
             }
             Ok(Reply::Refused(after, why)) => {
                 info!(cluster = name, ?after, why, "refused");
-                self.keeper.borrow_mut().refused(after, now);
+                self.state.borrow_mut().refused(after, now);
                 true
             }
             Err(failures) => {
@@ -154,9 +154,9 @@ impl Steward {
         };
         if !answered {
             let rng = &mut self.rng.borrow_mut();
-            self.keeper.borrow_mut().unanswered(now, rng);
+            self.state.borrow_mut().unanswered(now, rng);
         }
-        let left = self.keeper.borrow().needs_another(now);
+        let left = self.state.borrow().needs_another(now);
         if left {
             self.fall_back().await;
         }
@@ -167,7 +167,7 @@ impl Steward {
     /// The server in use is dead, and no broker gives another one: takes one that was
     /// known beside it, if that accepts connections.
     async fn fall_back(&self) {
-        let candidates = self.keeper.borrow().candidates(self.clock.now());
+        let candidates = self.state.borrow().candidates(self.clock.now());
         for place in candidates {
             let accepts = accepts(&place.origin, self.cluster.probe_timeout).await;
             let now = self.clock.now();
@@ -177,15 +177,15 @@ impl Steward {
                     cluster = name,
                     server, "another server until a broker answers"
                 );
-                return self.keeper.borrow_mut().fall_back(place, now);
+                return self.state.borrow_mut().fall_back(place, now);
             }
-            self.keeper.borrow_mut().server_failed(&place.name, now);
+            self.state.borrow_mut().server_failed(&place.name, now);
         }
     }
 
     /// Looks whether the server in use accepts connections. One refusal may be bad luck.
     async fn probe(&self) {
-        let Some(place) = self.keeper.borrow().place().cloned() else {
+        let Some(place) = self.state.borrow().place().cloned() else {
             return;
         };
         for _ in 0..2 {
@@ -195,15 +195,15 @@ impl Steward {
         }
         let (name, server) = (&self.cluster.name, place.origin.as_str());
         let now = self.clock.now();
-        if !self.keeper.borrow().needs_another(now) {
+        if !self.state.borrow().needs_another(now) {
             warn!(
                 cluster = name,
                 server, "the server does not accept connections"
             );
         }
-        self.keeper.borrow_mut().server_failed(&place.name, now);
+        self.state.borrow_mut().server_failed(&place.name, now);
         // Otherwise a negotiation is due.
-        let is_paused = !self.keeper.borrow().may_negotiate(now);
+        let is_paused = !self.state.borrow().may_negotiate(now);
         if is_paused {
             self.fall_back().await;
         }
@@ -212,10 +212,10 @@ impl Steward {
     /// What a client gets, after a negotiation if need be.
     async fn decide(&self) -> Now {
         let now = self.clock.now();
-        let was_in_use = self.keeper.borrow().is_in_use(now);
+        let was_in_use = self.state.borrow().is_in_use(now);
         // Before the question, so that no turn is missed.
         let mut turns = self.turns.subscribe();
-        let decided = self.keeper.borrow_mut().ask(now);
+        let decided = self.state.borrow_mut().ask(now);
         if decided != Now::Wait {
             drop(turns);
             if !was_in_use {
@@ -228,7 +228,7 @@ impl Steward {
         // good.
         let patience = self.brokers.patience() + self.cluster.probe_timeout * 8;
         let _ = tokio::time::timeout(patience, turns.changed()).await;
-        self.keeper.borrow_mut().after_waiting(self.clock.now())
+        self.state.borrow_mut().after_waiting(self.clock.now())
     }
 
     fn redirect(&self, place: &Place, target: &Target, rest: Duration) -> Answer {
@@ -238,7 +238,7 @@ impl Steward {
     }
 }
 
-impl Handler for Steward {
+impl Handler for Supervisor {
     async fn answer(&self, head: Head, client: SocketAddr) -> Answer {
         let target = match Target::of(&head) {
             Ok(target) => target,
