@@ -23,6 +23,7 @@ pub struct Balancer {
     rules: HashMap<String, SocketAddr>,
     admin: Option<SocketAddr>,
     broker: Option<SocketAddr>,
+    statsd: Option<SocketAddr>,
     negotiator: Option<SocketAddr>,
     corba: Option<SocketAddr>,
     log: Arc<Mutex<String>>,
@@ -93,6 +94,7 @@ impl Balancer {
             rules: HashMap::new(),
             admin: None,
             broker: None,
+            statsd: None,
             negotiator: None,
             corba: None,
             log: Arc::default(),
@@ -147,6 +149,11 @@ impl Balancer {
     /// Where agents report.
     pub fn broker(&self) -> SocketAddr {
         self.broker.expect("a broker")
+    }
+
+    /// Where gauges arrive.
+    pub fn statsd(&self) -> SocketAddr {
+        self.statsd.expect("a group with statsd")
     }
 
     /// Where CORBA clients find the load manager.
@@ -270,6 +277,7 @@ impl Balancer {
                 }
                 ["listening:", "negotiator", "on", at] => self.negotiator = Some(address(at)),
                 ["listening:", "broker", "on", "UDP", at] => self.broker = Some(address(at)),
+                ["listening:", "statsd", "on", "UDP", at] => self.statsd = Some(address(at)),
                 ["listening:", "corba", "on", at] => self.corba = Some(address(at)),
                 ["listening:", "admin", "API", "on", at] => self.admin = Some(address(at)),
                 _ => {}

@@ -844,11 +844,15 @@ fn document_with(header: &str, line: &str) -> String {
             };
             format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{needed}\n{line}")
         }
-        "[group.x.agent_check]" | "[group.x.prometheus]" => {
-            let needed = ["port = 1", "url = \"http://a/\"", "loads = { 7 = \"b\" }"];
+        "[group.x.agent_check]"
+        | "[group.x.prometheus]"
+        | "[group.x.statsd]"
+        | "[group.x.cgroup]" => {
             let of_this = match header.as_str() {
-                "[group.x.agent_check]" => &needed[..1],
-                _ => &needed[1..],
+                "[group.x.agent_check]" => &["port = 1"][..],
+                "[group.x.prometheus]" => &["url = \"http://a/\"", "loads = { 7 = \"b\" }"],
+                "[group.x.statsd]" => &["listen = \"127.0.0.1:1\"", "loads = { b = 7 }"],
+                _ => &["path = \"/a\""],
             };
             let key = |line: &str| line.split(' ').next().map(str::to_owned);
             let rest = of_this.iter().filter(|needed| key(needed) != key(line));

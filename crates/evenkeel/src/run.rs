@@ -1,5 +1,6 @@
 //! `evenkeel run`: starts everything, reacts to signals, and ends in good order.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -18,12 +19,10 @@ use evenkeel_core::time::Clock;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::watch::{Cause, Reloads};
 use evenkeel_manager::config::{self, AccessLog as Target, Admin, Config};
-use evenkeel_manager::snapshot::Snapshot;
-use evenkeel_manager::subsystem::{Commit, PrepareErrors, Subsystem};
+use evenkeel_manager::subsystem::Subsystem;
 use evenkeel_monitor::Monitor;
 use evenkeel_proxy::Proxy;
 use evenkeel_proxy::access::AccessLog;
-use evenkeel_report::Reports;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -75,14 +74,15 @@ async fn live(file: &Path) -> Result<(), Failure> {
 fn subsystems(clock: Clock, proxy: &Proxy) -> Result<Vec<Arc<dyn Subsystem>>, Failure> {
     let cannot =
         |what| move |error: io::Error| Failure::new(format!("cannot start the {what}: {error}"));
-    Ok(vec![
+    let mut all: Vec<Arc<dyn Subsystem>> = vec![
         Arc::new(proxy.clone()),
         Arc::new(Negotiator::new(clock)),
         Arc::new(Reporting::new(clock).map_err(cannot("broker"))?),
         Arc::new(Corba::new(clock)),
         Arc::new(Monitor::new(clock).map_err(cannot("monitor"))?),
-        Arc::new(Reports),
-    ])
+    ];
+    all.extend(evenkeel_report::sources(clock).map_err(cannot("load sources"))?);
+    Ok(all)
 }
 
 /// The admin API's settings and listener.
@@ -97,10 +97,6 @@ fn local_address(admin: &AdminApi) -> Option<SocketAddr> {
 struct AdminAddress(Option<SocketAddr>);
 
 impl Subsystem for AdminAddress {
-    fn prepare(&self, _: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
-        Ok(Box::new(|| ()))
-    }
-
     fn listening(&self) -> Vec<SocketAddr> {
         self.0.into_iter().collect()
     }
@@ -278,8 +274,9 @@ async fn wait_for_predecessor(config: &Config) {
         let is_taken = move || address.port() != 0 && is_taken(address);
         (address.to_string(), Box::new(is_taken))
     }
-    let broker = config.broker.iter().flat_map(|broker| &broker.listen);
-    let udp = broker.map(|address| wanted(address, evenkeel_net::datagram::is_taken));
+    let udp: BTreeSet<_> = config.listens_udp().collect();
+    let udp = udp.iter();
+    let udp = udp.map(|address| wanted(address, evenkeel_net::datagram::is_taken));
     let rules = config.rules.iter().filter(|rule| rule.enabled);
     let rules = rules.flat_map(|rule| &rule.listen);
     let admin = config.admin.iter().map(|admin| &admin.listen);

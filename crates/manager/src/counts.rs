@@ -1,39 +1,21 @@
 //! How many reports there were, by source and by what became of them.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use evenkeel_wire::orca;
 
-/// Sources of reports that a group asks itself, or reads in passing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// Agent checks.
-    AgentCheck,
-    /// ORCA in the heads of responses.
-    OrcaHeader,
-    /// ORCA over gRPC.
-    OrcaOutOfBand,
-    /// Metrics of Prometheus.
-    Prometheus,
-}
+/// A source of reports, by the name that metrics and logs use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Origin(pub &'static str);
 
 impl Origin {
-    /// All of them.
-    pub const ALL: [Origin; 4] = [
-        Origin::AgentCheck,
-        Origin::OrcaHeader,
-        Origin::OrcaOutOfBand,
-        Origin::Prometheus,
-    ];
+    /// ORCA in the heads of responses, which the data plane reads in passing.
+    pub const ORCA_HEADER: Origin = Origin("orca_header");
 
-    /// The name that metrics and logs use.
+    /// Its name.
     pub fn name(self) -> &'static str {
-        match self {
-            Origin::AgentCheck => "agent_check",
-            Origin::OrcaHeader => "orca_header",
-            Origin::OrcaOutOfBand => "orca_out_of_band",
-            Origin::Prometheus => "prometheus",
-        }
+        self.0
     }
 }
 
@@ -102,19 +84,56 @@ impl From<orca::Invalid> for Fate {
     }
 }
 
-/// Counts of one group. Any thread counts.
+/// Counts of one group, for each source that ever had a report. Any thread counts, without a
+/// lock; the first report of a source takes memory.
 #[derive(Debug, Default)]
-pub struct ReportCounts([[AtomicU64; Fate::ALL.len()]; Origin::ALL.len()]);
+pub struct ReportCounts(OnceLock<Box<SourceCounts>>);
+
+/// Counts of one source, and those of the next one.
+#[derive(Debug)]
+struct SourceCounts {
+    origin: Origin,
+    fates: [AtomicU64; Fate::ALL.len()],
+    next: ReportCounts,
+}
 
 impl ReportCounts {
     /// Counts a report.
     pub fn count(&self, origin: Origin, fate: Fate) {
-        self.0[origin as usize][fate as usize].fetch_add(1, Ordering::Relaxed);
+        let mut at = self;
+        loop {
+            let counts = at.0.get_or_init(|| {
+                Box::new(SourceCounts {
+                    origin,
+                    fates: Default::default(),
+                    next: ReportCounts::default(),
+                })
+            });
+            if counts.origin == origin {
+                counts.fates[fate as usize].fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            at = &counts.next;
+        }
     }
 
     /// Reports of that origin with that fate.
     pub fn get(&self, origin: Origin, fate: Fate) -> u64 {
-        self.0[origin as usize][fate as usize].load(Ordering::Relaxed)
+        let found = self.iter().find(|counts| counts.origin == origin);
+        found.map_or(0, |counts| {
+            counts.fates[fate as usize].load(Ordering::Relaxed)
+        })
+    }
+
+    /// The sources that have had reports, by name.
+    pub fn origins(&self) -> Vec<Origin> {
+        let mut origins: Vec<_> = self.iter().map(|counts| counts.origin).collect();
+        origins.sort_unstable();
+        origins
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &SourceCounts> {
+        std::iter::successors(self.0.get(), |counts| counts.next.0.get()).map(|counts| &**counts)
     }
 }
 
@@ -125,12 +144,19 @@ mod tests {
     #[test]
     fn everything_has_a_place_of_its_own() {
         let counts = ReportCounts::default();
-        for origin in Origin::ALL {
+        let all = [Origin("b"), Origin::ORCA_HEADER, Origin("a")];
+        for origin in all {
             for fate in Fate::ALL {
                 assert_eq!(counts.get(origin, fate), 0);
                 counts.count(origin, fate);
                 assert_eq!(counts.get(origin, fate), 1);
             }
         }
+        let names: Vec<_> = counts
+            .origins()
+            .iter()
+            .map(|origin| origin.name())
+            .collect();
+        assert_eq!(names, ["a", "b", "orca_header"]);
     }
 }

@@ -11,7 +11,7 @@ use evenkeel_core::group::Group;
 use evenkeel_core::member::Reason;
 
 use crate::Manager;
-use crate::counts::{Fate, Origin};
+use crate::counts::Fate;
 use crate::exposition::{Exposition, Type, flag};
 use crate::snapshot::{GroupHandle, Snapshot};
 use crate::status::{GroupStatus, LocationStatus, MemberStatus, OpinionStatus, Status};
@@ -227,12 +227,9 @@ fn reports(out: &mut Exposition, handles: &[Arc<GroupHandle>]) {
     );
     for handle in handles {
         let group = handle.current.load();
-        for origin in Origin::ALL {
-            let counts = Fate::ALL.map(|fate| (fate, handle.reports.get(origin, fate)));
-            if counts.iter().all(|(_, count)| *count == 0) {
-                continue;
-            }
-            for (fate, count) in counts {
+        for origin in handle.reports.origins() {
+            for fate in Fate::ALL {
+                let count = handle.reports.get(origin, fate);
                 let labels = [
                     ("group", &**group.name()),
                     ("source", origin.name()),

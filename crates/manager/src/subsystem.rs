@@ -32,7 +32,10 @@ pub trait Subsystem: Send + Sync {
     /// prepared must be given back.
     ///
     /// Called with the manager's lock held: it must not call the manager.
-    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors>;
+    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
+        let _ = next;
+        Ok(Box::new(|| ()))
+    }
 
     /// Where it accepts TCP connections now: nobody may register these addresses as those
     /// of a member. Called as `prepare` is.
@@ -188,11 +191,7 @@ impl From<PrepareErrors> for ApplyError {
 }
 
 /// A subsystem that does nothing: for tests, and for what only asks for decisions.
-impl Subsystem for () {
-    fn prepare(&self, _: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
-        Ok(Box::new(|| ()))
-    }
-}
+impl Subsystem for () {}
 
 /// Several together: all of them are ready for what is next, or none goes on to it.
 impl Subsystem for Vec<Arc<dyn Subsystem>> {

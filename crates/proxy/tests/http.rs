@@ -113,7 +113,7 @@ fn load_reports_in_responses_are_taken_in_and_kept_from_clients() {
         );
         assert_eq!(cpu, Some(expected), "{path}");
     }
-    let count = |fate| bed.group.reports.get(Origin::OrcaHeader, fate);
+    let count = |fate| bed.group.reports.get(Origin::ORCA_HEADER, fate);
     assert_eq!(count(Fate::Taken), 3);
     assert_eq!((count(Fate::BadValue), count(Fate::Malformed)), (1, 1));
     let kept = Orca {

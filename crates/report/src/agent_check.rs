@@ -4,21 +4,18 @@
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::sync::Arc;
 
 use evenkeel_core::member::{MemberId, Weight};
 use evenkeel_core::opinion::{Opinion, Source};
-use evenkeel_manager::Manager;
 use evenkeel_manager::config::AgentCheck;
 use evenkeel_manager::counts::{Fate, Origin};
-use evenkeel_net::Tasks;
 use evenkeel_wire::agent_check::{Answer, InvalidAnswer, MAX_LINE, MAX_PERCENT, State};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use crate::poll::{self, Followed, Journal};
+use crate::source::{self, Context, Wanted};
 
 /// What the member's agent is taken to think after this answer.
 fn apply(answer: &Answer, opinion: &mut Opinion) {
@@ -77,56 +74,39 @@ impl Silence {
 
 /// What a member's task has to do.
 #[derive(Clone, Debug, PartialEq)]
-struct Target {
+pub(crate) struct Target {
     address: SocketAddr,
     check: AgentCheck,
 }
 
-/// Asks the agents of all members, as long as it is polled.
-pub(crate) async fn follow(manager: &Arc<Manager>) {
-    let permits = poll::permits();
-    let mut tasks = Tasks::default();
-    let mut changes = manager.changes();
-    loop {
-        let mut wanted = std::collections::HashMap::new();
-        let mut journals = std::collections::HashMap::new();
-        for followed in Followed::all(manager) {
-            let Some(check) = &followed.config.agent_check else {
-                continue;
-            };
-            for member in followed.members() {
-                let target = Target {
-                    address: SocketAddr::new(member.address.ip(), check.port),
-                    check: check.clone(),
-                };
-                wanted.insert(member.id, target);
-                let whom = (Arc::clone(&followed.handle), member.name.to_string());
-                journals.insert(member.id, whom);
-            }
-        }
-        tasks.reconcile(wanted, |member, target| {
-            let (manager, permits) = (Arc::clone(manager), Arc::clone(&permits));
-            let journal = journals.remove(&member);
-            async move {
-                if let Some((handle, whom)) = journal {
-                    let journal = Journal::new(handle, Origin::AgentCheck, whom);
-                    ask_forever(manager, permits, member, target, journal).await;
-                }
-            }
-        });
-        if changes.changed().await.is_err() {
+/// Agents beside members.
+pub(crate) struct Agents;
+
+impl source::Source for Agents {
+    const ORIGIN: Origin = Origin("agent_check");
+    type Key = MemberId;
+    type Target = Target;
+
+    fn want(group: &Followed, wanted: &mut Wanted<MemberId, Target>) {
+        let Some(check) = &group.config.agent_check else {
             return;
+        };
+        for member in group.members() {
+            let target = Target {
+                address: SocketAddr::new(member.address.ip(), check.port),
+                check: check.clone(),
+            };
+            wanted.add(group, member.id, target, member.name.to_string());
         }
+    }
+
+    async fn ask(context: Context, member: MemberId, target: Target, journal: Journal) {
+        ask_forever(context, member, target, journal).await;
     }
 }
 
-async fn ask_forever(
-    manager: Arc<Manager>,
-    permits: Arc<Semaphore>,
-    member: MemberId,
-    target: Target,
-    mut journal: Journal,
-) {
+async fn ask_forever(context: Context, member: MemberId, target: Target, mut journal: Journal) {
+    let Context { manager, permits } = context;
     let check = &target.check;
     poll::begin(check.interval).await;
     let mut answered = Instant::now();
@@ -206,9 +186,11 @@ pub async fn read_line(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>,
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use evenkeel_core::time::Clock;
+    use evenkeel_manager::Manager;
     use evenkeel_manager::config::{Config, GroupConfig, MemberConfig};
     use evenkeel_manager::status::MemberStatus;
     use tokio::net::TcpListener;
@@ -288,7 +270,7 @@ mod tests {
         );
 
         let handle = manager.handles().remove(0);
-        let count = |fate| handle.reports.get(Origin::AgentCheck, fate);
+        let count = |fate| handle.reports.get(<Agents as source::Source>::ORIGIN, fate);
         for (garbage, fate) in [
             (&b"ready 200"[..], Fate::Malformed),
             (b"ready now\n", Fate::Malformed),

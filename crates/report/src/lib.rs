@@ -6,37 +6,42 @@
 //! client: the proxy reads it in passing.
 
 pub mod agent_check;
+mod cgroup;
 mod orca_service;
 mod poll;
 pub mod prometheus;
+mod source;
+pub mod statsd;
 
+use std::io;
 use std::sync::Arc;
 
-use evenkeel_manager::Manager;
-use evenkeel_manager::snapshot::Snapshot;
-use evenkeel_manager::subsystem::{Commit, PrepareErrors, Subsystem, Work};
+use evenkeel_core::time::Clock;
+use evenkeel_manager::subsystem::Subsystem;
 
-/// Asks all sources of all groups.
-#[derive(Clone, Copy, Debug)]
-pub struct Reports;
+use source::Asked;
 
-impl Subsystem for Reports {
-    fn prepare(&self, _: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
-        Ok(Box::new(|| ()))
-    }
-
-    fn run(&self, manager: Arc<Manager>) -> Work<()> {
-        Box::pin(run(manager))
-    }
+/// All sources. They need a tokio runtime with I/O and time; a single-threaded one is enough.
+///
+/// # Errors
+///
+/// The system has no file left for one of them.
+pub fn sources(clock: Clock) -> io::Result<Vec<Arc<dyn Subsystem>>> {
+    Ok(vec![
+        Arc::new(Asked::<agent_check::Agents>::default()),
+        Arc::new(Asked::<orca_service::Streams>::default()),
+        Arc::new(Asked::<prometheus::Exporters>::default()),
+        Arc::new(Asked::<cgroup::Cgroups>::default()),
+        Arc::new(statsd::Statsd::new(clock)?),
+    ])
 }
 
-/// Asks all sources of all groups, as long as it is polled.
-///
-/// Needs a tokio runtime with I/O and time; a single-threaded one is enough.
-pub async fn run(manager: Arc<Manager>) {
-    tokio::join!(
-        agent_check::follow(&manager),
-        orca_service::follow(&manager),
-        prometheus::follow(&manager),
-    );
+/// Asks all sources of all groups, as long as it is polled: for tests.
+#[cfg(test)]
+pub(crate) async fn run(manager: Arc<evenkeel_manager::Manager>) {
+    let mut running = tokio::task::JoinSet::new();
+    for source in sources(manager.clock()).unwrap() {
+        running.spawn(source.run(Arc::clone(&manager)));
+    }
+    while running.join_next().await.is_some() {}
 }

@@ -8,7 +8,6 @@
 //! Each report is all that the server says at that moment. Protocol Buffers do not write a
 //! number that is 0, so a load that was reported before and is missing now is 0.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,11 +17,9 @@ use bytes::Bytes;
 use evenkeel_core::load::LoadId;
 use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Clock;
-use evenkeel_manager::Manager;
 use evenkeel_manager::config::OrcaService;
 use evenkeel_manager::config::reports::OrcaLoads;
 use evenkeel_manager::counts::{Fate, Origin};
-use evenkeel_net::Tasks;
 use evenkeel_wire::orca::{self, Invalid};
 use evenkeel_wire::protobuf::put_varint;
 use h2::RecvStream;
@@ -32,6 +29,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use crate::poll::{self, Followed, Journal, Place};
+use crate::source::{Context, Source, Wanted};
 
 /// Path of the method.
 const METHOD: &str = "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics";
@@ -96,58 +94,47 @@ impl Ended {
 
 /// What a member's task has to do.
 #[derive(Clone, Debug, PartialEq)]
-struct Target {
+pub(crate) struct Target {
     address: SocketAddr,
     location: Place,
     service: OrcaService,
     loads: OrcaLoads,
 }
 
-/// Keeps a stream to each member, as long as it is polled.
-pub(crate) async fn follow(manager: &Arc<Manager>) {
-    let permits = poll::permits();
-    let mut tasks = Tasks::default();
-    let mut changes = manager.changes();
-    loop {
-        let mut wanted: HashMap<MemberId, Target> = HashMap::new();
-        let mut journals = HashMap::new();
-        for followed in Followed::all(manager) {
-            let Some(orca) = &followed.config.orca else {
-                continue;
-            };
-            let Some(service) = &orca.out_of_band else {
-                continue;
-            };
-            for member in followed.members() {
-                let port = service.port.unwrap_or(member.address.port());
-                let target = Target {
-                    address: SocketAddr::new(member.address.ip(), port),
-                    location: Place(Arc::clone(&member.location)),
-                    service: service.clone(),
-                    loads: orca.loads.clone(),
-                };
-                wanted.insert(member.id, target);
-                let whom = (Arc::clone(&followed.handle), member.name.to_string());
-                journals.insert(member.id, whom);
-            }
-        }
-        tasks.reconcile(wanted, |member, target| {
-            let (clock, permits) = (manager.clock(), Arc::clone(&permits));
-            let journal = journals.remove(&member);
-            async move {
-                if let Some((handle, whom)) = journal {
-                    let journal = Journal::new(handle, Origin::OrcaOutOfBand, whom);
-                    stream_forever(clock, permits, target, journal).await;
-                }
-            }
-        });
-        if changes.changed().await.is_err() {
+/// Streams of reports, one to each member.
+pub(crate) struct Streams;
+
+impl Source for Streams {
+    const ORIGIN: Origin = Origin("orca_out_of_band");
+    type Key = MemberId;
+    type Target = Target;
+
+    fn want(group: &Followed, wanted: &mut Wanted<MemberId, Target>) {
+        let Some(orca) = &group.config.orca else {
             return;
+        };
+        let Some(service) = &orca.out_of_band else {
+            return;
+        };
+        for member in group.members() {
+            let port = service.port.unwrap_or(member.address.port());
+            let target = Target {
+                address: SocketAddr::new(member.address.ip(), port),
+                location: Place(Arc::clone(&member.location)),
+                service: service.clone(),
+                loads: orca.loads.clone(),
+            };
+            wanted.add(group, member.id, target, member.name.to_string());
         }
+    }
+
+    async fn ask(context: Context, _: MemberId, target: Target, journal: Journal) {
+        stream_forever(context, target, journal).await;
     }
 }
 
-async fn stream_forever(clock: Clock, permits: Arc<Semaphore>, target: Target, journal: Journal) {
+async fn stream_forever(context: Context, target: Target, journal: Journal) {
+    let (clock, permits) = (context.manager.clock(), context.permits);
     let mut reports = Reports {
         clock,
         target,
@@ -336,7 +323,7 @@ impl Reports {
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_manager::config;
+    use evenkeel_manager::{Manager, config};
     use h2::server;
     use http::Response;
     use tokio::net::TcpListener;
@@ -417,7 +404,7 @@ mod tests {
             .await
             .unwrap();
         let handle = manager.handles().remove(0);
-        let count = |fate| handle.reports.get(Origin::OrcaOutOfBand, fate);
+        let count = |fate| handle.reports.get(Streams::ORIGIN, fate);
 
         // Two reports in three parts, and one that is NaN; then the server ends it.
         let both = [cpu(0.5), cpu(0.75)].concat();

@@ -9,18 +9,16 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_core::load::{LoadId, LoadValue, TooManyLoads};
-use evenkeel_manager::Manager;
 use evenkeel_manager::config::Prometheus;
 use evenkeel_manager::config::expression::{Aggregate, Expression, Operator, Series};
 use evenkeel_manager::config::reports::Url;
 use evenkeel_manager::counts::{Fate, Origin};
-use evenkeel_net::Tasks;
 use evenkeel_net::http::client::{self, AskError, Limits, Question};
 use evenkeel_wire::exposition::{self, InvalidPage, Sample};
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use crate::poll::{self, Followed, Journal, Place};
+use crate::source::{Context, Source, Wanted};
 
 /// Longest head of an answer in bytes.
 const MAX_HEAD: usize = 64 * 1024;
@@ -221,7 +219,7 @@ impl FetchError {
 
 /// What a task has to do.
 #[derive(Clone, Debug, PartialEq)]
-struct Target {
+pub(crate) struct Target {
     location: Place,
     config: Prometheus,
     /// Samples that are older are none.
@@ -232,66 +230,47 @@ struct Target {
 /// same page; then the number tells their tasks apart.
 type Key = (Arc<str>, Url, usize);
 
-/// Asks all exporters, as long as it is polled.
-pub(crate) async fn follow(manager: &Arc<Manager>) {
-    let permits = poll::permits();
-    let mut tasks = Tasks::default();
-    let mut changes = manager.changes();
-    loop {
-        let mut wanted: HashMap<Key, Target> = HashMap::new();
-        let mut handles = HashMap::new();
-        for followed in Followed::all(manager) {
-            let Some(config) = &followed.config.prometheus else {
+/// Exporters of metrics.
+pub(crate) struct Exporters;
+
+impl Source for Exporters {
+    const ORIGIN: Origin = Origin("prometheus");
+    type Key = Key;
+    type Target = Target;
+
+    fn want(group: &Followed, wanted: &mut Wanted<Key, Target>) {
+        let Some(config) = &group.config.prometheus else {
+            return;
+        };
+        for member in group.members() {
+            let (ip, port) = (member.address.ip(), member.address.port());
+            let Some(url) = config.url.expand(ip, port, &member.name) else {
                 continue;
             };
-            for member in followed.members() {
-                let (ip, port) = (member.address.ip(), member.address.port());
-                let Some(url) = config.url.expand(ip, port, &member.name) else {
-                    continue;
-                };
-                let target = Target {
-                    location: Place(Arc::clone(&member.location)),
-                    config: config.clone(),
-                    max_age: followed.config.settings.load_max_age,
-                };
-                for number in 0.. {
-                    let key = (Arc::clone(member.location.name()), url.clone(), number);
-                    let known = wanted.get(&key);
-                    if known.is_some_and(|known| *known != target) {
-                        continue;
-                    }
-                    if known.is_none() {
-                        handles.insert(key.clone(), Arc::clone(&followed.handle));
-                        wanted.insert(key, target);
-                    }
-                    break;
+            let target = Target {
+                location: Place(Arc::clone(&member.location)),
+                config: config.clone(),
+                max_age: group.config.settings.load_max_age,
+            };
+            for number in 0.. {
+                let key = (Arc::clone(member.location.name()), url.clone(), number);
+                match wanted.get(&key) {
+                    Some(known) if *known != target => continue,
+                    Some(_) => {}
+                    None => wanted.add(group, key, target, url.to_string()),
                 }
+                break;
             }
         }
-        tasks.reconcile(wanted, |key, target| {
-            let (clock, permits) = (manager.clock(), Arc::clone(&permits));
-            let handle = handles.remove(&key);
-            async move {
-                if let Some(handle) = handle {
-                    let (_, url, _) = key;
-                    let journal = Journal::new(handle, Origin::Prometheus, url.to_string());
-                    fetch_forever(clock, permits, url, target, journal).await;
-                }
-            }
-        });
-        if changes.changed().await.is_err() {
-            return;
-        }
+    }
+
+    async fn ask(context: Context, (_, url, _): Key, target: Target, journal: Journal) {
+        fetch_forever(context, url, target, journal).await;
     }
 }
 
-async fn fetch_forever(
-    clock: evenkeel_core::time::Clock,
-    permits: Arc<Semaphore>,
-    url: Url,
-    target: Target,
-    mut journal: Journal,
-) {
+async fn fetch_forever(context: Context, url: Url, target: Target, mut journal: Journal) {
+    let (clock, permits) = (context.manager.clock(), context.permits);
     let config = &target.config;
     poll::begin(config.interval).await;
     let mut before: Option<(Readings, Instant)> = None;
@@ -409,7 +388,7 @@ async fn fetch(
 #[cfg(test)]
 mod tests {
     use evenkeel_core::time::Clock;
-    use evenkeel_manager::config;
+    use evenkeel_manager::{Manager, config};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -644,7 +623,7 @@ mod tests {
         let following = tokio::spawn(crate::run(Arc::clone(&manager)));
         let mut asked = 0;
         let handle = manager.handles().remove(0);
-        let count = |fate| handle.reports.get(Origin::Prometheus, fate);
+        let count = |fate| handle.reports.get(Exporters::ORIGIN, fate);
         while count(Fate::Taken) < 3 {
             let (mut stream, _) = listener.accept().await.unwrap();
             asked += 1;

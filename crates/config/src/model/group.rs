@@ -15,6 +15,7 @@ use super::member::MemberConfig;
 use super::monitor::Monitor;
 use super::orca::Orca;
 use super::prometheus::Prometheus;
+use super::sources::{SOURCES, Sources};
 use crate::schema::document::join;
 use crate::schema::field::choice_field;
 use crate::schema::key::{DAY, HOUR, docs, keys, millis, secs, section};
@@ -35,6 +36,8 @@ section! {
         said: Said = Said::default(),
         /// How its clients reach its members: what is chosen depends on it.
         reach: Reach = Reach::Carried,
+        /// Its load sources that have a file of their own.
+        sources: Sources = Sources::default(),
     }
     // Not for `[defaults]`.
     keys OWN {
@@ -147,6 +150,7 @@ pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
     own.map(|key| key.name)
         .chain(SETTINGS.iter().map(|key| key.name))
         .chain(LIMIT.iter().map(|key| key.name))
+        .chain(SOURCES.iter().map(|key| key.name))
 }
 
 impl GroupConfig {
@@ -181,6 +185,7 @@ impl GroupConfig {
     /// Takes what `[defaults]` can have, too.
     pub(crate) fn read_shared(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(ADDRESSED, self, report);
+        table.read(SOURCES, &mut self.sources, report);
         self.fill(table, report);
     }
 
@@ -279,6 +284,7 @@ pub(crate) fn tables() -> TableDoc {
         settings,
         docs(LIMIT, ejection),
         own(ADDRESSED),
+        docs(SOURCES, Sources::default()),
     ];
     TableDoc::new("[group.NAME]", doc, keys)
 }

@@ -66,17 +66,28 @@ impl Config {
         let of_groups = self.groups.iter().filter_map(|g| g.monitor.as_ref());
         let of_locations = self.locations.iter().filter_map(|l| l.monitor.as_ref());
         let monitors: Vec<_> = of_groups.chain(of_locations).cloned().collect();
+        let sources = self.groups.iter().map(|group| group.sources.clone());
+        let sources: Vec<_> = sources.collect();
         Sections::default()
             .with(self.broker.as_ref())
             .with(self.negotiator.as_ref())
             .with(Some(&self.clusters))
             .with(self.corba.as_ref())
             .with(Some(&monitors))
+            .with(Some(&sources))
     }
 
     /// The groups whose members subsystems look at, by name. Some may come more than once.
     pub fn groups_of_sections(&self) -> impl Iterator<Item = &str> {
         self.clusters.iter().map(|cluster| &*cluster.group)
+    }
+
+    /// The UDP addresses on which it says that this process listens.
+    pub fn listens_udp(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        let broker = self.broker.iter().flat_map(|broker| &broker.listen);
+        let statsd = self.groups.iter().filter_map(|g| g.sources.statsd.as_ref());
+        let all = broker.chain(statsd.flat_map(|statsd| &statsd.listen));
+        all.copied()
     }
 
     /// The addresses on which it says that this process accepts TCP connections.

@@ -417,7 +417,7 @@ impl Client {
                 let wanted = |table: &str, field: &str| orca.loads.load(table, field);
                 if let Some(taken) = orca::take_in(text, binary, &wanted, location, now) {
                     let fate = taken.map_or_else(Fate::from, |()| Fate::Taken);
-                    rule.group.reports.count(Origin::OrcaHeader, fate);
+                    rule.group.reports.count(Origin::ORCA_HEADER, fate);
                 }
             }
             if orca.strip {

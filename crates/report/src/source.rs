@@ -1,0 +1,117 @@
+//! What load sources have in common: whom they ask, and the tasks that do it.
+//!
+//! A source is a subsystem, as everything else that runs beside the manager. Most of them
+//! ask, or read, one thing at a time for ever: they say what they want of each group
+//! ([`Source`]), and [`Asked`] keeps a task for each.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::hash::Hash;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use evenkeel_manager::Manager;
+use evenkeel_manager::counts::Origin;
+use evenkeel_manager::snapshot::GroupHandle;
+use evenkeel_manager::subsystem::{Subsystem, Work};
+use evenkeel_net::Tasks;
+use tokio::sync::Semaphore;
+
+use crate::poll::{Followed, Journal, permits};
+
+/// A way in which members, or locations, are asked for their load again and again.
+pub(crate) trait Source: 'static {
+    /// Its name in metrics and logs.
+    const ORIGIN: Origin;
+    /// What is asked: one task for each.
+    type Key: Clone + Eq + Hash + Send + 'static;
+    /// How. A task whose target has changed begins anew.
+    type Target: Clone + PartialEq + Send + 'static;
+
+    /// Adds whom a group's configuration wants to be asked.
+    fn want(group: &Followed, wanted: &mut Wanted<Self::Key, Self::Target>);
+
+    /// Asks for ever.
+    fn ask(
+        context: Context,
+        key: Self::Key,
+        target: Self::Target,
+        journal: Journal,
+    ) -> impl Future<Output = ()> + Send + 'static;
+}
+
+/// What tasks work with.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub manager: Arc<Manager>,
+    /// Few ask at the same time.
+    pub permits: Arc<Semaphore>,
+}
+
+/// Whom a source is to ask.
+pub(crate) struct Wanted<K, T> {
+    targets: HashMap<K, T>,
+    /// Where it is counted, and what it is called in logs.
+    told: HashMap<K, (Arc<GroupHandle>, String)>,
+}
+
+impl<K: Clone + Eq + Hash, T> Wanted<K, T> {
+    /// Adds one that the group wants; `whom` is what it is called in logs.
+    pub fn add(&mut self, group: &Followed, key: K, target: T, whom: String) {
+        self.told
+            .insert(key.clone(), (Arc::clone(&group.handle), whom));
+        self.targets.insert(key, target);
+    }
+
+    /// What has been added.
+    pub fn get(&self, key: &K) -> Option<&T> {
+        self.targets.get(key)
+    }
+}
+
+/// A source with its tasks.
+pub(crate) struct Asked<S>(PhantomData<fn() -> S>);
+
+impl<S> Default for Asked<S> {
+    fn default() -> Self {
+        Asked(PhantomData)
+    }
+}
+
+impl<S: Source> Subsystem for Asked<S> {
+    fn run(&self, manager: Arc<Manager>) -> Work<()> {
+        Box::pin(follow::<S>(manager))
+    }
+}
+
+/// Asks all that the manager's groups want to be asked, as long as it is polled.
+async fn follow<S: Source>(manager: Arc<Manager>) {
+    let context = Context {
+        manager: Arc::clone(&manager),
+        permits: permits(),
+    };
+    let mut tasks = Tasks::default();
+    let mut changes = manager.changes();
+    loop {
+        let mut wanted = Wanted {
+            targets: HashMap::new(),
+            told: HashMap::new(),
+        };
+        for group in Followed::all(&manager) {
+            S::want(&group, &mut wanted);
+        }
+        let mut told = wanted.told;
+        tasks.reconcile(wanted.targets, |key, target| {
+            let (context, told) = (context.clone(), told.remove(&key));
+            async move {
+                if let Some((handle, whom)) = told {
+                    let journal = Journal::new(handle, S::ORIGIN, whom);
+                    S::ask(context, key, target, journal).await;
+                }
+            }
+        });
+        if changes.changed().await.is_err() {
+            return;
+        }
+    }
+}
