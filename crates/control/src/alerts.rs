@@ -13,7 +13,7 @@ use evenkeel_core::member::{Member, Reason};
 use evenkeel_core::time::Instant;
 
 use crate::analyzer::{self, Caller};
-use crate::group::Event;
+use crate::event::Event;
 use crate::place::Places;
 use crate::pulse::Pulses;
 

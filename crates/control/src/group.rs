@@ -1,15 +1,13 @@
 //! What control keeps of one group, and what it does to it in a round.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use evenkeel_core::effective::Shaping;
 use evenkeel_core::group::Group;
 use evenkeel_core::time::Instant;
 
 use crate::alerts::Alerts;
+use crate::event::Event;
 use crate::health;
-use crate::outlier::{self, Cause, Outliers};
+use crate::outlier::{self, Outliers};
 
 /// What the configuration says of a group, as far as rounds need it and
 /// [`GroupSettings`](evenkeel_core::group::GroupSettings) do not say it.
@@ -29,57 +27,6 @@ pub struct GroupControl {
     outliers: Outliers,
     /// Its load alerts.
     pub alerts: Alerts,
-}
-
-/// Something that has happened to a group, by itself or to one of its members (by index).
-#[derive(Clone, Debug, PartialEq)]
-pub enum Event {
-    /// A member is out for so long.
-    Ejected {
-        /// Which.
-        member: usize,
-        /// Why.
-        cause: Cause,
-        /// For how long.
-        time: Duration,
-    },
-    /// An ejected member is in again.
-    Returned(usize),
-    /// A member gets its full share.
-    SlowStartOver(usize),
-    /// Too many members are down or ejected: all are routed to.
-    Panic,
-    /// Not any more.
-    PanicOver,
-    /// A location is under alert.
-    AlertRaised {
-        /// Which.
-        location: Arc<str>,
-        /// Its effective load.
-        load: f32,
-        /// The level that it exceeds.
-        level: f32,
-        /// Whether the alert ends when so many clients have left as are to.
-        is_pulse: bool,
-    },
-    /// It is not any more.
-    AlertLifted {
-        /// Which.
-        location: Arc<str>,
-        /// Its effective load; `None` is unknown.
-        load: Option<f32>,
-        /// The level that it exceeded.
-        level: f32,
-        /// How long it was under alert.
-        after: Duration,
-    },
-}
-
-impl Event {
-    /// Whether requests that wait may find a member now.
-    pub fn makes_room(&self) -> bool {
-        matches!(self, Event::Returned(_) | Event::Panic)
-    }
 }
 
 impl GroupControl {

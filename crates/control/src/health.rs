@@ -7,7 +7,8 @@
 
 use std::time::Duration;
 
-use evenkeel_core::member::{Reason, Slot};
+use evenkeel_core::member::{Reason, Slot, Weight};
+use evenkeel_core::opinion::{Opinion, Opinions, Source};
 use evenkeel_core::time::Instant;
 
 /// How many results in a row change a member's state.
@@ -45,7 +46,58 @@ pub enum Change {
     Down,
 }
 
+/// What an active check has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// The member is well.
+    Passed,
+    /// It is not.
+    Failed,
+    /// It is not: nobody listens where clients would be sent.
+    Refused,
+}
+
+/// What a check has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// Whether the member has changed its state.
+    pub change: Option<Change>,
+    /// Whether it is dead: down, and refusing connections. That is no matter of opinion, and
+    /// panic must not override it.
+    pub dead: bool,
+    /// Whether requests that wait may find a member now.
+    pub makes_room: bool,
+}
+
 impl Health {
+    /// Takes in the result of a check of a member with this weight, with what others think of
+    /// it.
+    pub fn apply(
+        &mut self,
+        check: Check,
+        limits: Limits,
+        (slot, opinions): (&Slot, &mut Opinions),
+        weight: Weight,
+        now: Instant,
+    ) -> Checked {
+        let change = self.observe(check == Check::Passed, limits, slot, now);
+        let dead = check == Check::Refused && self.is_down();
+        let mut makes_room = change == Some(Change::Up);
+        if dead != opinions.of(Source::HealthCheck).is_some() {
+            let opinion = dead.then(|| Opinion {
+                dead,
+                ..Opinion::default()
+            });
+            opinions.set(Source::HealthCheck, opinion, now);
+            makes_room |= opinions.publish(slot, weight, now).room;
+        }
+        Checked {
+            change,
+            dead,
+            makes_room,
+        }
+    }
+
     /// Takes in the result of a check, and sets or clears [`Reason::Down`] if the state
     /// changes by it. A member that comes back starts slowly, from `now`.
     pub fn observe(
@@ -140,7 +192,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use evenkeel_core::member::Weight;
 
     const LIMITS: Limits = Limits { fall: 3, rise: 2 };
 
@@ -182,6 +233,27 @@ mod tests {
         let (mut health, slot) = (Health::default(), Slot::new(Weight::ONE));
         assert_eq!(run(&mut health, &slot, &[true]), [None]);
         assert_eq!(slot.ramp_from(), None, "it was never out");
+    }
+
+    #[test]
+    fn who_refuses_connections_is_dead_once_it_is_down_and_until_it_answers() {
+        let (mut health, slot) = (Health::default(), Slot::new(Weight::ONE));
+        let mut opinions = Opinions::default();
+        let mut checks = |check| {
+            let of = (&slot, &mut opinions);
+            let checked = health.apply(check, LIMITS, of, Weight::ONE, at(1));
+            (checked.change, checked.dead, slot.has(Reason::Dead))
+        };
+        assert_eq!(checks(Check::Passed), (None, false, false));
+        assert_eq!(checks(Check::Refused), (None, false, false));
+        assert_eq!(checks(Check::Refused), (None, false, false));
+        let down = Some(Change::Down);
+        assert_eq!(checks(Check::Refused), (down, true, true));
+        // It listens again, and is not well yet.
+        assert_eq!(checks(Check::Failed), (None, false, false));
+        assert_eq!(checks(Check::Refused), (None, true, true));
+        assert_eq!(checks(Check::Passed), (None, false, false));
+        assert_eq!(checks(Check::Passed), (Some(Change::Up), false, false));
     }
 
     #[test]

@@ -13,7 +13,8 @@ use evenkeel_core::group::Group;
 use evenkeel_core::time::Instant;
 
 use crate::alerts::{self, Alerted, AllThere, Forced, Locations};
-use crate::group::{Event, GroupControl};
+use crate::event::Event;
+use crate::group::GroupControl;
 
 /// Every so often the next decision of each group is traced, for whoever asks for the
 /// last one. Tracing allocates, so not every decision is.

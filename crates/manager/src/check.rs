@@ -5,9 +5,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use evenkeel_control::health::{Change, Limits};
+use evenkeel_control::health::{Change, Check, Limits};
 use evenkeel_core::member::MemberId;
-use evenkeel_core::opinion::{Opinion, Source};
 use evenkeel_limits::{Shortage, files};
 use evenkeel_net::Tasks;
 use evenkeel_wire::response::{NotHttp, Reader, Seen};
@@ -19,7 +18,7 @@ use tracing::{info, warn};
 
 use crate::config::{HealthCheck, HealthCheckKind};
 use crate::manager::Manager;
-use crate::state::{Endpoint, GroupEntry};
+use crate::state::{Checked, Endpoint, GroupEntry};
 
 /// A check that could not be made for want of something here, or that found a member dead,
 /// is made again after this time, or the interval if that is shorter.
@@ -38,14 +37,6 @@ const MAX_RESPONSE: usize = 64 * 1024;
 /// Bytes that are read at once.
 const READ_BYTES: usize = 4096;
 
-/// The last check of a member.
-#[derive(Clone, Debug)]
-pub(crate) struct Checked {
-    pub at: evenkeel_core::time::Instant,
-    /// Why it failed.
-    pub error: Option<Arc<str>>,
-}
-
 /// What a member's task has to do.
 #[derive(Clone, Debug, PartialEq)]
 struct Target {
@@ -58,9 +49,10 @@ struct Target {
 impl Target {
     fn of(endpoint: &Endpoint, check: &HealthCheck) -> Self {
         let port = check.port.unwrap_or(endpoint.port);
-        let host = match endpoint.host.contains(':') {
-            true => format!("[{}]", endpoint.host),
-            false => endpoint.host.clone(),
+        let host = if endpoint.host.contains(':') {
+            format!("[{}]", endpoint.host)
+        } else {
+            endpoint.host.clone()
         };
         Target {
             address: SocketAddr::new(endpoint.member.address.ip(), port),
@@ -114,37 +106,32 @@ impl Manager {
         };
         let own_port = check.port.is_none_or(|port| port == endpoint.port);
         let refused = own_port && result.as_ref().is_err_and(CheckError::is_refused);
-        let slot = &endpoint.member.slot;
+        let found = match &result {
+            Ok(()) => Check::Passed,
+            Err(_) if refused => Check::Refused,
+            Err(_) => Check::Failed,
+        };
+        let of = (&*endpoint.member.slot, &mut endpoint.opinions);
+        let checked = endpoint
+            .health
+            .apply(found, limits, of, endpoint.weight, now);
         let member = &endpoint.member.name;
-        match endpoint.health.observe(result.is_ok(), limits, slot, now) {
-            Some(Change::Up) => {
-                info!(%group, %member, "member is up");
-                handle.room.notify_waiters();
-            }
+        match checked.change {
+            Some(Change::Up) => info!(%group, %member, "member is up"),
             Some(Change::Down) => {
                 let error = result.as_ref().err().map(tracing::field::display);
                 warn!(%group, %member, error, "member is down");
             }
             None => {}
         }
-        // Nobody listens where clients would be sent: no matter of opinion, and panic must
-        // not override it. Any other answer is.
-        let dead = refused && endpoint.health.is_down();
-        if dead != endpoint.opinions.of(Source::HealthCheck).is_some() {
-            let opinion = dead.then(|| Opinion {
-                dead,
-                ..Opinion::default()
-            });
-            endpoint.opinions.set(Source::HealthCheck, opinion, now);
-            if endpoint.opinions.publish(slot, endpoint.weight, now).room {
-                handle.room.notify_waiters();
-            }
+        if checked.makes_room {
+            handle.room.notify_waiters();
         }
         endpoint.checked = Some(Checked {
             at: now,
             error: result.err().map(|error| error.to_string().into()),
         });
-        dead
+        checked.dead
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_control::group::Event;
+use evenkeel_control::event::Event;
 use evenkeel_control::round::{Due, Round, Step};
 use evenkeel_core::time::Instant;
 use parking_lot::MutexGuard;

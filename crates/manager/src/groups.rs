@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use evenkeel_control::group::Event;
+use evenkeel_control::event::Event;
 use evenkeel_control::round::{Due, Round};
 use evenkeel_core::time::Instant;
 

@@ -10,6 +10,7 @@ mod dns;
 pub mod endpoint;
 pub mod exposition;
 pub mod groups;
+mod history;
 mod manager;
 mod metrics;
 pub mod snapshot;

@@ -22,8 +22,8 @@ use crate::admission::Refused;
 use crate::config::{self, Admin, Config, GroupConfig, MemberConfig};
 use crate::dns::{Lookup, Resolver};
 use crate::snapshot::{GroupHandle, RuleSnapshot, Snapshot};
-use crate::state::{AdminState, AlertSetting, GroupEntry, Inputs, State, endpoint_of};
-use crate::subsystem::{ApplyError, PrepareError, Subsystem};
+use crate::state::{AdminState, AlertSetting, GroupEntry, Inputs, State, endpoint_of, name_taken};
+use crate::subsystem::{ApplyError, Subsystem};
 
 /// The load manager. Share it in an `Arc`; all methods may be called from any thread.
 ///
@@ -634,18 +634,6 @@ fn one_name_each(inputs: &Inputs) -> Result<(), ApplyError> {
     match errors.is_empty() {
         true => Ok(()),
         false => Err(ApplyError(errors)),
-    }
-}
-
-/// Two groups, of these owners, have the same name.
-pub(crate) fn name_taken(
-    name: &str,
-    one: Option<&'static str>,
-    other: Option<&'static str>,
-) -> PrepareError {
-    PrepareError::SameName {
-        name: name.into(),
-        owners: (one, other),
     }
 }
 

@@ -23,12 +23,10 @@ use evenkeel_core::strategy::Values;
 use evenkeel_core::time::Instant;
 
 use crate::admission::{Admission, Refused};
-use crate::check::Checked;
 use crate::config::{Config, GroupConfig, MemberConfig};
-use crate::manager::name_taken;
+use crate::history::History;
 use crate::snapshot::{GroupHandle, GroupSnapshot, RuleSnapshot, Snapshot};
-use crate::status::History;
-use crate::subsystem::ApplyError;
+use crate::subsystem::{ApplyError, PrepareError};
 
 /// What an administrator says about a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -232,6 +230,18 @@ fn is_asked(config: &GroupConfig, source: Source) -> bool {
     }
 }
 
+/// Two groups, of these owners, have the same name.
+pub(crate) fn name_taken(
+    name: &str,
+    one: Option<&'static str>,
+    other: Option<&'static str>,
+) -> PrepareError {
+    PrepareError::SameName {
+        name: name.into(),
+        owners: (one, other),
+    }
+}
+
 /// Everything that is made from [`Inputs`], and what outlives them.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -293,6 +303,14 @@ struct Before<'a> {
     /// Its endpoints, with those that had left.
     by_identity: HashMap<Identity<'a>, &'a Endpoint>,
     locations: &'a Locations,
+}
+
+/// The last check of a member.
+#[derive(Clone, Debug)]
+pub(crate) struct Checked {
+    pub at: Instant,
+    /// Why it failed.
+    pub error: Option<Arc<str>>,
 }
 
 /// One member as the data plane knows it.

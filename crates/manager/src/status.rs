@@ -4,26 +4,26 @@
 //! names; what is not known is `null`.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
+use evenkeel_control::alerts::{Alerted, alerted};
 use evenkeel_core::group::{Decision, Granularity, Group, GroupSettings, Request};
 use evenkeel_core::load::LoadId;
-use evenkeel_core::member::{Member, Reason, Slot, Weight};
-use evenkeel_core::observe::{Latencies, Totals};
+use evenkeel_core::member::{Member, Reason, Weight};
 use evenkeel_core::opinion::{Held, Opinions};
 use evenkeel_core::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use crate::admission::Refused;
 use crate::config::Protocol;
+use crate::history::Past;
 use crate::manager::{ManageError, Manager, Owned, entry};
 use crate::snapshot::GroupHandle;
 use crate::state::{AdminState, AlertSetting, Endpoint, GroupEntry, State};
-use evenkeel_control::alerts::{Alerted, alerted};
 
 /// A word from a fixed set; owned only in clients, which read it from JSON.
 pub type Word = Cow<'static, str>;
@@ -582,7 +582,7 @@ fn group_status(entry: &GroupEntry, alerted: &Alerted, now: Instant) -> GroupSta
         panic: entry.group.state().is_panicking(),
         alerts: entry.control.alerts.raised().len(),
         alerts_raised: entry.control.alerts.count(),
-        recent: all.status(),
+        recent: recent(&all),
         members: entry
             .endpoints
             .iter()
@@ -650,7 +650,7 @@ fn member_status(
         latency_ms: slot
             .latency(now, settings.latency_decay)
             .map(|seconds| f64::from(seconds) * 1e3),
-        recent: past.status(),
+        recent: recent(past),
         share: match all_picks {
             0 => 0.0,
             all => past.picks as f64 / all as f64,
@@ -685,91 +685,14 @@ fn load_of(member: &Member, settings: &GroupSettings, now: Instant) -> Option<f3
     })
 }
 
-/// The last few moments of a member, for what happened between them and now.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct History(VecDeque<Arc<Moment>>);
-
-#[derive(Debug)]
-struct Moment {
-    at: Instant,
-    bound: u64,
-    totals: Totals,
-    latencies: Latencies,
-}
-
-/// What happened since a moment.
-#[derive(Debug, Default)]
-struct Past {
-    span: Duration,
-    picks: u64,
-    failures: u64,
-    latencies: Latencies,
-}
-
-impl History {
-    /// Moments that are kept, one each [`KEEP_INTERVAL`]: with the one under way, 10 seconds.
-    ///
-    /// [`KEEP_INTERVAL`]: evenkeel_control::round::KEEP_INTERVAL
-    const KEPT: usize = 4;
-
-    /// Whether nothing is known of the past yet.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Keeps this moment.
-    pub fn note(&mut self, slot: &Slot, now: Instant) {
-        if self.0.len() >= Self::KEPT {
-            self.0.pop_front();
-        }
-        self.0.push_back(Arc::new(Moment::of(slot, now)));
-    }
-
-    /// What happened since the oldest moment that is kept.
-    fn past(&self, slot: &Slot, now: Instant) -> Past {
-        let Some(then) = self.0.front() else {
-            return Past::default();
-        };
-        let now = Moment::of(slot, now);
-        let failed = |totals: &Totals| totals.failures + totals.overloads;
-        Past {
-            span: now.at.since(then.at),
-            picks: now.bound.saturating_sub(then.bound),
-            failures: failed(&now.totals).saturating_sub(failed(&then.totals)),
-            latencies: now.latencies.since(&then.latencies),
-        }
-    }
-}
-
-impl Moment {
-    fn of(slot: &Slot, now: Instant) -> Self {
-        let totals = slot.record().totals();
-        Moment {
-            at: now,
-            // What was ever bound is over, in flight, or somebody else's to carry.
-            bound: totals.total() + u64::from(slot.in_flight()) + slot.record().assigned(),
-            totals,
-            latencies: slot.record().latencies(),
-        }
-    }
-}
-
-impl Past {
-    fn merge(&mut self, other: &Past) {
-        self.span = self.span.max(other.span);
-        self.picks += other.picks;
-        self.failures += other.failures;
-        self.latencies.merge(&other.latencies);
-    }
-
-    fn status(&self) -> Recent {
-        let ms = |q| Some(self.latencies.quantile(q)?.as_secs_f64() * 1e3);
-        Recent {
-            seconds: self.span.as_secs_f64(),
-            picks: self.picks,
-            failures: self.failures,
-            p50_ms: ms(0.5),
-            p99_ms: ms(0.99),
-        }
+/// What happened lately.
+fn recent(past: &Past) -> Recent {
+    let ms = |q| Some(past.latencies.quantile(q)?.as_secs_f64() * 1e3);
+    Recent {
+        seconds: past.span.as_secs_f64(),
+        picks: past.picks,
+        failures: past.failures,
+        p50_ms: ms(0.5),
+        p99_ms: ms(0.99),
     }
 }

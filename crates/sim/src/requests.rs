@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_control::group::Event;
+use evenkeel_control::event::Event;
 use evenkeel_core::group::{Group, GroupSettings, Outcome, PickError, Request, Ticket};
 use evenkeel_core::load::{LoadId, LoadValue};
 use evenkeel_core::strategy::Values;

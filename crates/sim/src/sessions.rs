@@ -11,8 +11,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_control::event::Event;
 use evenkeel_control::forward::{Advice, Trail};
-use evenkeel_control::group::Event;
 use evenkeel_core::alert::AlertSettings;
 use evenkeel_core::binding::{Binding, Verdict};
 use evenkeel_core::group::{Granularity, Group, GroupSettings, Outcome, Request};

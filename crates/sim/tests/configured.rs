@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use evenkeel_control::group::Event;
+use evenkeel_control::event::Event;
 use evenkeel_manager::config;
 use evenkeel_sim::{Change, Dispatch, Outcomes, Scenario, To, run};
 
