@@ -8,7 +8,6 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::estimate::higher;
 use crate::group::GroupSettings;
 use crate::load::{Location, Query, Report};
 use crate::member::Slot;
@@ -48,17 +47,13 @@ impl Shaping {
         }
     }
 
-    /// What strategies go by of a member with this report: [`Effective::expected`].
-    #[inline]
-    pub(crate) fn expected(self, report: Report, slot: &Slot) -> f32 {
-        if self == Shaping::NONE {
-            return higher(report.value + report.added, 0.0);
-        }
-        self.effective(report, slot).expected
+    /// `None` if loads stay as they are reported.
+    pub fn if_any(self) -> Option<Shaping> {
+        (self != Shaping::NONE).then_some(self)
     }
 
     #[inline(never)]
-    fn effective(self, report: Report, slot: &Slot) -> Effective {
+    pub(crate) fn effective(self, report: Report, slot: &Slot) -> Effective {
         let damped = match self.dampening {
             0.0 => report.value,
             _ => slot.damped().step(&report, &self),

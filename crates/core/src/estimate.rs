@@ -343,12 +343,18 @@ impl Estimate {
                 lower(moment.ages(unanswered), most)
             }
         };
-        let at = self.answered_at.load(Ordering::Relaxed);
-        let silence = moment.decay.age(at) as f32;
         Some(Service {
             time: mean + waiting * share,
-            is_stale: silence > 1e3 * STALE * queued || moment.decay.is_past(at),
+            is_stale: self.is_silent(queued, &moment.decay),
         })
+    }
+
+    /// Whether there has been no answer for so long that the member may have changed since, where
+    /// the next request would take `queued` seconds.
+    #[inline]
+    fn is_silent(&self, queued: f32, decay: &Horizon) -> bool {
+        let at = self.answered_at.load(Ordering::Relaxed);
+        decay.age(at) as f32 > 1e3 * STALE * queued || decay.is_past(at)
     }
 
     /// The service time in seconds; `None` before the first answer.
@@ -360,8 +366,9 @@ impl Estimate {
     /// Whether the last answer is so long ago that the member may have changed since, or there
     /// was none.
     pub(crate) fn is_stale(&self, in_flight: u32, now: Instant, decay: Duration) -> bool {
-        let service = self.service(in_flight, &Moment::new(now, decay));
-        service.is_none_or(|service| service.is_stale)
+        let (latencies, places) = unpack(self.sums.load(Ordering::Relaxed));
+        let queued = latencies / places * (in_flight + 1) as f32;
+        places <= 0.0 || self.is_silent(queued, &Horizon::new(now, decay))
     }
 
     /// See [`keep_old`](crate::time::keep_old).

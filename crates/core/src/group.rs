@@ -12,7 +12,7 @@ use crate::alert::AlertSettings;
 use crate::binding::{Client, Relocation};
 use crate::effective::Shaping;
 use crate::ejection::EjectionSettings;
-use crate::estimate::{FIRST_GROWTH, Growth};
+use crate::estimate::{FIRST_GROWTH, Growth, higher};
 use crate::load::{LoadId, Location, Query, Report};
 use crate::member::{Digest, Member, MemberId, Reason, Slot};
 use crate::observe::Crowd;
@@ -699,8 +699,7 @@ impl<'a> View<'a> {
     /// average, not as idle.
     #[inline(always)]
     pub fn load(&self, index: usize) -> Option<f32> {
-        let report = self.report(index)?;
-        Some(report.value + report.added)
+        self.of_report(index, |report| report.value + report.added)
     }
 
     /// The same without what those would add who are [doubted](Group::doubt).
@@ -712,9 +711,17 @@ impl<'a> View<'a> {
     /// Effective load of the member at `index`, with what our own requests have added
     /// since the report; `None` is unknown, as with [`View::load`].
     #[inline(always)]
-    pub fn effective_load(&self, index: usize, shaping: Shaping) -> Option<f32> {
-        let report = self.report(index)?;
-        Some(shaping.expected(report, self.slot(index)))
+    pub fn effective_load(&self, index: usize, shaping: Option<Shaping>) -> Option<f32> {
+        match shaping {
+            None => self.load(index).map(|load| higher(load, 0.0)),
+            Some(shaping) => self.shaped_load(index, shaping),
+        }
+    }
+
+    #[inline(never)]
+    fn shaped_load(&self, index: usize, shaping: Shaping) -> Option<f32> {
+        let report = self.of_report(index, |report| report)?;
+        Some(shaping.effective(report, self.slot(index)).expected)
     }
 
     /// Load that one client brings, as pulses have shown; 0 is not known.
@@ -726,18 +733,17 @@ impl<'a> View<'a> {
     /// Reported load of the location of the member at `index` as it was reported, and
     /// a number that tells the report from the next one; `None` is unknown.
     pub(crate) fn last_report(&self, index: usize) -> Option<(f32, u32)> {
-        let report = self.report(index)?;
-        Some((report.value, report.at))
+        self.of_report(index, |report| (report.value, report.at))
     }
 
-    /// The report of the group's load by the location of the member at `index`, if it
-    /// may be used.
+    /// What `of` makes of the report of the group's load by the location of the member at
+    /// `index`, if it may be used.
     #[inline(always)]
-    fn report(&self, index: usize) -> Option<Report> {
+    fn of_report<T>(&self, index: usize, of: impl Fn(Report) -> T) -> Option<T> {
         if !self.settings().adaptive {
             return None;
         }
-        self.location(index).last_report(&self.query)
+        self.location(index).of_report(&self.query, of)
     }
 
     /// What is asked about the load that the group goes by.

@@ -815,13 +815,19 @@ impl Location {
     // A call costs as much as what is done here, and decisions ask for the load of each member.
     #[inline(always)]
     pub(crate) fn last_report(&self, query: &Query) -> Option<Report> {
+        self.of_report(query, |report| report)
+    }
+
+    /// What `of` makes of that report.
+    #[inline(always)]
+    pub(crate) fn of_report<T>(&self, query: &Query, of: impl Fn(Report) -> T) -> Option<T> {
         if let Some(cell) = self.cells.get(query.place)
             && let Some(word) = cell.fresh(query)
         {
-            return Some(self.report_in(cell, word, query));
+            return Some(of(self.report_in(cell, word, query)));
         }
         match query.elsewhere {
-            true => self.other_report(query),
+            true => self.other_report(query).map(of),
             false => None,
         }
     }

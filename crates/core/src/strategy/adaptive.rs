@@ -163,6 +163,7 @@ impl Strategy for Adaptive {
         if let Some(index) = learn(view, rng, trace, &candidates, chance) {
             return Some(index);
         }
+        let others = others;
         match candidates {
             Candidates::Drawn(_, count) => {
                 let looks = looks[..count].iter().copied();
@@ -240,8 +241,8 @@ struct Look {
     /// Service time in seconds; 0 is not known.
     time: f32,
     failures: f32,
-    /// Reported utilisation, or tasks per CPU.
-    load: Option<f32>,
+    /// Reported utilisation, or tasks per CPU; -1 is not known.
+    load: f32,
 }
 
 /// Looks at members: what is the same for all of them is worked out once.
@@ -250,6 +251,7 @@ struct Eye<'v, 'a> {
     moment: Moment,
     /// Whether the reported load counts: there is one, and it says how busy a member is.
     has_load: bool,
+    highest_load: f32,
     /// Whether that is tasks per CPU, and not a utilisation.
     is_queue: bool,
 }
@@ -262,6 +264,7 @@ impl<'v, 'a> Eye<'v, 'a> {
             view,
             moment: Moment::new(view.now(), settings.latency_decay),
             has_load: view.has_reports() && (is_queue || id.is_utilization()),
+            highest_load: if is_queue { f32::INFINITY } else { 1.0 },
             is_queue,
         }
     }
@@ -281,17 +284,10 @@ impl<'v, 'a> Eye<'v, 'a> {
             time: service.map_or(0.0, |service| service.time),
             failures: self.view.failure_share(index),
             load: match self.has_load {
-                true => self.load(index),
-                false => None,
+                true => lower(self.view.load(index).unwrap_or(-1.0), self.highest_load),
+                false => -1.0,
             },
         }
-    }
-
-    #[inline(always)]
-    fn load(&self, index: usize) -> Option<f32> {
-        let most = if self.is_queue { f32::INFINITY } else { 1.0 };
-        let load = self.view.load(index)?;
-        Some(lower(load, most))
     }
 
     /// The same where it is done seldom.
@@ -308,7 +304,7 @@ struct Others {
     /// Neither a slow member nor a lucky one moves the mean of logarithms far.
     times: Logs,
     load: f32,
-    loads: u32,
+    loads: f32,
     sums: Sums,
 }
 
@@ -317,26 +313,28 @@ impl Others {
     fn add(&mut self, look: &Look) {
         self.sums.add(look.weight, look.in_flight);
         self.times.add(log2(look.time));
-        if let Some(load) = look.load {
-            self.load += load;
-            self.loads += 1;
+        if look.load >= 0.0 {
+            self.load += look.load;
+            self.loads += 1.0;
         }
     }
 
     /// What failures and reported load multiply a score by.
     #[inline]
     fn cost(&self, look: &Look, is_queue: bool) -> f32 {
-        let failures = 1.0 + FAILURE_COST * look.failures;
-        match look.load.and_then(|load| Some((load, self.load(load)?))) {
-            Some((load, mean)) => failures * cost_of_load(load, mean, is_queue),
-            None => failures,
-        }
+        (1.0 + FAILURE_COST * look.failures) * self.cost_of_load(look.load, is_queue)
     }
 
-    /// The mean load of the others.
+    /// What a load above the mean of the others multiplies a score by.
     #[inline]
-    fn load(&self, own: f32) -> Option<f32> {
-        (self.loads > 1).then(|| (self.load - own) / (self.loads - 1) as f32)
+    fn cost_of_load(&self, load: f32, is_queue: bool) -> f32 {
+        // Without others it is no number, and above nothing, as is a load that is not known.
+        let mean = (self.load - load) / (self.loads - 1.0);
+        let excess = higher(load - mean - LOAD_TOLERANCE, 0.0);
+        match is_queue {
+            true => 1.0 + excess,
+            false => 1.0 / (1.0 - excess),
+        }
     }
 }
 
@@ -352,7 +350,10 @@ impl Adaptive {
         let mut looks = [Look::default(); LOOKS];
         let mut others = Others::default();
         let mut count = 0;
-        for index in (0..eye.view.len()).filter(|&index| eye.view.is_eligible(index)) {
+        for index in 0..eye.view.len() {
+            if !eye.view.is_eligible(index) {
+                continue;
+            }
             let look = eye.look(index);
             others.add(&look);
             if let Some(place) = looks.get_mut(count) {
@@ -360,6 +361,7 @@ impl Adaptive {
             }
             count += 1;
         }
+        let others = others;
         match looks.get(..count) {
             Some(looks) => {
                 let looks = looks.iter().copied();
@@ -373,7 +375,8 @@ impl Adaptive {
     }
 
     /// The candidate with the lowest score.
-    #[inline]
+    // A decision about two that were drawn would else pay for all that one about all needs.
+    #[inline(always)]
     fn shortest(
         &self,
         eye: &Eye<'_, '_>,
@@ -394,7 +397,8 @@ impl Adaptive {
         });
         let cost = |index| others.cost(&eye.look_again(index), eye.is_queue);
         let score = |candidate: &Candidate, compares: f32, price: f32| {
-            let places = 1.0 + lower(compares, 1.0) + growth * higher(compares - 1.0, 0.0);
+            // Each request after the first one costs as much as was learnt.
+            let places = 1.0 + compares + (growth - 1.0) * higher(compares - 1.0, 0.0);
             let score = candidate.time * candidate.cost * places * price;
             if trace.is_on() {
                 let (index, time) = (candidate.index, candidate.time);
@@ -418,8 +422,8 @@ fn explain(look: &Look, service: f32, price: f32) -> String {
         _ => String::new(),
     };
     let load = match look.load {
-        Some(load) => format!(", load {load:.2}"),
-        None => String::new(),
+        load if load >= 0.0 => format!(", load {load:.2}"),
+        _ => String::new(),
     };
     format!(
         "service time {:.1} ms{source}, in flight {}, weight {}, failures {:.0} %{load}{}",
@@ -429,16 +433,6 @@ fn explain(look: &Look, service: f32, price: f32) -> String {
         look.failures * 100.0,
         Ahead(price),
     )
-}
-
-/// What a reported load above the mean of the others multiplies a score by.
-#[inline]
-fn cost_of_load(load: f32, mean: f32, is_queue: bool) -> f32 {
-    let excess = higher(load - mean - LOAD_TOLERANCE, 0.0);
-    match is_queue {
-        true => 1.0 + excess,
-        false => 1.0 / (1.0 - excess),
-    }
 }
 
 /// What the service time of a member counts as beside those of the others.
@@ -480,7 +474,7 @@ struct Good {
     fastest: f32,
     /// Time of the fastest idle one, and its load.
     idle: f32,
-    load: Option<f32>,
+    load: f32,
 }
 
 impl Default for Good {
@@ -488,7 +482,7 @@ impl Default for Good {
         Good {
             fastest: f32::INFINITY,
             idle: f32::INFINITY,
-            load: None,
+            load: 0.0,
         }
     }
 }
@@ -506,11 +500,7 @@ impl Good {
 
     #[inline]
     fn is_there(&self, others: &Others, is_queue: bool) -> bool {
-        let mean = self.load.and_then(|load| others.load(load));
-        let cost = match (self.load, mean) {
-            (Some(load), Some(mean)) => cost_of_load(load, mean, is_queue),
-            _ => 1.0,
-        };
+        let cost = others.cost_of_load(self.load, is_queue);
         self.idle * cost < SIMILAR * self.fastest
     }
 }

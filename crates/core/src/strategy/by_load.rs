@@ -76,13 +76,6 @@ struct Part<K> {
 }
 
 impl<K: Keep> Part<K> {
-    fn new(empty: K) -> Self {
-        Part {
-            kept: empty,
-            weight: 0.0,
-        }
-    }
-
     #[inline]
     fn offer(&mut self, index: usize, score: f32, weight: f32, rng: &mut fastrand::Rng) {
         self.weight += weight;
@@ -95,105 +88,67 @@ impl<K: Keep> Part<K> {
     }
 }
 
-/// Members of known load, and of unknown load.
-#[derive(Clone, Copy)]
-struct Field<K> {
-    known: Part<K>,
-    unknown: Part<K>,
-}
-
-impl<K: Keep> Field<K> {
-    fn new(empty: K) -> Self {
-        Field {
-            known: Part::new(empty),
-            unknown: Part::new(empty),
-        }
-    }
-
-    fn weight(&self) -> f32 {
-        self.known.weight + self.unknown.weight
-    }
-
-    fn merge(&mut self, other: &Field<K>, rng: &mut fastrand::Rng) {
-        self.known.merge(&other.known, rng);
-        self.unknown.merge(&other.unknown, rng);
-    }
-
-    fn choose(&self, rng: &mut fastrand::Rng) -> Option<usize> {
-        let among_unknown = self.unknown.weight > 0.0
-            && (self.known.weight <= 0.0 || rng.f32() * self.weight() < self.unknown.weight);
-        match among_unknown {
-            true => self.unknown.kept.choose(rng),
-            false => self.known.kept.choose(rng),
-        }
-    }
-}
-
 /// Those members about which there is more to say than a load: mostly there are none.
 struct Special<K> {
-    /// Those that do not fail and those that do, of those that do not reject.
-    sound: Field<K>,
-    failing: Field<K>,
-    /// The same of those that reject.
+    /// Those of known load and those of unknown load: of the sound ones, and of those that fail.
+    fields: [[Part<K>; 2]; 2],
+    /// The sound ones that reject, and those that fail and reject.
     rejecting: [Part<K>; 2],
 }
 
 impl<K: Keep> Special<K> {
-    #[cold]
-    #[inline(never)]
-    fn offer(
-        this: &mut Option<Self>,
-        empty: K,
-        member: (usize, f32, f32),
-        standing: Standing,
-        fails: bool,
-        rng: &mut fastrand::Rng,
-    ) {
-        let this = this.get_or_insert_with(|| Special {
-            sound: Field::new(empty),
-            failing: Field::new(empty),
-            rejecting: [Part::new(empty), Part::new(empty)],
-        });
-        let field = if fails {
-            &mut this.failing
-        } else {
-            &mut this.sound
-        };
-        let part = match standing {
-            Standing::Known(_) => &mut field.known,
-            Standing::Unknown => &mut field.unknown,
-            Standing::Rejects(_) => &mut this.rejecting[usize::from(fails)],
-        };
-        let (index, score, weight) = member;
-        part.offer(index, score, weight, rng);
+    fn new(empty: Part<K>) -> Self {
+        Special {
+            fields: [[empty; 2]; 2],
+            rejecting: [empty; 2],
+        }
     }
 
-    /// Chooses among them and `known`, those of whom nothing is known but a load.
+    #[cold]
+    #[inline(never)]
+    fn part(&mut self, standing: Standing, fails: bool) -> &mut Part<K> {
+        let fails = usize::from(fails);
+        match standing {
+            Standing::Known(_) => &mut self.fields[fails][0],
+            Standing::Unknown => &mut self.fields[fails][1],
+            Standing::Rejects(_) => &mut self.rejecting[fails],
+        }
+    }
+
+    /// Chooses among them and `usual`, those about which there is no more to say.
     #[cold]
     #[inline(never)]
     fn choose(
         mut self,
-        known: Part<K>,
+        usual: Part<K>,
         view: &View<'_>,
         rng: &mut fastrand::Rng,
         trace: &mut Trace,
     ) -> Option<usize> {
-        self.sound.known = known;
-        let (sound, failing) = (&mut self.sound, &mut self.failing);
-        if sound.weight() + failing.weight() <= 0.0 {
-            [sound.known, failing.known] = self.rejecting;
+        let [sound, failing] = &mut self.fields;
+        sound[0] = usual;
+        let weight = |field: &[Part<K>; 2]| field[0].weight + field[1].weight;
+        if weight(sound) + weight(failing) <= 0.0 {
+            [sound[0], failing[0]] = self.rejecting;
         }
-        let share = failing.weight() / (failing.weight() + sound.weight());
-        if sound.weight() <= 0.0 || share > view.settings().panic_threshold {
-            sound.merge(failing, rng);
+        let share = weight(failing) / (weight(failing) + weight(sound));
+        let mut field = sound;
+        if weight(field) <= 0.0 || share > view.settings().panic_threshold {
+            let pairs = field.iter_mut().zip(failing);
+            pairs.for_each(|(part, other)| part.merge(other, rng));
         } else if share > 0.0 && rng.f32() < TRIAL * share {
             trace.note(|| "one of the failing members is tried".into());
-            return failing.choose(rng);
+            field = failing;
         }
-        if sound.known.weight > 0.0 && sound.unknown.weight > 0.0 {
+        let [known, unknown] = field;
+        if known.weight > 0.0 && unknown.weight > 0.0 {
             trace.note(|| "members of unknown load get an average share".into());
         }
-        sound.choose(rng)
+        let all = known.weight + unknown.weight;
+        match known.weight <= 0.0 || rng.f32() * all < unknown.weight {
+            true => unknown.kept.choose(rng),
+            false => known.kept.choose(rng),
+        }
     }
 }
 
@@ -243,8 +198,11 @@ pub(super) fn least<K: Keep>(
     if !view.has_reports() || !view.eligible().any(is_known) {
         return of_unknown(view, rng, trace, shares);
     }
-    let mut known = Part::new(empty);
-    let mut special = None;
+    let nobody = Part {
+        kept: empty,
+        weight: 0.0,
+    };
+    let (mut usual, mut special) = (nobody, None);
     for index in view.eligible() {
         let weight = view.weight(index);
         let standing = standing(index);
@@ -255,15 +213,16 @@ pub(super) fn least<K: Keep>(
             explain(view, trace, index, score, standing, fails);
         }
         if matches!(standing, Standing::Known(_)) && !fails {
-            known.offer(index, score, weight, rng);
+            usual.offer(index, score, weight, rng);
         } else {
-            let member = (index, score, weight);
-            Special::offer(&mut special, empty, member, standing, fails, rng);
+            let special = special.get_or_insert_with(|| Special::new(nobody));
+            let part = special.part(standing, fails);
+            part.offer(index, score, weight, rng);
         }
     }
     match special {
-        None => known.kept.choose(rng),
-        Some(special) => special.choose(known, view, rng, trace),
+        None => usual.kept.choose(rng),
+        Some(special) => special.choose(usual, view, rng, trace),
     }
 }
 

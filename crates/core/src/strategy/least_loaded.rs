@@ -93,7 +93,7 @@ impl Strategy for LeastLoaded {
     }
 
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
-        let (shaping, reject) = (self.shaping, self.reject);
+        let (shaping, reject) = (self.shaping.if_any(), self.reject);
         let (shares, query, empty) = (&self.shares, view.query(), Best::new(0.005));
         by_load::least(view, rng, trace, shares, query, empty, |index| {
             match view.effective_load(index, shaping) {

@@ -59,7 +59,7 @@ impl Strategy for LoadAverage {
             index = self.urn.draw(view, rng)?;
         }
         trace.candidate(index, None, || {
-            match view.effective_load(index, self.shaping) {
+            match view.effective_load(index, self.shaping.if_any()) {
                 Some(load) => format!("drawn, load {load:.3}"),
                 None => "drawn, load unknown".into(),
             }

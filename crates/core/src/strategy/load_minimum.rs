@@ -53,7 +53,7 @@ impl Strategy for LoadMinimum {
     }
 
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
-        let shaping = self.shaping;
+        let shaping = self.shaping.if_any();
         let (shares, query, empty) = (&self.shares, view.query(), Best::new(0.025));
         by_load::least(view, rng, trace, shares, query, empty, |index| {
             Standing::of(view.effective_load(index, shaping))

@@ -57,6 +57,7 @@ impl Strategy for MinimumDispersion {
         if shaping.per_balance_load == 0.0 {
             shaping.per_balance_load = view.client_load();
         }
+        let shaping = shaping.if_any();
         let (shares, query, empty) = (&self.shares, view.query(), Best::new(0.005));
         by_load::least(view, rng, trace, shares, query, empty, |index| {
             Standing::of(view.effective_load(index, shaping))

@@ -102,8 +102,7 @@ pub(super) struct Shares {
     spread: f32,
     /// Draws by weight.
     urn: Urn,
-    /// Mean weight and mean of requests in flight when all members were compared last (f32 bits), and
-    /// whether their weights differed.
+    /// [`Means`] when all members were compared last (f32 bits), and whether their weights differed.
     means: AtomicU64,
     unequal: AtomicBool,
     /// See [`Speeds`].
@@ -201,11 +200,10 @@ impl Sums {
 
     #[inline]
     pub(super) fn means(&self) -> Means {
-        let count = self.count as f32;
         Means {
             unequal: self.lightest < self.heaviest,
-            weight: self.weights / count,
-            in_flight: self.in_flight / count,
+            weight: self.weights / self.count as f32,
+            per_weight: self.in_flight / self.weights,
         }
     }
 }
@@ -215,8 +213,10 @@ impl Sums {
 pub(super) struct Means {
     /// Whether weights differ.
     unequal: bool,
+    /// The mean weight.
     weight: f32,
-    in_flight: f32,
+    /// Requests in flight for each unit of weight.
+    per_weight: f32,
 }
 
 impl Means {
@@ -225,10 +225,7 @@ impl Means {
     fn compare(&self, candidate: &Candidate) -> f32 {
         match candidate.weight >= self.weight {
             true => candidate.in_flight * self.weight / candidate.weight,
-            false => {
-                let share = candidate.weight / self.weight;
-                candidate.in_flight + (1.0 - share) * self.in_flight
-            }
+            false => candidate.in_flight + (self.weight - candidate.weight) * self.per_weight,
         }
     }
 }
@@ -348,7 +345,8 @@ impl Shares {
     /// those of the decision before are taken, which also was about all members. `cost` is that
     /// of a member ([`Candidate::cost`]). `score` gets a candidate, its requests in flight as they
     /// compare with those of the others, and a factor for what it is ahead.
-    #[inline]
+    // What one strategy never asks for is not to be asked in each of its decisions.
+    #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "a decision has as many parts")]
     pub(super) fn lowest(
         &self,
@@ -428,11 +426,11 @@ impl Shares {
     }
 
     fn means(&self) -> Means {
-        let (weight, in_flight) = unpack(self.means.load(Ordering::Relaxed));
+        let (weight, per_weight) = unpack(self.means.load(Ordering::Relaxed));
         Means {
             unequal: self.unequal.load(Ordering::Relaxed),
             weight,
-            in_flight,
+            per_weight,
         }
     }
 
@@ -440,14 +438,15 @@ impl Shares {
         let Means {
             unequal,
             weight,
-            in_flight,
+            per_weight,
         } = sums.means();
         // Mostly it stays: reading keeps the cache line shared.
         if self.unequal.load(Ordering::Relaxed) != unequal {
             self.unequal.store(unequal, Ordering::Relaxed);
         }
         if unequal {
-            self.means.store(pack(weight, in_flight), Ordering::Relaxed);
+            self.means
+                .store(pack(weight, per_weight), Ordering::Relaxed);
         }
     }
 
