@@ -132,9 +132,10 @@ impl Answer {
                 }
             }
         };
-        match agrees {
-            true => Ok(()),
-            false => Err(InvalidAnswer::Contradiction(word.into())),
+        if agrees {
+            Ok(())
+        } else {
+            Err(InvalidAnswer::Contradiction(word.into()))
         }
     }
 }

@@ -82,9 +82,10 @@ impl Server {
     /// Its address, if that is given by number, for an agent whose datagrams come from
     /// `source`.
     pub fn ip(&self, source: IpAddr) -> Option<IpAddr> {
-        match self.host.is_empty() {
-            true => Some(source),
-            false => self.host.parse().ok(),
+        if self.host.is_empty() {
+            Some(source)
+        } else {
+            self.host.parse().ok()
         }
     }
 }

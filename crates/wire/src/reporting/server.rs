@@ -630,9 +630,10 @@ impl Broker {
             Ok(()) => {
                 agent.received.take(header.sequence);
                 agent.heard_at = now;
-                let outcome = match std::mem::replace(&mut agent.stopped, true) {
-                    true => Outcome::Duplicate,
-                    false => Outcome::Stopped,
+                let outcome = if std::mem::replace(&mut agent.stopped, true) {
+                    Outcome::Duplicate
+                } else {
+                    Outcome::Stopped
                 };
                 self.version += u64::from(outcome == Outcome::Stopped);
                 (outcome, answer)
