@@ -235,7 +235,8 @@ impl Process {
 
     async fn drain(&self, signals: &mut Signals) {
         let mut stopping = JoinSet::new();
-        for subsystem in self.subsystems.iter().cloned() {
+        for subsystem in &self.subsystems {
+            let subsystem = Arc::clone(subsystem);
             stopping.spawn_blocking(move || subsystem.stop());
         }
         self.proxy.drain(self.manager.config().shutdown_grace);
