@@ -8,7 +8,7 @@ use evenkeel_corba::directory::Reference;
 use evenkeel_corba::question::Question;
 use evenkeel_core::group::{Group, Outcome, Request, Ticket};
 use evenkeel_core::load::LoadId;
-use evenkeel_core::strategy;
+use evenkeel_core::strategy::{self, key::hash};
 use evenkeel_core::time::Instant;
 use evenkeel_counts::group;
 use evenkeel_giop::cdr::Endian;
@@ -81,9 +81,9 @@ impl<'g> Load<'g> {
         self.now = self.now.after(Duration::from_micros(20));
         self.client = self.client.wrapping_add(1);
         Request {
-            now: self.now,
             client: Some([192, 0, 2, self.client].into()),
-            tried: &[],
+            key: Some(hash(&[self.client])),
+            ..Request::at(self.now)
         }
     }
 

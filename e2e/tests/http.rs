@@ -481,3 +481,40 @@ fn s7_clients_that_are_slow_with_a_head_cost_little_memory() {
         assert_eq!(client.read_response().text(), "/slow");
     }
 }
+
+/// All come over one connection, as from a proxy in front: nothing but the key decides.
+#[test]
+fn requests_with_the_same_key_go_to_the_same_member() {
+    let members = ["one", "two", "three"].map(|name| Member::answering(move |_| ok(name)));
+    let addresses = members.each_ref().map(Member::address);
+    let keys: [(&str, fn(u32, u32) -> String); 3] = [
+        ("path", |key, other| {
+            format!("GET /{key}?{other} HTTP/1.1\r\n")
+        }),
+        ("header:X-User", |key, other| {
+            format!("GET /{other} HTTP/1.1\r\nx-user: {key}\r\n")
+        }),
+        ("cookie:sid", |key, other| {
+            format!("GET /{other} HTTP/1.1\r\nCookie: lang={other}; sid={key}\r\n")
+        }),
+    ];
+    for (name, line) in keys {
+        let more = format!("strategy = \"hash\"\nhash_key = {name:?}\nslow_start = \"0s\"");
+        let balancer = Balancer::http(&addresses, &more);
+        let mut client = balancer.connect();
+        let mut who = |key, other| {
+            client.send(format!("{}Host: a\r\n\r\n", line(key, other)));
+            client.read_response().text().to_owned()
+        };
+        let homes: Vec<String> = (0..60).map(|key| who(key, 0)).collect();
+        for member in ["one", "two", "three"] {
+            let got = homes.iter().filter(|home| *home == member).count();
+            assert!((8..40).contains(&got), "{name}: {got} of 60 at {member}");
+        }
+        for other in 1..4 {
+            for (key, home) in (0..).zip(&homes) {
+                assert_eq!(who(key, other), *home, "{name} {key}");
+            }
+        }
+    }
+}

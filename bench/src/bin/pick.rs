@@ -82,9 +82,9 @@ fn measure(kind: &'static Kind, members: usize) -> Row {
     let mut pick = |rng: &mut fastrand::Rng| {
         now = now.after(std::time::Duration::from_micros(20));
         let request = Request {
-            now,
             client: Some([192, 0, 2, place as u8].into()),
             tried: &[],
+            ..Request::at(now)
         };
         let ticket = group.pick(&request, rng).unwrap();
         place = (place + 1) % flying.len();
@@ -105,9 +105,9 @@ fn measure(kind: &'static Kind, members: usize) -> Row {
         time = time.after(std::time::Duration::from_micros(20));
         client = client.wrapping_add(1);
         let request = Request {
-            now: time,
             client: Some([192, 0, 2, client].into()),
             tried: &[],
+            ..Request::at(time)
         };
         black_box(group.choose(&request, &mut rng)).unwrap();
     });

@@ -367,6 +367,11 @@ fn wrong_values_are_refused_with_what_is_allowed() {
         ("granularity = 3", "wrong type", "\"per_session\""),
         ("load = \"heat\"", "unknown load", "cpu"),
         (
+            "hash_key = \"query:x\"",
+            "no part of a request",
+            "\"header:NAME\"",
+        ),
+        (
             "strategy = { choices = 2 }",
             "name of the strategy is missing",
             "\"random\"",
@@ -650,6 +655,24 @@ fn alerts_that_can_move_nobody_are_a_warning() {
         warning.starts_with("test.toml:5:") && warning.contains("no effect"),
         "{warning}"
     );
+}
+
+#[test]
+fn a_key_that_no_request_can_have_is_a_warning() {
+    let warnings = |protocol: &str, key: &str| {
+        let text = format!(
+            "[rule.x]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:1\"]\n\
+             protocol = {protocol:?}\nstrategy = \"hash\"\nhash_key = {key:?}"
+        );
+        let config = parse("test.toml", &text).unwrap();
+        assert_eq!(config.groups[0].settings.hash_key.to_string(), key);
+        let warnings = config.warnings.iter().map(Problem::to_string);
+        warnings.collect::<Vec<_>>()
+    };
+    assert_eq!(warnings("http", "header:X-User"), [""; 0]);
+    assert_eq!(warnings("tcp", "client"), [""; 0]);
+    let warning = warnings("tcp", "uri").concat();
+    assert!(warning.starts_with("test.toml:5:"), "{warning}");
 }
 
 #[test]

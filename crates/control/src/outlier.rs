@@ -27,6 +27,7 @@ use std::time::Duration;
 use evenkeel_core::ejection::EjectionSettings;
 use evenkeel_core::group::{Granularity, Group};
 use evenkeel_core::member::{Member, MemberId, Reason};
+use evenkeel_core::strategy::Sees;
 use evenkeel_core::time::Instant;
 
 /// What is known about the ejections of a group's members.
@@ -141,7 +142,7 @@ impl Outliers {
     fn candidates(&self, group: &Group, now: Instant) -> Vec<(usize, Cause)> {
         let (members, settings) = (group.members(), &group.settings().ejection);
         let is_bound = group.settings().granularity != Granularity::PerRequest
-            || group.strategy().goes_by_client();
+            || group.strategy().sees() != Sees::Nothing;
         let recents: Vec<Counts> = members
             .iter()
             .map(|m| self.recent(m, settings.window, now))

@@ -116,9 +116,9 @@ pub fn choose<'a>(
     for known in 0..=STRANGERS {
         let tried = strangers.get(..known).unwrap_or_default();
         let request = Request {
-            now,
             client: Some(client.address),
             tried,
+            ..Request::at(now)
         };
         let index = group.choose(&request, &mut client.rng)?;
         if let Some(reference) = entry.member(group, index) {

@@ -213,9 +213,9 @@ impl Relay {
         let group = entry.handle.current.load();
         loop {
             let request = group::Request {
-                now,
                 client: Some(job.address),
                 tried: job.tried.ids(),
+                ..group::Request::at(now)
             };
             let ticket = group.pick(&request, &mut self.rng.borrow_mut()).ok()?;
             let index = ticket.index();

@@ -5,7 +5,7 @@
 //! `org.omg.CosLoadBalancing.Strategy.LeastLoaded.RejectThreshold`.
 
 use evenkeel_core::effective::DAMPENING;
-use evenkeel_core::strategy::{Kind, Param, REGISTRY, Values, least_loaded};
+use evenkeel_core::strategy::{Kind, Param, REGISTRY, Values};
 
 use crate::name::Name;
 use crate::types::{Properties, Property, StrategyInfo, value_of};
@@ -43,12 +43,6 @@ pub fn find(called: &str) -> Option<&'static Kind> {
     REGISTRY.iter().find(|kind| name(kind) == called)
 }
 
-/// Whether loads that are reported mean anything to a strategy.
-pub fn looks_at_loads(kind: &Kind) -> bool {
-    let without = ["round_robin", "random", "source_ip_hash", "peak_ewma"];
-    !without.contains(&kind.name)
-}
-
 fn property_name(kind: &Kind, param: &Param) -> String {
     format!("{PREFIX}{}.{}", name(kind), camel(param.name))
 }
@@ -79,7 +73,7 @@ pub fn values_of(info: &StrategyInfo) -> Result<Values, Refusal> {
             .set(param.name, as_given(param, value))
             .map_err(|_| refusal())?;
     }
-    match (least_loaded::check(&values), info.props.last()) {
+    match (values.check(), info.props.last()) {
         (Err(_), Some(last)) => Err(Refusal::Property(Box::new(last.clone()))),
         _ => Ok(values),
     }

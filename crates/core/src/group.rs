@@ -16,7 +16,8 @@ use crate::estimate::{FIRST_GROWTH, Growth, higher};
 use crate::load::{LoadId, Location, Query, Report};
 use crate::member::{Digest, Member, MemberId, Reason, Slot};
 use crate::observe::Crowd;
-use crate::strategy::Strategy;
+use crate::strategy::key::Key;
+use crate::strategy::{Sees, Strategy};
 use crate::time::{Horizon, Instant};
 use crate::trace::{Explanation, Trace};
 
@@ -47,6 +48,8 @@ pub struct GroupSettings {
     pub rebind_interval: Duration,
     /// Which reported load strategies look at.
     pub load_id: LoadId,
+    /// What strategy `hash` goes by.
+    pub hash_key: Key,
     /// Whether taking turns begins with the first member, and not with any: for who expects
     /// it. Balancers that start together all begin with that one then.
     pub in_order: bool,
@@ -74,6 +77,7 @@ impl Default for GroupSettings {
             adaptive: true,
             rebind_interval: Duration::from_secs(60),
             load_id: LoadId::CPU,
+            hash_key: Key::default(),
             in_order: false,
             load_max_age: Duration::from_secs(15),
             slow_start: Duration::from_secs(10),
@@ -102,6 +106,9 @@ pub struct Request<'a> {
     pub now: Instant,
     /// The client, for strategies that hash it.
     pub client: Option<IpAddr>,
+    /// Hash of what [`Group::wants_key`] names, if the request has it
+    /// ([`crate::strategy::key::hash`]).
+    pub key: Option<u64>,
     /// Members that are out of the question for this request: tried already, or not able
     /// to do what it asks for. In ascending order: there may be as many as members.
     pub tried: &'a [MemberId],
@@ -113,6 +120,7 @@ impl Request<'_> {
         Request {
             now,
             client: None,
+            key: None,
             tried: &[],
         }
     }
@@ -346,6 +354,12 @@ impl Group {
     /// The strategy of this snapshot.
     pub fn strategy(&self) -> &dyn Strategy {
         &*self.strategy
+    }
+
+    /// What of a request decisions go by, beside its client, if it has to be looked for.
+    pub fn wants_key(&self) -> Option<&Key> {
+        let key = &self.settings.hash_key;
+        (self.strategy.sees() == Sees::Key && *key != Key::Client).then_some(key)
     }
 
     /// All members, eligible or not.

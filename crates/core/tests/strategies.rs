@@ -156,9 +156,9 @@ proptest! {
             let mut held = Vec::new();
             for _ in 0..20 {
                 let request = Request {
-                    now: at(NOW),
                     client: client.map(IpAddr::from),
                     tried: &tried,
+                    ..Request::at(at(NOW))
                 };
                 let may = |index| may_be_picked(&group, index, panicking, &tried);
                 let sheds = |index: usize| group.members()[index].slot.has(Reason::Shedding);

@@ -6,6 +6,7 @@
 //! for a member from that. Where the head came as HTTP/1, its lines are copied as they are
 //! instead ([`Raw`]): that is faster, and changes nothing that need not change.
 
+use evenkeel_core::strategy::key::{Key, hash};
 use httparse::Header;
 
 /// A field of a head: its name and its value.
@@ -54,6 +55,34 @@ impl<'a> Request<'a> {
     pub fn path(&self) -> &'a str {
         let path = self.path_and_query.split('?').next().unwrap_or_default();
         if path.is_empty() { "/" } else { path }
+    }
+
+    /// Hash of the part of it that `key` names; `None` if it has no such part, or if that is
+    /// not the request's.
+    pub fn key(&self, key: &Key) -> Option<u64> {
+        match key {
+            Key::Client => None,
+            Key::Path => Some(hash(self.path().as_bytes())),
+            // Whoever leaves the slash out means the same.
+            Key::Uri if self.path_and_query.is_empty() => Some(hash(b"/")),
+            Key::Uri => Some(hash(self.path_and_query.as_bytes())),
+            // Where an authority stands depends on the form of the target.
+            Key::Header(name) if name.eq_ignore_ascii_case("host") => {
+                self.authority.map(|host| hash(host.as_bytes()))
+            }
+            Key::Header(name) => self.values(name).next().map(hash),
+            Key::Cookie(name) => self.cookie(name.as_bytes()).map(hash),
+        }
+    }
+
+    /// Value of the cookie of this name (RFC 6265, section 4.2).
+    fn cookie(&self, name: &[u8]) -> Option<&'a [u8]> {
+        let pairs = self
+            .values("cookie")
+            .flat_map(|value| value.split(|&byte| byte == b';'));
+        pairs
+            .filter_map(|pair| pair.trim_ascii().strip_prefix(name)?.strip_prefix(b"="))
+            .next()
     }
 
     /// Values of the fields called `name` (in any case), in order.
@@ -171,5 +200,36 @@ mod tests {
             let head = format!("OPTIONS {target} HTTP/1.1\r\nHost: a\r\n\r\n");
             with_request(&head, |request| assert_eq!(request.path(), "*", "{target}"));
         }
+    }
+
+    #[test]
+    fn a_key_is_what_the_request_says_there() {
+        let head = "GET /a/b?c=d HTTP/1.1\r\nHost: shop\r\nX-User: anna\r\nx-user: bert\r\n\
+            Cookie: sid=1; csid=2\r\nCookie: lang=de;user=\"x=y\"; sid=3\r\n\r\n";
+        for (key, part) in [
+            ("path", Some("/a/b")),
+            ("uri", Some("/a/b?c=d")),
+            ("header:x-USER", Some("anna")),
+            ("header:host", Some("shop")),
+            ("header:X-Other", None),
+            ("cookie:sid", Some("1")),
+            ("cookie:lang", Some("de")),
+            ("cookie:user", Some("\"x=y\"")),
+            ("cookie:id", None),
+            ("cookie:SID", None),
+            ("client", None),
+        ] {
+            let wanted = part.map(|part| hash(part.as_bytes()));
+            let key = key.parse().unwrap();
+            with_request(head, |request| {
+                assert_eq!(request.key(&key), wanted, "{key}")
+            });
+        }
+        // The same resource, however its target is written.
+        let forms = ["GET / HTTP/1.1", "GET http://shop HTTP/1.1"].map(|line| {
+            let head = format!("{line}\r\nHost: shop\r\n\r\n");
+            with_request(&head, |request| request.key(&Key::Uri))
+        });
+        assert_eq!(forms[0], forms[1]);
     }
 }

@@ -152,7 +152,7 @@ pub(crate) enum Refusal {
 }
 
 impl Session {
-    /// Binds to a member that is not among `tried`, waiting for one in the group's
+    /// Binds `request` to a member that it was not tried at, waiting for one in the group's
     /// queue if all are full. `binding` is the tie of this client's earlier requests,
     /// as the group's granularity has it. Whose connection `client` is reset meanwhile
     /// waits no longer; a client that has only ended its side may still want an answer.
@@ -160,16 +160,18 @@ impl Session {
         &self,
         rule: &RuleSnapshot,
         binding: &mut Option<Binding>,
-        tried: &[MemberId],
-        now: Instant,
+        request: &Request<'_>,
         client: &Io,
     ) -> Result<Bound, Refusal> {
-        match self.try_bind(rule, binding, tried, now) {
+        match self.try_bind(rule, binding, request) {
             Ok(bound) => return Ok(bound),
             Err(PickError::NoneEligible) => return Err(Refusal::NoMember),
             Err(PickError::AllFull) => {}
         }
-        let again = || self.try_bind(rule, binding, tried, self.worker.now());
+        let again = || {
+            let now = self.worker.now();
+            self.try_bind(rule, binding, &Request { now, ..*request })
+        };
         let waiting = rule.group.wait_for(again);
         tokio::pin!(waiting);
         self.watch.arm_and_look(rule.rule.timeouts.queue);
@@ -205,9 +207,9 @@ impl Session {
         &self,
         rule: &RuleSnapshot,
         binding: &mut Option<Binding>,
-        tried: &[MemberId],
-        now: Instant,
+        request: &Request<'_>,
     ) -> Result<Bound, PickError> {
+        let (now, tried) = (request.now, request.tried);
         let group = rule.group.current.load();
         let rng = &mut *self.worker.rng.borrow_mut();
         let mut ended = None;
@@ -241,12 +243,7 @@ impl Session {
         let ticket = match kept {
             Some(ticket) => ticket.of_client(self.peer.ip()),
             None => {
-                let request = Request {
-                    now,
-                    client: Some(self.peer.ip()),
-                    tried,
-                };
-                let ticket = group.pick(&request, rng)?;
+                let ticket = group.pick(request, rng)?;
                 if group.settings().granularity != Granularity::PerRequest {
                     *binding = Binding::new(&group, ticket.index(), now, rng);
                 }

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
-use evenkeel_core::group::Outcome;
+use evenkeel_core::group::{Outcome, Request};
 use evenkeel_core::member::MemberId;
 use evenkeel_limits::Shortage;
 use evenkeel_manager::snapshot::RuleSnapshot;
@@ -96,7 +96,12 @@ async fn connect_member(
     let mut failed = None;
     loop {
         let now = session.worker.now();
-        let bound = match session.bind(rule, &mut None, &tried, now, client).await {
+        let request = Request {
+            client: Some(session.peer.ip()),
+            tried: &tried,
+            ..Request::at(now)
+        };
+        let bound = match session.bind(rule, &mut None, &request, client).await {
             Ok(bound) => bound,
             Err(refusal) => {
                 return Err(match failed {

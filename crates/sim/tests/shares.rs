@@ -11,9 +11,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use common::*;
-use evenkeel_core::group::{GroupSettings, Outcome, Request};
+use evenkeel_core::group::{Group, GroupSettings, Outcome, Request};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::member::Weight;
+use evenkeel_core::strategy::key::{Key, hash};
 use evenkeel_sim::{Change, Discipline, Dispatch, Outcomes, Reports, Scenario, Service, To, run};
 
 /// Shares may be off by one percentage point.
@@ -149,6 +150,96 @@ fn u1_a_weight_is_a_share_of_the_addresses_that_are_hashed() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn picked(group: &Group, key: Option<u64>, rng: &mut fastrand::Rng) -> usize {
+    let request = Request {
+        client: Some([10, 0, 0, 1].into()),
+        key,
+        ..Request::at(at(100_000))
+    };
+    group.pick(&request, rng).unwrap().index()
+}
+
+/// Ten thousand users, who all come from one address: a proxy in front.
+#[test]
+fn a_weight_is_a_share_of_the_keys_that_are_hashed() {
+    const KEYS: u32 = 10_000;
+    for weights in groups() {
+        let group = group("hash", &weights);
+        let mut rng = fastrand::Rng::with_seed(1);
+        let mut counts = vec![0.0; weights.len()];
+        for user in 0..KEYS {
+            let key = Some(hash(format!("user-{user}").as_bytes()));
+            let index = picked(&group, key, &mut rng);
+            assert_eq!(picked(&group, key, &mut rng), index, "user-{user}");
+            counts[index] += 1.0 / f64::from(KEYS);
+        }
+        let total: f64 = weights.iter().sum();
+        for (count, weight) in counts.iter().zip(&weights) {
+            // Of so few a share differs by chance: three standard deviations.
+            let share = weight / total;
+            let chance = 3.0 * (share * (1.0 - share) / f64::from(KEYS)).sqrt();
+            let ring = if weights.len() > 128 {
+                0.2 * share
+            } else {
+                0.0
+            };
+            assert!(
+                (count - share).abs() <= chance + ring + 0.001,
+                "{weights:?}: {counts:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn when_a_member_leaves_only_its_keys_move() {
+    let (all, mut rng) = (group("hash", &[1.0; 5]), fastrand::Rng::with_seed(1));
+    let key = |user: u32| Some(hash(format!("user-{user}").as_bytes()));
+    let before: Vec<_> = (0..1000)
+        .map(|user| picked(&all, key(user), &mut rng))
+        .collect();
+    all.members()[2].slot.set_weight(Weight::new(0.0).unwrap());
+    let mut moved = 0;
+    for (user, before) in (0..).zip(before) {
+        let now = picked(&all, key(user), &mut rng);
+        moved += usize::from(now != before);
+        assert!(now != 2 && (before == 2 || now == before), "user-{user}");
+    }
+    assert!((150..250).contains(&moved), "{moved}");
+}
+
+/// What has no key is drawn by weight, and a key that is the client's address is that of
+/// `source_ip_hash`.
+#[test]
+fn a_key_may_be_missing_or_the_clients_address() {
+    let (by_key, mut rng) = (group("hash", &[3.0, 1.0]), fastrand::Rng::with_seed(1));
+    let first = (0..4000)
+        .filter(|_| picked(&by_key, None, &mut rng) == 0)
+        .count();
+    assert!((2900..3100).contains(&first), "{first}");
+    let settings = GroupSettings {
+        hash_key: Key::Client,
+        ..GroupSettings::default()
+    };
+    let by_client = build(&values("hash", &[]), settings, members(&[3.0, 1.0]));
+    let by_address = group("source_ip_hash", &[3.0, 1.0]);
+    assert!(by_client.wants_key().is_none() && by_address.wants_key().is_none());
+    for client in 0..100u32 {
+        let request = Request {
+            client: Some(IpAddr::from(client.to_be_bytes())),
+            key: Some(u64::from(client)),
+            ..Request::at(at(100_000))
+        };
+        let index = |group: &Group| {
+            group
+                .pick(&request, &mut fastrand::Rng::new())
+                .unwrap()
+                .index()
+        };
+        assert_eq!(index(&by_client), index(&by_address));
+    }
 }
 
 /// Slow start is a factor on the weight, also while requests stay: half way through, 0.55.

@@ -82,9 +82,9 @@ pub(super) fn decide(
     excluded.sort_unstable();
     let ask = |excluded: &[MemberId], rng: &mut fastrand::Rng| {
         let request = Request {
-            now,
             client: Some(wish.client),
             tried: excluded,
+            ..Request::at(now)
         };
         group.choose(&request, rng)
     };

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use evenkeel_core::group::{Granularity, GroupSettings};
 use evenkeel_core::load::LoadId;
+use evenkeel_core::strategy::key::Key;
 use evenkeel_core::strategy::{
-    Reach, Values, carries_in_pulses, default_for, default_kind, default_load,
+    Reach, Sees, Values, carries_in_pulses, default_for, default_kind, default_load,
 };
 
 use super::agent_check::AgentCheck;
@@ -108,6 +109,11 @@ keys! {
         /// default is `composite`, with strategy `least_utilization` it is `utilization`. If a
         /// location does not report its `utilization`, its `cpu` is used.
         load_id "load"; r#""utilization""#,
+        /// With strategy `hash`: what of a request decides about its member. `uri` is path and
+        /// query; of several fields or cookies of that name the first one counts. Only a rule with
+        /// `protocol = "http"` knows more than the client's address; elsewhere, and for requests
+        /// without the field or cookie, members are drawn by weight.
+        hash_key; r#""header:X-User""#,
         /// A load report older than this counts as unknown.
         load_max_age [Time(millis(1), HOUR)]; r#""3s""#,
         /// Decay time of observed latencies and failures: after this time a third of their weight
@@ -238,6 +244,20 @@ impl GroupConfig {
             let message = "`close_idle` and `move_sessions` have no effect with granularity \
                            `per_request`: write granularity = \"per_session\" or \"on_demand\"";
             report.warning(&table.span_of("alert"), &table.path_of("alert"), message);
+        }
+    }
+
+    /// Warns of a key that none of the clients of a TCP rule has.
+    pub(crate) fn warn_of_key(&self, table: &Table<'_>, report: &mut Report<'_>) {
+        let wants = self.strategy.kind().sees == Sees::Key && self.settings.hash_key != Key::Client;
+        if table.given("strategy") && wants {
+            let message = "a rule with `protocol = \"tcp\"` sees no requests, so that all are \
+                           distributed by weight: write hash_key = \"client\"";
+            report.warning(
+                &table.span_of("strategy"),
+                &table.path_of("strategy"),
+                message,
+            );
         }
     }
 

@@ -232,6 +232,9 @@ pub(crate) fn read(
     }
 
     let group = GroupConfig::of_table(table, &defaults.group, report);
+    if rule.protocol == Protocol::Tcp {
+        group.warn_of_key(table, report);
+    }
     let has_members = table.given("members") || group.agents_may_join;
     match shared.get(&rule.name) {
         Some(_) if !has_members => {

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use evenkeel_core::load::{LoadId, ParseLoadIdError};
-use evenkeel_core::strategy::{self, Kind, Param, Values, least_loaded};
+use evenkeel_core::strategy::key::{Key, ParseKeyError};
+use evenkeel_core::strategy::{self, Kind, Param, Values};
 use toml::de::DeValue;
 
 use crate::schema::amount::{duration, nanos_of};
@@ -57,7 +58,7 @@ impl Field for Values {
                 None => report.wrong(&entry.item, WRONG_TYPE, param_allowed(param)),
             }
         }
-        if let Err(error) = least_loaded::check(&values) {
+        if let Err(error) = values.check() {
             report.problem(&item.span, &item.path, error.to_string(), None);
         }
         *self = values;
@@ -111,6 +112,27 @@ fn param_allowed(param: &Param) -> String {
         text += &format!(" ({})", param.unit);
     }
     text
+}
+
+impl Field for Key {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        let DeValue::String(text) = item.value else {
+            return report.wrong(item, WRONG_TYPE, self.allowed(limits));
+        };
+        match text.parse() {
+            Ok(key) => *self = key,
+            Err(ParseKeyError) => report.wrong(item, "no part of a request", self.allowed(limits)),
+        }
+    }
+
+    fn show(&self, _: &Limits) -> Option<String> {
+        Some(quote(&self.to_string()))
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        let text = ParseKeyError.to_string();
+        text.trim_start_matches("expected ").into()
+    }
 }
 
 impl Field for LoadId {

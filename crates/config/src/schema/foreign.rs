@@ -51,8 +51,8 @@ const STRATEGIES: &str = "
     round_robin: roundrobin rr wrr static_rr weighted_round_robin
     least_connection: leastconn least_conn least_connections leastconnections lc wlc
     least_request: p2c power_of_two power_of_two_choices two_choices random_two least_requests
-    source_ip_hash: ip_hash iphash source source_ip source_hash hash sh uri ring_hash maglev
-    source_ip_hash: consistent consistent_hash
+    source_ip_hash: ip_hash iphash source source_ip source_hash sh
+    hash: uri hdr url_param ring_hash maglev consistent consistent_hash
     peak_ewma: ewma least_time latency peakewma
     adaptive: default auto dynamic
 ";

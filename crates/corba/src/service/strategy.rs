@@ -112,7 +112,7 @@ impl LoadManager {
             "get_properties" => strategies::properties_of(&values).write(&mut results),
             "push_loads" => {
                 let (at, loads) = (Name::read(from)?, Vec::<Load>::read(from)?);
-                if !strategies::looks_at_loads(values.kind()) {
+                if !values.kind().looks_at_loads {
                     return Err(UserException::StrategyNotAdaptive.into());
                 }
                 self.push_loads(&at, &loads)?;

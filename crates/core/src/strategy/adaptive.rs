@@ -86,6 +86,7 @@ pub(super) const KIND: Kind = Kind {
             shares: Shares::new(SPREAD, members),
         })
     },
+    ..Kind::USUAL
 };
 
 const PARAMS: &[Param] = &[

@@ -33,6 +33,7 @@ pub(super) const KIND: Kind = Kind {
             k: (values.get(K.name) as usize).clamp(1, MAX_K),
         })
     },
+    ..Kind::USUAL
 };
 
 #[derive(Debug)]

@@ -43,6 +43,7 @@ pub(super) const KIND: Kind = Kind {
             service_time: values.get(SERVICE_TIME.name) as f32 / 1e3,
         })
     },
+    ..Kind::USUAL
 };
 
 #[derive(Debug)]

@@ -11,7 +11,7 @@
 use super::by_load::{self, Standing};
 use super::choose::Best;
 use super::shares::Shares;
-use super::{Kind, Param, Strategy, Values};
+use super::{Kind, Param, ParamError, Strategy, Values};
 use crate::alert::Threshold;
 use crate::effective::{DAMPENING, PER_BALANCE_LOAD, Shaping, TOLERANCE};
 use crate::group::View;
@@ -39,23 +39,14 @@ pub const CRITICAL_THRESHOLD: Param = Param {
     integer: false,
 };
 
-/// Thresholds that contradict each other.
-#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[error("a critical_threshold of {critical} is not above the reject_threshold of {reject}")]
-pub struct ThresholdError {
-    critical: f64,
-    reject: f64,
-}
-
-/// Whether the critical threshold is above the reject threshold, if both are on. Values of
-/// other strategies, which have none, pass.
-pub fn check(values: &Values) -> Result<(), ThresholdError> {
-    let get = |param: &Param| values.try_get(param.name).unwrap_or(0.0);
+/// Whether the critical threshold is above the reject threshold, if both are on.
+fn check(values: &Values) -> Result<(), ParamError> {
+    let get = |param: &Param| values.get(param.name);
     let (reject, critical) = (get(&REJECT_THRESHOLD), get(&CRITICAL_THRESHOLD));
-    match critical > 0.0 && critical <= reject {
-        true => Err(ThresholdError { critical, reject }),
-        false => Ok(()),
+    if critical > 0.0 && critical <= reject {
+        return Err(ParamError::Thresholds { critical, reject });
     }
+    Ok(())
 }
 
 pub(super) const KIND: Kind = Kind {
@@ -68,6 +59,7 @@ pub(super) const KIND: Kind = Kind {
         TOLERANCE,
         PER_BALANCE_LOAD,
     ],
+    check,
     build: |values, members| {
         let threshold = |param: &Param| Some(values.get(param.name) as f32).filter(|&t| t > 0.0);
         Box::new(LeastLoaded {
@@ -77,6 +69,7 @@ pub(super) const KIND: Kind = Kind {
             critical: threshold(&CRITICAL_THRESHOLD).map(Threshold::Critical),
         })
     },
+    ..Kind::USUAL
 };
 
 #[derive(Debug)]

@@ -21,6 +21,7 @@ pub(super) const KIND: Kind = Kind {
             shares: Shares::new(0.0, members),
         })
     },
+    ..Kind::USUAL
 };
 
 #[derive(Debug)]

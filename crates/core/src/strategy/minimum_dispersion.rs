@@ -38,6 +38,7 @@ pub(super) const KIND: Kind = Kind {
             excess: values.get(CRITICAL_EXCESS.name) as f32,
         })
     },
+    ..Kind::USUAL
 };
 
 #[derive(Debug)]

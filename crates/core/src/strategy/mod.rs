@@ -14,7 +14,9 @@ use crate::trace::Trace;
 mod adaptive;
 mod by_load;
 mod choose;
+mod hash;
 mod k_least_loaded;
+pub mod key;
 mod least_active_sessions;
 mod least_connection;
 pub mod least_loaded;
@@ -28,7 +30,6 @@ mod prequal;
 mod random;
 mod round_robin;
 mod shares;
-mod source_ip_hash;
 mod stride;
 mod weighted_by_load;
 
@@ -44,10 +45,10 @@ pub trait Strategy: fmt::Debug + Send + Sync {
     /// there is one, and notes in `trace` what it looked at.
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize>;
 
-    /// Whether the client decides about its member, so that what one client gets is no
-    /// sample of what the member does.
-    fn goes_by_client(&self) -> bool {
-        false
+    /// What of a request it looks at: what its [`Kind`] says. What one client gets where that
+    /// decides is no sample of what the member does.
+    fn sees(&self) -> Sees {
+        Sees::Nothing
     }
 
     /// Above which effective load a location is told to shed what it has, if the
@@ -131,6 +132,11 @@ impl Values {
         Some(self.values[index])
     }
 
+    /// Whether the values go together.
+    pub fn check(&self) -> Result<(), ParamError> {
+        (self.kind.check)(self)
+    }
+
     /// The strategy that the values belong to.
     pub fn kind(&self) -> &'static Kind {
         self.kind
@@ -156,6 +162,14 @@ pub enum ParamError {
         /// What was found.
         value: f64,
     },
+    /// Two thresholds are the wrong way round.
+    #[error("a critical_threshold of {critical} is not above the reject_threshold of {reject}")]
+    Thresholds {
+        /// The one that is to be higher.
+        critical: f64,
+        /// The other one.
+        reject: f64,
+    },
 }
 
 fn names(params: &[Param]) -> String {
@@ -164,6 +178,17 @@ fn names(params: &[Param]) -> String {
     }
     let names: Vec<_> = params.iter().map(|param| param.name).collect();
     names.join(", ")
+}
+
+/// What of a request a strategy has to see. Nobody finds out more than that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sees {
+    /// Nothing: all requests are alike.
+    Nothing,
+    /// The client's address.
+    Client,
+    /// The part of it that the group's [`hash_key`](GroupSettings::hash_key) names.
+    Key,
 }
 
 /// A strategy as the registry knows it.
@@ -175,8 +200,27 @@ pub struct Kind {
     pub doc: &'static str,
     /// Its parameters.
     pub params: &'static [Param],
+    /// Whether loads that are reported mean anything to it.
+    pub looks_at_loads: bool,
+    /// What of a request it has to see.
+    pub sees: Sees,
+    /// What is wrong with values of which each is in its range.
+    pub check: fn(&Values) -> Result<(), ParamError>,
     /// Makes an instance for a group with these members.
     pub build: fn(&Values, &[Member]) -> Box<dyn Strategy>,
+}
+
+impl Kind {
+    /// What is true of most strategies. Name, parameters and how to make it are each one's own.
+    const USUAL: Kind = Kind {
+        name: "",
+        doc: "",
+        params: &[],
+        looks_at_loads: true,
+        sees: Sees::Nothing,
+        check: |_| Ok(()),
+        build: |_, _| Box::<round_robin::RoundRobin>::default(),
+    };
 }
 
 impl PartialEq for Kind {
@@ -192,7 +236,8 @@ pub static REGISTRY: &[Kind] = &[
     round_robin::KIND,
     random::KIND,
     least_connection::KIND,
-    source_ip_hash::KIND,
+    hash::SOURCE_IP_HASH,
+    hash::HASH,
     peak_ewma::KIND,
     prequal::KIND,
     least_loaded::KIND,

@@ -17,12 +17,14 @@ pub(super) const KIND: Kind = Kind {
     name: "peak_ewma",
     doc: "The member with the lowest latency times requests in flight, among a few distinct random members; failures count as very slow.",
     params: &[CHOICES],
+    looks_at_loads: false,
     build: |values, members| {
         Box::new(PeakEwma {
             choices: Choices::new(values),
             shares: Shares::new(SPREAD, members),
         })
     },
+    ..Kind::USUAL
 };
 
 /// The latency in seconds of members of which none is known yet. Any number will do: it

@@ -74,6 +74,7 @@ pub(super) const KIND: Kind = Kind {
         },
     ],
     build: |values, members| Box::new(Prequal::new(values, members)),
+    ..Kind::USUAL
 };
 
 /// Probes in the pool.

@@ -9,11 +9,13 @@ pub(super) const KIND: Kind = Kind {
     name: "random",
     doc: "A random member, in proportion to the weights.",
     params: &[],
+    looks_at_loads: false,
     build: |_, members| {
         Box::new(Random {
             urn: Urn::new(members),
         })
     },
+    ..Kind::USUAL
 };
 
 #[derive(Debug)]

@@ -13,11 +13,13 @@ pub(super) const KIND: Kind = Kind {
     name: "round_robin",
     doc: "Members take turns, evenly spaced, in proportion to the weights.",
     params: &[],
+    looks_at_loads: false,
     build: |_, _| Box::new(RoundRobin::default()),
+    ..Kind::USUAL
 };
 
 #[derive(Debug, Default)]
-struct RoundRobin {
+pub(super) struct RoundRobin {
     stride: Stride,
 }
 

@@ -74,6 +74,7 @@ pub(super) const KIND: Kind = Kind {
             updated: AtomicU64::new(0),
         })
     },
+    ..Kind::USUAL
 };
 
 /// Distances from the mean below this share are noise.

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use evenkeel_core::group::Outcome;
+use evenkeel_core::group::{self, Outcome};
 use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 use evenkeel_limits::Shortage;
@@ -98,7 +98,13 @@ impl Client {
         let mut not_reached = None;
         let after = loop {
             let binding = &mut self.binding;
-            let bound = self.session.bind(&rule, binding, &tried, now, &self.stream);
+            let asks = group::Request {
+                client: Some(self.session.peer.ip()),
+                key: request.key,
+                tried: &tried,
+                ..group::Request::at(now)
+            };
+            let bound = self.session.bind(&rule, binding, &asks, &self.stream);
             let bound = bound.await;
             let mut bound = match bound {
                 Ok(bound) => bound,

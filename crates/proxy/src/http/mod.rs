@@ -94,6 +94,8 @@ struct Request {
     rule: Rc<LocalRule>,
     /// When the head was complete.
     at: Instant,
+    /// Hash of what the group's strategy wants to see of it.
+    key: Option<u64>,
     version: Version,
     /// Whether the client wants its connection to go on.
     keep_alive: bool,
@@ -285,6 +287,8 @@ impl Client {
                 target: cut(head.target, MAX_TARGET_BYTES).into(),
             })
         });
+        let group = rule.group.current.load();
+        let key = group.wants_key().and_then(|key| head.request.key(key));
         let awaits_continue = head.expect_continue;
         let (len, body, version, keep_alive, asked) = (
             head.len,
@@ -321,6 +325,7 @@ impl Client {
         Ok(Request {
             rule: Rc::clone(rule),
             at: worker.now(),
+            key,
             version,
             keep_alive,
             asked,

@@ -1,28 +1,29 @@
-//! `source_ip_hash`: a client's requests go to the same member, as far as its load
-//! allows.
+//! `hash`: requests with the same key go to the same member, as far as its load allows;
+//! `source_ip_hash`, where the key is the client's address.
 //!
-//! In groups of up to 128 members each member has a score for each client, and the lowest one
+//! In groups of up to 128 members each member has a score for each key, and the lowest one
 //! wins: -ln(*u*) / weight, where *u* is a hash of both between 0 and 1 (rendezvous hashing,
 //! Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", 1998, with the
 //! weights of Schindelhauer and Schomaker, "Weighted Distributed Hash Tables", 2005). Shares of
-//! the clients are exactly the weights; a change of a weight moves only the clients that it
+//! the keys are exactly the weights; a change of a weight moves only the keys that it
 //! must, and when a member leaves, only its own move. That looks at all members. Larger groups
 //! have a ring (Karger et al., "Consistent Hashing and Random Trees", 1997), on which every
 //! member has the same number of points, and a lower weight makes a member turn a fixed share
-//! of the clients away.
+//! of the keys away.
 //!
 //! No member has more than `ceil(bound * average)` requests in flight (Mirrokni, Thorup and
 //! Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2018): what is above goes on to the
-//! client's next member. With a bound of 0 there is no such limit, and a client keeps its
+//! key's next member. With a bound of 0 there is no such limit, and a key keeps its
 //! member whatever its load. Members that may not be picked are passed over in the same way,
-//! so that only their clients move. Nothing depends on a seed: all balancers, and the same one
+//! so that only their keys move. Nothing depends on a seed: all balancers, and the same one
 //! after a restart, agree.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::choose::Urn;
-use super::{Kind, Param, Strategy};
+use super::key::{Key, hash, mix};
+use super::{Kind, Param, Sees, Strategy, Values};
 use crate::group::View;
 use crate::member::Member;
 use crate::time::{millis, millis_since};
@@ -30,7 +31,7 @@ use crate::trace::{Short, Trace};
 
 const BOUND: Param = Param {
     name: "bound",
-    doc: "A member gets at most this many times the average of requests in flight; further clients go to the next one. 0 is off: a client keeps its member at any load. Numbers below 1 count as 1.",
+    doc: "A member gets at most this many times the average of requests in flight; further keys go to the next one. 0 is off: a key keeps its member at any load. Numbers below 1 count as 1.",
     unit: "",
     default: 1.25,
     min: 0.0,
@@ -38,11 +39,22 @@ const BOUND: Param = Param {
     integer: false,
 };
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const SOURCE_IP_HASH: Kind = Kind {
     name: "source_ip_hash",
     doc: "The same member for the same client address, with bounded loads; a random one if the address is not known.",
     params: &[BOUND],
-    build: |values, members| Box::new(SourceIpHash::new(values.get(BOUND.name) as f32, members)),
+    looks_at_loads: false,
+    sees: Sees::Client,
+    build: |values, members| Box::new(Hash::new(&SOURCE_IP_HASH, values, members)),
+    ..Kind::USUAL
+};
+
+pub(super) const HASH: Kind = Kind {
+    name: "hash",
+    doc: "The same member for the same path, field or cookie (the group's `hash_key`), with bounded loads; a random one for requests without it.",
+    sees: Sees::Key,
+    build: |values, members| Box::new(Hash::new(&HASH, values, members)),
+    ..SOURCE_IP_HASH
 };
 
 /// Points per member: shares of the ring are within about 10 % of each other.
@@ -54,13 +66,14 @@ const SUM_UP_TO: usize = 128;
 const AVERAGE_MAX_AGE: u32 = 10;
 
 #[derive(Debug)]
-struct SourceIpHash {
+struct Hash {
+    kind: &'static Kind,
     bound: f32,
     /// Hash (high 40 bits) and index of its member (low 24), in ascending order.
     ring: Box<[u64]>,
     /// Hash of each member's name.
     hashes: Box<[u64]>,
-    /// Weight that takes every client.
+    /// Weight that takes every key.
     full_weight: f32,
     /// Average requests in flight per unit of weight (f32 bits) and its time.
     average: AtomicU64,
@@ -69,8 +82,9 @@ struct SourceIpHash {
 
 const INDEX_BITS: u32 = 24;
 
-impl SourceIpHash {
-    fn new(bound: f32, members: &[Member]) -> Self {
+impl Hash {
+    fn new(kind: &'static Kind, values: &Values, members: &[Member]) -> Self {
+        let bound = values.get(BOUND.name) as f32;
         let hashes: Box<[u64]> = members.iter().map(|m| hash(m.name.as_bytes())).collect();
         // Small groups need none.
         let on_ring = match members.len() {
@@ -88,7 +102,8 @@ impl SourceIpHash {
             .collect();
         ring.sort_unstable();
         let highest = members.iter().map(|m| m.slot.weight()).fold(0.0, f32::max);
-        SourceIpHash {
+        Hash {
+            kind,
             bound: match bound {
                 0.0 => f32::INFINITY,
                 bound => bound.max(1.0),
@@ -128,12 +143,12 @@ impl SourceIpHash {
         cap
     }
 
-    /// The member with the lowest score for this client, of those below the bound.
+    /// The member with the lowest score for this key, of those below the bound.
     fn rendezvous(
         &self,
         view: &View<'_>,
         trace: &mut Trace,
-        client: u64,
+        key: u64,
         bounded: bool,
     ) -> Option<usize> {
         let mut cap = None;
@@ -148,7 +163,7 @@ impl SourceIpHash {
         };
         let mut best: Option<(usize, f32)> = None;
         for index in view.eligible() {
-            let chance = unit(mix(client ^ self.hashes[index])).max(f32::MIN_POSITIVE);
+            let chance = unit(mix(key ^ self.hashes[index])).max(f32::MIN_POSITIVE);
             let score = -chance.ln() / view.weight(index);
             let wins = best.is_none_or(|(_, lowest)| score < lowest);
             // Asked only of those that would win: it may cost a sum over all.
@@ -168,41 +183,45 @@ impl SourceIpHash {
         match best {
             Some((index, _)) => Some(index),
             // Other workers have just filled the last one.
-            None if bounded => self.rendezvous(view, trace, client, false),
+            None if bounded => self.rendezvous(view, trace, key, false),
             None => None,
         }
     }
 
-    /// Whether the member turns this client away because of its weight.
+    /// Whether the member turns this key away because of its weight.
     #[inline]
-    fn declines(&self, view: &View<'_>, index: usize, client: u64) -> bool {
+    fn declines(&self, view: &View<'_>, index: usize, key: u64) -> bool {
         let share = view.weight(index) / self.full_weight;
-        share < 1.0 && unit(mix(client ^ self.hashes[index])) >= share
+        share < 1.0 && unit(mix(key ^ self.hashes[index])) >= share
     }
 }
 
-impl Strategy for SourceIpHash {
-    fn goes_by_client(&self) -> bool {
-        true
+impl Strategy for Hash {
+    fn name(&self) -> &'static str {
+        self.kind.name
     }
 
-    fn name(&self) -> &'static str {
-        KIND.name
+    fn sees(&self) -> Sees {
+        self.kind.sees
     }
 
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
-        let Some(address) = view.request().client else {
+        let request = view.request();
+        let goes_by = match self.kind.sees {
+            Sees::Key if view.settings().hash_key != Key::Client => request.key,
+            _ => request.client.map(hash_address),
+        };
+        let Some(key) = goes_by else {
             let index = self.urn.draw(view, rng)?;
-            trace.candidate(index, None, || "drawn: no client address is known".into());
+            trace.candidate(index, None, || "drawn: the request has no such key".into());
             return Some(index);
         };
-        let client = hash_address(address);
         if self.ring.is_empty() {
-            return self.rendezvous(view, trace, client, self.bound.is_finite());
+            return self.rendezvous(view, trace, key, self.bound.is_finite());
         }
         let start = self
             .ring
-            .partition_point(|point| point >> INDEX_BITS < client >> INDEX_BITS);
+            .partition_point(|point| point >> INDEX_BITS < key >> INDEX_BITS);
         let (before, after) = self.ring.split_at(start);
         let walk = after.iter().chain(before);
         // A walk this long has met almost everybody.
@@ -214,11 +233,11 @@ impl Strategy for SourceIpHash {
                 trace.candidate(index, None, || "next on the ring, not eligible".into());
                 continue;
             }
-            if self.declines(view, index, client) {
+            if self.declines(view, index, key) {
                 let weight = view.weight(index);
                 trace.candidate(index, None, || {
                     format!(
-                        "next on the ring, weight {} is too low for this client",
+                        "next on the ring, weight {} is too low for this key",
                         Short(weight)
                     )
                 });
@@ -242,28 +261,13 @@ impl Strategy for SourceIpHash {
             return Some(index);
         }
         // Few are left.
-        self.rendezvous(view, trace, client, false)
+        self.rendezvous(view, trace, key, false)
     }
 }
 
 /// A number from 0 up to, not including, 1.
 fn unit(hash: u64) -> f32 {
     (hash >> 40) as f32 / (1u64 << 24) as f32
-}
-
-/// The finaliser of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom
-/// Number Generators", 2014).
-fn mix(mut x: u64) -> u64 {
-    x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
-}
-
-/// FNV-1a, mixed. It must never change: balancers of two versions would disagree.
-fn hash(bytes: &[u8]) -> u64 {
-    let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3);
-    mix(bytes.iter().fold(0xCBF2_9CE4_8422_2325, step))
 }
 
 /// An IPv4 address and its IPv6-mapped form are the same client.
