@@ -2,7 +2,10 @@
 //! other, each over a connection to the member that was chosen for it.
 
 mod exchange;
+mod failure;
 pub(crate) mod flow;
+mod progress;
+mod response;
 
 use std::pin::Pin;
 use std::rc::Rc;

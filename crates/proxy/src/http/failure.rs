@@ -1,0 +1,188 @@
+//! Requests that got no response, and what their clients are told instead.
+
+use evenkeel_core::group::Outcome;
+use evenkeel_limits::Shortage;
+
+use super::{After, Client, Request, Summary};
+use crate::access::End;
+use crate::http1::Version;
+use crate::http1::respond::Answer;
+use crate::io::Broken;
+use crate::service::{Refusal, State};
+use crate::tcp::ConnectFailure;
+
+/// Why there is no response, though a member was found.
+pub(super) enum Failure {
+    /// The connection could not be opened.
+    Connect(ConnectFailure),
+    /// The connection ended before the first byte of a response.
+    Silent,
+    /// The same on a connection that had been idle, for a request that may not be sent twice:
+    /// the member may have closed it just before.
+    Stale,
+    /// Something has run out here while the exchange was under way.
+    Exhausted(Shortage),
+    /// What came was no response, or not the whole head of one.
+    Garbage,
+    /// No response in time.
+    TimedOut,
+    /// The request's body is not valid.
+    BadRequest(String),
+    /// The client did not send the rest of the request in time.
+    ClientTimedOut,
+    /// The client did not take an interim response in time.
+    ClientStuck,
+    /// The client went away in the middle of the request.
+    ClientGone,
+    /// The connection is to be cut.
+    Cut,
+}
+
+impl Failure {
+    /// What it tells about the member.
+    pub(super) fn outcome(&self) -> Outcome {
+        match self {
+            Failure::Connect(failure) => failure.outcome(),
+            Failure::BadRequest(_)
+            | Failure::Stale
+            | Failure::Exhausted(_)
+            | Failure::ClientTimedOut
+            | Failure::ClientStuck
+            | Failure::ClientGone
+            | Failure::Cut => Outcome::Cancelled,
+            Failure::Silent | Failure::Garbage | Failure::TimedOut => Outcome::Failure,
+        }
+    }
+}
+
+impl From<Broken> for Failure {
+    /// Why the request did not get through.
+    fn from(broken: Broken) -> Self {
+        match broken {
+            Broken::Chunks(error) => Failure::BadRequest(error.to_string()),
+            Broken::Exhausted(shortage) => Failure::Exhausted(shortage),
+            Broken::From | Broken::To => Failure::ClientGone,
+        }
+    }
+}
+
+impl Client {
+    /// Answers a request for which no member could be used.
+    pub(super) async fn refused(
+        &mut self,
+        request: &mut Request,
+        summary: &mut Summary,
+        refusal: Refusal,
+        not_reached: Option<ConnectFailure>,
+    ) -> After {
+        if refusal == Refusal::NoMember && summary.retries > 0 {
+            // The members that were tried count for more than that none is left.
+            let failure = not_reached.unwrap_or(ConnectFailure::Refused);
+            return self
+                .failed(request, summary, Failure::Connect(failure))
+                .await;
+        }
+        summary.end = self.session.count_refusal(refusal);
+        let text = match refusal {
+            Refusal::NoMember => "No server is available. Try again later.",
+            Refusal::QueueFull => "All servers are busy, and so is the queue. Try again later.",
+            Refusal::QueueTimeout => "All servers were busy for too long. Try again later.",
+            Refusal::Cut | Refusal::ClientGone => return After::Cut,
+        };
+        self.answer_instead(request, summary, 503, text).await
+    }
+
+    /// Answers a request that failed.
+    pub(super) async fn failed(
+        &mut self,
+        request: &mut Request,
+        summary: &mut Summary,
+        failure: Failure,
+    ) -> After {
+        let (end, status, text) = match failure {
+            Failure::Connect(ConnectFailure::Cut) | Failure::Cut => {
+                summary.end = End::Terminated;
+                return After::Cut;
+            }
+            Failure::ClientGone => {
+                summary.end = End::Client;
+                return After::Cut;
+            }
+            Failure::ClientStuck => {
+                summary.end = End::ClientTimeout;
+                return After::Cut;
+            }
+            Failure::Connect(ConnectFailure::Refused) => {
+                (End::Member, 502, "The server could not be reached.".into())
+            }
+            Failure::Exhausted(shortage) => {
+                shortage.met("carry a request");
+                let text = "The balancer is out of memory. Try again later.".into();
+                // This end counts as one for want of something.
+                (End::Exhausted, 503, text)
+            }
+            Failure::Connect(failure @ ConnectFailure::Exhausted(_)) => {
+                self.session.count_exhausted(failure);
+                let text = "The balancer is out of connections. Try again later.".into();
+                (End::Refused, 503, text)
+            }
+            Failure::Connect(ConnectFailure::TimedOut) => {
+                let text = "The server could not be reached in time.".into();
+                (End::MemberTimeout, 504, text)
+            }
+            Failure::Silent => {
+                let text = "The server ended the connection without an answer.".into();
+                (End::Member, 502, text)
+            }
+            Failure::Stale => {
+                let text = "The server ended the connection without an answer.".into();
+                (End::Stale, 502, text)
+            }
+            Failure::Garbage => {
+                let text = "The server's answer could not be read.".into();
+                (End::Member, 502, text)
+            }
+            Failure::TimedOut => {
+                let text = "The server did not answer in time.".into();
+                (End::MemberTimeout, 504, text)
+            }
+            Failure::BadRequest(text) => {
+                self.session.service.metrics.refused_malformed.add(1);
+                (End::Client, 400, text)
+            }
+            Failure::ClientTimedOut => {
+                let text = "The request's body did not arrive in time.".into();
+                (End::ClientTimeout, 408, text)
+            }
+        };
+        summary.end = end;
+        self.answer_instead(request, summary, status, &text).await
+    }
+
+    pub(super) async fn answer_instead(
+        &mut self,
+        request: &mut Request,
+        summary: &mut Summary,
+        status: u16,
+        text: &str,
+    ) -> After {
+        // The rest of a request that was not sent on is still in the way.
+        let body_is_read = request.up.skip_what_was_read();
+        let keep_alive = request.keep_alive
+            && body_is_read
+            && request.version == Version::Http11
+            && self.session.service.state.get() == State::Running;
+        let answer = Answer {
+            keep_alive,
+            retry_after: (status == 503).then_some(1),
+            ..Answer::closing(status, text)
+        };
+        let sent = self.answer(&answer, request.asked.head).await;
+        summary.status = sent.then_some(status);
+        match (sent, keep_alive) {
+            (false, _) => After::Cut,
+            (true, true) => After::NextRequest,
+            (true, false) => After::Linger,
+        }
+    }
+}

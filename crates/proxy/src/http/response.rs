@@ -1,0 +1,285 @@
+//! The head of a member's response: waited for, read, and written for the client.
+
+use std::task::Poll;
+use std::time::Duration;
+
+use evenkeel_core::group::Outcome;
+use evenkeel_core::time::Instant;
+use evenkeel_limits::Shortage;
+use evenkeel_manager::counts::{Fate, Origin};
+use evenkeel_manager::snapshot::RuleSnapshot;
+use evenkeel_wire::orca;
+use evenkeel_wire::response::HeadScan;
+
+use super::failure::Failure;
+use super::flow::Flow;
+use super::progress::{Progress, Side};
+use super::{Client, Request};
+use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::http1::forward::{self, Delivery, write_response};
+use crate::http1::{Body, Fields, Limits, Parsed, ResponseHead, Version};
+use crate::io::{Broken, Io};
+use crate::memory::OutOfMemory;
+use crate::service::{Bound, State};
+use crate::watch::Stop;
+
+/// Interim responses that a member may send before the final one. Together their heads may
+/// be as long as one head.
+const MAX_INTERIM: u32 = 32;
+
+/// The head of a response, ready to be sent on.
+pub(super) struct Head {
+    /// What the client gets first, and how much of the body has arrived.
+    pub(super) down: Flow,
+    pub(super) status: u16,
+    /// When it had arrived.
+    pub(super) at: Instant,
+    pub(super) outcome: Outcome,
+    /// Whether the member's connection goes on.
+    pub(super) keep_alive: bool,
+    pub(super) until_close: bool,
+    pub(super) delivery: Delivery,
+}
+
+/// What a member has sent.
+// Almost always the large one, and for a moment: a box would be allocated per request.
+#[allow(clippy::large_enum_variant)]
+enum Response {
+    /// The head for the client, and its status.
+    Interim(Vec<u8>, u16),
+    Final(Head),
+}
+
+impl Client {
+    /// Sends the request, and reads until there is the head of the final response.
+    pub(super) async fn response_head(
+        &mut self,
+        request: &mut Request,
+        rule: &RuleSnapshot,
+        bound: &mut Bound,
+        upstream: &mut Io,
+    ) -> Result<Head, Failure> {
+        let timeouts = &rule.rule.timeouts;
+        let limit = rule.rule.http.max_header_bytes;
+        let mut input: Option<Buffer> = None;
+        let mut scan = HeadScan::default();
+        let (mut interims, mut interim_bytes) = (0, 0);
+        let mut progress = Progress::new(request);
+        loop {
+            let Client {
+                session, stream, ..
+            } = self;
+            let worker = &session.worker;
+            let up = &mut request.up;
+            let filled = session
+                .watch
+                .until(|cx| {
+                    if session.is_gone(stream) {
+                        return Poll::Ready(Err(Broken::From));
+                    }
+                    progress.poll_up(cx, up, stream, upstream, worker)?;
+                    let mut buffer = input.take().unwrap_or_else(|| worker.buffers.take());
+                    let filled = buffer.poll_fill(cx, upstream);
+                    if buffer.is_empty() {
+                        worker.buffers.give(buffer);
+                    } else if filled.is_pending() {
+                        input = Some(worker.buffers.shrink(buffer));
+                    } else {
+                        input = Some(buffer);
+                    }
+                    if filled.is_pending() {
+                        progress.arm(&session.watch, up, None, timeouts);
+                        up.shrink_rest(worker);
+                    }
+                    filled.map(Ok)
+                })
+                .await;
+            match filled {
+                Ok(Ok(Ok(n))) if n > 0 => {}
+                Ok(Ok(read)) => {
+                    if let Some(shortage) = read.err().as_ref().and_then(Shortage::of) {
+                        return Err(Failure::Exhausted(shortage));
+                    }
+                    return Err(match input.take() {
+                        None => Failure::Silent,
+                        Some(input) => {
+                            worker.buffers.give(input);
+                            Failure::Garbage
+                        }
+                    });
+                }
+                Ok(Err(broken)) => return Err(broken.into()),
+                Err(Stop::Cut) => return Err(Failure::Cut),
+                Err(Stop::Expired) => {
+                    return Err(match progress.whose_turn(up, None) {
+                        Side::Client => Failure::ClientTimedOut,
+                        Side::Member => Failure::TimedOut,
+                    });
+                }
+            }
+            loop {
+                let read = input.as_ref().map_or(&[][..], Buffer::bytes);
+                let parsed = match scan.is_due(read, limit) {
+                    true => self.parse_response(request, rule, bound, &mut input),
+                    false => Ok(None),
+                };
+                match parsed {
+                    Ok(Some(Response::Final(head))) => return Ok(head),
+                    Ok(Some(Response::Interim(head, status))) => {
+                        interims += 1;
+                        interim_bytes += head.len();
+                        if interims > MAX_INTERIM || interim_bytes > limit {
+                            tracing::debug!(rule = %self.session.service.name,
+                                address = %bound.address, interims, interim_bytes,
+                                "a member sends too many interim responses");
+                            return Err(Failure::Garbage);
+                        }
+                        if status == 100 {
+                            // From here on it is the client's turn.
+                            request.awaits_continue = false;
+                            progress.awaits_continue = false;
+                        }
+                        if request.version == Version::Http11 {
+                            // They do not give the member more time for its answer.
+                            let paused = self.session.watch.pause();
+                            match self.send(head, timeouts.body).await {
+                                Ok(true) => {}
+                                Ok(false) => return Err(Failure::ClientGone),
+                                // An answer would end up in the middle of this head, or behind
+                                // one that the client does not read.
+                                Err(Stop::Expired) => return Err(Failure::ClientStuck),
+                                Err(Stop::Cut) => return Err(Failure::Cut),
+                            }
+                            self.session.watch.resume(paused);
+                        } else {
+                            self.session.worker.buffers.give_head(head);
+                        }
+                        scan = HeadScan::default();
+                        if input.is_none() {
+                            break;
+                        }
+                    }
+                    Ok(None) => {
+                        let limit = limit.max(BUFFER_BYTES);
+                        let memory = &self.session.worker.memory;
+                        let room = input.as_mut().map(|input| input.make_room(limit, memory));
+                        match room {
+                            None | Some(Ok(true)) => break,
+                            Some(Ok(false)) => return Err(Failure::Garbage),
+                            Some(Err(OutOfMemory)) => {
+                                return Err(Failure::Exhausted(Shortage::Memory));
+                            }
+                        }
+                    }
+                    Err(failure) => {
+                        if let Some(input) = input.take() {
+                            self.session.worker.buffers.give(input);
+                        }
+                        return Err(failure);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Parses the head in `input`, and writes the one for the client.
+    fn parse_response(
+        &mut self,
+        request: &Request,
+        rule: &RuleSnapshot,
+        bound: &mut Bound,
+        input: &mut Option<Buffer>,
+    ) -> Result<Option<Response>, Failure> {
+        let worker = &self.session.worker;
+        let Some(buffer) = input else {
+            return Ok(None);
+        };
+        let limits = Limits {
+            max_bytes: rule.rule.http.max_header_bytes,
+            max_fields: rule.rule.http.max_header_count,
+        };
+        let mut fields = Fields::new();
+        let mut head = match ResponseHead::parse(buffer.bytes(), limits, request.asked, &mut fields)
+        {
+            Ok(Parsed::Head(head)) => head,
+            Ok(Parsed::Partial) => return Ok(None),
+            Err(error) => {
+                tracing::debug!(rule = %self.session.service.name, address = %bound.address, %error,
+                    "a member's response cannot be read");
+                return Err(Failure::Garbage);
+            }
+        };
+        let client = forward::Client {
+            version: request.version,
+            // A client that is still sending when the response begins may have to be
+            // cut off at the response's end.
+            keep_alive: request.keep_alive
+                && request.up.is_done()
+                && self.session.service.state.get() == State::Running,
+        };
+        if let Some(orca) = &*rule.group.orca.load() {
+            if !head.is_interim() {
+                let (text, binary) = (head.values(orca::FIELD), head.values(orca::BINARY_FIELD));
+                let (location, now) = (bound.ticket.location(), worker.now());
+                let wanted = |table: &str, field: &str| orca.loads.load(table, field);
+                if let Some(taken) = orca::take_in(text, binary, &wanted, location, now) {
+                    let fate = taken.map_or_else(Fate::from, |()| Fate::Taken);
+                    rule.group.reports.count(Origin::ORCA_HEADER, fate);
+                }
+            }
+            if orca.strip {
+                head.leave_out(orca::FIELD);
+                head.leave_out(orca::BINARY_FIELD);
+            }
+        }
+        let mut out = worker.buffers.take_head();
+        let delivery = write_response(&head, client, &mut out);
+        let interim = head.is_interim();
+        let (len, status, body) = (head.len, head.status, head.body);
+        let keep_alive = head.keep_alive;
+        let outcome = match status {
+            _ if interim => Outcome::Success,
+            429 | 503 => Outcome::Overloaded {
+                retry_after: head.values("retry-after").next().and_then(seconds),
+            },
+            500.. => Outcome::Error,
+            _ => Outcome::Success,
+        };
+        buffer.consume(len);
+        if interim {
+            if buffer.is_empty()
+                && let Some(empty) = input.take()
+            {
+                worker.buffers.give(empty);
+            }
+            return Ok(Some(Response::Interim(out, status)));
+        }
+        let at = worker.now();
+        bound.ticket.responded(outcome, at);
+        // An upgraded connection's first bytes are no body.
+        let rest = input.take();
+        let down = Flow::new(out, body, delivery.strip_chunks, rest, &worker.memory);
+        let down = down.map_err(|broken| match broken {
+            Broken::Exhausted(shortage) => Failure::Exhausted(shortage),
+            _ => Failure::Garbage,
+        })?;
+        Ok(Some(Response::Final(Head {
+            down,
+            status,
+            at,
+            outcome,
+            keep_alive,
+            until_close: body == Body::UntilClose,
+            delivery,
+        })))
+    }
+}
+
+/// `Retry-After` in seconds. Its other form, a date, would need a clock that agrees
+/// with the member's.
+fn seconds(value: &[u8]) -> Option<Duration> {
+    let value = std::str::from_utf8(value).ok()?;
+    let digits = value.bytes().all(|byte| byte.is_ascii_digit());
+    let seconds = digits.then(|| value.parse().ok())??;
+    Some(Duration::from_secs(seconds))
+}
