@@ -8,7 +8,7 @@ use evenkeel_corba::directory::Reference;
 use evenkeel_corba::question::Question;
 use evenkeel_core::group::{Group, Outcome, Request, Ticket};
 use evenkeel_core::load::LoadId;
-use evenkeel_core::strategy;
+use evenkeel_core::strategy::{self, key::hash};
 use evenkeel_core::time::Instant;
 use evenkeel_counts::group;
 use evenkeel_giop::cdr::Endian;
@@ -63,6 +63,8 @@ struct Load<'g> {
     rng: fastrand::Rng,
     now: Instant,
     client: u8,
+    /// Hash of each client's key: making it is no part of a decision.
+    keys: [u64; 256],
     flying: Vec<Option<Ticket>>,
 }
 
@@ -73,6 +75,7 @@ impl<'g> Load<'g> {
             rng: fastrand::Rng::with_seed(1),
             now: Instant::from_nanos(60_000_000_000),
             client: 0,
+            keys: std::array::from_fn(|client| hash(&[client as u8])),
             flying: (0..64).map(|_| None).collect(),
         }
     }
@@ -82,8 +85,7 @@ impl<'g> Load<'g> {
         self.client = self.client.wrapping_add(1);
         Request {
             client: Some([192, 0, 2, self.client].into()),
-            // Any number is a hash, and making one is not counted.
-            key: Some(u64::from(self.client) << 56),
+            key: Some(self.keys[usize::from(self.client)]),
             ..Request::at(self.now)
         }
     }

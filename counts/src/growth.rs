@@ -16,6 +16,7 @@ use evenkeel_kernel::record::{
     BASE, Base, CPU, CPUS, Cpu, PORTS, Port, Record, Scope, Source, Whole,
 };
 use evenkeel_kernel::respond::{Responder, Settings};
+use evenkeel_proxy::http1::{Asked, Fields, Limits, Parsed, RequestHead, ResponseHead};
 use evenkeel_report::agent_check::read_line;
 use evenkeel_report::prometheus::Readings;
 use evenkeel_wire::agent_check;
@@ -24,6 +25,7 @@ use evenkeel_wire::reporting::client::{self, Session};
 use evenkeel_wire::reporting::keys::{Key as ReportKey, Keys};
 use evenkeel_wire::reporting::message::{self, Body, Cookie, Registration, Server};
 use evenkeel_wire::reporting::server::{Broker, Peer, Settings as BrokerSettings};
+use evenkeel_wire::response::HeadScan;
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::Counter;
@@ -44,6 +46,8 @@ pub const CASES: &[Case] = &[
     ("orca-binary", orca_binary),
     ("agent-check", agent_check_line),
     ("agent-check-drip", agent_check_drip),
+    ("request-head-drip", request_head_drip),
+    ("response-head-drip", response_head_drip),
     ("kernel-answer", kernel_answer),
     ("kernel-record", kernel_record),
     ("kernel-queries", kernel_queries),
@@ -282,6 +286,50 @@ fn agent_check_drip(counter: &mut Counter) {
             assert_eq!(read.unwrap().len(), length - 1);
         });
     }
+}
+
+/// A head that comes byte by byte is looked at as the proxy does: `parse` answers whether it is
+/// whole.
+fn head_drip(counter: &mut Counter, start: &str, parse: impl Fn(&[u8]) -> bool) {
+    for lines in [10, 40, 160] {
+        let mut head = start.to_owned();
+        for line in 0..lines {
+            head += &format!("X-Field-{line}: 0123456789abcdefghij\r\n");
+        }
+        head += "\r\n";
+        let head = head.as_bytes();
+        at(counter, head.len(), || {
+            let mut scan = HeadScan::default();
+            let read = (1..=head.len()).map(|read| &head[..read]);
+            let whole = read.filter(|read| scan.is_due(read, usize::MAX) && parse(read));
+            assert_eq!(whole.count(), 1);
+        });
+    }
+}
+
+const LIMITS: Limits = Limits {
+    max_bytes: 1 << 20,
+    max_fields: 200,
+};
+
+fn request_head_drip(counter: &mut Counter) {
+    head_drip(counter, "GET / HTTP/1.1\r\nHost: a\r\n", |read| {
+        let mut fields = Fields::new();
+        let parsed = RequestHead::parse(read, LIMITS, &mut fields).unwrap();
+        matches!(parsed, Parsed::Head(_))
+    });
+}
+
+fn response_head_drip(counter: &mut Counter) {
+    let asked = Asked {
+        head: false,
+        upgrade: false,
+    };
+    head_drip(counter, "HTTP/1.1 200 OK\r\n", |read| {
+        let mut fields = Fields::new();
+        let parsed = ResponseHead::parse(read, LIMITS, asked, &mut fields).unwrap();
+        matches!(parsed, Parsed::Head(_))
+    });
 }
 
 fn query(length: usize, reader: u64, number: u64) -> Query {

@@ -67,6 +67,8 @@ linear! {
     p5_a_binary_orca_report_costs_by_the_byte: "orca-binary";
     p5_an_agent_check_costs_by_the_byte: "agent-check";
     p5_an_agent_check_that_drips_costs_by_the_byte: "agent-check-drip";
+    s8_the_head_of_a_request_that_drips_costs_by_the_byte: "request-head-drip";
+    s8_the_head_of_a_response_that_drips_costs_by_the_byte: "response-head-drip";
     p5_a_kernels_answer_costs_by_the_byte: "kernel-answer";
     p5_a_kernels_record_costs_by_the_byte: "kernel-record";
     p5_load_queries_cost_the_same_however_many_ask: "kernel-queries";

@@ -95,8 +95,12 @@ impl Io {
     }
 
     /// Whether neither a byte nor the end has arrived, as far as the kernel knows: anything is
-    /// wrong on a connection that is idle. One system call, cheaper than to peek: 1 to 2 % of
-    /// what a small request costs.
+    /// wrong on a connection that is idle. That is one of the seven system calls of a small request
+    /// (two each of `epoll_wait`, `recvfrom` and `sendto`, and this one), and cheaper than to peek.
+    ///
+    /// There is no answer without a call. What the runtime knows ([`Io::is_quiet`]) is as old as its
+    /// last `epoll_wait`; since then up to 128 tasks have run, and a client that pipelines has had
+    /// its next request there already. A response that came meanwhile would be given to it.
     pub(crate) fn is_silent(&mut self) -> bool {
         let mut socket = libc::pollfd {
             fd: self.socket().as_raw_fd(),
