@@ -4,6 +4,8 @@
 //! The [`Manager`] does everything and knows everything; this crate gives it a form
 //! that programs (JSON, Prometheus) and people (tables) can read.
 
+#![forbid(unsafe_code)]
+
 pub mod access_log;
 mod api;
 pub mod client;

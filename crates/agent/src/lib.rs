@@ -7,6 +7,8 @@
 //!
 //! Everything happens on one thread, and nothing between two ticks.
 
+#![forbid(unsafe_code)]
+
 pub mod agent;
 pub mod agent_check;
 pub mod figures;

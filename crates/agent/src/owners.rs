@@ -1,14 +1,7 @@
 //! Whose pages are believed.
 
-use std::ffi::{CStr, CString};
-use std::mem::MaybeUninit;
-use std::ptr;
-
 use evenkeel_config::agent::{AgentConfig, ServerConfig};
-
-/// Room for what the system says of a user or group; one with thousands of members needs much.
-const ROOM: usize = 1 << 16;
-const MOST_ROOM: usize = 1 << 24;
+use nix::unistd::{Group, Uid, User};
 
 /// Users and groups whose pages count.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,68 +79,23 @@ impl Owners {
     }
 }
 
-/// What a user is called, for people: the number, too.
+/// A user's name and number, for people.
 pub fn user_name(id: u32) -> String {
-    let found = ask(|entry, room, found| {
-        // SAFETY: see `ask`.
-        unsafe { libc::getpwuid_r(id, entry, room.as_mut_ptr().cast(), room.len(), found) }
-    });
-    let name = found.and_then(|(entry, _room): (libc::passwd, _)| {
-        // SAFETY: it points into the room, which is there, and ends with a zero.
-        let name = unsafe { CStr::from_ptr(entry.pw_name) };
-        Some(name.to_str().ok()?.to_owned())
-    });
-    match name.filter(|name| !name.contains(char::is_control)) {
-        Some(name) => format!("{name} ({id})"),
+    let user = User::from_uid(Uid::from_raw(id)).ok().flatten();
+    match user.filter(|user| !user.name.contains(char::is_control)) {
+        Some(user) => format!("{} ({id})", user.name),
         None => id.to_string(),
     }
 }
 
 fn user_id(name: &str) -> Option<u32> {
-    if let Ok(id) = name.parse() {
-        return Some(id);
-    }
-    let name = CString::new(name).ok()?;
-    let (entry, _room): (libc::passwd, _) = ask(|entry, room, found| {
-        let (name, length) = (name.as_ptr(), room.len());
-        // SAFETY: see `ask`; the name ends with a zero.
-        unsafe { libc::getpwnam_r(name, entry, room.as_mut_ptr().cast(), length, found) }
-    })?;
-    Some(entry.pw_uid)
+    let known = || Some(User::from_name(name).ok()??.uid.as_raw());
+    name.parse().ok().or_else(known)
 }
 
 fn group_id(name: &str) -> Option<u32> {
-    if let Ok(id) = name.parse() {
-        return Some(id);
-    }
-    let name = CString::new(name).ok()?;
-    let (entry, _room): (libc::group, _) = ask(|entry, room, found| {
-        let (name, length) = (name.as_ptr(), room.len());
-        // SAFETY: see `ask`; the name ends with a zero.
-        unsafe { libc::getgrnam_r(name, entry, room.as_mut_ptr().cast(), length, found) }
-    })?;
-    Some(entry.gr_gid)
-}
-
-/// Asks the system's database of users or groups: `call` is one of its functions, which get a
-/// place for the entry, room for what that points to, and a place for where the entry is, or
-/// null if there is none. All three are there as long as what this gives.
-fn ask<T>(
-    mut call: impl FnMut(*mut T, &mut [u8], *mut *mut T) -> libc::c_int,
-) -> Option<(T, Vec<u8>)> {
-    let mut room = vec![0; ROOM];
-    loop {
-        let mut entry = MaybeUninit::uninit();
-        let mut found = ptr::null_mut();
-        match call(entry.as_mut_ptr(), &mut room, &raw mut found) {
-            libc::ERANGE if room.len() < MOST_ROOM => room.resize(room.len() * 4, 0),
-            0 if !found.is_null() => {
-                // SAFETY: it was found, so the entry is filled.
-                return Some((unsafe { entry.assume_init() }, room));
-            }
-            _ => return None,
-        }
-    }
+    let known = || Some(Group::from_name(name).ok()??.gid.as_raw());
+    name.parse().ok().or_else(known)
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The OMG's load balancing and monitoring service, over IIOP.
 
+#![forbid(unsafe_code)]
+
 pub mod alerts;
 #[cfg(test)]
 mod asked;

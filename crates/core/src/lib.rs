@@ -4,6 +4,8 @@
 //! here. Time and randomness come in as arguments, so the proxy, and the simulation that tests the
 //! strategies, run the same code.
 
+#![forbid(unsafe_code)]
+
 pub mod alert;
 pub mod binding;
 pub mod effective;

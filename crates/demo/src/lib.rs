@@ -4,6 +4,8 @@
 //! The balancer is the product's own binary in a process of its own, asked through its
 //! admin API like any other; what the demo adds are back-ends, a load and a view.
 
+#![forbid(unsafe_code)]
+
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

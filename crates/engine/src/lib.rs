@@ -9,6 +9,8 @@
 //! Around it stand the questions to brokers ([`broker`]) and one [`supervisor`] per cluster,
 //! which asks them one at a time, however many clients wait.
 
+#![forbid(unsafe_code)]
+
 pub mod broker;
 pub mod state;
 mod supervisor;

@@ -5,6 +5,8 @@
 //! is checked against what is there before anything is allocated, nesting is bounded, and
 //! what is ambiguous is refused.
 
+#![forbid(unsafe_code)]
+
 pub mod any;
 pub mod cdr;
 pub mod client;

@@ -7,6 +7,8 @@
 use std::cell::OnceCell;
 use std::net::{IpAddr, SocketAddr};
 
+use nix::ifaddrs::getifaddrs;
+
 use crate::config::GroupConfig;
 use crate::config::networks::{Networks, Unusual};
 
@@ -84,48 +86,19 @@ impl Admission {
 
 /// The addresses of this machine's interfaces; none if the system does not tell.
 fn addresses() -> Vec<IpAddr> {
-    let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: on success `first` is the head of a list that is ours to free.
-    if unsafe { libc::getifaddrs(&mut first) } != 0 {
-        let error = std::io::Error::last_os_error();
-        tracing::warn!(%error, "the system does not report this machine's addresses");
-        return Vec::new();
-    }
-    let mut found = Vec::new();
-    let mut next = first;
-    while !next.is_null() {
-        // SAFETY: an entry of the list, which lives until it is freed below.
-        let entry = unsafe { &*next };
-        // SAFETY: null, or an address of that entry.
-        found.extend(unsafe { address_of(entry.ifa_addr) });
-        next = entry.ifa_next;
-    }
-    // SAFETY: as above, and nothing refers to the list any more.
-    unsafe { libc::freeifaddrs(first) };
-    found
-}
-
-/// # Safety
-///
-/// `address` is null, or points to an address of the size that its family has.
-unsafe fn address_of(address: *const libc::sockaddr) -> Option<IpAddr> {
-    if address.is_null() {
-        return None;
-    }
-    // SAFETY: every address begins with its family; the caller promises the rest.
-    unsafe {
-        match libc::c_int::from((*address).sa_family) {
-            libc::AF_INET => {
-                let address = address.cast::<libc::sockaddr_in>().read_unaligned();
-                Some(IpAddr::from(address.sin_addr.s_addr.to_ne_bytes()))
-            }
-            libc::AF_INET6 => {
-                let address = address.cast::<libc::sockaddr_in6>().read_unaligned();
-                Some(IpAddr::from(address.sin6_addr.s6_addr).to_canonical())
-            }
-            _ => None,
+    let interfaces = match getifaddrs() {
+        Ok(interfaces) => interfaces,
+        Err(error) => {
+            tracing::warn!(%error, "the system does not report this machine's addresses");
+            return Vec::new();
         }
-    }
+    };
+    let addresses = interfaces.filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
+        v4.or_else(|| Some(IpAddr::from(address.as_sockaddr_in6()?.ip()).to_canonical()))
+    });
+    addresses.collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! The load manager: configuration to groups, the control loop, and the snapshots
 //! that the data plane works with.
 
+#![forbid(unsafe_code)]
+
 mod admission;
 mod check;
 pub use evenkeel_config as config;

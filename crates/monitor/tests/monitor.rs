@@ -194,7 +194,7 @@ async fn a_reload_brings_new_keys_and_a_bad_file_changes_nothing() {
         .apply(config(&file, &backend, ""))
         .await
         .unwrap_err();
-    assert!(refused.to_string().contains("wrong in line 1"), "{refused}");
+    assert!(refused.to_string().contains("line 1 is wrong"), "{refused}");
     file.write(&new);
     manager.apply(config(&file, &backend, "")).await.unwrap();
     until("the new key counts", || load(&manager) == Some(1.0)).await;

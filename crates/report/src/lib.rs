@@ -5,6 +5,8 @@
 //! moments, so that a slow one delays nobody else. ORCA in the heads of responses has no
 //! client: the proxy reads it in passing.
 
+#![forbid(unsafe_code)]
+
 pub mod agent_check;
 mod cgroup;
 mod orca_service;
