@@ -487,7 +487,9 @@ fn s7_clients_that_are_slow_with_a_head_cost_little_memory() {
 fn requests_with_the_same_key_go_to_the_same_member() {
     let members = ["one", "two", "three"].map(|name| Member::answering(move |_| ok(name)));
     let addresses = members.each_ref().map(Member::address);
-    let keys: [(&str, fn(u32, u32) -> String); 3] = [
+    /// The head of a request with a key, and with something else that must not count.
+    type Head = fn(u32, u32) -> String;
+    let keys: [(&str, Head); 3] = [
         ("path", |key, other| {
             format!("GET /{key}?{other} HTTP/1.1\r\n")
         }),

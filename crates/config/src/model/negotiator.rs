@@ -242,7 +242,11 @@ pub(crate) fn read(
 
 fn read_cluster(table: &mut Table<'_>, groups: &[GroupConfig], report: &mut Report<'_>) -> Cluster {
     let mut cluster = Cluster::new(&table.name(), "");
+    let problems = report.problems();
     table.read(CLUSTER, &mut cluster, report);
+    if table.given("hosts") && cluster.hosts.is_empty() && report.problems() == problems {
+        table.problem("hosts", "no host", report);
+    }
     table.read(TERMS, &mut cluster.terms, report);
     table.require("group", report);
     cluster.hosts = { cluster.hosts.iter() }
@@ -357,6 +361,7 @@ mod tests {
             &with("hosts = [\"a.example:80\"]"),
             "not valid here; found \"a.example:80\"; allowed: a host name",
         );
+        refused(&with("hosts = []"), "no host");
         refused(&with("hosts = [\"a.example\", \"A.example\"]"), "twice");
         refused(
             &with("hosts = \"a\"\n[cluster.b]\ngroup = \"pool\"\nhosts = \"A\""),
