@@ -62,13 +62,14 @@ impl Balancer {
 
         let clock = Clock::start();
         let proxy = Proxy::start(clock, 1).unwrap();
-        let subsystems: Vec<Arc<dyn Subsystem>> = vec![
+        let mut subsystems: Vec<Arc<dyn Subsystem>> = vec![
             Arc::new(proxy.clone()),
             Arc::new(Negotiator::new(clock)),
             Arc::new(Reporting::new(clock).unwrap()),
             Arc::new(Corba::new(clock)),
             Arc::new(Monitor::new(clock).unwrap()),
         ];
+        subsystems.extend(evenkeel_report::sources(clock).unwrap());
         let manager = Manager::new(clock, Arc::new(subsystems));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
