@@ -85,36 +85,44 @@ impl From<orca::Invalid> for Fate {
 }
 
 /// Counts of one group, for each source that ever had a report. Any thread counts, without a
-/// lock; the first report of a source takes memory.
-#[derive(Debug, Default)]
-pub struct ReportCounts(OnceLock<Box<SourceCounts>>);
+/// lock. The first report of a source takes memory, but for [`Origin::ORCA_HEADER`], which is
+/// counted on the data path.
+#[derive(Debug)]
+pub struct ReportCounts(SourceCounts);
 
 /// Counts of one source, and those of the next one.
 #[derive(Debug)]
 struct SourceCounts {
     origin: Origin,
     fates: [AtomicU64; Fate::ALL.len()],
-    next: ReportCounts,
+    next: OnceLock<Box<SourceCounts>>,
+}
+
+impl SourceCounts {
+    fn new(origin: Origin) -> Self {
+        SourceCounts {
+            origin,
+            fates: Default::default(),
+            next: OnceLock::new(),
+        }
+    }
+}
+
+impl Default for ReportCounts {
+    fn default() -> Self {
+        ReportCounts(SourceCounts::new(Origin::ORCA_HEADER))
+    }
 }
 
 impl ReportCounts {
     /// Counts a report.
     pub fn count(&self, origin: Origin, fate: Fate) {
-        let mut at = self;
-        loop {
-            let counts = at.0.get_or_init(|| {
-                Box::new(SourceCounts {
-                    origin,
-                    fates: Default::default(),
-                    next: ReportCounts::default(),
-                })
-            });
-            if counts.origin == origin {
-                counts.fates[fate as usize].fetch_add(1, Ordering::Relaxed);
-                return;
-            }
-            at = &counts.next;
+        let mut counts = &self.0;
+        while counts.origin != origin {
+            let new = || Box::new(SourceCounts::new(origin));
+            counts = counts.next.get_or_init(new);
         }
+        counts.fates[fate as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Reports of that origin with that fate.
@@ -127,13 +135,19 @@ impl ReportCounts {
 
     /// The sources that have had reports, by name.
     pub fn origins(&self) -> Vec<Origin> {
-        let mut origins: Vec<_> = self.iter().map(|counts| counts.origin).collect();
+        let counted = |counts: &&SourceCounts| {
+            let mut fates = counts.fates.iter();
+            fates.any(|count| count.load(Ordering::Relaxed) > 0)
+        };
+        let mut origins: Vec<_> = { self.iter().filter(counted) }
+            .map(|counts| counts.origin)
+            .collect();
         origins.sort_unstable();
         origins
     }
 
     fn iter(&self) -> impl Iterator<Item = &SourceCounts> {
-        std::iter::successors(self.0.get(), |counts| counts.next.0.get()).map(|counts| &**counts)
+        std::iter::successors(Some(&self.0), |counts| counts.next.get().map(Box::as_ref))
     }
 }
 
@@ -144,6 +158,7 @@ mod tests {
     #[test]
     fn everything_has_a_place_of_its_own() {
         let counts = ReportCounts::default();
+        assert_eq!(counts.origins(), [], "nobody has reported");
         let all = [Origin("b"), Origin::ORCA_HEADER, Origin("a")];
         for origin in all {
             for fate in Fate::ALL {
