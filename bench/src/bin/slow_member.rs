@@ -5,13 +5,11 @@
 //! the same requests at the same moments, half of what the four can serve. In each turn one
 //! back-end takes five times as long for half of the time.
 
-use std::cell::Cell;
 use std::error::Error;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -22,22 +20,10 @@ use evenkeel_bench::report::median;
 use evenkeel_bench::server::{Server, free_address, processors};
 use evenkeel_demo::backend::Backend;
 use evenkeel_demo::load::{self, Seen};
+use evenkeel_demo::stage::{BACKENDS, SLOWDOWN, TURNS_SLOW, UTILISATION, haproxy_configuration};
 use serde::Serialize;
+use tokio::net::TcpStream;
 use tokio::task::LocalSet;
-
-/// Requests at once and mean time of one, for each back-end.
-const BACKENDS: [(usize, Duration); 4] = [
-    (2, Duration::from_millis(8)),
-    (2, Duration::from_millis(10)),
-    (2, Duration::from_millis(12)),
-    (2, Duration::from_millis(16)),
-];
-
-/// The back-end that turns slow, and how many times.
-const SLOW: (usize, f32) = (1, 5.0);
-
-/// Share of what the back-ends can serve that is asked of them.
-const UTILISATION: f64 = 0.5;
 
 /// The proxies, and what each is told to balance by.
 const ARMS: [(Arm, &str); 4] = [
@@ -132,9 +118,9 @@ async fn run(arguments: &Arguments, places: &Places) -> Result<(), Box<dyn Error
     let begin = Instant::now();
     let mut phases = Vec::new();
     for _ in 0..arguments.turns {
-        for (phase, slowdown) in [("as usual", 1.0), ("one slow", SLOW.1)] {
+        for (phase, slowdown) in [("as usual", 1.0), ("one slow", SLOWDOWN)] {
             for proxy in &proxies {
-                proxy.backends[SLOW.0].set_slowdown(slowdown);
+                proxy.backends[TURNS_SLOW].set_slowdown(slowdown);
             }
             let from = Instant::now();
             tokio::time::sleep(Duration::from_secs(arguments.seconds)).await;
@@ -221,7 +207,7 @@ fn picture(
     });
     let title = format!(
         "One of four servers takes {} times as long from second {} on",
-        SLOW.1, arguments.seconds
+        SLOWDOWN, arguments.seconds
     );
     Chart {
         title: &title,
@@ -270,10 +256,8 @@ async fn start(arm: Arm, policy: &'static str, places: &Places) -> Result<Proxy,
         libc::SIGTERM,
     )?;
     // The back-ends are served by this thread, which must not wait.
-    let ready = Rc::new(Cell::new(false));
     tokio::time::timeout(Duration::from_secs(20), async {
-        while !ready.get() {
-            ready.set(tokio::net::TcpStream::connect(listen).await.is_ok());
+        while TcpStream::connect(listen).await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     })
@@ -304,11 +288,7 @@ fn configuration(
              protocol = \"http\"\nmembers = [{}]\n",
             each(&|member| format!("\"{member}\", "))
         ),
-        Arm::Haproxy => format!(
-            "global\n  nbthread 1\ndefaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n  \
-             timeout server 60s\nlisten web\n  bind {listen}\n  balance leastconn\n{}",
-            each(&|member| format!("  server m{} {member} check\n", member.port()))
-        ),
+        Arm::Haproxy => haproxy_configuration(listen, members.iter().copied()),
         Arm::Nginx => format!(
             "worker_processes 1;\ndaemon off;\npid {folder}/pid;\nerror_log {folder}/error.log;\n\
              events {{ worker_connections 4096; }}\nhttp {{\n  access_log off;\n  \

@@ -20,7 +20,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 pub mod backend;
 pub mod load;
 mod script;
-mod stage;
+pub mod stage;
 mod summary;
 mod view;
 

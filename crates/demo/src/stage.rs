@@ -31,7 +31,7 @@ pub const TURNS_SLOW: usize = 1;
 pub const SLOWDOWN: f32 = 5.0;
 
 /// Share of the four back-ends' capacity that the load asks for.
-const UTILISATION: f64 = 0.5;
+pub const UTILISATION: f64 = 0.5;
 
 /// The arms that Evenkeel serves, by the names of their rules, groups and strategies. The first
 /// is the default strategy.
@@ -201,7 +201,8 @@ struct Haproxy {
 impl Haproxy {
     fn start(binary: &Path, arm: &Arm, base: &Path) -> io::Result<Self> {
         let config = base.with_extension("cfg");
-        fs::write(&config, haproxy_configuration(arm))?;
+        let members = arm.backends.iter().map(Backend::address);
+        fs::write(&config, haproxy_configuration(arm.listen, members))?;
         let process = Command::new(binary)
             .arg("-db")
             .arg("-f")
@@ -241,18 +242,17 @@ fn find_haproxy() -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-fn haproxy_configuration(arm: &Arm) -> String {
+/// HAProxy with `leastconn` in front of `members`, as its users would write it.
+pub fn haproxy_configuration(
+    listen: SocketAddr,
+    members: impl Iterator<Item = SocketAddr>,
+) -> String {
     let mut text = format!(
         "global\n  nbthread 1\n\ndefaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n  \
-         timeout server 60s\n\nlisten demo\n  bind {}\n  balance leastconn\n",
-        arm.listen
+         timeout server 60s\n\nlisten demo\n  bind {listen}\n  balance leastconn\n"
     );
-    for (index, backend) in arm.backends.iter().enumerate() {
-        text.push_str(&format!(
-            "  server backend-{} {} check\n",
-            index + 1,
-            backend.address()
-        ));
+    for (index, member) in members.enumerate() {
+        text.push_str(&format!("  server backend-{} {member} check\n", index + 1));
     }
     text
 }
