@@ -25,8 +25,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use evenkeel_core::time::Clock;
 use evenkeel_manager::Manager;
+use evenkeel_net::Clock;
 use evenkeel_proxy::Proxy;
 use libfuzzer_sys::fuzz_target;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

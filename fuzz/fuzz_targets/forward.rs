@@ -46,7 +46,10 @@ fuzz_target!(|input: &[u8]| {
     let (left, came) = (&again.request, &head.request);
     assert_eq!(left.method, came.method);
     assert_eq!(again.version, Version::Http11);
-    assert_eq!(left.authority, Some(came.authority.unwrap_or("192.0.2.1:80")));
+    assert_eq!(
+        left.authority,
+        Some(came.authority.unwrap_or("192.0.2.1:80"))
+    );
     assert_eq!(left.path(), came.path());
     assert_eq!(left.body, came.body);
     assert_eq!(again.asked, head.asked);

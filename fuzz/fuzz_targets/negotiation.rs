@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use evenkeel_broker::negotiator::Negotiator;
-use evenkeel_core::time::Clock;
 use evenkeel_manager::Manager;
+use evenkeel_net::Clock;
 use libfuzzer_sys::fuzz_target;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -28,7 +28,6 @@ use evenkeel_core::group::{Granularity, Group, GroupSettings, GroupState};
 use evenkeel_core::load::Location;
 use evenkeel_core::member::{Member, MemberId, Slot, Weight};
 use evenkeel_core::strategy::{self, Values};
-use evenkeel_core::time::Clock;
 use evenkeel_giop::exception::{Kind, SystemException};
 use evenkeel_giop::ior::Ior;
 use evenkeel_giop::message::{
@@ -36,6 +35,7 @@ use evenkeel_giop::message::{
 };
 use evenkeel_giop::server::{Out, Server as Giop, Service, Settings};
 use evenkeel_manager::snapshot::GroupHandle;
+use evenkeel_net::Clock;
 use tokio::net::TcpListener;
 use tokio::task::LocalSet;
 

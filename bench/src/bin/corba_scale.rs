@@ -35,7 +35,6 @@ use evenkeel_corba::name::Name;
 use evenkeel_corba::relay::{self, Relay};
 use evenkeel_corba::service::{Address, LoadManager, Parts, store};
 use evenkeel_corba::types::{Properties, Property};
-use evenkeel_core::time::Clock;
 use evenkeel_giop::any::{Any, Idl};
 use evenkeel_giop::cdr::{Endian, Reader, Writer};
 use evenkeel_giop::client::{self, Client};
@@ -45,6 +44,7 @@ use evenkeel_giop::message::{
 };
 use evenkeel_giop::server::{self, Server};
 use evenkeel_manager::Manager;
+use evenkeel_net::Clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinSet, LocalSet};

@@ -20,12 +20,12 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use evenkeel_core::load::{LoadId, Location};
-use evenkeel_core::time::Clock;
 use evenkeel_kernel::query::{ENVELOPE, Key, LONGEST, Query};
 use evenkeel_kernel::record::{Available, BASE, Base, Scope, Source};
 use evenkeel_manager::config::Monitor as Config;
 use evenkeel_monitor::poller::{Place, Wanted};
 use evenkeel_monitor::{Monitor, MonitorStatus};
+use evenkeel_net::Clock;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 

@@ -17,11 +17,12 @@ use std::time::Duration;
 use evenkeel_core::group::{Group, PickError, Request};
 use evenkeel_core::load;
 use evenkeel_core::member::Member;
-use evenkeel_core::time::{Clock, Instant};
+use evenkeel_core::time::Instant;
 use evenkeel_giop::any::Idl;
 use evenkeel_giop::cdr::Writer;
 use evenkeel_giop::client::{Call, CallError, Client as Orb};
 use evenkeel_giop::ior::Ior;
+use evenkeel_net::Clock;
 use tracing::{debug, info, warn};
 
 use crate::directory::{Answer, Book, Directory, Entry, Reference};

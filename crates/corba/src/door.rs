@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use evenkeel_core::group::Granularity;
-use evenkeel_core::time::{Clock, Instant};
+use evenkeel_core::time::Instant;
 use evenkeel_giop::exception::{Kind, OMG_MINOR, SystemException};
 use evenkeel_giop::message::{Content, GiopError, Message, Request};
 use evenkeel_giop::server::{Out, Service};
+use evenkeel_net::Clock;
 use tracing::warn;
 
 use crate::call::{Call, Outcome};

@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use evenkeel_config::Corba as Settings;
-use evenkeel_core::time::Clock;
 use evenkeel_giop::client::{self, Client};
 use evenkeel_giop::server::{self, Server};
 use evenkeel_limits::files::Shares;
@@ -28,6 +27,7 @@ use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{
     Commit, PrepareError, PrepareErrors, StartError, Subsystem, Work,
 };
+use evenkeel_net::Clock;
 use evenkeel_net::listen::Listeners;
 use evenkeel_net::start_thread;
 use tokio::net::TcpListener;

@@ -40,12 +40,13 @@ use std::time::Duration;
 
 use evenkeel_core::group;
 use evenkeel_core::member::MemberId;
-use evenkeel_core::time::{Clock, Instant};
+use evenkeel_core::time::Instant;
 use evenkeel_giop::context::{CODE_SETS, CodeSets, ISO_8859_1, UCS_2, UTF_8, UTF_16};
 use evenkeel_giop::exception::{Kind, SystemException};
 use evenkeel_giop::message::{Content, Message, Request};
 use evenkeel_giop::server::Out;
 use evenkeel_giop::wire::Buffers;
+use evenkeel_net::Clock;
 use tokio::time::MissedTickBehavior;
 
 use crate::custom::{self, Decision};

@@ -13,12 +13,12 @@ use evenkeel_corba::directory::Directory;
 use evenkeel_corba::name::Name;
 use evenkeel_corba::service::{Address, LoadManager, Parts, store};
 use evenkeel_corba::types::{Properties, Property};
-use evenkeel_core::time::Clock;
 use evenkeel_giop::any::{Any, Idl};
 use evenkeel_giop::cdr::{Endian, Reader, Writer};
 use evenkeel_giop::client::{self, Client};
 use evenkeel_giop::ior::Ior;
 use evenkeel_manager::Manager;
+use evenkeel_net::Clock;
 
 struct Counting;
 

@@ -21,7 +21,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use evenkeel_config::engine::{EngineCluster, EngineConfig};
-use evenkeel_core::time::Clock;
+use evenkeel_net::Clock;
 use evenkeel_net::http::{Bounded, Phase, Settings};
 use tokio::net::TcpListener;
 use tokio::sync::watch;

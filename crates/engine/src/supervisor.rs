@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use evenkeel_config::Origin;
 use evenkeel_config::engine::EngineCluster;
-use evenkeel_core::time::{Clock, Instant};
+use evenkeel_core::time::Instant;
+use evenkeel_net::Clock;
 use evenkeel_net::http::answer::{self, Freshness};
 use evenkeel_net::http::{Answer, Handler, Head, Target};
 use hyper::header::RETRY_AFTER;

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use evenkeel_config::engine;
-use evenkeel_core::time::Clock;
 use evenkeel_engine::Engine;
+use evenkeel_net::Clock;
 use evenkeel_net::http::Phase;
 use tokio::sync::watch;
 use tokio::task::LocalSet;

@@ -335,7 +335,7 @@ impl Judge<'_> {
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_core::time::Clock;
+    use evenkeel_net::Clock;
     use proptest::prelude::*;
     use tokio::net::TcpListener;
 

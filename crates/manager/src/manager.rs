@@ -13,7 +13,7 @@ use evenkeel_core::load::{InvalidLoad, LoadId, LoadValue, Location, TooManyLoads
 use evenkeel_core::member::{InvalidWeight, MemberId, Weight};
 use evenkeel_core::opinion::{Opinion, Published, Source};
 use evenkeel_core::strategy::{self, ParamError, Values};
-use evenkeel_core::time::Clock;
+use evenkeel_net::Clock;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tracing::{debug, error, info, warn};

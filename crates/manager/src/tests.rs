@@ -12,7 +12,7 @@ use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId};
 use evenkeel_core::member::{MemberId, Reason, Weight};
 use evenkeel_core::opinion::{Opinion, Source};
 use evenkeel_core::strategy::{self, Values};
-use evenkeel_core::time::Clock;
+use evenkeel_net::Clock;
 
 use crate::config::{AgentCheck, Config, GroupConfig, MemberConfig, Rule};
 use crate::dns::Lookup;

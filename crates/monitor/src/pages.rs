@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use evenkeel_config::MonitorKind;
-use evenkeel_core::time::Clock;
 use evenkeel_kernel::rdma;
 use evenkeel_kernel::shared::{self, ReadError};
+use evenkeel_net::Clock;
 
 use crate::poller::{Place, Poller, Verdict};
 

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use evenkeel_config::{self as config, Config};
-use evenkeel_core::time::Clock;
 use evenkeel_kernel::query::{ENVELOPE, Key, LONGEST, Query};
 use evenkeel_kernel::record::{Available, BASE, Base, Cpu, Scope, Source, Whole};
 use evenkeel_kernel::shared::Writer;
 use evenkeel_manager::Manager;
 use evenkeel_monitor::Monitor;
+use evenkeel_net::Clock;
 
 const SECRET: &str = "000102030405060708090a0b0c0d0e0f";
 

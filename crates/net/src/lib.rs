@@ -5,6 +5,7 @@
 //! | [`listen`] | TCP listeners: opened, kept over a change of configuration |
 //! | [`datagram`] | a thread that serves UDP sockets, and how those are opened |
 //! | [`http`] | a server and a client with limits, for what is not the data path |
+//! | [`Clock`] | the time |
 //! | [`key_file`] | files with secrets |
 //! | [`tasks`] | runtimes, threads, and tasks that follow what is wanted of them |
 //!
@@ -12,12 +13,14 @@
 
 #![forbid(unsafe_code)]
 
+mod clock;
 pub mod datagram;
 pub mod http;
 pub mod key_file;
 pub mod listen;
 pub mod tasks;
 
+pub use clock::Clock;
 pub use tasks::{Tasks, runtime, start_thread};
 
 /// Bytes from the system's generator, which nobody can guess.

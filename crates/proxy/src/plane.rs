@@ -6,7 +6,6 @@ use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use evenkeel_core::time::Clock;
 use evenkeel_limits::files::{self, Shares, Users};
 use evenkeel_limits::memory;
 use evenkeel_manager::config::{Corba, Negotiator, Rule};
@@ -14,6 +13,7 @@ use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::snapshot::{RuleSnapshot, Snapshot};
 use evenkeel_manager::status::Status;
 use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
+use evenkeel_net::Clock;
 use evenkeel_net::listen::{self, Options};
 
 use crate::access::AccessLog;

@@ -10,8 +10,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_core::member::Reason;
-use evenkeel_core::time::{Clock, Instant};
+use evenkeel_core::time::Instant;
 use evenkeel_manager::snapshot::RuleSnapshot;
+use evenkeel_net::Clock;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,

@@ -189,10 +189,10 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use evenkeel_core::time::Clock;
     use evenkeel_manager::Manager;
     use evenkeel_manager::config::{Config, GroupConfig, MemberConfig};
     use evenkeel_manager::status::MemberStatus;
+    use evenkeel_net::Clock;
     use tokio::net::TcpListener;
 
     use super::*;

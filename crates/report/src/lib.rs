@@ -18,8 +18,8 @@ pub mod statsd;
 use std::io;
 use std::sync::Arc;
 
-use evenkeel_core::time::Clock;
 use evenkeel_manager::subsystem::Subsystem;
+use evenkeel_net::Clock;
 
 use source::Asked;
 

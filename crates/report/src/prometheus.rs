@@ -387,8 +387,8 @@ async fn fetch(
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_core::time::Clock;
     use evenkeel_manager::{Manager, config};
+    use evenkeel_net::Clock;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 

@@ -13,13 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use evenkeel_core::load::{LoadValue, Location};
-use evenkeel_core::time::{Clock, Instant};
+use evenkeel_core::time::Instant;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::{Sources, Statsd as Settings};
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_manager::exposition::{Exposition, Type};
 use evenkeel_manager::snapshot::{GroupHandle, Snapshot};
 use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem, Work};
+use evenkeel_net::Clock;
 use evenkeel_net::datagram::{self, Next, SocketTask, Worker};
 
 use crate::poll::Followed;

@@ -23,13 +23,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use evenkeel_config::{Cluster, Negotiator as Settings};
-use evenkeel_core::time::Clock;
 use evenkeel_limits::files::Shares;
 use evenkeel_limits::memory;
 use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::status::Status;
 use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
+use evenkeel_net::Clock;
 use evenkeel_net::http::{Bounded, Phase};
 use evenkeel_net::listen::Listeners;
 use evenkeel_net::start_thread;

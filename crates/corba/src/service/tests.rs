@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use evenkeel_config::{Config, Corba as Settings};
-use evenkeel_core::time::Clock;
 use evenkeel_giop::any::{Any, Idl};
 use evenkeel_giop::cdr::{Endian, Reader, Writer};
 use evenkeel_giop::client::{self, Client};
@@ -13,6 +12,7 @@ use evenkeel_giop::ior::{IiopProfile, Ior};
 use evenkeel_giop::message::Version;
 use evenkeel_giop::typecode::TypeCode;
 use evenkeel_manager::{AlertSetting, Manager};
+use evenkeel_net::Clock;
 
 use super::{Address, LoadManager, MOST_CALLED, Parts, raise, store};
 use crate::call::{Call, Outcome};
