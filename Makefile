@@ -67,7 +67,7 @@ test:
 	@scripts/setup test
 	cargo fmt --all --check
 	cargo clippy --workspace $(FEATURES) --all-targets -- -D warnings
-	cargo clippy -p evenkeel -p evenkeel-kernel -- -D warnings
+	cargo clippy -p evenkeel -p evenkeel-kernel --no-default-features -- -D warnings
 	$(FUZZ_CHECK)
 	cargo build -p evenkeel $(FEATURES)
 	cargo test --workspace $(FEATURES)

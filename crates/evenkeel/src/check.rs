@@ -5,7 +5,6 @@
 use std::fs::OpenOptions;
 use std::path::Path;
 
-use evenkeel_corba::service::store;
 use evenkeel_manager::config::agent::{self, AgentConfig};
 use evenkeel_manager::config::engine::{self, EngineConfig};
 use evenkeel_manager::config::kind::Kind;
@@ -96,7 +95,12 @@ fn problems(config: &Config) -> Vec<String> {
     problems.extend(evenkeel_monitor::check(config));
     if let Some(corba) = &config.corba {
         if let Some(path) = &corba.state_file {
-            problems.extend(store::load(path).err().map(|error| error.to_string()));
+            #[cfg(feature = "corba")]
+            problems.extend(
+                evenkeel_corba::service::store::load(path)
+                    .err()
+                    .map(|error| error.to_string()),
+            );
             problems.extend(unwritable(path, "corba.state_file"));
         }
         let file = corba.ior_file.iter();

@@ -2,15 +2,29 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use evenkeel_manager::AlertSetting;
 
 use crate::kernel::Kernel;
 
+/// What `--version` says: the version, and what this build can do beyond the least.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let features = [
+        (cfg!(feature = "corba"), "corba"),
+        (cfg!(feature = "bpf"), "bpf"),
+        (cfg!(feature = "rdma"), "rdma"),
+    ];
+    let built = features.iter().filter(|(built, _)| *built);
+    let names: Vec<_> = built.map(|(_, name)| *name).collect();
+    let version = env!("CARGO_PKG_VERSION");
+    format!("{version}\nfeatures: {}", names.join(" "))
+});
+
 /// An adaptive TCP and HTTP load balancer.
 #[derive(Debug, Parser)]
-#[command(name = "evenkeel", version, arg_required_else_help = true)]
+#[command(name = "evenkeel", version, long_version = VERSION.as_str(), arg_required_else_help = true)]
 #[command(after_help = "Exit codes: 0 success; 1 failure, described on stderr; \
 2 wrong command line; 3 the admin API cannot be reached.")]
 pub struct Cli {
@@ -196,10 +210,11 @@ pub enum CtlCommand {
     Monitor,
     /// Show the CORBA service: object groups, their references and members, monitors, alerts;
     /// or remove one of these
+    #[cfg(feature = "corba")]
     Corba {
         /// Which of these.
         #[command(subcommand)]
-        command: Option<CorbaCommand>,
+        command: Option<crate::ctl::corba::Command>,
     },
     /// Force or suppress the load alert of a location, until changed again
     Alert {
@@ -267,43 +282,6 @@ pub enum AgentsCommand {
     Query(AgentArgs),
     /// Remove an agent and its findings about its servers; one that still runs registers again
     Forget(AgentArgs),
-}
-
-/// `evenkeel ctl corba`.
-#[derive(Debug, Subcommand)]
-pub enum CorbaCommand {
-    /// Show everything (the default)
-    List,
-    /// Remove a registration of a dead process
-    #[command(subcommand)]
-    Remove(CorbaThing),
-}
-
-/// What `evenkeel ctl corba remove` takes away.
-#[derive(Debug, Subcommand)]
-pub enum CorbaThing {
-    /// The load monitor of a location
-    Monitor {
-        /// Name of the location
-        location: String,
-    },
-    /// The load alert of a location
-    Alert {
-        /// Name of the location
-        location: String,
-    },
-    /// An object group with all its members
-    Group {
-        /// Name of the group
-        group: String,
-    },
-    /// The member of an object group at a location
-    Member {
-        /// Name of the group
-        group: String,
-        /// Name of the location
-        location: String,
-    },
 }
 
 /// Names an agent.

@@ -13,8 +13,6 @@ use evenkeel_admin::access_log::{Counts, Writer};
 use evenkeel_admin::{Sources, serve};
 use evenkeel_broker::negotiator::Negotiator;
 use evenkeel_broker::reporting::Reporting;
-use evenkeel_corba::plane::Corba;
-use evenkeel_corba::service::store::{Lock, StoreError};
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::watch::{Cause, Reloads};
 use evenkeel_manager::config::{self, AccessLog as Target, Admin, Config};
@@ -78,7 +76,8 @@ fn subsystems(clock: Clock, proxy: &Proxy) -> Result<Vec<Arc<dyn Subsystem>>, Fa
         Arc::new(proxy.clone()),
         Arc::new(Negotiator::new(clock)),
         Arc::new(Reporting::new(clock).map_err(cannot("broker"))?),
-        Arc::new(Corba::new(clock)),
+        #[cfg(feature = "corba")]
+        Arc::new(evenkeel_corba::plane::Corba::new(clock)),
         Arc::new(Monitor::new(clock).map_err(cannot("monitor"))?),
     ];
     all.extend(evenkeel_report::sources(clock).map_err(cannot("load sources"))?);
@@ -262,6 +261,7 @@ const HANDOVER: Duration = Duration::from_secs(5);
 
 /// How long it waits for a state file: that of the CORBA service is given up when its
 /// clients have their answers, and what they have changed is written.
+#[cfg(feature = "corba")]
 const HANDOVER_OF_STATE: Duration = Duration::from_secs(15);
 
 /// Something that another process may have, and whether it has it.
@@ -287,15 +287,15 @@ async fn wait_for_predecessor(config: &Config) {
     let tcp = tcp.map(|address| wanted(address, evenkeel_net::listen::is_taken));
     wait_until_free(udp.chain(tcp).collect(), HANDOVER).await;
 
-    let state = config
-        .corba
-        .iter()
-        .filter_map(|corba| corba.state_file.as_ref());
-    let state = state.map(|path| -> Wanted<'_> {
-        let is_taken = || matches!(Lock::take(path), Err(StoreError::InUse { .. }));
-        (path.display().to_string(), Box::new(is_taken))
-    });
-    wait_until_free(state.collect(), HANDOVER_OF_STATE).await;
+    #[cfg(feature = "corba")]
+    {
+        let state = config.corba.iter().filter_map(|c| c.state_file.as_ref());
+        let state = state.map(|path| -> Wanted<'_> {
+            let is_taken = || evenkeel_corba::service::store::is_taken(path);
+            (path.display().to_string(), Box::new(is_taken))
+        });
+        wait_until_free(state.collect(), HANDOVER_OF_STATE).await;
+    }
 }
 
 async fn wait_until_free(mut wanted: Vec<Wanted<'_>>, limit: Duration) {

@@ -205,6 +205,33 @@ impl Drop for Running {
 }
 
 #[test]
+fn the_version_names_what_is_built_in() {
+    let (code, said, _) = outcome(&["--version"]);
+    assert_eq!(code, 0);
+    let features = said.lines().last().unwrap();
+    let words: Vec<_> = features.split(' ').collect();
+    assert_eq!(words[0], "features:");
+    assert_eq!(words.contains(&"corba"), cfg!(feature = "corba"), "{said}");
+}
+
+#[test]
+fn a_section_that_this_build_cannot_serve_is_refused() {
+    let directory = Directory::new();
+    let text = "[corba]\nlisten = \"127.0.0.1:0\"\nstate_file = false\n";
+    let file = directory.write("evenkeel.toml", text);
+    let (code, stdout, stderr) = outcome(&["check", &file]);
+    if cfg!(feature = "corba") {
+        assert_eq!(code, 0, "{stderr}");
+    } else {
+        assert_eq!((code, stdout.as_str()), (1, ""));
+        assert!(
+            stderr.contains(":1:1: corba: this build has no CORBA"),
+            "{stderr}"
+        );
+    }
+}
+
+#[test]
 fn check_reports_all_errors_at_once() {
     let directory = Directory::new();
     let broken = "[rule.web]\nlisten = 80\nmembers = [\"a:0\"]\nbogus = 1\n";

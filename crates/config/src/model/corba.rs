@@ -120,6 +120,9 @@ fn object_groups() -> GroupConfig {
     groups
 }
 
+/// Whether this build has what serves the section.
+const IS_SERVED: bool = cfg!(feature = "corba");
+
 /// Reads `[corba]` of the file, if it is there.
 pub(crate) fn read(
     top: &mut Table<'_>,
@@ -128,6 +131,9 @@ pub(crate) fn read(
     report: &mut Report<'_>,
 ) -> Option<Corba> {
     let mut table = top.table("corba", report)?;
+    if !IS_SERVED {
+        return not_served(&table, report);
+    }
     let mut corba = Corba::default();
     table.read(CORBA, &mut corba, report);
     table.require("listen", report);
@@ -153,6 +159,14 @@ pub(crate) fn read(
     Some(corba)
 }
 
+/// Refuses the section.
+fn not_served(table: &Table<'_>, report: &mut Report<'_>) -> Option<Corba> {
+    let message = "this build has no CORBA: remove the table, or use a build with the feature \
+                   `corba`";
+    report.problem(table.name_span(), "corba", message, None);
+    None
+}
+
 /// What the reference says of the table.
 pub(crate) fn tables() -> TableDoc {
     let doc = "The CORBA load balancing and monitoring service: see [corba.md](corba.md). Off \
@@ -164,6 +178,7 @@ pub(crate) fn tables() -> TableDoc {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schema::table::document;
     use crate::{Config, parse};
 
     fn config(text: &str) -> Config {
@@ -227,6 +242,21 @@ mod tests {
             error(check).contains("corba.groups.health_check"),
             "{}",
             error(check)
+        );
+    }
+
+    #[test]
+    fn a_build_without_the_service_refuses_the_table() {
+        let text = "workers = 1\n[corba]\nlisten = \"127.0.0.1:2809\"\n";
+        let read = |mut top: Table<'_>, _: &Path, report: &mut Report<'_>| {
+            let table = top.table("corba", report).unwrap();
+            not_served(&table, report)
+        };
+        let refused = document("evenkeel.toml", text, crate::model::config::tables, read);
+        let refused = refused.unwrap_err().to_string();
+        assert!(
+            refused.starts_with("evenkeel.toml:2:1: corba: this build has no CORBA"),
+            "{refused}"
         );
     }
 

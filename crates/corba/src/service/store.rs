@@ -189,6 +189,11 @@ impl Lock {
     }
 }
 
+/// Whether another process has the state file at `path`.
+pub fn is_taken(path: &Path) -> bool {
+    matches!(Lock::take(path), Err(StoreError::InUse { .. }))
+}
+
 /// The state in the file at `path`; a new one if there is no such file.
 ///
 /// # Errors
