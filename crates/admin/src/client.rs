@@ -193,7 +193,7 @@ impl Client {
         answer.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
     }
 
-    fn not_the_api(&self, detail: String) -> ClientError {
+    pub(crate) fn not_the_api(&self, detail: String) -> ClientError {
         ClientError::NotTheApi {
             address: self.address.clone(),
             detail,

@@ -6,7 +6,7 @@ use ratatui::layout::Constraint;
 use ratatui::style::{Modifier, Style};
 use ratatui::widgets::{self, Table};
 
-use crate::text::{self, Head, ellipsis, width};
+use evenkeel_manager::text::{self, Head, ellipsis, width};
 
 /// From this rank on a column is shown only where everything else has its full width.
 pub(crate) const WIDE: u8 = 10;
@@ -23,20 +23,20 @@ pub(crate) struct Column {
 
 impl Column {
     /// A column of words.
-    pub const fn words(name: &'static str, rank: u8) -> Self {
+    pub(crate) const fn words(name: &'static str, rank: u8) -> Self {
         let (head, cut) = (Head::words(name), None);
         Column { head, rank, cut }
     }
 
     /// A column of numbers. They are never cut.
-    pub const fn numbers(name: &'static str, rank: u8) -> Self {
+    pub(crate) const fn numbers(name: &'static str, rank: u8) -> Self {
         let (head, cut) = (Head::numbers(name), None);
         Column { head, rank, cut }
     }
 
     /// Words that may be cut, to `least` characters where it must be, and to `usual` ones
     /// while other columns need the room.
-    pub const fn cut(mut self, least: usize, usual: usize) -> Self {
+    pub(crate) const fn cut(mut self, least: usize, usual: usize) -> Self {
         self.cut = Some((least, usual));
         self
     }
@@ -54,7 +54,7 @@ pub(crate) struct Cell {
 
 impl Cell {
     /// A number, and how it is written.
-    pub fn number(number: f64, text: String) -> Self {
+    pub(crate) fn number(number: f64, text: String) -> Self {
         Cell {
             text,
             short: None,
@@ -63,7 +63,7 @@ impl Cell {
     }
 
     /// The same, with what is shown where that is too long.
-    pub fn or(mut self, short: String) -> Self {
+    pub(crate) fn or(mut self, short: String) -> Self {
         self.short = Some(short);
         self
     }
@@ -113,7 +113,7 @@ struct Shown {
 
 impl Listing {
     /// The columns in which any row says something.
-    pub fn told(&self) -> Vec<usize> {
+    pub(crate) fn told(&self) -> Vec<usize> {
         let is_told = |&column: &usize| {
             let mut cells = self.rows.iter().filter_map(|row| row.cells.get(column));
             cells.any(|cell| !cell.text.is_empty())
@@ -122,7 +122,7 @@ impl Listing {
     }
 
     /// Keeps the rows that hold `text` anywhere, in capitals or not.
-    pub fn filter(&mut self, text: &str) {
+    pub(crate) fn filter(&mut self, text: &str) {
         let text = text.to_lowercase();
         let holds = |cell: &Cell| cell.text.to_lowercase().contains(&text);
         self.rows.retain(|row| row.cells.iter().any(holds));
@@ -130,7 +130,7 @@ impl Listing {
 
     /// Sorts the rows. Those of which the number is not known come last; equal ones stay in
     /// the order that they have.
-    pub fn sort(&mut self, sort: Sort) {
+    pub(crate) fn sort(&mut self, sort: Sort) {
         let is_number = self.columns[sort.column].head.is_number();
         let directed = |ordering: Ordering| {
             if sort.descending {
@@ -154,7 +154,7 @@ impl Listing {
     /// The next column, or the one before, by which the rows can be sorted, in the direction
     /// that is usual for it: the largest numbers first, and words by the alphabet. `None` is
     /// the order of the file.
-    pub fn next_sort(&self, now: Option<Sort>, step: isize) -> Option<Sort> {
+    pub(crate) fn next_sort(&self, now: Option<Sort>, step: isize) -> Option<Sort> {
         let told = self.told();
         let places = told.len() + 1;
         let place = now.and_then(|sort| told.iter().position(|&column| column == sort.column));
@@ -168,20 +168,20 @@ impl Listing {
     }
 
     /// The table as plain text, without the columns of wide terminals.
-    pub fn plain(&self) -> String {
+    pub(crate) fn plain(&self) -> String {
         let mut told = self.told();
         told.retain(|&column| self.columns[column].rank < WIDE);
         let heads: Vec<Head> = told.iter().map(|&c| self.columns[c].head).collect();
         let text = |row: &Row| told.iter().map(|&c| row.cells[c].text.clone()).collect();
         let rows: Vec<Vec<String>> = self.rows.iter().map(text).collect();
-        text::table(&heads, &rows)
+        text::table_within(&heads, &rows, usize::MAX)
     }
 
     /// The table in `room` columns of the terminal.
     ///
     /// Where that is too narrow, first the columns of wide terminals go, then the gaps shrink,
     /// then cells take their short forms, then words are cut, with a mark, and then columns go.
-    pub fn table(&self, room: u16, sort: Option<Sort>) -> Table<'static> {
+    pub(crate) fn table(&self, room: u16, sort: Option<Sort>) -> Table<'static> {
         let (gap, shown) = self.layout(usize::from(room), sort);
         let line = |texts: Vec<String>| {
             let cells = texts.iter().zip(&shown).map(|(text, shown)| {

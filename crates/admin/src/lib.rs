@@ -12,6 +12,7 @@ pub mod client;
 mod columns;
 pub mod command;
 mod conn;
+pub mod ctl;
 mod error;
 #[cfg(test)]
 mod exposition;
@@ -19,7 +20,6 @@ mod guard;
 mod metrics;
 #[cfg(test)]
 mod tests;
-pub mod text;
 pub mod top;
 pub mod view;
 pub mod wire;

@@ -13,13 +13,12 @@ use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use evenkeel_manager::status::Status;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use self::app::{App, Look, News, Wish};
 use crate::client::{Client, ClientError};
 use crate::command::Command;
-use crate::view::GroupView;
+use crate::ctl::member_tables;
 
 /// How long news may wait to be shown.
 const FRAME: Duration = Duration::from_millis(100);
@@ -85,12 +84,7 @@ pub fn run(client: Client, interval: Duration) -> io::Result<()> {
 ///
 /// Those of the client.
 pub fn once(client: &Client) -> Result<String, ClientError> {
-    let status: Status = client.get(&["v1", "status"], &[])?;
-    let groups: Vec<String> = GroupView::all(&status)
-        .iter()
-        .map(GroupView::plain)
-        .collect();
-    Ok(groups.join("\n"))
+    Ok(member_tables(&client.get(&["v1", "status"], &[])?))
 }
 
 /// What the thread that talks to the API shall do.

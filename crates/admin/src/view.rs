@@ -14,8 +14,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Table;
 
 use crate::columns::{Cell, Column, Listing, Row, WIDE};
-use crate::text::{self, Head, digits, percent};
 use crate::wire::Explain;
+use evenkeel_manager::text::{self, Head, digits, percent};
 
 /// A load that is older than this is shown with its age.
 const OLD: f64 = 5.0;

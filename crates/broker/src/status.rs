@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use evenkeel_core::time::Instant;
+use evenkeel_manager::text;
 use serde::{Deserialize, Serialize};
 
 use evenkeel_wire::reporting::message::ServerState;
@@ -158,4 +159,49 @@ impl AgentStatus {
             servers: servers.collect(),
         }
     }
+}
+
+/// The agents as a table for people.
+pub fn table(agents: &[AgentStatus]) -> String {
+    let row = |agent: &AgentStatus| {
+        let unless = |is: bool, word| if is { "" } else { word };
+        let known = unless(agent.location_known, " (no member)");
+        let confirmed = unless(agent.confirmed, " (unconfirmed)");
+        let servers: Vec<_> = agent.servers.iter().map(server_words).collect();
+        vec![
+            format!("{}{known}", agent.location),
+            agent.name.clone(),
+            agent.address.to_string(),
+            format!("{}{confirmed}", agent.state),
+            format!("{:.1}s", agent.heard_seconds),
+            agent.sequence.to_string(),
+            agent.lost.to_string(),
+            servers.join(", "),
+        ]
+    };
+    let names = [
+        "LOCATION",
+        "AGENT",
+        "ADDRESS",
+        "STATE",
+        ">AGE",
+        ">SEQUENCE",
+        ">LOST",
+        "SERVERS",
+    ];
+    text::table(&names, agents.iter().map(row))
+}
+
+/// `group address`, and what is special about it.
+fn server_words(server: &ServerStatus) -> String {
+    let mut words = format!("{} {}", server.group, server.address);
+    let special = [
+        (server.members.is_empty(), "no member"),
+        (server.state != "up", &server.state),
+        (server.alert, "ALERT"),
+    ];
+    for (_, word) in special.into_iter().filter(|(is, _)| *is) {
+        words.push_str(&format!(" ({word})"));
+    }
+    words
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
+use evenkeel_manager::text;
 use serde::{Deserialize, Serialize};
 
 use crate::directory::Entry;
@@ -232,4 +233,122 @@ fn group_status(
             })
             .collect(),
     }
+}
+
+/// The CORBA service, table by table, for people.
+pub fn tables(corba: &CorbaStatus) -> String {
+    let mut all = Vec::new();
+    let mut add = |names: &[&'static str], rows: Vec<Vec<String>>| {
+        if !rows.is_empty() {
+            all.push(text::table(names, rows));
+        }
+    };
+    let requests = |requests: &BTreeMap<Word, u64>| {
+        let counted = requests.iter().filter(|(_, count)| **count > 0);
+        let words: Vec<_> = counted.map(|(what, n)| format!("{what}={n}")).collect();
+        words.join(" ")
+    };
+    let listen: Vec<_> = corba.listen.iter().map(ToString::to_string).collect();
+    let service = vec![
+        listen.join(" "),
+        corba.connections.to_string(),
+        requests(&corba.requests),
+        requests(&corba.relayed),
+        corba.state_problem.clone().unwrap_or_default(),
+    ];
+    let names = ["LISTEN", "CONNECTIONS", "REQUESTS", "RELAYED", "PROBLEM"];
+    add(&names, vec![service]);
+
+    let mut rows = Vec::new();
+    for group in &corba.groups {
+        let mut first = vec![
+            group.name.clone(),
+            group.id.to_string(),
+            group.type_id.clone(),
+            group.membership.to_string(),
+            requests(&group.requests),
+        ];
+        for member in &group.members {
+            let by = if member.made {
+                "factory"
+            } else {
+                "application"
+            };
+            first.extend([member.location.clone(), by.into()]);
+            rows.push(std::mem::replace(&mut first, vec![String::new(); 5]));
+        }
+        if group.members.is_empty() {
+            first.extend(["(no member)".into(), String::new()]);
+            rows.push(first);
+        }
+    }
+    let names = [
+        "GROUP",
+        "ID",
+        "TYPE",
+        "MEMBERSHIP",
+        "REQUESTS",
+        "LOCATION",
+        "MADE BY",
+    ];
+    add(&names, rows);
+
+    let rows = corba.groups.iter().flat_map(|group| {
+        let row = |property: &PropertyStatus| {
+            vec![
+                group.name.clone(),
+                property.name.clone(),
+                property.value.clone(),
+                property.level.to_string(),
+            ]
+        };
+        group.properties.iter().map(row)
+    });
+    add(&["GROUP", "PROPERTY", "VALUE", "LEVEL"], rows.collect());
+
+    let rows = corba.groups.iter().filter_map(|group| {
+        let custom = group.custom_strategy.as_ref()?;
+        let answers = if custom.answers {
+            "answers"
+        } else {
+            "does not answer"
+        };
+        Some(vec![
+            group.name.clone(),
+            answers.into(),
+            custom.silences.to_string(),
+            custom.unusable.to_string(),
+        ])
+    });
+    let names = ["GROUP", "CUSTOM STRATEGY", "SILENT", "UNUSABLE"];
+    add(&names, rows.collect());
+
+    let mut places: BTreeMap<&str, (&str, String)> = BTreeMap::new();
+    for monitor in &corba.monitors {
+        places.entry(&monitor.location).or_default().0 = "registered";
+    }
+    for alert in &corba.alerts {
+        places.entry(&alert.location).or_default().1 = alert_words(alert);
+    }
+    let rows = places.into_iter();
+    let rows = rows.map(|(at, (monitor, alert))| vec![at.into(), monitor.into(), alert]);
+    add(&["LOCATION", "MONITOR", "ALERT"], rows.collect());
+
+    let groups = corba.groups.iter();
+    let groups = groups.map(|group| vec![group.name.clone(), group.reference.clone()]);
+    let manager = vec!["load manager".into(), corba.reference.clone()];
+    let rows = std::iter::once(manager).chain(groups);
+    add(&["OBJECT", "REFERENCE"], rows.collect());
+    all.join("\n")
+}
+
+/// Whether a load alert is on, and whether its object knows.
+fn alert_words(alert: &AlertObjectStatus) -> String {
+    let wanted = if alert.wanted { "on" } else { "off" };
+    let known = match (alert.acknowledged, &alert.problem) {
+        (Some(known), _) if known == alert.wanted => String::new(),
+        (_, Some(problem)) => format!(" (not acknowledged: {problem})"),
+        (_, None) => " (not acknowledged yet)".into(),
+    };
+    format!("{wanted}{known}")
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// The script of a run: which parts of it are slow. Times count from the load's start.
 #[derive(Clone, Copy, Debug)]
-pub enum Script {
+pub(crate) enum Script {
     /// A run that ends: as usual, slow in the middle, as usual again.
     Timed {
         /// The whole length.
@@ -20,7 +20,7 @@ const USUAL: Duration = Duration::from_secs(15);
 
 /// A stretch of a run in which the chosen back-end is either slow or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Phase {
+pub(crate) struct Phase {
     /// Begin.
     pub from: Duration,
     /// End.
@@ -31,7 +31,7 @@ pub struct Phase {
 
 impl Script {
     /// The script of a run of `seconds`; 0 is without an end.
-    pub fn new(seconds: u64) -> Script {
+    pub(crate) fn new(seconds: u64) -> Script {
         match seconds {
             0 => Script::Endless,
             seconds => Script::Timed {
@@ -41,7 +41,7 @@ impl Script {
     }
 
     /// The phase at `time`; `None` when the run is over.
-    pub fn phase(&self, time: Duration) -> Option<Phase> {
+    pub(crate) fn phase(&self, time: Duration) -> Option<Phase> {
         let phase = |from, to, slow| Some(Phase { from, to, slow });
         match *self {
             Script::Timed { length } if time >= length => None,

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use evenkeel_admin::text::duration;
+use evenkeel_manager::text::duration;
 
 use crate::Show;
 use crate::load::{self, Quantiles};
@@ -14,7 +14,7 @@ use crate::view;
 const PHASES: usize = 8;
 
 /// What each arm's clients have seen, phase by phase.
-pub fn summary(show: &Show) -> String {
+pub(crate) fn summary(show: &Show) -> String {
     let mut text = String::new();
     let ran = show.started.elapsed().as_secs();
     let _ = writeln!(

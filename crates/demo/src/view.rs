@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use evenkeel_admin::text::duration;
 use evenkeel_admin::view::GroupView;
+use evenkeel_manager::text::duration;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -22,12 +22,12 @@ const REJUDGED: usize = 15;
 
 /// 99th percentile of each second so far, per arm.
 #[derive(Debug, Default)]
-pub struct History(Vec<Vec<Duration>>);
+pub(crate) struct History(Vec<Vec<Duration>>);
 
 impl History {
     /// Adds the seconds that are over, and judges the latest ones again: some of their
     /// requests may have been waiting.
-    pub fn follow(&mut self, stage: &Stage, started: Instant) {
+    pub(crate) fn follow(&mut self, stage: &Stage, started: Instant) {
         const SECOND: Duration = Duration::from_secs(1);
         let now = Instant::now();
         let seconds = usize::try_from(now.duration_since(started).as_secs()).unwrap_or(0);
@@ -47,7 +47,7 @@ impl History {
 }
 
 /// Where a curious user finds more, printed before the view starts.
-pub fn where_to_look(stage: &Stage) -> String {
+pub(crate) fn where_to_look(stage: &Stage) -> String {
     format!(
         "The balancer runs with {config},\n\
          its admin API is at {admin}. In another terminal:\n\
@@ -62,7 +62,7 @@ pub fn where_to_look(stage: &Stage) -> String {
 }
 
 /// Draws everything.
-pub fn draw(show: &Show, frame: &mut Frame<'_>) {
+pub(crate) fn draw(show: &Show, frame: &mut Frame<'_>) {
     let arms = show.stage.arms.len();
     // Where there is no room for all of it, the members of each arm are left out last to first.
     let rest = usize::from(frame.area().height.saturating_sub(3 + 2));
@@ -169,7 +169,7 @@ fn draw_arm(
 }
 
 /// What balances an arm.
-pub fn title_of(arm: &Arm) -> &'static str {
+pub(crate) fn title_of(arm: &Arm) -> &'static str {
     if arm.name == HAPROXY {
         "haproxy (leastconn)"
     } else {
@@ -213,7 +213,7 @@ fn groups(show: &Show) -> Vec<GroupView> {
 }
 
 /// The same for an output that is no terminal.
-pub fn plain(show: &Show) -> String {
+pub(crate) fn plain(show: &Show) -> String {
     let mut text = format!(
         "{:>4} s  {}\n",
         show.started.elapsed().as_secs(),

@@ -11,7 +11,7 @@ use crate::process::{self, Signals};
 use crate::{Failure, print};
 
 /// Runs the agent until it is told to end, or says once what it would report.
-pub fn agent(args: &cli::Agent) -> Result<(), Failure> {
+pub(crate) fn agent(args: &cli::Agent) -> Result<(), Failure> {
     // What it prints once says everything that the log would.
     if !args.once || args.run.log.is_some() {
         process::start_log_of(&args.run)?;

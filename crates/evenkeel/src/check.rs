@@ -16,7 +16,7 @@ use rustix::fs::{Access, access};
 use crate::Failure;
 
 /// Checks the configuration in `file`, whomever it is for: a summary, or all errors.
-pub fn check(file: &Path) -> Result<String, Failure> {
+pub(crate) fn check(file: &Path) -> Result<String, Failure> {
     match Kind::of_file(file) {
         Kind::Balancer => {
             let config = config::load(file).map_err(refused)?;

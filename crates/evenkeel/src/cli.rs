@@ -27,7 +27,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 #[command(name = "evenkeel", version, long_version = VERSION.as_str(), arg_required_else_help = true)]
 #[command(after_help = "Exit codes: 0 success; 1 failure, described on stderr; \
 2 wrong command line; 3 the admin API cannot be reached.")]
-pub struct Cli {
+pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -35,7 +35,7 @@ pub struct Cli {
 
 /// What `evenkeel` can do.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Run the balancer in the foreground
     ///
     /// SIGHUP, and a change of FILE, reload the configuration. After SIGTERM or SIGINT open
@@ -74,7 +74,7 @@ pub enum Command {
 
 /// `evenkeel run`, and what runs like it.
 #[derive(Debug, Args)]
-pub struct Run {
+pub(crate) struct Run {
     /// Configuration, usually evenkeel.toml
     pub file: PathBuf,
     /// What to log to stderr: error, warn, info, debug, trace, or directives such as
@@ -88,7 +88,7 @@ pub struct Run {
 
 /// `evenkeel agent`.
 #[derive(Debug, Args)]
-pub struct Agent {
+pub(crate) struct Agent {
     /// The rest.
     #[command(flatten)]
     pub run: Run,
@@ -99,7 +99,7 @@ pub struct Agent {
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
+pub(crate) enum LogFormat {
     /// Text
     Text,
     /// One JSON object per line
@@ -108,7 +108,7 @@ pub enum LogFormat {
 
 /// Where the admin API is, and how to be let in.
 #[derive(Clone, Debug, Args)]
-pub struct Api {
+pub(crate) struct Api {
     /// Address of the admin API [default: $EVENKEEL_ADMIN, or 127.0.0.1:9900]
     #[arg(long, value_name = "HOST:PORT", global = true)]
     pub admin: Option<String>,
@@ -128,7 +128,7 @@ pub struct Api {
 
 /// `evenkeel ctl`.
 #[derive(Debug, Args)]
-pub struct Ctl {
+pub(crate) struct Ctl {
     /// The API.
     #[command(flatten)]
     pub api: Api,
@@ -142,7 +142,7 @@ pub struct Ctl {
 
 /// What `evenkeel ctl` can ask or command.
 #[derive(Debug, Subcommand)]
-pub enum CtlCommand {
+pub(crate) enum CtlCommand {
     /// Show rules, groups and members
     Status,
     /// Show the groups
@@ -229,7 +229,7 @@ pub enum CtlCommand {
 
 /// What `evenkeel ctl alert` can set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum AlertWord {
+pub(crate) enum AlertWord {
     /// Forced.
     On,
     /// Suppressed.
@@ -240,7 +240,7 @@ pub enum AlertWord {
 
 impl AlertWord {
     /// What the API calls it.
-    pub fn setting(self) -> AlertSetting {
+    pub(crate) fn setting(self) -> AlertSetting {
         match self {
             AlertWord::On => AlertSetting::On,
             AlertWord::Off => AlertSetting::Off,
@@ -251,7 +251,7 @@ impl AlertWord {
 
 /// Names a member.
 #[derive(Clone, Debug, Args)]
-pub struct MemberArgs {
+pub(crate) struct MemberArgs {
     /// Name of the group
     pub group: String,
     /// Name of the member
@@ -260,7 +260,7 @@ pub struct MemberArgs {
 
 /// `evenkeel ctl loads`.
 #[derive(Debug, Subcommand)]
-pub enum LoadsCommand {
+pub(crate) enum LoadsCommand {
     /// Show all locations with their reported loads (the default)
     List,
     /// Report loads of a location
@@ -275,7 +275,7 @@ pub enum LoadsCommand {
 
 /// `evenkeel ctl agents`.
 #[derive(Debug, Subcommand)]
-pub enum AgentsCommand {
+pub(crate) enum AgentsCommand {
     /// Show all agents (the default)
     List,
     /// Ask an agent for a report at once
@@ -286,7 +286,7 @@ pub enum AgentsCommand {
 
 /// Names an agent.
 #[derive(Clone, Debug, Args)]
-pub struct AgentArgs {
+pub(crate) struct AgentArgs {
     /// Name of its location
     pub location: String,
     /// Name of the agent
@@ -295,7 +295,7 @@ pub struct AgentArgs {
 
 /// `evenkeel top`.
 #[derive(Debug, Args)]
-pub struct Top {
+pub(crate) struct Top {
     /// The API.
     #[command(flatten)]
     pub api: Api,

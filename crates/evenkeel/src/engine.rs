@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use crate::{Failure, cli, process};
 
 /// Runs the client engine until it is told to end.
-pub fn run(args: &cli::Run) -> Result<(), Failure> {
+pub(crate) fn run(args: &cli::Run) -> Result<(), Failure> {
     process::start_log_of(args)?;
     process::raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -26,7 +26,7 @@ const LOG_PATIENCE: Duration = Duration::from_secs(1);
 static LOG: OnceLock<Log> = OnceLock::new();
 
 /// Starts the log as a command line wants it.
-pub fn start_log_of(args: &cli::Run) -> Result<(), Failure> {
+pub(crate) fn start_log_of(args: &cli::Run) -> Result<(), Failure> {
     let log = Log::start(io::stderr())
         .map_err(|error| Failure::new(format!("cannot start the thread of the log: {error}")))?;
     let log = LOG.get_or_init(|| log);
@@ -37,7 +37,7 @@ pub fn start_log_of(args: &cli::Run) -> Result<(), Failure> {
 }
 
 /// Waits until what was logged is on stderr, but not for somebody who does not read it.
-pub fn flush_log() {
+pub(crate) fn flush_log() {
     if let Some(log) = LOG.get() {
         log.flush(LOG_PATIENCE);
     }
@@ -67,7 +67,7 @@ fn start_log(
 
 /// Lets the process open as many files as it may, and warns if these are few: the rest is
 /// the administrator's.
-pub fn raise_file_limit() {
+pub(crate) fn raise_file_limit() {
     let files = files::raise();
     if files < FEW_DESCRIPTORS {
         tracing::warn!(
@@ -78,7 +78,7 @@ pub fn raise_file_limit() {
 }
 
 /// Tells the service manager, if there is one that listens (sd_notify(3)).
-pub fn notify(state: &str) {
+pub(crate) fn notify(state: &str) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
     };
@@ -95,14 +95,14 @@ pub fn notify(state: &str) {
 }
 
 /// The signals that end a process.
-pub struct Signals {
+pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
     /// Takes them over for the whole process.
-    pub fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -110,7 +110,7 @@ impl Signals {
     }
 
     /// Waits for a signal to end; answers its name.
-    pub async fn end(&mut self) -> &'static str {
+    pub(crate) async fn end(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",

@@ -30,7 +30,7 @@ use crate::process::{self, Signals};
 use crate::{Failure, cli};
 
 /// Runs the balancer until it is told to end.
-pub fn run(args: &cli::Run) -> Result<(), Failure> {
+pub(crate) fn run(args: &cli::Run) -> Result<(), Failure> {
     evenkeel_limits::memory::prepare_allocator();
     process::start_log_of(args)?;
     process::raise_file_limit();

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use evenkeel_core::strategy::{Kind, Param};
 
 /// All strategies with their parameters, as text.
-pub fn list(registry: &[Kind]) -> String {
+pub(crate) fn list(registry: &[Kind]) -> String {
     let mut text = String::new();
     for (index, kind) in registry.iter().enumerate() {
         let default = if index == 0 { " (the default)" } else { "" };

@@ -21,6 +21,7 @@ pub mod status;
 pub mod subsystem;
 #[cfg(test)]
 mod tests;
+pub mod text;
 
 pub use manager::{Applied, ManageError, Manager, Readiness, ReloadError};
 pub use state::{AdminState, AlertSetting};

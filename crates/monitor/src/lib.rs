@@ -10,5 +10,5 @@ pub mod sockets;
 mod status;
 mod task;
 
-pub use status::{AnswerCount, LocationMonitor, MonitorStatus, source_name};
+pub use status::{AnswerCount, LocationMonitor, MonitorStatus, source_name, table};
 pub use task::{Monitor, check};

@@ -48,7 +48,7 @@ struct Rdma {
 
 impl Pages {
     /// Reads the page of a place, or begins to.
-    pub fn read(&mut self, poller: &mut Poller, index: usize, clock: Clock) {
+    pub(crate) fn read(&mut self, poller: &mut Poller, index: usize, clock: Clock) {
         let Some(wanted) = poller.wanted(index) else {
             return;
         };
@@ -105,7 +105,7 @@ impl Pages {
     }
 
     /// Takes what has been read over RDMA.
-    pub fn poll(&mut self, poller: &mut Poller, clock: Clock) {
+    pub(crate) fn poll(&mut self, poller: &mut Poller, clock: Clock) {
         let Some(Ok(rdma)) = &mut self.rdma else {
             return;
         };
@@ -135,7 +135,7 @@ impl Pages {
     }
 
     /// Closes what is not wanted any more.
-    pub fn sweep(&mut self, poller: &Poller) {
+    pub(crate) fn sweep(&mut self, poller: &Poller) {
         let is_shared = |path: &PathBuf| {
             let mut views = poller.views();
             views.any(|view| matches!(&view.wanted.place, Place::Shared(other) if other == path))
@@ -157,7 +157,7 @@ impl Pages {
     }
 
     /// What can be read when [`Pages::poll`] has something to do. It also has every 20 ms.
-    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.rdma {
             Some(Ok(rdma)) => Some(rdma.reader.as_fd()),
             _ => None,

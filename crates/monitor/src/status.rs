@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::record::Source;
+use evenkeel_manager::text;
 use serde::{Deserialize, Serialize};
 
 use crate::poller::{DELAYS, Poller, View};
@@ -124,4 +125,47 @@ pub const fn source_name(source: Source) -> &'static str {
         Source::KernelPage => "kernel_page",
         Source::User => "user",
     }
+}
+
+/// The locations as a table for people.
+pub fn table(locations: &[LocationMonitor]) -> String {
+    let row = |location: &LocationMonitor| {
+        let target = match location.target {
+            0 => String::new(),
+            target => format!("/{target}"),
+        };
+        let age = location.age_seconds.map(|age| format!("{age:.3}s"));
+        let round_trip = location.round_trip_ms.map(|ms| format!("{ms:.3}ms"));
+        vec![
+            location.location.clone(),
+            location.kind.to_string(),
+            format!("{}{target}", location.address),
+            format!("{}ms", location.interval_ms),
+            location.state.to_string(),
+            location.source.clone().unwrap_or_default().to_string(),
+            age.unwrap_or_default(),
+            round_trip.unwrap_or_default(),
+            location.asked.to_string(),
+            location.answered.to_string(),
+            location.missed.to_string(),
+            location.refused.to_string(),
+            location.trouble.clone().unwrap_or_default(),
+        ]
+    };
+    let names = [
+        "LOCATION",
+        "TYPE",
+        "ADDRESS",
+        ">INTERVAL",
+        "STATE",
+        "SOURCE",
+        ">AGE",
+        ">ROUND TRIP",
+        ">ASKED",
+        ">ANSWERED",
+        ">MISSED",
+        ">REFUSED",
+        "TROUBLE",
+    ];
+    text::table(&names, locations.iter().map(row))
 }

@@ -86,7 +86,7 @@ pub(super) struct Cursor {
 
 impl Cursor {
     /// Finds the selected row. If it is gone, the one in its place is selected.
-    pub fn place(&mut self, rows: &[Row]) -> Option<usize> {
+    pub(super) fn place(&mut self, rows: &[Row]) -> Option<usize> {
         let selected = self.selected.as_deref();
         let known = rows.iter().position(|row| Some(&*row.name) == selected);
         self.index = known.unwrap_or(self.index.min(rows.len().saturating_sub(1)));
@@ -150,7 +150,7 @@ pub(super) struct App {
 }
 
 impl App {
-    pub fn new(address: &str, interval: Duration) -> Self {
+    pub(super) fn new(address: &str, interval: Duration) -> Self {
         App {
             address: address.into(),
             interval,
@@ -170,7 +170,7 @@ impl App {
         }
     }
 
-    pub fn take(&mut self, news: News, at: Instant) {
+    pub(super) fn take(&mut self, news: News, at: Instant) {
         match news {
             News::Look(Ok(look)) => {
                 self.picture = Some(Picture {
@@ -205,7 +205,7 @@ impl App {
         self.message = Some(Message { text, is_error });
     }
 
-    pub fn wish(&self) -> Wish {
+    pub(super) fn wish(&self) -> Wish {
         Wish {
             explained: self.explained().map(str::to_owned),
             interval: (!self.paused).then_some(self.interval),
@@ -213,27 +213,27 @@ impl App {
     }
 
     /// The group whose decision is explained.
-    pub fn explained(&self) -> Option<&str> {
+    pub(super) fn explained(&self) -> Option<&str> {
         let selected = self.cursors[0].selected.as_deref();
         let chosen = self.open.as_deref().or(selected);
         chosen.filter(|_| self.explaining)
     }
 
     /// Its explanation, once there is one.
-    pub fn explanation(&self) -> Option<&Result<Explain, ClientError>> {
+    pub(super) fn explanation(&self) -> Option<&Result<Explain, ClientError>> {
         let (group, explanation) = self.explanation.as_ref()?;
         (self.explained() == Some(group)).then_some(explanation)
     }
 
     /// The group that is open.
-    pub fn group(&self) -> Option<&GroupView> {
+    pub(super) fn group(&self) -> Option<&GroupView> {
         let open = self.open.as_ref()?;
         let mut groups = self.picture.iter().flat_map(|picture| &picture.groups);
         groups.find(|group| group.name == *open)
     }
 
     /// The rows that are shown: those of the open group, or all groups.
-    pub fn listing(&self) -> Option<Listing> {
+    pub(super) fn listing(&self) -> Option<Listing> {
         let picture = self.picture.as_ref()?;
         let mut listing = match self.group() {
             Some(group) => group.listing(),
@@ -246,16 +246,16 @@ impl App {
         Some(listing)
     }
 
-    pub fn cursor(&self) -> &Cursor {
+    pub(super) fn cursor(&self) -> &Cursor {
         &self.cursors[usize::from(self.open.is_some())]
     }
 
-    pub fn cursor_mut(&mut self) -> &mut Cursor {
+    pub(super) fn cursor_mut(&mut self) -> &mut Cursor {
         &mut self.cursors[usize::from(self.open.is_some())]
     }
 
     /// A key was pressed. Answers what to ask the API for.
-    pub fn key(&mut self, key: KeyEvent) -> Option<Command> {
+    pub(super) fn key(&mut self, key: KeyEvent) -> Option<Command> {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
             self.done = true;
         }

@@ -4,8 +4,8 @@ use evenkeel_manager::status::{GroupStatus, Status};
 use ratatui::style::{Color, Style};
 
 use crate::columns::{Cell, Column, Listing, Row, WIDE};
-use crate::text::{digits, percent};
 use crate::view::{GroupView, count, failures, latency, millis};
+use evenkeel_manager::text::{digits, percent};
 
 const COLUMNS: [Column; 15] = [
     Column::words("GROUP", 0).cut(16, 32),

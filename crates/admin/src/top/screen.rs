@@ -10,8 +10,8 @@ use ratatui::widgets::{Block, Borders, Clear, Paragraph, TableState};
 
 use super::app::{App, KEYS, Prompt};
 use super::overview;
-use crate::text::{self, ellipsis, width};
 use crate::view;
+use evenkeel_manager::text::{self, ellipsis, width};
 
 /// The most lines that a message gets.
 const MOST: usize = 3;
@@ -21,7 +21,7 @@ const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
 
 impl App {
-    pub fn draw(&mut self, frame: &mut Frame<'_>, now: Instant) {
+    pub(super) fn draw(&mut self, frame: &mut Frame<'_>, now: Instant) {
         let area = frame.area();
         let room = usize::from(area.width);
         let status = self.status_lines(room);

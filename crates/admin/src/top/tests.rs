@@ -2,6 +2,7 @@
 
 use evenkeel_manager::status::{
     CandidateStatus, Explained, GroupStatus, LocationStatus, MemberStatus, Recent, RuleStatus,
+    Status,
 };
 use evenkeel_manager::{AdminState, AlertSetting};
 use ratatui::Terminal;

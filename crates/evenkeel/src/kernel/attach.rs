@@ -9,7 +9,7 @@ use crate::Failure;
 
 /// How the responder receives packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
+pub(super) enum Mode {
     /// The first of the following that works
     #[default]
     Auto,
@@ -23,7 +23,7 @@ pub enum Mode {
 
 /// `evenkeel kernel attach`.
 #[derive(Debug, Args)]
-pub struct Attach {
+pub(super) struct Attach {
     /// The network interface by which balancers reach this machine
     pub interface: String,
     /// Keys that balancers may use: a line each, HEX or NUMBER:HEX with 32 hexadecimal
@@ -60,7 +60,7 @@ pub struct Attach {
 
 /// Where a responder's programs and maps are pinned.
 #[derive(Debug, Args)]
-pub struct Pin {
+pub(super) struct Pin {
     /// Folder in a BPF file system for the loaded objects, one for each interface
     /// [default: /sys/fs/bpf/evenkeel/INTERFACE]
     #[arg(long = "pin", value_name = "FOLDER")]
@@ -69,7 +69,7 @@ pub struct Pin {
 
 /// `evenkeel kernel detach`.
 #[derive(Debug, Args)]
-pub struct Detach {
+pub(super) struct Detach {
     /// The network interface
     pub interface: String,
     #[command(flatten)]
@@ -78,7 +78,7 @@ pub struct Detach {
 
 /// `evenkeel kernel status`.
 #[derive(Debug, Args)]
-pub struct Status {
+pub(super) struct Status {
     /// The network interface
     pub interface: String,
     /// As JSON
@@ -100,20 +100,20 @@ mod lacking {
         ))
     }
 
-    pub fn attach(_args: &Attach) -> Result<(), Failure> {
+    pub(crate) fn attach(_args: &Attach) -> Result<(), Failure> {
         lacking()
     }
 
-    pub fn detach(_args: &Detach) -> Result<(), Failure> {
+    pub(crate) fn detach(_args: &Detach) -> Result<(), Failure> {
         lacking()
     }
 
-    pub fn status(_args: &Status) -> Result<(), Failure> {
+    pub(crate) fn status(_args: &Status) -> Result<(), Failure> {
         lacking()
     }
 }
 #[cfg(not(feature = "bpf"))]
-pub use lacking::{attach, detach, status};
+pub(super) use lacking::{attach, detach, status};
 #[cfg(feature = "bpf")]
 mod with {
     use std::fmt::Write;
@@ -141,7 +141,7 @@ mod with {
         })
     }
 
-    pub fn attach(args: &Attach) -> Result<(), Failure> {
+    pub(crate) fn attach(args: &Attach) -> Result<(), Failure> {
         let allow = args.allow.iter().map(|text| text.parse().map_err(failure));
         let cgroups = args.cgroups.iter().map(|text| cgroup(text));
         let options = Options {
@@ -178,7 +178,7 @@ mod with {
         }
     }
 
-    pub fn detach(args: &Detach) -> Result<(), Failure> {
+    pub(crate) fn detach(args: &Detach) -> Result<(), Failure> {
         match responder::detach(&args.interface, args.pin.folder.as_deref()).map_err(failure)? {
             true => print(format!("{}: detached\n", args.interface)),
             false => Err(none(&args.interface)),
@@ -191,7 +191,7 @@ mod with {
         ))
     }
 
-    pub fn status(args: &Status) -> Result<(), Failure> {
+    pub(crate) fn status(args: &Status) -> Result<(), Failure> {
         let status = responder::status(&args.interface, args.pin.folder.as_deref());
         let status = status
             .map_err(failure)?
@@ -263,4 +263,4 @@ mod with {
     }
 }
 #[cfg(feature = "bpf")]
-pub use with::{attach, detach, status};
+pub(super) use with::{attach, detach, status};

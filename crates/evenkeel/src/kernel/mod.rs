@@ -10,7 +10,7 @@ use crate::Failure;
 
 /// `evenkeel kernel`.
 #[derive(Debug, Args)]
-pub struct Kernel {
+pub(crate) struct Kernel {
     #[command(subcommand)]
     command: Command,
 }
@@ -37,7 +37,7 @@ enum Command {
 }
 
 /// Runs the command.
-pub fn run(args: &Kernel) -> Result<(), Failure> {
+pub(crate) fn run(args: &Kernel) -> Result<(), Failure> {
     match &args.command {
         Command::Attach(args) => attach::attach(args),
         Command::Detach(args) => attach::detach(args),

@@ -19,7 +19,7 @@ use crate::Failure;
 
 /// `evenkeel kernel query`.
 #[derive(Debug, Args)]
-pub struct Query {
+pub(super) struct Query {
     /// The back-end: a host name or IP address, with a port if it is not 9970
     pub address: String,
     /// The key that the responder knows: a line NUMBER:HEX; the first line is used
@@ -55,7 +55,7 @@ pub struct Query {
 const TRIES: u32 = 3;
 
 /// Asks, and prints what comes.
-pub fn query(args: &Query) -> Result<(), Failure> {
+pub(super) fn query(args: &Query) -> Result<(), Failure> {
     let key = key_file::load(&args.key_file, keys::parse)
         .map_err(|error| Failure::new(error.to_string()))?;
     // There is at least one.

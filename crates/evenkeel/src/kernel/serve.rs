@@ -42,7 +42,7 @@ const ADDRESSES: Duration = Duration::from_secs(10);
 
 /// Where records come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum From {
+pub(super) enum From {
     /// /proc, and the files of cgroups: any kernel, and no rights
     #[default]
     Proc,
@@ -52,7 +52,7 @@ pub enum From {
 
 /// `evenkeel kernel serve`.
 #[derive(Debug, Args)]
-pub struct Serve {
+pub(super) struct Serve {
     /// Where records come from
     #[arg(long, value_enum, default_value_t)]
     pub source: From,
@@ -153,7 +153,7 @@ fn target(text: &str) -> Result<(u16, String), String> {
 }
 
 /// Serves until it is told to end.
-pub fn serve(args: &Serve) -> Result<(), Failure> {
+pub(super) fn serve(args: &Serve) -> Result<(), Failure> {
     let wrong = |message: &str| Failure {
         code: 2,
         message: message.into(),
@@ -608,14 +608,14 @@ mod kernel {
     use evenkeel_kernel::record::Whole;
 
     /// The kernel's own page, which goes when this is dropped.
-    pub struct Source {
+    pub(super) struct Source {
         page: KernelPage,
         follower: Follower,
         buffer: Vec<u8>,
     }
 
     impl Source {
-        pub fn new(ports: &[u16]) -> Result<Self, BpfError> {
+        pub(super) fn new(ports: &[u16]) -> Result<Self, BpfError> {
             Ok(Source {
                 page: KernelPage::load(ports)?,
                 follower: Follower::default(),
@@ -623,11 +623,11 @@ mod kernel {
             })
         }
 
-        pub fn memory(&self) -> Arc<dyn Memory> {
+        pub(super) fn memory(&self) -> Arc<dyn Memory> {
             Arc::clone(self.page.mapping()) as Arc<dyn Memory>
         }
 
-        pub fn make(&mut self) -> Result<Whole, String> {
+        pub(super) fn make(&mut self) -> Result<Whole, String> {
             let page = self.page.mapping();
             let record = self.follower.follow(page, &mut self.buffer);
             record

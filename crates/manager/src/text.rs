@@ -2,14 +2,21 @@
 
 use std::time::Duration;
 
-/// Lays out rows under their heads, as plain text. Columns of numbers are flush right.
-pub fn table(heads: &[Head], rows: &[Vec<String>]) -> String {
-    table_within(heads, rows, usize::MAX)
+/// Lays out rows under the names of their columns, as plain text. A name with `>` before it is
+/// of a column of numbers, which is flush right.
+pub fn table(names: &[&'static str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let head = |name: &&'static str| match name.strip_prefix('>') {
+        Some(name) => Head::numbers(name),
+        None => Head::words(name),
+    };
+    let heads: Vec<Head> = names.iter().map(head).collect();
+    let rows: Vec<_> = rows.into_iter().collect();
+    table_within(&heads, &rows, usize::MAX)
 }
 
-/// The same, where the words of the last column go on in the next line if a line would be longer
-/// than `room` characters.
-pub(crate) fn table_within(heads: &[Head], rows: &[Vec<String>], room: usize) -> String {
+/// Lays out rows under their heads. The words of the last column go on in the next line if a line
+/// would be longer than `room` characters.
+pub fn table_within(heads: &[Head], rows: &[Vec<String>], room: usize) -> String {
     let widths = widths(heads, rows);
     let before: usize = widths.iter().rev().skip(1).map(|width| width + 2).sum();
     // Less says nothing: such a line is too long.
@@ -50,12 +57,12 @@ fn widths(heads: &[Head], rows: &[Vec<String>]) -> Vec<usize> {
 }
 
 /// The width of a text, in characters.
-pub(crate) fn width(text: &str) -> usize {
+pub fn width(text: &str) -> usize {
     text.chars().count()
 }
 
 /// A text in at most `room` characters; one that is cut ends with an ellipsis.
-pub(crate) fn ellipsis(text: &str, room: usize) -> String {
+pub fn ellipsis(text: &str, room: usize) -> String {
     if width(text) <= room {
         return text.into();
     }
@@ -64,7 +71,7 @@ pub(crate) fn ellipsis(text: &str, room: usize) -> String {
 }
 
 /// A text in lines of at most `room` characters, broken between words where that is possible.
-pub(crate) fn wrap(text: &str, room: usize) -> Vec<String> {
+pub fn wrap(text: &str, room: usize) -> Vec<String> {
     let room = room.max(1);
     let mut lines = Vec::new();
     for paragraph in text.lines() {
@@ -107,7 +114,7 @@ impl Head {
     }
 
     /// A cell of the column, `width` characters wide, fit for a terminal.
-    pub(crate) fn pad(&self, cell: &str, width: usize) -> String {
+    pub fn pad(&self, cell: &str, width: usize) -> String {
         // What a name holds must not command the terminal that it is shown on.
         let clean: String = cell
             .chars()
@@ -120,11 +127,13 @@ impl Head {
         }
     }
 
-    pub(crate) fn name(&self) -> &'static str {
+    /// Its name.
+    pub fn name(&self) -> &'static str {
         self.name
     }
 
-    pub(crate) fn is_number(&self) -> bool {
+    /// Whether it is a column of numbers.
+    pub fn is_number(&self) -> bool {
         self.right
     }
 }
@@ -169,7 +178,6 @@ mod tests {
 
     #[test]
     fn columns_are_aligned_and_harmless() {
-        let heads = [Head::words("NAME"), Head::numbers("N")];
         let rows = [
             vec!["a".into(), "1000".into()],
             vec!["\u{1b}[2Jbeta".into(), "1".into()],
@@ -177,7 +185,7 @@ mod tests {
         let wanted = "NAME         N\n\
                       a         1000\n\
                       \u{fffd}[2Jbeta     1\n";
-        assert_eq!(table(&heads, &rows), wanted);
+        assert_eq!(table(&["NAME", ">N"], rows), wanted);
     }
 
     #[test]

@@ -1,0 +1,242 @@
+//! Answers of the admin API as people and scripts read them: tables, or JSON.
+
+use evenkeel_manager::status::{
+    ClassStatus, ClusterStatus, GroupStatus, LocationStatus, RuleStatus, Status,
+};
+use evenkeel_manager::text;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::client::{Client, ClientError};
+use crate::command::Command;
+use crate::view::{self, GroupView};
+use crate::wire::{Done, Explain, Reloaded};
+
+/// Asks the API, and puts its answers into words or JSON.
+#[derive(Debug)]
+pub struct Ctl {
+    /// Asks.
+    pub client: Client,
+    /// Whether answers are shown as they come.
+    pub json: bool,
+}
+
+impl Ctl {
+    /// Asks for what is at `path`, and shows it.
+    pub fn show<T: Serialize + DeserializeOwned>(
+        &self,
+        path: &[&str],
+        as_text: impl FnOnce(&T) -> String,
+    ) -> Result<String, ClientError> {
+        self.print(&self.client.get(path, &[])?, as_text)
+    }
+
+    fn print<T: Serialize>(
+        &self,
+        answer: &T,
+        as_text: impl FnOnce(&T) -> String,
+    ) -> Result<String, ClientError> {
+        if !self.json {
+            return Ok(as_text(answer));
+        }
+        let json = serde_json::to_string_pretty(answer);
+        json.map(|json| json + "\n")
+            .map_err(|error| self.client.not_the_api(error.to_string()))
+    }
+
+    /// Shows that something is done.
+    pub fn done(
+        &self,
+        done: Result<Done, ClientError>,
+        effect: impl FnOnce() -> String,
+    ) -> Result<String, ClientError> {
+        self.print(&done?, |_| effect() + "\n")
+    }
+
+    /// Has the API do what the path says.
+    pub fn act(
+        &self,
+        path: &[&str],
+        effect: impl FnOnce() -> String,
+    ) -> Result<String, ClientError> {
+        self.done(self.client.post(path, &serde_json::json!({})), effect)
+    }
+
+    /// Changes what runs.
+    pub fn change(&self, command: &Command) -> Result<String, ClientError> {
+        self.done(command.send(&self.client), || command.effect())
+    }
+
+    /// Rules, clusters, groups and members.
+    pub fn status(&self) -> Result<String, ClientError> {
+        self.show(&["v1", "status"], status)
+    }
+
+    /// The groups.
+    pub fn groups(&self) -> Result<String, ClientError> {
+        self.show(&["v1", "groups"], |groups: &Vec<_>| group_table(groups))
+    }
+
+    /// The members of a group, or of all.
+    pub fn members(&self, group: Option<&str>) -> Result<String, ClientError> {
+        let Some(group) = group else {
+            return self.show(&["v1", "status"], member_tables);
+        };
+        // The loads come from the status; a group alone does not have them.
+        let whole: Status = self.client.get(&["v1", "status"], &[])?;
+        self.show(&["v1", "groups", group], |group: &GroupStatus| {
+            GroupView::of(group, &whole.locations).plain()
+        })
+    }
+
+    /// The locations with their loads.
+    pub fn locations(&self) -> Result<String, ClientError> {
+        self.show(&["v1", "locations"], |all: &Vec<_>| location_table(all))
+    }
+
+    /// The next and the last decision of a group, for a client of this address.
+    pub fn explain(&self, group: &str, client: Option<&str>) -> Result<String, ClientError> {
+        let query: Vec<_> = client.iter().map(|client| ("client", *client)).collect();
+        let path = ["v1", "groups", group, "explain"];
+        let answer: Explain = self.client.get(&path, &query)?;
+        self.print(&answer, view::explain)
+    }
+
+    /// Has the configuration read again.
+    pub fn reload(&self) -> Result<String, ClientError> {
+        let answer = self
+            .client
+            .post(&["v1", "reload"], &serde_json::json!({}))?;
+        self.print(&answer, |reloaded: &Reloaded| {
+            let notes = reloaded.notes.iter();
+            let notes: String = notes.map(|note| format!("note: {note}\n")).collect();
+            let generation = reloaded.generation;
+            format!("configuration {generation} is in effect\n{notes}")
+        })
+    }
+}
+
+fn status(status: &Status) -> String {
+    let reload = status.last_reload.as_ref();
+    let reload = reload.and_then(|reload| reload.error.as_ref());
+    let reload = reload.map_or(String::new(), |error| {
+        format!("; the last reload was refused:\n{error}")
+    });
+    let clusters = if status.clusters.is_empty() {
+        String::new()
+    } else {
+        cluster_table(&status.clusters) + "\n"
+    };
+    let restart = status.needs_restart.iter();
+    let restart: String = restart.map(|what| format!("\n{what}")).collect();
+    format!(
+        "configuration {}{reload}{restart}\n\n{}\n{clusters}{}{}",
+        status.generation,
+        rule_table(&status.rules),
+        member_tables(status),
+        refused(&status.groups)
+    )
+}
+
+/// Addresses that are no members though somebody named them, a line each.
+fn refused(groups: &[GroupStatus]) -> String {
+    let lines = groups.iter().flat_map(|group| {
+        let lines = group.refused.iter();
+        lines.map(|refused| {
+            format!(
+                "\nrefused: {} in {}: {} is not a member, because {}",
+                refused.member, group.name, refused.address, refused.why
+            )
+        })
+    });
+    let mut lines: String = lines.collect();
+    if !lines.is_empty() {
+        lines.push('\n');
+    }
+    lines
+}
+
+fn cluster_table(clusters: &[ClusterStatus]) -> String {
+    let row = |cluster: &ClusterStatus, class: &ClassStatus| {
+        let is_bound = |name: &str| matches!(name, "redirected" | "answered");
+        let count = |bound: bool| {
+            let counts = class.negotiations.iter();
+            let counts = counts.filter(|(name, _)| is_bound(name) == bound);
+            counts.map(|(_, count)| count).sum::<u64>().to_string()
+        };
+        vec![
+            cluster.name.clone(),
+            class.name.clone(),
+            cluster.group.clone(),
+            cluster.hosts.join(" "),
+            count(true),
+            count(false),
+        ]
+    };
+    let rows = clusters.iter().flat_map(|cluster| {
+        let classes = cluster.classes.iter();
+        classes.map(move |class| row(cluster, class))
+    });
+    let names = ["CLUSTER", "CLASS", "GROUP", "HOSTS", ">BOUND", ">REFUSED"];
+    text::table(&names, rows)
+}
+
+/// The members of all groups, a table each.
+pub(crate) fn member_tables(status: &Status) -> String {
+    let groups = GroupView::all(status);
+    let tables: Vec<_> = groups.iter().map(GroupView::plain).collect();
+    tables.join("\n")
+}
+
+fn rule_table(rules: &[RuleStatus]) -> String {
+    let row = |rule: &RuleStatus| {
+        let listen: Vec<_> = rule.listen.iter().map(ToString::to_string).collect();
+        vec![
+            rule.name.clone(),
+            if rule.enabled { "enabled" } else { "disabled" }.into(),
+            rule.protocol.to_string(),
+            listen.join(" "),
+            rule.group.clone(),
+        ]
+    };
+    let names = ["RULE", "STATE", "PROTOCOL", "LISTEN", "GROUP"];
+    text::table(&names, rules.iter().map(row))
+}
+
+fn group_table(groups: &[GroupStatus]) -> String {
+    let row = |group: &GroupStatus| {
+        let view = GroupView::of(group, &[]);
+        vec![
+            group.name.clone(),
+            view.strategy,
+            group.granularity.to_string(),
+            if group.adaptive { "yes" } else { "no" }.into(),
+            if group.panic { "PANIC" } else { "" }.into(),
+            format!("{} of {}", view.usable, group.members.len()),
+            text::digits(view.rate),
+            view.owner,
+        ]
+    };
+    let names = [
+        "GROUP",
+        "STRATEGY",
+        "GRANULARITY",
+        "ADAPTIVE",
+        "PANIC",
+        ">USABLE",
+        ">REQ/S",
+        "OWNER",
+    ];
+    text::table(&names, groups.iter().map(row))
+}
+
+fn location_table(locations: &[LocationStatus]) -> String {
+    let row = |location: &LocationStatus| {
+        vec![
+            location.name.clone(),
+            view::alert_line(location),
+            view::loads_line(location),
+        ]
+    };
+    text::table(&["LOCATION", "ALERT", "LOADS"], locations.iter().map(row))
+}

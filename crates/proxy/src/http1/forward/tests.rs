@@ -1,0 +1,652 @@
+//! What is passed on, and that it means the same.
+
+use evenkeel_manager::config::HttpOptions;
+use proptest::prelude::*;
+
+use super::*;
+use crate::http1::{Asked, Fields, HeadError, Limits, Parsed, RequestHead};
+
+const LIMITS: Limits = Limits {
+    max_bytes: 16 * 1024,
+    max_fields: 100,
+};
+
+fn options() -> HttpOptions {
+    HttpOptions {
+        x_forwarded: false,
+        forwarded: false,
+        via: None,
+        trust_forwarded: false,
+        ..HttpOptions::default()
+    }
+}
+
+fn hop(options: &HttpOptions, client: &str) -> Hop {
+    let client = client.parse().unwrap();
+    Hop::new(options, client, "http", "192.0.2.1:8080".to_owned())
+}
+
+fn try_request(read: &[u8], hop: &Hop) -> Result<Option<Vec<u8>>, HeadError> {
+    let mut fields = Fields::new();
+    let Parsed::Head(head) = RequestHead::parse(read, LIMITS, &mut fields)? else {
+        return Ok(None);
+    };
+    let mut out = Vec::new();
+    write_request(&head.request, hop, &mut out);
+    Ok(Some(out))
+}
+
+fn request(read: &str, hop: &Hop) -> String {
+    let out = try_request(read.as_bytes(), hop).unwrap().unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+/// A plain request is passed on byte for byte.
+fn passes(read: &str) {
+    assert_eq!(request(read, &hop(&options(), "192.0.2.7")), read);
+}
+
+fn becomes(read: &str, expected: &str) {
+    assert_eq!(request(read, &hop(&options(), "192.0.2.7")), expected);
+}
+
+#[test]
+fn what_needs_no_change_is_not_changed() {
+    passes("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    passes("GET /?a=%20|b HTTP/1.1\r\nhOsT:a\r\nX:  y \r\nX: \t\r\nEmpty:\r\n\r\n");
+    passes("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
+    passes("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTrailer: X\r\nHost: a\r\n\r\n");
+    passes("OPTIONS * HTTP/1.1\r\nHost: a\r\nVia: 1.0 x\r\n\r\n");
+    passes(
+        "X-Y * HTTP/1.1\r\nHost: a\r\n\r\n"
+            .replace('*', "/")
+            .as_str(),
+    );
+}
+
+#[test]
+fn fields_of_this_hop_end_here() {
+    becomes(
+        "GET / HTTP/1.1\r\nConnection: Keep-Alive, x-one\r\nHost: a\r\nKeep-Alive: 5\r\n\
+         X-One: 1\r\nX-Two: 2\r\nProxy-Connection: close\r\nconnection: X-Three,\r\n\
+         Proxy-Authorization: secret\r\nTE: trailers\r\nX-THREE: 3\r\nX-ONE: 1\r\n\
+         Upgrade: websocket\r\nCookie: c\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nX-Two: 2\r\nCookie: c\r\n\r\n",
+    );
+}
+
+#[test]
+fn an_upgrade_is_offered_again() {
+    becomes(
+        "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\n\
+         Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\r\n",
+        "GET /chat HTTP/1.1\r\nHost: a\r\n\
+         Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nConnection: upgrade\r\n\r\n",
+    );
+    becomes(
+        "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\n\
+         Upgrade: h2c\r\nHTTP2-Settings: x\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+    );
+}
+
+#[test]
+fn a_client_that_takes_trailers_may_say_so() {
+    becomes(
+        "GET / HTTP/1.1\r\nHost: a\r\nTE: gzip;q=0.5, trailers\r\nConnection: te\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: TE\r\n\r\n",
+    );
+    becomes(
+        "GET / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+    );
+}
+
+#[test]
+fn framing_leaves_in_its_plain_spelling() {
+    let plain = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    for spelling in [
+        "Transfer-Encoding: Chunked",
+        "Transfer-Encoding:chunked",
+        "Transfer-Encoding:\tchunked",
+        "Transfer-Encoding:  chunked",
+        "Transfer-Encoding: chunked ",
+        "Transfer-Encoding: chunked\t",
+    ] {
+        becomes(
+            &format!("POST / HTTP/1.1\r\nHost: a\r\n{spelling}\r\n\r\n"),
+            plain,
+        );
+    }
+    let plain = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\n\r\n";
+    for spelling in [
+        "Content-Length: 0012",
+        "content-length:12",
+        "Content-Length: 12 ",
+    ] {
+        becomes(
+            &format!("POST / HTTP/1.1\r\nHost: a\r\n{spelling}\r\n\r\n"),
+            plain,
+        );
+    }
+}
+
+#[test]
+fn the_absolute_form_becomes_a_path_and_a_host() {
+    becomes(
+        "GET http://real:81/a?b HTTP/1.1\r\nHost: other\r\nX: y\r\n\r\n",
+        "GET /a?b HTTP/1.1\r\nX: y\r\nHost: real:81\r\n\r\n",
+    );
+    becomes(
+        "GET http://real HTTP/1.1\r\nHost: real\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: real\r\n\r\n",
+    );
+    becomes(
+        "GET http://real?q HTTP/1.0\r\n\r\n",
+        "GET /?q HTTP/1.1\r\nHost: real\r\n\r\n",
+    );
+    becomes(
+        "OPTIONS http://real HTTP/1.1\r\nHost: real\r\n\r\n",
+        "OPTIONS * HTTP/1.1\r\nHost: real\r\n\r\n",
+    );
+}
+
+#[test]
+fn http_1_0_requests_leave_as_1_1() {
+    becomes(
+        "GET / HTTP/1.0\r\nConnection: keep-alive\r\nX: y\r\n\r\n",
+        "GET / HTTP/1.1\r\nX: y\r\nHost: 192.0.2.1:8080\r\n\r\n",
+    );
+    becomes(
+        "GET / HTTP/1.0\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: 192.0.2.1:8080\r\n\r\n",
+    );
+    becomes(
+        "POST / HTTP/1.0\r\nHost: a\r\nContent-Length: 1\r\nExpect: x\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n",
+    );
+}
+
+const CLAIMS: &str = "GET / HTTP/1.1\r\nHost: a:80\r\nX-Forwarded-For: 1.1.1.1\r\n\
+    X-FORWARDED-PROTO: https\r\nx_forwarded_for: 1.1.1.1\r\nForwarded: for=1.1.1.1\r\n\
+    X-Forwarded-Prefix: /x\r\nX-Forwarded-For: 2.2.2.2\r\n\r\n";
+
+#[test]
+fn what_clients_claim_is_taken_out() {
+    becomes(CLAIMS, "GET / HTTP/1.1\r\nHost: a:80\r\n\r\n");
+    let options = HttpOptions {
+        x_forwarded: true,
+        forwarded: true,
+        via: Some("edge".to_owned()),
+        ..options()
+    };
+    assert_eq!(
+        request(CLAIMS, &hop(&options, "192.0.2.7")),
+        "GET / HTTP/1.1\r\nHost: a:80\r\n\
+         X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: a:80\r\n\
+         Forwarded: for=192.0.2.7;host=\"a:80\";proto=http\r\nVia: 1.1 edge\r\n\r\n"
+    );
+}
+
+#[test]
+fn what_trusted_proxies_say_is_kept_and_continued() {
+    let options = HttpOptions {
+        x_forwarded: true,
+        forwarded: true,
+        trust_forwarded: true,
+        ..options()
+    };
+    assert_eq!(
+        request(CLAIMS, &hop(&options, "192.0.2.7")),
+        "GET / HTTP/1.1\r\nHost: a:80\r\nX-FORWARDED-PROTO: https\r\n\
+         x_forwarded_for: 1.1.1.1\r\nX-Forwarded-Prefix: /x\r\n\
+         X-Forwarded-For: 1.1.1.1, 2.2.2.2, 192.0.2.7\r\nX-Forwarded-Host: a:80\r\n\
+         Forwarded: for=1.1.1.1, for=192.0.2.7;host=\"a:80\";proto=http\r\n\r\n"
+    );
+}
+
+#[test]
+fn ipv6_addresses_are_quoted_where_they_must_be() {
+    let options = HttpOptions {
+        x_forwarded: true,
+        forwarded: true,
+        ..options()
+    };
+    let read = "GET / HTTP/1.0\r\n\r\n";
+    assert_eq!(
+        request(read, &hop(&options, "2001:db8::1")),
+        "GET / HTTP/1.1\r\nHost: 192.0.2.1:8080\r\n\
+         X-Forwarded-For: 2001:db8::1\r\nX-Forwarded-Proto: http\r\n\
+         Forwarded: for=\"[2001:db8::1]\";proto=http\r\n\r\n"
+    );
+    // A dual-stack listener sees IPv4 clients as mapped addresses.
+    assert!(request(read, &hop(&options, "::ffff:192.0.2.7")).contains("for=192.0.2.7;"));
+}
+
+const NOTHING: Asked = Asked {
+    head: false,
+    upgrade: false,
+};
+const NEW: Client = Client {
+    version: Version::Http11,
+    keep_alive: true,
+};
+const OLD: Client = Client {
+    version: Version::Http10,
+    keep_alive: true,
+};
+
+fn response(read: &str, asked: Asked, client: Client) -> (String, bool, bool) {
+    let mut fields = Fields::new();
+    let parsed = ResponseHead::parse(read.as_bytes(), LIMITS, asked, &mut fields);
+    let Ok(Parsed::Head(head)) = parsed else {
+        panic!("{read:?}: {parsed:?}");
+    };
+    let mut out = Vec::new();
+    let delivery = write_response(&head, client, &mut out);
+    (
+        String::from_utf8(out).unwrap(),
+        delivery.keep_alive,
+        delivery.strip_chunks,
+    )
+}
+
+#[test]
+fn responses_to_new_clients() {
+    for (read, expected, keep_alive) in [
+        (
+            "HTTP/1.1 200 OK\r\nServer: x\r\nContent-Length: 3\r\nConnection: close\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nServer: x\r\nContent-Length: 3\r\n\r\n",
+            true,
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\nKeep-Alive: 5\r\nTrailer: X\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nTrailer: X\r\nTransfer-Encoding: chunked\r\n\r\n",
+            true,
+        ),
+        (
+            "HTTP/1.0 404 Gone away\r\nContent-Length: 003\r\nConnection: x\r\nX: y\r\n\r\n",
+            "HTTP/1.1 404 Gone away\r\nContent-Length: 3\r\n\r\n",
+            true,
+        ),
+        (
+            "HTTP/1.1 200\r\nX: y\r\nUpgrade: h2c\r\n\r\n",
+            "HTTP/1.1 200 \r\nX: y\r\nConnection: close\r\n\r\n",
+            false,
+        ),
+        (
+            "HTTP/1.0 200 \r\n\r\n",
+            "HTTP/1.1 200 \r\nConnection: close\r\n\r\n",
+            false,
+        ),
+        (
+            "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n",
+            "HTTP/1.1 204 No Content\r\n\r\n",
+            true,
+        ),
+        (
+            "HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n",
+            "HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n",
+            true,
+        ),
+    ] {
+        let passed_on = response(read, NOTHING, NEW);
+        assert_eq!(
+            passed_on,
+            (expected.to_owned(), keep_alive, false),
+            "{read}"
+        );
+    }
+}
+
+#[test]
+fn interim_responses_say_nothing_about_the_connection() {
+    let closing = Client {
+        keep_alive: false,
+        ..NEW
+    };
+    for read in [
+        "HTTP/1.1 100 Continue\r\n\r\n",
+        "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n",
+    ] {
+        assert_eq!(response(read, NOTHING, closing).0, read);
+    }
+}
+
+#[test]
+fn a_switch_of_protocols_is_passed_on() {
+    let asked = Asked {
+        head: false,
+        upgrade: true,
+    };
+    let read = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\
+        Upgrade: websocket\r\n\r\n";
+    let expected = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
+        Connection: upgrade\r\n\r\n";
+    assert_eq!(
+        response(read, asked, NEW),
+        (expected.to_owned(), false, false)
+    );
+}
+
+#[test]
+fn responses_to_old_clients() {
+    let head = Asked {
+        head: true,
+        upgrade: false,
+    };
+    for (read, asked, expected, keep_alive, strip_chunks) in [
+        (
+            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n",
+            NOTHING,
+            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: keep-alive\r\n\r\n",
+            true,
+            false,
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX: y\r\n\r\n",
+            NOTHING,
+            "HTTP/1.1 200 OK\r\nX: y\r\nConnection: close\r\n\r\n",
+            false,
+            true,
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: CHUNKED\r\nX: y\r\n\r\n",
+            head,
+            "HTTP/1.1 200 OK\r\nX: y\r\nConnection: keep-alive\r\n\r\n",
+            true,
+            false,
+        ),
+    ] {
+        let passed_on = response(read, asked, OLD);
+        assert_eq!(
+            passed_on,
+            (expected.to_owned(), keep_alive, strip_chunks),
+            "{read}"
+        );
+    }
+}
+
+/// Start line and fields of a head, names in lower case; read by splitting.
+fn split(head: &[u8]) -> (String, Vec<(String, String)>) {
+    let text: String = head.iter().map(|&byte| char::from(byte)).collect();
+    let head = text.split("\r\n\r\n").next().unwrap();
+    let mut lines = head.split("\r\n");
+    let start = lines.next().unwrap().to_owned();
+    let fields = lines.map(|line| {
+        let (name, value) = line.split_once(':').unwrap();
+        let value = value.trim_matches([' ', '\t']).to_owned();
+        (name.to_ascii_lowercase(), value)
+    });
+    (start, fields.collect())
+}
+
+/// Whether a field is about this hop, by its name alone.
+fn is_hop_by_hop(name: &str, connection: &[String]) -> bool {
+    let known = [
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "proxy-authorization",
+        "proxy-authenticate",
+        "proxy-authentication-info",
+        "te",
+        "upgrade",
+        "expect",
+    ];
+    known.contains(&name) || connection.iter().any(|option| option == name)
+}
+
+/// Fields that must arrive: all that are not about this hop and not about the client.
+fn end_to_end(fields: &[(String, String)]) -> Vec<(String, String)> {
+    let options = fields.iter().filter(|(name, _)| name == "connection");
+    let options = options.flat_map(|(_, value)| value.split(','));
+    let options: Vec<_> = options.map(|o| o.trim().to_ascii_lowercase()).collect();
+    let mut kept: Vec<_> = fields
+        .iter()
+        .filter(|(name, _)| !is_hop_by_hop(name, &options))
+        .filter(|(name, _)| {
+            name != "forwarded" && !name.replace('_', "-").starts_with("x-forwarded-")
+        })
+        .map(|(name, value)| match name.as_str() {
+            "transfer-encoding" => (name.clone(), value.to_ascii_lowercase()),
+            "content-length" => (name.clone(), value.parse::<u64>().unwrap().to_string()),
+            _ => (name.clone(), value.clone()),
+        })
+        .collect();
+    // A field that is written anew goes to the end.
+    kept.sort();
+    kept
+}
+
+fn field() -> impl Strategy<Value = String> {
+    let names = prop::sample::select(vec![
+        "Host",
+        "Content-Length",
+        "Transfer-Encoding",
+        "Connection",
+        "Upgrade",
+        "TE",
+        "Expect",
+        "Keep-Alive",
+        "X-Forwarded-For",
+        "x_forwarded_host",
+        "Forwarded",
+        "Via",
+        "X",
+        "Cookie",
+        "proxy-connection",
+        "Trailer",
+        "Proxy-Authorization",
+        "content_length",
+    ]);
+    let values = prop::sample::select(vec![
+        "a",
+        "a:80",
+        "5",
+        "007",
+        "chunked",
+        "Chunked",
+        "close",
+        "keep-alive, X",
+        "cookie",
+        "websocket",
+        "upgrade",
+        "trailers",
+        "te, upgrade",
+        "100-continue",
+        "",
+        "x, y",
+        "host",
+        "5, 5",
+        "\u{7f}",
+        "\r",
+        "gzip, chunked",
+        "[::1]",
+    ]);
+    let spaces = prop::sample::select(vec![" ", "", "  ", "\t"]);
+    let ends = prop::sample::select(vec!["\r\n", "\r\n", "\r\n", " \r\n", "\n", "\r\n "]);
+    let likely = prop::sample::select(vec![
+        "Content-Length: 5\r\n",
+        "Transfer-Encoding: chunked\r\n",
+        "Accept: */*\r\n",
+        "Connection: keep-alive, X\r\n",
+        "X: 1\r\n",
+        "Transfer-Encoding:\tchunked \r\n",
+        "Connection: upgrade\r\nUpgrade: websocket\r\n",
+        "X-Forwarded-For: 1.1.1.1\r\n",
+    ]);
+    prop_oneof![
+        1 => (names, spaces, values, ends)
+            .prop_map(|(name, space, value, end)| format!("{name}:{space}{value}{end}")),
+        3 => likely.prop_map(str::to_owned),
+    ]
+}
+
+fn request_text() -> impl Strategy<Value = String> {
+    let lines = prop::sample::select(vec![
+        "GET / HTTP/1.1\r\n",
+        "POST /a?b HTTP/1.1\r\n",
+        "GET /a HTTP/1.0\r\n",
+        "GET http://b/c HTTP/1.1\r\n",
+        "HEAD http://b?c HTTP/1.0\r\n",
+        "OPTIONS * HTTP/1.1\r\n",
+        "\r\nGET / HTTP/1.1\r\n",
+        "GET  / HTTP/1.1\r\n",
+    ]);
+    let hosts = prop::sample::select(vec!["Host: a\r\n", "Host: a\r\n", "host:b:1\r\n", ""]);
+    let fields = prop::collection::vec(field(), 0..6);
+    (lines, fields, hosts).prop_map(|(line, fields, host)| {
+        let half = fields.len() / 2;
+        let (before, after) = fields.split_at(half);
+        format!("{line}{}{host}{}\r\n", before.concat(), after.concat())
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn a_forwarded_request_means_the_same(
+        text in request_text(),
+        x_forwarded in any::<bool>(),
+        forwarded in any::<bool>(),
+        trust in any::<bool>(),
+    ) {
+        let options = HttpOptions {
+            x_forwarded,
+            forwarded,
+            trust_forwarded: trust,
+            via: None,
+            ..options()
+        };
+        let hop = hop(&options, "192.0.2.7");
+        let mut fields = Fields::new();
+        let Ok(Parsed::Head(head)) = RequestHead::parse(text.as_bytes(), LIMITS, &mut fields)
+        else {
+            return Ok(());
+        };
+        let mut out = Vec::new();
+        write_request(&head.request, &hop, &mut out);
+
+        let mut fields = Fields::new();
+        let again = RequestHead::parse(&out, LIMITS, &mut fields);
+        let Ok(Parsed::Head(again)) = again else {
+            panic!("{:?} gave {again:?}", out.escape_ascii().to_string());
+        };
+        prop_assert_eq!(again.len, out.len());
+        prop_assert_eq!(again.version, Version::Http11);
+        let (left, came) = (&again.request, &head.request);
+        prop_assert_eq!(left.method, came.method);
+        prop_assert_eq!(left.path(), came.path());
+        prop_assert_eq!(left.body, came.body);
+        prop_assert_eq!(left.authority, Some(came.authority.unwrap_or("192.0.2.1:8080")));
+        prop_assert_eq!(again.asked, head.asked);
+        prop_assert_eq!(again.expect_continue, head.expect_continue);
+        prop_assert!(again.keep_alive);
+
+        // What a front says that has no lines of HTTP/1 to copy makes the same head.
+        let modelled = Request { raw: None, ..head.request };
+        let mut from_model = Vec::new();
+        write_request(&modelled, &hop, &mut from_model);
+        prop_assert_eq!(split(&from_model), split(&out));
+
+        let came = split(text.trim_start().as_bytes());
+        let left = split(&out);
+        let not_host = |fields: &[(String, String)]| {
+            let mut fields = end_to_end(fields);
+            fields.retain(|(name, _)| name != "host");
+            fields
+        };
+        prop_assert_eq!(not_host(&came.1), not_host(&left.1));
+
+        // Forwarding what was forwarded changes nothing but what is said of the client.
+        let twice = try_request(&out, &hop).unwrap().unwrap();
+        let twice = split(&twice);
+        prop_assert_eq!(&twice.0, &left.0);
+        prop_assert_eq!(end_to_end(&twice.1), end_to_end(&left.1));
+    }
+
+    #[test]
+    fn no_part_of_a_request_is_a_request(text in request_text()) {
+        let hop = hop(&options(), "192.0.2.7");
+        let whole = try_request(text.as_bytes(), &hop);
+        let end = match &whole {
+            Ok(Some(_)) => {
+                let mut fields = Fields::new();
+                let parsed = RequestHead::parse(text.as_bytes(), LIMITS, &mut fields);
+                match parsed {
+                    Ok(Parsed::Head(head)) => head.len,
+                    _ => unreachable!("it was a head just now"),
+                }
+            }
+            _ => text.len(),
+        };
+        for cut in 0..text.len() {
+            let part = try_request(&text.as_bytes()[..cut], &hop);
+            match (&whole, part) {
+                // Valid: nothing is known too early, and nothing changes afterwards.
+                (Ok(_), part) if cut < end => prop_assert_eq!(part, Ok(None)),
+                (Ok(_), part) => prop_assert_eq!(&part, &whole),
+                // Refused: no part of it is taken for a head.
+                (Err(_), part) => prop_assert!(!matches!(part, Ok(Some(_)))),
+            }
+        }
+    }
+
+    #[test]
+    fn a_forwarded_response_means_the_same(
+        status in prop::sample::select(vec![100u16, 101, 103, 200, 204, 304, 404, 500, 999]),
+        fields in prop::collection::vec(field(), 0..6),
+        old_member in any::<bool>(),
+        old_client in any::<bool>(),
+        head_request in any::<bool>(),
+        upgrade in any::<bool>(),
+        keep_alive in any::<bool>(),
+    ) {
+        let minor = u8::from(!old_member);
+        let text = format!("HTTP/1.{minor} {status} Reason\r\n{}\r\n", fields.concat());
+        let asked = Asked { head: head_request, upgrade };
+        let mut fields = Fields::new();
+        let parsed = ResponseHead::parse(text.as_bytes(), LIMITS, asked, &mut fields);
+        let Ok(Parsed::Head(head)) = parsed else { return Ok(()) };
+        if head.is_interim() && old_client {
+            return Ok(());
+        }
+        let version = if old_client { Version::Http10 } else { Version::Http11 };
+        let mut out = Vec::new();
+        let delivery = write_response(&head, Client { version, keep_alive }, &mut out);
+
+        let mut fields = Fields::new();
+        let again = ResponseHead::parse(&out, LIMITS, asked, &mut fields);
+        let Ok(Parsed::Head(again)) = again else {
+            panic!("{:?} gave {again:?}", out.escape_ascii().to_string());
+        };
+        prop_assert_eq!((again.len, again.status), (out.len(), head.status));
+        let body = if delivery.strip_chunks { Body::UntilClose } else { head.body };
+        prop_assert_eq!(again.body, body);
+        if !head.is_interim() {
+            prop_assert_eq!(again.keep_alive, delivery.keep_alive);
+            prop_assert!(keep_alive || !delivery.keep_alive);
+        }
+        let came: Vec<_> = end_to_end_of_response(&split(text.as_bytes()).1, status, old_client);
+        let left: Vec<_> = end_to_end_of_response(&split(&out).1, status, old_client);
+        prop_assert_eq!(came, left);
+    }
+}
+
+/// As `end_to_end`, but that fields about the client mean nothing in a response, and
+/// that some statuses and clients have no use for framing.
+fn end_to_end_of_response(
+    fields: &[(String, String)],
+    status: u16,
+    old_client: bool,
+) -> Vec<(String, String)> {
+    let mut kept = end_to_end(fields);
+    kept.retain(|(name, _)| match name.as_str() {
+        "content-length" => !matches!(status, 100..=199 | 204),
+        "transfer-encoding" => !old_client,
+        _ => true,
+    });
+    kept
+}
