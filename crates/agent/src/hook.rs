@@ -9,7 +9,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// Runs a command, one at a time.
 #[derive(Debug, Default)]
-pub struct Hook {
+pub(crate) struct Hook {
     running: Option<Child>,
     /// What this agent has told it last. In the beginning that is nothing: an agent that
     /// was killed may have left the server under an alert that is long over.
@@ -23,7 +23,7 @@ pub struct Hook {
 impl Hook {
     /// Tells the command, if there is one, whether `server` is under an alert; what has
     /// changed while it ran is told when it has ended. To be called again and again.
-    pub fn tell(&mut self, command: &[String], server: &str, alert: bool) {
+    pub(crate) fn tell(&mut self, command: &[String], server: &str, alert: bool) {
         self.wanted = alert;
         if let Some(child) = &mut self.running {
             match child.try_wait() {
@@ -72,13 +72,13 @@ impl Hook {
     }
 
     /// Whether the command was running when it was last to be told something.
-    pub fn runs(&self) -> bool {
+    pub(crate) fn runs(&self) -> bool {
         self.running.is_some()
     }
 
     /// Whether it is to be told something else than it was when it was started, or soon can be
     /// told what it was not: a program that is not there is not waited for.
-    pub fn is_behind(&self) -> bool {
+    pub(crate) fn is_behind(&self) -> bool {
         use io::ErrorKind::{NotFound, PermissionDenied};
         let failed = self.failed.as_ref();
         let soon = failed.is_some_and(|(_, kind)| !matches!(kind, NotFound | PermissionDenied));

@@ -75,7 +75,7 @@ struct Class {
 ///
 /// `appl_name` is null or a string of C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn arm_init(
+pub(crate) unsafe extern "C" fn arm_init(
     appl_name: *const c_char,
     _appl_user_id: *const c_char,
     _flags: i32,
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn arm_init(
 ///
 /// The names are null or strings of C; `data` is null or has `data_size` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn arm_getid(
+pub(crate) unsafe extern "C" fn arm_getid(
     appl_id: i32,
     tran_name: *const c_char,
     tran_detail: *const c_char,
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn arm_getid(
 ///
 /// `data` is null or has `data_size` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn arm_start(
+pub(crate) unsafe extern "C" fn arm_start(
     tran_id: i32,
     _flags: i32,
     data: *const c_char,
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn arm_start(
 ///
 /// `data` is null or has `data_size` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn arm_update(
+pub(crate) unsafe extern "C" fn arm_update(
     start_handle: i32,
     _flags: i32,
     data: *const c_char,
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn arm_update(
 ///
 /// `data` is null or has `data_size` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn arm_stop(
+pub(crate) unsafe extern "C" fn arm_stop(
     start_handle: i32,
     tran_status: i32,
     _flags: i32,
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn arm_stop(
 ///
 /// None of it is needed: it is `unsafe` as its sisters are.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn arm_end(
+pub(crate) unsafe extern "C" fn arm_end(
     appl_id: i32,
     _flags: i32,
     _data: *const c_char,
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn arm_end(
 
 /// Whether an application is under a load alert now: 1 if so, else 0.
 #[unsafe(no_mangle)]
-pub extern "C" fn evenkeel_shed(appl_id: i32) -> c_int {
+pub(crate) extern "C" fn evenkeel_shed(appl_id: i32) -> c_int {
     let Some((_, page)) = PROCESS.application(appl_id) else {
         return 0;
     };
@@ -224,7 +224,7 @@ pub extern "C" fn evenkeel_shed(appl_id: i32) -> c_int {
 /// Whether an agent can see what an application counts: 1 if so, 0 if there was no place
 /// for its page.
 #[unsafe(no_mangle)]
-pub extern "C" fn evenkeel_measured(appl_id: i32) -> c_int {
+pub(crate) extern "C" fn evenkeel_measured(appl_id: i32) -> c_int {
     let application = PROCESS.application(appl_id);
     c_int::from(application.is_some_and(|(application, _)| application.is_shared()))
 }

@@ -42,7 +42,7 @@ enum Due {
 }
 
 impl Supervisor {
-    pub fn new(cluster: EngineCluster, brokers: Rc<Brokers>, clock: Clock) -> Self {
+    pub(crate) fn new(cluster: EngineCluster, brokers: Rc<Brokers>, clock: Clock) -> Self {
         Supervisor {
             state: RefCell::new(ClusterState::new(&cluster.name, cluster.stale_for)),
             cluster,
@@ -55,7 +55,7 @@ impl Supervisor {
     }
 
     /// Negotiates and probes when it is time to, for ever.
-    pub async fn run(self: Rc<Self>) {
+    pub(crate) async fn run(self: Rc<Self>) {
         let mut last_probe = self.clock.now();
         loop {
             match self.next(last_probe).await {

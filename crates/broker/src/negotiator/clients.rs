@@ -32,7 +32,7 @@ struct Bucket {
 }
 
 impl Clients {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Clients {
             hasher: RandomState::new(),
             sets: vec![[Bucket::default(); WAYS]; SETS].into_boxed_slice(),
@@ -40,7 +40,7 @@ impl Clients {
     }
 
     /// Whether `client` asks no oftener than one does that keeps what it gets for a `quantum`.
-    pub fn ask(&mut self, client: IpAddr, quantum: Duration, now: Instant) -> bool {
+    pub(super) fn ask(&mut self, client: IpAddr, quantum: Duration, now: Instant) -> bool {
         let network = match client {
             IpAddr::V4(ip) => u128::from(ip.to_bits()),
             IpAddr::V6(ip) => ip.to_bits() >> 64 << 64,

@@ -140,7 +140,7 @@ impl Handler for Dispatcher {
 }
 
 impl Dispatcher {
-    pub fn new(clock: Clock, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(clock: Clock, metrics: Arc<Metrics>) -> Self {
         Dispatcher {
             clock,
             metrics,
@@ -154,7 +154,7 @@ impl Dispatcher {
     }
 
     /// Goes on with the clusters of another snapshot.
-    pub fn set(&self, next: &Snapshot) {
+    pub(super) fn set(&self, next: &Snapshot) {
         let mut book = Book::default();
         for cluster in next.section::<Vec<Cluster>>().into_iter().flatten() {
             let Some(group) = next.group(&cluster.group) else {

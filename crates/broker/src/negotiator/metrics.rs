@@ -109,7 +109,7 @@ pub struct Metrics {
 pub(super) struct ClassCounters([AtomicU64; Ending::ALL.len()]);
 
 impl ClassCounters {
-    pub fn count(&self, ending: Ending) {
+    pub(super) fn count(&self, ending: Ending) {
         self.0[ending as usize].fetch_add(1, Ordering::Relaxed);
     }
 }

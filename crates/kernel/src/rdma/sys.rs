@@ -11,37 +11,37 @@ use std::sync::OnceLock;
 
 use super::Error;
 
-pub const READ: c_uint = 4;
-pub const WRITE: c_uint = 0;
-pub const SIGNALED: c_uint = 2;
-pub const ACCESS_LOCAL_WRITE: c_int = 1;
-pub const ACCESS_REMOTE_WRITE: c_int = 1 << 1;
-pub const ACCESS_REMOTE_READ: c_int = 1 << 2;
-pub const RELIABLE_CONNECTION: c_uint = 2;
-pub const TCP_PORTS: c_uint = 0x0106;
-pub const TRANSPORT_IWARP: c_int = 1;
-pub const OPTION_ID: c_int = 0;
-pub const OPTION_REUSE_ADDRESS: c_int = 1;
-pub const OPTION_ACK_TIMEOUT: c_int = 3;
+pub(super) const READ: c_uint = 4;
+pub(super) const WRITE: c_uint = 0;
+pub(super) const SIGNALED: c_uint = 2;
+pub(super) const ACCESS_LOCAL_WRITE: c_int = 1;
+pub(super) const ACCESS_REMOTE_WRITE: c_int = 1 << 1;
+pub(super) const ACCESS_REMOTE_READ: c_int = 1 << 2;
+pub(super) const RELIABLE_CONNECTION: c_uint = 2;
+pub(super) const TCP_PORTS: c_uint = 0x0106;
+pub(super) const TRANSPORT_IWARP: c_int = 1;
+pub(super) const OPTION_ID: c_int = 0;
+pub(super) const OPTION_REUSE_ADDRESS: c_int = 1;
+pub(super) const OPTION_ACK_TIMEOUT: c_int = 3;
 
-pub const ADDRESS_RESOLVED: c_uint = 0;
-pub const ROUTE_RESOLVED: c_uint = 2;
-pub const CONNECT_REQUEST: c_uint = 4;
-pub const REJECTED: c_uint = 8;
-pub const ESTABLISHED: c_uint = 9;
-pub const DISCONNECTED: c_uint = 10;
-pub const DEVICE_REMOVED: c_uint = 11;
-pub const TIME_WAIT_EXIT: c_uint = 15;
+pub(super) const ADDRESS_RESOLVED: c_uint = 0;
+pub(super) const ROUTE_RESOLVED: c_uint = 2;
+pub(super) const CONNECT_REQUEST: c_uint = 4;
+pub(super) const REJECTED: c_uint = 8;
+pub(super) const ESTABLISHED: c_uint = 9;
+pub(super) const DISCONNECTED: c_uint = 10;
+pub(super) const DEVICE_REMOVED: c_uint = 11;
+pub(super) const TIME_WAIT_EXIT: c_uint = 15;
 
 #[repr(C)]
-pub struct Device {
+pub(super) struct Device {
     pub operations: [*mut c_void; 2],
     pub node: c_int,
     pub transport: c_int,
 }
 
 #[repr(C)]
-pub struct Context {
+pub(super) struct Context {
     pub device: *mut Device,
     before_poll: [*mut c_void; 11],
     pub poll_cq: unsafe extern "C" fn(*mut CompletionQueue, c_int, *mut Completion) -> c_int,
@@ -51,28 +51,28 @@ pub struct Context {
 }
 
 #[repr(C)]
-pub struct Pair {
+pub(super) struct Pair {
     pub context: *mut Context,
 }
 
 #[repr(C)]
-pub struct CompletionQueue {
+pub(super) struct CompletionQueue {
     pub context: *mut Context,
 }
 
 #[repr(C)]
-pub struct CompletionChannel {
+pub(super) struct CompletionChannel {
     pub context: *mut Context,
     pub fd: c_int,
 }
 
 #[repr(C)]
-pub struct Domain {
+pub(super) struct Domain {
     pub context: *mut Context,
 }
 
 #[repr(C)]
-pub struct Region {
+pub(super) struct Region {
     pub context: *mut Context,
     pub domain: *mut Domain,
     pub address: *mut c_void,
@@ -84,7 +84,7 @@ pub struct Region {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Completion {
+pub(super) struct Completion {
     pub work: u64,
     pub status: c_uint,
     pub kind: c_uint,
@@ -101,7 +101,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    pub const fn zeroed() -> Self {
+    pub(super) const fn zeroed() -> Self {
         Completion {
             work: 0,
             status: 0,
@@ -121,7 +121,7 @@ impl Completion {
 }
 
 #[repr(C)]
-pub struct Part {
+pub(super) struct Part {
     pub address: u64,
     pub length: u32,
     pub key: u32,
@@ -129,7 +129,7 @@ pub struct Part {
 
 /// A work request: of its unions, the room that the largest member takes.
 #[repr(C)]
-pub struct Work {
+pub(super) struct Work {
     pub number: u64,
     pub next: *mut Work,
     pub parts: *mut Part,
@@ -143,7 +143,7 @@ pub struct Work {
 }
 
 impl Work {
-    pub const fn new(number: u64, operation: c_uint) -> Self {
+    pub(super) const fn new(number: u64, operation: c_uint) -> Self {
         Work {
             number,
             next: std::ptr::null_mut(),
@@ -160,7 +160,7 @@ impl Work {
 }
 
 #[repr(C)]
-pub struct PairAttributes {
+pub(super) struct PairAttributes {
     pub context: *mut c_void,
     pub send_queue: *mut CompletionQueue,
     pub receive_queue: *mut CompletionQueue,
@@ -175,12 +175,12 @@ pub struct PairAttributes {
 }
 
 #[repr(C)]
-pub struct Channel {
+pub(super) struct Channel {
     pub fd: c_int,
 }
 
 #[repr(C)]
-pub struct Id {
+pub(super) struct Id {
     pub verbs: *mut Context,
     pub channel: *mut Channel,
     pub context: *mut c_void,
@@ -190,7 +190,7 @@ pub struct Id {
 }
 
 #[repr(C)]
-pub struct ConnectionParameters {
+pub(super) struct ConnectionParameters {
     pub private_data: *const c_void,
     pub private_data_length: u8,
     pub responder_resources: u8,
@@ -203,7 +203,7 @@ pub struct ConnectionParameters {
 }
 
 #[repr(C)]
-pub struct Event {
+pub(super) struct Event {
     pub id: *mut Id,
     pub listener: *mut Id,
     pub kind: c_uint,
@@ -214,7 +214,7 @@ pub struct Event {
 macro_rules! api {
     ($($library:ident { $($name:ident($($argument:ty),*) $(-> $result:ty)?;)* })*) => {
         /// The functions of both libraries.
-        pub struct Api {
+        pub(super) struct Api {
             $($(pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*)*
             /// The libraries stay loaded as long as these.
             #[cfg(feature = "rdma")]
@@ -292,7 +292,7 @@ impl Api {
 }
 
 /// The libraries, loaded at the first call.
-pub fn api() -> Result<&'static Api, Error> {
+pub(super) fn api() -> Result<&'static Api, Error> {
     static API: OnceLock<Result<Api, String>> = OnceLock::new();
     if cfg!(not(feature = "rdma")) {
         return Err(Error::NotBuilt);

@@ -70,7 +70,7 @@ struct Connection {
 
 impl<'a> Meaning<'a> {
     /// Collects what the fields of a request say, and refuses contradictions.
-    pub fn of_request(
+    pub(super) fn of_request(
         raw: &[u8],
         fields: &'a [Header<'a>],
         version: Version,
@@ -113,7 +113,7 @@ impl<'a> Meaning<'a> {
     }
 
     /// Collects what the fields of a response say, and refuses contradictions.
-    pub fn of_response(
+    pub(super) fn of_response(
         raw: &[u8],
         fields: &'a [Header<'a>],
         version: Version,
@@ -177,7 +177,7 @@ impl<'a> Meaning<'a> {
     }
 
     /// What the fields say of the body: its framing in a request.
-    pub fn framing(&self) -> Body {
+    pub(super) fn framing(&self) -> Body {
         match self.content_length {
             _ if self.chunked => Body::Chunked,
             Some(length) => Body::Length(length),
@@ -186,7 +186,7 @@ impl<'a> Meaning<'a> {
     }
 
     /// Framing of a response's body.
-    pub fn response_body(&self, status: u16, asked: Asked) -> Result<Body, HeadError> {
+    pub(super) fn response_body(&self, status: u16, asked: Asked) -> Result<Body, HeadError> {
         let switches = asked.upgrade && self.may_upgrade && self.connection.upgrade;
         match status {
             101 if !switches => Err(HeadError::UnexpectedUpgrade),
@@ -201,12 +201,12 @@ impl<'a> Meaning<'a> {
     }
 
     /// Whether the sender lets the connection go on.
-    pub fn keep_alive(&self, version: Version) -> bool {
+    pub(super) fn keep_alive(&self, version: Version) -> bool {
         !self.connection.close && (version == Version::Http11 || self.connection.keep_alive)
     }
 
     /// Decides which fields of a request end here.
-    pub fn settle_request(
+    pub(super) fn settle_request(
         &mut self,
         fields: &[Header<'_>],
         is_get: bool,
@@ -227,7 +227,7 @@ impl<'a> Meaning<'a> {
     }
 
     /// Decides which fields of a response end here.
-    pub fn settle_response(&mut self, fields: &[Header<'_>], status: u16) {
+    pub(super) fn settle_response(&mut self, fields: &[Header<'_>], status: u16) {
         self.upgrades = status == 101;
         if matches!(status, 100..=199 | 204) {
             // Only a length of zero comes this far, and even that must not (RFC 9110,
@@ -330,7 +330,7 @@ pub(super) enum Kind {
 impl Kind {
     /// Looks at the length first: most names are told apart by it alone.
     #[inline]
-    pub fn of(name: &[u8]) -> Self {
+    pub(super) fn of(name: &[u8]) -> Self {
         let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
         match name.len() {
             2 if is(b"te") => Self::Te,
