@@ -5,9 +5,8 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use evenkeel_config::Prometheus;
 use evenkeel_config::expression::Expression;
-use evenkeel_config::reports::MetricLoad;
+use evenkeel_config::sources::{MetricLoad, Prometheus};
 use evenkeel_core::load::LoadId;
 use evenkeel_report::prometheus::Readings;
 use libfuzzer_sys::fuzz_target;
@@ -51,6 +50,6 @@ fn settings() -> &'static Prometheus {
             [rule.a.prometheus]\nurl = \"http://{host}:9100/metrics\"\nloads = { cpu = \"a\" }\n";
         let config = evenkeel_config::parse("a", text).expect("it is valid");
         let group = config.groups.into_iter().next().expect("it has a group");
-        group.prometheus.expect("it is scraped")
+        group.sources.prometheus.expect("it is scraped")
     })
 }

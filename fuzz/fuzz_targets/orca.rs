@@ -2,12 +2,12 @@
 //! wanted and valid come of it.
 #![no_main]
 
-use evenkeel_config::reports::OrcaLoads;
+use evenkeel_config::sources::Orca;
 use evenkeel_wire::orca::{parse, parse_binary, parse_message};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|report: &[u8]| {
-    let loads = OrcaLoads::default();
+    let Orca { loads, .. } = Orca::default();
     let wanted = |table: &str, field: &str| loads.load(table, field);
     let reports = [
         parse(report, &wanted),

@@ -20,9 +20,7 @@ mod tests;
 pub mod watch;
 
 pub use model::admin::{AccessLog, Admin};
-pub use model::agent_check::AgentCheck;
 pub use model::broker::Broker;
-pub use model::cgroup::Cgroup;
 pub use model::config::{Config, load, parse};
 pub use model::corba::{Corba, WhenEmpty};
 pub use model::group::{GroupConfig, Said};
@@ -31,13 +29,9 @@ pub use model::location::LocationConfig;
 pub use model::member::MemberConfig;
 pub use model::monitor::{Monitor, MonitorAddress, MonitorHost, MonitorKind};
 pub use model::negotiator::{Class, Cluster, Negotiator, Quantum, Terms};
-pub use model::orca::{Orca, OrcaService};
-pub use model::prometheus::Prometheus;
 pub use model::rule::{HttpOptions, Protocol, Rule, Timeouts};
 pub use model::sections::{Section, Sections};
-pub use model::sources::Sources;
-pub use model::statsd::Statsd;
-pub use model::{agent, engine, kind, negotiator};
+pub use model::{agent, engine, kind, negotiator, sources};
 pub use schema::address::{Origin, Scheme};
 pub use schema::amount::duration;
 pub use schema::errors::{Errors, Problem};
@@ -45,10 +39,3 @@ pub use schema::networks::Networks;
 pub use schema::source::MAX_FILE_SIZE;
 pub use schema::table::is_name;
 pub use schema::{expression, networks};
-
-/// Load reports that back-ends make already.
-pub mod reports {
-    pub use crate::model::agent_check::AgentCheck;
-    pub use crate::model::orca::{Orca, OrcaLoads, OrcaService};
-    pub use crate::model::prometheus::{MetricLoad, Prometheus, Url, UrlTemplate};
-}

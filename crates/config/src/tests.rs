@@ -6,12 +6,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use proptest::prelude::*;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 use evenkeel_core::group::Granularity;
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::Values;
 
 use super::model::config::tables;
+use super::model::sources::{SOURCES, Sources};
+use super::schema::key::docs;
 use super::*;
 
 const GOOD: &str = r#"
@@ -698,9 +702,9 @@ fn sources_of_reports_are_read() {
         prometheus = { url = "http://{host}/metrics", preset = "node_exporter", loads = { cpu = "a", 7 = "b" } }"#,
     );
     assert_eq!(warnings, [""; 0]);
-    let check = all.agent_check.unwrap();
+    let check = all.sources.agent_check.unwrap();
     assert_eq!((check.port, check.send.as_deref()), (8765, Some("state\n")));
-    let orca = all.orca.unwrap();
+    let orca = all.sources.orca.unwrap();
     assert!(orca.headers && orca.strip && orca.out_of_band.is_none());
     assert_eq!(
         orca.loads.load("named_metrics.", "queue"),
@@ -716,7 +720,7 @@ fn sources_of_reports_are_read() {
         None,
         "only what is named"
     );
-    let loads = all.prometheus.unwrap().loads;
+    let loads = all.sources.prometheus.unwrap().loads;
     assert_eq!(
         loads.len(),
         8,
@@ -729,9 +733,9 @@ fn sources_of_reports_are_read() {
     assert_eq!(cpu.expression, expression::Expression::parse("a").unwrap());
 
     let (short, _) = group("orca = { out_of_band = true }");
-    assert_eq!(short.orca.unwrap().out_of_band.unwrap().port, None);
+    assert_eq!(short.sources.orca.unwrap().out_of_band.unwrap().port, None);
     let (off, _) = group("orca = false\nagent_check = false");
-    assert_eq!((off.orca, off.agent_check), (None, None));
+    assert_eq!((off.sources.orca, off.sources.agent_check), (None, None));
     // Loads that were defaults stay where only the rest is said.
     let text = r#"
         [rule.y]
@@ -741,7 +745,7 @@ fn sources_of_reports_are_read() {
         [defaults]
         prometheus = { url = "http://{host}/metrics", loads = { 7 = "b" } }"#;
     let (inherited, _) = group(text);
-    assert_eq!(inherited.prometheus.unwrap().loads.len(), 1);
+    assert_eq!(inherited.sources.prometheus.unwrap().loads.len(), 1);
     let (_, warnings) =
         group("orca = true\nprometheus = { url = \"http://a/\", preset = \"node_exporter\" }");
     assert!(
@@ -810,6 +814,25 @@ fn deep_nesting_is_refused_and_not_followed() {
     }
 }
 
+/// The rows of a load source's example, with which it is valid.
+fn rows_of_source(name: &str) -> Vec<String> {
+    let docs = docs(SOURCES, Sources::default());
+    let Some(source) = docs.iter().find(|source| source.name == name) else {
+        return Vec::new();
+    };
+    let text = format!("x = {}", source.example);
+    let document = DeTable::parse(&text).unwrap();
+    match document.get_ref()["x"].get_ref() {
+        DeValue::Table(rows) => {
+            let row = |(key, value): (&Spanned<_>, &Spanned<DeValue<'_>>)| {
+                format!("{} = {}", key.get_ref(), &text[value.span()])
+            };
+            rows.iter().map(row).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
 /// The table `header` with `line` in it, in a document where nothing else is wrong.
 fn document_with(header: &str, line: &str) -> String {
     let rule = "listen = \"127.0.0.1:80\"\nmembers = [\"a:1\"]\n";
@@ -867,26 +890,12 @@ fn document_with(header: &str, line: &str) -> String {
             };
             format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{needed}\n{line}")
         }
-        "[group.x.agent_check]"
-        | "[group.x.prometheus]"
-        | "[group.x.statsd]"
-        | "[group.x.cgroup]" => {
-            let of_this = match header.as_str() {
-                "[group.x.agent_check]" => &["port = 1"][..],
-                "[group.x.prometheus]" => &["url = \"http://a/\"", "loads = { 7 = \"b\" }"],
-                "[group.x.statsd]" => &["listen = \"127.0.0.1:1\"", "loads = { b = 7 }"],
-                _ => &["path = \"/a\""],
-            };
+        inner if inner.starts_with("[group.x.") => {
             let key = |line: &str| line.split(' ').next().map(str::to_owned);
-            let rest = of_this.iter().filter(|needed| key(needed) != key(line));
-            let rest = rest.copied().collect::<Vec<_>>().join("\n");
+            let rest = rows_of_source(inner.trim_start_matches("[group.x.").trim_end_matches(']'));
+            let rest = rest.into_iter().filter(|row| key(row) != key(line));
+            let rest = rest.collect::<Vec<_>>().join("\n");
             format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{rest}\n{line}")
-        }
-        "[group.x.orca]"
-        | "[group.x.orca.out_of_band]"
-        | "[group.x.alert]"
-        | "[group.x.ejection]" => {
-            format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{line}")
         }
         "[[group.x.members]]" if line.starts_with("address") => format!("{header}\n{line}"),
         "[[group.x.members]]" => format!("{header}\naddress = \"a:1\"\n{line}"),

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwap;
 use evenkeel_control::queue::Queue;
 use evenkeel_core::group::{Group, PickError};
 use evenkeel_core::signal::Signal;
 use tokio::sync::Notify;
 
-use crate::config::{MemberConfig, Orca, Rule, Section, Sections};
+use crate::config::sources::Sources;
+use crate::config::{MemberConfig, Rule, Section, Sections};
 use crate::counts::ReportCounts;
 
 /// All rules of one configuration, with live changes applied. Workers receive each
@@ -56,6 +57,8 @@ pub struct RuleSnapshot {
     pub rule: Rule,
     /// Its group; the same handle over all snapshots in which the group exists.
     pub group: Arc<GroupHandle>,
+    /// The load sources of the group: whoever reads responses sees the reports in them.
+    pub sources: Sources,
 }
 
 /// A group over time: the current snapshot, and what outlives snapshots.
@@ -68,8 +71,6 @@ pub struct GroupHandle {
     pub room: Notify,
     /// Wakes those who listen when [`current`](Self::current) is another one.
     pub changed: Signal,
-    /// How reports in responses are read; nothing is if they are not.
-    pub orca: ArcSwapOption<Orca>,
     /// Reports of the group's sources.
     pub reports: ReportCounts,
     /// Who waits for `room`.
@@ -83,7 +84,6 @@ impl GroupHandle {
             current: ArcSwap::new(group),
             room: Notify::new(),
             changed: Signal::default(),
-            orca: ArcSwapOption::empty(),
             reports: ReportCounts::default(),
             queue: Queue::new(max_queue),
         }

@@ -224,7 +224,7 @@ pub(crate) fn endpoint_of(name: &str) -> Option<&str> {
 /// Whether the group asks that source at all. Agents come by themselves.
 fn is_asked(config: &GroupConfig, source: Source) -> bool {
     match source {
-        Source::AgentCheck => config.agent_check.is_some(),
+        Source::AgentCheck => config.sources.agent_check.is_some(),
         Source::HealthCheck => config.health_check.is_some(),
         Source::Agent | Source::Liveness | Source::Membership => true,
     }
@@ -820,17 +820,21 @@ impl State {
                 if let Some(&enabled) = self.inputs.live.enabled.get(&rule.name) {
                     rule.enabled = enabled;
                 }
-                let group = self.group(&rule.group)?;
-                let group = Arc::clone(&group.handle);
+                let entry = self.group(&rule.group)?;
+                let (group, sources) = (Arc::clone(&entry.handle), &entry.config.sources);
                 // An unchanged rule stays the same object, which makes the data plane's
                 // comparison cheap.
-                let same = old
-                    .rules
-                    .iter()
-                    .find(|old| old.rule == rule && Arc::ptr_eq(&old.group, &group));
+                let same = old.rules.iter().find(|old| {
+                    let is_same = old.rule == rule && old.sources == *sources;
+                    is_same && Arc::ptr_eq(&old.group, &group)
+                });
                 Some(match same {
                     Some(same) => Arc::clone(same),
-                    None => Arc::new(RuleSnapshot { rule, group }),
+                    None => Arc::new(RuleSnapshot {
+                        rule,
+                        group,
+                        sources: sources.clone(),
+                    }),
                 })
             })
             .collect();
@@ -927,10 +931,6 @@ impl GroupEntry {
             }
         }
         self.handle.queue.set_limit(self.config.max_queue);
-        let orca = self.config.orca.as_ref().filter(|orca| orca.headers);
-        if self.handle.orca.load().as_deref() != orca {
-            self.handle.orca.store(orca.cloned().map(Arc::new));
-        }
         if !Arc::ptr_eq(&self.handle.current.load(), &self.group) {
             self.handle.current.store(Arc::clone(&self.group));
             self.handle.changed.wake();

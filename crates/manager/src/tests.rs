@@ -14,7 +14,8 @@ use evenkeel_core::opinion::{Opinion, Source};
 use evenkeel_core::strategy::{self, Values};
 use evenkeel_net::Clock;
 
-use crate::config::{AgentCheck, Config, GroupConfig, MemberConfig, Rule};
+use crate::config::sources::AgentCheck;
+use crate::config::{Config, GroupConfig, MemberConfig, Rule};
 use crate::dns::Lookup;
 use crate::snapshot::{GroupHandle, Snapshot};
 use crate::status::{GroupStatus, MemberStatus};
@@ -811,7 +812,7 @@ async fn health_is_an_and_of_its_sources() {
     names.set("app.example", &["10.1.0.1", "10.1.0.2"]);
     let (a, b) = ("app.example:80/10.1.0.1", "app.example:80/10.1.0.2");
     let mut file = config(&["app.example:80"]);
-    file.groups[0].agent_check = Some(AgentCheck::new(9999));
+    file.groups[0].sources.agent_check = Some(AgentCheck::new(9999));
     manager.apply(file.clone()).await.unwrap();
     let say = |member: &str, source, opinion: Option<Opinion>| {
         manager.set_opinion("app", member, source, opinion.as_ref())
@@ -865,7 +866,7 @@ async fn health_is_an_and_of_its_sources() {
     // Who is no longer asked has nothing to say.
     say(a, Source::AgentCheck, Some(up.clone())).unwrap();
     assert_eq!(member(&manager, a).opinions.len(), 2);
-    file.groups[0].agent_check = None;
+    file.groups[0].sources.agent_check = None;
     manager.apply(file).await.unwrap();
     assert_eq!(member(&manager, a).opinions.len(), 1);
     // An answer that was on its way comes too late.

@@ -14,8 +14,8 @@ use std::time::Duration;
 use evenkeel_core::group::{Granularity, GroupSettings};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::time::Instant;
-use evenkeel_manager::config::Orca;
 use evenkeel_manager::config::Protocol::Http;
+use evenkeel_manager::config::sources::{Orca, Sources};
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_manager::snapshot::GroupHandle;
 use evenkeel_proxy::access::End;
@@ -82,50 +82,54 @@ fn load_reports_in_responses_are_taken_in_and_kept_from_clients() {
             "HTTP/1.1 103 Early Hints\r\nendpoint-load-metrics: TEXT cpu_utilization=1\r\n\r\n";
         format!("{early}HTTP/1.1 200 OK\r\n{fields}Content-Length: 0\r\n\r\n").into_bytes()
     });
-    let bed = Bed::new(Http, &[address], |_| {});
-    let mut client = bed.connect();
-    let mut ask = |path: usize| {
-        let early = ask(&mut client, &get(&format!("/{path}")));
-        assert!(early.starts_with("HTTP/1.1 103 "), "{early}");
-        let head = read_head(&mut client);
-        let group = bed.group.current.load();
-        let cpu = group.members()[0].location.load(LoadId::CPU, Instant::ZERO);
-        (early + &head, cpu.map(|cpu| cpu.value.get()))
+    // What the client sees, the load that the member has then, and what was counted.
+    let ask = |orca: Option<Orca>, paths: &[usize]| {
+        let sources = Sources {
+            orca,
+            ..Sources::default()
+        };
+        let bed = Bed::with_sources(Http, &[address], sources);
+        let mut client = bed.connect();
+        let answer = |&path: &usize| {
+            let early = ask(&mut client, &get(&format!("/{path}")));
+            assert!(early.starts_with("HTTP/1.1 103 "), "{early}");
+            let head = read_head(&mut client);
+            let group = bed.group.current.load();
+            let cpu = group.members()[0].location.load(LoadId::CPU, Instant::ZERO);
+            (early + &head, cpu.map(|cpu| cpu.value.get()))
+        };
+        let (heads, loads): (Vec<_>, Vec<_>) = paths.iter().map(answer).unzip();
+        let fates = [Fate::Taken, Fate::BadValue, Fate::Malformed];
+        let counts = fates.map(|fate| bed.group.reports.get(Origin::ORCA_HEADER, fate));
+        (heads, loads, counts)
     };
     // Nothing is read unless it is wanted.
-    let (head, cpu) = ask(0);
-    assert!(head.contains("endpoint-load-metrics: TEXT cpu_utilization=0.25, mem"));
-    assert_eq!(cpu, None);
+    let (heads, loads, counts) = ask(None, &[0]);
+    assert!(heads[0].contains("endpoint-load-metrics: TEXT cpu_utilization=0.25, mem"));
+    assert_eq!((loads[0], counts), (None, [0; 3]));
+    let elsewhere = Orca {
+        headers: false,
+        ..Orca::default()
+    };
+    let (heads, loads, counts) = ask(Some(elsewhere), &[0]);
+    assert!(heads[0].contains("endpoint-load-metrics: TEXT cpu_utilization=0.25, mem"));
+    assert_eq!((loads[0], counts), (None, [0; 3]));
 
-    bed.group.orca.store(Some(Arc::new(Orca::default())));
-    for (path, expected) in [
-        (0, 0.25),
-        (1, 0.5),
-        (2, 0.25),
-        (3, 0.25),
-        (4, 0.25),
-        (5, 0.25),
-    ] {
-        let (head, cpu) = ask(path);
+    let (heads, loads, counts) = ask(Some(Orca::default()), &[0, 1, 2, 3, 4, 5]);
+    for head in heads {
         assert!(
             !head.to_ascii_lowercase().contains("load-metrics"),
             "{head}"
         );
-        assert_eq!(cpu, Some(expected), "{path}");
     }
-    let count = |fate| bed.group.reports.get(Origin::ORCA_HEADER, fate);
-    assert_eq!(count(Fate::Taken), 3);
-    assert_eq!((count(Fate::BadValue), count(Fate::Malformed)), (1, 1));
+    assert_eq!(loads, [0.25, 0.5, 0.25, 0.25, 0.25, 0.25].map(Some));
+    assert_eq!(counts, [3, 1, 1]);
     let kept = Orca {
         strip: false,
         ..Orca::default()
     };
-    bed.group.orca.store(Some(Arc::new(kept)));
-    assert!(
-        ask(1)
-            .0
-            .contains("Endpoint-Load-Metrics: JSON {\"cpu_utilization\": 0.5}\r\nX: y")
-    );
+    let (heads, ..) = ask(Some(kept), &[1]);
+    assert!(heads[0].contains("Endpoint-Load-Metrics: JSON {\"cpu_utilization\": 0.5}\r\nX: y"));
 }
 
 #[test]

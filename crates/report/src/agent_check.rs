@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 
 use evenkeel_core::member::{MemberId, Weight};
 use evenkeel_core::opinion::{Opinion, Source};
-use evenkeel_manager::config::AgentCheck;
+use evenkeel_manager::config::sources::AgentCheck;
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_wire::agent_check::{Answer, InvalidAnswer, MAX_LINE, MAX_PERCENT, State};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -88,7 +88,7 @@ impl source::Source for Agents {
     type Target = Target;
 
     fn want(group: &Followed, wanted: &mut Wanted<MemberId, Target>) {
-        let Some(check) = &group.config.agent_check else {
+        let Some(check) = &group.config.sources.agent_check else {
             return;
         };
         for member in group.members() {
@@ -217,7 +217,7 @@ mod tests {
     async fn manager(check: AgentCheck) -> Arc<Manager> {
         let manager = Manager::new(Clock::start(), Arc::new(()));
         let mut group = GroupConfig::new("g", vec![MemberConfig::new("127.0.0.1", 80)]);
-        group.agent_check = Some(check);
+        group.sources.agent_check = Some(check);
         let config = Config {
             groups: vec![group],
             ..Config::default()
@@ -291,7 +291,7 @@ mod tests {
 
         // Who is not asked any more has nothing to say.
         let mut config = manager.config();
-        config.groups[0].agent_check = None;
+        config.groups[0].sources.agent_check = None;
         manager.apply(config).await.unwrap();
         assert!(member(&manager).opinions.is_empty());
         assert_eq!(member(&manager).state, "up");

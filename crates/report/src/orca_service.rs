@@ -16,8 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use evenkeel_core::load::LoadId;
 use evenkeel_core::member::MemberId;
-use evenkeel_manager::config::OrcaService;
-use evenkeel_manager::config::reports::OrcaLoads;
+use evenkeel_manager::config::sources::{NamedLoads, OrcaService};
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_net::Clock;
 use evenkeel_wire::orca::{self, Invalid};
@@ -98,7 +97,7 @@ pub(crate) struct Target {
     address: SocketAddr,
     location: Place,
     service: OrcaService,
-    loads: OrcaLoads,
+    loads: NamedLoads,
 }
 
 /// Streams of reports, one to each member.
@@ -110,7 +109,7 @@ impl Source for Streams {
     type Target = Target;
 
     fn want(group: &Followed, wanted: &mut Wanted<MemberId, Target>) {
-        let Some(orca) = &group.config.orca else {
+        let Some(orca) = &group.config.sources.orca else {
             return;
         };
         let Some(service) = &orca.out_of_band else {

@@ -9,9 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_core::load::{LoadId, LoadValue, TooManyLoads};
-use evenkeel_manager::config::Prometheus;
 use evenkeel_manager::config::expression::{Aggregate, Expression, Operator, Series};
-use evenkeel_manager::config::reports::Url;
+use evenkeel_manager::config::sources::{MetricLoad, Prometheus, Url};
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_net::http::client::{self, AskError, Limits, Question};
 use evenkeel_wire::exposition::{self, InvalidPage, Sample};
@@ -91,7 +90,7 @@ impl Readings {
         before: Option<(&Readings, Duration)>,
     ) -> Vec<(LoadId, Result<f64, NoValue>)> {
         let mut next = 0;
-        let load = |of: &evenkeel_manager::config::reports::MetricLoad| {
+        let load = |of: &MetricLoad| {
             let mut place = next;
             next += of.expression.series().len();
             let value = self.value(&of.expression, &mut place, before);
@@ -239,7 +238,7 @@ impl Source for Exporters {
     type Target = Target;
 
     fn want(group: &Followed, wanted: &mut Wanted<Key, Target>) {
-        let Some(config) = &group.config.prometheus else {
+        let Some(config) = &group.config.sources.prometheus else {
             return;
         };
         for member in group.members() {
@@ -404,7 +403,12 @@ mod tests {
     }
 
     fn wanted(loads: &str) -> Prometheus {
-        config_of(loads, 9).groups.remove(0).prometheus.unwrap()
+        config_of(loads, 9)
+            .groups
+            .remove(0)
+            .sources
+            .prometheus
+            .unwrap()
     }
 
     type Values = Vec<(LoadId, Result<f64, NoValue>)>;

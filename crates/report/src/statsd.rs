@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use evenkeel_core::load::{LoadValue, Location};
 use evenkeel_core::time::Instant;
 use evenkeel_manager::Manager;
-use evenkeel_manager::config::{Sources, Statsd as Settings};
+use evenkeel_manager::config::sources::{Sources, Statsd as Settings};
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_manager::exposition::{Exposition, Type};
 use evenkeel_manager::snapshot::{GroupHandle, Snapshot};
@@ -221,7 +221,7 @@ impl Route {
 
     /// Takes a gauge, if the group wants it; answers whether it does.
     fn take(&self, gauge: &Gauge<'_>, from: IpAddr, now: Instant) -> bool {
-        let Some(load) = self.settings.loads.load(gauge.name) else {
+        let Some(load) = self.settings.loads.load("", gauge.name) else {
             return false;
         };
         let tag = self.settings.tag.as_deref();

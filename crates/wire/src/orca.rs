@@ -450,7 +450,7 @@ mod tests {
     fn wanted(loads: &str) -> impl Fn(&str, &str) -> Option<LoadId> {
         let text = format!("[group.g]\nmembers = [\"a:1\"]\norca = {{ {loads} }}");
         let config = config::parse("t", &text).unwrap();
-        let loads = config.groups[0].orca.clone().unwrap().loads;
+        let loads = config.groups[0].sources.orca.clone().unwrap().loads;
         move |table, field| loads.load(table, field)
     }
 

@@ -14,7 +14,7 @@ use super::listeners::Listeners;
 use super::location::{self, LocationConfig, Placed};
 use super::negotiator::{self, Cluster, Negotiator};
 use super::rule::{self, Defaults, Rule};
-use super::{agent_check, alert, ejection, health, member, monitor, orca, prometheus, sources};
+use super::{alert, ejection, health, member, monitor, sources};
 use crate::schema::document::Span;
 use crate::schema::errors::{Errors, Problem};
 use crate::schema::key::{DAY, docs, secs, section};
@@ -198,10 +198,9 @@ pub(crate) fn tables() -> Vec<TableDoc> {
         TableDoc::new("[access_log]", "The access log.", access_log),
     ];
     tables.extend(rule::tables());
-    tables.extend([group::tables(), health::tables(), agent_check::tables()]);
-    tables.extend(orca::tables());
-    tables.extend([prometheus::tables(), monitor::tables()]);
+    tables.extend([group::tables(), health::tables()]);
     tables.extend(sources::tables());
+    tables.push(monitor::tables());
     tables.extend([alert::tables(), ejection::tables()]);
     tables.extend([member::tables(), location::tables(), broker::tables()]);
     tables.extend(negotiator::tables());

@@ -9,13 +9,10 @@ use evenkeel_core::strategy::{
     Reach, Sees, Values, carries_in_pulses, default_for, default_kind, default_load,
 };
 
-use super::agent_check::AgentCheck;
 use super::ejection::LIMIT;
 use super::health::HealthCheck;
 use super::member::MemberConfig;
 use super::monitor::Monitor;
-use super::orca::Orca;
-use super::prometheus::Prometheus;
 use super::sources::{SOURCES, Sources};
 use crate::schema::document::join;
 use crate::schema::field::choice_field;
@@ -37,7 +34,7 @@ section! {
         said: Said = Said::default(),
         /// How its clients reach its members: what is chosen depends on it.
         reach: Reach = Reach::Carried,
-        /// Its load sources that have a file of their own.
+        /// Its load sources.
         sources: Sources = Sources::default(),
     }
     // Not for `[defaults]`.
@@ -79,15 +76,6 @@ section! {
         /// Active health check: a table (see below), `true` for one with all defaults, `false` for
         /// none.
         health_check: Option<HealthCheck> = None; r#"{ path = "/healthz" }"#,
-        /// Whether an agent beside each member is asked for its weight and state: a table (see
-        /// below), `false` for none.
-        agent_check: Option<AgentCheck> = None; "{ port = 8765 }",
-        /// Whether members report their load by ORCA: a table (see below), `true` for one with all
-        /// defaults, `false` for none.
-        orca: Option<Orca> = None; "true",
-        /// Whether loads are calculated from metrics in Prometheus' text format: a table (see
-        /// below), `false` for none.
-        prometheus: Option<Prometheus> = None; r#"{ url = "http://{host}:9100/metrics", preset = "node_exporter" }"#,
         /// Whether the loads of the group's locations are read from their kernels: a table (see
         /// below), `false` for no.
         monitor: Option<Monitor> = None; r#"{ key_file = "/etc/evenkeel/monitor.key" }"#,
@@ -184,7 +172,7 @@ impl GroupConfig {
         table.read(OWN, &mut group, report);
         group.read_shared(table, report);
         group.warn_of_alerts(table, report);
-        group.warn_of_twins(table, report);
+        group.sources.warn_of_twins(table, report);
         group
     }
 
@@ -258,21 +246,6 @@ impl GroupConfig {
                 &table.path_of("strategy"),
                 message,
             );
-        }
-    }
-
-    /// Warns of loads that two sources report: which of them counts then depends on the moment.
-    fn warn_of_twins(&self, table: &Table<'_>, report: &mut Report<'_>) {
-        let (Some(orca), Some(prometheus)) = (&self.orca, &self.prometheus) else {
-            return;
-        };
-        let is_twin = |load: &LoadId| prometheus.loads.iter().any(|known| known.load == *load);
-        if let Some(load) = orca.loads.loads().find(is_twin) {
-            let message = format!(
-                "load {load} comes from `orca` and from `prometheus`: whichever was reported last \
-                 counts; take it out of one of them"
-            );
-            table.warning(message, report);
         }
     }
 }

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId};
-use toml::de::DeValue;
+use evenkeel_core::load::LoadId;
 
-use crate::schema::document::{Entry, Item, entries, join};
-use crate::schema::field::{Field, Limits, WRONG_TYPE, blank, read_one};
+use super::loads::NamedLoads;
+use crate::schema::field::blank;
 use crate::schema::key::{HOUR, docs, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
@@ -25,7 +24,7 @@ section! {
         /// servers' load.
         strip: bool = true; "false",
         /// Maps fields of a report to loads. Other fields are ignored.
-        loads: OrcaLoads = OrcaLoads::default();
+        loads: NamedLoads [Names(wrong_field)] = default_loads();
             r#"{ application_utilization = "utilization", "named_metrics.queue" = 100 }"#,
         /// Reports over gRPC, separate from the traffic: a table (see below), `true` for one with
         /// all defaults, `false` for none.
@@ -69,10 +68,6 @@ impl AsTable for OrcaService {
     }
 }
 
-/// Which field of an ORCA report is which load. No load is there twice.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OrcaLoads(Vec<(String, LoadId)>);
-
 /// Fields of a report that are a number.
 const ORCA_NUMBERS: [&str; 5] = [
     "cpu_utilization",
@@ -85,94 +80,28 @@ const ORCA_NUMBERS: [&str; 5] = [
 /// Fields of a report that are tables of numbers.
 const ORCA_TABLES: [&str; 2] = ["utilization.", "named_metrics."];
 
-impl Default for OrcaLoads {
-    fn default() -> Self {
-        let loads = [
-            ("cpu_utilization", LoadId::CPU),
-            ("mem_utilization", LoadId::MEMORY),
-            ("application_utilization", LoadId::UTILIZATION),
-            ("rps_fractional", LoadId::REQUESTS_PER_SECOND),
-        ];
-        OrcaLoads(loads.map(|(field, load)| (field.to_owned(), load)).into())
-    }
+/// What becomes of a report where nobody says it.
+fn default_loads() -> NamedLoads {
+    NamedLoads::from([
+        ("cpu_utilization", LoadId::CPU),
+        ("mem_utilization", LoadId::MEMORY),
+        ("application_utilization", LoadId::UTILIZATION),
+        ("rps_fractional", LoadId::REQUESTS_PER_SECOND),
+    ])
 }
 
-impl OrcaLoads {
-    /// The load that the field called `field` in the table `table` is. `table` is
-    /// `utilization.` or `named_metrics.`, or empty for a field of the report itself.
-    #[inline]
-    pub fn load(&self, table: &str, field: &str) -> Option<LoadId> {
-        let is_it = |name: &str| name.strip_prefix(table) == Some(field);
-        let found = self.0.iter().find(|(name, _)| is_it(name))?;
-        Some(found.1)
-    }
-
-    /// The loads.
-    pub fn loads(&self) -> impl Iterator<Item = LoadId> {
-        self.0.iter().map(|(_, load)| *load)
-    }
-}
-
-impl Field for OrcaLoads {
-    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
-        let DeValue::Table(table) = item.value else {
-            return report.wrong(item, WRONG_TYPE, self.allowed(limits));
-        };
-        self.0.clear();
-        for entry in entries(&item.path, table) {
-            let in_table = ORCA_TABLES.iter().find_map(|t| entry.name.strip_prefix(t));
-            let is_known = match in_table {
-                Some(name) => (1..=128).contains(&name.len()),
-                None => ORCA_NUMBERS.contains(&entry.name),
-            };
-            if !is_known {
-                let message = unknown("field", similar(entry.name, ORCA_NUMBERS.into_iter()));
-                let allowed = Some(format!(
-                    "{}, or utilization.NAME or named_metrics.NAME in quotes",
-                    ORCA_NUMBERS.join(", ")
-                ));
-                report.problem(&entry.key_span, &entry.item.path, message, allowed);
-                continue;
-            }
-            let Some(load) = read_one(&entry.item, &Limits::Any, report) else {
-                continue;
-            };
-            if check_load(load, self.loads(), &entry, report) {
-                self.0.push((entry.name.into(), load));
-            }
-        }
-    }
-
-    fn show(&self, _: &Limits) -> Option<String> {
-        let loads = self.0.iter().map(|(field, load)| {
-            let field = join("", field);
-            format!("{field} = \"{load}\"")
-        });
-        Some(format!("{{ {} }}", loads.collect::<Vec<_>>().join(", ")))
-    }
-
-    fn allowed(&self, _: &Limits) -> String {
-        "a table of fields, each with the name or the number of a load".into()
-    }
-}
-
-/// Whether `load` may be in the list, too.
-pub(crate) fn check_load(
-    load: LoadId,
-    others: impl Iterator<Item = LoadId>,
-    entry: &Entry<'_>,
-    report: &mut Report<'_>,
-) -> bool {
-    let others: Vec<LoadId> = others.collect();
-    let message = if others.contains(&load) {
-        format!("load {load} is there already")
-    } else if others.len() >= LOADS_PER_LOCATION {
-        format!("a location keeps at most {LOADS_PER_LOCATION} loads")
-    } else {
-        return true;
+/// What is wrong with the name of a field.
+fn wrong_field(name: &str) -> Option<(String, String)> {
+    let is_known = match ORCA_TABLES.iter().find_map(|t| name.strip_prefix(t)) {
+        Some(name) => (1..=128).contains(&name.len()),
+        None => ORCA_NUMBERS.contains(&name),
     };
-    report.problem(&entry.key_span, &entry.item.path, message, None);
-    false
+    let allowed = || {
+        let numbers = ORCA_NUMBERS.join(", ");
+        format!("{numbers}, or utilization.NAME or named_metrics.NAME in quotes")
+    };
+    let message = || unknown("field", similar(name, ORCA_NUMBERS.into_iter()));
+    (!is_known).then(|| (message(), allowed()))
 }
 
 /// What the reference says of the tables.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId};
 use toml::de::DeValue;
 
-use super::orca::check_load;
+use super::loads::check_load;
 use crate::schema::address::{authority, bracketed};
 use crate::schema::document::{Item, entries};
 use crate::schema::expression::Expression;

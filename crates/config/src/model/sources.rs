@@ -1,25 +1,253 @@
-//! Load sources that groups may have, each with a file of its own.
+//! Load sources that a group may have, all in one list. What a source has in the file stands
+//! here, too, unless it needs a language of its own.
 
-use super::cgroup::{self, Cgroup};
-use super::statsd::{self, Statsd};
-use crate::schema::key::section;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use evenkeel_core::load::LoadId;
+
+pub use super::agent_check::AgentCheck;
+pub use super::loads::NamedLoads;
+pub use super::orca::{Orca, OrcaService};
+pub use super::prometheus::{MetricLoad, Prometheus, Url, UrlTemplate};
+use super::{agent_check, orca, prometheus};
+use crate::schema::field::{Texts, blank};
+use crate::schema::key::{HOUR, docs, millis, secs, section};
+use crate::schema::networks::Networks;
 use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::table::{AsTable, Table};
 
 section! {
     /// What a group says of its load sources. Each is off unless it is there.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Sources {}
     keys SOURCES {
+        /// Whether an agent beside each member is asked for its weight and state: a table (see
+        /// below), `false` for none.
+        agent_check: Option<AgentCheck> = None; "{ port = 4040 }",
+        /// Whether members report their load by ORCA: a table (see below), `true` for one with all
+        /// defaults, `false` for none.
+        orca: Option<Orca> = None; "true",
+        /// Whether loads are calculated from metrics in Prometheus' text format: a table (see
+        /// below), `false` for none.
+        prometheus: Option<Prometheus> = None; r#"{ url = "http://{host}:8080/metrics", loads = { utilization = "app_busy / app_workers" } }"#,
         /// Whether gauges that arrive by StatsD are loads of the group's locations: a table (see
-        /// there), `false` for no.
+        /// below), `false` for none.
         statsd: Option<Statsd> = None; r#"{ listen = "127.0.0.1:8125", loads = { "app.busy" = "utilization" } }"#,
         /// Whether the loads of the group's locations are read from cgroups of this machine: a
-        /// table (see there), `false` for no.
+        /// table (see below), `false` for none.
         cgroup: Option<Cgroup> = None; r#"{ path = "/system.slice/{location}.service" }"#,
     }
 }
 
+impl Sources {
+    /// Warns of loads that two sources report: which of them counts then depends on the moment.
+    pub(crate) fn warn_of_twins(&self, table: &Table<'_>, report: &mut Report<'_>) {
+        let (Some(orca), Some(prometheus)) = (&self.orca, &self.prometheus) else {
+            return;
+        };
+        let is_twin = |load: &LoadId| prometheus.loads.iter().any(|known| known.load == *load);
+        if let Some(load) = orca.loads.loads().find(is_twin) {
+            let message = format!(
+                "load {load} comes from `orca` and from `prometheus`: whichever was reported last \
+                 counts; take it out of one of them"
+            );
+            table.warning(message, report);
+        }
+    }
+}
+
 /// What the reference says of the tables.
-pub(crate) fn tables() -> [TableDoc; 2] {
-    [statsd::tables(), cgroup::tables()]
+pub(crate) fn tables() -> Vec<TableDoc> {
+    let mut tables = vec![agent_check::tables()];
+    tables.extend(orca::tables());
+    tables.push(prometheus::tables());
+    let statsd = "Gauges of StatsD that are loads of a group's locations; off unless the table is \
+                  there. See [load-reports.md](load-reports.md#statsd).";
+    let keys = [docs(STATSD, Statsd::default())];
+    tables.push(TableDoc::new("[group.NAME.statsd]", statsd, keys));
+    let cgroup = "Loads of containers and services on the balancer's own machine, read from their \
+                  cgroups; off unless the table is there. See \
+                  [load-reports.md](load-reports.md#cgroups-of-this-machine).";
+    let keys = [docs(CGROUP, Cgroup::default())];
+    tables.push(TableDoc::new("[group.NAME.cgroup]", cgroup, keys));
+    tables
+}
+
+blank!(Statsd, Cgroup);
+
+section! {
+    /// Which gauges of whom are which loads.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Statsd {}
+    keys STATSD {
+        /// UDP addresses at which datagrams of StatsD arrive: one, or a list. Groups may share
+        /// them. **Required.**
+        listen: Vec<SocketAddr> = Vec::new(); r#""10.0.0.5:8125""#,
+        /// Networks from which gauges count: StatsD knows no authentication, so name those that
+        /// are yours where others can reach the address. Without it, all do.
+        senders: Option<Networks> = None; r#"["10.0.0.0/8"]"#,
+        /// The tag (of DogStatsD) whose value is the name of the location. Without it, the gauges
+        /// of an address are those of the location whose members have it.
+        location_tag: Option<String> [Text(NAME)] = None; r#""host""#,
+        /// A tag that a gauge must have to count, with its value if it has one.
+        tag: Option<String> [Text(TAG)] = None; r#""env:production""#,
+        /// Which gauge is which load, by its name or number. Others are ignored. **Required.**
+        loads: NamedLoads [Names(wrong_gauge)] = NamedLoads::default(); r#"{ "app.busy" = "utilization", "app.queue" = 100 }"#,
+    }
+}
+
+/// A part of a line of StatsD that may not end it.
+const NAME: Texts = (
+    "1 to 200 characters without `:`, `|`, `,` and `#`",
+    |text| is_word(text) && !text.contains(':'),
+);
+
+const TAG: Texts = ("1 to 200 characters without `|`, `,` and `#`", is_word);
+
+fn is_word(text: &str) -> bool {
+    let is_end = |c: char| c.is_control() || matches!(c, '|' | ',' | '#');
+    (1..=200).contains(&text.len()) && !text.contains(is_end)
+}
+
+impl AsTable for Statsd {
+    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
+        table.read(STATSD, self, report);
+        if self.listen.is_empty() {
+            table.require("listen", report);
+        }
+        if self.loads.is_empty() {
+            table.require("loads", report);
+        }
+    }
+}
+
+/// What is wrong with the name of a gauge.
+fn wrong_gauge(name: &str) -> Option<(String, String)> {
+    let (allowed, is_name) = NAME;
+    (!is_name(name)).then(|| ("not a name of a gauge".into(), allowed.into()))
+}
+
+section! {
+    /// The cgroups in which members run, on this machine.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Cgroup {}
+    keys CGROUP {
+        /// The cgroup of a location, as `/proc/PID/cgroup` calls it, or its folder below
+        /// `/sys/fs/cgroup`; `{location}` stands for the name of the location. Members say with
+        /// `location` where they are.
+        path: Option<String> [Text(PATH)] = None; r#""/system.slice/docker-{location}.scope""#,
+        /// The cgroups of single locations, in place of `path`.
+        paths: BTreeMap<String, String> [Text(PATH)] = BTreeMap::new(); r#"{ app-1 = "/system.slice/app@1.service" }"#,
+        /// Time between two readings. Use of the CPU and pressure are means over this time.
+        interval: Duration [Time(millis(10), HOUR)] = secs(1); r#""250ms""#,
+    }
+}
+
+/// What a cgroup is called.
+const PATH: Texts = ("a path that begins with \"/\"", |text| {
+    text.starts_with('/') && text.len() <= 4096 && !text.contains(char::is_control)
+});
+
+impl Cgroup {
+    /// The cgroup of a location, if the file says which it is. A location whose name could
+    /// lead elsewhere has none.
+    pub fn of(&self, location: &str) -> Option<String> {
+        if let Some(path) = self.paths.get(location) {
+            return Some(path.clone());
+        }
+        let path = self.path.as_ref()?;
+        let leads_elsewhere = location.contains('/') || location == "." || location == "..";
+        let is_template = path.contains(LOCATION);
+        (!is_template || !leads_elsewhere).then(|| path.replace(LOCATION, location))
+    }
+}
+
+const LOCATION: &str = "{location}";
+
+impl AsTable for Cgroup {
+    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
+        table.read(CGROUP, self, report);
+        let is_said = table.given("path") || table.given("paths");
+        if self.path.is_none() && self.paths.is_empty() && !is_said {
+            table.lacks("names neither `path` nor `paths`", None, report);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_core::load::LoadId;
+
+    use crate::parse;
+
+    const WEB: &str = "[rule.web]\nlisten = \"127.0.0.1:1\"\nmembers = [\"10.0.0.1:80\"]\n";
+
+    #[test]
+    fn gauges_are_loads() {
+        let text = format!(
+            "{WEB}[rule.web.statsd]\nlisten = \"127.0.0.1:8125\"\nlocation_tag = \"host\"\n\
+             tag = \"env:prod\"\nloads = {{ \"app.busy\" = \"utilization\", queue = 100 }}\n"
+        );
+        let config = parse("f", &text).unwrap();
+        let statsd = config.groups[0].sources.statsd.clone().unwrap();
+        assert_eq!(statsd.loads.load("", "app.busy"), Some(LoadId::UTILIZATION));
+        assert_eq!(
+            statsd
+                .loads
+                .load("", "queue")
+                .map(|load| load.to_string())
+                .as_deref(),
+            Some("100")
+        );
+        assert_eq!(statsd.loads.load("", "other"), None);
+        assert_eq!(statsd.location_tag.as_deref(), Some("host"));
+    }
+
+    #[test]
+    fn what_is_wrong_with_statsd_is_said() {
+        for (keys, message) in [
+            ("", "`listen` is missing"),
+            ("listen = \"127.0.0.1:1\"", "`loads` is missing"),
+            ("loads = { \"a:b\" = \"cpu\" }", "not a name of a gauge"),
+            ("loads = { a = \"cpu\", b = 0 }", "is there already"),
+            ("location_tag = \"a:b\"", "without `:`"),
+            ("listne = 1", "did you mean"),
+        ] {
+            let text = format!("{WEB}[rule.web.statsd]\n{keys}\n");
+            let error = parse("f", &text).unwrap_err().to_string();
+            assert!(error.contains(message), "{keys}: {error}");
+        }
+    }
+
+    #[test]
+    fn locations_have_cgroups() {
+        let text = format!(
+            "{WEB}[rule.web.cgroup]\npath = \"/a/{{location}}.service\"\n\
+             paths = {{ \"b/c\" = \"/sys/fs/cgroup/x\" }}\n"
+        );
+        let config = parse("f", &text).unwrap();
+        let cgroup = config.groups[0].sources.cgroup.clone().unwrap();
+        assert_eq!(cgroup.of("web").as_deref(), Some("/a/web.service"));
+        assert_eq!(cgroup.of("b/c").as_deref(), Some("/sys/fs/cgroup/x"));
+        assert_eq!(cgroup.of("../b"), None);
+        assert_eq!(cgroup.of(".."), None);
+    }
+
+    #[test]
+    fn what_is_wrong_with_cgroups_is_said() {
+        for (keys, message) in [
+            ("", "names neither `path` nor `paths`"),
+            ("path = \"a\"", "a path that begins with"),
+            ("paths = { a = 3 }", "a path that begins with"),
+            ("path = \"/a\"\ninterval = \"1ms\"", "a time from"),
+            ("path = \"/a\"\nintervall = \"1s\"", "did you mean"),
+        ] {
+            let text = format!("{WEB}[rule.web.cgroup]\n{keys}\n");
+            let error = parse("f", &text).unwrap_err().to_string();
+            assert!(error.contains(message), "{keys}: {error}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! What a key can fill: how each type is read, shown and described.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use toml::de::DeValue;
 
 use super::address::{Address, ORIGIN, Origin, host_port};
 use super::amount::{duration, nanos_of, show_duration, show_size, size, split};
-use super::document::{Item, quote};
+use super::document::{Item, entries, quote};
 use super::foreign;
 use super::networks::{Network, Networks};
 use super::report::Report;
@@ -44,6 +45,8 @@ pub(crate) enum Limits {
     Bytes(u64, u64),
     /// Texts that may be.
     Text(Texts),
+    /// What is wrong with the names in a table, and what they may be.
+    Names(fn(&str) -> Option<(String, String)>),
     /// An address may lack its host.
     HostOptional,
 }
@@ -276,6 +279,28 @@ impl Field for String {
             Limits::Text((what, _)) => (*what).into(),
             _ => "a text".into(),
         }
+    }
+}
+
+/// Texts by names of the user's choice.
+impl Field for BTreeMap<String, String> {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        let DeValue::Table(table) = item.value else {
+            return report.wrong(item, WRONG_TYPE, self.allowed(limits));
+        };
+        self.clear();
+        for entry in entries(&item.path, table) {
+            if let Some(text) = read_one(&entry.item, limits, report) {
+                self.insert(entry.name.into(), text);
+            }
+        }
+    }
+
+    fn allowed(&self, limits: &Limits) -> String {
+        format!(
+            "a table of names, each with {}",
+            String::new().allowed(limits)
+        )
     }
 }
 

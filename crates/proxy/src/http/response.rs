@@ -217,7 +217,9 @@ impl Client {
                 && request.up.is_done()
                 && self.session.service.state.get() == State::Running,
         };
-        if let Some(orca) = &*rule.group.orca.load() {
+        if let Some(orca) = &rule.sources.orca
+            && orca.headers
+        {
             if !head.is_interim() {
                 let (text, binary) = (head.values(orca::FIELD), head.values(orca::BINARY_FIELD));
                 let (location, now) = (bound.ticket.location(), worker.now());

@@ -13,6 +13,7 @@ use evenkeel_core::group::{Group, GroupSettings, GroupState};
 use evenkeel_core::load::Location;
 use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
 use evenkeel_core::strategy::{self, Values};
+use evenkeel_manager::config::sources::Sources;
 use evenkeel_manager::config::{HttpOptions, Protocol, Rule, Timeouts};
 use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot, Snapshot};
 use evenkeel_manager::subsystem::Subsystem;
@@ -31,6 +32,7 @@ pub struct Bed {
     pub proxy: Proxy,
     pub rule: Rule,
     pub group: Arc<GroupHandle>,
+    sources: Sources,
     log: Receiver<Record>,
 }
 
@@ -64,20 +66,33 @@ impl Bed {
         max_queue: usize,
         change: impl FnOnce(&mut Rule),
     ) -> Bed {
+        let mut bed = Bed::unused(protocol, group, max_queue);
+        bed.apply(change);
+        bed
+    }
+
+    /// Members at `addresses` whose group has load sources.
+    pub fn with_sources(protocol: Protocol, addresses: &[SocketAddr], sources: Sources) -> Bed {
+        let group = group(members(addresses), GroupSettings::default());
+        let mut bed = Bed::unused(protocol, group, 16);
+        bed.sources = sources;
+        bed.apply(|_| {});
+        bed
+    }
+
+    fn unused(protocol: Protocol, group: Group, max_queue: usize) -> Bed {
         let proxy = Proxy::start(Clock::start(), 1).unwrap();
         let (log, records) = AccessLog::channel();
         proxy.set_access_log(Some(&log));
-        let mut rule = rule(protocol);
-        change(&mut rule);
+        let rule = rule(protocol);
         let group = GroupHandle::new(Arc::new(group), max_queue);
-        let mut bed = Bed {
+        Bed {
             proxy,
             rule,
             group: Arc::new(group),
+            sources: Sources::default(),
             log: records,
-        };
-        bed.apply(|_| {});
-        bed
+        }
     }
 
     /// Changes the rule and takes it into use.
@@ -88,6 +103,7 @@ impl Bed {
             rules: vec![Arc::new(RuleSnapshot {
                 rule: self.rule.clone(),
                 group: Arc::clone(&self.group),
+                sources: self.sources.clone(),
             })],
             ..Snapshot::default()
         };
