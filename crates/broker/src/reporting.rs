@@ -21,11 +21,13 @@ use evenkeel_core::member::{MemberId, Weight};
 use evenkeel_core::opinion::{Opinion, Source};
 use evenkeel_core::time::Instant;
 use evenkeel_manager::Manager;
-use evenkeel_manager::config::{Broker as Config, MemberConfig};
+use evenkeel_manager::config::{Broker as Config, Config as Whole, MemberConfig};
 use evenkeel_manager::endpoint::{CommandError, Endpoint};
 use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::snapshot::Snapshot;
-use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem, Work};
+use evenkeel_manager::subsystem::{
+    Commit, Exclusive, PrepareError, PrepareErrors, Subsystem, Work,
+};
 use evenkeel_net::Clock;
 use evenkeel_net::datagram::{self, Next, SocketTask, Worker};
 use evenkeel_net::key_file;
@@ -241,6 +243,17 @@ impl Subsystem for Reporting {
             drop(state);
             reporting.task.wake();
         }))
+    }
+
+    fn exclusive(&self, config: &Whole) -> Vec<Exclusive> {
+        let listen = config.broker.iter().map(|broker| &*broker.listen);
+        listen.flat_map(Exclusive::udp).collect()
+    }
+
+    fn check(&self, config: &Whole) -> PrepareErrors {
+        let files = config.broker.iter().map(|broker| &broker.key_file);
+        let unread = files.filter_map(|file| key_file::load(file, Keys::parse).err());
+        unread.map(PrepareError::other).collect()
     }
 
     fn run(&self, manager: Arc<Manager>) -> Work<()> {

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use evenkeel_config::Corba as Settings;
+use evenkeel_config::{Config, Corba as Settings};
 use evenkeel_giop::client::{self, Client};
 use evenkeel_giop::server::{self, Server};
 use evenkeel_limits::files::Shares;
@@ -25,11 +25,11 @@ use evenkeel_manager::endpoint::{CommandError, Endpoint};
 use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{
-    Commit, PrepareError, PrepareErrors, StartError, Subsystem, Work,
+    ApplyError, Commit, Exclusive, PrepareError, PrepareErrors, StartError, Subsystem, Work,
 };
 use evenkeel_net::Clock;
 use evenkeel_net::listen::Listeners;
-use evenkeel_net::start_thread;
+use evenkeel_net::{start_thread, writable};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
@@ -46,6 +46,10 @@ use crate::service::registered::{Registered, RemoveError};
 use crate::service::state::State;
 use crate::service::store::{self, StoreError};
 use crate::service::{Address, LoadManager, Parts};
+
+/// How long a predecessor may keep its state file: until its clients have their answers, and
+/// what they have changed is written.
+const HANDOVER: Duration = Duration::from_secs(15);
 
 /// How long the last changes may take to be written at the end.
 const LAST_WRITE: Duration = Duration::from_secs(5);
@@ -95,11 +99,31 @@ struct Thread {
 /// What the service's thread is told.
 enum Order {
     /// This is the manager; the answer is whether the service could start.
-    Start(Arc<Manager>, oneshot::Sender<Result<(), String>>),
+    Start(Arc<Manager>, oneshot::Sender<Result<(), ServeError>>),
     /// Another configuration counts.
     Apply(Option<Box<Wanted>>),
     /// End.
     Stop,
+}
+
+/// Why the service does not follow its configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Its groups cannot be put into effect.
+    #[error(transparent)]
+    Groups(#[from] ApplyError),
+    /// The file for its own reference cannot be written.
+    #[error("cannot write {}: {_1}", _0.display())]
+    Reference(PathBuf, io::Error),
+    /// A worker cannot be started.
+    #[error("cannot start a worker: {0}")]
+    Worker(io::Error),
+    /// The state file has not been read.
+    #[error("its state has not been read")]
+    NoState,
+    /// There is nobody to follow it any more.
+    #[error("its thread has ended")]
+    Ended,
 }
 
 /// A configuration that has been prepared.
@@ -150,7 +174,7 @@ impl Corba {
     /// # Errors
     ///
     /// It cannot, and why.
-    pub async fn run(&self, manager: Arc<Manager>) -> Result<(), String> {
+    pub async fn run(&self, manager: Arc<Manager>) -> Result<(), ServeError> {
         let (answer, answered) = oneshot::channel();
         {
             let mut prepared = self.inner.prepared();
@@ -160,8 +184,7 @@ impl Corba {
             };
             let _ = thread.orders.send(Order::Start(manager, answer));
         }
-        let ended = "the thread of the CORBA service has ended".to_owned();
-        answered.await.unwrap_or(Err(ended))
+        answered.await.unwrap_or(Err(ServeError::Ended))
     }
 
     /// The load manager; `None` if the service has never been switched on.
@@ -351,13 +374,43 @@ impl Subsystem for Corba {
         changed.map(|(what, _)| what).collect()
     }
 
+    fn exclusive(&self, config: &Config) -> Vec<Exclusive> {
+        let Some(settings) = &config.corba else {
+            return Vec::new();
+        };
+        let mut all = Exclusive::tcp(&settings.listen);
+        all.extend(settings.state_file.clone().map(|path| Exclusive {
+            what: path.display().to_string(),
+            patience: HANDOVER,
+            is_taken: Box::new(move || store::is_taken(&path)),
+        }));
+        all
+    }
+
+    fn check(&self, config: &Config) -> PrepareErrors {
+        let Some(settings) = &config.corba else {
+            return Vec::new();
+        };
+        let mut errors = PrepareErrors::new();
+        let writable = |path: &Option<PathBuf>, key| {
+            let checked = path.as_ref().map(|path| writable::check(path, key));
+            checked.and_then(|checked| checked.map_err(PrepareError::other).err())
+        };
+        if let Some(path) = &settings.state_file {
+            errors.extend(store::load(path).map_err(PrepareError::other).err());
+        }
+        errors.extend(writable(&settings.state_file, "corba.state_file"));
+        errors.extend(writable(&settings.ior_file, "corba.ior_file"));
+        errors
+    }
+
     fn start(&self, manager: &Arc<Manager>) -> Work<Result<(), StartError>> {
         let (corba, manager) = (self.clone(), Arc::clone(manager));
         Box::pin(async move {
             let started = corba.run(manager).await;
             started.map_err(|cause| StartError {
                 whose: "the CORBA service",
-                cause,
+                cause: Box::new(cause),
             })
         })
     }
@@ -524,14 +577,14 @@ impl Desk {
         self.lock.take()
     }
 
-    fn apply(&mut self, wanted: Option<Box<Wanted>>) -> Result<(), String> {
+    fn apply(&mut self, wanted: Option<Box<Wanted>>) -> Result<(), ServeError> {
         match wanted {
             Some(wanted) => self.switch_on(*wanted),
             None => self.switch_off(),
         }
     }
 
-    fn switch_off(&mut self) -> Result<(), String> {
+    fn switch_off(&mut self) -> Result<(), ServeError> {
         let Some(running) = &mut self.running else {
             return Ok(());
         };
@@ -544,16 +597,15 @@ impl Desk {
             outside.server.store(None);
         }
         info!("the CORBA service is off");
-        running.service.close().map_err(|error| error.to_string())
+        Ok(running.service.close()?)
     }
 
-    fn switch_on(&mut self, wanted: Wanted) -> Result<(), String> {
+    fn switch_on(&mut self, wanted: Wanted) -> Result<(), ServeError> {
         let settings = Arc::clone(&wanted.settings);
         match (&mut self.running, wanted.kept, &self.manager) {
             (Some(running), _, _) => running
                 .service
-                .configure(Arc::clone(&settings), wanted.address)
-                .map_err(|error| error.to_string())?,
+                .configure(Arc::clone(&settings), wanted.address)?,
             (None, Some(Kept { state, lock }), Some(manager)) => {
                 self.lock = lock;
                 let parts = Parts {
@@ -563,8 +615,7 @@ impl Desk {
                     runtime: tokio::runtime::Handle::current(),
                 };
                 let service =
-                    LoadManager::open(parts, Arc::clone(&settings), wanted.address, state)
-                        .map_err(|error| error.to_string())?;
+                    LoadManager::open(parts, Arc::clone(&settings), wanted.address, state)?;
                 self.running = Some(Running {
                     service,
                     serving: None,
@@ -572,7 +623,7 @@ impl Desk {
                 });
             }
             // The state is read before anything else, and once.
-            (None, _, _) => return Err("its state has not been read".into()),
+            (None, _, _) => return Err(ServeError::NoState),
         }
         let Some(running) = &mut self.running else {
             return Ok(());
@@ -590,13 +641,12 @@ impl Desk {
         }
         if let Some(file) = &settings.ior_file {
             let text = service.reference().to_string();
-            store::replace(file, text.as_bytes(), store::PUBLIC)
-                .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+            let written = store::replace(file, text.as_bytes(), store::PUBLIC);
+            written.map_err(|error| ServeError::Reference(file.clone(), error))?;
         }
         while self.workers.len() < wanted.listeners.len() {
             let worker = Worker::start(self.workers.len(), self.clock);
-            self.workers
-                .push(worker.map_err(|error| error.to_string())?);
+            self.workers.push(worker.map_err(ServeError::Worker)?);
         }
         let unchanged = running
             .serving

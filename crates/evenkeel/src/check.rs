@@ -2,25 +2,29 @@
 //!
 //! Whether addresses are free is not looked at: they are not where the balancer runs.
 
-use std::fs::OpenOptions;
 use std::path::Path;
 
 use evenkeel_manager::config::agent::{self, AgentConfig};
 use evenkeel_manager::config::engine::{self, EngineConfig};
 use evenkeel_manager::config::kind::Kind;
 use evenkeel_manager::config::{self, AccessLog, Config, Errors, Problem};
-use evenkeel_net::key_file;
+use evenkeel_net::{Clock, key_file, writable};
 use evenkeel_wire::reporting::keys::Keys;
-use rustix::fs::{Access, access};
 
 use crate::Failure;
+use crate::run::subsystems;
 
 /// Checks the configuration in `file`, whomever it is for: a summary, or all errors.
 pub(crate) fn check(file: &Path) -> Result<String, Failure> {
     match Kind::of_file(file) {
         Kind::Balancer => {
             let config = config::load(file).map_err(refused)?;
-            passed(file, &config.warnings, problems(&config), &summary(&config))
+            passed(
+                file,
+                &config.warnings,
+                problems(&config)?,
+                &summary(&config),
+            )
         }
         Kind::Agent => {
             let config = agent::load(file).map_err(refused)?;
@@ -80,33 +84,15 @@ fn passed(
 }
 
 /// Why a balancer with this configuration would not start.
-fn problems(config: &Config) -> Vec<String> {
+fn problems(config: &Config) -> Result<Vec<String>, Failure> {
     let mut problems = Vec::new();
     if let Some(AccessLog::File(path)) = &config.access_log {
         problems.extend(unwritable(path, "access_log.output"));
     }
-    if let Some(broker) = &config.broker {
-        problems.extend(
-            key_file::load(&broker.key_file, Keys::parse)
-                .err()
-                .map(|error| error.to_string()),
-        );
+    for subsystem in subsystems(Clock::start())? {
+        problems.extend(subsystem.check(config).iter().map(ToString::to_string));
     }
-    problems.extend(evenkeel_monitor::check(config));
-    if let Some(corba) = &config.corba {
-        if let Some(path) = &corba.state_file {
-            #[cfg(feature = "corba")]
-            problems.extend(
-                evenkeel_corba::service::store::load(path)
-                    .err()
-                    .map(|error| error.to_string()),
-            );
-            problems.extend(unwritable(path, "corba.state_file"));
-        }
-        let file = corba.ior_file.iter();
-        problems.extend(file.filter_map(|path| unwritable(path, "corba.ior_file")));
-    }
-    problems
+    Ok(problems)
 }
 
 /// Why an agent with this configuration would not start.
@@ -120,33 +106,10 @@ fn problems_of_agent(config: &AgentConfig) -> Vec<String> {
     keys.chain(state).collect()
 }
 
-/// Why the file that `key` names could not be written; nothing is made to find out.
-fn unwritable(path: &Path, key: &str) -> Option<String> {
-    let name = path.display();
-    if path.exists() {
-        let opened = match path.is_file() {
-            true => OpenOptions::new().append(true).open(path).map(|_| ()),
-            // A device or a pipe may have a reader that waits for it.
-            false if path.is_dir() => Err(std::io::Error::other("it is a folder")),
-            false => Ok(()),
-        };
-        return opened
-            .err()
-            .map(|error| format!("{key}: cannot write {name}: {error}"));
-    }
-    let folder = match path.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
-    let reached = match folder.is_dir() {
-        true => access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|e| e.to_string()),
-        false => Err("there is no such folder".into()),
-    };
-    let error = reached.err()?;
-    Some(format!(
-        "{key}: cannot make {name}: {}: {error}",
-        folder.display()
-    ))
+/// Why the file that `key` names could not be written.
+fn unwritable(path: &Path, key: &'static str) -> Option<String> {
+    let error = writable::check(path, key).err()?;
+    Some(error.to_string())
 }
 
 fn summary(config: &Config) -> String {

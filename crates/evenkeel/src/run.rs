@@ -1,11 +1,11 @@
 //! `evenkeel run`: starts everything, reacts to signals, and ends in good order.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ use evenkeel_broker::reporting::Reporting;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::watch::{Cause, Reloads};
 use evenkeel_manager::config::{self, AccessLog as Target, Admin, Config};
-use evenkeel_manager::subsystem::Subsystem;
+use evenkeel_manager::snapshot::Snapshot;
+use evenkeel_manager::subsystem::{Exclusive, Subsystem};
 use evenkeel_monitor::Monitor;
 use evenkeel_net::Clock;
 use evenkeel_proxy::Proxy;
@@ -49,17 +50,19 @@ async fn live(file: &Path) -> Result<(), Failure> {
     let reloads = Reloads::new(file).map_err(cannot_listen)?;
     let config = config::load(file)
         .map_err(|errors| Failure::new(format!("the configuration has errors\n{errors}")))?;
-    wait_for_predecessor(&config).await;
-    let admin = match &config.admin {
-        Some(settings) => Some((settings.clone(), bind(settings).await?)),
-        None => None,
-    };
     let clock = Clock::start();
     let cores = available_parallelism().map_or(1, usize::from);
     let workers = config.workers.unwrap_or(cores);
     let proxy = Proxy::start(clock, workers).map_err(|error| Failure::new(error.to_string()))?;
-    let mut subsystems = subsystems(clock, &proxy)?;
-    subsystems.push(Arc::new(AdminAddress(local_address(&admin))));
+    let mut subsystems = subsystems(clock)?;
+    subsystems.insert(0, Arc::new(proxy.clone()));
+    let address = Arc::new(AdminAddress::default());
+    subsystems.push(Arc::clone(&address) as _);
+    wait_for_predecessor(&subsystems, &config).await;
+    let admin = match &config.admin {
+        Some(settings) => Some((settings.clone(), address.bind(settings).await?)),
+        None => None,
+    };
     let process = Process {
         manager: Manager::new(clock, Arc::new(subsystems.clone())),
         proxy,
@@ -68,12 +71,12 @@ async fn live(file: &Path) -> Result<(), Failure> {
     process.live(file, config, admin, signals, reloads).await
 }
 
-/// All there are. Their threads start with the first configuration that wants them.
-fn subsystems(clock: Clock, proxy: &Proxy) -> Result<Vec<Arc<dyn Subsystem>>, Failure> {
+/// All there are but the proxy, whose threads run from the start. Those of the others start
+/// with the first configuration that wants them.
+pub(crate) fn subsystems(clock: Clock) -> Result<Vec<Arc<dyn Subsystem>>, Failure> {
     let cannot =
         |what| move |error: io::Error| Failure::new(format!("cannot start the {what}: {error}"));
     let mut all: Vec<Arc<dyn Subsystem>> = vec![
-        Arc::new(proxy.clone()),
         Arc::new(Negotiator::new(clock)),
         Arc::new(Reporting::new(clock).map_err(cannot("broker"))?),
         #[cfg(feature = "corba")]
@@ -87,17 +90,38 @@ fn subsystems(clock: Clock, proxy: &Proxy) -> Result<Vec<Arc<dyn Subsystem>>, Fa
 /// The admin API's settings and listener.
 type AdminApi = Option<(Admin, TcpListener)>;
 
-fn local_address(admin: &AdminApi) -> Option<SocketAddr> {
-    let (_, listener) = admin.as_ref()?;
-    listener.local_addr().ok()
-}
+/// Where the admin API listens, once it does: no member may be there.
+#[derive(Default)]
+struct AdminAddress(OnceLock<SocketAddr>);
 
-/// Where the admin API listens: no member may be there.
-struct AdminAddress(Option<SocketAddr>);
+impl AdminAddress {
+    async fn bind(&self, settings: &Admin) -> Result<TcpListener, Failure> {
+        let address = settings.listen;
+        let cannot_listen = |error| {
+            Failure::new(format!(
+                "cannot listen on {address} for the admin API: {error}; choose another address with listen in [admin]"
+            ))
+        };
+        let listener = TcpListener::bind(address).await.map_err(cannot_listen)?;
+        let real = listener.local_addr().map_err(cannot_listen)?;
+        self.0.get_or_init(|| real);
+        Ok(listener)
+    }
+}
 
 impl Subsystem for AdminAddress {
     fn listening(&self) -> Vec<SocketAddr> {
-        self.0.into_iter().collect()
+        self.0.get().copied().into_iter().collect()
+    }
+
+    fn exclusive(&self, config: &Config) -> Vec<Exclusive> {
+        let listen = config.admin.iter().map(|admin| [admin.listen]);
+        listen.flat_map(|listen| Exclusive::tcp(&listen)).collect()
+    }
+
+    fn announce(&self, _: &Snapshot) -> Vec<String> {
+        let address = self.0.get().into_iter();
+        address.map(|at| format!("admin API on {at}")).collect()
     }
 }
 
@@ -130,7 +154,7 @@ impl Process {
         }
         // Whoever reads the access log from standard output gets nothing else there.
         let to_stdout = access_log.target != Some(Target::Stdout);
-        self.announce(local_address(&admin), to_stdout);
+        self.announce(to_stdout);
 
         // They end with this.
         let mut running = JoinSet::new();
@@ -189,7 +213,7 @@ impl Process {
     }
 
     /// Says on standard output what listens where: a line each, for people and scripts.
-    fn announce(&self, admin: Option<SocketAddr>, to_stdout: bool) {
+    fn announce(&self, to_stdout: bool) {
         let mut text = String::new();
         let snapshot = Arc::clone(&self.manager.snapshots().borrow());
         for subsystem in &self.subsystems {
@@ -197,14 +221,12 @@ impl Process {
                 text.push_str(&format!("listening: {listening}\n"));
             }
         }
-        if let Some(address) = admin {
-            text.push_str(&format!("listening: admin API on {address}\n"));
-        }
         text.push_str("ready\n");
         // If nobody reads it, the balancer works all the same.
-        let _ = match to_stdout {
-            true => io::stdout().lock().write_all(text.as_bytes()),
-            false => io::stderr().lock().write_all(text.as_bytes()),
+        let _ = if to_stdout {
+            io::stdout().lock().write_all(text.as_bytes())
+        } else {
+            io::stderr().lock().write_all(text.as_bytes())
         };
     }
 
@@ -255,55 +277,25 @@ impl Process {
     }
 }
 
-/// How long a start waits for addresses that another process has: one that is told to end
-/// gives them up at once, but not before it has been told.
-const HANDOVER: Duration = Duration::from_secs(5);
-
-/// How long it waits for a state file: that of the CORBA service is given up when its
-/// clients have their answers, and what they have changed is written.
-#[cfg(feature = "corba")]
-const HANDOVER_OF_STATE: Duration = Duration::from_secs(15);
-
-/// Something that another process may have, and whether it has it.
-type Wanted<'a> = (String, Box<dyn Fn() -> bool + 'a>);
-
 /// Waits until what this process needs alone is free, or is not going to be: then whoever
 /// takes it says so.
-async fn wait_for_predecessor(config: &Config) {
-    fn wanted(address: &SocketAddr, is_taken: fn(SocketAddr) -> bool) -> Wanted<'static> {
-        let address = *address;
-        let is_taken = move || address.port() != 0 && is_taken(address);
-        (address.to_string(), Box::new(is_taken))
+async fn wait_for_predecessor(subsystems: &[Arc<dyn Subsystem>], config: &Config) {
+    // What is given up sooner comes first.
+    let mut by_patience: BTreeMap<Duration, Vec<Exclusive>> = BTreeMap::new();
+    for wanted in subsystems.iter().flat_map(|one| one.exclusive(config)) {
+        by_patience.entry(wanted.patience).or_default().push(wanted);
     }
-    let udp: BTreeSet<_> = config.listens_udp().collect();
-    let udp = udp.iter();
-    let udp = udp.map(|address| wanted(address, evenkeel_net::datagram::is_taken));
-    let rules = config.rules.iter().filter(|rule| rule.enabled);
-    let rules = rules.flat_map(|rule| &rule.listen);
-    let admin = config.admin.iter().map(|admin| &admin.listen);
-    let negotiator = config.negotiator.iter().flat_map(|n| &n.listen);
-    let corba = config.corba.iter().flat_map(|corba| &corba.listen);
-    let tcp = rules.chain(admin).chain(negotiator).chain(corba);
-    let tcp = tcp.map(|address| wanted(address, evenkeel_net::listen::is_taken));
-    wait_until_free(udp.chain(tcp).collect(), HANDOVER).await;
-
-    #[cfg(feature = "corba")]
-    {
-        let state = config.corba.iter().filter_map(|c| c.state_file.as_ref());
-        let state = state.map(|path| -> Wanted<'_> {
-            let is_taken = || evenkeel_corba::service::store::is_taken(path);
-            (path.display().to_string(), Box::new(is_taken))
-        });
-        wait_until_free(state.collect(), HANDOVER_OF_STATE).await;
+    for (limit, wanted) in by_patience {
+        wait_until_free(wanted, limit).await;
     }
 }
 
-async fn wait_until_free(mut wanted: Vec<Wanted<'_>>, limit: Duration) {
+async fn wait_until_free(mut wanted: Vec<Exclusive>, limit: Duration) {
     let end = tokio::time::Instant::now() + limit;
     let mut told = false;
     loop {
-        wanted.retain(|(_, is_taken)| is_taken());
-        let Some((what, _)) = wanted.first() else {
+        wanted.retain(|one| (one.is_taken)());
+        let Some(Exclusive { what, .. }) = wanted.first() else {
             return;
         };
         if !told {
@@ -315,15 +307,6 @@ async fn wait_until_free(mut wanted: Vec<Wanted<'_>>, limit: Duration) {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-}
-
-async fn bind(settings: &Admin) -> Result<TcpListener, Failure> {
-    let address: SocketAddr = settings.listen;
-    TcpListener::bind(address).await.map_err(|error| {
-        Failure::new(format!(
-            "cannot listen on {address} for the admin API: {error}; choose another address with listen in [admin]"
-        ))
-    })
 }
 
 /// The access log as the configuration wants it at the moment.

@@ -12,10 +12,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
-use evenkeel_net::listen::ListenError;
+use evenkeel_net::datagram;
+use evenkeel_net::listen::{self, ListenError};
 
 use crate::Manager;
+use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::exposition::Exposition;
 use crate::snapshot::Snapshot;
@@ -47,6 +50,20 @@ pub trait Subsystem: Send + Sync {
     /// again. Called as `prepare` is.
     fn needs_restart(&self, current: &Snapshot) -> Vec<&'static str> {
         let _ = current;
+        Vec::new()
+    }
+
+    /// What `config` wants for it that only one process can have: a start waits for a while
+    /// until its predecessor has given it up.
+    fn exclusive(&self, config: &Config) -> Vec<Exclusive> {
+        let _ = config;
+        Vec::new()
+    }
+
+    /// What would keep it from starting with `config` on this machine, such as files that
+    /// cannot be read. Takes nothing and changes nothing, and does not look at addresses.
+    fn check(&self, config: &Config) -> PrepareErrors {
+        let _ = config;
         Vec::new()
     }
 
@@ -99,7 +116,39 @@ pub struct StartError {
     /// Which it is, in words.
     pub whose: &'static str,
     /// Why.
-    pub cause: String,
+    pub cause: Box<dyn Error + Send + Sync>,
+}
+
+/// Something that only one process can have at a time.
+pub struct Exclusive {
+    /// What it is called.
+    pub what: String,
+    /// How long a predecessor that is told to end may keep it.
+    pub patience: Duration,
+    /// Whether somebody has it.
+    pub is_taken: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl Exclusive {
+    /// Addresses at which TCP connections are accepted.
+    pub fn tcp(addresses: &[SocketAddr]) -> Vec<Self> {
+        Self::addresses(addresses, listen::is_taken)
+    }
+
+    /// Addresses at which datagrams arrive.
+    pub fn udp(addresses: &[SocketAddr]) -> Vec<Self> {
+        Self::addresses(addresses, datagram::is_taken)
+    }
+
+    fn addresses(addresses: &[SocketAddr], is_taken: fn(SocketAddr) -> bool) -> Vec<Self> {
+        let one = |&address: &SocketAddr| Exclusive {
+            what: address.to_string(),
+            // Whoever is told to end gives them up at once, but not before it has been told.
+            patience: Duration::from_secs(5),
+            is_taken: Box::new(move || address.port() != 0 && is_taken(address)),
+        };
+        addresses.iter().map(one).collect()
+    }
 }
 
 /// Puts into effect what [`Subsystem::prepare`] has prepared. Cannot fail.

@@ -11,4 +11,4 @@ mod status;
 mod task;
 
 pub use status::{AnswerCount, LocationMonitor, MonitorStatus, source_name, table};
-pub use task::{Monitor, check};
+pub use task::Monitor;

@@ -178,6 +178,12 @@ impl Subsystem for Monitor {
         }))
     }
 
+    fn check(&self, config: &evenkeel_config::Config) -> PrepareErrors {
+        let sections = config.sections();
+        let monitors = sections.get::<Vec<Config>>().into_iter().flatten();
+        read_keys(monitors).err().unwrap_or_default()
+    }
+
     fn run(&self, manager: Arc<Manager>) -> Work<()> {
         Box::pin(self.clone().run(manager))
     }
@@ -193,17 +199,6 @@ impl Subsystem for Monitor {
             Endpoint::show("/v1/monitor/locations", move || each.locations()),
         ]
     }
-}
-
-/// What of a configuration keeps back-ends from being asked.
-pub fn check(config: &evenkeel_config::Config) -> Vec<String> {
-    let groups = config
-        .groups
-        .iter()
-        .filter_map(|group| group.monitor.as_ref());
-    let locations = config.locations.iter().filter_map(|at| at.monitor.as_ref());
-    let errors = read_keys(groups.chain(locations)).err().unwrap_or_default();
-    errors.iter().map(ToString::to_string).collect()
 }
 
 fn read_keys<'a>(

@@ -19,6 +19,7 @@ pub mod http;
 pub mod key_file;
 pub mod listen;
 pub mod tasks;
+pub mod writable;
 
 pub use clock::Clock;
 pub use tasks::{Tasks, runtime, start_thread};

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use evenkeel_limits::files::{self, Shares, Users};
 use evenkeel_limits::memory;
-use evenkeel_manager::config::{Corba, Negotiator, Rule};
+use evenkeel_manager::config::{Config, Corba, Negotiator, Rule};
 use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::snapshot::{RuleSnapshot, Snapshot};
 use evenkeel_manager::status::Status;
-use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
+use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::Clock;
 use evenkeel_net::listen::{self, Options};
 
@@ -327,6 +327,13 @@ impl Subsystem for Proxy {
 
     fn listening(&self) -> Vec<SocketAddr> {
         self.state().listeners.values().copied().collect()
+    }
+
+    fn exclusive(&self, config: &Config) -> Vec<Exclusive> {
+        let rules = config.rules.iter().filter(|rule| rule.enabled);
+        rules
+            .flat_map(|rule| Exclusive::tcp(&rule.listen))
+            .collect()
     }
 
     fn announce(&self, current: &Snapshot) -> Vec<String> {

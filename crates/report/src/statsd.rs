@@ -15,11 +15,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use evenkeel_core::load::{LoadValue, Location};
 use evenkeel_core::time::Instant;
 use evenkeel_manager::Manager;
+use evenkeel_manager::config::Config;
 use evenkeel_manager::config::sources::{Sources, Statsd as Settings};
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_manager::exposition::{Exposition, Type};
 use evenkeel_manager::snapshot::{GroupHandle, Snapshot};
-use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem, Work};
+use evenkeel_manager::subsystem::{
+    Commit, Exclusive, PrepareError, PrepareErrors, Subsystem, Work,
+};
 use evenkeel_net::Clock;
 use evenkeel_net::datagram::{self, Next, SocketTask, Worker};
 
@@ -358,6 +361,12 @@ fn take(datagram: &[u8], from: IpAddr, routes: &[Route], now: Instant, heard: &C
     }
 }
 
+/// Where groups with these sources want gauges to arrive.
+fn wanted<'a>(sources: impl Iterator<Item = &'a Sources>) -> BTreeSet<SocketAddr> {
+    let settings = sources.filter_map(|sources| sources.statsd.as_ref());
+    settings.flat_map(|s| &s.listen).copied().collect()
+}
+
 fn open(wanted: SocketAddr) -> io::Result<Bound> {
     let socket = Arc::new(datagram::open(wanted, RECEIVE_BUFFER)?);
     Ok(Bound { wanted, socket })
@@ -365,9 +374,7 @@ fn open(wanted: SocketAddr) -> io::Result<Bound> {
 
 impl Subsystem for Statsd {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
-        let sources = next.section::<Vec<Sources>>().into_iter().flatten();
-        let settings = sources.filter_map(|sources| sources.statsd.as_ref());
-        let wanted: BTreeSet<SocketAddr> = settings.flat_map(|s| &s.listen).copied().collect();
+        let wanted = wanted(next.section::<Vec<Sources>>().into_iter().flatten());
         let mut state = self.task.lock();
         if state.stopped || wanted.is_empty() && state.sockets.is_empty() {
             return Ok(Box::new(|| ()));
@@ -406,6 +413,11 @@ impl Subsystem for Statsd {
             task.lock().sockets = Arc::new(sockets);
             task.wake();
         }))
+    }
+
+    fn exclusive(&self, config: &Config) -> Vec<Exclusive> {
+        let wanted = wanted(config.groups.iter().map(|group| &group.sources));
+        Exclusive::udp(&Vec::from_iter(wanted))
     }
 
     fn run(&self, manager: Arc<Manager>) -> Work<()> {

@@ -22,13 +22,13 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use evenkeel_config::{Cluster, Negotiator as Settings};
+use evenkeel_config::{Cluster, Config, Negotiator as Settings};
 use evenkeel_limits::files::Shares;
 use evenkeel_limits::memory;
 use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::status::Status;
-use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
+use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::Clock;
 use evenkeel_net::http::{Bounded, Phase};
 use evenkeel_net::listen::Listeners;
@@ -178,6 +178,11 @@ impl Subsystem for Negotiator {
 
     fn listening(&self) -> Vec<SocketAddr> {
         self.local_addresses()
+    }
+
+    fn exclusive(&self, config: &Config) -> Vec<Exclusive> {
+        let listen = config.negotiator.iter().map(|own| &*own.listen);
+        listen.flat_map(Exclusive::tcp).collect()
     }
 
     fn stop(&self) {

@@ -82,14 +82,6 @@ impl Config {
         self.clusters.iter().map(|cluster| &*cluster.group)
     }
 
-    /// The UDP addresses on which it says that this process listens.
-    pub fn listens_udp(&self) -> impl Iterator<Item = SocketAddr> + '_ {
-        let broker = self.broker.iter().flat_map(|broker| &broker.listen);
-        let statsd = self.groups.iter().filter_map(|g| g.sources.statsd.as_ref());
-        let all = broker.chain(statsd.flat_map(|statsd| &statsd.listen));
-        all.copied()
-    }
-
     /// The addresses on which it says that this process accepts TCP connections.
     pub fn listens(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         let rules = self.rules.iter().flat_map(|rule| &rule.listen);
