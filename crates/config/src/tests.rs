@@ -1131,7 +1131,7 @@ fn u9_words_of_other_products_get_ours() {
             "did you mean \"path\"?",
         ),
         ("protocol = \"https\"", "TLS is not there yet"),
-        ("protocol = \"h2\"", "HTTP/2 is not there yet"),
+        ("protocol = \"h2\"", "\"http\" speaks HTTP/2 with clients"),
     ] {
         let said = said(&format!(
             "[rule.x]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:1\"]\n{word}\n"

@@ -127,6 +127,23 @@ const RULE_FAMILIES: &[RuleFamily] = &[
         samples: &[("", |totals| totals.closed_by_alert)],
     },
     RuleFamily {
+        name: "evenkeel_rule_http2_connections_total",
+        help: "Client connections that speak HTTP/2.",
+        label: "",
+        samples: &[("", |totals| totals.http2_connections)],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_http2_floods_total",
+        help: "HTTP/2 connections closed because the client sent too much of something.",
+        label: "of",
+        samples: &[
+            ("resets", |totals| totals.http2_flood_resets),
+            ("control_frames", |totals| totals.http2_flood_control),
+            ("headers", |totals| totals.http2_flood_headers),
+            ("empty_data", |totals| totals.http2_flood_data),
+        ],
+    },
+    RuleFamily {
         name: "evenkeel_rule_access_log_dropped_total",
         help: "Access log records dropped because the writer was too slow.",
         label: "",

@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::http1::chunked::ChunkError;
+use crate::http2::Stream;
 
 /// What carries bytes over a socket.
 pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin {
@@ -43,6 +44,8 @@ impl Transport for TcpStream {
 pub(crate) enum Io {
     /// Bytes as they are in the socket.
     Plain(TcpStream),
+    /// A stream of HTTP/2, which carries the body of a message as HTTP/1 frames it.
+    Stream(Box<Stream>),
     /// Stands for a transport in tests. In a box, as any is that holds more than a socket.
     #[cfg(test)]
     Wrapped(Box<tests::Wrapped>),
@@ -53,6 +56,7 @@ macro_rules! on_transport {
     ($io:expr, $transport:ident => $call:expr) => {
         match $io {
             Io::Plain($transport) => $call,
+            Io::Stream($transport) => $call,
             #[cfg(test)]
             Io::Wrapped($transport) => $call,
         }
@@ -60,10 +64,16 @@ macro_rules! on_transport {
 }
 
 impl Io {
-    /// The socket below: for its addresses and options.
+    /// The socket below, for its addresses and options; `None` if it is not this connection's
+    /// alone.
     #[inline]
-    pub(crate) fn socket(&self) -> &TcpStream {
-        on_transport!(self, transport => transport.socket())
+    pub(crate) fn socket(&self) -> Option<&TcpStream> {
+        match self {
+            Io::Plain(transport) => Some(transport.socket()),
+            Io::Stream(_) => None,
+            #[cfg(test)]
+            Io::Wrapped(transport) => Some(transport.socket()),
+        }
     }
 
     /// The scheme of URIs of HTTP over it.
@@ -76,6 +86,7 @@ impl Io {
     pub(crate) fn spliced(&self) -> Option<&TcpStream> {
         match self {
             Io::Plain(socket) => Some(socket),
+            Io::Stream(_) => None,
             #[cfg(test)]
             Io::Wrapped(_) => None,
         }
@@ -84,14 +95,30 @@ impl Io {
     /// Makes the peer see a reset instead of an orderly end when the connection is dropped: what
     /// was cut must never look complete.
     pub(crate) fn reset(&self) {
-        let _ = SockRef::from(self.socket()).set_linger(Some(Duration::ZERO));
+        match self {
+            Io::Stream(stream) => stream.cut(),
+            _ => {
+                let socket = self.socket().map(SockRef::from);
+                let _ = socket.map(|socket| socket.set_linger(Some(Duration::ZERO)));
+            }
+        }
     }
 
     /// Whether the connection is broken, as far as that shows before what it sent is read.
-    pub(crate) fn is_reset(&self, cx: &mut Context<'_>) -> bool {
+    pub(crate) fn is_reset(&mut self, cx: &mut Context<'_>) -> bool {
+        if let Io::Stream(stream) = self {
+            return stream.is_reset(cx);
+        }
         let mut byte = [0];
         let mut byte = ReadBuf::new(&mut byte);
-        matches!(self.socket().poll_peek(cx, &mut byte), Poll::Ready(Err(_)))
+        let peeked = self.socket().map(|socket| socket.poll_peek(cx, &mut byte));
+        matches!(peeked, Some(Poll::Ready(Err(_))))
+    }
+
+    /// Whether the kernel has noted that the connection is broken.
+    pub(crate) fn has_failed(&self) -> bool {
+        let error = self.socket().map(TcpStream::take_error);
+        !matches!(error, None | Some(Ok(None)))
     }
 
     /// Whether neither a byte nor the end has arrived, as far as the kernel knows: anything is
@@ -102,8 +129,11 @@ impl Io {
     /// last `epoll_wait`; since then up to 128 tasks have run, and a client that pipelines has had
     /// its next request there already. A response that came meanwhile would be given to it.
     pub(crate) fn is_silent(&mut self) -> bool {
+        let Some(socket) = self.socket() else {
+            return false;
+        };
         let mut socket = libc::pollfd {
-            fd: self.socket().as_raw_fd(),
+            fd: socket.as_raw_fd(),
             events: libc::POLLIN | libc::POLLRDHUP,
             revents: 0,
         };
@@ -159,6 +189,10 @@ impl AsyncWrite for Io {
     #[inline]
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         on_transport!(self.get_mut(), transport => Pin::new(transport).poll_flush(cx))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        on_transport!(self, transport => transport.is_write_vectored())
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -371,7 +405,7 @@ pub(crate) mod tests {
                 assert!(io.is_silent() && io.is_quiet());
                 peer.write_all(b"x").unwrap();
                 assert!(!io.is_silent());
-                io.socket().readable().await.unwrap();
+                io.socket().unwrap().readable().await.unwrap();
                 assert!(!io.is_quiet());
             });
         }

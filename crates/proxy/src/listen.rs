@@ -244,7 +244,8 @@ pub(crate) struct Session {
     /// The address of the listener.
     pub(crate) local: SocketAddr,
     pub(crate) watch: crate::watch::Watch,
-    _file: ClientFile,
+    /// None in a stream, which is no connection.
+    file: Option<ClientFile>,
 }
 
 impl Session {
@@ -264,13 +265,29 @@ impl Session {
             peer,
             local,
             watch: worker.watchers.watch(service.id),
-            _file: file,
+            file: Some(file),
+        }
+    }
+
+    /// For one of several streams of the connection, with time limits of its own. The
+    /// connection has to outlive it.
+    pub(crate) fn of_stream(&self) -> Self {
+        Session {
+            worker: Rc::clone(&self.worker),
+            service: Rc::clone(&self.service),
+            peer: self.peer,
+            local: self.local,
+            watch: self.worker.watchers.watch(self.service.id),
+            file: None,
         }
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
+        if self.file.is_none() {
+            return;
+        }
         self.service.metrics.connections_closed.add(1);
         self.service.leave();
         self.worker.open.set(self.worker.open.get() - 1);

@@ -113,6 +113,16 @@ counters! {
     client_aborts,
     /// Connections cut because their rule was disabled or the grace period was over.
     terminated,
+    /// Client connections that speak HTTP/2.
+    http2_connections,
+    /// Connections of HTTP/2 that were closed because of streams opened and reset.
+    http2_flood_resets,
+    /// The same because of PING, SETTINGS, WINDOW_UPDATE and the like.
+    http2_flood_control,
+    /// The same because of heads that are too large, or in too many parts.
+    http2_flood_headers,
+    /// The same because of DATA that is empty, or next to it.
+    http2_flood_data,
     /// Access log records lost because the writer was behind.
     access_log_dropped,
 }

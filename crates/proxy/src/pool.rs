@@ -134,7 +134,7 @@ mod tests {
         let pool = UpstreamPool::default();
         assert!(!pool.evict());
         let ((a, _a), (b, _b), (c, _c)) = (pair().await, pair().await, pair().await);
-        let last = c.socket().local_addr().unwrap();
+        let last = c.socket().unwrap().local_addr().unwrap();
         pool.give(MemberId(1), b, 8, at(20));
         pool.give(MemberId(1), c, 8, at(30));
         pool.give(MemberId(2), a, 8, at(10));
@@ -144,6 +144,7 @@ mod tests {
             pool.take(MemberId(1))
                 .unwrap()
                 .socket()
+                .unwrap()
                 .local_addr()
                 .unwrap(),
             last
@@ -156,13 +157,18 @@ mod tests {
         let pool = UpstreamPool::default();
         let member = MemberId(7);
         let ((a, _a), (b, _b), (c, _c)) = (pair().await, pair().await, pair().await);
-        let second = b.socket().local_addr().unwrap();
+        let second = b.socket().unwrap().local_addr().unwrap();
         for stream in [a, b, c] {
             pool.give(member, stream, 2, at(100));
         }
         assert!(pool.take(MemberId(8)).is_none());
         assert_eq!(
-            pool.take(member).unwrap().socket().local_addr().unwrap(),
+            pool.take(member)
+                .unwrap()
+                .socket()
+                .unwrap()
+                .local_addr()
+                .unwrap(),
             second
         );
         assert!(pool.take(member).is_some());
@@ -199,8 +205,8 @@ mod tests {
             .write_all(b"HTTP/1.1 408 Request Timeout\r\n\r\n")
             .unwrap();
         // The runtime has seen both events once it says so itself.
-        a.socket().readable().await.unwrap();
-        b.socket().readable().await.unwrap();
+        a.socket().unwrap().readable().await.unwrap();
+        b.socket().unwrap().readable().await.unwrap();
         pool.give(member, a, 8, at(100));
         pool.give(member, b, 8, at(100));
         assert!(pool.take(member).is_none());

@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use evenkeel_control::budget::RetryBudget;
 use evenkeel_core::binding::{Binding, Verdict, Why};
@@ -159,9 +159,9 @@ impl Session {
     pub(crate) async fn bind(
         &self,
         rule: &RuleSnapshot,
-        binding: &mut Option<Binding>,
+        binding: &RefCell<Option<Binding>>,
         request: &Request<'_>,
-        client: &Io,
+        client: &mut Io,
     ) -> Result<Bound, Refusal> {
         match self.try_bind(rule, binding, request) {
             Ok(bound) => return Ok(bound),
@@ -177,7 +177,7 @@ impl Session {
         self.watch.arm_and_look(rule.rule.timeouts.queue);
         let waited = self
             .watch
-            .until(|cx| match self.is_gone(client) || client.is_reset(cx) {
+            .until(|cx| match self.is_gone(cx, client) || client.is_reset(cx) {
                 true => Poll::Ready(Err(Refusal::ClientGone)),
                 false => waiting.as_mut().poll(cx).map(|bound| {
                     bound.map_err(|error| match error {
@@ -199,16 +199,21 @@ impl Session {
     /// ([`crate::watch::Watch::arm_and_look`]). What it has sent before may hide that from
     /// whoever only reads; its FIN is no sign, as it may still want its answer.
     #[inline]
-    pub(crate) fn is_gone(&self, client: &Io) -> bool {
-        self.watch.take_look() && !matches!(client.socket().take_error(), Ok(None))
+    pub(crate) fn is_gone(&self, cx: &mut Context<'_>, client: &mut Io) -> bool {
+        match client {
+            // That of a stream is told.
+            Io::Stream(stream) => stream.is_reset(cx),
+            _ => self.watch.take_look() && client.has_failed(),
+        }
     }
 
     fn try_bind(
         &self,
         rule: &RuleSnapshot,
-        binding: &mut Option<Binding>,
+        binding: &RefCell<Option<Binding>>,
         request: &Request<'_>,
     ) -> Result<Bound, PickError> {
+        let binding = &mut *binding.borrow_mut();
         let (now, tried) = (request.now, request.tried);
         let group = rule.group.current.load();
         let rng = &mut *self.worker.rng.borrow_mut();

@@ -1,5 +1,6 @@
 //! TCP rules: bytes, unread.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -34,7 +35,7 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
     let mut retries = 0;
     let mut response_time = None;
     // In a box, which is gone when the member is found: connections live longer than that.
-    let end = match Box::pin(connect_member(&session, &rule, &client, &mut retries)).await {
+    let end = match Box::pin(connect_member(&session, &rule, &mut client, &mut retries)).await {
         Err(end) => {
             client.reset();
             end
@@ -89,7 +90,7 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
 async fn connect_member(
     session: &Session,
     rule: &RuleSnapshot,
-    client: &Io,
+    client: &mut Io,
     retries: &mut u32,
 ) -> Result<(Bound, Upstream), End> {
     let mut tried: Vec<MemberId> = Vec::new();
@@ -101,7 +102,10 @@ async fn connect_member(
             tried: &tried,
             ..Request::at(now)
         };
-        let bound = match session.bind(rule, &mut None, &request, client).await {
+        let bound = match session
+            .bind(rule, &RefCell::default(), &request, client)
+            .await
+        {
             Ok(bound) => bound,
             Err(refusal) => {
                 return Err(match failed {

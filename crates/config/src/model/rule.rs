@@ -34,7 +34,7 @@ section! {
     keys RULE {
         /// Whether the rule accepts clients. The admin API can change this at run time.
         enabled: bool = true; "false",
-        /// Protocol of clients and members: HTTP/1.x, balanced per request, or TCP, balanced per
+        /// Protocol of clients and members: HTTP (1.x, and from clients 2, too), balanced per request, or TCP, balanced per
         /// connection.
         protocol: Protocol = Protocol::Http; r#""tcp""#,
         /// Whether open connections are closed when the rule is disabled or removed. Otherwise they
@@ -109,6 +109,11 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct HttpOptions {}
     keys HTTP {
+        /// Whether clients may speak HTTP/2 without TLS, by prior knowledge: their first bytes say
+        /// so.
+        http2: bool = true; "false",
+        /// Maximum number of requests at once in a connection of HTTP/2.
+        http2_streams: u32 [Number(1.0, 10_000.0, "streams")] = 128; "32",
         /// Maximum size of the head of a request or response. A larger request gets 431, a larger
         /// response counts as a failure of the member.
         max_header_bytes: usize [Bytes(1024, 1024 * 1024)] = 32 * 1024; r#""64KiB""#,

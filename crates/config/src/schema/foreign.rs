@@ -66,7 +66,8 @@ static PROTOCOLS: &[(&str, &str)] = &[
     ),
     (
         "h2 h2c http2 http/2 http/2.0 grpc",
-        "HTTP/2 is not there yet: \"tcp\" passes it on, connection by connection",
+        "\"http\" speaks HTTP/2 with clients, and HTTP/1.1 with members; \"tcp\" passes on what they \
+         speak, connection by connection",
     ),
     ("h3 http3 http/3 quic udp", "nothing over UDP is balanced"),
     (

@@ -43,14 +43,14 @@ impl Client {
         let mut now = request.at;
         let mut not_reached = None;
         let after = loop {
-            let binding = &mut self.binding;
+            let binding = &self.binding;
             let asks = group::Request {
                 client: Some(self.session.peer.ip()),
                 key: request.key,
                 tried: &tried,
                 ..group::Request::at(now)
             };
-            let bound = self.session.bind(&rule, binding, &asks, &self.stream);
+            let bound = self.session.bind(&rule, binding, &asks, &mut self.stream);
             let bound = bound.await;
             let mut bound = match bound {
                 Ok(bound) => bound,
@@ -203,10 +203,15 @@ impl Client {
         let worker = &session.worker;
         let up = &mut request.up;
         let down = &mut head.down;
+        let mut head_bytes = 0;
+        if let Io::Stream(stream) = stream {
+            // A stream that is gone shows that at once.
+            head_bytes = stream.begin().unwrap_or_default();
+        }
         let result = session
             .watch
             .until(|cx| {
-                if session.is_gone(stream) {
+                if session.is_gone(cx, stream) {
                     return Poll::Ready(Err(Fault::Of(Side::Client)));
                 }
                 if let Err(broken) = progress.poll_up(cx, up, stream, upstream, worker) {
@@ -229,7 +234,13 @@ impl Client {
             })
             .await;
         let end = match result {
-            Ok(Ok(())) => End::Complete,
+            Ok(Ok(())) => match stream {
+                Io::Stream(stream) if head.until_close => match stream.end() {
+                    Ok(()) => End::Complete,
+                    Err(_) => End::Client,
+                },
+                _ => End::Complete,
+            },
             Ok(Err(Fault::Of(Side::Client))) => End::Client,
             Ok(Err(Fault::Of(Side::Member))) => End::Member,
             Ok(Err(Fault::Exhausted(shortage))) => {
@@ -244,10 +255,11 @@ impl Client {
         };
         let metrics = &session.service.metrics;
         metrics.count_status(head.status);
-        metrics.bytes_to_clients.add(down.sent());
+        let sent = down.sent() + head_bytes;
+        metrics.bytes_to_clients.add(sent);
         let mut delivered = Delivered {
             end,
-            sent: down.sent(),
+            sent,
             received: 0,
             has_waited: progress.has_waited(),
         };

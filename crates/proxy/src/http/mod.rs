@@ -6,7 +6,9 @@ mod failure;
 pub(crate) mod flow;
 mod progress;
 mod response;
+mod stream;
 
+use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,12 +26,15 @@ use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::http1::forward::write_request;
 use crate::http1::respond::Answer;
 use crate::http1::{Asked, Fields, HeadError, Hop, Limits, Parsed, RequestHead, Version};
+use crate::http2::{self, meter::PREFACE};
 use crate::io::{Broken, Io};
 use crate::listen::Session;
 use crate::memory::OutOfMemory;
 use crate::service::LocalRule;
 use crate::watch::Stop;
 use flow::Flow;
+
+pub(crate) use stream::serve_stream;
 
 /// How long a connection that was closed by the proxy may still send, so that the
 /// response is not lost with a reset.
@@ -52,9 +57,38 @@ pub(crate) async fn serve(session: Session, stream: Io) {
         After::NextRequest | After::Close => {}
         After::Linger => client.linger().await,
         After::Cut => client.stream.reset(),
+        After::Http2 => {
+            let Client {
+                session,
+                stream,
+                input,
+                ..
+            } = client;
+            tokio::task::spawn_local(http2::serve(session, stream, input));
+            return;
+        }
     }
     if let Some(input) = client.input.take() {
         client.session.worker.buffers.give(input);
+    }
+}
+
+/// What a client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Speaks {
+    Http1,
+    Http2,
+}
+
+/// What a client speaks: what TLS has agreed on (`alpn`), or else what it sends first. `None` if
+/// more must be read to know. The rule says whether HTTP/2 is allowed without ALPN.
+#[inline]
+pub(crate) fn spoken(alpn: Option<&[u8]>, read: &[u8], http2: bool) -> Option<Speaks> {
+    match alpn {
+        Some(b"h2") => Some(Speaks::Http2),
+        None if http2 && read.starts_with(PREFACE) => Some(Speaks::Http2),
+        None if http2 && PREFACE.starts_with(read) => None,
+        _ => Some(Speaks::Http1),
     }
 }
 
@@ -71,8 +105,8 @@ struct Client {
     /// Made for the rule that it was made for.
     hop: Option<(Rc<LocalRule>, Hop)>,
     /// The member that the client is bound to, if the group binds for longer than a
-    /// request.
-    binding: Option<Binding>,
+    /// request. The streams of a connection of HTTP/2 share it.
+    binding: Rc<RefCell<Option<Binding>>>,
     /// Whether a request was answered.
     served: bool,
     /// Whether this is its [`LAST_CALL`].
@@ -90,6 +124,8 @@ enum After {
     Linger,
     /// What the client got is not whole, and it must see that.
     Cut,
+    /// It goes on as HTTP/2.
+    Http2,
 }
 
 /// What has to be known of a request when its head is gone.
@@ -119,6 +155,46 @@ struct Line {
     target: Box<str>,
 }
 
+impl Request {
+    /// The request of a head, once it is known how it gets to a member.
+    #[inline]
+    fn of(
+        session: &Session,
+        rule: &Rc<LocalRule>,
+        head: &RequestHead<'_>,
+    ) -> impl FnOnce(Flow) -> Request + use<> {
+        let worker = &session.worker;
+        let line = worker.log.borrow().is_some().then(|| {
+            Box::new(Line {
+                at: SystemTime::now(),
+                method: cut(head.request.method, MAX_METHOD_BYTES).into(),
+                target: cut(head.target, MAX_TARGET_BYTES).into(),
+            })
+        });
+        let group = rule.group.current.load();
+        let key = group.wants_key().and_then(|key| head.request.key(key));
+        let idempotent = matches!(
+            head.request.method,
+            "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE"
+        );
+        let (version, keep_alive, asked) = (head.version, head.keep_alive, head.asked);
+        let awaits_continue = head.expect_continue;
+        let (rule, at) = (Rc::clone(rule), worker.now());
+        move |up| Request {
+            rule,
+            at,
+            key,
+            version,
+            keep_alive,
+            asked,
+            idempotent,
+            awaits_continue,
+            up,
+            line,
+        }
+    }
+}
+
 /// Why there is no request (yet).
 enum NoRequest {
     Partial,
@@ -135,7 +211,7 @@ impl Client {
             stream,
             input: None,
             hop: None,
-            binding: None,
+            binding: Rc::default(),
             served: false,
             last_call: false,
         }
@@ -158,9 +234,15 @@ impl Client {
                 let rule = self.session.service.rule();
                 let limit = rule.rule.http.max_header_bytes;
                 let read = self.input.as_ref().map_or(&[][..], Buffer::bytes);
-                let parsed = match scan.is_due(read, limit) {
-                    true => self.parse(&rule),
-                    false => Err(NoRequest::Partial),
+                let speaks = if self.served {
+                    Some(Speaks::Http1)
+                } else {
+                    spoken(None, read, rule.rule.http.http2)
+                };
+                let parsed = match speaks {
+                    Some(Speaks::Http2) => return Err(After::Http2),
+                    Some(Speaks::Http1) if scan.is_due(read, limit) => self.parse(&rule),
+                    _ => Err(NoRequest::Partial),
                 };
                 match parsed {
                     Ok(request) => return Ok(request),
@@ -257,7 +339,8 @@ impl Client {
         if !known {
             let mut local = self.session.local;
             if local.ip().is_unspecified() {
-                local = self.stream.socket().local_addr().unwrap_or(local);
+                let real = self.stream.socket().and_then(|io| io.local_addr().ok());
+                local = real.unwrap_or(local);
             }
             let hop = Hop::new(
                 http,
@@ -283,27 +366,8 @@ impl Client {
         };
         let mut out = worker.buffers.take_head();
         write_request(&head.request, hop, &mut out);
-        let line = worker.log.borrow().is_some().then(|| {
-            Box::new(Line {
-                at: SystemTime::now(),
-                method: cut(head.request.method, MAX_METHOD_BYTES).into(),
-                target: cut(head.target, MAX_TARGET_BYTES).into(),
-            })
-        });
-        let group = rule.group.current.load();
-        let key = group.wants_key().and_then(|key| head.request.key(key));
-        let awaits_continue = head.expect_continue;
-        let (len, body, version, keep_alive, asked) = (
-            head.len,
-            head.request.body,
-            head.version,
-            head.keep_alive,
-            head.asked,
-        );
-        let idempotent = matches!(
-            head.request.method,
-            "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE"
-        );
+        let (len, body, asked) = (head.len, head.request.body, head.asked);
+        let request = Request::of(&self.session, rule, &head);
         input.consume(len);
         let metrics = &self.session.service.metrics;
         metrics.bytes_from_clients.add(len as u64);
@@ -325,18 +389,7 @@ impl Client {
             }
         };
         metrics.requests.add(1);
-        Ok(Request {
-            rule: Rc::clone(rule),
-            at: worker.now(),
-            key,
-            version,
-            keep_alive,
-            asked,
-            idempotent,
-            awaits_continue,
-            up,
-            line,
-        })
+        Ok(request(up))
     }
 
     /// Answers a request whose head needs more memory than there is.
@@ -376,6 +429,15 @@ impl Client {
 
     /// Sends an answer of the proxy's own; false if the client does not take it.
     async fn answer(&mut self, answer: &Answer<'_>, to_head: bool) -> bool {
+        if let Io::Stream(stream) = &mut self.stream {
+            let sent = stream.answer(answer, to_head);
+            let metrics = &self.session.service.metrics;
+            metrics.bytes_to_clients.add(*sent.as_ref().unwrap_or(&0));
+            if sent.is_ok() {
+                metrics.count_status(answer.status);
+            }
+            return sent.is_ok();
+        }
         let mut out = self.session.worker.buffers.take_head();
         answer.write(to_head, &mut out);
         let limit = self.session.service.rule().rule.timeouts.body;
@@ -510,6 +572,27 @@ mod tests {
 
     fn size_of_future<F: Future>(_: fn(Session, Io) -> F) -> usize {
         size_of::<F>()
+    }
+
+    #[test]
+    fn a_client_speaks_what_it_agreed_on_or_begins_with() {
+        use Speaks::{Http1, Http2};
+        let get = b"GET / HTTP/1.1\r\n";
+        let post = b"POST / HTTP/1.1\r\n";
+        for (alpn, read, http2, speaks) in [
+            (None, &get[..], true, Some(Http1)),
+            (None, post, true, Some(Http1)),
+            (None, b"PRI /", true, Some(Http1)),
+            (None, b"P", true, None),
+            (None, PREFACE.get(..23).unwrap(), true, None),
+            (None, PREFACE, true, Some(Http2)),
+            (None, PREFACE, false, Some(Http1)),
+            (None, b"P", false, Some(Http1)),
+            (Some(&b"h2"[..]), b"", true, Some(Http2)),
+            (Some(b"http/1.1"), PREFACE, true, Some(Http1)),
+        ] {
+            assert_eq!(spoken(alpn, read, http2), speaks, "{alpn:?} {read:?}");
+        }
     }
 
     #[test]

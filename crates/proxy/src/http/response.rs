@@ -74,7 +74,7 @@ impl Client {
             let filled = session
                 .watch
                 .until(|cx| {
-                    if session.is_gone(stream) {
+                    if session.is_gone(cx, stream) {
                         return Poll::Ready(Err(Broken::From));
                     }
                     progress.poll_up(cx, up, stream, upstream, worker)?;
@@ -235,8 +235,26 @@ impl Client {
             }
         }
         let mut out = worker.buffers.take_head();
-        let delivery = write_response(&head, client, &mut out);
         let interim = head.is_interim();
+        let delivery = match &mut self.stream {
+            // All that it gets is content; its framing says where that ends.
+            Io::Stream(stream) if !interim => {
+                if !stream.may_get(head.status) {
+                    return Err(Failure::Garbage);
+                }
+                stream.set_head(&head);
+                Delivery {
+                    strip_chunks: false,
+                    keep_alive: false,
+                }
+            }
+            // What an interim one would be in HTTP/1 is counted, too.
+            Io::Stream(stream) => {
+                stream.send_interim(&head);
+                write_response(&head, client, &mut out)
+            }
+            _ => write_response(&head, client, &mut out),
+        };
         let (len, status, body) = (head.len, head.status, head.body);
         let keep_alive = head.keep_alive;
         let outcome = match status {

@@ -14,6 +14,8 @@ pub enum Version {
     Http10,
     /// HTTP/1.1.
     Http11,
+    /// HTTP/2, whose heads do not come as bytes.
+    Http2,
 }
 
 impl Version {
@@ -89,7 +91,7 @@ impl<'a> Meaning<'a> {
                 }
                 Kind::Expect => {
                     // RFC 9110, section 10.1.1: HTTP/1.0 has no expectations.
-                    if version == Version::Http11 {
+                    if version != Version::Http10 {
                         if !field.value.eq_ignore_ascii_case(b"100-continue") {
                             return Err(HeadError::Expectation);
                         }
@@ -105,7 +107,7 @@ impl<'a> Meaning<'a> {
                 kind => meaning.collect_shared(raw, kind, index, field)?,
             }
         }
-        if version == Version::Http11 && meaning.host.is_none() {
+        if version != Version::Http10 && meaning.host.is_none() {
             return Err(HeadError::MissingHost);
         }
         meaning.check_framing(version)?;
@@ -202,7 +204,7 @@ impl<'a> Meaning<'a> {
 
     /// Whether the sender lets the connection go on.
     pub(super) fn keep_alive(&self, version: Version) -> bool {
-        !self.connection.close && (version == Version::Http11 || self.connection.keep_alive)
+        !self.connection.close && (version != Version::Http10 || self.connection.keep_alive)
     }
 
     /// Decides which fields of a request end here.
@@ -213,12 +215,13 @@ impl<'a> Meaning<'a> {
         body: Body,
         version: Version,
     ) {
-        self.takes_trailers &= self.connection.te;
+        let in_stream = version == Version::Http2;
+        self.takes_trailers &= self.connection.te || in_stream;
         self.expects_continue &= !matches!(body, Body::None | Body::Length(0));
         self.upgrades = is_get
             && body == Body::None
-            && version == Version::Http11
-            && self.connection.upgrade
+            && version != Version::Http10
+            && (self.connection.upgrade || in_stream)
             && self.may_upgrade;
         if !self.expects_continue {
             self.dropped.add(self.expect_fields);

@@ -51,6 +51,14 @@ impl Hop {
         }
     }
 
+    /// The same for requests that come over another version of HTTP.
+    pub(crate) fn over(mut self, version: &str, options: &HttpOptions) -> Self {
+        if let Some(name) = &options.via {
+            self.via = format!("Via: {version} {name}\r\n").into();
+        }
+        self
+    }
+
     /// Whether a field of the forwarded family is taken out of a request.
     pub(super) fn takes_out(&self, name: &str) -> bool {
         !self.trust

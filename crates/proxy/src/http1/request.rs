@@ -8,7 +8,7 @@ use httparse::{Header, Status};
 use super::error::HeadError;
 use super::framing::{self, Meaning, Version};
 use super::head::{Asked, Fields, Limits, MAX_FIELDS, Parsed, check_line_ends};
-use crate::message::{Raw, Request};
+use crate::message::{Body, Raw, Request};
 
 /// A request head that everybody reads alike.
 ///
@@ -142,6 +142,60 @@ impl<'a> RequestHead<'a> {
                 upgrade: meaning.upgrades,
             },
         }))
+    }
+}
+
+impl<'a> RequestHead<'a> {
+    /// The head of a stream of HTTP/2, by the same rules. `target` is its path and query, and
+    /// `fields` have the authority as `host`. `ended` says that no body follows.
+    pub(crate) fn of_stream(
+        method: &'a str,
+        target: &'a str,
+        fields: &'a [Header<'a>],
+        ended: bool,
+    ) -> Result<Self, HeadError> {
+        if let Form::Absolute { .. } = Form::of(method, target)? {
+            return Err(HeadError::Target);
+        }
+        if fields.len() > MAX_FIELDS {
+            return Err(HeadError::TooManyFields);
+        }
+        let version = Version::Http2;
+        // No line is plain where there are none: what frames the body is written anew.
+        let mut meaning = Meaning::of_request(&[], fields, version)?;
+        let body = match (ended, meaning.framing()) {
+            (true, Body::Length(0)) => Body::Length(0),
+            (true, _) => Body::None,
+            (false, Body::None) => Body::Chunked,
+            (false, body) => body,
+        };
+        meaning.respell_framing = true;
+        meaning.settle_request(fields, method == "GET", body, version);
+        Ok(Self {
+            len: 0,
+            request: Request {
+                method,
+                authority: meaning.host,
+                path_and_query: target,
+                body,
+                upgrade: meaning.upgrades,
+                takes_trailers: meaning.takes_trailers,
+                fields,
+                dropped: meaning.dropped,
+                forwarded: meaning.forwarded_fields,
+                has_host: true,
+                has_framing: false,
+                raw: None,
+            },
+            target,
+            version,
+            keep_alive: false,
+            expect_continue: meaning.expects_continue,
+            asked: Asked {
+                head: method == "HEAD",
+                upgrade: meaning.upgrades,
+            },
+        })
     }
 }
 

@@ -81,6 +81,24 @@ impl<'a> ResponseHead<'a> {
         self.status < 200 && self.status != 101
     }
 
+    /// The head as it came.
+    pub(crate) fn raw(&self) -> &'a [u8] {
+        self.raw
+    }
+
+    /// The fields that are passed on, but for those that frame the body.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = &'a Header<'a>> {
+        let mut left_out = self.meaning.dropped;
+        left_out.add(self.meaning.framing_fields);
+        let fields = self.fields.iter().enumerate();
+        fields.filter_map(move |(index, field)| (!left_out.contains(index)).then_some(field))
+    }
+
+    /// The length that it says the body has.
+    pub(crate) fn content_length(&self) -> Option<u64> {
+        self.meaning.content_length
+    }
+
     /// Values of the fields called `name` (in any case), in order.
     pub fn values(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
         values(self.fields, name)

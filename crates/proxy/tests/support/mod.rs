@@ -205,6 +205,8 @@ pub fn rule(protocol: Protocol) -> Rule {
             queue: long,
         },
         http: HttpOptions {
+            http2: true,
+            http2_streams: 128,
             max_header_bytes: 16 * 1024,
             max_header_count: 100,
             x_forwarded: true,

@@ -1,0 +1,108 @@
+//! A request that came over HTTP/2, served like one on a connection of its own.
+
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use http::request::Parts;
+
+use super::flow::Flow;
+use super::{After, Client, NoRequest, Request};
+use crate::buffer::Buffer;
+use crate::http1::forward::write_request;
+use crate::http1::{Limits, RequestHead};
+use crate::http2::Stream;
+use crate::http2::connection::Connection;
+use crate::http2::request::{websocket_key, with_head};
+use crate::io::{Broken, Io};
+use crate::message::Body;
+
+/// Serves one stream. `connects` says that it asks for WebSocket.
+pub(crate) async fn serve_stream(
+    connection: &Connection,
+    stream: Stream,
+    parts: Parts,
+    connects: bool,
+) {
+    let session = connection.session.of_stream();
+    let mut client = Client::new(session, Io::Stream(Box::new(stream)));
+    client.binding = Rc::clone(&connection.binding);
+    let after = match client.parse_stream(connection, &parts, connects) {
+        Ok(mut request) => {
+            drop(parts);
+            client.exchange(&mut request).await
+        }
+        Err(NoRequest::Malformed(status, text, to_head)) => {
+            client.refuse(status, &text, to_head).await
+        }
+        Err(NoRequest::OutOfMemory(to_head)) => client.refuse_for_memory(to_head).await,
+        Err(NoRequest::Partial) => After::Cut,
+    };
+    if after == After::Cut {
+        client.stream.reset();
+    }
+    if let Some(input) = client.input.take() {
+        client.session.worker.buffers.give(input);
+    }
+}
+
+impl Client {
+    /// Makes a request of the head of a stream.
+    fn parse_stream(
+        &mut self,
+        connection: &Connection,
+        parts: &Parts,
+        connects: bool,
+    ) -> Result<Request, NoRequest> {
+        let rule = self.session.service.rule();
+        let worker = Rc::clone(&self.session.worker);
+        let Io::Stream(stream) = &mut self.stream else {
+            return Err(NoRequest::Partial);
+        };
+        let limits = Limits {
+            max_bytes: rule.rule.http.max_header_bytes,
+            max_fields: rule.rule.http.max_header_count,
+        };
+        let key = connects.then(|| websocket_key(&mut worker.rng.borrow_mut()));
+        let hop = connection.hop(&rule);
+        let mut out = worker.buffers.take_head();
+        let take = |head: &RequestHead<'_>| {
+            write_request(&head.request, &hop, &mut out);
+            (head.request.body, Request::of(&self.session, &rule, head))
+        };
+        let taken = with_head(parts, stream.has_ended(), key.as_deref(), limits, take);
+        let to_head = parts.method == http::Method::HEAD;
+        let (body, request) = taken.map_err(|error| {
+            NoRequest::Malformed(error.request_status(), error.to_string(), to_head)
+        })?;
+        stream.frame(body);
+        let metrics = &self.session.service.metrics;
+        metrics.bytes_from_clients.add(out.len() as u64);
+        // What came with the head goes with it.
+        let input = match body {
+            Body::None | Body::Length(0) => None,
+            _ => {
+                let mut buffer: Buffer = worker.buffers.take();
+                let cx = &mut Context::from_waker(Waker::noop());
+                match buffer.poll_fill(cx, &mut self.stream) {
+                    Poll::Ready(Ok(1..)) => Some(buffer),
+                    _ => {
+                        worker.buffers.give(buffer);
+                        None
+                    }
+                }
+            }
+        };
+        match Flow::new(out, body, false, input, &worker.memory) {
+            Ok(up) => {
+                metrics.requests.add(1);
+                Ok(request(up))
+            }
+            Err(Broken::Exhausted(_)) => Err(NoRequest::OutOfMemory(to_head)),
+            Err(_) => Err(NoRequest::Malformed(
+                400,
+                "trailers that are not allowed in the request".into(),
+                to_head,
+            )),
+        }
+    }
+}

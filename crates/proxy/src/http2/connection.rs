@@ -1,0 +1,283 @@
+//! A client's connection of HTTP/2: its streams, its end, and what is too much.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use evenkeel_core::binding::Binding;
+use h2::server::{Builder, SendResponse};
+use h2::{Reason, RecvStream};
+
+use super::meter::{Flood, Meter, PREFACE};
+use super::stream::Stream;
+use super::wire::{Metered, Wire};
+use crate::buffer::Buffer;
+use crate::http;
+use crate::http1::Hop;
+use crate::io::Io;
+use crate::listen::Session;
+use crate::service::{LocalRule, State};
+use crate::watch::Stop;
+
+/// What a client may send in a stream before some of it is passed on, in bytes.
+const STREAM_WINDOW: u32 = 64 * 1024;
+
+/// The same for all streams of a connection.
+const CONNECTION_WINDOW: u32 = 512 * 1024;
+
+/// What waits in a stream for a client to take it, in bytes.
+const SEND_BUFFER: usize = 32 * 1024;
+
+/// Streams that a client may reset before they were looked at.
+const UNSEEN_RESETS: usize = 20;
+
+/// Streams with errors of the client that a connection may have.
+const ERRORS: usize = 100;
+
+/// Streams that a client may give up before they are answered, if they are not fewer than those
+/// that it does not.
+const CANCELLED: u32 = 100;
+
+/// How long the last frames have to get through.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// What the streams of a connection share.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) session: Session,
+    pub(super) scheme: &'static str,
+    /// What is said of the client, made for a rule.
+    hop: RefCell<Option<(Rc<LocalRule>, Rc<Hop>)>>,
+    local: Box<str>,
+    /// The member that the client is bound to, if the group binds for longer than a request.
+    pub(crate) binding: Rc<RefCell<Option<Binding>>>,
+    metered: Rc<RefCell<Metered>>,
+    streams: Cell<u32>,
+    /// Streams that have ended: in order, and not.
+    finished: Cell<u32>,
+    cancelled: Cell<u32>,
+    /// The connection's task, which is told when the last stream ends.
+    task: RefCell<Option<Waker>>,
+}
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Open,
+    /// No new streams; those that there are may end.
+    Ending,
+    /// It is over when the last frames are sent.
+    Over,
+}
+
+/// Serves a client whose connection begins with `read`.
+pub(crate) async fn serve(session: Session, io: Io, read: Option<Buffer>) {
+    session.service.metrics.http2_connections.add(1);
+    let worker = Rc::clone(&session.worker);
+    let metered = Rc::new(RefCell::new(Metered {
+        meter: Meter::new(PREFACE.len(), worker.watchers.coarse_now()),
+        flood: None,
+        sent: 0,
+    }));
+    let mut local = session.local;
+    if local.ip().is_unspecified() {
+        let real = io.socket().and_then(|socket| socket.local_addr().ok());
+        local = real.unwrap_or(local);
+    }
+    let connection = Rc::new(Connection {
+        scheme: io.scheme(),
+        hop: RefCell::default(),
+        local: local.to_string().into(),
+        binding: Rc::default(),
+        metered: Rc::clone(&metered),
+        streams: Cell::new(0),
+        finished: Cell::new(0),
+        cancelled: Cell::new(0),
+        task: RefCell::default(),
+        session,
+    });
+    let rule = connection.session.service.rule();
+    let wire = Wire {
+        io,
+        read,
+        metered,
+        worker,
+    };
+    let watch = &connection.session.watch;
+    watch.arm(rule.rule.timeouts.header);
+    let handshake = builder(&rule).handshake(wire);
+    tokio::pin!(handshake);
+    drop(rule);
+    let Ok(Ok(h2)) = watch.until(|cx| handshake.as_mut().poll(cx)).await else {
+        return connection.session.count_end(crate::access::End::Client);
+    };
+    connection.run(h2).await;
+}
+
+fn builder(rule: &LocalRule) -> Builder {
+    let http = &rule.rule.http;
+    // As HTTP/2 counts a head, each field has 32 bytes more. What is above is answered with 431.
+    let head = http.max_header_bytes + 32 * http.max_header_count;
+    let mut builder = Builder::new();
+    builder
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buffer_size(SEND_BUFFER)
+        .max_concurrent_streams(http.http2_streams)
+        .max_header_list_size(u32::try_from(head).unwrap_or(u32::MAX))
+        .max_pending_accept_reset_streams(UNSEEN_RESETS)
+        .max_local_error_reset_streams(Some(ERRORS))
+        .enable_connect_protocol();
+    builder
+}
+
+type H2 = h2::server::Connection<Wire, Bytes>;
+
+impl Connection {
+    /// Takes streams in until the connection ends.
+    async fn run(self: Rc<Self>, mut h2: H2) {
+        let watch = &self.session.watch;
+        let mut stage = Stage::Open;
+        let mut is_idle = false;
+        let mut sent = 0;
+        loop {
+            let next = watch.until(|cx| {
+                self.remember(cx);
+                let idle = self.streams.get() == 0;
+                if stage != Stage::Over && idle != std::mem::replace(&mut is_idle, idle) {
+                    match idle {
+                        true => watch.arm(self.session.service.rule().rule.timeouts.keep_alive),
+                        false => watch.disarm(),
+                    }
+                }
+                if stage == Stage::Open && self.is_draining() {
+                    stage = Stage::Ending;
+                    h2.graceful_shutdown();
+                }
+                let next = h2.poll_accept(cx);
+                let flood = self.metered.borrow().flood;
+                match flood {
+                    Some(flood) if stage != Stage::Over => {
+                        stage = Stage::Over;
+                        self.count(flood);
+                        watch.arm(FAREWELL);
+                        h2.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+                        h2.poll_accept(cx)
+                    }
+                    _ => next,
+                }
+            });
+            match next.await {
+                Ok(Some(Ok((request, respond)))) => self.open(request, respond),
+                Ok(Some(Err(error))) => return self.failed(&error, stage),
+                Ok(None) => return,
+                Err(Stop::Cut) => {
+                    self.session.count_end(crate::access::End::Terminated);
+                    return;
+                }
+                Err(Stop::Expired) if stage == Stage::Over => return,
+                Err(Stop::Expired) => {
+                    // Whoever takes what was sent is not idle.
+                    let now = self.metered.borrow().sent;
+                    if std::mem::replace(&mut sent, now) == now {
+                        stage = Stage::Over;
+                        h2.abrupt_shutdown(Reason::NO_ERROR);
+                        watch.arm(FAREWELL);
+                    } else {
+                        watch.arm(self.session.service.rule().rule.timeouts.keep_alive);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether no new streams are to be taken.
+    fn is_draining(&self) -> bool {
+        self.session.worker.closing.get() || self.session.service.state.get() == State::Draining
+    }
+
+    fn remember(&self, cx: &Context<'_>) {
+        let mut task = self.task.borrow_mut();
+        if !task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
+            *task = Some(cx.waker().clone());
+        }
+    }
+
+    /// The end of a connection by an error of the protocol.
+    fn failed(&self, error: &h2::Error, stage: Stage) {
+        tracing::debug!(rule = %self.session.service.name, client = %self.session.peer, %error,
+            "an HTTP/2 connection has failed");
+        if stage == Stage::Over || error.is_io() && self.streams.get() == 0 {
+            return;
+        }
+        if error.reason() == Some(Reason::ENHANCE_YOUR_CALM) && error.is_library() {
+            let flood = self.metered.borrow().meter.suspect();
+            return self.count(flood);
+        }
+        self.session.count_end(crate::access::End::Client);
+    }
+
+    fn count(&self, flood: Flood) {
+        let metrics = &self.session.service.metrics;
+        let counter = match flood {
+            Flood::Resets => &metrics.http2_flood_resets,
+            Flood::Control => &metrics.http2_flood_control,
+            Flood::Headers => &metrics.http2_flood_headers,
+            Flood::Data => &metrics.http2_flood_data,
+        };
+        counter.add(1);
+        tracing::debug!(rule = %self.session.service.name, client = %self.session.peer, ?flood,
+            "closes an HTTP/2 connection that is flooded");
+    }
+
+    /// Serves a stream.
+    fn open(self: &Rc<Self>, request: ::http::Request<RecvStream>, respond: SendResponse<Bytes>) {
+        self.streams.set(self.streams.get() + 1);
+        let (parts, body) = request.into_parts();
+        let protocol = parts.extensions.get::<h2::ext::Protocol>();
+        let connects = protocol.is_some_and(|protocol| protocol.as_str() == "websocket");
+        let stream = Stream::new(Rc::clone(self), respond, body, connects);
+        let connection = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            http::serve_stream(&connection, stream, parts, connects).await;
+        });
+    }
+
+    /// What is said of the client to members of the rule.
+    pub(crate) fn hop(&self, rule: &Rc<LocalRule>) -> Rc<Hop> {
+        let mut known = self.hop.borrow_mut();
+        match &*known {
+            Some((of, hop)) if Rc::ptr_eq(of, rule) => Rc::clone(hop),
+            _ => {
+                let local = self.local.to_string();
+                let client = self.session.peer.ip();
+                let hop = Hop::new(&rule.rule.http, client, self.scheme, local);
+                let hop = Rc::new(hop.over("2.0", &rule.rule.http));
+                *known = Some((Rc::clone(rule), Rc::clone(&hop)));
+                hop
+            }
+        }
+    }
+
+    /// A stream has ended; `cancelled` by the client, before there was an answer.
+    pub(super) fn stream_ended(&self, cancelled: bool) {
+        let counter = if cancelled {
+            &self.cancelled
+        } else {
+            &self.finished
+        };
+        counter.set(counter.get().saturating_add(1));
+        if self.cancelled.get() > CANCELLED.max(self.finished.get()) {
+            let flood = &mut self.metered.borrow_mut().flood;
+            flood.get_or_insert(Flood::Resets);
+        }
+        self.streams.set(self.streams.get().saturating_sub(1));
+        if (self.streams.get() == 0 || self.cancelled.get() > CANCELLED)
+            && let Some(task) = self.task.take()
+        {
+            task.wake();
+        }
+    }
+}

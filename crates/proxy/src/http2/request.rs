@@ -1,0 +1,125 @@
+//! The head of a request that came over HTTP/2: what it says, by the rules of HTTP/1.1 and those of
+//! RFC 9113 on top.
+
+use http::header::COOKIE;
+use http::request::Parts;
+use http::{HeaderMap, Method};
+
+use crate::http1::{HeadError, Limits, RequestHead};
+use crate::message::Field;
+
+/// Fields that are about one connection of HTTP/1 (RFC 9113, section 8.2.2).
+const CONNECTION_SPECIFIC: [&str; 5] = [
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// What `see` finds in the head.
+///
+/// `ended` says that there is no body. `key` is that of a handshake for WebSocket if the stream
+/// asks for that protocol (RFC 8441).
+///
+/// # Errors
+///
+/// The head is refused: answer with [`HeadError::request_status`].
+pub(crate) fn with_head<T>(
+    parts: &Parts,
+    ended: bool,
+    key: Option<&str>,
+    limits: Limits,
+    see: impl FnOnce(&RequestHead<'_>) -> T,
+) -> Result<T, HeadError> {
+    if parts.method == Method::CONNECT && key.is_none() {
+        return Err(HeadError::Connect);
+    }
+    let target = parts.uri.path_and_query();
+    let target = target.ok_or(HeadError::Target)?.as_str();
+    let authority = parts.uri.authority().map(http::uri::Authority::as_str);
+    check_size(parts, target, limits)?;
+    let cookies = join_cookies(&parts.headers);
+    let mut fields: Vec<Field<'_>> = Vec::with_capacity(parts.headers.len() + 4);
+    if let Some(authority) = authority {
+        fields.push(field("host", authority.as_bytes()));
+    }
+    let mut cookie_seen = false;
+    for (name, value) in &parts.headers {
+        let (name, value) = (name.as_str(), value.as_bytes());
+        if CONNECTION_SPECIFIC.contains(&name) || name == "te" && value != b"trailers" {
+            return Err(HeadError::ConnectionSpecific);
+        }
+        match name {
+            "host" => match authority {
+                Some(authority) if !authority.as_bytes().eq_ignore_ascii_case(value) => {
+                    return Err(HeadError::HostDiffers);
+                }
+                // One after the other is found to be one too many.
+                Some(_) if parts.headers.get_all("host").iter().count() == 1 => {}
+                _ => fields.push(field(name, value)),
+            },
+            // RFC 9113, section 8.2.3: pairs may come in fields of their own.
+            "cookie" => {
+                if !std::mem::replace(&mut cookie_seen, true) {
+                    fields.push(field(name, cookies.as_deref().unwrap_or(value)));
+                }
+            }
+            _ => fields.push(field(name, value)),
+        }
+    }
+    let mut method = parts.method.as_str();
+    if let Some(key) = key {
+        method = "GET";
+        fields.push(field("upgrade", b"websocket"));
+        fields.push(field("sec-websocket-key", key.as_bytes()));
+    }
+    let head = RequestHead::of_stream(method, target, &fields, ended || key.is_some())?;
+    Ok(see(&head))
+}
+
+fn field<'a>(name: &'a str, value: &'a [u8]) -> Field<'a> {
+    Field { name, value }
+}
+
+/// The limits of HTTP/1, for the head as it would be there.
+fn check_size(parts: &Parts, target: &str, limits: Limits) -> Result<(), HeadError> {
+    if parts.headers.len() > limits.max_fields {
+        return Err(HeadError::TooManyFields);
+    }
+    let fields = parts.headers.iter();
+    let size = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
+        name.as_str().len() + value.len() + ": \r\n".len()
+    };
+    let fields: usize = fields.map(size).sum();
+    if target.len() > limits.max_bytes {
+        return Err(HeadError::TargetTooLong);
+    }
+    match target.len() + fields > limits.max_bytes {
+        true => Err(HeadError::TooLarge),
+        false => Ok(()),
+    }
+}
+
+/// All cookies in one field, if they are in several.
+fn join_cookies(fields: &HeaderMap) -> Option<Vec<u8>> {
+    let mut cookies = fields.get_all(COOKIE).iter();
+    let (first, second) = (cookies.next()?, cookies.next()?);
+    let mut joined = first.as_bytes().to_vec();
+    for cookie in std::iter::once(second).chain(cookies) {
+        joined.extend_from_slice(b"; ");
+        joined.extend_from_slice(cookie.as_bytes());
+    }
+    Some(joined)
+}
+
+/// A key for the handshake of WebSocket: 16 random bytes in base64.
+pub(crate) fn websocket_key(rng: &mut fastrand::Rng) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut digit = |among: &[u8]| char::from(among[rng.usize(..among.len())]);
+    let mut key: String = (0..21).map(|_| digit(DIGITS)).collect();
+    // The last digit has two bits.
+    key.push(digit(b"AQgw"));
+    key.push_str("==");
+    key
+}

@@ -1,0 +1,250 @@
+//! A request of a client over HTTP/2, as the flows see it: a connection with one request and one
+//! response, whose bodies are framed as in HTTP/1 and whose heads are not in its bytes.
+
+use std::cell::Cell;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::connection::Connection;
+use super::incoming::Incoming;
+use super::outgoing::{Outgoing, broken};
+use crate::http1::ResponseHead;
+use crate::http1::respond::Answer;
+use crate::message::{Body, Field};
+
+/// One stream of a client's connection.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    connection: Rc<Connection>,
+    respond: SendResponse<Bytes>,
+    incoming: Incoming,
+    /// What is to be sent first, with the body after it.
+    head: Option<(Response<()>, Body)>,
+    /// Bytes of heads that were sent.
+    head_bytes: u64,
+    outgoing: Option<Outgoing>,
+    /// Whether it asks for another protocol in the stream (RFC 8441).
+    connects: bool,
+    /// Whether what was sent of the response is not all of it.
+    cut: Cell<bool>,
+    /// Whether the client has ended it before there was an answer.
+    cancelled: bool,
+}
+
+impl Stream {
+    pub(super) fn new(
+        connection: Rc<Connection>,
+        respond: SendResponse<Bytes>,
+        body: RecvStream,
+        connects: bool,
+    ) -> Self {
+        Stream {
+            connection,
+            respond,
+            incoming: Incoming::new(body, false),
+            head: None,
+            head_bytes: 0,
+            outgoing: None,
+            connects,
+            cut: Cell::new(false),
+            cancelled: false,
+        }
+    }
+
+    pub(crate) fn scheme(&self) -> &'static str {
+        self.connection.scheme
+    }
+
+    /// Whether the request has no body.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.incoming.is_empty()
+    }
+
+    /// How the request's body is framed for whoever reads it.
+    pub(crate) fn frame(&mut self, body: Body) {
+        self.incoming.set_chunked(body == Body::Chunked);
+    }
+
+    /// The response has been cut, and is to look so.
+    pub(crate) fn cut(&self) {
+        self.cut.set(true);
+    }
+
+    /// Whether the client has given the stream up, or its connection.
+    pub(crate) fn is_reset(&mut self, cx: &mut Context<'_>) -> bool {
+        match &mut self.outgoing {
+            Some(outgoing) => outgoing.is_reset(cx),
+            None => {
+                let reset = self.respond.poll_reset(cx).is_ready();
+                self.cancelled |= reset;
+                reset
+            }
+        }
+    }
+
+    /// Whether a response may be the answer to what the stream asked for: success means that
+    /// the other protocol begins.
+    pub(crate) fn may_get(&self, status: u16) -> bool {
+        !self.connects || !(200..300).contains(&status)
+    }
+
+    /// Sends an interim response. Errors show with the final one.
+    pub(crate) fn send_interim(&mut self, head: &ResponseHead<'_>) {
+        if let Some(response) = response(head, head.status) {
+            let _ = self.respond.send_informational(response);
+        }
+    }
+
+    /// Keeps the head of the final response until it is certain that it is the one.
+    pub(crate) fn set_head(&mut self, head: &ResponseHead<'_>) {
+        let (status, body) = match head.status {
+            // The other protocol begins.
+            101 => (200, Body::UntilClose),
+            status => (status, head.body),
+        };
+        self.head = response(head, status).map(|response| (response, body));
+    }
+
+    /// Sends the head that was kept; the number of bytes that it would have in HTTP/1.
+    pub(crate) fn begin(&mut self) -> io::Result<u64> {
+        let Some((response, body)) = self.head.take() else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        self.send(response, body)?;
+        Ok(self.head_bytes)
+    }
+
+    /// Sends a head; the body may follow.
+    fn send(&mut self, response: Response<()>, body: Body) -> io::Result<()> {
+        let fields = response.headers().iter();
+        let size = fields.map(|(name, value)| name.as_str().len() + value.len() + 4);
+        self.head_bytes = size.sum::<usize>() as u64;
+        let ends = matches!(body, Body::None | Body::Length(0));
+        let sent = self.respond.send_response(response, ends);
+        self.outgoing = Some(Outgoing::new(sent.map_err(broken)?, body));
+        Ok(())
+    }
+
+    /// Sends an answer of the balancer's own: the number of bytes.
+    pub(crate) fn answer(&mut self, answer: &Answer<'_>, to_head: bool) -> io::Result<u64> {
+        let mut response = Response::new(());
+        *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or_default();
+        let text = format!("{}\n", answer.text);
+        let fields = response.headers_mut();
+        let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+        fields.insert(CONTENT_TYPE, plain);
+        fields.insert(CONTENT_LENGTH, HeaderValue::from(text.len()));
+        if let Some(seconds) = answer.retry_after {
+            fields.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        let body = match to_head {
+            true => Body::None,
+            false => Body::UntilClose,
+        };
+        self.send(response, body)?;
+        if let (Some(outgoing), false) = (&mut self.outgoing, to_head) {
+            outgoing.end_with(text.clone())?;
+        }
+        let sent = if to_head { 0 } else { text.len() as u64 };
+        Ok(self.head_bytes + sent)
+    }
+
+    /// Ends a response whose end is that of the member's connection.
+    pub(crate) fn end(&mut self) -> io::Result<()> {
+        self.outgoing.as_mut().map_or(Ok(()), Outgoing::end)
+    }
+}
+
+/// The head of a member's response for HTTP/2; `None` if it has a field that there cannot be.
+fn response(head: &ResponseHead<'_>, status: u16) -> Option<Response<()>> {
+    let mut response = Response::new(());
+    *response.status_mut() = StatusCode::from_u16(status).ok()?;
+    let raw = Bytes::copy_from_slice(head.raw());
+    let fields = response.headers_mut();
+    for field in head.kept() {
+        if is_of_handshake(head.status, field) {
+            continue;
+        }
+        let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
+        fields.append(name, value(&raw, head.raw(), field.value)?);
+    }
+    if let Some(length) = head.content_length() {
+        fields.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    debug_assert!(is_of_http2(fields));
+    Some(response)
+}
+
+/// A part of `raw` as a value, without copying it.
+fn value(bytes: &Bytes, raw: &[u8], value: &[u8]) -> Option<HeaderValue> {
+    let start = value.as_ptr().addr().checked_sub(raw.as_ptr().addr())?;
+    let end = start.checked_add(value.len())?;
+    (end <= bytes.len()).then(|| HeaderValue::from_maybe_shared(bytes.slice(start..end)).ok())?
+}
+
+/// Whether a field is a part of the handshake of HTTP/1 for another protocol.
+fn is_of_handshake(status: u16, field: &Field<'_>) -> bool {
+    let is = |name: &str| field.name.eq_ignore_ascii_case(name);
+    is("upgrade") || status == 101 && is("sec-websocket-accept")
+}
+
+fn is_of_http2(fields: &HeaderMap) -> bool {
+    let forbidden = ["connection", "transfer-encoding", "upgrade", "keep-alive"];
+    !forbidden.iter().any(|name| fields.contains_key(*name))
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        space: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let read = ready!(this.incoming.poll_read(cx, space));
+        this.cancelled |= read.is_err() && this.outgoing.is_none();
+        Poll::Ready(read)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.get_mut().outgoing {
+            Some(outgoing) => outgoing.poll_write(cx, bytes),
+            None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+        }
+    }
+
+    /// What was written goes out when the connection's task has its turn.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.get_mut().end())
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.cut.get() {
+            match &mut self.outgoing {
+                Some(outgoing) => outgoing.reset(Reason::INTERNAL_ERROR),
+                None => self.respond.send_reset(Reason::INTERNAL_ERROR),
+            }
+        }
+        self.connection.stream_ended(self.cancelled);
+    }
+}
