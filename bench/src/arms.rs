@@ -10,6 +10,7 @@ use crate::server::{Server, free_address};
 
 /// Version of Envoy; the package's own version is the same.
 const ENVOY_VERSION: &str = "1.40.0";
+const NGINX: &str = "/usr/sbin/nginx";
 const NGINX_STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
 /// The build profile of everything of ours that is measured.
@@ -74,7 +75,7 @@ impl Arm {
                         println!("nginx without its stream module, so not for TCP: {error}");
                     }
                 }
-                debian_program("/usr/sbin/nginx", "nginx-light")
+                debian_program(NGINX, "nginx-light")
             }
             Self::Envoy => install_envoy(&places.cache),
             Self::Before => places
@@ -114,16 +115,13 @@ impl Arm {
     ) -> Result<Running> {
         let directory = places.cache.join("run").join(self.name());
         fs::create_dir_all(&directory)?;
-        let http = free_address(rng)?;
-        let mut tcp = free_address(rng)?;
-        while tcp == http {
-            tcp = free_address(rng)?;
-        }
+        let [http, members, tcp, admin] = free_addresses(rng)?;
         let has_tcp = self != Self::Nginx || Path::new(NGINX_STREAM_MODULE).exists();
         let fill = Fill {
             http,
+            members,
             tcp,
-            admin: free_address(rng)?,
+            admin,
             ground,
             directory: &directory,
         };
@@ -167,8 +165,11 @@ impl Arm {
             .stderr(log);
         let mut server = Server::start(command, ground.proxy_cpu, death_signal)
             .map_err(|error| format!("cannot run {}: {error}", program.display()))?;
-        let addresses = if has_tcp { &[http, tcp][..] } else { &[http] };
-        server.wait_for(addresses).map_err(|error| {
+        let has_members = self != Self::Floor;
+        let tcp = has_tcp.then_some(tcp);
+        let members = has_members.then_some(members);
+        let addresses: Vec<SocketAddr> = [Some(http), members, tcp].into_iter().flatten().collect();
+        server.wait_for(&addresses).map_err(|error| {
             let log = fs::read_to_string(&log_file).unwrap_or_default();
             let last: Vec<&str> = log.lines().rev().take(5).collect();
             let last: Vec<&str> = last.into_iter().rev().collect();
@@ -178,7 +179,8 @@ impl Arm {
             arm: self,
             server,
             http,
-            tcp: has_tcp.then_some(tcp),
+            members,
+            tcp,
         })
     }
 }
@@ -199,6 +201,8 @@ pub struct Places {
 pub struct Ground {
     /// Back-end for HTTP.
     pub http: SocketAddr,
+    /// Two members for HTTP, as somebody else has written them.
+    pub members: [SocketAddr; 2],
     /// Back-end for TCP.
     pub tcp: SocketAddr,
     /// Processor of the proxies.
@@ -215,6 +219,8 @@ pub struct Running {
     pub server: Server,
     /// Where it takes HTTP.
     pub http: SocketAddr,
+    /// Where it takes HTTP for the two members, if it can choose.
+    pub members: Option<SocketAddr>,
     /// Where it takes TCP, if it can.
     pub tcp: Option<SocketAddr>,
 }
@@ -238,6 +244,7 @@ pub fn build() -> Result<()> {
 /// Values for the words in a configuration.
 struct Fill<'a> {
     http: SocketAddr,
+    members: SocketAddr,
     tcp: SocketAddr,
     admin: SocketAddr,
     ground: &'a Ground,
@@ -247,9 +254,6 @@ struct Fill<'a> {
 impl Fill<'_> {
     /// Fills in `peers/NAME` and writes it to the arm's directory.
     fn write(&self, places: &Places, name: &str) -> Result<PathBuf> {
-        let source = places.bench.join("peers").join(name);
-        let mut text = fs::read_to_string(&source)
-            .map_err(|error| format!("cannot read {}: {error}", source.display()))?;
         // A proxy needs two descriptors per connection, and some for itself.
         let max_connections = self.ground.max_descriptors.saturating_sub(600) / 2;
         let (module, stream) = if Path::new(NGINX_STREAM_MODULE).exists() {
@@ -260,15 +264,22 @@ impl Fill<'_> {
         } else {
             (String::new(), "")
         };
+        let [one, two] = self.ground.members;
         let words = [
             ("@HTTP@", self.http.to_string()),
             ("@HTTP_PORT@", self.http.port().to_string()),
+            ("@MEMBERS@", self.members.to_string()),
+            ("@MEMBERS_PORT@", self.members.port().to_string()),
             ("@TCP@", self.tcp.to_string()),
             ("@TCP_PORT@", self.tcp.port().to_string()),
             ("@ADMIN@", self.admin.to_string()),
             ("@ADMIN_PORT@", self.admin.port().to_string()),
             ("@BACKEND_HTTP@", self.ground.http.to_string()),
             ("@BACKEND_HTTP_PORT@", self.ground.http.port().to_string()),
+            ("@MEMBER_1@", one.to_string()),
+            ("@MEMBER_1_PORT@", one.port().to_string()),
+            ("@MEMBER_2@", two.to_string()),
+            ("@MEMBER_2_PORT@", two.port().to_string()),
             ("@BACKEND_TCP@", self.ground.tcp.to_string()),
             ("@BACKEND_TCP_PORT@", self.ground.tcp.port().to_string()),
             ("@MAX_CONNECTIONS@", max_connections.to_string()),
@@ -277,13 +288,66 @@ impl Fill<'_> {
             ("@LOAD_STREAM_MODULE@", module),
             ("@STREAM@", stream.into()),
         ];
-        for (word, value) in words {
-            text = text.replace(word, &value);
-        }
-        let target = self.directory.join(name);
-        fs::write(&target, text)?;
-        Ok(target)
+        fill(places, name, self.directory, &words)
     }
+}
+
+/// Puts values in place of the words of `peers/NAME`, and writes it to `directory`.
+fn fill(
+    places: &Places,
+    name: &str,
+    directory: &Path,
+    words: &[(&str, String)],
+) -> Result<PathBuf> {
+    let source = places.bench.join("peers").join(name);
+    let mut text = fs::read_to_string(&source)
+        .map_err(|error| format!("cannot read {}: {error}", source.display()))?;
+    for (word, value) in words {
+        text = text.replace(word, value);
+    }
+    let target = directory.join(name);
+    fs::write(&target, text)?;
+    Ok(target)
+}
+
+/// Starts an nginx that answers itself: member number `index`.
+///
+/// # Errors
+///
+/// When it cannot be installed or does not start.
+pub fn start_member(
+    places: &Places,
+    index: usize,
+    cpu: usize,
+    rng: &mut fastrand::Rng,
+) -> Result<(Server, SocketAddr)> {
+    let program = debian_program(NGINX, "nginx-light")?;
+    let directory = places.cache.join("run").join(format!("member-{index}"));
+    fs::create_dir_all(&directory)?;
+    let address = free_address(rng)?;
+    let words = [
+        ("@MEMBER@", address.to_string()),
+        ("@DIRECTORY@", directory.display().to_string()),
+    ];
+    let file = fill(places, "nginx-member.conf", &directory, &words)?;
+    let mut command = Command::new(program);
+    command.arg("-p").arg(&directory).arg("-c").arg(file);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut server = Server::start(command, cpu, libc::SIGTERM)?;
+    server.wait_for(&[address])?;
+    Ok((server, address))
+}
+
+/// Addresses that are free, and not the same.
+fn free_addresses<const COUNT: usize>(rng: &mut fastrand::Rng) -> Result<[SocketAddr; COUNT]> {
+    let mut found = Vec::with_capacity(COUNT);
+    while found.len() < COUNT {
+        let address = free_address(rng)?;
+        if !found.contains(&address) {
+            found.push(address);
+        }
+    }
+    found.try_into().map_err(|_| "too many addresses".into())
 }
 
 fn debian_program(program: &str, package: &str) -> Result<PathBuf> {

@@ -83,6 +83,12 @@ pub const LIMITS: &[Limit] = &[
     limit("http-close", CPU_PER_REQUEST, Bound::ToBestPeer(1.0)),
     limit("http-close", REQUESTS, Bound::ToBestPeer(1.0)),
     limit("http-close", P99, Bound::ToBestPeer(1.0)),
+    limit(
+        "http-members",
+        CPU_PER_REQUEST,
+        Bound::To(Arm::Haproxy, 0.85),
+    ),
+    limit("http-members", REQUESTS, Bound::ToBestPeer(1.0)),
     limit("tcp-rr", CPU_PER_REQUEST, Bound::ToBestPeer(1.0)),
     limit("tcp-rr", REQUESTS, Bound::ToBestPeer(1.0)),
     limit("tcp-rr", P99, Bound::ToBestPeer(1.0)),
@@ -126,7 +132,7 @@ pub fn compare(samples: &[Sample]) -> Vec<Comparison> {
 /// The table: for each row and metric every arm's median and, in brackets, Evenkeel's
 /// ratio to it.
 pub fn table(samples: &[Sample]) -> String {
-    let mut text = format!("{:<11} {:<20}", "row", "metric");
+    let mut text = format!("{:<12} {:<20}", "row", "metric");
     let was_there = |arm: &Arm| samples.iter().any(|sample| sample.arm == arm.name());
     let arms = || {
         Arm::ALL
@@ -138,7 +144,7 @@ pub fn table(samples: &[Sample]) -> String {
     }
     text.push('\n');
     for (row, metric) in rows_and_metrics(samples) {
-        let _ = write!(text, "{row:<11} {metric:<20}");
+        let _ = write!(text, "{row:<12} {metric:<20}");
         for arm in arms() {
             let cell = match median(values(samples, row, metric, arm.name())) {
                 None => "-".into(),
@@ -288,7 +294,7 @@ pub fn pick_verdicts(picks: &[Pick]) -> String {
         };
         let _ = writeln!(
             text,
-            "{:<12} {:<11} {:<20} {:>7}, at most {} at {members} members, strategies {kind} (dearest: {})",
+            "{:<12} {:<12} {:<20} {:>7}, at most {} at {members} members, strategies {kind} (dearest: {})",
             verdict(worst.choose_ns <= limit),
             "pick",
             "choose_ns",
@@ -301,7 +307,7 @@ pub fn pick_verdicts(picks: &[Pick]) -> String {
         let allocations: u64 = picks.iter().map(|pick| pick.allocations).sum();
         let _ = writeln!(
             text,
-            "{:<12} {:<11} {:<20} {allocations:>7}, at most 0 in all",
+            "{:<12} {:<12} {:<20} {allocations:>7}, at most 0 in all",
             verdict(allocations == 0),
             "pick",
             "allocations"
@@ -362,7 +368,7 @@ pub fn verdicts(samples: &[Sample]) -> String {
         };
         let _ = writeln!(
             text,
-            "{reached:<12} {:<11} {:<20} {measured:>7}, {side} {} {against}",
+            "{reached:<12} {:<12} {:<20} {measured:>7}, {side} {} {against}",
             limit.row,
             limit.metric,
             short(bound)

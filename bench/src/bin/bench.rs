@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use evenkeel_bench::arms::{Arm, Ground, PROFILE, Places, Result, Running, build};
+use evenkeel_bench::arms::{Arm, Ground, PROFILE, Places, Result, Running, build, start_member};
 use evenkeel_bench::load::{self, ECHO, Plan, Traffic};
 use evenkeel_bench::report::{self, Pick, Sample};
 use evenkeel_bench::server::{Server, pin_to, processors, raise_file_limit, sharpen_timers};
@@ -41,22 +41,58 @@ struct Arguments {
 /// What is sent in a row.
 struct Row {
     name: &'static str,
+    front: Front,
     traffic: Traffic,
     connections: usize,
     rate: Option<f64>,
+}
+
+/// Where it is sent, by what stands behind.
+#[derive(Clone, Copy)]
+enum Front {
+    /// One back-end of ours, for HTTP.
+    Http,
+    /// Two members that are nginx.
+    Members,
+    /// One back-end of ours, for TCP.
+    Tcp,
+}
+
+impl Front {
+    fn of(self, proxy: &Running) -> Option<SocketAddr> {
+        match self {
+            Self::Http => Some(proxy.http),
+            Self::Members => proxy.members,
+            Self::Tcp => proxy.tcp,
+        }
+    }
 }
 
 const SMALL: &str = "/";
 const LARGE: &str = "/64k";
 
 const ROWS: &[Row] = &[
-    row("http-small", Traffic::Http { path: SMALL }, 32, None),
-    row("http-64k", Traffic::Http { path: LARGE }, 32, None),
-    row("http-close", Traffic::HttpClose { path: SMALL }, 32, None),
-    row("tcp-rr", Traffic::TcpEcho { bytes: 64 }, 32, None),
-    row("tcp-bulk", Traffic::TcpBulk, 4, None),
+    row("http-small", Front::Http, Traffic::Http { path: SMALL }, 32),
+    row("http-64k", Front::Http, Traffic::Http { path: LARGE }, 32),
+    row(
+        "http-close",
+        Front::Http,
+        Traffic::HttpClose { path: SMALL },
+        32,
+    ),
+    row(
+        "http-members",
+        Front::Members,
+        Traffic::Http { path: SMALL },
+        32,
+    ),
+    row("tcp-rr", Front::Tcp, Traffic::TcpEcho { bytes: 64 }, 32),
+    row("tcp-bulk", Front::Tcp, Traffic::TcpBulk, 4),
     // Latency of proxies that are not saturated, at the same load for all.
-    row("http-rate", Traffic::Http { path: SMALL }, 32, Some(8000.0)),
+    Row {
+        rate: Some(8000.0),
+        ..row("http-rate", Front::Http, Traffic::Http { path: SMALL }, 32)
+    },
 ];
 
 const IDLE: [(&str, Traffic); 3] = [
@@ -72,12 +108,13 @@ const IDLE_CONNECTIONS: usize = 10_000;
 /// of its program, are not counted to the connections.
 const IDLE_BASE: usize = 64;
 
-const fn row(name: &'static str, traffic: Traffic, connections: usize, rate: Option<f64>) -> Row {
+const fn row(name: &'static str, front: Front, traffic: Traffic, connections: usize) -> Row {
     Row {
         name,
+        front,
         traffic,
         connections,
-        rate,
+        rate: None,
     }
 }
 
@@ -170,7 +207,8 @@ fn measure(arguments: &Arguments) -> Result<()> {
 
     let started = Instant::now();
     for round in 0..rounds {
-        let (_backend, ground) = start_backend(&places, own_cpu, proxy_cpu, max_descriptors)?;
+        let (_backends, ground) =
+            start_backends(&places, own_cpu, proxy_cpu, max_descriptors, &mut rng)?;
         // Cold in every round; who goes first changes.
         if round > 0 && !arms.is_empty() {
             arms.rotate_left(1);
@@ -224,8 +262,8 @@ fn measure(arguments: &Arguments) -> Result<()> {
             .filter(|(name, _)| wanted(&arguments.rows, name))
         {
             for (arm, program) in &arms {
-                let (_backend, ground) =
-                    start_backend(&places, own_cpu, proxy_cpu, max_descriptors)?;
+                let (_backends, ground) =
+                    start_backends(&places, own_cpu, proxy_cpu, max_descriptors, &mut rng)?;
                 let measured = arm
                     .start(program, &places, &ground, &mut rng)
                     .and_then(|proxy| measure_idle(name, traffic, &proxy, idle));
@@ -289,12 +327,13 @@ fn measure(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-fn start_backend(
+fn start_backends(
     places: &Places,
     own_cpu: usize,
     proxy_cpu: usize,
     max_descriptors: u64,
-) -> Result<(Server, Ground)> {
+    rng: &mut fastrand::Rng,
+) -> Result<([Server; 3], Ground)> {
     let mut command = Command::new(places.programs.join("backend"));
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut backend = Server::start(command, own_cpu, libc::SIGKILL)?;
@@ -308,19 +347,24 @@ fn start_backend(
     let [http, tcp] = addresses[..] else {
         return Err(format!("the back-end said {line:?}, not two addresses").into());
     };
+    let (one, one_address) = start_member(places, 1, own_cpu, rng)?;
+    let (two, two_address) = start_member(places, 2, own_cpu, rng)?;
     let ground = Ground {
         http,
+        members: [one_address, two_address],
         tcp,
         proxy_cpu,
         max_descriptors,
     };
-    Ok((backend, ground))
+    Ok(([backend, one, two], ground))
 }
 
 /// Makes sure that what is measured is the real thing: bodies come through whole.
 fn answers(proxy: &Running) -> Result<()> {
-    for (path, length) in [(SMALL, 46), (LARGE, 65_536)] {
-        let mut stream = TcpStream::connect(proxy.http)?;
+    let http = [(proxy.http, SMALL, 46), (proxy.http, LARGE, 65_536)];
+    let members = proxy.members.map(|members| (members, SMALL, 46));
+    for (address, path, length) in http.into_iter().chain(members) {
+        let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
         write!(
             stream,
@@ -358,13 +402,7 @@ fn measure_row(
     proxy: &Running,
     pace: &Pace,
 ) -> Result<Option<BTreeMap<&'static str, f64>>> {
-    let target = match row.traffic {
-        Traffic::Http { .. } | Traffic::Redirect { .. } | Traffic::HttpClose { .. } => {
-            Some(proxy.http)
-        }
-        Traffic::TcpEcho { .. } | Traffic::TcpBulk => proxy.tcp,
-    };
-    let Some(target) = target else {
+    let Some(target) = row.front.of(proxy) else {
         return Ok(None);
     };
     let plan = Plan {
