@@ -31,6 +31,7 @@ struct Delivered {
 impl Client {
     /// Carries one request.
     pub(super) async fn exchange(&mut self, request: &mut Request) -> After {
+        self.session.worker.others_first().await;
         let rule = Rc::clone(&request.rule);
         let options = &rule.rule.http;
         let mut summary = Summary::new(End::Complete);
@@ -195,6 +196,7 @@ impl Client {
         head: &mut Head,
         upstream: &mut Io,
     ) -> Delivered {
+        self.session.worker.others_first().await;
         let timeouts = &rule.rule.timeouts;
         let mut progress = Progress::new(request);
         let Client {
