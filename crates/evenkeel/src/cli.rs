@@ -77,6 +77,14 @@ pub(crate) enum Command {
 pub(crate) struct Run {
     /// Configuration, usually evenkeel.toml
     pub file: PathBuf,
+    /// The log.
+    #[command(flatten)]
+    pub log: Log,
+}
+
+/// What is logged, and how.
+#[derive(Debug, Args)]
+pub(crate) struct Log {
     /// What to log to stderr: error, warn, info, debug, trace, or directives such as
     /// info,evenkeel_proxy=debug [default: $RUST_LOG, or info]
     #[arg(long, value_name = "LEVEL")]

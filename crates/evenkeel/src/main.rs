@@ -54,6 +54,10 @@ impl Failure {
             message: message.into(),
         }
     }
+
+    fn of(error: impl std::fmt::Display) -> Self {
+        Failure::new(error.to_string())
+    }
 }
 
 fn top(args: &cli::Top) -> Result<(), Failure> {

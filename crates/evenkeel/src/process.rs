@@ -1,7 +1,7 @@
 //! What a process owes to those who run it: a log, a warning, and a word to the service
 //! manager.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use evenkeel_limits::files;
 use evenkeel_limits::log::Log;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
@@ -26,7 +27,7 @@ const LOG_PATIENCE: Duration = Duration::from_secs(1);
 static LOG: OnceLock<Log> = OnceLock::new();
 
 /// Starts the log as a command line wants it.
-pub(crate) fn start_log_of(args: &cli::Run) -> Result<(), Failure> {
+pub(crate) fn start_log_of(args: &cli::Log) -> Result<(), Failure> {
     let log = Log::start(io::stderr())
         .map_err(|error| Failure::new(format!("cannot start the thread of the log: {error}")))?;
     let log = LOG.get_or_init(|| log);
@@ -102,11 +103,16 @@ pub(crate) struct Signals {
 
 impl Signals {
     /// Takes them over for the whole process.
-    pub(crate) fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> Result<Self, Failure> {
         Ok(Signals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate()).map_err(Self::failed)?,
+            interrupt: signal(SignalKind::interrupt()).map_err(Self::failed)?,
         })
+    }
+
+    /// Why they cannot be.
+    pub(crate) fn failed(error: io::Error) -> Failure {
+        Failure::new(format!("cannot listen to signals: {error}"))
     }
 
     /// Waits for a signal to end; answers its name.
@@ -116,4 +122,27 @@ impl Signals {
             _ = self.interrupt.recv() => "SIGINT",
         }
     }
+}
+
+/// An event loop of this thread.
+pub(crate) fn runtime() -> Result<Runtime, Failure> {
+    evenkeel_net::runtime().map_err(|error| Failure::new(format!("cannot start: {error}")))
+}
+
+/// Is over when a signal to end has come, which is logged as `what` begins.
+pub(crate) fn ended(what: &'static str) -> Result<impl Future<Output = ()>, Failure> {
+    let mut signals = Signals::listen()?;
+    Ok(async move {
+        let name = signals.end().await;
+        tracing::info!("{name}: {what}");
+        notify("STOPPING=1");
+    })
+}
+
+/// Says on standard output where something listens, and that it is ready.
+pub(crate) fn ready(listening: &str) {
+    // Nobody has to read it.
+    let _ = io::stdout().lock().write_all(listening.as_bytes());
+    let _ = io::stdout().lock().flush();
+    notify("READY=1");
 }

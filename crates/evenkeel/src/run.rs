@@ -33,10 +33,9 @@ use crate::{Failure, cli};
 /// Runs the balancer until it is told to end.
 pub(crate) fn run(args: &cli::Run) -> Result<(), Failure> {
     evenkeel_limits::memory::prepare_allocator();
-    process::start_log_of(args)?;
+    process::start_log_of(&args.log)?;
     process::raise_file_limit();
-    let runtime = evenkeel_net::runtime()
-        .map_err(|error| Failure::new(format!("cannot start the control loop: {error}")))?;
+    let runtime = process::runtime()?;
     let result = runtime.block_on(live(&args.file));
     // A lookup of a name that still runs in its thread must not delay the end.
     runtime.shutdown_background();
@@ -45,15 +44,14 @@ pub(crate) fn run(args: &cli::Run) -> Result<(), Failure> {
 
 async fn live(file: &Path) -> Result<(), Failure> {
     // Before anything else, so that no signal and no change of the file is lost.
-    let cannot_listen = |error| Failure::new(format!("cannot listen to signals: {error}"));
-    let signals = Signals::listen().map_err(cannot_listen)?;
-    let reloads = Reloads::new(file).map_err(cannot_listen)?;
+    let signals = Signals::listen()?;
+    let reloads = Reloads::new(file).map_err(Signals::failed)?;
     let config = config::load(file)
         .map_err(|errors| Failure::new(format!("the configuration has errors\n{errors}")))?;
     let clock = Clock::start();
     let cores = available_parallelism().map_or(1, usize::from);
     let workers = config.workers.unwrap_or(cores);
-    let proxy = Proxy::start(clock, workers).map_err(|error| Failure::new(error.to_string()))?;
+    let proxy = Proxy::start(clock, workers).map_err(Failure::of)?;
     let mut subsystems = subsystems(clock)?;
     subsystems.insert(0, Arc::new(proxy.clone()));
     let address = Arc::new(AdminAddress::default());
@@ -143,14 +141,14 @@ impl Process {
         let mut access_log = Logging::new(self.proxy.clone());
         access_log
             .follow(config.access_log.as_ref())
-            .map_err(|error| Failure::new(error.to_string()))?;
+            .map_err(Failure::of)?;
         self.manager
             .apply(config)
             .await
             .map_err(|error| Failure::new(format!("cannot start: {error}")))?;
         for subsystem in &self.subsystems {
             let started = subsystem.start(&self.manager).await;
-            started.map_err(|error| Failure::new(error.to_string()))?;
+            started.map_err(Failure::of)?;
         }
         // Whoever reads the access log from standard output gets nothing else there.
         let to_stdout = access_log.target != Some(Target::Stdout);

@@ -11,8 +11,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::Hasher;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::ptr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use siphasher::sip::SipHasher24;
 
@@ -95,37 +94,13 @@ pub fn own(names: &[String]) -> Result<Vec<Host>, OwnError> {
 
 /// All addresses of this machine, and the loopback address in any case.
 fn addresses() -> io::Result<Vec<IpAddr>> {
-    let mut first: *mut libc::ifaddrs = ptr::null_mut();
-    // SAFETY: it writes where a list begins that is freed below.
-    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let mut found = vec![Ipv4Addr::LOCALHOST.into()];
-    let mut next = first;
-    while !next.is_null() {
-        // SAFETY: an entry of the list, which is there until it is freed.
-        let entry = unsafe { &*next };
-        if !entry.ifa_addr.is_null() {
-            // SAFETY: the address is of the family that it says.
-            unsafe {
-                match i32::from((*entry.ifa_addr).sa_family) {
-                    libc::AF_INET => {
-                        let address = entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned();
-                        found.push(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)).into());
-                    }
-                    libc::AF_INET6 => {
-                        let address = entry.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned();
-                        found.push(Ipv6Addr::from(address.sin6_addr.s6_addr).into());
-                    }
-                    _ => {}
-                }
-            }
-        }
-        next = entry.ifa_next;
-    }
-    // SAFETY: it came from getifaddrs, and nothing points into it any more.
-    unsafe { libc::freeifaddrs(first) };
-    Ok(found)
+    let interfaces = nix::ifaddrs::getifaddrs()?;
+    let found = interfaces.filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|v4| v4.ip().into());
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| v6.ip().into()))
+    });
+    Ok(found.chain([Ipv4Addr::LOCALHOST.into()]).collect())
 }
 
 impl fmt::Display for Host {

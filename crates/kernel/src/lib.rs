@@ -21,4 +21,5 @@ pub mod query;
 pub mod rdma;
 pub mod record;
 pub mod respond;
+pub mod serve;
 pub mod shared;

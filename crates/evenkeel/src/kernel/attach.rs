@@ -116,18 +116,12 @@ mod lacking {
 pub(super) use lacking::{attach, detach, status};
 #[cfg(feature = "bpf")]
 mod with {
-    use std::fmt::Write;
-
-    use evenkeel_kernel::attach::{self as responder, COUNTERS, Options};
+    use evenkeel_kernel::attach::{self as responder, Options};
     use evenkeel_kernel::{host, keys};
     use evenkeel_net::key_file;
 
     use super::*;
     use crate::print;
-
-    fn failure(error: impl std::fmt::Display) -> Failure {
-        Failure::new(error.to_string())
-    }
 
     fn cgroup(text: &str) -> Result<(u16, PathBuf), Failure> {
         let parsed = text.split_once('=').and_then(|(number, path)| {
@@ -135,22 +129,25 @@ mod with {
             Some((number.parse().ok()?, path)).filter(|(_, path)| path.is_absolute())
         });
         parsed.ok_or_else(|| {
-            failure(format_args!(
+            Failure::new(format!(
                 "--cgroup {text}: a number, an equals sign and an absolute path are needed"
             ))
         })
     }
 
     pub(crate) fn attach(args: &Attach) -> Result<(), Failure> {
-        let allow = args.allow.iter().map(|text| text.parse().map_err(failure));
+        let allow = args
+            .allow
+            .iter()
+            .map(|text| text.parse().map_err(Failure::of));
         let cgroups = args.cgroups.iter().map(|text| cgroup(text));
         let options = Options {
             interface: args.interface.clone(),
             folder: args.pin.folder.clone(),
             port: args.port,
-            keys: key_file::load(&args.key_file, keys::parse).map_err(failure)?,
+            keys: key_file::load(&args.key_file, keys::parse).map_err(Failure::of)?,
             allow: allow.collect::<Result<_, _>>()?,
-            hosts: host::own(&args.hosts).map_err(failure)?,
+            hosts: host::own(&args.hosts).map_err(Failure::of)?,
             ports: args.listen_ports.clone(),
             cgroups: cgroups.collect::<Result<_, _>>()?,
             rate: args.rate,
@@ -161,105 +158,37 @@ mod with {
                 Mode::Tc => Some(responder::Mode::Tc),
             },
         };
-        let mode = responder::attach(&options).map_err(failure)?;
+        let mode = responder::attach(&options).map_err(Failure::of)?;
         print(format!(
             "{}: the kernel answers load queries on UDP port {} ({})\n",
             args.interface,
             args.port,
-            words(mode)
+            mode.words()
         ))
     }
 
-    fn words(mode: responder::Mode) -> &'static str {
-        match mode {
-            responder::Mode::Native => "XDP in the driver",
-            responder::Mode::Generic => "generic XDP",
-            responder::Mode::Tc => "traffic control",
-        }
-    }
-
     pub(crate) fn detach(args: &Detach) -> Result<(), Failure> {
-        match responder::detach(&args.interface, args.pin.folder.as_deref()).map_err(failure)? {
+        match responder::detach(&args.interface, args.pin.folder.as_deref()).map_err(Failure::of)? {
             true => print(format!("{}: detached\n", args.interface)),
             false => Err(none(&args.interface)),
         }
     }
 
     fn none(interface: &str) -> Failure {
-        failure(format_args!(
+        Failure::new(format!(
             "{interface}: no responder there (if it was attached with --pin, use the same option here)"
         ))
     }
 
     pub(crate) fn status(args: &Status) -> Result<(), Failure> {
         let status = responder::status(&args.interface, args.pin.folder.as_deref());
-        let status = status
-            .map_err(failure)?
-            .ok_or_else(|| none(&args.interface))?;
-        let counters = || COUNTERS.iter().zip(status.counters);
-        if args.json {
-            let counters: serde_json::Map<_, _> = counters()
-                .map(|((name, _), count)| ((*name).to_owned(), count.into()))
-                .collect();
-            let cgroups = status
-                .cgroups
-                .iter()
-                .map(|(target, id)| serde_json::json!({ "target": target, "id": id }));
-            let allow = status.allow.iter().map(ToString::to_string);
-            let json = serde_json::json!({
-                "interface": args.interface,
-                "mode": status.mode.name(),
-                "attached": status.program.is_some(),
-                "program": status.program,
-                "port": status.port,
-                "rate": status.rate,
-                "keys": status.keys,
-                "allow": allow.collect::<Vec<_>>(),
-                "hosts": status.hosts,
-                "listen_ports": status.ports,
-                "cgroups": cgroups.collect::<Vec<_>>(),
-                "counters": counters,
-            });
-            return print(format!("{json}\n"));
-        }
-        let list = |items: Vec<String>| match items.is_empty() {
-            true => "none".to_owned(),
-            false => items.join(", "),
-        };
-        let mut out = String::new();
-        // Writing to a string cannot fail.
-        let mut line = |name: &str, value: String| {
-            let _ = writeln!(out, "{name:<20}{value}");
-        };
-        line(
-            "responder",
-            match status.program {
-                Some(program) => format!("{}, program {program}", words(status.mode)),
-                None => format!("no longer there ({}): attach it again", words(status.mode)),
-            },
-        );
-        line("port", status.port.to_string());
-        line(
-            "rate",
-            match status.rate {
-                0 => "any".to_owned(),
-                rate => format!("{rate} per second and source"),
-            },
-        );
-        let numbers = |numbers: &[u16]| list(numbers.iter().map(ToString::to_string).collect());
-        line("keys", numbers(&status.keys));
-        line(
-            "allow",
-            list(status.allow.iter().map(ToString::to_string).collect()),
-        );
-        line("hosts", format!("{} names or addresses", status.hosts));
-        line("listen ports", numbers(&status.ports));
-        let cgroup = |(target, id): &(u16, u64)| format!("{target} (inode {id})");
-        line("cgroups", list(status.cgroups.iter().map(cgroup).collect()));
-        for ((name, meaning), count) in counters() {
-            line(name, format!("{count:>12}  {meaning}"));
-        }
-        print(out)
+        let status = status.map_err(Failure::of)?;
+        let status = status.ok_or_else(|| none(&args.interface))?;
+        print(if args.json {
+            format!("{}\n", status.json(&args.interface))
+        } else {
+            status.text()
+        })
     }
 }
 #[cfg(feature = "bpf")]

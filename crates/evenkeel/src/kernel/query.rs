@@ -1,19 +1,13 @@
 //! `evenkeel kernel query`: asks a responder as the balancer does, and shows the record.
 
-use std::fmt::Write as _;
-use std::io::{self, Write as _};
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::io::{self, Write};
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::Args;
-use evenkeel_kernel::host::Host;
 use evenkeel_kernel::keys;
-use evenkeel_kernel::loads::{Before, Loads};
-use evenkeel_kernel::query::{Answer, BadDatagram, DEFAULT_PORT, Key, LONGEST, SHORT, WITH_PORTS};
-use evenkeel_kernel::record::{Available, BadRecord, Base, Cpu, FIXED, MAX_CPUS, Port, Scope};
+use evenkeel_monitor::ask::{Asker, Options, resolve};
 use evenkeel_net::key_file;
-use serde_json::{Map, Value, json};
 
 use crate::Failure;
 
@@ -51,28 +45,31 @@ pub(super) struct Query {
     pub json: bool,
 }
 
-/// Questions until the answer is given up; each waits for the whole time limit.
-const TRIES: u32 = 3;
-
 /// Asks, and prints what comes.
 pub(super) fn query(args: &Query) -> Result<(), Failure> {
-    let key = key_file::load(&args.key_file, keys::parse)
-        .map_err(|error| Failure::new(error.to_string()))?;
-    // There is at least one.
-    let key = key.into_iter().next();
-    let key = key.ok_or_else(|| Failure::new("the key file has no key"))?;
-    let to = resolve(&args.address)?;
-    let mut asker = Asker::new(to, key, args)?;
-    let pause = Duration::from_millis(args.interval);
+    let keys = key_file::load(&args.key_file, keys::parse).map_err(Failure::of)?;
+    let key = keys.into_iter().next();
+    let options = Options {
+        // There is at least one.
+        key: key.ok_or_else(|| Failure::new("the key file has no key"))?,
+        host: args.host.clone(),
+        target: args.target,
+        cpus: args.cpus,
+        ports: args.ports,
+        timeout: Duration::from_millis(args.timeout),
+    };
+    let to = resolve(&args.address).map_err(Failure::of)?;
+    let mut asker = Asker::new(to, options).map_err(Failure::of)?;
     // Rates need something to compare with.
-    let mut before = asker.reading()?.before();
+    let mut before = asker.reading().map_err(Failure::of)?.before();
     for _ in 0..args.count {
-        std::thread::sleep(pause);
-        let reading = asker.reading()?;
+        std::thread::sleep(Duration::from_millis(args.interval));
+        let reading = asker.reading().map_err(Failure::of)?;
         let loads = reading.loads(&before);
-        let text = match args.json {
-            true => format!("{}\n", reading.json(&loads)),
-            false => reading.text(to, &loads),
+        let text = if args.json {
+            format!("{}\n", reading.json(&loads))
+        } else {
+            reading.text(to, &loads)
         };
         if let Err(error) = io::stdout().lock().write_all(text.as_bytes()) {
             // Whoever reads it has seen enough.
@@ -86,602 +83,38 @@ pub(super) fn query(args: &Query) -> Result<(), Failure> {
     Ok(())
 }
 
-fn resolve(text: &str) -> Result<SocketAddr, Failure> {
-    let bare = text
-        .strip_prefix('[')
-        .and_then(|text| text.strip_suffix(']'));
-    if let Ok(ip) = bare.unwrap_or(text).parse::<IpAddr>() {
-        return Ok(SocketAddr::new(ip, DEFAULT_PORT));
-    }
-    let cannot = |why: &dyn std::fmt::Display| {
-        Failure::new(format!(
-            "{text:?} is not a host, with or without a port: {why}"
-        ))
-    };
-    let found = match text.contains(':') {
-        true => text.to_socket_addrs(),
-        false => (text, DEFAULT_PORT).to_socket_addrs(),
-    };
-    let mut found = found.map_err(|error| cannot(&error))?;
-    found.next().ok_or_else(|| cannot(&"it has no address"))
-}
-
-/// What was read: the copies of one record that are needed to have all of it.
-struct Reading {
-    /// The bytes of the first copy.
-    datagram: Vec<u8>,
-    key: Key,
-    base: Base,
-    ports: Vec<Port>,
-    /// With places; an entry may have been torn.
-    cpus: Vec<Result<Cpu, BadRecord>>,
-    round_trip: Duration,
-}
-
-/// Asks one back-end.
-struct Asker {
-    socket: UdpSocket,
-    to: SocketAddr,
-    key: Key,
-    timeout: Duration,
-    host: Host,
-    target: u16,
-    ports: bool,
-    cpus: bool,
-    reader: u64,
-    number: u64,
-}
-
-impl Asker {
-    fn new(to: SocketAddr, key: Key, args: &Query) -> Result<Self, Failure> {
-        let any: SocketAddr = match to {
-            SocketAddr::V4(_) => ([0; 4], 0).into(),
-            SocketAddr::V6(_) => ([0u16; 8], 0).into(),
-        };
-        let socket = UdpSocket::bind(any).and_then(|socket| {
-            // Only from there; and the system says if nobody is.
-            socket.connect(to)?;
-            Ok(socket)
-        });
-        let socket = socket.map_err(|error| Failure::new(format!("cannot ask {to}: {error}")))?;
-        let mut random = [0; 8];
-        let filled = getrandom(&mut random);
-        filled.map_err(|error| Failure::new(format!("no random numbers: {error}")))?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        Ok(Asker {
-            socket,
-            to,
-            key,
-            timeout: Duration::from_millis(args.timeout),
-            host: match &args.host {
-                Some(name) => Host::named(name),
-                None => Host::at(to.ip()),
-            },
-            target: args.target,
-            ports: args.ports,
-            cpus: args.cpus,
-            reader: u64::from_ne_bytes(random),
-            number: u64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(0),
-        })
-    }
-
-    fn reading(&mut self) -> Result<Reading, Failure> {
-        let length = match (self.cpus, self.ports) {
-            (true, _) => LONGEST,
-            (false, true) => WITH_PORTS,
-            (false, false) => SHORT,
-        };
-        let (datagram, round_trip) = self.ask(length, 0)?;
-        let answer = Answer::parse(&datagram, &self.key);
-        let record = answer.map_err(|error| self.refused(error))?.record;
-        let (base, ports) = (record.base, record.ports().collect());
-        let mut cpus: Vec<_> = record.cpus().collect();
-        while self.cpus && cpus.len() < base.cpus.min(MAX_CPUS as u32) as usize {
-            let first = cpus.len() as u16;
-            let (more, _) = self.ask(LONGEST, first)?;
-            let answer = Answer::parse(&more, &self.key).map_err(|error| self.refused(error))?;
-            let record = answer.record;
-            if record.base.first_cpu != first || record.base.entries == 0 {
-                return Err(Failure::new(format!(
-                    "{} answers with other CPUs than it was asked for",
-                    self.to
-                )));
-            }
-            cpus.extend(record.cpus());
-        }
-        Ok(Reading {
-            key: self.key.clone(),
-            base,
-            ports,
-            cpus,
-            datagram,
-            round_trip,
-        })
-    }
-
-    /// Asks until there is an answer.
-    fn ask(&mut self, length: usize, first_cpu: u16) -> Result<(Vec<u8>, Duration), Failure> {
-        let mut question = Vec::new();
-        let mut last = None;
-        for _ in 0..TRIES {
-            self.number += 1;
-            let query = evenkeel_kernel::query::Query {
-                length: length as u16,
-                target: self.target,
-                first_cpu,
-                reader: self.reader,
-                number: self.number,
-                host: self.host,
-            };
-            query.write(&self.key, &mut question);
-            let asked = Instant::now();
-            if let Err(error) = self.socket.send(&question) {
-                last = Some(self.unsent(&error));
-                continue;
-            }
-            loop {
-                let left = self.timeout.saturating_sub(asked.elapsed());
-                // A time limit of 0 would be none.
-                let left = left.max(Duration::from_micros(1));
-                let mut datagram = vec![0; LONGEST + 1];
-                let came = self.socket.set_read_timeout(Some(left));
-                match came.and_then(|()| self.socket.recv(&mut datagram)) {
-                    Ok(length) => datagram.truncate(length),
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    Err(error) => {
-                        last = Some(self.unsent(&error));
-                        break;
-                    }
-                }
-                let round_trip = asked.elapsed();
-                match Answer::parse(&datagram, &self.key) {
-                    Ok(answer) if answer.query == query => return Ok((datagram, round_trip)),
-                    // One to an earlier question.
-                    Ok(_) => {}
-                    Err(error) => last = Some(self.refused(error)),
-                }
-                if asked.elapsed() >= self.timeout {
-                    break;
-                }
-            }
-        }
-        Err(last.unwrap_or_else(|| self.silence()))
-    }
-
-    fn unsent(&self, error: &io::Error) -> Failure {
-        Failure::new(match error.kind() {
-            io::ErrorKind::ConnectionRefused => format!(
-                "no answer to load queries at {}: the host exists, but nothing listens on this \
-                 port; run `evenkeel kernel attach` there, or `evenkeel kernel \
-                 serve --respond`, and check that the port is the same",
-                self.to
-            ),
-            _ => format!("cannot ask {}: {error}", self.to),
-        })
-    }
-
-    fn refused(&self, error: BadDatagram) -> Failure {
-        Failure::new(format!("{} answers, but with {error}", self.to))
-    }
-
-    /// Nothing came back, and nobody can say why: a responder says nothing to whom it does
-    /// not know.
-    fn silence(&self) -> Failure {
-        let Asker {
-            to, target, key, ..
-        } = self;
-        let mut text = format!(
-            "no answer from {to} to {TRIES} queries within {:?} each. A responder does not answer \
-             untrusted queries. Possible causes:\n",
-            self.timeout
-        );
-        let reasons = [
-            format!(
-                "no responder is attached to the interface of {}, or at another port than {}",
-                to.ip(),
-                to.port()
-            ),
-            "the address of this machine is not on its list (--allow)".into(),
-            format!(
-                "it does not know key number {}, or another key of that number (--key-file)",
-                key.number
-            ),
-            "the queried name or address is not one of its own (--host)".into(),
-            format!("it has no target {target}, or what that was is gone (--target)"),
-            "its limit of queries per second is exceeded".into(),
-            "a firewall drops UDP on the way, or the host is down".into(),
-        ];
-        for reason in &reasons {
-            let _ = writeln!(text, "  - {reason}");
-        }
-        text.push_str("`evenkeel kernel status` there counts what it refuses, and why.");
-        Failure::new(text)
-    }
-}
-
-/// Fills all of it with random bytes.
-fn getrandom(bytes: &mut [u8]) -> io::Result<()> {
-    use std::io::Read as _;
-    std::fs::File::open("/dev/urandom")?.read_exact(bytes)
-}
-
-impl Reading {
-    fn before(&self) -> Before {
-        Before::new(&self.base)
-    }
-
-    fn loads(&self, before: &Before) -> Loads {
-        match Answer::parse(&self.datagram, &self.key) {
-            Ok(answer) => Loads::since(Some(before), &answer.record),
-            // It has been parsed before.
-            Err(_) => Loads::default(),
-        }
-    }
-
-    fn text(&self, to: SocketAddr, loads: &Loads) -> String {
-        let base = &self.base;
-        let mut out = String::new();
-        let mut line = |name: &str, value: String| {
-            let _ = writeln!(out, "{name:<18} {value}");
-        };
-        let scope = match base.scope {
-            Scope::Machine => "machine",
-            Scope::Cgroup => "cgroup",
-        };
-        let source = evenkeel_monitor::source_name(base.source);
-        let micros = self.round_trip.as_secs_f64() * 1e6;
-        line(
-            "back-end",
-            format!(
-                "{to}, target {} ({scope}), answered by {source} in {micros:.0} us",
-                base.target
-            ),
-        );
-        let capacity = f64::from(base.capacity) / 1e3;
-        line(
-            "CPUs",
-            format!("{}, of which {capacity} may be used", base.cpus),
-        );
-        for (id, value) in loads.iter() {
-            let name = id.to_string();
-            let unit = match id.is_utilization() {
-                true => format!("{:.1} %", value * 100.0),
-                false => format!("{value:.3} tasks per CPU"),
-            };
-            line(&name, unit);
-        }
-        let totals = &base.totals;
-        let has = |part| base.available.has(part);
-        if has(Available::RUNNING) {
-            let average = match has(Available::RUNNING_AVERAGE) {
-                true => format!(
-                    ", {:.2} on average over 100 ms",
-                    f64::from(base.running_average) / FIXED
-                ),
-                false => String::new(),
-            };
-            line("running", format!("{} tasks{average}", totals.running));
-        }
-        if has(Available::BLOCKED) {
-            line(
-                "blocked",
-                format!("{} tasks wait for a disk", totals.blocked),
-            );
-        }
-        if has(Available::LOAD_AVERAGES) {
-            let averages = base
-                .load_averages
-                .map(|load| format!("{:.2}", f64::from(load) / FIXED));
-            line("load averages", averages.join(" "));
-        }
-        if has(Available::MEMORY) {
-            let mib = |bytes: u64| bytes >> 20;
-            let memory = &base.memory;
-            line(
-                "memory",
-                format!(
-                    "{} MiB, {} MiB available, {} MiB swapped",
-                    mib(memory.total),
-                    mib(memory.available),
-                    mib(memory.swap_used)
-                ),
-            );
-        }
-        if has(Available::SWITCHES) {
-            line("context switches", totals.switches.to_string());
-        }
-        if has(Available::BACKLOG) {
-            line(
-                "packet backlog",
-                format!(
-                    "{} wait, {} dropped, {} times deferred",
-                    totals.backlog, totals.dropped, totals.squeezed
-                ),
-            );
-        }
-        if has(Available::TIMES) {
-            let times = &totals.times;
-            let seconds = |ns: u64| ns as f64 / 1e9;
-            line(
-                "CPU time",
-                format!(
-                    "user {:.1} s, nice {:.1} s, system {:.1} s, irq {:.1} s, softirq {:.1} s, steal {:.1} s, iowait {:.1} s",
-                    seconds(times.user),
-                    seconds(times.nice),
-                    seconds(times.system),
-                    seconds(times.irq),
-                    seconds(times.softirq),
-                    seconds(times.steal),
-                    seconds(times.iowait)
-                ),
-            );
-        }
-        for port in &self.ports {
-            let backlog = match port.listening {
-                true => format!("{} of {} connections wait", port.backlog, port.limit),
-                false => "nobody listens".into(),
-            };
-            line(&format!("port {}", port.port), backlog);
-        }
-        for cpu in &self.cpus {
-            match cpu {
-                Ok(cpu) => line(
-                    &format!("CPU {}", cpu.number),
-                    format!(
-                        "busy {:.3} s, {} running, {} switches, {} packets wait",
-                        cpu.busy_ns as f64 / 1e9,
-                        cpu.running,
-                        cpu.switches,
-                        cpu.backlog
-                    ),
-                ),
-                Err(error) => line("CPU", error.to_string()),
-            }
-        }
-        out.push('\n');
-        out
-    }
-
-    /// What is not available is not there.
-    fn json(&self, loads: &Loads) -> Value {
-        let base = &self.base;
-        let has = |part| base.available.has(part);
-        let loads: Map<String, Value> = loads
-            .iter()
-            .map(|(id, value)| (id.to_string(), json!(value)))
-            .collect();
-        let mut out = json!({
-            "target": base.target,
-            "scope": match base.scope { Scope::Machine => "machine", Scope::Cgroup => "cgroup" },
-            "source": evenkeel_monitor::source_name(base.source),
-            "round_trip_us": self.round_trip.as_secs_f64() * 1e6,
-            "time_ns": base.time_ns,
-            "epoch": base.epoch.to_string(),
-            "updates": base.updates,
-            "cpus": base.cpus,
-            "capacity": f64::from(base.capacity) / 1e3,
-            "loads": loads,
-            "totals": cpu_json(&base.totals, base.available),
-        });
-        if has(Available::RUNNING_AVERAGE) {
-            out["running_average"] = json!(f64::from(base.running_average) / FIXED);
-        }
-        if has(Available::LOAD_AVERAGES) {
-            out["load_averages"] = json!(base.load_averages.map(|load| f64::from(load) / FIXED));
-        }
-        if has(Available::MEMORY) {
-            let memory = &base.memory;
-            out["memory"] = json!({
-                "total_bytes": memory.total,
-                "available_bytes": memory.available,
-                "swap_used_bytes": memory.swap_used,
-            });
-        }
-        if has(Available::PRESSURE) {
-            let pressure = &base.pressure;
-            out["pressure_ns"] = json!({
-                "cpu_some": pressure.cpu_some.total_ns,
-                "memory_some": pressure.memory_some.total_ns,
-                "memory_full": pressure.memory_full.total_ns,
-                "io_some": pressure.io_some.total_ns,
-                "io_full": pressure.io_full.total_ns,
-            });
-        }
-        let port = |port: &Port| {
-            json!({
-                "port": port.port,
-                "listening": port.listening,
-                "backlog": port.backlog,
-                "limit": port.limit,
-            })
-        };
-        if !self.ports.is_empty() {
-            out["ports"] = self.ports.iter().map(port).collect();
-        }
-        if !self.cpus.is_empty() {
-            let whole = self.cpus.iter().flatten();
-            out["each_cpu"] = whole.map(|cpu| cpu_json(cpu, base.available)).collect();
-        }
-        out
-    }
-}
-
-fn cpu_json(cpu: &Cpu, available: Available) -> Value {
-    let times = &cpu.times;
-    let parts = [
-        (Available::BUSY, "busy_ns", json!(cpu.busy_ns)),
-        (Available::RUNNING, "running", json!(cpu.running)),
-        (Available::BLOCKED, "blocked", json!(cpu.blocked)),
-        (Available::SWITCHES, "switches", json!(cpu.switches)),
-        (Available::BACKLOG, "backlog", json!(cpu.backlog)),
-        (Available::BACKLOG, "dropped", json!(cpu.dropped)),
-        (Available::BACKLOG, "squeezed", json!(cpu.squeezed)),
-        (Available::SOFTIRQS, "softirqs", json!(cpu.softirqs)),
-        (
-            Available::SOFTIRQ_THREADS,
-            "softirq_threads",
-            json!(cpu.softirq_threads),
-        ),
-        (
-            Available::TIMES,
-            "times_ns",
-            json!({
-                "user": times.user,
-                "nice": times.nice,
-                "system": times.system,
-                "irq": times.irq,
-                "softirq": times.softirq,
-                "steal": times.steal,
-                "idle": times.idle,
-                "iowait": times.iowait,
-            }),
-        ),
-    ];
-    let mut out = Map::new();
-    out.insert("number".into(), json!(cpu.number));
-    let parts = parts.into_iter().filter(|(part, ..)| available.has(*part));
-    out.extend(parts.map(|(_, name, value)| (name.into(), value)));
-    Value::Object(out)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::mpsc;
+    use std::thread;
 
-    use evenkeel_kernel::query::{ENVELOPE, Query as Question};
-    use evenkeel_kernel::record::{Source, Whole};
+    use evenkeel_kernel::serve::{self, Server};
 
     use super::*;
 
     const SECRET: &str = "000102030405060708090a0b0c0d0e0f";
 
-    /// A back-end with seven CPUs, that answers until the test is over.
-    fn backend() -> SocketAddr {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let address = socket.local_addr().unwrap();
-        std::thread::spawn(move || {
-            let keys = [Key::parse(SECRET).unwrap()];
-            let mut bytes = [0; LONGEST];
-            let mut time_ns = 0;
-            while let Ok((length, from)) = socket.recv_from(&mut bytes) {
-                let Ok((question, key)) = Question::parse(&bytes[..length], &keys) else {
-                    continue;
-                };
-                time_ns += 1_000_000_000;
-                let mut base = Base::new(Source::Responder, Scope::Machine);
-                base.available = Available::BUSY
-                    .with(Available::RUNNING)
-                    .with(Available::PORTS);
-                (base.time_ns, base.cpus, base.capacity) = (time_ns, 7, 7000);
-                base.totals.busy_ns = 7 * time_ns / 4;
-                let cpu = |number| Cpu {
-                    number,
-                    ..Cpu::default()
-                };
-                let port = Port {
-                    port: 80,
-                    listening: true,
-                    backlog: 3,
-                    limit: 128,
-                };
-                let whole = Whole {
-                    base,
-                    ports: vec![port],
-                    cpus: (0..7).map(cpu).collect(),
-                };
-                whole.copy(question.first_cpu, &mut bytes[ENVELOPE..length]);
-                question.answer(key, &mut bytes[..length]);
-                let _ = socket.send_to(&bytes[..length], from);
-            }
+    /// A responder of this machine, until the test is over.
+    fn backend() -> String {
+        let server = Server::start(serve::Options {
+            interval: Duration::from_secs(1),
+            respond: "127.0.0.1:0".parse().ok(),
+            keys: keys::parse(SECRET).unwrap(),
+            allow: vec!["127.0.0.0/8".parse().unwrap()],
+            hosts: vec!["127.0.0.1".into()],
+            ..serve::Options::default()
         });
-        address
-    }
-
-    fn args(cpus: bool, ports: bool) -> Query {
-        Query {
-            address: String::new(),
-            key_file: PathBuf::new(),
-            host: None,
-            target: 0,
-            cpus,
-            ports,
-            interval: 1,
-            count: 1,
-            timeout: 500,
-            json: false,
-        }
-    }
-
-    fn asker(to: SocketAddr, secret: &str, args: &Query) -> Asker {
-        Asker::new(to, Key::parse(secret).unwrap(), args).unwrap()
-    }
-
-    #[test]
-    fn a_record_is_shown_with_all_its_parts() {
-        let to = backend();
-        let mut asker = asker(to, SECRET, &args(true, true));
-        let before = asker.reading().unwrap().before();
-        let reading = asker.reading().unwrap();
-        let loads = reading.loads(&before);
-        let text = reading.text(to, &loads);
-        for part in [
-            "answered by responder",
-            "cpu                25.0 %",
-            "port 80            3 of 128",
-            "CPU 6 ",
-        ] {
-            assert!(text.contains(part), "{part:?} is not in\n{text}");
-        }
-        assert!(!text.contains("memory"), "it is not available:\n{text}");
-        let json = reading.json(&loads);
-        assert_eq!(json["loads"]["cpu"], 0.25);
-        // It takes two datagrams.
-        assert_eq!(json["each_cpu"].as_array().map(Vec::len), Some(7));
-        assert_eq!(json["ports"][0]["limit"], 128);
-        assert!(json.get("memory").is_none());
-    }
-
-    #[test]
-    fn without_an_answer_the_reasons_are_said() {
-        let other = SECRET.replace('0', "1");
-        let mut quick = args(false, false);
-        quick.timeout = 20;
-        let silent = asker(backend(), &other, &quick).reading().err().unwrap();
-        for part in [
-            "no answer from 127.0.0.1",
-            "--allow",
-            "--key-file",
-            "--target",
-            "kernel status",
-        ] {
-            assert!(silent.message.contains(part), "{part}: {}", silent.message);
-        }
-        let nobody = UdpSocket::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap();
-        let refused = asker(nobody, SECRET, &quick).reading().err().unwrap();
-        assert!(
-            refused.message.contains("kernel attach"),
-            "{}",
-            refused.message
-        );
-    }
-
-    #[test]
-    fn addresses_have_a_port_or_not() {
-        for (text, address) in [
-            ("127.0.0.1", "127.0.0.1:9970"),
-            ("127.0.0.1:7", "127.0.0.1:7"),
-            ("::1", "[::1]:9970"),
-            ("[::1]", "[::1]:9970"),
-            ("[::1]:7", "[::1]:7"),
-        ] {
-            assert_eq!(resolve(text).unwrap(), address.parse().unwrap(), "{text}");
-        }
-        assert!(resolve("127.0.0.1:70000").is_err());
-        assert!(resolve("").is_err());
+        let server = server.unwrap();
+        let (say, said) = mpsc::channel();
+        thread::spawn(move || {
+            let runtime = evenkeel_net::runtime().unwrap();
+            let ready = |listening: &str| say.send(listening.to_owned()).unwrap();
+            runtime.block_on(server.run(std::future::pending(), ready))
+        });
+        let listening = said.recv().unwrap();
+        let line = listening.lines().next().unwrap();
+        line.strip_prefix("listening: respond on ").unwrap().into()
     }
 
     #[test]
@@ -690,18 +123,21 @@ mod tests {
         std::fs::write(&path, SECRET).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         let args = Query {
-            address: backend().to_string(),
+            address: backend(),
             key_file: path.clone(),
-            ..args(false, false)
+            host: None,
+            target: 0,
+            cpus: false,
+            ports: false,
+            interval: 1,
+            count: 1,
+            timeout: 5000,
+            json: false,
         };
         let done = query(&args);
         std::fs::remove_file(&path).unwrap();
-        assert!(done.is_ok());
-        let missing = query(&args).err().unwrap();
-        assert!(
-            missing.message.contains("cannot be read"),
-            "{}",
-            missing.message
-        );
+        done.unwrap();
+        let missing = query(&args).unwrap_err().message;
+        assert!(missing.contains("cannot be read"), "{missing}");
     }
 }

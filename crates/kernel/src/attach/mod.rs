@@ -8,6 +8,7 @@
 //! and only the counters and the numbers of readers begin anew.
 
 mod place;
+mod show;
 mod trial;
 
 use std::fs::{self, File};
@@ -184,13 +185,12 @@ fn folder_of(interface: &str, folder: Option<&Path>) -> PathBuf {
 }
 
 fn index(interface: &str) -> Result<u32, BpfError> {
-    let unknown = |error| BpfError::File(format!("no interface {interface}: {error}"));
-    let name = std::ffi::CString::new(interface).map_err(|error| unknown(error.into()))?;
-    // SAFETY: the name ends with a zero.
-    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
-        0 => Err(unknown(io::Error::last_os_error())),
-        index => Ok(index),
-    }
+    nix::net::if_::if_nametoindex(interface).map_err(|error| {
+        BpfError::File(format!(
+            "no interface {interface}: {}",
+            io::Error::from(error)
+        ))
+    })
 }
 
 /// The network namespace that this process is in.

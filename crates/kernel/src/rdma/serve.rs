@@ -318,10 +318,11 @@ impl Server {
     fn offer(&self, device: &Device) -> Offer {
         let address = self.memory.address();
         let number = |at: usize, bytes: usize| {
-            // SAFETY: the memory is longer than the base of a record, as was checked when it
-            // was registered.
             (0..bytes).fold(0u64, |number, i| {
-                number | u64::from(unsafe { address.add(at + i).read_volatile() }) << (8 * i)
+                // SAFETY: the memory is longer than the base of a record, as was checked when it
+                // was registered.
+                let byte = unsafe { address.add(at + i).read_volatile() };
+                number | u64::from(byte) << (8 * i)
             })
         };
         let cpus = number(40, 4) as usize;
