@@ -38,12 +38,11 @@ pub fn group(kind: &'static Kind, members: usize) -> Group {
         })
         .collect();
     let values = Values::defaults(kind);
-    let strategy = (kind.build)(&values, &members);
     let settings = GroupSettings {
         load_max_age: Duration::from_secs(86_400),
         ..GroupSettings::default()
     };
-    let group = Group::new("g", settings, strategy, members, Arc::default());
+    let group = Group::new("g", settings, &values, members, Arc::default());
     for index in 0..group.members().len() {
         let ticket = group.bind(index, now).unwrap();
         let took = Duration::from_micros(rng.u64(500..20_000));

@@ -181,7 +181,6 @@ fn relay(members: &[String]) -> Result<()> {
         })
         .collect();
     let kind = strategy::find("round_robin").ok_or("there is no round_robin")?;
-    let strategy = (kind.build)(&Values::defaults(kind), &seats);
     let settings = GroupSettings {
         granularity: Granularity::PerRequest,
         slow_start: Duration::ZERO,
@@ -190,7 +189,7 @@ fn relay(members: &[String]) -> Result<()> {
     let group = Group::new(
         "g",
         settings,
-        strategy,
+        &Values::defaults(kind),
         seats,
         Arc::new(GroupState::default()),
     );

@@ -81,7 +81,7 @@ impl Alerts {
         if settings.rebinds() {
             return self.pulse(group, shaping, None, now, act);
         }
-        let own = group.strategy().alert_threshold();
+        let own = group.alert_threshold();
         let threshold = settings.alert.threshold.or(own);
         let Some(threshold) = threshold.filter(|_| settings.adaptive) else {
             self.raised.clear();

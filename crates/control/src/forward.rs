@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_core::binding::{Client, Move};
 use evenkeel_core::group::{Group, Request};
 use evenkeel_core::load::Location;
+use evenkeel_core::relocation::{Client, Move};
 use evenkeel_core::time::Instant;
 
 /// What the manager remembers of a client of one group, as long as it can tell that it is
@@ -81,7 +81,7 @@ impl Trail {
         let relocation = group.state().relocation();
         let waits = self.waits.take().or_else(|| {
             let relocation = relocation.as_ref()?;
-            let goes = relocation.ask(group, client, &mut self.index, now)?;
+            let goes = relocation.ask(group.members(), client, &mut self.index, now)?;
             Some(Waits { since: now, goes })
         });
         let Some(waits) = waits else {

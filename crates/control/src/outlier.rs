@@ -142,7 +142,7 @@ impl Outliers {
     fn candidates(&self, group: &Group, now: Instant) -> Vec<(usize, Cause)> {
         let (members, settings) = (group.members(), &group.settings().ejection);
         let is_bound = group.settings().granularity != Granularity::PerRequest
-            || group.strategy().sees() != Sees::Nothing;
+            || group.strategy().sees != Sees::Nothing;
         let recents: Vec<Counts> = members
             .iter()
             .map(|m| self.recent(m, settings.window, now))
@@ -310,9 +310,8 @@ mod tests {
             ..GroupSettings::default()
         };
         let kind = default_kind();
-        let strategy = (kind.build)(&Values::defaults(kind), &members);
         let state = Arc::<GroupState>::default();
-        Group::new("g", settings, strategy, members, state)
+        Group::new("g", settings, &Values::defaults(kind), members, state)
     }
 
     fn at(ms: u64) -> Instant {
@@ -395,9 +394,8 @@ mod tests {
             ..GroupSettings::default()
         };
         let kind = evenkeel_core::strategy::find(strategy).unwrap();
-        let strategy = (kind.build)(&Values::defaults(kind), &members);
         let state = Arc::<GroupState>::default();
-        Group::new("g", settings, strategy, members, state)
+        Group::new("g", settings, &Values::defaults(kind), members, state)
     }
 
     #[test]
@@ -511,9 +509,9 @@ mod tests {
         let kind = default_kind();
         let of = |settings: &GroupSettings| {
             let members: Vec<Member> = (0..4).map(member).collect();
-            let strategy = (kind.build)(&Values::defaults(kind), &members);
             let state = Arc::<GroupState>::default();
-            Group::new("g", settings.clone(), strategy, members, state)
+            let strategy = Values::defaults(kind);
+            Group::new("g", settings.clone(), &strategy, members, state)
         };
         let (group, mut outliers) = (of(&settings), Outliers::default());
         let mut times = Vec::new();

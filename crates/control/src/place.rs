@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use evenkeel_core::effective::{Shaping, effective};
+use evenkeel_core::effective::Shaping;
 use evenkeel_core::group::{Group, Request};
 use evenkeel_core::load::Location;
 use evenkeel_core::member::{Member, MemberId};
@@ -39,9 +39,9 @@ impl<'a> Places<'a> {
             of_member: Vec::new(),
         };
         for (index, member) in group.members().iter().enumerate() {
-            let (slot, location) = (&member.slot, &member.location);
+            let location = &member.location;
             let place = *known.entry(location.name()).or_insert_with(|| {
-                let load = effective(slot, location, shaping, group.settings(), now);
+                let load = member.effective_load(shaping, group.settings(), now);
                 places.all.push(Place {
                     location,
                     first: member,

@@ -308,9 +308,8 @@ pub(crate) mod tests {
         };
         let members: Vec<_> = ids.iter().map(member).collect();
         let values = Values::defaults(strategy::find(strategy).unwrap());
-        let strategy = (values.kind().build)(&values, &members);
         let state = Arc::new(GroupState::default());
-        Group::new(name, settings, strategy, members, state)
+        Group::new(name, settings, &values, members, state)
     }
 
     /// The reference of the member with that name.

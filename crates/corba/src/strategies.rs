@@ -4,7 +4,7 @@
 //! that `least_loaded` is `LeastLoaded`. Its parameters are properties, all `float`:
 //! `org.omg.CosLoadBalancing.Strategy.LeastLoaded.RejectThreshold`.
 
-use evenkeel_core::effective::DAMPENING;
+use evenkeel_core::strategy::shaping::DAMPENING;
 use evenkeel_core::strategy::{Kind, Param, REGISTRY, Values};
 
 use crate::name::Name;

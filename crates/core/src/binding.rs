@@ -5,74 +5,12 @@
 //! adaptive or not. Whoever carries a client's requests holds a [`Binding`] and asks it
 //! before each request.
 
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::group::{Granularity, Group, Request};
-use crate::load::Location;
 use crate::member::{MemberId, Reason};
+use crate::relocation::{Client, Move};
 use crate::time::Instant;
-
-/// A client that stays with its member until it is told to leave: where it is, and what load
-/// it seems to bring. Groups in which clients are [relocated](Relocation) know theirs.
-#[derive(Debug, Default)]
-pub struct Client {
-    /// The member's id plus one; 0 is none.
-    member: AtomicU64,
-    /// f32 bits; 0 is not known yet.
-    load: AtomicU32,
-}
-
-impl Client {
-    /// Where it is; `None` is nowhere, or not known.
-    pub fn member(&self) -> Option<MemberId> {
-        let id = self.member.load(Ordering::Relaxed);
-        id.checked_sub(1).map(MemberId)
-    }
-
-    /// It is at `member` from now on.
-    pub fn set_member(&self, member: Option<MemberId>) {
-        let id = member.map_or(0, |member| member.0.wrapping_add(1));
-        self.member.store(id, Ordering::Relaxed);
-    }
-
-    /// The load that it seems to bring; `None` is not known yet.
-    pub fn load(&self) -> Option<f32> {
-        match self.load.load(Ordering::Relaxed) {
-            0 => None,
-            bits => Some(f32::from_bits(bits)),
-        }
-    }
-
-    /// Says so.
-    pub fn set_load(&self, load: f32) {
-        let load = load.max(f32::MIN_POSITIVE);
-        self.load.store(load.to_bits(), Ordering::Relaxed);
-    }
-}
-
-/// Where a client goes that is relocated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Move {
-    /// The member that is to have it; its own if it stays.
-    pub to: MemberId,
-    /// Whether that is open as long as others may leave in its place.
-    pub undecided: bool,
-}
-
-/// Which clients of a group are to leave their members, and for where: the hook for whoever
-/// plans that between decisions ([`GroupState::relocate`]).
-///
-/// [`GroupState::relocate`]: crate::group::GroupState::relocate
-pub trait Relocation: fmt::Debug + Send + Sync {
-    /// What becomes of a client that comes now; `None` is nothing. `at` is where its member
-    /// was in the group when last looked for, and is brought up to date.
-    fn ask(&self, group: &Group, client: &Client, at: &mut usize, now: Instant) -> Option<Move>;
-
-    /// A client at `location` has waited in vain for others to leave in its place.
-    fn give_up(&self, location: &Location, now: Instant);
-}
 
 /// A client's tie to a member.
 #[derive(Debug)]
@@ -240,7 +178,8 @@ impl Binding {
     fn ask(&mut self, group: &Group, now: Instant) -> Option<usize> {
         let client = group.state().client(&mut self.client);
         let relocation = group.state().relocation()?;
-        let Move { to, undecided } = relocation.ask(group, client, &mut self.index, now)?;
+        let Move { to, undecided } =
+            relocation.ask(group.members(), client, &mut self.index, now)?;
         let index = group.find(to, self.index)?;
         let location = &group.members()[index].location;
         let takes_nobody = location.is_shut() || undecided && location.has_pulse();
@@ -291,12 +230,11 @@ mod tests {
     }
 
     fn group(settings: GroupSettings, members: Vec<Member>) -> Group {
-        let kind = default_kind();
-        let strategy = (kind.build)(&Values::defaults(kind), &members);
+        let strategy = Values::defaults(default_kind());
         Group::new(
             "g",
             settings,
-            strategy,
+            &strategy,
             members,
             Arc::<GroupState>::default(),
         )

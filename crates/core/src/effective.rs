@@ -8,10 +8,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::group::GroupSettings;
-use crate::load::{Location, Query, Report};
-use crate::member::Slot;
-use crate::strategy::{Param, Values};
+use crate::load::Report;
 use crate::time::{Horizon, Instant, keep_word_old};
 
 /// How a group's reported loads become effective ones.
@@ -24,7 +21,7 @@ pub struct Shaping {
     pub tolerance: f32,
     /// What a client that is bound to a member adds to its load, in the load's unit,
     /// from the moment of the binding. At 0 strategies estimate it
-    /// ([`Location::projected`]).
+    /// ([`Location::projected`](crate::load::Location::projected)).
     pub per_balance_load: f32,
 }
 
@@ -36,27 +33,16 @@ impl Shaping {
         per_balance_load: 0.0,
     };
 
-    /// The shaping that a strategy's parameters ask for. A strategy that has no such
-    /// parameters takes loads as they are reported.
-    pub fn of(values: &Values) -> Shaping {
-        let get = |param: &Param| values.try_get(param.name).unwrap_or(param.default) as f32;
-        Shaping {
-            dampening: get(&DAMPENING),
-            tolerance: get(&TOLERANCE),
-            per_balance_load: get(&PER_BALANCE_LOAD),
-        }
-    }
-
     /// `None` if loads stay as they are reported.
     pub fn if_any(self) -> Option<Shaping> {
         (self != Shaping::NONE).then_some(self)
     }
 
     #[inline(never)]
-    pub(crate) fn effective(self, report: Report, slot: &Slot) -> Effective {
+    pub(crate) fn effective(self, report: Report, history: &Damped) -> Effective {
         let damped = match self.dampening {
             0.0 => report.value,
-            _ => slot.damped().step(&report, &self),
+            _ => history.step(&report, &self),
         };
         let load = damped + self.per_balance_load * report.bound as f32;
         let expected = if self.per_balance_load > 0.0 {
@@ -72,39 +58,6 @@ impl Shaping {
     }
 }
 
-/// Parameter of strategies that pick by effective load.
-pub const DAMPENING: Param = Param {
-    name: "dampening",
-    doc: "Share of the previous effective load in the next one: a higher value reacts more slowly to changes.",
-    unit: "",
-    default: 0.0,
-    min: 0.0,
-    max: 0.99,
-    integer: false,
-};
-
-/// Parameter of strategies that pick by effective load.
-pub const TOLERANCE: Param = Param {
-    name: "tolerance",
-    doc: "Divisor of the load, before any comparison.",
-    unit: "",
-    default: 1.0,
-    min: 1.0,
-    max: 1e6,
-    integer: false,
-};
-
-/// Parameter of strategies that pick by effective load.
-pub const PER_BALANCE_LOAD: Param = Param {
-    name: "per_balance_load",
-    doc: "Load that a newly bound client adds to a member until the next report; 0 estimates it from the last interval.",
-    unit: "load",
-    default: 0.0,
-    min: 0.0,
-    max: 1e12,
-    integer: false,
-};
-
 /// An effective load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effective {
@@ -115,28 +68,6 @@ pub struct Effective {
     pub expected: f32,
     /// Tells the report that it goes back to from the next one.
     pub report: u32,
-}
-
-/// The effective load of a member now; `None` is unknown: never reported or too old.
-///
-/// For each report it is `(dampening * (previous + per_balance_load * bound) + (1 -
-/// dampening) * reported) / tolerance`, where `previous` is the one of the report
-/// before, without the tolerance, and `bound` counts the clients bound to the location
-/// between the two. The first report, which has no predecessor, counts in full. Between
-/// reports each client that is bound adds the per-balance load.
-///
-/// Whoever asks first after a report takes the step; it is taken once.
-#[inline]
-pub fn effective(
-    slot: &Slot,
-    location: &Location,
-    shaping: &Shaping,
-    settings: &GroupSettings,
-    now: Instant,
-) -> Option<Effective> {
-    let horizon = Horizon::new(now, settings.load_max_age);
-    let report = location.last_report(&Query::new(settings.load_id, horizon))?;
-    Some(shaping.effective(report, slot))
 }
 
 /// The last step of a member's effective load.
@@ -226,8 +157,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::load::{LoadId, LoadValue};
-    use crate::member::{Member, MemberId, Weight};
+    use crate::group::GroupSettings;
+    use crate::load::{LoadId, LoadValue, Location};
+    use crate::member::{Member, MemberId, Slot, Weight};
 
     fn at(ms: u64) -> Instant {
         Instant::from_nanos(ms * 1_000_000)
@@ -251,7 +183,9 @@ mod tests {
 
     fn load(member: &Member, shaping: &Shaping, ms: u64) -> Option<f32> {
         let settings = GroupSettings::default();
-        effective(&member.slot, &member.location, shaping, &settings, at(ms)).map(|e| e.load)
+        member
+            .effective_load(shaping, &settings, at(ms))
+            .map(|e| e.load)
     }
 
     #[test]
@@ -323,14 +257,8 @@ mod tests {
         report(&member, 0.5, 1000);
         member.location.begin();
         let settings = GroupSettings::default();
-        let got = effective(
-            &member.slot,
-            &member.location,
-            &Shaping::NONE,
-            &settings,
-            at(1001),
-        )
-        .unwrap();
+        let got = member.effective_load(&Shaping::NONE, &settings, at(1001));
+        let got = got.unwrap();
         assert_eq!(got.load, 0.5);
         assert!(got.expected > 0.5);
     }

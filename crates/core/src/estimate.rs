@@ -371,7 +371,7 @@ impl Estimate {
         places <= 0.0 || self.is_silent(queued, &Horizon::new(now, decay))
     }
 
-    /// See [`keep_old`](crate::time::keep_old).
+    /// See [`keep_old`].
     pub(crate) fn keep_age(&self, now: Instant) {
         let at = self.answered_at.load(Ordering::Relaxed);
         if let Some(older) = keep_old(at, now) {

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::effective::{Damped, LoadFactor};
+use crate::effective::{Damped, Effective, LoadFactor, Shaping};
 use crate::estimate::{Estimate, Moment, Regression, Service};
-use crate::group::Outcome;
-use crate::load::Location;
-use crate::observe::{Decaying, FailureShare, Record};
-use crate::time::Instant;
+use crate::group::settings::GroupSettings;
+use crate::load::{Location, Query};
+use crate::observe::{Decaying, FailureShare, Outcome, Record};
+use crate::time::{Horizon, Instant};
 
 /// How much of the traffic a member should get relative to the others.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
@@ -485,12 +485,44 @@ pub struct Member {
     pub slot: Arc<Slot>,
 }
 
+impl Member {
+    /// Its effective load now; `None` is unknown: never reported or too old.
+    ///
+    /// For each report it is `(dampening * (previous + per_balance_load * bound) + (1 -
+    /// dampening) * reported) / tolerance`, where `previous` is the one of the report
+    /// before, without the tolerance, and `bound` counts the clients bound to the location
+    /// between the two. The first report, which has no predecessor, counts in full. Between
+    /// reports each client that is bound adds the per-balance load.
+    ///
+    /// Whoever asks first after a report takes the step; it is taken once.
+    #[inline]
+    pub fn effective_load(
+        &self,
+        shaping: &Shaping,
+        settings: &GroupSettings,
+        now: Instant,
+    ) -> Option<Effective> {
+        let horizon = Horizon::new(now, settings.load_max_age);
+        let query = Query::new(settings.load_id, horizon);
+        let report = self.location.last_report(&query)?;
+        Some(shaping.effective(report, &self.slot.damped))
+    }
+}
+
+/// Where the member `id` is among `members`, looked for at `hint` first.
+pub fn find(members: &[Member], id: MemberId, hint: usize) -> Option<usize> {
+    let is_it = |member: &Member| member.id == id;
+    if members.get(hint).is_some_and(is_it) {
+        return Some(hint);
+    }
+    members.iter().position(is_it)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::time::Horizon;
 
     proptest! {
         /// What was seen once counts less and less, and never as new again.

@@ -8,8 +8,31 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::group::Outcome;
 use crate::time::{Instant, keep_word_old, millis, millis_since};
+
+/// How a request ended, as far as it tells about the member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Answered.
+    Success,
+    /// The member failed as a server: connection refused or reset, timeout, garbage.
+    /// Only these count as failures in a row, which the connection failure limit is
+    /// about.
+    Failure,
+    /// The member answered, with an error of its own (5xx), or took a connection and broke
+    /// it without a byte. It costs like a failure, but
+    /// one client that keeps asking for a broken page must not have members ejected:
+    /// that takes a larger share of errors than the other members have.
+    Error,
+    /// The member is alive and says that it has too much to do (429, 503), and
+    /// perhaps for how long.
+    Overloaded {
+        /// What `Retry-After` said.
+        retry_after: Option<Duration>,
+    },
+    /// Nothing is known: the client went away, or the proxy gave up.
+    Cancelled,
+}
 
 /// A moving average that jumps to peaks and falls slowly ("peak EWMA", as in Twitter's
 /// Finagle): a sample above it replaces it, one below counts with weight

@@ -390,7 +390,7 @@ fn names_are_unique_and_found() {
     for kind in strategy::REGISTRY {
         assert_eq!(strategy::find(kind.name), Some(kind));
         let (group, _tickets) = make(&Values::defaults(kind), LoadId::CPU, &[]);
-        assert_eq!(group.strategy().name(), kind.name);
+        assert_eq!(group.strategy().name, kind.name);
     }
     let mut names: Vec<_> = all().collect();
     names.sort_unstable();

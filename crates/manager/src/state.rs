@@ -14,12 +14,11 @@ use evenkeel_control::alerts::Locations;
 use evenkeel_control::group::{GroupControl, Rules};
 use evenkeel_control::health::Health;
 use evenkeel_control::round::{Controlled, Surroundings};
-use evenkeel_core::effective::Shaping;
 use evenkeel_core::group::Group;
 use evenkeel_core::load::Location;
 use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
 use evenkeel_core::opinion::{Opinions, Source};
-use evenkeel_core::strategy::Values;
+use evenkeel_core::strategy::{Values, shaping::shaping};
 use evenkeel_core::time::Instant;
 
 use crate::admission::{Admission, Refused};
@@ -635,11 +634,10 @@ impl State {
         let group = match unchanged {
             Some(old) => Arc::clone(&old.group),
             None => {
-                let strategy = (config.strategy.kind().build)(&config.strategy, &members);
                 let (name, settings) = (config.name.as_str(), config.settings.clone());
                 let state = old.map(|old| Arc::clone(old.group.state()));
                 let state = state.unwrap_or_default();
-                Arc::new(Group::new(name, settings, strategy, members, state))
+                Arc::new(Group::new(name, settings, &config.strategy, members, state))
             }
         };
         let handle = match old {
@@ -647,7 +645,7 @@ impl State {
             None => Arc::new(GroupHandle::new(Arc::clone(&group), config.max_queue)),
         };
         let rules = Rules {
-            shaping: Shaping::of(&config.strategy),
+            shaping: shaping(&config.strategy),
             is_owned: owner.is_some(),
         };
         let control = match old {

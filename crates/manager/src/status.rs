@@ -561,7 +561,7 @@ fn group_status(entry: &GroupEntry, alerted: &Alerted, now: Instant) -> GroupSta
     GroupStatus {
         name: entry.config.name.clone(),
         owner: entry.owner.map(Word::from),
-        strategy: entry.group.strategy().name().into(),
+        strategy: entry.group.strategy().name.into(),
         params: values
             .kind()
             .params

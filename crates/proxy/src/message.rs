@@ -6,7 +6,7 @@
 //! for a member from that. Where the head came as HTTP/1, its lines are copied as they are
 //! instead ([`Raw`]): that is faster, and changes nothing that need not change.
 
-use evenkeel_core::strategy::key::{Key, hash};
+use evenkeel_core::key::{Key, hash};
 use httparse::Header;
 
 /// A field of a head: its name and its value.

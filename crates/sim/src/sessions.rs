@@ -18,9 +18,10 @@ use evenkeel_core::binding::{Binding, Verdict};
 use evenkeel_core::group::{Granularity, Group, GroupSettings, Outcome, Request};
 use evenkeel_core::load::{LoadId, LoadValue};
 use evenkeel_core::member::Reason;
-use evenkeel_core::strategy::{Reach, Values};
+use evenkeel_core::strategy::Values;
 use evenkeel_core::time::Instant;
 use evenkeel_manager::config::Config;
+use evenkeel_manager::config::Reach;
 use evenkeel_manager::groups::Groups;
 
 use crate::config::{group, group_config, groups};

@@ -10,7 +10,8 @@ use std::time::Duration;
 use evenkeel_core::alert::AlertSettings;
 use evenkeel_core::group::{Granularity, GroupSettings};
 use evenkeel_core::load::LoadId;
-use evenkeel_core::strategy::{Reach, Values, carries_in_pulses, default_for, find};
+use evenkeel_core::strategy::{Values, find};
+use evenkeel_manager::config::{Reach, carries_in_pulses, default_for};
 use evenkeel_sim::sessions::{Client, Sessions, play};
 
 const MEMBERS: usize = 4;

@@ -12,7 +12,8 @@ use std::time::Duration;
 use evenkeel_core::alert::{AlertSettings, Threshold};
 use evenkeel_core::group::{Granularity, GroupSettings};
 use evenkeel_core::load::LoadId;
-use evenkeel_core::strategy::{Reach, Values, default_for, find};
+use evenkeel_core::strategy::{Values, find};
+use evenkeel_manager::config::{Reach, default_for};
 use evenkeel_sim::sessions::{Client, Played, Sessions};
 
 fn play(sessions: &Sessions, seed: u64) -> Played {

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use common::*;
 use evenkeel_core::group::{Group, GroupSettings, Outcome, Request};
+use evenkeel_core::key::{Key, hash};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::member::Weight;
-use evenkeel_core::strategy::key::{Key, hash};
 use evenkeel_sim::{Change, Discipline, Dispatch, Outcomes, Reports, Scenario, Service, To, run};
 
 /// Shares may be off by one percentage point.

@@ -85,11 +85,10 @@ fn site(count: u8) -> Site {
     };
     let members: Vec<_> = (0..).zip(&locations).map(member).collect();
     let values = Values::defaults(default_kind());
-    let strategy = (values.kind().build)(&values, &members);
     let group = Group::new(
         "web",
         GroupSettings::default(),
-        strategy,
+        &values,
         members,
         Arc::default(),
     );

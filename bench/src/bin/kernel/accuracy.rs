@@ -178,9 +178,8 @@ impl Desk {
         }];
         let kind = evenkeel_core::strategy::find("random").ok_or("no strategy")?;
         let values = evenkeel_core::strategy::Values::defaults(kind);
-        let strategy = (kind.build)(&values, &members);
         let settings = GroupSettings::default();
-        let group = Group::new("www", settings, strategy, members, Arc::default());
+        let group = Group::new("www", settings, &values, members, Arc::default());
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.set_read_timeout(Some(Duration::from_millis(20)))?;
         let address = socket.local_addr()?;

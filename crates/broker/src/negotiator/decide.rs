@@ -274,11 +274,12 @@ fn alternatives(
 mod tests {
     use std::sync::Arc;
 
+    use evenkeel_config::{Reach, default_for};
     use evenkeel_control::analyzer::{Site, analyze};
     use evenkeel_core::group::{GroupSettings, Outcome};
     use evenkeel_core::load::{LoadValue, Location};
     use evenkeel_core::member::{Member, Slot, Weight};
-    use evenkeel_core::strategy::{Reach, Values, default_for, find};
+    use evenkeel_core::strategy::{Values, find};
     use proptest::prelude::*;
 
     use super::*;
@@ -298,12 +299,11 @@ mod tests {
         };
         let members: Vec<_> = (0..members).map(member).collect();
         let values = Values::defaults(find("least_utilization").unwrap());
-        let strategy = (values.kind().build)(&values, &members);
         let settings = GroupSettings {
             load_id,
             ..GroupSettings::default()
         };
-        Group::new("g", settings, strategy, members, Arc::default())
+        Group::new("g", settings, &values, members, Arc::default())
     }
 
     fn report(group: &Group, index: usize, id: LoadId, value: f64, ms: u64) {
@@ -441,8 +441,7 @@ mod tests {
         settings.load_id = LoadId::UTILIZATION;
         let values = default_for(&settings, Reach::Redirected);
         let members = group(4, LoadId::CPU).members().to_vec();
-        let strategy = (values.kind().build)(&values, &members);
-        let group = Group::new("g", settings, strategy, members, Arc::default());
+        let group = Group::new("g", settings, &values, members, Arc::default());
         let mut rng = fastrand::Rng::with_seed(seed);
         let terms = Terms::default();
         let mut at_member = starts;
@@ -481,7 +480,7 @@ mod tests {
                 alerted: member.slot.has(Reason::Shedding),
             };
             let sites: Vec<Site> = group.members().iter().map(site).collect();
-            let threshold = group.strategy().alert_threshold().unwrap();
+            let threshold = group.alert_threshold().unwrap();
             let alerts = analyze(threshold, &group.settings().alert, &sites);
             for (member, alert) in group.members().iter().zip(alerts) {
                 member.slot.set(Reason::Shedding, alert);
@@ -527,8 +526,7 @@ mod tests {
         };
         let values = default_for(&settings, Reach::Redirected);
         let members = group.members().to_vec();
-        let strategy = (values.kind().build)(&values, &members);
-        group = Group::new("g", settings, strategy, members, Arc::default());
+        group = Group::new("g", settings, &values, members, Arc::default());
         report(&group, 2, LoadId::CPU, 0.9, 1000);
         report(&group, 1, LoadId::CPU, 0.1, 1000);
         assert_eq!(given(&group, &stays), [2].into());

@@ -4,8 +4,6 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use evenkeel_core::strategy::Reach;
-
 use super::admin::{self, AccessLog, Admin};
 use super::broker::{self, Broker};
 use super::corba::{self, Corba};
@@ -13,6 +11,7 @@ use super::group::{self, GroupConfig};
 use super::listeners::Listeners;
 use super::location::{self, LocationConfig, Placed};
 use super::negotiator::{self, Cluster, Negotiator};
+use super::reach::Reach;
 use super::rule::{self, Defaults, Rule};
 use super::{alert, ejection, health, member, monitor, sources};
 use crate::schema::document::Span;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use evenkeel_core::group::Granularity;
 use evenkeel_core::load::LoadId;
-use evenkeel_core::strategy::Reach;
 
 use super::group::GroupConfig;
 use super::listeners::Listeners;
+use super::reach::Reach;
 use crate::schema::address::Address;
 use crate::schema::field::choice_field;
 use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};

@@ -3,16 +3,15 @@
 use std::time::Duration;
 
 use evenkeel_core::group::{Granularity, GroupSettings};
+use evenkeel_core::key::Key;
 use evenkeel_core::load::LoadId;
-use evenkeel_core::strategy::key::Key;
-use evenkeel_core::strategy::{
-    Reach, Sees, Values, carries_in_pulses, default_for, default_kind, default_load,
-};
+use evenkeel_core::strategy::{Sees, Values, default_kind};
 
 use super::ejection::LIMIT;
 use super::health::HealthCheck;
 use super::member::MemberConfig;
 use super::monitor::Monitor;
+use super::reach::{Reach, carries_in_pulses, default_for, default_load};
 use super::sources::{SOURCES, Sources};
 use crate::schema::document::join;
 use crate::schema::field::choice_field;

@@ -21,6 +21,7 @@ pub(crate) mod monitor;
 pub mod negotiator;
 pub(crate) mod orca;
 pub(crate) mod prometheus;
+pub(crate) mod reach;
 pub(crate) mod rule;
 pub(crate) mod sections;
 pub mod sources;

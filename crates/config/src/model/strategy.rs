@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use evenkeel_core::key::{Key, ParseKeyError};
 use evenkeel_core::load::{LoadId, ParseLoadIdError};
-use evenkeel_core::strategy::key::{Key, ParseKeyError};
 use evenkeel_core::strategy::{self, Kind, Param, Values};
 use toml::de::DeValue;
 

@@ -4,10 +4,9 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use evenkeel_core::binding::{Client, Move, Relocation};
-use evenkeel_core::group::Group;
 use evenkeel_core::load::Location;
-use evenkeel_core::member::MemberId;
+use evenkeel_core::member::{self, Member, MemberId};
+use evenkeel_core::relocation::{Client, Move, Relocation};
 use evenkeel_core::time::{Instant, millis, millis_since};
 
 /// For how long after its end a pulse still sends clients here.
@@ -202,7 +201,13 @@ impl Departures {
 }
 
 impl Relocation for Plan {
-    fn ask(&self, group: &Group, client: &Client, at: &mut usize, now: Instant) -> Option<Move> {
+    fn ask(
+        &self,
+        members: &[Member],
+        client: &Client,
+        at: &mut usize,
+        now: Instant,
+    ) -> Option<Move> {
         let Some(id) = client.member() else {
             // It was not known before.
             return Some(match self.roll_call() {
@@ -220,8 +225,8 @@ impl Relocation for Plan {
                 },
             });
         };
-        *at = group.find(id, *at)?;
-        let location = &group.members()[*at].location;
+        *at = member::find(members, id, *at)?;
+        let location = &members[*at].location;
         let departures = self.at(location)?;
         if location.has_pulse()
             && let Some(to) = departures.leave(client.load(), now)

@@ -30,11 +30,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::alert::Threshold;
-use evenkeel_core::binding::{Client, Relocation};
 use evenkeel_core::effective::Shaping;
 use evenkeel_core::group::Group;
 use evenkeel_core::load::Location;
 use evenkeel_core::member::{Member, MemberId};
+use evenkeel_core::relocation::{Client, Relocation};
 use evenkeel_core::time::{Instant, millis, millis_since};
 
 use crate::analyzer::{Site, level};

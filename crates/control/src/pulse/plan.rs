@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use evenkeel_core::binding::Client;
 use evenkeel_core::group::Group;
+use evenkeel_core::relocation::Client;
 
 use super::departures::{Departures, Order, Plan};
 use crate::analyzer::{Site, allowed};

@@ -213,14 +213,13 @@ impl House {
         let seats: Vec<_> = (0..members.len()).map(member).collect();
         let slots = seats.iter().map(|seat| Arc::clone(&seat.slot)).collect();
         let values = Values::defaults(strategy::find("round_robin").unwrap());
-        let strategy = (values.kind().build)(&values, &seats);
         let per_request = GroupSettings {
             granularity: Granularity::PerRequest,
             slow_start: Duration::ZERO,
             ..GroupSettings::default()
         };
         let state = Arc::new(GroupState::default());
-        let group = group::Group::new("g", per_request, strategy, seats, state);
+        let group = group::Group::new("g", per_request, &values, seats, state);
         let handle = Arc::new(GroupHandle::new(Arc::new(group), 0));
         let references: Vec<_> = members
             .iter()

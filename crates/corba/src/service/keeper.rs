@@ -6,8 +6,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use evenkeel_core::alert::Threshold;
-use evenkeel_core::effective::{Shaping, effective};
 use evenkeel_core::opinion::{Opinion, Source};
+use evenkeel_core::strategy::shaping::shaping;
 use evenkeel_giop::exception::Kind;
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
@@ -243,20 +243,19 @@ impl LoadManager {
         };
         let group = entry.handle.current.load();
         let settings = group.settings();
-        let own = group.strategy().alert_threshold();
+        let own = group.alert_threshold();
         let critical = match settings.alert.threshold.or(own) {
             Some(Threshold::Critical(level)) => Some(level),
             _ => None,
         };
         let configured = self.settings();
         let strategy = counts.strategy.as_ref();
-        let shaping = Shaping::of(strategy.unwrap_or(&configured.groups.strategy));
+        let shaping = shaping(strategy.unwrap_or(&configured.groups.strategy));
         let now = self.manager().clock().now();
         let members = group.members().iter();
         let loads = members.filter_map(|member| {
-            let (slot, place) = (&member.slot, &member.location);
-            let load = effective(slot, place, &shaping, settings, now)?.load;
-            Some((place.name().to_string(), load))
+            let load = member.effective_load(&shaping, settings, now)?.load;
+            Some((member.location.name().to_string(), load))
         });
         (critical, loads.collect())
     }

@@ -28,8 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
-use evenkeel_config::{Corba as Settings, GroupConfig, MemberConfig, WhenEmpty};
-use evenkeel_core::strategy::Reach;
+use evenkeel_config::{Corba as Settings, GroupConfig, MemberConfig, Reach, WhenEmpty};
 use evenkeel_giop::client::Client;
 use evenkeel_giop::exception::{Completion, Kind, SystemException};
 use evenkeel_giop::ior::Ior;

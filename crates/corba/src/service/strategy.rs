@@ -55,12 +55,11 @@ impl Lent {
         if let Some(lent) = known.iter().find(|lent| lent.values == *values) {
             return Arc::clone(&lent.group);
         }
-        let members = own.members().to_vec();
         let group = Arc::new(Group::new(
             Arc::clone(own.name()),
             own.settings().clone(),
-            (values.kind().build)(values, &members),
-            members,
+            values,
+            own.members().to_vec(),
             Arc::clone(own.state()),
         ));
         // One for each other level: of its type, and by default.

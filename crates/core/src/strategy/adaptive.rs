@@ -69,24 +69,24 @@
 //! - `1 / (1 - utilisation)`, as in an M/G/1 queue: 1.7 instead of 1.15 with a report
 //!   each second, because latency has it already and is newer.
 
-use super::choose::{Best, CHOICES, Candidates, Choices, MAX_CHOICES, SCAN_UP_TO};
+use super::best::Best;
+use super::choose::{CHOICES, Candidates, Choices, MAX_CHOICES, SCAN_UP_TO};
+use super::kind::{Kind, Param, Strategy};
 use super::shares::{Ahead, Candidate, Due, Logs, Shares, Sums, account};
-use super::{Kind, Param, Strategy};
 use crate::estimate::{Moment, exp2, fade, higher, log2, lower};
-use crate::group::View;
+use crate::group::view::View;
 use crate::trace::{Short, Trace};
 
 pub(super) const KIND: Kind = Kind {
     name: "adaptive",
     doc: "The member that is expected to finish the request first, by its learnt service time, requests in flight, failures and reported load. Suits nearly all groups.",
     params: PARAMS,
-    build: |values, members| {
+    ..Kind::made_by(|values, members| {
         Box::new(Adaptive {
             choices: Choices::new(values),
             shares: Shares::new(SPREAD, members),
         })
-    },
-    ..Kind::USUAL
+    })
 };
 
 const PARAMS: &[Param] = &[
@@ -136,10 +136,6 @@ struct Adaptive {
 }
 
 impl Strategy for Adaptive {
-    fn name(&self) -> &'static str {
-        KIND.name
-    }
-
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let eye = Eye::new(view);
         let chance = rng.u32(..TRIAL_INTERVAL);

@@ -11,9 +11,9 @@
 //! is noticed. If that happens to more of the weight than the panic threshold allows,
 //! failures are ignored: then they say nothing about the single member.
 
-use super::choose::Best;
+use super::best::Best;
 use super::shares::Shares;
-use crate::group::View;
+use crate::group::view::View;
 use crate::load::Query;
 use crate::trace::{Short, Trace};
 

@@ -21,10 +21,10 @@
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::choose::Urn;
-use super::key::{Key, hash, mix};
-use super::{Kind, Param, Sees, Strategy, Values};
-use crate::group::View;
+use super::kind::{Kind, Param, Sees, Strategy, Values};
+use super::urn::Urn;
+use crate::group::view::View;
+use crate::key::{Key, hash, mix};
 use crate::member::Member;
 use crate::time::{millis, millis_since};
 use crate::trace::{Short, Trace};
@@ -45,15 +45,14 @@ pub(super) const SOURCE_IP_HASH: Kind = Kind {
     params: &[BOUND],
     looks_at_loads: false,
     sees: Sees::Client,
-    build: |values, members| Box::new(Hash::new(&SOURCE_IP_HASH, values, members)),
-    ..Kind::USUAL
+    ..Kind::made_by(|values, members| Box::new(Hash::new(Sees::Client, values, members)))
 };
 
 pub(super) const HASH: Kind = Kind {
     name: "hash",
     doc: "The same member for the same path, field or cookie (the group's `hash_key`), with bounded loads; a random one for requests without it.",
     sees: Sees::Key,
-    build: |values, members| Box::new(Hash::new(&HASH, values, members)),
+    build: |values, members| Box::new(Hash::new(Sees::Key, values, members)),
     ..SOURCE_IP_HASH
 };
 
@@ -67,7 +66,7 @@ const AVERAGE_MAX_AGE: u32 = 10;
 
 #[derive(Debug)]
 struct Hash {
-    kind: &'static Kind,
+    sees: Sees,
     bound: f32,
     /// Hash (high 40 bits) and index of its member (low 24), in ascending order.
     ring: Box<[u64]>,
@@ -83,7 +82,7 @@ struct Hash {
 const INDEX_BITS: u32 = 24;
 
 impl Hash {
-    fn new(kind: &'static Kind, values: &Values, members: &[Member]) -> Self {
+    fn new(sees: Sees, values: &Values, members: &[Member]) -> Self {
         let bound = values.get(BOUND.name) as f32;
         let hashes: Box<[u64]> = members.iter().map(|m| hash(m.name.as_bytes())).collect();
         // Small groups need none.
@@ -103,7 +102,7 @@ impl Hash {
         ring.sort_unstable();
         let highest = members.iter().map(|m| m.slot.weight()).fold(0.0, f32::max);
         Hash {
-            kind,
+            sees,
             bound: match bound {
                 0.0 => f32::INFINITY,
                 bound => bound.max(1.0),
@@ -197,17 +196,9 @@ impl Hash {
 }
 
 impl Strategy for Hash {
-    fn name(&self) -> &'static str {
-        self.kind.name
-    }
-
-    fn sees(&self) -> Sees {
-        self.kind.sees
-    }
-
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let request = view.request();
-        let goes_by = match self.kind.sees {
+        let goes_by = match self.sees {
             Sees::Key if view.settings().hash_key != Key::Client => request.key,
             _ => request.client.map(hash_address),
         };

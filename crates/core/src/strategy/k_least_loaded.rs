@@ -6,9 +6,9 @@
 //! the next report would overload it; k of them share the traffic, here by weight.
 
 use super::by_load::{self, Keep, Standing};
+use super::kind::{Kind, Param, Strategy};
 use super::shares::Shares;
-use super::{Kind, Param, Strategy};
-use crate::group::View;
+use crate::group::view::View;
 use crate::trace::Trace;
 
 const K: Param = Param {
@@ -27,13 +27,12 @@ pub(super) const KIND: Kind = Kind {
     name: "k_least_loaded",
     doc: "One of the k members with the smallest reported load, at random.",
     params: &[K],
-    build: |values, members| {
+    ..Kind::made_by(|values, members| {
         Box::new(KLeastLoaded {
             shares: Shares::new(0.0, members),
             k: (values.get(K.name) as usize).clamp(1, MAX_K),
         })
-    },
-    ..Kind::USUAL
+    })
 };
 
 #[derive(Debug)]
@@ -43,10 +42,6 @@ struct KLeastLoaded {
 }
 
 impl Strategy for KLeastLoaded {
-    fn name(&self) -> &'static str {
-        KIND.name
-    }
-
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         // Of as many as there are, chance alone would decide, whatever they report.
         let most = view.eligible().take(self.k + 1).count();

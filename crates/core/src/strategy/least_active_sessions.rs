@@ -15,11 +15,11 @@
 //! without a reported rate has an unknown load. If none has one, requests in flight
 //! decide, which by Little's law are the sessions in service that this process knows.
 
+use super::best::Best;
 use super::by_load::{self, Standing};
-use super::choose::Best;
+use super::kind::{Kind, Param, Strategy};
 use super::shares::Shares;
-use super::{Kind, Param, Strategy};
-use crate::group::View;
+use crate::group::view::View;
 use crate::load::{LoadId, Query};
 use crate::trace::Trace;
 
@@ -37,13 +37,12 @@ pub(super) const KIND: Kind = Kind {
     name: "least_active_sessions",
     doc: "The member with the smallest used share of its session capacity, calculated from reported rates and times.",
     params: &[SERVICE_TIME],
-    build: |values, members| {
+    ..Kind::made_by(|values, members| {
         Box::new(LeastActiveSessions {
             shares: Shares::new(0.0, members),
             service_time: values.get(SERVICE_TIME.name) as f32 / 1e3,
         })
-    },
-    ..Kind::USUAL
+    })
 };
 
 #[derive(Debug)]
@@ -89,10 +88,6 @@ impl LeastActiveSessions {
 }
 
 impl Strategy for LeastActiveSessions {
-    fn name(&self) -> &'static str {
-        KIND.name
-    }
-
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let query = |id| Query::new(id, view.query().horizon);
         let queries = Queries {

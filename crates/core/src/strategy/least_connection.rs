@@ -5,21 +5,19 @@
 //! count, too.
 
 use super::choose::Candidates;
+use super::kind::{Kind, Strategy};
 use super::shares::Shares;
-use super::{Kind, Strategy};
-use crate::group::View;
+use crate::group::view::View;
 use crate::trace::Trace;
 
 pub(super) const KIND: Kind = Kind {
     name: "least_connection",
     doc: "The member with the fewest requests or connections in flight per unit of weight.",
-    params: &[],
-    build: |_, members| {
+    ..Kind::made_by(|_, members| {
         Box::new(LeastConnection {
             shares: Shares::new(0.0, members),
         })
-    },
-    ..Kind::USUAL
+    })
 };
 
 #[derive(Debug)]
@@ -28,10 +26,6 @@ struct LeastConnection {
 }
 
 impl Strategy for LeastConnection {
-    fn name(&self) -> &'static str {
-        KIND.name
-    }
-
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         Candidates::All.fewest_in_flight(view, rng, trace, &self.shares)
     }

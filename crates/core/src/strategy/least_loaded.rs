@@ -8,13 +8,14 @@
 //! only while somebody else can take it. A member that never reported is picked only
 //! if none has. What happens above the critical threshold is the analyzer's business.
 
+use super::best::Best;
 use super::by_load::{self, Standing};
-use super::choose::Best;
+use super::kind::{Kind, Param, ParamError, Strategy, Values};
+use super::shaping::{DAMPENING, PER_BALANCE_LOAD, TOLERANCE, shaping};
 use super::shares::Shares;
-use super::{Kind, Param, ParamError, Strategy, Values};
 use crate::alert::Threshold;
-use crate::effective::{DAMPENING, PER_BALANCE_LOAD, Shaping, TOLERANCE};
-use crate::group::View;
+use crate::effective::Shaping;
+use crate::group::view::View;
 use crate::trace::Trace;
 
 /// Parameter: see its `doc`.
@@ -60,16 +61,15 @@ pub(super) const KIND: Kind = Kind {
         PER_BALANCE_LOAD,
     ],
     check,
-    build: |values, members| {
+    ..Kind::made_by(|values, members| {
         let threshold = |param: &Param| Some(values.get(param.name) as f32).filter(|&t| t > 0.0);
         Box::new(LeastLoaded {
             shares: Shares::new(0.0, members),
-            shaping: Shaping::of(values),
+            shaping: shaping(values),
             reject: threshold(&REJECT_THRESHOLD).unwrap_or(f32::INFINITY),
             critical: threshold(&CRITICAL_THRESHOLD).map(Threshold::Critical),
         })
-    },
-    ..Kind::USUAL
+    })
 };
 
 #[derive(Debug)]
@@ -81,10 +81,6 @@ struct LeastLoaded {
 }
 
 impl Strategy for LeastLoaded {
-    fn name(&self) -> &'static str {
-        KIND.name
-    }
-
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let (shaping, reject) = (self.shaping.if_any(), self.reject);
         let (shares, query, empty) = (&self.shares, view.query(), Best::new(0.005));

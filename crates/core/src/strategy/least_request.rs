@@ -7,22 +7,21 @@
 //! compared as a whole: with few members two draws miss the idle one too often.
 
 use super::choose::{CHOICES, Choices, SCAN_UP_TO};
+use super::kind::{Kind, Strategy};
 use super::shares::Shares;
-use super::{Kind, Strategy};
-use crate::group::View;
+use crate::group::view::View;
 use crate::trace::Trace;
 
 pub(super) const KIND: Kind = Kind {
     name: "least_request",
     doc: "The member with the fewest requests in flight per unit of weight, among a few distinct random members.",
     params: &[CHOICES, SCAN_UP_TO],
-    build: |values, members| {
+    ..Kind::made_by(|values, members| {
         Box::new(LeastRequest {
             choices: Choices::new(values),
             shares: Shares::new(0.0, members),
         })
-    },
-    ..Kind::USUAL
+    })
 };
 
 #[derive(Debug)]
@@ -32,10 +31,6 @@ struct LeastRequest {
 }
 
 impl Strategy for LeastRequest {
-    fn name(&self) -> &'static str {
-        KIND.name
-    }
-
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let candidates = self.choices.candidates(view, rng, self.shares.urn());
         candidates.fewest_in_flight(view, rng, trace, &self.shares)

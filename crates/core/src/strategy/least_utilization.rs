@@ -5,23 +5,22 @@
 //! the group's load id, with what our own requests have added since the report; members
 //! that differ by about 1 % count as equal.
 
+use super::best::Best;
 use super::by_load::{self, Standing};
-use super::choose::Best;
+use super::kind::{Kind, Strategy};
 use super::shares::Shares;
-use super::{Kind, Strategy};
-use crate::group::View;
+use crate::group::view::View;
 use crate::trace::Trace;
 
-pub(super) const KIND: Kind = Kind {
+/// The strategy.
+pub const KIND: Kind = Kind {
     name: "least_utilization",
     doc: "The member with the smallest reported utilisation; without reports, with the fewest requests in flight.",
-    params: &[],
-    build: |_, members| {
+    ..Kind::made_by(|_, members| {
         Box::new(LeastUtilization {
             shares: Shares::new(0.0, members),
         })
-    },
-    ..Kind::USUAL
+    })
 };
 
 #[derive(Debug)]
@@ -30,10 +29,6 @@ struct LeastUtilization {
 }
 
 impl Strategy for LeastUtilization {
-    fn name(&self) -> &'static str {
-        KIND.name
-    }
-
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let (shares, query, empty) = (&self.shares, view.query(), Best::new(0.005));
         by_load::least(view, rng, trace, shares, query, empty, |index| {

@@ -5,11 +5,12 @@
 //! Chances are in proportion to the weights; members that fail are drawn less often.
 
 use super::by_load::sits_out;
-use super::choose::Urn;
-use super::{Kind, Param, Strategy};
+use super::kind::{Kind, Param, Strategy};
+use super::shaping::{DAMPENING, PER_BALANCE_LOAD, TOLERANCE, shaping};
+use super::urn::Urn;
 use crate::alert::Threshold;
-use crate::effective::{DAMPENING, PER_BALANCE_LOAD, Shaping, TOLERANCE};
-use crate::group::View;
+use crate::effective::Shaping;
+use crate::group::view::View;
 use crate::trace::Trace;
 
 /// Parameter: see its `doc`.
@@ -27,14 +28,13 @@ pub(super) const KIND: Kind = Kind {
     name: "load_average",
     doc: "A random member; locations whose effective reported load is far above the average get a load alert.",
     params: &[CRITICAL_EXCESS, DAMPENING, TOLERANCE, PER_BALANCE_LOAD],
-    build: |values, members| {
+    ..Kind::made_by(|values, members| {
         Box::new(LoadAverage {
             urn: Urn::new(members),
-            shaping: Shaping::of(values),
+            shaping: shaping(values),
             excess: values.get(CRITICAL_EXCESS.name) as f32,
         })
-    },
-    ..Kind::USUAL
+    })
 };
 
 #[derive(Debug)]
@@ -45,10 +45,6 @@ struct LoadAverage {
 }
 
 impl Strategy for LoadAverage {
-    fn name(&self) -> &'static str {
-        KIND.name
-    }
-
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let mut index = self.urn.draw(view, rng)?;
         // Twice: where all members fail, one is picked all the same.

@@ -7,13 +7,14 @@
 //! 5 % by chance), and the analyzer alerts locations far above it. Dampening keeps
 //! loads from oscillating.
 
+use super::best::Best;
 use super::by_load::{self, Standing};
-use super::choose::Best;
+use super::kind::{Kind, Param, Strategy};
+use super::shaping::{DAMPENING, PER_BALANCE_LOAD, TOLERANCE, shaping};
 use super::shares::Shares;
-use super::{Kind, Param, Strategy};
 use crate::alert::Threshold;
-use crate::effective::{DAMPENING, PER_BALANCE_LOAD, Shaping, TOLERANCE};
-use crate::group::View;
+use crate::effective::Shaping;
+use crate::group::view::View;
 use crate::trace::Trace;
 
 /// Parameter: see its `doc`.
@@ -31,14 +32,13 @@ pub(super) const KIND: Kind = Kind {
     name: "load_minimum",
     doc: "The member with the smallest effective reported load; locations far above it get a load alert.",
     params: &[CRITICAL_EXCESS, DAMPENING, TOLERANCE, PER_BALANCE_LOAD],
-    build: |values, members| {
+    ..Kind::made_by(|values, members| {
         Box::new(LoadMinimum {
             shares: Shares::new(0.0, members),
-            shaping: Shaping::of(values),
+            shaping: shaping(values),
             excess: values.get(CRITICAL_EXCESS.name) as f32,
         })
-    },
-    ..Kind::USUAL
+    })
 };
 
 #[derive(Debug)]
@@ -49,10 +49,6 @@ struct LoadMinimum {
 }
 
 impl Strategy for LoadMinimum {
-    fn name(&self) -> &'static str {
-        KIND.name
-    }
-
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let shaping = self.shaping.if_any();
         let (shares, query, empty) = (&self.shares, view.query(), Best::new(0.025));

@@ -7,13 +7,14 @@
 //! locations whose load is above the average. Where alerts are pulses what
 //! one client brings is known, and counts from the moment of its binding.
 
+use super::best::Best;
 use super::by_load::{self, Standing};
-use super::choose::Best;
+use super::kind::{Kind, Param, Strategy};
+use super::shaping::{DAMPENING, PER_BALANCE_LOAD, TOLERANCE, shaping};
 use super::shares::Shares;
-use super::{Kind, Param, Strategy};
 use crate::alert::Threshold;
-use crate::effective::{DAMPENING, PER_BALANCE_LOAD, Shaping, TOLERANCE};
-use crate::group::View;
+use crate::effective::Shaping;
+use crate::group::view::View;
 use crate::trace::Trace;
 
 /// Parameter: see its `doc`.
@@ -27,18 +28,18 @@ pub const CRITICAL_EXCESS: Param = Param {
     integer: false,
 };
 
-pub(super) const KIND: Kind = Kind {
+/// The strategy.
+pub const KIND: Kind = Kind {
     name: "minimum_dispersion",
     doc: "The member with the smallest effective reported load; locations above the average get a load alert until loads are even.",
     params: &[CRITICAL_EXCESS, DAMPENING, TOLERANCE, PER_BALANCE_LOAD],
-    build: |values, members| {
+    ..Kind::made_by(|values, members| {
         Box::new(MinimumDispersion {
             shares: Shares::new(0.0, members),
-            shaping: Shaping::of(values),
+            shaping: shaping(values),
             excess: values.get(CRITICAL_EXCESS.name) as f32,
         })
-    },
-    ..Kind::USUAL
+    })
 };
 
 #[derive(Debug)]
@@ -49,10 +50,6 @@ struct MinimumDispersion {
 }
 
 impl Strategy for MinimumDispersion {
-    fn name(&self) -> &'static str {
-        KIND.name
-    }
-
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let mut shaping = self.shaping;
         if shaping.per_balance_load == 0.0 {

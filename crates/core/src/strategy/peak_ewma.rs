@@ -8,9 +8,9 @@
 //! whose latency is not known yet counts as average among those compared with it.
 
 use super::choose::{CHOICES, Choices};
+use super::kind::{Kind, Strategy};
 use super::shares::{Ahead, Shares};
-use super::{Kind, Strategy};
-use crate::group::View;
+use crate::group::view::View;
 use crate::trace::{Short, Trace};
 
 pub(super) const KIND: Kind = Kind {
@@ -18,13 +18,12 @@ pub(super) const KIND: Kind = Kind {
     doc: "The member with the lowest latency times requests in flight, among a few distinct random members; failures count as very slow.",
     params: &[CHOICES],
     looks_at_loads: false,
-    build: |values, members| {
+    ..Kind::made_by(|values, members| {
         Box::new(PeakEwma {
             choices: Choices::new(values),
             shares: Shares::new(SPREAD, members),
         })
-    },
-    ..Kind::USUAL
+    })
 };
 
 /// The latency in seconds of members of which none is known yet. Any number will do: it
@@ -41,10 +40,6 @@ struct PeakEwma {
 }
 
 impl Strategy for PeakEwma {
-    fn name(&self) -> &'static str {
-        KIND.name
-    }
-
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let candidates = self.choices.candidates(view, rng, self.shares.urn());
         let in_flight = candidates.in_flight(view);

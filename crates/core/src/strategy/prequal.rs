@@ -22,10 +22,10 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::choose::{Candidates, SCAN_UP_TO};
+use super::kind::{Kind, Param, Strategy, Values};
 use super::shares::{Candidate, Due, Shares};
-use super::{Kind, Param, Strategy, Values};
 use crate::estimate::fade;
-use crate::group::View;
+use crate::group::view::View;
 use crate::member::Member;
 use crate::time::{millis, millis_since};
 use crate::trace::Trace;
@@ -73,8 +73,7 @@ pub(super) const KIND: Kind = Kind {
             ..SCAN_UP_TO
         },
     ],
-    build: |values, members| Box::new(Prequal::new(values, members)),
-    ..Kind::USUAL
+    ..Kind::made_by(|values, members| Box::new(Prequal::new(values, members)))
 };
 
 /// Probes in the pool.
@@ -409,10 +408,6 @@ fn note(trace: &mut Trace, index: usize, rank: Rank, rif: f32, latency: f32, hot
 }
 
 impl Strategy for Prequal {
-    fn name(&self) -> &'static str {
-        KIND.name
-    }
-
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         if view.len() <= self.scan_up_to {
             return self.pick_of_all(view, rng, trace);

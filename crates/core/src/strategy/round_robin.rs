@@ -4,18 +4,17 @@
 //! in nginx's smooth weighted round robin, not in bursts. Members that may not be
 //! picked are passed over, and their turns fall to all others alike.
 
+use super::kind::{Kind, Strategy};
 use super::stride::Stride;
-use super::{Kind, Strategy};
-use crate::group::View;
+use crate::group::view::View;
 use crate::trace::{Short, Trace};
 
-pub(super) const KIND: Kind = Kind {
+/// The strategy.
+pub const KIND: Kind = Kind {
     name: "round_robin",
     doc: "Members take turns, evenly spaced, in proportion to the weights.",
-    params: &[],
     looks_at_loads: false,
-    build: |_, _| Box::new(RoundRobin::default()),
-    ..Kind::USUAL
+    ..Kind::made_by(|_, _| Box::new(RoundRobin::default()))
 };
 
 #[derive(Debug, Default)]
@@ -24,10 +23,6 @@ pub(super) struct RoundRobin {
 }
 
 impl Strategy for RoundRobin {
-    fn name(&self) -> &'static str {
-        KIND.name
-    }
-
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let index = self.stride.next(view, rng, |index| view.weight(index))?;
         trace.candidate(index, None, || {

@@ -34,9 +34,10 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-use super::choose::{Best, Urn};
+use super::best::Best;
+use super::urn::Urn;
 use crate::estimate::{higher, log2, lower, pack, unpack};
-use crate::group::View;
+use crate::group::view::View;
 use crate::member::{Member, Slot};
 
 /// Most requests that count as ahead or behind. Eight double the score or halve it, so this is

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::choose::{Best, Highest};
-use crate::group::View;
+use super::best::Best;
+use super::urn::Highest;
+use crate::group::view::View;
 
 /// Walks around the members in a fixed order. In each round a member whose weight is
 /// the highest is taken, and one with a share `w` of that in every round in which the

@@ -15,9 +15,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::kind::{Kind, Param, Strategy};
 use super::stride::Stride;
-use super::{Kind, Param, Strategy};
-use crate::group::View;
+use crate::group::view::View;
 use crate::trace::{Short, Trace};
 
 const GAIN: Param = Param {
@@ -64,7 +64,7 @@ pub(super) const KIND: Kind = Kind {
     name: "weighted_by_load",
     doc: "Members take turns; their weights follow the reported load until it is equal everywhere.",
     params: &[GAIN, LIMIT, FAILURE_PENALTY, UPDATE_INTERVAL],
-    build: |values, _| {
+    ..Kind::made_by(|values, _| {
         Box::new(WeightedByLoad {
             stride: Stride::default(),
             gain: values.get(GAIN.name) as f32,
@@ -73,8 +73,7 @@ pub(super) const KIND: Kind = Kind {
             update_interval: Duration::from_millis(values.get(UPDATE_INTERVAL.name) as u64),
             updated: AtomicU64::new(0),
         })
-    },
-    ..Kind::USUAL
+    })
 };
 
 /// Distances from the mean below this share are noise.
@@ -159,10 +158,6 @@ impl WeightedByLoad {
 }
 
 impl Strategy for WeightedByLoad {
-    fn name(&self) -> &'static str {
-        KIND.name
-    }
-
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         self.adjust(view);
         let weight = |index| view.weight(index) * self.factor(view, index);

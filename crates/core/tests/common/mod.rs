@@ -36,8 +36,7 @@ pub fn values(strategy: &str, params: &[(&str, f64)]) -> Values {
 }
 
 pub fn build(values: &Values, settings: GroupSettings, members: Vec<Member>) -> Group {
-    let strategy = (values.kind().build)(values, &members);
-    Group::new("g", settings, strategy, members, Arc::default())
+    Group::new("g", settings, values, members, Arc::default())
 }
 
 pub fn group(strategy: &str, weights: &[f64]) -> Group {

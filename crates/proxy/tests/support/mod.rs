@@ -166,11 +166,10 @@ pub fn members(addresses: &[SocketAddr]) -> Vec<Member> {
 
 pub fn group(members: Vec<Member>, settings: GroupSettings) -> Group {
     let kind = strategy::find("random").unwrap();
-    let strategy = (kind.build)(&Values::defaults(kind), &members);
     Group::new(
         "members",
         settings,
-        strategy,
+        &Values::defaults(kind),
         members,
         Arc::new(GroupState::default()),
     )

@@ -1,0 +1,254 @@
+//! Object groups: an immutable snapshot of members with the strategy that picks.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use self::view::Pool;
+use crate::alert::Threshold;
+use crate::key::Key;
+use crate::member::{self, Digest, Member, MemberId};
+use crate::relocation::Client;
+use crate::strategy::kind::{Kind, Sees, Strategy, Values};
+use crate::time::Instant;
+use crate::trace::Trace;
+
+mod request;
+pub(crate) mod settings;
+mod state;
+#[cfg(test)]
+mod tests;
+mod ticket;
+pub(crate) mod view;
+
+pub use self::request::{PickError, Request};
+pub use self::settings::{Granularity, GroupSettings};
+pub use self::state::{Decision, GroupState};
+pub use self::ticket::Ticket;
+pub use self::view::View;
+pub use crate::observe::Outcome;
+
+/// An immutable snapshot of a group. Slots, locations and the state are shared between
+/// snapshots; everything else is replaced as a whole.
+#[derive(Debug)]
+pub struct Group {
+    name: Arc<str>,
+    kind: &'static Kind,
+    strategy: Box<dyn Strategy>,
+    pool: Pool,
+}
+
+impl Group {
+    /// Puts a snapshot together.
+    pub fn new(
+        name: impl Into<Arc<str>>,
+        settings: GroupSettings,
+        strategy: &Values,
+        members: Vec<Member>,
+        state: Arc<GroupState>,
+    ) -> Self {
+        let kind = strategy.kind();
+        let pool = Pool::new(settings, members, state);
+        Group {
+            name: name.into(),
+            kind,
+            strategy: (kind.build)(strategy, &pool.members),
+            pool,
+        }
+    }
+
+    /// The group's name.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The settings of this snapshot.
+    pub fn settings(&self) -> &GroupSettings {
+        &self.pool.settings
+    }
+
+    /// The strategy of this snapshot.
+    pub fn strategy(&self) -> &'static Kind {
+        self.kind
+    }
+
+    /// Above which effective load the strategy has a location told to shed what it has, if it has
+    /// an opinion about that.
+    pub fn alert_threshold(&self) -> Option<Threshold> {
+        self.strategy.alert_threshold()
+    }
+
+    /// What of a request decisions go by, beside its client, if it has to be looked for.
+    pub fn wants_key(&self) -> Option<&Key> {
+        let key = &self.pool.settings.hash_key;
+        (self.kind.sees == Sees::Key && *key != Key::Client).then_some(key)
+    }
+
+    /// All members, eligible or not.
+    pub fn members(&self) -> &[Member] {
+        &self.pool.members
+    }
+
+    /// Where the member `id` is in this snapshot, looked for at `hint` first.
+    pub fn find(&self, id: MemberId, hint: usize) -> Option<usize> {
+        member::find(&self.pool.members, id, hint)
+    }
+
+    /// Notes that a client is bound to the member at `index`. Noted only where it can be of
+    /// use: where alerts are [pulses](crate::alert::AlertSettings::pulses).
+    #[inline]
+    pub fn bind_client(&self, client: &mut Option<Arc<Client>>, index: usize) {
+        if self.pool.settings.alert.pulses
+            && let Some(member) = self.pool.members.get(index)
+        {
+            self.pool.state.client(client).set_member(Some(member.id));
+            member.location.count_client();
+        }
+    }
+
+    /// What outlives this snapshot.
+    pub fn state(&self) -> &Arc<GroupState> {
+        &self.pool.state
+    }
+
+    /// The members as a strategy sees them for `request`.
+    pub fn view<'a>(&'a self, request: &'a Request<'a>) -> View<'a> {
+        self.pool.view(request)
+    }
+
+    /// Chooses a member and binds a request to it.
+    pub fn pick(
+        &self,
+        request: &Request<'_>,
+        rng: &mut fastrand::Rng,
+    ) -> Result<Ticket, PickError> {
+        // Another worker may take a member's last place between the decision and the
+        // binding. Losing several times in a row means that the group is as good as full.
+        for _ in 0..4 {
+            let index = self.choose(request, rng)?;
+            if let Some(ticket) = self.bind(index, request.now) {
+                return Ok(match request.client {
+                    Some(client) => ticket.of_client(client),
+                    None => ticket,
+                });
+            }
+        }
+        Err(PickError::AllFull)
+    }
+
+    /// Chooses a member without binding to it, for clients that go there themselves;
+    /// [`Group::assign`] then counts them.
+    pub fn choose(
+        &self,
+        request: &Request<'_>,
+        rng: &mut fastrand::Rng,
+    ) -> Result<usize, PickError> {
+        let view = self.view(request);
+        if self.pool.state.want_trace.load(Ordering::Relaxed) {
+            self.pool.state.want_trace.store(false, Ordering::Relaxed);
+            let (chosen, decision) = self.explain(&view, rng);
+            self.pool.state.last.store(Some(Arc::new(decision)));
+            chosen
+        } else {
+            self.ask(&view, rng, &mut Trace::off())
+        }
+    }
+
+    /// What [`Group::pick`] would decide now, and why, without binding anything.
+    pub fn explain_next(&self, request: &Request<'_>, rng: &mut fastrand::Rng) -> Decision {
+        self.explain(&self.view(request).rehearsed(), rng).1
+    }
+
+    /// Binds a request to the member at `index`, whatever the strategy says; `None` if
+    /// it is at its connection limit, or there is no such member.
+    pub fn bind(&self, index: usize, now: Instant) -> Option<Ticket> {
+        let seat = self.pool.seats.get(index)?;
+        // Counted first and compared then: several workers may want the last place.
+        let others = seat.slot.begin();
+        if others < seat.limit() {
+            let settings = &self.pool.settings;
+            let digest = Digest {
+                decay: settings.latency_decay,
+                penalty: settings.failure_penalty,
+                growth: self.pool.state.growth(),
+            };
+            let member = &self.pool.members[index];
+            return Some(Ticket::new(member, index, others, now, digest));
+        }
+        seat.slot.end();
+        None
+    }
+
+    /// Counts a client that was told to go to the member at `index` itself, and to ask
+    /// again after `stay`. Nobody will tell when it has ended, so there is no ticket: it
+    /// counts as bound since the last load report, so that the next client is not sent
+    /// there for the same low load.
+    pub fn assign(&self, index: usize, stay: Duration) {
+        if let Some(seat) = self.pool.seats.get(index) {
+            seat.location.assign(stay);
+            seat.slot.record().count_assigned();
+        }
+    }
+
+    /// Says of a client that was just assigned to the member at `index` that it asks more often
+    /// than one client would: what it may bring is no reason to refuse others
+    /// ([`View::vouched_load`]).
+    pub fn doubt(&self, index: usize) {
+        if let Some(seat) = self.pool.seats.get(index) {
+            seat.location.doubt();
+        }
+    }
+
+    fn ask(
+        &self,
+        view: &View<'_>,
+        rng: &mut fastrand::Rng,
+        trace: &mut Trace,
+    ) -> Result<usize, PickError> {
+        if let Some(index) = self.strategy.pick(view, rng, trace) {
+            return Ok(index);
+        }
+        // An alert is no reason to refuse anybody.
+        let all = view.despite_alerts();
+        if all.eligible().next().is_none() {
+            return Err(all.why_none());
+        }
+        trace.note(|| "nobody else can serve, so that load alerts are ignored".into());
+        let chosen = self.strategy.pick(&all, rng, trace);
+        chosen.ok_or_else(|| all.why_none())
+    }
+
+    fn explain(
+        &self,
+        view: &View<'_>,
+        rng: &mut fastrand::Rng,
+    ) -> (Result<usize, PickError>, Decision) {
+        let mut trace = Trace::on();
+        if self.pool.state.is_panicking() {
+            trace.note(|| "panic: too many members are down or ejected, so that is ignored".into());
+        }
+        let chosen = self.ask(view, rng, &mut trace);
+        let view = match chosen {
+            Ok(index) if !view.is_eligible(index) => view.despite_alerts(),
+            _ => *view,
+        };
+        for index in 0..self.pool.members.len() {
+            if let Some(obstacle) = view.obstacle(index) {
+                trace.candidate(index, None, || format!("not eligible: {obstacle}"));
+            }
+        }
+        let decision = Decision {
+            at: view.now(),
+            strategy: self.kind.name,
+            chosen: chosen.map(|index| Arc::clone(&self.pool.members[index].name)),
+            explanation: trace.into_explanation().unwrap_or_default(),
+            members: self
+                .pool
+                .members
+                .iter()
+                .map(|m| Arc::clone(&m.name))
+                .collect(),
+        };
+        (chosen, decision)
+    }
+}

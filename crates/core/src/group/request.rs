@@ -1,0 +1,45 @@
+//! What a decision may know of a request, and why it may find no member.
+
+use std::net::IpAddr;
+
+use crate::member::MemberId;
+use crate::time::Instant;
+
+/// What the decision may know about the request.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The current instant.
+    pub now: Instant,
+    /// The client, for strategies that hash it.
+    pub client: Option<IpAddr>,
+    /// Hash of what [`Group::wants_key`](super::Group::wants_key) names, if the request has it
+    /// ([`crate::key::hash`]).
+    pub key: Option<u64>,
+    /// Members that are out of the question for this request: tried already, or not able
+    /// to do what it asks for. In ascending order: there may be as many as members.
+    pub tried: &'a [MemberId],
+}
+
+impl Request<'_> {
+    /// A request about which nothing else is known.
+    pub fn at(now: Instant) -> Self {
+        Request {
+            now,
+            client: None,
+            key: None,
+            tried: &[],
+        }
+    }
+}
+
+/// Why no member was picked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PickError {
+    /// The group has no member that may be used (none at all, all drained, or all
+    /// tried already).
+    #[error("no member of the group may be used")]
+    NoneEligible,
+    /// Members may be used, but all are at their connection limit: wait or refuse.
+    #[error("all members of the group are at their connection limit")]
+    AllFull,
+}

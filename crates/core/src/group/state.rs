@@ -1,0 +1,150 @@
+//! What a group keeps from one snapshot to the next.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwapOption;
+
+use super::request::PickError;
+use crate::estimate::FIRST_GROWTH;
+use crate::relocation::{Client, Relocation};
+use crate::time::Instant;
+use crate::trace::Explanation;
+
+/// What a group keeps over all its snapshots, beside the slots of its members.
+#[derive(Debug, Default)]
+pub struct GroupState {
+    panic: AtomicBool,
+    pub(super) want_trace: AtomicBool,
+    pub(super) last: ArcSwapOption<Decision>,
+    /// Whether there is a relocation: what there mostly is not costs one load.
+    relocating: AtomicBool,
+    relocation: ArcSwapOption<Arc<dyn Relocation>>,
+    clients: Mutex<Clients>,
+    /// Load that one client brings (f32 bits); 0 is not known.
+    client: AtomicU32,
+    /// The growth of latencies with requests in flight, less [`FIRST_GROWTH`] (f32 bits).
+    growth: AtomicU32,
+    /// Whether any location of the group was ever reported a load.
+    pub(super) reported: Arc<AtomicBool>,
+}
+
+#[derive(Debug, Default)]
+struct Clients {
+    all: Vec<Arc<Client>>,
+    /// How many there were when last those were left out that have gone.
+    were: usize,
+}
+
+/// A decision that was traced.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// When it was taken.
+    pub at: Instant,
+    /// Name of the strategy that took it.
+    pub strategy: &'static str,
+    /// Name of the chosen member, or why there was none.
+    pub chosen: Result<Arc<str>, PickError>,
+    /// What the strategy looked at.
+    pub explanation: Explanation,
+    /// Names of the members that the explanation's indices refer to.
+    pub members: Vec<Arc<str>>,
+}
+
+impl Clients {
+    fn leave_out(&mut self) {
+        self.all.retain(|client| Arc::strong_count(client) > 1);
+        self.were = self.all.len();
+    }
+}
+
+impl GroupState {
+    /// Whether so many members are down or ejected that those opinions are ignored and
+    /// all members are routed to.
+    #[inline]
+    pub fn is_panicking(&self) -> bool {
+        self.panic.load(Ordering::Relaxed)
+    }
+
+    /// Begins or ends panic mode; answers whether that changed anything.
+    pub fn set_panicking(&self, panicking: bool) -> bool {
+        self.panic.swap(panicking, Ordering::AcqRel) != panicking
+    }
+
+    /// Whether clients of the group are being relocated, or were lately.
+    #[inline]
+    pub fn is_relocating(&self) -> bool {
+        self.relocating.load(Ordering::Acquire)
+    }
+
+    /// Who is to leave.
+    pub fn relocation(&self) -> Option<Arc<Arc<dyn Relocation>>> {
+        self.relocation.load_full()
+    }
+
+    /// Has clients of the group relocated, or no longer.
+    pub fn relocate(&self, relocation: Option<Arc<dyn Relocation>>) {
+        let some = relocation.is_some();
+        self.relocation.store(relocation.map(Arc::new));
+        self.relocating.store(some, Ordering::Release);
+    }
+
+    /// The client of whoever holds `client`; a new one is counted until nobody else holds it.
+    pub fn client<'a>(&self, client: &'a mut Option<Arc<Client>>) -> &'a Arc<Client> {
+        client.get_or_insert_with(|| {
+            let client = Arc::<Client>::default();
+            self.add_client(Arc::clone(&client));
+            client
+        })
+    }
+
+    /// Counts a client until nobody else holds it.
+    fn add_client(&self, client: Arc<Client>) {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if clients.all.len() >= 2 * clients.were + 64 {
+            clients.leave_out();
+        }
+        clients.all.push(client);
+    }
+
+    /// The clients that are there.
+    pub fn clients(&self) -> Vec<Arc<Client>> {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.leave_out();
+        clients.all.clone()
+    }
+
+    /// Says what load one client brings.
+    pub fn set_client_load(&self, load: f32) {
+        self.client.store(load.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Load that one client brings, as pulses have shown; 0 is not known.
+    #[inline]
+    pub fn client_load(&self) -> f32 {
+        f32::from_bits(self.client.load(Ordering::Relaxed))
+    }
+
+    /// See [`View::growth`](super::View::growth).
+    #[inline]
+    pub(super) fn growth(&self) -> f32 {
+        FIRST_GROWTH + f32::from_bits(self.growth.load(Ordering::Relaxed))
+    }
+
+    /// Moves it a part of the way.
+    pub(super) fn learn_growth(&self, growth: f32) {
+        let learnt = self.growth() + (growth - self.growth()) / 8.0;
+        self.growth
+            .store((learnt - FIRST_GROWTH).to_bits(), Ordering::Relaxed);
+    }
+
+    /// Has the next decision traced and kept as the last one.
+    pub fn want_trace(&self) {
+        self.want_trace.store(true, Ordering::Relaxed);
+    }
+
+    /// The last decision that was traced.
+    pub fn last_decision(&self) -> Option<Arc<Decision>> {
+        self.last.load_full()
+    }
+}

@@ -1,0 +1,286 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::load::{LoadId, LoadValue, Location};
+use crate::member::{Reason, Slot, Weight};
+use crate::observe::Recent;
+use crate::strategy;
+
+fn at(ms: u64) -> Instant {
+    Instant::from_nanos(ms * 1_000_000)
+}
+
+fn group(members: usize, max_connections: Option<u32>) -> Group {
+    let members: Vec<_> = (0..members)
+        .map(|i| Member {
+            id: MemberId(i as u64),
+            name: format!("m{i}").into(),
+            address: "192.0.2.1:80".parse().unwrap(),
+            max_connections,
+            location: Arc::new(Location::new(format!("l{i}"))),
+            slot: Arc::new(Slot::new(Weight::ONE)),
+        })
+        .collect();
+    going_by("random", GroupSettings::default(), members)
+}
+
+fn going_by(strategy: &str, settings: GroupSettings, members: Vec<Member>) -> Group {
+    let values = Values::defaults(strategy::find(strategy).unwrap());
+    Group::new("g", settings, &values, members, Arc::default())
+}
+
+const DECAY: Duration = Duration::from_secs(10);
+
+/// Three clients a second, each for half a minute, and a report a second: were the
+/// whole load taken for that of the clients of the last second, each member would get
+/// one in each, however small it is.
+#[test]
+fn clients_that_stay_are_sent_by_load_and_not_one_to_each_in_turn() {
+    const CAPACITIES: [f64; 3] = [100.0, 50.0, 25.0];
+    const STAY: usize = 30;
+    let members = group(3, None).members().to_vec();
+    let group = going_by("least_utilization", GroupSettings::default(), members);
+    let mut rng = fastrand::Rng::with_seed(8);
+    let mut sent = vec![[0u32; 3]];
+    let load = |sent: &[[u32; 3]], index: usize| {
+        let there: u32 = sent.iter().rev().take(STAY).map(|sent| sent[index]).sum();
+        f64::from(there) / CAPACITIES[index]
+    };
+    for second in 1..=200u64 {
+        for (index, member) in group.members().iter().enumerate() {
+            let load = LoadValue::new(load(&sent, index)).unwrap();
+            let now = at(second * 1000);
+            member.location.report(LoadId::CPU, load, now).unwrap();
+        }
+        let mut counts = [0; 3];
+        for client in 0..3 {
+            let request = Request::at(at(second * 1000 + client * 300));
+            let index = group.choose(&request, &mut rng).unwrap();
+            group.assign(index, Duration::from_secs(STAY as u64));
+            counts[index] += 1;
+        }
+        sent.push(counts);
+    }
+    let loads = [0, 1, 2].map(|index| load(&sent, index));
+    let (low, high) = (
+        loads.iter().copied().fold(1.0, f64::min),
+        loads.iter().copied().fold(0.0, f64::max),
+    );
+    assert!(high < 1.25 * low, "{loads:?}");
+}
+
+/// A hundred clients a second go to the members themselves, each for five seconds, and
+/// reports come once a second: in between nobody knows of the clients but we who sent
+/// them.
+#[test]
+fn assigned_clients_count_until_a_report_shows_them() {
+    for (strategy, id, capacity) in [
+        ("least_utilization", LoadId::CPU, 500.0),
+        ("least_request", LoadId::IN_FLIGHT, 1.0),
+        ("load_minimum", LoadId::REQUESTS_PER_SECOND, 1.0),
+    ] {
+        let settings = GroupSettings {
+            load_id: id,
+            ..GroupSettings::default()
+        };
+        let group = going_by(strategy, settings, group(3, None).members().to_vec());
+        let mut rng = fastrand::Rng::with_seed(7);
+        let mut sent = vec![[0u32; 3]];
+        for second in 1..=60u64 {
+            for (index, member) in group.members().iter().enumerate() {
+                let there: u32 = sent.iter().rev().take(5).map(|sent| sent[index]).sum();
+                let load = LoadValue::new(f64::from(there) / capacity).unwrap();
+                let now = at(second * 1000);
+                member.location.report(id, load, now).unwrap();
+            }
+            let mut counts = [0; 3];
+            for client in 0..100 {
+                let request = Request::at(at(second * 1000 + client * 10));
+                let index = group.choose(&request, &mut rng).unwrap();
+                group.assign(index, Duration::from_secs(5));
+                counts[index] += 1;
+            }
+            sent.push(counts);
+        }
+        // At first nothing is known about what a client costs.
+        for counts in &sent[10..] {
+            let most = counts.iter().max().copied();
+            assert!(most <= Some(70), "{strategy} {counts:?}");
+        }
+        let record = |i: usize| group.members()[i].slot.record().assigned();
+        assert_eq!((0..3).map(record).sum::<u64>(), 6000);
+        assert!(group.members().iter().all(|m| m.slot.in_flight() == 0));
+    }
+}
+
+#[test]
+fn a_ticket_counts_as_in_flight_until_it_is_gone() {
+    let group = group(1, None);
+    let slot = &group.members()[0].slot;
+    let finished = group.bind(0, at(0)).unwrap();
+    let dropped = group.bind(0, at(0)).unwrap();
+    assert_eq!(slot.in_flight(), 2);
+    finished.finish(Outcome::Success, at(10));
+    assert_eq!(slot.in_flight(), 1);
+    drop(dropped);
+    assert_eq!(slot.in_flight(), 0);
+    assert_eq!(group.members()[0].location.in_flight(), 0);
+    let totals = slot.record().totals();
+    assert_eq!((totals.successes, totals.cancelled), (1, 1));
+    assert_eq!(totals.total(), 2);
+}
+
+#[test]
+fn latency_is_the_time_to_the_response_head() {
+    let group = group(1, None);
+    let slot = &group.members()[0].slot;
+    let mut ticket = group.bind(0, at(1000)).unwrap();
+    ticket.responded(Outcome::Success, at(1020));
+    ticket.finish(Outcome::Success, at(9000));
+    assert_eq!(slot.latency(at(1020), DECAY), Some(0.020));
+    assert_eq!(slot.record().latencies().count(), 1);
+}
+
+#[test]
+fn a_cancelled_request_tells_nothing_about_the_member() {
+    let group = group(1, None);
+    let slot = &group.members()[0].slot;
+    group
+        .bind(0, at(0))
+        .unwrap()
+        .finish(Outcome::Cancelled, at(5000));
+    assert_eq!(slot.latency(at(5000), DECAY), None);
+    assert_eq!(slot.penalty(at(5000), DECAY), 0.0);
+    assert_eq!(slot.consecutive_failures(), 0);
+    let recent = slot.record().recent(at(5000), DECAY);
+    assert_eq!(recent, Recent::default());
+}
+
+#[test]
+fn failures_cost_at_least_the_penalty_and_retry_after_is_capped() {
+    let group = group(3, None);
+    let cost = |index: usize, outcome, took| {
+        group.bind(index, at(0)).unwrap().finish(outcome, at(took));
+        group.members()[index].slot.penalty(at(took), DECAY)
+    };
+    assert_eq!(cost(0, Outcome::Failure, 1), 5.0);
+    let hour = Some(Duration::from_secs(3600));
+    let busy = Outcome::Overloaded { retry_after: hour };
+    assert_eq!(cost(1, busy, 1), 300.0);
+    // A timeout costs what it took.
+    assert_eq!(cost(2, Outcome::Failure, 30_000), 30.0);
+    assert_eq!(group.members()[0].slot.latency(at(1), DECAY), None);
+}
+
+#[test]
+fn a_member_that_breaks_off_every_answer_has_failures_in_a_row() {
+    let group = group(1, None);
+    let slot = &group.members()[0].slot;
+    for round in 1..=5 {
+        let mut ticket = group.bind(0, at(0)).unwrap();
+        ticket.responded(Outcome::Success, at(1));
+        ticket.finish(Outcome::Failure, at(2));
+        assert_eq!(slot.consecutive_failures(), round);
+    }
+    let recent = slot.record().recent(at(2), DECAY);
+    assert_eq!((recent.total, recent.failures), (5, 5));
+    assert_eq!(slot.record().totals().failures, 5);
+}
+
+#[test]
+fn answers_with_an_error_cost_but_are_no_failures_in_a_row() {
+    let group = group(1, None);
+    let slot = &group.members()[0].slot;
+    let end = |outcome| group.bind(0, at(0)).unwrap().finish(outcome, at(1));
+    let busy = Outcome::Overloaded { retry_after: None };
+    for answer in [Outcome::Error, busy] {
+        end(Outcome::Failure);
+        assert_eq!(slot.consecutive_failures(), 1);
+        end(answer);
+        assert_eq!(slot.consecutive_failures(), 0, "{answer:?} is an answer");
+    }
+    assert_eq!(slot.penalty(at(1), DECAY), 5.0);
+    assert!(
+        slot.failure_share(at(1), DECAY) > 0.2,
+        "four of about sixteen"
+    );
+    let totals = slot.record().totals();
+    assert_eq!((totals.failures, totals.overloads), (3, 1));
+}
+
+#[test]
+fn what_stands_in_the_way_is_told_apart() {
+    let mut rng = fastrand::Rng::with_seed(1);
+    let full = group(2, Some(1));
+    let tickets: Vec<_> = (0..2).map(|i| full.bind(i, at(0)).unwrap()).collect();
+    let error = full.pick(&Request::at(at(0)), &mut rng).unwrap_err();
+    assert_eq!(error, PickError::AllFull);
+    let tried = [MemberId(0), MemberId(1)];
+    let request = Request {
+        tried: &tried,
+        ..Request::at(at(0))
+    };
+    let error = full.pick(&request, &mut rng).unwrap_err();
+    assert_eq!(error, PickError::NoneEligible);
+    drop(tickets);
+    assert!(full.pick(&Request::at(at(0)), &mut rng).is_ok());
+    let empty = group(0, None);
+    let error = empty.pick(&Request::at(at(0)), &mut rng).unwrap_err();
+    assert_eq!(error, PickError::NoneEligible);
+}
+
+#[test]
+fn panic_overrides_opinions_but_no_facts() {
+    let mut rng = fastrand::Rng::with_seed(1);
+    let group = group(2, None);
+    group.members()[0].slot.set(Reason::Down, true);
+    group.members()[1].slot.set(Reason::Maintenance, true);
+    let request = Request::at(at(0));
+    assert!(group.pick(&request, &mut rng).is_err());
+    group.state().set_panicking(true);
+    for _ in 0..20 {
+        assert_eq!(group.pick(&request, &mut rng).unwrap().index(), 0);
+    }
+}
+
+#[test]
+fn slow_start_ramps_the_weight() {
+    let group = group(1, None);
+    let slot = &group.members()[0].slot;
+    slot.set_ramp_from(Some(at(1000)));
+    let weight = |ms| group.view(&Request::at(at(ms))).weight(0);
+    assert!((weight(1000) - 0.1).abs() < 1e-6);
+    assert!((weight(6000) - 0.55).abs() < 1e-6);
+    assert_eq!(weight(11_000), 1.0);
+    slot.set_ramp_from(None);
+    assert_eq!(weight(1000), 1.0);
+}
+
+#[test]
+fn the_next_decision_is_traced_on_demand_only() {
+    let mut rng = fastrand::Rng::with_seed(1);
+    let group = group(3, None);
+    group.members()[1].slot.set(Reason::Down, true);
+    let request = Request::at(at(7));
+    drop(group.pick(&request, &mut rng));
+    assert!(group.state().last_decision().is_none());
+    group.state().want_trace();
+    let ticket = group.pick(&request, &mut rng).unwrap();
+    let decision = group.state().last_decision().unwrap();
+    assert_eq!(
+        decision.chosen,
+        Ok(group.members()[ticket.index()].name.clone())
+    );
+    let down = |c: &&crate::trace::Candidate| c.verdict == "not eligible: down";
+    assert_eq!(
+        decision.explanation.candidates.iter().filter(down).count(),
+        1
+    );
+    let next = group.explain_next(&request, &mut rng);
+    assert!(next.chosen.is_ok());
+    assert_eq!(
+        group.members()[0].slot.in_flight() + group.members()[2].slot.in_flight(),
+        1
+    );
+}

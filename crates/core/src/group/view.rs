@@ -1,0 +1,404 @@
+//! What a strategy sees of a group.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::request::{PickError, Request};
+use super::settings::GroupSettings;
+use super::state::GroupState;
+use crate::effective::Shaping;
+use crate::estimate::{Growth, higher};
+use crate::load::{LoadId, Location, Query, Report};
+use crate::member::{Member, Reason, Slot};
+use crate::time::{Horizon, Instant};
+
+/// What a strategy sees: the members as they are for one request.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    pool: &'a Pool,
+    seats: &'a [Seat],
+    request: &'a Request<'a>,
+    query: Query,
+    mask: u32,
+    rehearsal: bool,
+}
+
+/// The members of a snapshot with what else a strategy may see: all but the strategy itself.
+#[derive(Debug)]
+pub(super) struct Pool {
+    pub(super) settings: GroupSettings,
+    pub(super) members: Box<[Member]>,
+    pub(super) seats: Box<[Seat]>,
+    pub(super) state: Arc<GroupState>,
+    /// Whether any location here was ever reported a load: nearly never changes.
+    reported: Arc<AtomicBool>,
+    /// What is asked about loads, at some moment.
+    query: Query,
+}
+
+/// What `pick` needs of a member, side by side with the others', so that drawing one
+/// of many thousand costs one access to its slot and none to the rest of the member.
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) slot: Arc<Slot>,
+    pub(super) location: Arc<Location>,
+    max_connections: u32,
+}
+
+impl Seat {
+    /// Most requests or connections at once.
+    #[inline]
+    pub(super) fn limit(&self) -> u32 {
+        self.max_connections.min(self.slot.reported_limit())
+    }
+}
+
+impl Pool {
+    pub(super) fn new(
+        settings: GroupSettings,
+        members: Vec<Member>,
+        state: Arc<GroupState>,
+    ) -> Self {
+        members.iter().for_each(|member| member.slot.prepare());
+        let reported = Arc::clone(&state.reported);
+        for member in &members {
+            member.location.announce(&reported);
+        }
+        let seat = |member: &Member| Seat {
+            slot: Arc::clone(&member.slot),
+            location: Arc::clone(&member.location),
+            max_connections: member.max_connections.unwrap_or(u32::MAX),
+        };
+        let horizon = Horizon::new(Instant::ZERO, settings.load_max_age);
+        Pool {
+            query: Query::new(settings.load_id, horizon),
+            settings,
+            seats: members.iter().map(seat).collect(),
+            members: members.into_boxed_slice(),
+            state,
+            reported,
+        }
+    }
+
+    /// The members as they are for `request`.
+    pub(super) fn view<'a>(&'a self, request: &'a Request<'a>) -> View<'a> {
+        debug_assert!(request.tried.is_sorted());
+        View {
+            pool: self,
+            seats: &self.seats,
+            request,
+            query: self.query.at(request.now),
+            // The bits of [`Reason`] that count at the moment.
+            mask: if self.state.is_panicking() {
+                !Reason::OVERRIDDEN_BY_PANIC
+            } else {
+                !0
+            },
+            rehearsal: false,
+        }
+    }
+}
+
+/// Share of its weight with which a member begins slow start.
+const RAMP_FLOOR: f32 = 0.1;
+
+impl<'a> View<'a> {
+    /// The request to decide about.
+    #[inline]
+    pub fn request(&self) -> &'a Request<'a> {
+        self.request
+    }
+
+    /// The current instant.
+    #[inline]
+    pub fn now(&self) -> Instant {
+        self.request.now
+    }
+
+    /// The group's settings.
+    #[inline]
+    pub fn settings(&self) -> &'a GroupSettings {
+        &self.pool.settings
+    }
+
+    /// All members, eligible or not.
+    pub fn members(&self) -> &'a [Member] {
+        &self.pool.members
+    }
+
+    /// How many members there are, eligible or not.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.seats.len()
+    }
+
+    /// Whether the group is empty.
+    pub fn is_empty(&self) -> bool {
+        self.seats.is_empty()
+    }
+
+    /// The same view, but a load alert ([`Reason::SOFT`]) stands in nobody's way.
+    pub fn despite_alerts(self) -> Self {
+        View {
+            mask: self.mask & !Reason::SOFT,
+            ..self
+        }
+    }
+
+    /// The same view, but nothing will come of the decision.
+    pub(super) fn rehearsed(self) -> Self {
+        View {
+            rehearsal: true,
+            ..self
+        }
+    }
+
+    /// Whether nothing will come of the decision: it is only explained, and a strategy
+    /// with a memory must not take it for a step.
+    pub fn is_rehearsal(&self) -> bool {
+        self.rehearsal
+    }
+
+    /// What changes about the member at `index` with each request.
+    #[inline]
+    pub fn slot(&self, index: usize) -> &'a Slot {
+        &self.seats[index].slot
+    }
+
+    /// Whether the member at `index` may be picked: nothing speaks against it (in panic
+    /// mode: nothing but opinions about health), it has a weight, was not tried yet, and
+    /// is below its connection limit.
+    #[inline]
+    pub fn is_eligible(&self, index: usize) -> bool {
+        let seat = &self.seats[index];
+        seat.slot.in_flight() < seat.limit() && self.may_serve(&seat.slot, index)
+    }
+
+    /// [`View::is_eligible`], but a member at its connection limit counts, too.
+    #[inline]
+    pub fn is_eligible_unless_full(&self, index: usize) -> bool {
+        self.may_serve(self.slot(index), index)
+    }
+
+    #[inline]
+    fn may_serve(&self, slot: &Slot, index: usize) -> bool {
+        slot.reasons() & self.mask == 0
+            && slot.weight() > 0.0
+            && (self.request.tried.is_empty() || !self.was_tried(index))
+    }
+
+    #[cold]
+    fn was_tried(&self, index: usize) -> bool {
+        let id = self.pool.members[index].id;
+        self.request.tried.binary_search(&id).is_ok()
+    }
+
+    /// Indices of the members that may be picked.
+    #[inline]
+    pub fn eligible(&self) -> impl Iterator<Item = usize> + Clone + use<'a> {
+        let view = *self;
+        (0..self.len()).filter(move |&index| view.is_eligible(index))
+    }
+
+    /// Current weight of the member at `index`: greater than 0 if it is eligible.
+    ///
+    /// During slow start it is the configured weight times a factor that grows linearly
+    /// from 0.1 to 1 over [`GroupSettings::slow_start`].
+    #[inline]
+    pub fn weight(&self, index: usize) -> f32 {
+        self.weight_now(index).0
+    }
+
+    /// The same, and whether the member is in slow start.
+    #[inline]
+    pub(crate) fn weight_now(&self, index: usize) -> (f32, bool) {
+        let slot = self.slot(index);
+        match slot.ramp_from() {
+            None => (slot.weight(), false),
+            Some(from) => {
+                let ramp = self.ramp(from);
+                (slot.weight() * ramp, ramp < 1.0)
+            }
+        }
+    }
+
+    // Few members are in slow start, and what a decision does for each is to stay small.
+    #[cold]
+    fn ramp(&self, from: Instant) -> f32 {
+        let whole = self.settings().slow_start.as_secs_f32();
+        let age = self.now().since(from).as_secs_f32();
+        if age >= whole {
+            return 1.0;
+        }
+        RAMP_FLOOR + (1.0 - RAMP_FLOOR) * age / whole
+    }
+
+    /// Whether load reports count and there ever was one: if not, there is no need to ask
+    /// for the load of each member.
+    #[inline]
+    pub fn has_reports(&self) -> bool {
+        self.settings().adaptive && self.pool.reported.load(Ordering::Relaxed)
+    }
+
+    /// Reported load of the location of the member at `index`, with what our own
+    /// requests have added since ([`Location::projected`]). `None` is unknown: never
+    /// reported, too old, or the group is not adaptive. An unknown load counts as
+    /// average, not as idle.
+    #[inline(always)]
+    pub fn load(&self, index: usize) -> Option<f32> {
+        self.of_report(index, |report| report.value + report.added)
+    }
+
+    /// The same without what those would add who are [doubted](super::Group::doubt).
+    pub fn vouched_load(&self, index: usize) -> Option<f32> {
+        let load = self.load(index)?;
+        Some(load - self.location(index).doubtful(&self.query))
+    }
+
+    /// Effective load of the member at `index`, with what our own requests have added
+    /// since the report; `None` is unknown, as with [`View::load`].
+    #[inline(always)]
+    pub fn effective_load(&self, index: usize, shaping: Option<Shaping>) -> Option<f32> {
+        match shaping {
+            None => self.load(index).map(|load| higher(load, 0.0)),
+            Some(shaping) => self.shaped_load(index, shaping),
+        }
+    }
+
+    #[inline(never)]
+    fn shaped_load(&self, index: usize, shaping: Shaping) -> Option<f32> {
+        let report = self.of_report(index, |report| report)?;
+        Some(
+            shaping
+                .effective(report, self.slot(index).damped())
+                .expected,
+        )
+    }
+
+    /// Load that one client brings, as pulses have shown; 0 is not known.
+    #[inline]
+    pub(crate) fn client_load(&self) -> f32 {
+        self.pool.state.client_load()
+    }
+
+    /// Reported load of the location of the member at `index` as it was reported, and
+    /// a number that tells the report from the next one; `None` is unknown.
+    pub(crate) fn last_report(&self, index: usize) -> Option<(f32, u32)> {
+        self.of_report(index, |report| (report.value, report.at))
+    }
+
+    /// What `of` makes of the report of the group's load by the location of the member at
+    /// `index`, if it may be used.
+    #[inline(always)]
+    fn of_report<T>(&self, index: usize, of: impl Fn(Report) -> T) -> Option<T> {
+        if !self.settings().adaptive {
+            return None;
+        }
+        self.location(index).of_report(&self.query, of)
+    }
+
+    /// What is asked about the load that the group goes by.
+    #[inline]
+    pub(crate) fn query(&self) -> &Query {
+        &self.query
+    }
+
+    /// The location of the member at `index`.
+    #[inline]
+    pub fn location(&self, index: usize) -> &'a Location {
+        &self.seats[index].location
+    }
+
+    /// Observed latency of the member at `index` in seconds; `None` if there is none.
+    #[inline]
+    pub fn latency(&self, index: usize) -> Option<f32> {
+        self.slot(index)
+            .latency(self.now(), self.settings().latency_decay)
+    }
+
+    /// What the failures of the member at `index` cost, in seconds.
+    #[inline]
+    pub fn penalty(&self, index: usize) -> f32 {
+        self.slot(index)
+            .penalty(self.now(), self.settings().latency_decay)
+    }
+
+    /// Share of the recent requests at the member at `index` that failed, 0 to 1.
+    #[inline]
+    pub fn failure_share(&self, index: usize) -> f32 {
+        let slot = self.slot(index);
+        match slot.has_failed() {
+            true => slot.failure_share(self.now(), self.settings().latency_decay),
+            false => 0.0,
+        }
+    }
+
+    /// How long the member at `index` takes for one request in seconds, queueing
+    /// excluded; `None` if it has not answered yet.
+    #[inline]
+    pub fn service_time(&self, index: usize) -> Option<f32> {
+        self.slot(index).service_time(self.now())
+    }
+
+    /// How many service times each request more in flight costs: 1 where a member works on one
+    /// after the other, 0 where it works on all at once. Learnt for the group as a whole.
+    #[inline]
+    pub fn growth(&self) -> f32 {
+        self.pool.state.growth()
+    }
+
+    /// Learns that anew from what these members have shown.
+    pub(crate) fn learn_growth(&self, members: impl Iterator<Item = usize>) {
+        let mut growth = Growth::unknown();
+        members.for_each(|index| growth.add(self.slot(index).regression()));
+        self.pool.state.learn_growth(growth.get());
+    }
+
+    /// How long ago the member at `index` last answered, if that is so long that it may
+    /// have changed since.
+    #[inline]
+    pub fn stale_since(&self, index: usize) -> Option<Duration> {
+        self.slot(index)
+            .stale_since(self.now(), self.settings().latency_decay)
+    }
+
+    /// Requests in flight at the location of the member at `index` from everybody, if
+    /// that is what is reported: other balancers' requests, too, which the slot cannot
+    /// know. `None` is unknown.
+    #[inline]
+    pub fn reported_in_flight(&self, index: usize) -> Option<f32> {
+        match self.query.id {
+            LoadId::IN_FLIGHT => self.load(index),
+            _ => None,
+        }
+    }
+
+    /// Why the member at `index` may not be picked, in words; `None` if it may.
+    pub fn obstacle(&self, index: usize) -> Option<String> {
+        let slot = self.slot(index);
+        let reasons = slot.reasons() & self.mask;
+        let names = Reason::ALL
+            .iter()
+            .filter(|&&reason| reasons & reason as u32 != 0)
+            .map(|reason| reason.name());
+        if reasons != 0 {
+            return Some(names.collect::<Vec<_>>().join(", "));
+        }
+        if slot.weight() <= 0.0 {
+            return Some("weight 0".into());
+        }
+        if !self.is_eligible_unless_full(index) {
+            return Some("tried already, or not good enough for this request".into());
+        }
+        let limit = self.seats[index].limit();
+        (slot.in_flight() >= limit).then(|| format!("at its limit of {limit} connections"))
+    }
+
+    pub(super) fn why_none(&self) -> PickError {
+        match (0..self.len()).any(|index| self.is_eligible_unless_full(index)) {
+            true => PickError::AllFull,
+            false => PickError::NoneEligible,
+        }
+    }
+}

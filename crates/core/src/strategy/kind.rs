@@ -1,0 +1,197 @@
+//! What a strategy is: its kind, its parameters, and what it does.
+
+use std::fmt;
+
+use crate::alert::Threshold;
+use crate::group::view::View;
+use crate::member::Member;
+use crate::trace::Trace;
+
+/// Picks the next member of a group. Called by all workers at once, on the hot path:
+/// implementations take no lock and allocate nothing (unless the trace is on).
+pub trait Strategy: fmt::Debug + Send + Sync {
+    /// Index of the chosen member, or `None` if no member is eligible.
+    ///
+    /// Picks only members for which [`View::is_eligible`] holds, finds one whenever
+    /// there is one, and notes in `trace` what it looked at.
+    fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize>;
+
+    /// Above which effective load a location is told to shed what it has, if the
+    /// strategy has an opinion about that.
+    fn alert_threshold(&self) -> Option<Threshold> {
+        None
+    }
+}
+
+/// A numeric parameter of a strategy, as configuration and documentation see it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Param {
+    /// Key in the configuration.
+    pub name: &'static str,
+    /// What it means, in a sentence.
+    pub doc: &'static str,
+    /// Unit ("ms", "requests", "" for a plain number).
+    pub unit: &'static str,
+    /// Value if none is given.
+    pub default: f64,
+    /// Smallest allowed value.
+    pub min: f64,
+    /// Largest allowed value.
+    pub max: f64,
+    /// Whether only whole numbers are allowed.
+    pub integer: bool,
+}
+
+/// Values of a strategy's parameters, every one present and in its range.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Values {
+    kind: &'static Kind,
+    values: Vec<f64>,
+}
+
+impl Values {
+    /// All defaults of `kind`.
+    pub fn defaults(kind: &'static Kind) -> Self {
+        Values {
+            kind,
+            values: kind.params.iter().map(|param| param.default).collect(),
+        }
+    }
+
+    /// Sets one parameter.
+    pub fn set(&mut self, name: &str, value: f64) -> Result<(), ParamError> {
+        let kind = self.kind;
+        let Some(index) = self.place(name) else {
+            return Err(ParamError::Unknown {
+                name: name.into(),
+                kind,
+            });
+        };
+        let param = &kind.params[index];
+        let whole = !param.integer || value.fract() == 0.0;
+        if !(param.min..=param.max).contains(&value) || !whole {
+            return Err(ParamError::OutOfRange { param, value });
+        }
+        self.values[index] = value;
+        Ok(())
+    }
+
+    /// The value of `name`, which must be a parameter of the kind.
+    pub fn get(&self, name: &str) -> f64 {
+        let value = self.try_get(name);
+        debug_assert!(
+            value.is_some(),
+            "{} has no parameter {name}",
+            self.kind.name
+        );
+        value.unwrap_or_default()
+    }
+
+    /// The value of `name`, if the kind has such a parameter.
+    pub fn try_get(&self, name: &str) -> Option<f64> {
+        self.place(name).map(|index| self.values[index])
+    }
+
+    fn place(&self, name: &str) -> Option<usize> {
+        self.kind.params.iter().position(|param| param.name == name)
+    }
+
+    /// Whether the values go together.
+    pub fn check(&self) -> Result<(), ParamError> {
+        (self.kind.check)(self)
+    }
+
+    /// The strategy that the values belong to.
+    pub fn kind(&self) -> &'static Kind {
+        self.kind
+    }
+}
+
+/// A parameter that a strategy does not take.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ParamError {
+    /// No such parameter.
+    #[error("strategy {} has no parameter {name:?}; it takes {}", kind.name, names(kind.params))]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// The strategy.
+        kind: &'static Kind,
+    },
+    /// The value is not allowed.
+    #[error("{} must be {} from {} to {}, not {value}", param.name, if param.integer { "a whole number" } else { "a number" }, param.min, param.max)]
+    OutOfRange {
+        /// The parameter.
+        param: &'static Param,
+        /// What was found.
+        value: f64,
+    },
+    /// Two thresholds are the wrong way round.
+    #[error("a critical_threshold of {critical} is not above the reject_threshold of {reject}")]
+    Thresholds {
+        /// The one that is to be higher.
+        critical: f64,
+        /// The other one.
+        reject: f64,
+    },
+}
+
+fn names(params: &[Param]) -> String {
+    if params.is_empty() {
+        return "none".into();
+    }
+    let names: Vec<_> = params.iter().map(|param| param.name).collect();
+    names.join(", ")
+}
+
+/// What of a request a strategy has to see. Nobody finds out more than that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sees {
+    /// Nothing: all requests are alike.
+    Nothing,
+    /// The client's address.
+    Client,
+    /// The part of it that the group's [`hash_key`](crate::group::GroupSettings::hash_key) names.
+    Key,
+}
+
+/// A strategy as the registry knows it.
+#[derive(Debug)]
+pub struct Kind {
+    /// Name in the configuration.
+    pub name: &'static str,
+    /// What it does and when to use it, in a sentence.
+    pub doc: &'static str,
+    /// Its parameters.
+    pub params: &'static [Param],
+    /// Whether loads that are reported mean anything to it.
+    pub looks_at_loads: bool,
+    /// What of a request it has to see.
+    pub sees: Sees,
+    /// What is wrong with values of which each is in its range.
+    pub check: fn(&Values) -> Result<(), ParamError>,
+    /// Makes an instance for a group with these members.
+    pub build: fn(&Values, &[Member]) -> Box<dyn Strategy>,
+}
+
+impl Kind {
+    /// What is true of most strategies, for one that `build` makes. Its name and what it does are
+    /// to be added.
+    pub(super) const fn made_by(build: fn(&Values, &[Member]) -> Box<dyn Strategy>) -> Kind {
+        Kind {
+            name: "",
+            doc: "",
+            params: &[],
+            looks_at_loads: true,
+            sees: Sees::Nothing,
+            check: |_| Ok(()),
+            build,
+        }
+    }
+}
+
+impl PartialEq for Kind {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
