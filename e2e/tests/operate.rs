@@ -255,6 +255,8 @@ fn metrics_and_access_log_tell_of_every_request() {
     let count =
         format!("evenkeel_member_latency_seconds_count{{group=\"web\",member=\"{member}\"}}");
     assert_eq!(get(&count), all);
+    // The balancer's own 400 is no answer to a request.
+    assert_eq!(get("evenkeel_rule_wait_seconds_count{rule=\"web\"}"), all);
 
     balancer.signal(Signal::TERM);
     assert!(balancer.wait().success());

@@ -218,9 +218,15 @@ fn members_are_drained_and_brought_back() {
         (drained.state.as_ref(), drained.effective_weight),
         ("draining", 0.0)
     );
+    let labels = "group=\"web\",member=\"127.0.0.1:1\"";
+    let up = format!("evenkeel_member_up{{{labels}}}");
+    let out = format!("evenkeel_member_out{{{labels},reason=\"draining\"}}");
+    let told = |metrics: strict::Samples| (metrics[&up], metrics.get(&out).copied());
+    assert_eq!(told(balancer.metrics()), (0.0, Some(1.0)));
     assert_eq!(set(AdminState::Maintenance).state, "maintenance");
     let ready = set(AdminState::Ready);
     assert!(ready.reasons.is_empty() && ready.effective_weight > 0.0);
+    assert_eq!(told(balancer.metrics()), (1.0, None));
 
     let bad = json!({ "state": "off" });
     let refused = client.put::<Done>(
@@ -427,10 +433,9 @@ fn metrics_count_what_happened() {
         0.0
     );
     assert_eq!(of_member("evenkeel_member_in_flight", ""), 0.0);
-    assert_eq!(
-        of_member("evenkeel_member_out", ",reason=\"draining\""),
-        0.0
-    );
+    assert_eq!(of_member("evenkeel_member_up", ""), 1.0);
+    let per_member = metrics.keys().filter(|key| key.contains("member="));
+    assert_eq!(per_member.count(), 19, "{metrics:#?}");
     assert_eq!(
         of_member("evenkeel_member_latency_seconds_bucket", ",le=\"+Inf\""),
         3.0

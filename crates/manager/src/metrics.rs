@@ -5,37 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use evenkeel_core::group::Group;
-use evenkeel_core::member::Reason;
 
 use crate::Manager;
 use crate::counts::Fate;
-use crate::exposition::{Exposition, Type, flag};
+use crate::exposition::{Exposition, TIME_LIMITS, Type, flag};
 use crate::snapshot::{GroupHandle, Snapshot};
 use crate::status::{GroupStatus, LocationStatus, MemberStatus, OpinionStatus, Status};
-
-/// Limits of the latency histogram: from what a local service takes to the longest that
-/// people wait, at most a factor of three apart.
-const LATENCY_LIMITS: [Duration; 16] = [
-    Duration::from_micros(250),
-    Duration::from_micros(500),
-    Duration::from_millis(1),
-    Duration::from_micros(2_500),
-    Duration::from_millis(5),
-    Duration::from_millis(10),
-    Duration::from_millis(25),
-    Duration::from_millis(50),
-    Duration::from_millis(100),
-    Duration::from_millis(250),
-    Duration::from_millis(500),
-    Duration::from_secs(1),
-    Duration::from_millis(2_500),
-    Duration::from_secs(5),
-    Duration::from_secs(10),
-    Duration::from_secs(30),
-];
 
 impl Manager {
     /// Writes all metrics of the manager, whose status is `status`, and of subsystems.
@@ -126,6 +103,11 @@ fn members(out: &mut Exposition, groups: &[GroupStatus]) {
         }
     };
     gauge(
+        "evenkeel_member_up",
+        "1 if the member gets new traffic, 0 while there is a reason against it (evenkeel_member_out).",
+        |member| flag(member.reasons.is_empty()),
+    );
+    gauge(
         "evenkeel_member_in_flight",
         "Requests (HTTP) or connections (TCP) that this process has at the member.",
         |member| f64::from(member.in_flight),
@@ -143,13 +125,12 @@ fn members(out: &mut Exposition, groups: &[GroupStatus]) {
     out.family(
         "evenkeel_member_out",
         Type::Gauge,
-        "1 for each reason why the member gets no new traffic, else 0.",
+        "1 for each reason why the member gets no new traffic; others are left out.",
     );
     for (group, member) in each(groups) {
-        for reason in Reason::ALL.map(Reason::name) {
+        for reason in &member.reasons {
             let [group, name] = labels(group, member);
-            let holds = member.reasons.iter().any(|held| *held == reason);
-            out.sample(&[group, name, ("reason", reason)], flag(holds));
+            out.sample(&[group, name, ("reason", reason)], 1.0);
         }
     }
     opinions(out, groups);
@@ -191,14 +172,16 @@ fn opinions(out: &mut Exposition, groups: &[GroupStatus]) {
     };
     family(
         "evenkeel_member_opinion",
-        "1 for each negative finding of a source of reports about the member, else 0.",
+        "1 for each negative finding of a source of reports about the member; others are left out.",
         |opinion| {
-            vec![
-                ("down", flag(opinion.down)),
-                ("dead", flag(opinion.dead)),
-                ("drain", flag(opinion.drain)),
-                ("maintenance", flag(opinion.maintenance)),
-            ]
+            let findings = [
+                ("down", opinion.down),
+                ("dead", opinion.dead),
+                ("drain", opinion.drain),
+                ("maintenance", opinion.maintenance),
+            ];
+            let held = findings.into_iter().filter(|(_, holds)| *holds);
+            held.map(|(says, _)| (says, 1.0)).collect()
         },
     );
     family(
@@ -251,15 +234,14 @@ fn latencies(out: &mut Exposition, groups: &[Arc<Group>]) {
         for member in group.members() {
             let latencies = member.slot.record().latencies();
             let labels = [("group", &**group.name()), ("member", &*member.name)];
-            for limit in LATENCY_LIMITS {
-                let text = limit.as_secs_f64().to_string();
-                let labels = [labels[0], labels[1], ("le", &text)];
-                out.sample_of("_bucket", &labels, latencies.at_most(limit) as f64);
-            }
-            let count = latencies.count() as f64;
-            out.sample_of("_bucket", &[labels[0], labels[1], ("le", "+Inf")], count);
-            out.sample_of("_sum", &labels, latencies.sum().as_secs_f64());
-            out.sample_of("_count", &labels, count);
+            let mut before = 0;
+            let mut since = |count| count - std::mem::replace(&mut before, count);
+            // Half of them: there are many members.
+            let limits = TIME_LIMITS.iter().skip(1).step_by(2);
+            let counts = limits.map(|limit| (limit.as_secs_f64(), latencies.at_most(*limit)));
+            let counts = counts.chain([(f64::INFINITY, latencies.count())]);
+            let counts = counts.map(|(limit, count)| (limit, since(count)));
+            out.histogram(&labels, counts, latencies.sum().as_secs_f64());
         }
     }
 }

@@ -32,14 +32,9 @@ pub(crate) fn families(
         "How much later than planned back-ends were queried; high if the monitor's thread gets too little CPU time.",
     );
     if let Some(status) = &status {
-        let mut sum = 0;
-        for (limit, count) in &status.delays {
-            sum += count;
-            let limit = limit.map_or("+Inf".into(), |limit| limit.to_string());
-            out.sample_of("_bucket", &[("le", &limit)], sum as f64);
-        }
-        out.sample_of("_sum", &[], status.delay_seconds);
-        out.sample_of("_count", &[], sum as f64);
+        let delays = status.delays.iter();
+        let counts = delays.map(|(limit, count)| (limit.unwrap_or(f64::INFINITY), *count));
+        out.histogram(&[], counts, status.delay_seconds);
     }
     let mut family = |name, kind, help, read: fn(&LocationMonitor) -> Option<f64>| {
         out.family(name, kind, help);

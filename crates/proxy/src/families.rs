@@ -237,6 +237,15 @@ fn rules(out: &mut Exposition, totals: &BTreeMap<Arc<str>, RuleTotals>) {
         let open = totals.connections.saturating_sub(totals.connections_closed);
         out.sample(&[("rule", rule)], open as f64);
     }
+    out.family(
+        "evenkeel_rule_wait_seconds",
+        Type::Histogram,
+        "What clients wait, with the queue and retries: HTTP from the end of a request's head until its response begins, TCP until a member is connected.",
+    );
+    for (rule, totals) in totals {
+        let waits = &totals.waits;
+        out.histogram(&[("rule", rule)], waits.counts(), waits.sum());
+    }
     for family in RULE_FAMILIES {
         out.family(family.name, Type::Counter, family.help);
         for (rule, totals) in totals {

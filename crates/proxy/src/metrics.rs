@@ -7,8 +7,10 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use evenkeel_core::binding::Why;
+use evenkeel_manager::exposition::TIME_LIMITS;
 
 /// A number that one thread writes and any thread reads.
 #[derive(Debug, Default)]
@@ -28,23 +30,74 @@ impl Counter {
     }
 }
 
+/// How long clients waited: how many up to each of [`TIME_LIMITS`], and longer.
+#[derive(Debug, Default)]
+pub struct Waits {
+    counts: [Counter; TIME_LIMITS.len() + 1],
+    nanos: Counter,
+}
+
+impl Waits {
+    #[inline]
+    pub(crate) fn add(&self, waited: Duration) {
+        let limit = TIME_LIMITS.partition_point(|limit| *limit < waited);
+        if let Some(count) = self.counts.get(limit) {
+            count.add(1);
+        }
+        self.nanos.add(waited.as_nanos() as u64);
+    }
+}
+
+/// The sum of [`Waits`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitTotals {
+    counts: [u64; TIME_LIMITS.len() + 1],
+    nanos: u64,
+}
+
+impl WaitTotals {
+    fn add(&mut self, waits: &Waits) {
+        for (sum, count) in self.counts.iter_mut().zip(&waits.counts) {
+            *sum += count.get();
+        }
+        self.nanos += waits.nanos.get();
+    }
+
+    /// How many waited longer than the limit before and at most each limit in seconds; the
+    /// last is infinite.
+    pub fn counts(&self) -> impl Iterator<Item = (f64, u64)> {
+        let limits = TIME_LIMITS.iter().map(Duration::as_secs_f64);
+        limits.chain([f64::INFINITY]).zip(self.counts)
+    }
+
+    /// All of it, in seconds.
+    pub fn sum(&self) -> f64 {
+        Duration::from_nanos(self.nanos).as_secs_f64()
+    }
+}
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// What one worker has counted for one rule.
         #[derive(Debug, Default)]
         pub struct RuleMetrics {
             $($(#[$doc])* pub $name: Counter,)*
+            /// What clients waited.
+            pub waits: Waits,
         }
 
         /// The sum over all workers for one rule, as of one moment.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct RuleTotals {
             $($(#[$doc])* pub $name: u64,)*
+            /// What clients waited.
+            pub waits: WaitTotals,
         }
 
         impl RuleTotals {
             fn add(&mut self, cell: &RuleMetrics) {
                 $(self.$name += cell.$name.get();)*
+                self.waits.add(&cell.waits);
             }
 
             /// All counters with their names, in a fixed order.
@@ -191,6 +244,19 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waits_are_counted_up_to_their_limits() {
+        let metrics = Metrics::default();
+        let (_, cells) = metrics.cells("web", 2);
+        for (cell, waited) in [(0, 0), (1, 250), (0, 251), (1, 30_000_001)] {
+            cells[cell].waits.add(Duration::from_micros(waited));
+        }
+        let waits = metrics.totals()["web"].waits;
+        let counts: Vec<_> = waits.counts().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(counts, [(0.000_25, 2), (0.000_5, 1), (f64::INFINITY, 1)]);
+        assert!((waits.sum() - 30.000_502).abs() < 1e-9, "{}", waits.sum());
+    }
 
     #[test]
     fn totals_add_up_the_workers_and_survive_a_rule_that_comes_back() {

@@ -41,6 +41,8 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
             end
         }
         Ok((mut bound, mut upstream)) => {
+            let waited = session.worker.now().since(started);
+            session.service.metrics.waits.add(waited);
             member = bound.name.take();
             let tunnel = Tunnel {
                 session: &session,

@@ -115,6 +115,8 @@ fn a_connect_that_fails_is_tried_on_another_member() {
     let totals = bed.totals();
     assert!(totals.retries > 0);
     assert_eq!(totals.retries, totals.member_connect_failures);
+    let waited: u64 = totals.waits.counts().map(|(_, count)| count).sum();
+    assert_eq!(waited, 20, "each until it was connected");
 }
 
 #[test]

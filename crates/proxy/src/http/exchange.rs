@@ -65,6 +65,7 @@ impl Client {
                 Ok((mut head, mut upstream)) => {
                     summary.status = Some(head.status);
                     summary.response_time = Some(head.at.since(bound.ticket.started()));
+                    summary.answered = Some(head.at);
                     let delivered =
                         self.deliver(request, &rule, bound.member, &mut head, &mut upstream);
                     let delivered = delivered.await;

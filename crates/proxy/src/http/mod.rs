@@ -493,8 +493,16 @@ impl Client {
     /// Counts how a request ended, and logs it. `None` stands for one that was not
     /// understood, which is counted where that is found.
     fn conclude(&self, request: Option<&mut Request>, summary: Summary) {
-        if request.is_some() {
+        if let Some(request) = &request {
             self.session.count_end(summary.end);
+            // An answer of the proxy's own has been sent just now.
+            if summary.status.is_some() {
+                let answered = summary
+                    .answered
+                    .unwrap_or_else(|| self.session.worker.now());
+                let waits = &self.session.service.metrics.waits;
+                waits.add(answered.since(request.at));
+            }
         }
         self.session.log(|| {
             let began = request.as_ref().map(|request| request.at);
@@ -527,6 +535,8 @@ struct Summary {
     received: u64,
     sent: u64,
     response_time: Option<Duration>,
+    /// When the head of the member's response had arrived.
+    answered: Option<Instant>,
     retries: u32,
 }
 
@@ -539,6 +549,7 @@ impl Summary {
             received: 0,
             sent: 0,
             response_time: None,
+            answered: None,
             retries: 0,
         }
     }
