@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::http1::chunked::ChunkError;
-use crate::http2::Stream;
+use crate::http2::{Call, Stream};
 
 /// What carries bytes over a socket.
 pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin {
@@ -46,6 +46,8 @@ pub(crate) enum Io {
     Plain(TcpStream),
     /// A stream of HTTP/2, which carries the body of a message as HTTP/1 frames it.
     Stream(Box<Stream>),
+    /// The same to a member, with the heads as HTTP/1 writes them.
+    Call(Box<Call>),
     /// Stands for a transport in tests. In a box, as any is that holds more than a socket.
     #[cfg(test)]
     Wrapped(Box<tests::Wrapped>),
@@ -57,6 +59,7 @@ macro_rules! on_transport {
         match $io {
             Io::Plain($transport) => $call,
             Io::Stream($transport) => $call,
+            Io::Call($transport) => $call,
             #[cfg(test)]
             Io::Wrapped($transport) => $call,
         }
@@ -70,7 +73,7 @@ impl Io {
     pub(crate) fn socket(&self) -> Option<&TcpStream> {
         match self {
             Io::Plain(transport) => Some(transport.socket()),
-            Io::Stream(_) => None,
+            Io::Stream(_) | Io::Call(_) => None,
             #[cfg(test)]
             Io::Wrapped(transport) => Some(transport.socket()),
         }
@@ -86,7 +89,7 @@ impl Io {
     pub(crate) fn spliced(&self) -> Option<&TcpStream> {
         match self {
             Io::Plain(socket) => Some(socket),
-            Io::Stream(_) => None,
+            Io::Stream(_) | Io::Call(_) => None,
             #[cfg(test)]
             Io::Wrapped(_) => None,
         }
@@ -97,6 +100,7 @@ impl Io {
     pub(crate) fn reset(&self) {
         match self {
             Io::Stream(stream) => stream.cut(),
+            Io::Call(call) => call.cut(),
             _ => {
                 let socket = self.socket().map(SockRef::from);
                 let _ = socket.map(|socket| socket.set_linger(Some(Duration::ZERO)));

@@ -85,6 +85,21 @@ impl<'a> Request<'a> {
             .next()
     }
 
+    /// The fields that do not end here, but for those that the pseudo-fields and frames of HTTP/2
+    /// stand for.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = &'a Field<'a>> {
+        let fields = self.fields.iter().enumerate();
+        let stays = |name: &str| {
+            !["host", "content-length", "transfer-encoding", "upgrade"]
+                .iter()
+                .any(|ends| name.eq_ignore_ascii_case(ends))
+        };
+        let dropped = self.dropped;
+        fields
+            .filter(move |(index, field)| !dropped.contains(*index) && stays(field.name))
+            .map(|(_, field)| field)
+    }
+
     /// Values of the fields called `name` (in any case), in order.
     pub fn values(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
         values(self.fields, name)

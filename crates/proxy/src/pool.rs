@@ -8,18 +8,33 @@ use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 
 use crate::files::ConnectionFile;
+use crate::http2::Call;
 use crate::io::Io;
 
 /// A connection to a member.
 #[derive(Debug)]
 pub(crate) struct Upstream {
     io: Io,
-    _file: ConnectionFile,
+    /// None for a stream, which is no connection.
+    file: Option<ConnectionFile>,
 }
 
 impl Upstream {
     pub(crate) fn new(io: Io, file: ConnectionFile) -> Self {
-        Upstream { io, _file: file }
+        let file = Some(file);
+        Upstream { io, file }
+    }
+
+    /// A request in a connection that others use, too.
+    pub(crate) fn of_call(call: Call) -> Self {
+        Upstream {
+            io: Io::Call(Box::new(call)),
+            file: None,
+        }
+    }
+
+    pub(crate) fn into_parts(self) -> (Io, Option<ConnectionFile>) {
+        (self.io, self.file)
     }
 }
 
@@ -72,7 +87,7 @@ impl UpstreamPool {
     pub(crate) fn give(&self, member: MemberId, stream: Upstream, most: usize, expires: Instant) {
         let mut idle = self.idle.borrow_mut();
         let connections = idle.entry(member).or_default();
-        if connections.len() < most {
+        if connections.len() < most && stream.file.is_some() {
             connections.push(Idle { stream, expires });
         }
     }

@@ -26,6 +26,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::access::AccessLog;
 use crate::buffer::BufferPool;
 use crate::files::{ClientFile, ConnectionFile, Files, Taken};
+use crate::http2::links::Links;
 use crate::listen::{ListenKey, Listening};
 use crate::memory::Memory;
 use crate::metrics::RuleMetrics;
@@ -71,6 +72,7 @@ pub(crate) struct Worker {
     pub(crate) buffers: BufferPool,
     pub(crate) pipes: PipePool,
     pub(crate) upstreams: UpstreamPool,
+    pub(crate) links: Links,
     pub(crate) files: Arc<Files>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) watchers: Rc<Watchers>,
@@ -216,6 +218,7 @@ fn build(
         buffers: BufferPool::new(Arc::clone(&memory)),
         pipes: PipePool::new(Arc::clone(&files)),
         upstreams: UpstreamPool::default(),
+        links: Links::default(),
         files,
         memory,
         watchers: Watchers::new(clock.now()),
@@ -259,6 +262,7 @@ async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Co
                 worker.watchers.sweep(now);
                 worker.watchers.call(&worker.shedding(), now);
                 worker.upstreams.sweep(now);
+                worker.links.sweep();
                 if worker.files.are_short() {
                     // Somebody of another worker waits for one of these.
                     worker.upstreams.evict();
@@ -341,7 +345,7 @@ impl Worker {
 
     /// Closes files that nobody needs at the moment; answers whether there was one.
     pub(crate) fn close_idle(&self) -> bool {
-        self.pipes.clear() || self.upstreams.evict()
+        self.pipes.clear() || self.upstreams.evict() || self.links.evict()
     }
 
     /// A pipe, if there is one to be had.

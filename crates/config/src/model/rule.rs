@@ -34,7 +34,7 @@ section! {
     keys RULE {
         /// Whether the rule accepts clients. The admin API can change this at run time.
         enabled: bool = true; "false",
-        /// Protocol of clients and members: HTTP (1.x, and from clients 2, too), balanced per request, or TCP, balanced per
+        /// Protocol of clients and members: HTTP (1.x and 2), balanced per request, or TCP, balanced per
         /// connection.
         protocol: Protocol = Protocol::Http; r#""tcp""#,
         /// Whether open connections are closed when the rule is disabled or removed. Otherwise they
@@ -78,6 +78,17 @@ pub enum Protocol {
 
 choice_field!(Protocol, "http" => Protocol::Http, "tcp" => Protocol::Tcp; foreign::protocol);
 
+/// What members of an HTTP rule speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberProtocol {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2.
+    Http2,
+}
+
+choice_field!(MemberProtocol, "http1" => MemberProtocol::Http1, "h2" => MemberProtocol::Http2);
+
 section! {
     /// Time limits of a rule.
     #[derive(Clone, Debug, PartialEq)]
@@ -114,6 +125,9 @@ section! {
         http2: bool = true; "false",
         /// Maximum number of requests at once in a connection of HTTP/2.
         http2_streams: u32 [Number(1.0, 10_000.0, "streams")] = 128; "32",
+        /// What members speak: HTTP/1.1, or HTTP/2 without TLS by prior knowledge (`h2`), with many
+        /// requests at once in a connection.
+        member_protocol: MemberProtocol = MemberProtocol::Http1; r#""h2""#,
         /// Maximum size of the head of a request or response. A larger request gets 431, a larger
         /// response counts as a failure of the member.
         max_header_bytes: usize [Bytes(1024, 1024 * 1024)] = 32 * 1024; r#""64KiB""#,

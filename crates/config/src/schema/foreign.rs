@@ -66,8 +66,8 @@ static PROTOCOLS: &[(&str, &str)] = &[
     ),
     (
         "h2 h2c http2 http/2 http/2.0 grpc",
-        "\"http\" speaks HTTP/2 with clients, and HTTP/1.1 with members; \"tcp\" passes on what they \
-         speak, connection by connection",
+        "\"http\" speaks HTTP/2 with clients, and with members if the table `http` of the rule has \
+         member_protocol = \"h2\"",
     ),
     ("h3 http3 http/3 quic udp", "nothing over UDP is balanced"),
     (

@@ -6,6 +6,7 @@ use std::task::Poll;
 use evenkeel_core::group::{self, Outcome};
 use evenkeel_core::member::MemberId;
 use evenkeel_limits::Shortage;
+use evenkeel_manager::config::MemberProtocol;
 use evenkeel_manager::snapshot::RuleSnapshot;
 
 use super::failure::Failure;
@@ -117,6 +118,7 @@ impl Client {
         // was sent.
         let allowed = match failure {
             Failure::Connect(failure) => failure.is_of_one_member(),
+            Failure::Refused => true,
             Failure::Silent | Failure::Garbage => request.idempotent || request.up.is_untouched(),
             // Whoever was silent for so long will be so again: only somebody else is asked.
             Failure::TimedOut => {
@@ -147,6 +149,9 @@ impl Client {
         rule: &RuleSnapshot,
         bound: &mut Bound,
     ) -> Result<(Head, Upstream), Failure> {
+        if rule.rule.http.member_protocol == MemberProtocol::Http2 {
+            return self.call(request, rule, bound).await;
+        }
         let pool = &self.session.worker.upstreams;
         if let Some(mut upstream) = pool.take(bound.member) {
             self.session

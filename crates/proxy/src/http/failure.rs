@@ -20,6 +20,8 @@ pub(super) enum Failure {
     /// The same on a connection that had been idle, for a request that may not be sent twice:
     /// the member may have closed it just before.
     Stale,
+    /// The member says that it has not processed the request.
+    Refused,
     /// Something has run out here while the exchange was under way.
     Exhausted(Shortage),
     /// What came was no response, or not the whole head of one.
@@ -45,6 +47,7 @@ impl Failure {
             Failure::Connect(failure) => failure.outcome(),
             Failure::BadRequest(_)
             | Failure::Stale
+            | Failure::Refused
             | Failure::Exhausted(_)
             | Failure::ClientTimedOut
             | Failure::ClientStuck
@@ -134,6 +137,7 @@ impl Client {
                 let text = "The server ended the connection without an answer.".into();
                 (End::Member, 502, text)
             }
+            Failure::Refused => (End::Member, 502, "The server refused the request.".into()),
             Failure::Stale => {
                 let text = "The server ended the connection without an answer.".into();
                 (End::Stale, 502, text)

@@ -1,6 +1,7 @@
 //! HTTP rules: one task per client connection carries its requests, one after the
 //! other, each over a connection to the member that was chosen for it.
 
+mod call;
 mod exchange;
 mod failure;
 pub(crate) mod flow;

@@ -104,6 +104,7 @@ pub(crate) async fn serve(session: Session, io: Io, read: Option<Buffer>) {
         read,
         metered,
         worker,
+        _file: None,
     };
     let watch = &connection.session.watch;
     watch.arm(rule.rule.timeouts.header);

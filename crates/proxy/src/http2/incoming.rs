@@ -148,7 +148,7 @@ impl Incoming {
     }
 }
 
-fn put_fields(fields: &HeaderMap, out: &mut Vec<u8>) {
+pub(super) fn put_fields(fields: &HeaderMap, out: &mut Vec<u8>) {
     for (name, value) in fields {
         for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
             out.extend_from_slice(part);

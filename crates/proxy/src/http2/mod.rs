@@ -7,13 +7,16 @@
 //! [`outgoing`]), so that limits, retries, the log and what is counted are the same code.
 //! [`meter`] counts frames that carry nothing.
 
+mod call;
 pub(crate) mod connection;
 mod incoming;
+pub(crate) mod links;
 pub(crate) mod meter;
 mod outgoing;
 pub(crate) mod request;
 mod stream;
 mod wire;
 
+pub(crate) use call::Call;
 pub(crate) use connection::serve;
 pub(crate) use stream::Stream;

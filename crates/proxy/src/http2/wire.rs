@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::meter::{Flood, Meter};
 use crate::buffer::Buffer;
+use crate::files::ConnectionFile;
 use crate::io::Io;
 use crate::worker::Worker;
 
@@ -30,6 +31,8 @@ pub(super) struct Wire {
     pub(super) read: Option<Buffer>,
     pub(super) metered: Rc<RefCell<Metered>>,
     pub(super) worker: Rc<Worker>,
+    /// The right to it, if it leads to a member.
+    pub(super) _file: Option<ConnectionFile>,
 }
 
 impl Wire {

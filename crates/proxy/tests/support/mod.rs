@@ -14,7 +14,7 @@ use evenkeel_core::load::Location;
 use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
 use evenkeel_core::strategy::{self, Values};
 use evenkeel_manager::config::sources::Sources;
-use evenkeel_manager::config::{HttpOptions, Protocol, Rule, Timeouts};
+use evenkeel_manager::config::{HttpOptions, MemberProtocol, Protocol, Rule, Timeouts};
 use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot, Snapshot};
 use evenkeel_manager::subsystem::Subsystem;
 use evenkeel_net::Clock;
@@ -206,6 +206,7 @@ pub fn rule(protocol: Protocol) -> Rule {
         http: HttpOptions {
             http2: true,
             http2_streams: 128,
+            member_protocol: MemberProtocol::Http1,
             max_header_bytes: 16 * 1024,
             max_header_count: 100,
             x_forwarded: true,

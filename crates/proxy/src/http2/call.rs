@@ -1,0 +1,276 @@
+//! A request to a member over HTTP/2, as the flows see it: a connection of HTTP/1 that takes one
+//! request and gives one response.
+
+use std::cell::Cell;
+use std::io::{self, Write};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use h2::Reason;
+use h2::client::ResponseFuture;
+use http::header::CONTENT_LENGTH;
+use http::uri::{Authority, PathAndQuery, Scheme, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::incoming::{Incoming, put_fields};
+use super::links::{Link, Place};
+use super::outgoing::{Outgoing, broken};
+use crate::http1::head::MAX_FIELDS;
+use crate::http1::{Fields, Limits, Parsed, RequestHead};
+use crate::message::Body;
+use crate::worker::Worker;
+
+/// Heads were checked before they were written for a member; what is said of clients came on top.
+const LIMITS: Limits = Limits {
+    max_bytes: 2 * 1024 * 1024,
+    max_fields: MAX_FIELDS,
+};
+
+/// One stream of a connection to a member.
+#[derive(Debug)]
+pub(crate) struct Call {
+    place: Place,
+    /// What was written of the request's head.
+    head: Vec<u8>,
+    outgoing: Option<Outgoing>,
+    asks_for_head: bool,
+    response: Option<ResponseFuture>,
+    /// A head of the response, and how much of it was read.
+    answer: Vec<u8>,
+    answer_read: usize,
+    incoming: Option<Incoming>,
+    /// The member has not processed the request.
+    refused: bool,
+    /// Whether the request is to look as if it was cut.
+    cut: Cell<bool>,
+}
+
+impl Call {
+    pub(crate) fn new(link: Rc<Link>, worker: Rc<Worker>) -> Self {
+        Call {
+            place: Place::take(link, worker),
+            head: Vec::new(),
+            outgoing: None,
+            asks_for_head: false,
+            response: None,
+            answer: Vec::new(),
+            answer_read: 0,
+            incoming: None,
+            refused: false,
+            cut: Cell::new(false),
+        }
+    }
+
+    pub(crate) fn scheme(&self) -> &'static str {
+        "http"
+    }
+
+    /// Whether the member says that it has not processed the request.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// The request was given up.
+    pub(crate) fn cut(&self) {
+        self.cut.set(true);
+    }
+
+    /// Takes note of why the stream has failed.
+    fn failed(&mut self, error: h2::Error) -> io::Error {
+        let processed_none = error.reason() == Some(Reason::REFUSED_STREAM)
+            || error.is_go_away() && error.reason() == Some(Reason::NO_ERROR);
+        self.refused |= processed_none && error.is_remote();
+        if error.is_go_away() || error.is_io() {
+            self.place.link.close();
+        }
+        io::Error::new(io::ErrorKind::ConnectionReset, error.to_string())
+    }
+
+    /// Sends the head, of which the last byte was written.
+    fn begin(&mut self) -> io::Result<()> {
+        let mut fields = Fields::new();
+        let head = match RequestHead::parse(&self.head, LIMITS, &mut fields) {
+            Ok(Parsed::Head(head)) => head,
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        };
+        let invalid = |_| io::Error::from(io::ErrorKind::InvalidData);
+        let mut uri = http::uri::Parts::default();
+        uri.scheme = Some(Scheme::HTTP);
+        let authority = head.request.authority.unwrap_or_default();
+        uri.authority = Some(authority.parse::<Authority>().map_err(|_| invalid(()))?);
+        let path = head.request.path_and_query;
+        uri.path_and_query = Some(path.parse::<PathAndQuery>().map_err(|_| invalid(()))?);
+        let mut request = http::Request::new(());
+        *request.uri_mut() = Uri::from_parts(uri).map_err(|_| invalid(()))?;
+        *request.method_mut() =
+            Method::from_bytes(head.request.method.as_bytes()).map_err(|_| invalid(()))?;
+        *request.version_mut() = http::Version::HTTP_2;
+        let out = request.headers_mut();
+        for field in head.request.kept() {
+            let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| invalid(()))?;
+            let value = HeaderValue::from_bytes(field.value).map_err(|_| invalid(()))?;
+            out.append(name, value);
+        }
+        if head.request.takes_trailers {
+            out.insert("te", HeaderValue::from_static("trailers"));
+        }
+        if let Body::Length(length) = head.request.body {
+            out.insert(CONTENT_LENGTH, HeaderValue::from(length));
+        }
+        let body = head.request.body;
+        self.asks_for_head = head.asked.head;
+        let ends = matches!(body, Body::None | Body::Length(0));
+        let sent = self
+            .place
+            .link
+            .send
+            .borrow_mut()
+            .send_request(request, ends);
+        match sent {
+            Ok((response, stream)) => {
+                self.response = Some(response);
+                self.outgoing = Some(Outgoing::new(stream, body));
+                self.head = Vec::new();
+                Ok(())
+            }
+            Err(error) => {
+                // A connection that takes no more streams has seen nothing of this one.
+                self.refused = true;
+                self.place.link.close();
+                Err(broken(error))
+            }
+        }
+    }
+
+    /// Waits for a head of the response.
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(response) = &mut self.response else {
+            return Poll::Pending;
+        };
+        if let Poll::Ready(Some(interim)) = response.poll_informational(cx) {
+            return match interim {
+                Ok(interim) => {
+                    self.put_head(interim.status(), interim.headers(), None);
+                    Poll::Ready(Ok(()))
+                }
+                Err(error) => Poll::Ready(Err(self.failed(error))),
+            };
+        }
+        match ready!(Pin::new(response).poll(cx)) {
+            Ok(response) => {
+                self.response = None;
+                self.take(response);
+                Poll::Ready(Ok(()))
+            }
+            Err(error) => {
+                self.response = None;
+                Poll::Ready(Err(self.failed(error)))
+            }
+        }
+    }
+
+    fn take(&mut self, response: Response<h2::RecvStream>) {
+        let (parts, stream) = response.into_parts();
+        let (status, fields) = (parts.status, parts.headers);
+        let has_none = self.asks_for_head
+            || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        let framing = match fields.contains_key(CONTENT_LENGTH) {
+            true => None,
+            false if has_none => None,
+            false if stream.is_end_stream() => Some("Content-Length: 0\r\n"),
+            false => Some("Transfer-Encoding: chunked\r\n"),
+        };
+        let chunked = framing.is_some_and(|framing| framing.starts_with('T'));
+        self.put_head(status, &fields, framing);
+        self.incoming = Some(Incoming::new(stream, chunked));
+    }
+
+    fn put_head(&mut self, status: StatusCode, fields: &HeaderMap, framing: Option<&str>) {
+        self.answer.clear();
+        self.answer_read = 0;
+        // Writing to memory does not fail.
+        let _ = write!(self.answer, "HTTP/1.1 {} \r\n", status.as_u16());
+        put_fields(fields, &mut self.answer);
+        let framing = framing.unwrap_or_default();
+        self.answer.extend_from_slice(framing.as_bytes());
+        self.answer.extend_from_slice(b"\r\n");
+    }
+}
+
+impl AsyncRead for Call {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        space: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = space.filled().len();
+        loop {
+            let answer = this.answer.get(this.answer_read..).unwrap_or_default();
+            let n = answer.len().min(space.remaining());
+            space.put_slice(answer.get(..n).unwrap_or_default());
+            this.answer_read += n;
+            if space.remaining() == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            let step = match &mut this.incoming {
+                Some(incoming) => {
+                    let read = incoming.poll_read(cx, space);
+                    match read {
+                        Poll::Pending if space.filled().len() > before => Poll::Ready(Ok(())),
+                        read => read,
+                    }
+                }
+                None => match this.poll_head(cx) {
+                    Poll::Ready(Ok(())) => continue,
+                    Poll::Pending if space.filled().len() > before => Poll::Ready(Ok(())),
+                    other => other,
+                },
+            };
+            return step;
+        }
+    }
+}
+
+impl AsyncWrite for Call {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if let Some(outgoing) = &mut this.outgoing {
+            return outgoing.poll_write(cx, bytes);
+        }
+        // A flow writes a head as a whole, perhaps with a small body behind it.
+        let end = bytes.windows(4).position(|end| end == b"\r\n\r\n");
+        let Some(end) = end.map(|end| end + 4) else {
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        };
+        this.head
+            .extend_from_slice(bytes.get(..end).unwrap_or_default());
+        Poll::Ready(this.begin().map(|()| end))
+    }
+
+    /// What was written goes out when the connection's task has its turn.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let outgoing = &mut self.get_mut().outgoing;
+        Poll::Ready(outgoing.as_mut().map_or(Ok(()), Outgoing::end))
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if self.cut.get()
+            && let Some(outgoing) = &mut self.outgoing
+        {
+            outgoing.reset(Reason::CANCEL);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Connections of HTTP/2 to members, kept by each worker for itself: many requests at once in one.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use evenkeel_core::member::MemberId;
+use evenkeel_core::time::Instant;
+use h2::client::{Builder, SendRequest};
+use h2::{Ping, PingPong};
+use tokio::sync::Notify;
+
+use super::meter::Meter;
+use super::wire::{Metered, Wire};
+use crate::pool::Upstream;
+use crate::watch::{ServiceId, Stop};
+use crate::worker::Worker;
+
+/// What a member may send in a stream before some of it is passed on, in bytes.
+const STREAM_WINDOW: u32 = 64 * 1024;
+
+/// The same for all streams of a connection.
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+
+/// What waits in a stream for a member to take it, in bytes.
+const SEND_BUFFER: usize = 32 * 1024;
+
+/// Streams in a connection before the member has said how many it takes, and at most.
+const FIRST_STREAMS: usize = 100;
+const MOST_STREAMS: usize = 256;
+
+/// After so long without a sign of life, with requests under way, a member is asked for one,
+const PING_AFTER: Duration = Duration::from_secs(30);
+
+/// and has so long for it.
+const PONG_WITHIN: Duration = Duration::from_secs(10);
+
+/// The connections of a worker.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    members: RefCell<BTreeMap<MemberId, Vec<Rc<Link>>>>,
+    /// Members that are being connected to, and who wants to know when that is over.
+    opening: RefCell<BTreeMap<MemberId, Rc<Notify>>>,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(super) send: RefCell<SendRequest<Bytes>>,
+    /// Requests that are under way.
+    streams: Cell<usize>,
+    /// Since when there are none.
+    idle_since: Cell<Instant>,
+    /// It takes no more requests.
+    closed: Cell<bool>,
+    /// The connection's task, which is told when the last request ends.
+    task: RefCell<Option<Waker>>,
+}
+
+/// The right to a stream of a connection, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) link: Rc<Link>,
+    pub(super) worker: Rc<Worker>,
+}
+
+/// How somebody gets a connection.
+pub(crate) enum Way {
+    /// There is one with room.
+    Here(Rc<Link>),
+    /// Somebody else opens one.
+    Wait(Rc<Notify>),
+    /// The caller opens one; others wait until this is dropped.
+    Open(Opening),
+}
+
+/// Says to those who wait that a connection is there, or is not to be had.
+pub(crate) struct Opening {
+    worker: Rc<Worker>,
+    member: MemberId,
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        let waiting = self.worker.links.opening.borrow_mut().remove(&self.member);
+        if let Some(waiting) = waiting {
+            waiting.notify_waiters();
+        }
+    }
+}
+
+impl Links {
+    /// How to get a connection to `member`.
+    pub(crate) fn way(worker: &Rc<Worker>, member: MemberId) -> Way {
+        let links = &worker.links;
+        let mut members = links.members.borrow_mut();
+        if let Some(known) = members.get_mut(&member) {
+            known.retain(|link| !link.closed.get());
+            if let Some(link) = known.iter().find(|link| link.has_room()) {
+                return Way::Here(Rc::clone(link));
+            }
+        }
+        let mut opening = links.opening.borrow_mut();
+        if let Some(waiting) = opening.get(&member) {
+            return Way::Wait(Rc::clone(waiting));
+        }
+        opening.insert(member, Rc::default());
+        Way::Open(Opening {
+            worker: Rc::clone(worker),
+            member,
+        })
+    }
+
+    /// Speaks HTTP/2 over a connection that was just opened.
+    pub(crate) async fn begin(
+        worker: &Rc<Worker>,
+        member: MemberId,
+        upstream: Upstream,
+        idle_limit: Duration,
+    ) -> Option<Rc<Link>> {
+        let now = worker.watchers.coarse_now();
+        let metered = Rc::new(RefCell::new(Metered {
+            meter: Meter::new(0, now),
+            flood: None,
+            sent: 0,
+        }));
+        let (io, file) = upstream.into_parts();
+        let wire = Wire {
+            io,
+            read: None,
+            metered: Rc::clone(&metered),
+            worker: Rc::clone(worker),
+            _file: file,
+        };
+        let mut builder = Builder::new();
+        builder
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_send_buffer_size(SEND_BUFFER)
+            .initial_max_send_streams(FIRST_STREAMS)
+            .enable_push(false);
+        // That writes to a buffer only.
+        let (send, mut connection) = builder.handshake::<_, Bytes>(wire).await.ok()?;
+        let link = Rc::new(Link {
+            send: RefCell::new(send),
+            streams: Cell::new(0),
+            idle_since: Cell::new(now),
+            closed: Cell::new(false),
+            task: RefCell::default(),
+        });
+        let mut members = worker.links.members.borrow_mut();
+        members.entry(member).or_default().push(Rc::clone(&link));
+        let (kept, worker) = (Rc::clone(&link), Rc::clone(worker));
+        tokio::task::spawn_local(async move {
+            let pings = connection.ping_pong();
+            let end = kept.run(&worker, pings, idle_limit, |cx| {
+                let ended = Pin::new(&mut connection).poll(cx).map(drop);
+                match metered.borrow().flood {
+                    Some(_) => Poll::Ready(()),
+                    None => ended,
+                }
+            });
+            end.await;
+            kept.closed.set(true);
+        });
+        Some(link)
+    }
+
+    /// Closes a connection without requests; answers whether there was one.
+    pub(crate) fn evict(&self) -> bool {
+        let members = self.members.borrow();
+        let mut all = members.values().flatten();
+        let idle = all.find(|link| link.streams.get() == 0 && !link.closed.get());
+        idle.is_some_and(|link| {
+            link.close();
+            true
+        })
+    }
+
+    /// Forgets connections that are closed.
+    pub(crate) fn sweep(&self) {
+        self.members.borrow_mut().retain(|_, links| {
+            links.retain(|link| !link.closed.get());
+            !links.is_empty()
+        });
+    }
+}
+
+impl Link {
+    fn has_room(&self) -> bool {
+        let most = self.send.borrow().current_max_send_streams();
+        !self.closed.get() && self.streams.get() < most.min(MOST_STREAMS)
+    }
+
+    /// Takes no more requests.
+    pub(super) fn close(&self) {
+        self.closed.set(true);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(task) = self.task.take() {
+            task.wake();
+        }
+    }
+
+    /// Drives the connection until it ends, is idle for too long, or gives no sign of life.
+    async fn run(
+        &self,
+        worker: &Worker,
+        mut pings: Option<PingPong>,
+        idle_limit: Duration,
+        mut poll: impl FnMut(&mut Context<'_>) -> Poll<()>,
+    ) {
+        let watch = worker.watchers.watch(ServiceId::WORKER);
+        let mut pinged = false;
+        watch.arm(idle_limit.min(PING_AFTER));
+        loop {
+            let ended = watch.until(|cx| {
+                *self.task.borrow_mut() = Some(cx.waker().clone());
+                if pinged
+                    && let Some(pings) = &mut pings
+                    && pings.poll_pong(cx).is_ready()
+                {
+                    pinged = false;
+                    watch.arm(PING_AFTER);
+                }
+                if self.closed.get() && self.streams.get() == 0 {
+                    return Poll::Ready(());
+                }
+                poll(cx)
+            });
+            match ended.await {
+                Ok(()) | Err(Stop::Cut) => return,
+                Err(Stop::Expired) => {}
+            }
+            if self.streams.get() == 0 {
+                let idle = worker.watchers.coarse_now().since(self.idle_since.get());
+                if idle >= idle_limit {
+                    return;
+                }
+                watch.arm(idle_limit.saturating_sub(idle));
+            } else if pinged {
+                tracing::debug!("a member gives no sign of life over HTTP/2");
+                return;
+            } else {
+                let sent = pings
+                    .as_mut()
+                    .map(|pings| pings.send_ping(Ping::opaque()).is_ok());
+                pinged = sent == Some(true);
+                watch.arm(PONG_WITHIN);
+            }
+        }
+    }
+}
+
+impl Place {
+    pub(super) fn take(link: Rc<Link>, worker: Rc<Worker>) -> Self {
+        link.streams.set(link.streams.get() + 1);
+        Place { link, worker }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let link = &self.link;
+        link.streams.set(link.streams.get().saturating_sub(1));
+        if link.streams.get() == 0 {
+            link.idle_since.set(self.worker.watchers.coarse_now());
+            if link.closed.get() {
+                link.wake();
+            }
+        }
+    }
+}
