@@ -14,8 +14,8 @@ use evenkeel_broker::reporting::Reporting;
 use evenkeel_corba::plane::Corba;
 use evenkeel_core::load::LOADS_PER_LOCATION;
 use evenkeel_manager::config::{self, Admin};
+use evenkeel_manager::service::Service;
 use evenkeel_manager::status::{GroupStatus, LocationStatus, MemberStatus, Status};
-use evenkeel_manager::subsystem::Subsystem;
 use evenkeel_manager::{AdminState, Manager};
 use evenkeel_monitor::Monitor;
 use evenkeel_net::Clock;
@@ -62,7 +62,7 @@ impl Balancer {
 
         let clock = Clock::start();
         let proxy = Proxy::start(clock, 1).unwrap();
-        let mut subsystems: Vec<Arc<dyn Subsystem>> = vec![
+        let mut subsystems: Vec<Arc<dyn Service>> = vec![
             Arc::new(proxy.clone()),
             Arc::new(Negotiator::new(clock)),
             Arc::new(Reporting::new(clock).unwrap()),

@@ -18,16 +18,15 @@ use std::time::Duration;
 
 use evenkeel_core::group::Group;
 use evenkeel_core::member::{MemberId, Weight};
-use evenkeel_core::opinion::{Opinion, Source};
 use evenkeel_core::time::Instant;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::{Broker as Config, Config as Whole, MemberConfig};
 use evenkeel_manager::endpoint::{CommandError, Endpoint};
 use evenkeel_manager::exposition::Exposition;
+use evenkeel_manager::opinion::{Opinion, Source};
+use evenkeel_manager::service::{Service, Work};
 use evenkeel_manager::snapshot::Snapshot;
-use evenkeel_manager::subsystem::{
-    Commit, Exclusive, PrepareError, PrepareErrors, Subsystem, Work,
-};
+use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::Clock;
 use evenkeel_net::datagram::{self, Next, SocketTask, Worker};
 use evenkeel_net::key_file;
@@ -256,10 +255,6 @@ impl Subsystem for Reporting {
         unread.map(PrepareError::other).collect()
     }
 
-    fn run(&self, manager: Arc<Manager>) -> Work<()> {
-        Box::pin(self.clone().run(manager))
-    }
-
     fn stop(&self) {
         Reporting::stop(self);
     }
@@ -288,6 +283,12 @@ impl Subsystem for Reporting {
                 move |names| std::future::ready(forget.for_agent(&names, Reporting::forget)),
             ),
         ]
+    }
+}
+
+impl Service for Reporting {
+    fn run(&self, manager: Arc<Manager>) -> Work<()> {
+        Box::pin(self.clone().run(manager))
     }
 }
 

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
+use crate::opinion::{Opinion, Opinions, Source};
 use evenkeel_core::member::{Reason, Slot, Weight};
-use evenkeel_core::opinion::{Opinion, Opinions, Source};
 use evenkeel_core::time::Instant;
 
 /// How many results in a row change a member's state.

@@ -15,6 +15,7 @@ pub mod event;
 pub mod forward;
 pub mod group;
 pub mod health;
+pub mod opinion;
 pub mod outlier;
 mod place;
 pub mod pulse;

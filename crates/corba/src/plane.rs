@@ -23,9 +23,10 @@ use evenkeel_limits::memory;
 use evenkeel_manager::Manager;
 use evenkeel_manager::endpoint::{CommandError, Endpoint};
 use evenkeel_manager::exposition::Exposition;
+use evenkeel_manager::service::{Service, StartError, Work};
 use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{
-    ApplyError, Commit, Exclusive, PrepareError, PrepareErrors, StartError, Subsystem, Work,
+    ApplyError, Commit, Exclusive, PrepareError, PrepareErrors, Subsystem,
 };
 use evenkeel_net::Clock;
 use evenkeel_net::listen::Listeners;
@@ -404,17 +405,6 @@ impl Subsystem for Corba {
         errors
     }
 
-    fn start(&self, manager: &Arc<Manager>) -> Work<Result<(), StartError>> {
-        let (corba, manager) = (self.clone(), Arc::clone(manager));
-        Box::pin(async move {
-            let started = corba.run(manager).await;
-            started.map_err(|cause| StartError {
-                whose: "the CORBA service",
-                cause: Box::new(cause),
-            })
-        })
-    }
-
     fn stop(&self) {
         Corba::stop(self);
     }
@@ -461,6 +451,19 @@ impl Subsystem for Corba {
                 },
             ),
         ]
+    }
+}
+
+impl Service for Corba {
+    fn start(&self, manager: &Arc<Manager>) -> Work<Result<(), StartError>> {
+        let (corba, manager) = (self.clone(), Arc::clone(manager));
+        Box::pin(async move {
+            let started = corba.run(manager).await;
+            started.map_err(|cause| StartError {
+                whose: "the CORBA service",
+                cause: Box::new(cause),
+            })
+        })
     }
 }
 

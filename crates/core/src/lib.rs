@@ -16,7 +16,6 @@ pub mod key;
 pub mod load;
 pub mod member;
 pub mod observe;
-pub mod opinion;
 pub mod relocation;
 pub mod signal;
 pub mod strategy;

@@ -238,7 +238,7 @@ impl Slot {
     }
 
     /// Changes that limit; takes effect with the next pick.
-    pub(crate) fn set_reported_limit(&self, limit: Option<u32>) {
+    pub fn set_reported_limit(&self, limit: Option<u32>) {
         self.reported_limit
             .store(limit.unwrap_or(u32::MAX), Ordering::Relaxed);
     }

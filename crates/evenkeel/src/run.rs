@@ -16,6 +16,7 @@ use evenkeel_broker::reporting::Reporting;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::watch::{Cause, Reloads};
 use evenkeel_manager::config::{self, AccessLog as Target, Admin, Config};
+use evenkeel_manager::service::Service;
 use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{Exclusive, Subsystem};
 use evenkeel_monitor::Monitor;
@@ -71,10 +72,10 @@ async fn live(file: &Path) -> Result<(), Failure> {
 
 /// All there are but the proxy, whose threads run from the start. Those of the others start
 /// with the first configuration that wants them.
-pub(crate) fn subsystems(clock: Clock) -> Result<Vec<Arc<dyn Subsystem>>, Failure> {
+pub(crate) fn subsystems(clock: Clock) -> Result<Vec<Arc<dyn Service>>, Failure> {
     let cannot =
         |what| move |error: io::Error| Failure::new(format!("cannot start the {what}: {error}"));
-    let mut all: Vec<Arc<dyn Subsystem>> = vec![
+    let mut all: Vec<Arc<dyn Service>> = vec![
         Arc::new(Negotiator::new(clock)),
         Arc::new(Reporting::new(clock).map_err(cannot("broker"))?),
         #[cfg(feature = "corba")]
@@ -107,6 +108,8 @@ impl AdminAddress {
     }
 }
 
+impl Service for AdminAddress {}
+
 impl Subsystem for AdminAddress {
     fn listening(&self) -> Vec<SocketAddr> {
         self.0.get().copied().into_iter().collect()
@@ -126,7 +129,7 @@ impl Subsystem for AdminAddress {
 struct Process {
     manager: Arc<Manager>,
     proxy: Proxy,
-    subsystems: Vec<Arc<dyn Subsystem>>,
+    subsystems: Vec<Arc<dyn Service>>,
 }
 
 impl Process {
@@ -277,7 +280,7 @@ impl Process {
 
 /// Waits until what this process needs alone is free, or is not going to be: then whoever
 /// takes it says so.
-async fn wait_for_predecessor(subsystems: &[Arc<dyn Subsystem>], config: &Config) {
+async fn wait_for_predecessor(subsystems: &[Arc<dyn Service>], config: &Config) {
     // What is given up sooner comes first.
     let mut by_patience: BTreeMap<Duration, Vec<Exclusive>> = BTreeMap::new();
     for wanted in subsystems.iter().flat_map(|one| one.exclusive(config)) {

@@ -1,5 +1,4 @@
-//! Names of members: looked up before a configuration is applied, and followed
-//! afterwards.
+//! Looks names up.
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
@@ -9,13 +8,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_net::Tasks;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tracing::{info, warn};
-
-use crate::manager::Manager;
+use tracing::warn;
 
 /// Looks up the addresses of a host name.
 pub(crate) type Lookup = Arc<
@@ -41,7 +37,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Time between two lookups of a name that never had an address, if that is shorter
 /// than its interval.
-const RETRY_UNKNOWN: Duration = Duration::from_secs(1);
+pub(crate) const RETRY_UNKNOWN: Duration = Duration::from_secs(1);
 
 /// Lookups at the same time. Each one may hold a thread for as long as the system's
 /// resolver likes.
@@ -137,69 +133,4 @@ pub(crate) enum LookupError {
     Empty,
     #[error(transparent)]
     Io(#[from] io::Error),
-}
-
-impl Manager {
-    /// Looks all names up again and again, each at its interval.
-    pub(crate) async fn follow_names(self: &Arc<Self>) {
-        let mut tasks = Tasks::default();
-        let mut changes = self.changes();
-        loop {
-            let mut wanted: HashMap<String, Duration> = HashMap::new();
-            for (host, interval) in self.config().dns_hosts() {
-                let shortest = wanted.entry(host.to_owned()).or_insert(interval);
-                *shortest = interval.min(*shortest);
-            }
-            tasks.reconcile(wanted, |host, interval| {
-                follow(Arc::clone(self), host, interval)
-            });
-            if changes.changed().await.is_err() {
-                return;
-            }
-        }
-    }
-
-    /// `host` has these addresses now.
-    fn resolved(&self, host: &str, addresses: Vec<IpAddr>) {
-        let mut owned = self.lock();
-        let inputs = &owned.state.inputs;
-        let wanted = inputs.config.dns_hosts().any(|(name, _)| name == host);
-        if !wanted || inputs.addresses.get(host) == Some(&addresses) {
-            return;
-        }
-        let mut inputs = inputs.clone();
-        info!(host, ?addresses, "a member's name has new addresses");
-        inputs.addresses.insert(host.to_owned(), addresses);
-        if let Err(error) = self.change(&mut owned.state, inputs) {
-            warn!(host, "its new addresses are not used: {error}");
-        }
-    }
-}
-
-async fn follow(manager: Arc<Manager>, host: String, interval: Duration) {
-    let mut failing = false;
-    loop {
-        // Up to a tenth earlier or later, so that names which were configured together
-        // are not looked up together for ever.
-        let known = manager.lock().state.inputs.addresses.contains_key(&host);
-        let wait = match known {
-            true => interval.mul_f32(0.9 + 0.2 * fastrand::f32()),
-            false => interval.min(RETRY_UNKNOWN),
-        };
-        tokio::time::sleep(wait).await;
-        match manager.resolver.addresses(&host).await {
-            Ok(addresses) => {
-                manager.resolved(&host, addresses);
-                failing = false;
-            }
-            Err(error) if !failing => {
-                warn!(
-                    host,
-                    "a member's name does not resolve: {error}; it keeps the addresses it had"
-                );
-                failing = true;
-            }
-            Err(_) => {}
-        }
-    }
 }

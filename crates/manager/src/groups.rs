@@ -12,8 +12,9 @@ use evenkeel_control::round::{Due, Round};
 use evenkeel_core::time::Instant;
 
 use crate::config::Config;
+use crate::inputs::Inputs;
 use crate::snapshot::GroupHandle;
-use crate::state::{Inputs, State};
+use crate::state::State;
 
 /// The groups of a configuration.
 #[derive(Debug)]

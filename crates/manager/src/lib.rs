@@ -6,6 +6,7 @@
 mod admission;
 mod check;
 pub use evenkeel_config as config;
+pub use evenkeel_control::opinion;
 mod control;
 pub mod counts;
 mod dns;
@@ -13,8 +14,12 @@ pub mod endpoint;
 pub mod exposition;
 pub mod groups;
 mod history;
+mod inputs;
 mod manager;
 mod metrics;
+mod names;
+mod query;
+pub mod service;
 pub mod snapshot;
 mod state;
 pub mod status;
@@ -23,6 +28,6 @@ pub mod subsystem;
 mod tests;
 pub mod text;
 
+pub use inputs::{AdminState, AlertSetting};
 pub use manager::{Applied, ManageError, Manager, Readiness, ReloadError};
-pub use state::{AdminState, AlertSetting};
 pub use subsystem::ApplyError;

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
+use evenkeel_control::opinion::{Opinion, Published, Source};
 use evenkeel_core::group::Request;
 use evenkeel_core::load::{InvalidLoad, LoadId, LoadValue, Location, TooManyLoads};
 use evenkeel_core::member::{InvalidWeight, MemberId, Weight};
-use evenkeel_core::opinion::{Opinion, Published, Source};
 use evenkeel_core::strategy::{self, ParamError, Values};
 use evenkeel_net::Clock;
 use parking_lot::{Mutex, MutexGuard};
@@ -21,8 +21,9 @@ use tracing::{debug, error, info, warn};
 use crate::admission::Refused;
 use crate::config::{self, Admin, Config, GroupConfig, MemberConfig};
 use crate::dns::{Lookup, Resolver};
+use crate::inputs::{AdminState, AlertSetting, Inputs, endpoint_of};
 use crate::snapshot::{GroupHandle, RuleSnapshot, Snapshot};
-use crate::state::{AdminState, AlertSetting, GroupEntry, Inputs, State, endpoint_of, name_taken};
+use crate::state::{GroupEntry, State, name_taken};
 use crate::subsystem::{ApplyError, Subsystem};
 
 /// The load manager. Share it in an `Arc`; all methods may be called from any thread.
@@ -410,7 +411,7 @@ impl Manager {
     ///
     /// It counts until the source says something else, and is kept over reloads: a source
     /// that hears nothing of the member any more must withdraw it. Health is the AND of
-    /// its sources, see [`evenkeel_core::opinion`].
+    /// its sources, see [`evenkeel_control::opinion`].
     pub fn set_opinion(
         &self,
         group: &str,

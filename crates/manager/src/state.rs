@@ -5,7 +5,7 @@
 //! the data plane sees; [`State::commit`] then makes it count. Between the two a change
 //! can still be refused.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,212 +13,20 @@ use std::time::Duration;
 use evenkeel_control::alerts::Locations;
 use evenkeel_control::group::{GroupControl, Rules};
 use evenkeel_control::health::Health;
+use evenkeel_control::opinion::{Opinions, Source};
 use evenkeel_control::round::{Controlled, Surroundings};
 use evenkeel_core::group::Group;
 use evenkeel_core::load::Location;
 use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
-use evenkeel_core::opinion::{Opinions, Source};
-use evenkeel_core::strategy::{Values, shaping::shaping};
+use evenkeel_core::strategy::shaping::shaping;
 use evenkeel_core::time::Instant;
 
 use crate::admission::{Admission, Refused};
-use crate::config::{Config, GroupConfig, MemberConfig};
+use crate::config::{GroupConfig, MemberConfig};
 use crate::history::History;
+use crate::inputs::{AdminState, Inputs};
 use crate::snapshot::{GroupHandle, GroupSnapshot, RuleSnapshot, Snapshot};
 use crate::subsystem::{ApplyError, PrepareError};
-
-/// What an administrator says about a member.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AdminState {
-    /// It takes traffic.
-    #[default]
-    Ready,
-    /// It gets no new traffic; what is bound may stay.
-    Drain,
-    /// It gets no traffic; what is bound is moved.
-    Maintenance,
-}
-
-/// What an administrator says about the load alert of a location.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AlertSetting {
-    /// Groups raise and lift it by the load.
-    #[default]
-    Auto,
-    /// It has one, whatever the load: its clients leave it bit by bit.
-    On,
-    /// It has none, whatever the load.
-    Off,
-}
-
-/// Everything from which a state is made.
-#[derive(Clone, Debug)]
-pub(crate) struct Inputs {
-    /// As in the file.
-    pub config: Config,
-    /// Changes since the file was read.
-    pub live: Live,
-    /// The last addresses of each DNS name; names that never resolved are not there.
-    pub addresses: HashMap<String, Vec<IpAddr>>,
-    /// Where the data plane listens already.
-    pub listening: Vec<SocketAddr>,
-}
-
-/// Live changes. They last until the process ends, or until the file changes the very
-/// thing that they change.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Live {
-    /// By rule.
-    pub enabled: HashMap<String, bool>,
-    /// By group.
-    pub strategies: HashMap<String, Values>,
-    /// By group and member. A member is named as in the file, or by one endpoint's
-    /// full name, which is stronger.
-    pub admin: HashMap<(String, String), AdminState>,
-    /// By group and member, as in `admin`.
-    pub weights: HashMap<(String, String), Weight>,
-    /// Members that agents have registered, by group. They count where agents may join,
-    /// and the file has no such member.
-    pub joined: HashMap<String, Vec<MemberConfig>>,
-    /// Forced and suppressed load alerts by location, about which the file says nothing.
-    pub alerts: HashMap<String, bool>,
-    /// Groups that do not stand in the file, by name, with who owns them.
-    pub groups: BTreeMap<String, (&'static str, Arc<GroupConfig>)>,
-    /// Locations that somebody needs, whether a member is there or not.
-    pub held: BTreeSet<String>,
-}
-
-impl Inputs {
-    pub fn new() -> Self {
-        Inputs {
-            config: Config::default(),
-            live: Live::default(),
-            addresses: HashMap::new(),
-            listening: Vec::new(),
-        }
-    }
-
-    /// The inputs after the file has become `config`. A live change stays where the
-    /// file says the same as before; where it says something new, the file wins.
-    pub fn with_config(&self, config: Config) -> Inputs {
-        let mut next = Inputs {
-            config,
-            ..self.clone()
-        };
-        next.keep_live(self);
-        let hosts = next.config.dns_hosts().map(|(host, _)| host);
-        let hosts: HashSet<&str> = hosts.collect();
-        next.addresses
-            .retain(|host, _| hosts.contains(host.as_str()));
-        next
-    }
-
-    /// The inputs after the groups that do not stand in the file, and that `owner` has,
-    /// have become `groups`. A live change stays as in [`Inputs::with_config`].
-    pub fn with_groups(&self, owner: &'static str, groups: Vec<GroupConfig>) -> Inputs {
-        let mut next = self.clone();
-        next.live.groups.retain(|_, (of, _)| *of != owner);
-        let named = |group: GroupConfig| (group.name.clone(), (owner, Arc::new(group)));
-        next.live.groups.extend(groups.into_iter().map(named));
-        next.keep_live(self);
-        next
-    }
-
-    /// Forgets live changes of what is gone, or is not as it was in `old`.
-    fn keep_live(&mut self, old: &Inputs) {
-        let mut live = std::mem::take(&mut self.live);
-        // Who looks for members must see them.
-        self.live.groups = std::mem::take(&mut live.groups);
-        let new = &*self;
-        let enabled = |inputs: &Inputs, name: &str| {
-            let mut rules = inputs.config.rules.iter();
-            rules.find(|rule| rule.name == name).map(|r| r.enabled)
-        };
-        let same = |before: Option<bool>, after: Option<bool>| after.is_some() && before == after;
-        live.enabled
-            .retain(|name, _| same(enabled(old, name), enabled(new, name)));
-        live.keep_of_groups(|name| (old.group(name), new.group(name)));
-        live.groups = std::mem::take(&mut self.live.groups);
-        self.live = live;
-    }
-
-    /// Who may become a member without the file naming its address: nobody where the data
-    /// plane listens, or is about to.
-    fn admission(&self) -> Admission {
-        let all = self.listening.iter().copied().chain(self.config.listens());
-        Admission::new(all.filter(|address| address.port() != 0).collect())
-    }
-
-    /// Whether anybody is a member whose address the file does not name.
-    pub fn has_guests(&self) -> bool {
-        !self.live.joined.is_empty() || !self.addresses.is_empty()
-    }
-
-    /// All groups, each with its owner if it does not stand in the file.
-    pub fn groups(&self) -> impl Iterator<Item = (Option<&'static str>, &GroupConfig)> {
-        let in_file = self.config.groups.iter().map(|group| (None, group));
-        let live = self.live.groups.values();
-        in_file.chain(live.map(|(owner, group)| (Some(*owner), &**group)))
-    }
-
-    fn group(&self, name: &str) -> Option<&GroupConfig> {
-        let mut in_file = self.config.groups.iter();
-        let in_file = in_file.find(|group| group.name == name);
-        in_file.or_else(|| Some(&*self.live.groups.get(name)?.1))
-    }
-
-    #[cfg(test)]
-    fn member(&self, group: &str, name: &str) -> Option<&MemberConfig> {
-        member_of(self.group(group)?, name)
-    }
-}
-
-/// The member of a group that `name`, its own or an endpoint's, belongs to.
-fn member_of<'a>(group: &'a GroupConfig, name: &str) -> Option<&'a MemberConfig> {
-    let called = |name: &str| group.members.iter().find(|member| member.name() == name);
-    called(name).or_else(|| called(endpoint_of(name)?))
-}
-
-impl Live {
-    /// Forgets changes of what is gone, or is not as it was: `group` answers, for each group
-    /// of which something is known, what it was and what it is.
-    fn keep_of_groups<'a>(
-        &mut self,
-        group: impl Fn(&str) -> (Option<&'a GroupConfig>, Option<&'a GroupConfig>),
-    ) {
-        self.strategies.retain(|name, _| match group(name) {
-            (Some(old), Some(new)) => old.strategy == new.strategy,
-            _ => false,
-        });
-        let joined = &self.joined;
-        let stays = |name: &str, member: &str, same: fn(&MemberConfig, &MemberConfig) -> bool| {
-            let (old, new) = group(name);
-            match new.and_then(|new| member_of(new, member)) {
-                Some(new) => {
-                    let old = old.and_then(|old| member_of(old, member));
-                    old.is_some_and(|old| same(old, new))
-                }
-                // The file has never said anything about those.
-                None => {
-                    let mut joined = joined.get(name).into_iter().flatten();
-                    joined.any(|joined| joined.name() == member)
-                }
-            }
-        };
-        self.admin
-            .retain(|(group, name), _| stays(group, name, |old, new| old.drain == new.drain));
-        self.weights
-            .retain(|(group, name), _| stays(group, name, |old, new| old.weight == new.weight));
-    }
-}
-
-/// The member of which `name` is an endpoint, if it can be one's.
-pub(crate) fn endpoint_of(name: &str) -> Option<&str> {
-    let (member, ip) = name.rsplit_once('/')?;
-    ip.parse::<IpAddr>().is_ok().then_some(member)
-}
 
 /// Whether the group asks that source at all. Agents come by themselves.
 fn is_asked(config: &GroupConfig, source: Source) -> bool {
@@ -981,7 +789,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::{HealthCheck, HealthCheckKind, Rule};
+    use crate::config::{Config, HealthCheck, HealthCheckKind, Rule};
 
     /// What happens to the inputs.
     #[derive(Clone, Debug)]

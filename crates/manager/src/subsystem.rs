@@ -7,17 +7,14 @@
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_net::datagram;
 use evenkeel_net::listen::{self, ListenError};
 
-use crate::Manager;
 use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::exposition::Exposition;
@@ -67,18 +64,6 @@ pub trait Subsystem: Send + Sync {
         Vec::new()
     }
 
-    /// Begins, once the first configuration is in effect.
-    fn start(&self, manager: &Arc<Manager>) -> Work<Result<(), StartError>> {
-        let _ = manager;
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    /// What it does on the control loop's runtime, as long as that is polled.
-    fn run(&self, manager: Arc<Manager>) -> Work<()> {
-        let _ = manager;
-        Box::pin(std::future::ready(()))
-    }
-
     /// Gives its addresses up at once and for good, so that whoever takes over finds them
     /// free, and ends when what is under way has ended. May block.
     fn stop(&self) {}
@@ -104,19 +89,6 @@ pub trait Subsystem: Send + Sync {
     fn endpoints(&self) -> Vec<Endpoint> {
         Vec::new()
     }
-}
-
-/// Something that a subsystem does in its own time.
-pub type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-
-/// Why a subsystem cannot begin.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot start {whose}: {cause}")]
-pub struct StartError {
-    /// Which it is, in words.
-    pub whose: &'static str,
-    /// Why.
-    pub cause: Box<dyn Error + Send + Sync>,
 }
 
 /// Something that only one process can have at a time.
@@ -243,7 +215,7 @@ impl From<PrepareErrors> for ApplyError {
 impl Subsystem for () {}
 
 /// Several together: all of them are ready for what is next, or none goes on to it.
-impl Subsystem for Vec<Arc<dyn Subsystem>> {
+impl<S: Subsystem + ?Sized> Subsystem for Vec<Arc<S>> {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
         let mut commits = Vec::with_capacity(self.len());
         let mut errors = Vec::new();

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use evenkeel_control::opinion::{Opinion, Source};
 use evenkeel_core::group::{Granularity, Group, Outcome, PickError, Request, Ticket};
 use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId};
 use evenkeel_core::member::{MemberId, Reason, Weight};
-use evenkeel_core::opinion::{Opinion, Source};
 use evenkeel_core::strategy::{self, Values};
 use evenkeel_net::Clock;
 

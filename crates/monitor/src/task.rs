@@ -18,8 +18,9 @@ use evenkeel_kernel::query::Key;
 use evenkeel_manager::Manager;
 use evenkeel_manager::endpoint::Endpoint;
 use evenkeel_manager::exposition::Exposition;
+use evenkeel_manager::service::{Service, Work};
 use evenkeel_manager::snapshot::Snapshot;
-use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem, Work};
+use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::Clock;
 use evenkeel_net::datagram::{Next, SocketTask, Worker};
 use evenkeel_net::key_file;
@@ -184,10 +185,6 @@ impl Subsystem for Monitor {
         read_keys(monitors).err().unwrap_or_default()
     }
 
-    fn run(&self, manager: Arc<Manager>) -> Work<()> {
-        Box::pin(self.clone().run(manager))
-    }
-
     fn metrics(&self, out: &mut Exposition) {
         crate::metrics::families(out, self.status(), &self.locations());
     }
@@ -198,6 +195,12 @@ impl Subsystem for Monitor {
             Endpoint::show("/v1/monitor", move || all.status()),
             Endpoint::show("/v1/monitor/locations", move || each.locations()),
         ]
+    }
+}
+
+impl Service for Monitor {
+    fn run(&self, manager: Arc<Manager>) -> Work<()> {
+        Box::pin(self.clone().run(manager))
     }
 }
 

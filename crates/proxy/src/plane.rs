@@ -10,6 +10,7 @@ use evenkeel_limits::files::{self, Shares, Users};
 use evenkeel_limits::memory;
 use evenkeel_manager::config::{Config, Corba, Negotiator, Rule};
 use evenkeel_manager::exposition::Exposition;
+use evenkeel_manager::service::Service;
 use evenkeel_manager::snapshot::{RuleSnapshot, Snapshot};
 use evenkeel_manager::status::Status;
 use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
@@ -286,6 +287,8 @@ fn tell_of_shares(files: &Shares, memory: &memory::Shares) {
         );
     }
 }
+
+impl Service for Proxy {}
 
 impl Subsystem for Proxy {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {

@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
 use evenkeel_core::member::{MemberId, Weight};
-use evenkeel_core::opinion::{Opinion, Source};
 use evenkeel_manager::config::sources::AgentCheck;
 use evenkeel_manager::counts::{Fate, Origin};
+use evenkeel_manager::opinion::{Opinion, Source};
 use evenkeel_wire::agent_check::{Answer, InvalidAnswer, MAX_LINE, MAX_PERCENT, State};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -18,7 +18,7 @@ pub mod statsd;
 use std::io;
 use std::sync::Arc;
 
-use evenkeel_manager::subsystem::Subsystem;
+use evenkeel_manager::service::Service;
 use evenkeel_net::Clock;
 
 use source::Asked;
@@ -28,7 +28,7 @@ use source::Asked;
 /// # Errors
 ///
 /// The system has no file left for one of them.
-pub fn sources(clock: Clock) -> io::Result<Vec<Arc<dyn Subsystem>>> {
+pub fn sources(clock: Clock) -> io::Result<Vec<Arc<dyn Service>>> {
     Ok(vec![
         Arc::new(Asked::<agent_check::Agents>::default()),
         Arc::new(Asked::<orca_service::Streams>::default()),

@@ -12,8 +12,9 @@ use std::sync::Arc;
 
 use evenkeel_manager::Manager;
 use evenkeel_manager::counts::Origin;
+use evenkeel_manager::service::{Service, Work};
 use evenkeel_manager::snapshot::GroupHandle;
-use evenkeel_manager::subsystem::{Subsystem, Work};
+use evenkeel_manager::subsystem::Subsystem;
 use evenkeel_net::Tasks;
 use tokio::sync::Semaphore;
 
@@ -78,7 +79,9 @@ impl<S> Default for Asked<S> {
     }
 }
 
-impl<S: Source> Subsystem for Asked<S> {
+impl<S: Source> Subsystem for Asked<S> {}
+
+impl<S: Source> Service for Asked<S> {
     fn run(&self, manager: Arc<Manager>) -> Work<()> {
         Box::pin(follow::<S>(manager))
     }

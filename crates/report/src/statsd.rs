@@ -19,10 +19,9 @@ use evenkeel_manager::config::Config;
 use evenkeel_manager::config::sources::{Sources, Statsd as Settings};
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_manager::exposition::{Exposition, Type};
+use evenkeel_manager::service::{Service, Work};
 use evenkeel_manager::snapshot::{GroupHandle, Snapshot};
-use evenkeel_manager::subsystem::{
-    Commit, Exclusive, PrepareError, PrepareErrors, Subsystem, Work,
-};
+use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::Clock;
 use evenkeel_net::datagram::{self, Next, SocketTask, Worker};
 
@@ -420,10 +419,6 @@ impl Subsystem for Statsd {
         Exclusive::udp(&Vec::from_iter(wanted))
     }
 
-    fn run(&self, manager: Arc<Manager>) -> Work<()> {
-        Box::pin(self.clone().follow(manager))
-    }
-
     fn stop(&self) {
         let mut state = self.task.lock();
         state.stopped = true;
@@ -447,6 +442,12 @@ impl Subsystem for Statsd {
             let count = self.heard[heard as usize].load(Ordering::Relaxed);
             out.sample(&[("result", heard.name())], count as f64);
         }
+    }
+}
+
+impl Service for Statsd {
+    fn run(&self, manager: Arc<Manager>) -> Work<()> {
+        Box::pin(self.clone().follow(manager))
     }
 }
 

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use evenkeel_control::opinion::{Opinion, Source};
 use evenkeel_core::alert::Threshold;
-use evenkeel_core::opinion::{Opinion, Source};
 use evenkeel_core::strategy::shaping::shaping;
 use evenkeel_giop::exception::Kind;
 use imbl::OrdMap;

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use evenkeel_core::opinion::{Opinion, Source};
+use evenkeel_control::opinion::{Opinion, Source};
 use evenkeel_giop::client::{Call, CallError, Client};
 use evenkeel_giop::exception::{Kind, SystemException};
 use evenkeel_giop::ior::Ior;

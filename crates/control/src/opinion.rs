@@ -9,8 +9,8 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use crate::member::{Reason, Slot, Weight};
-use crate::time::Instant;
+use evenkeel_core::member::{Reason, Slot, Weight};
+use evenkeel_core::time::Instant;
 
 /// Who has an opinion about members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,0 +1,342 @@
+//! Answers about everything as it is now: for administrators, as plain data.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use evenkeel_control::alerts::{Alerted, alerted};
+use evenkeel_control::opinion::Opinions;
+use evenkeel_core::group::{Decision, Granularity, Group, GroupSettings, Request};
+use evenkeel_core::load::LoadId;
+use evenkeel_core::member::{Member, Reason};
+use evenkeel_core::time::Instant;
+
+use crate::admission::Refused;
+use crate::config::Protocol;
+use crate::history::Past;
+use crate::inputs::AlertSetting;
+use crate::manager::{ManageError, Manager, Owned, entry};
+use crate::snapshot::GroupHandle;
+use crate::state::{Endpoint, GroupEntry, State};
+use crate::status::{
+    AlertStatus, CandidateStatus, CheckStatus, Explained, GroupStatus, LoadStatus, LocationStatus,
+    MemberStatus, OpinionStatus, ParamStatus, Recent, RefusedStatus, Reload, RuleStatus, Status,
+    TotalsStatus, Word,
+};
+
+impl Manager {
+    /// Everything, as it is now; subsystems fill in their parts.
+    pub fn status(&self) -> Status {
+        let now = self.clock().now();
+        let owned = self.lock();
+        let state = &owned.state;
+        let raised = state
+            .groups
+            .iter()
+            .flat_map(|entry| entry.control.alerts.raised().keys());
+        let alerted = alerted(raised.cloned(), &state.locations, &state.inputs.live.alerts);
+        let rules = state.snapshot.rules.iter().map(|rule| RuleStatus {
+            name: rule.rule.name.clone(),
+            enabled: rule.rule.enabled,
+            protocol: match rule.rule.protocol {
+                Protocol::Tcp => "tcp".into(),
+                Protocol::Http => "http".into(),
+            },
+            listen: rule.rule.listen.clone(),
+            group: rule.rule.group.clone(),
+        });
+        let mut locations: Vec<_> = state
+            .locations
+            .values()
+            .map(|location| LocationStatus {
+                name: location.name().to_string(),
+                alert: alerted.contains_key(location.name()),
+                alert_setting: match state.inputs.live.alerts.get(&**location.name()) {
+                    Some(true) => AlertSetting::On,
+                    Some(false) => AlertSetting::Off,
+                    None => AlertSetting::Auto,
+                },
+                alerts: alerts_at(state, location.name(), now),
+                loads: location
+                    .loads(now)
+                    .map(|load| LoadStatus {
+                        id: load.id.to_string(),
+                        value: load.value.get(),
+                        age_seconds: now.since(load.at).as_secs_f64(),
+                        expired: load.expired,
+                        first: load.id == location.first().unwrap_or(LoadId::CPU),
+                    })
+                    .collect(),
+            })
+            .collect();
+        locations.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut status = Status {
+            generation: state.snapshot.generation,
+            last_reload: last_reload(&owned),
+            needs_restart: self.needs_restart(&owned),
+            rules: rules.collect(),
+            groups: state
+                .groups
+                .iter()
+                .map(|entry| group_status(entry, &alerted, now))
+                .collect(),
+            locations,
+            negotiator: Vec::new(),
+            clusters: Vec::new(),
+            limits: None,
+        };
+        drop(owned);
+        self.subsystems().status(&mut status);
+        status
+    }
+
+    /// All groups as the data plane has them, in the order of the file.
+    pub fn groups(&self) -> Vec<Arc<Group>> {
+        let owned = self.lock();
+        let groups = owned.state.groups.iter();
+        groups.map(|entry| Arc::clone(&entry.group)).collect()
+    }
+
+    /// The handles of all groups, in the order of the file.
+    pub fn handles(&self) -> Vec<Arc<GroupHandle>> {
+        let owned = self.lock();
+        let groups = owned.state.groups.iter();
+        groups.map(|entry| Arc::clone(&entry.handle)).collect()
+    }
+
+    /// The last decision of the group that was traced: one per second is. `None` if
+    /// there was none yet.
+    pub fn explain_last(&self, group: &str) -> Result<Option<Explained>, ManageError> {
+        let owned = self.lock();
+        let entry = entry(&owned.state, group)?;
+        let last = entry.group.state().last_decision();
+        Ok(last.map(|decision| self.explained(entry, &decision)))
+    }
+
+    /// What the group would decide now for a request of `client`. Binds nothing.
+    pub fn explain_next(
+        &self,
+        group: &str,
+        client: Option<IpAddr>,
+    ) -> Result<Explained, ManageError> {
+        let owned = self.lock();
+        let entry = entry(&owned.state, group)?;
+        let request = Request {
+            client,
+            ..Request::at(self.clock().now())
+        };
+        let rng = &mut fastrand::Rng::new();
+        let decision = entry.group.explain_next(&request, rng);
+        Ok(self.explained(entry, &decision))
+    }
+
+    fn explained(&self, entry: &GroupEntry, decision: &Decision) -> Explained {
+        let name = |index: usize| decision.members.get(index).map(ToString::to_string);
+        let explanation = &decision.explanation;
+        let opinions: HashMap<&str, &Opinions> = entry
+            .endpoints
+            .iter()
+            .map(|endpoint| (&*endpoint.member.name, &endpoint.opinions))
+            .collect();
+        Explained {
+            group: entry.config.name.clone(),
+            strategy: decision.strategy.into(),
+            age_seconds: self.clock().now().since(decision.at).as_secs_f64(),
+            chosen: decision.chosen.as_ref().ok().map(ToString::to_string),
+            error: decision.chosen.as_ref().err().map(ToString::to_string),
+            notes: explanation.notes.clone(),
+            candidates: explanation
+                .candidates
+                .iter()
+                .map(|candidate| {
+                    let member = name(candidate.index).unwrap_or_default();
+                    let mut verdict = candidate.verdict.clone();
+                    for held in opinions.get(&*member).into_iter().flat_map(|o| o.iter()) {
+                        let (source, opinion) = (held.source.name(), &held.opinion);
+                        verdict.push_str(&format!("; {source} says {opinion}"));
+                    }
+                    CandidateStatus {
+                        member,
+                        score: candidate.score,
+                        verdict,
+                    }
+                })
+                .collect(),
+        }
+    }
+}
+
+fn last_reload(owned: &Owned) -> Option<Reload> {
+    let last = owned.last_reload.as_ref()?;
+    let since_1970 = last.at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Some(Reload {
+        unix_seconds: since_1970.as_secs(),
+        error: last.error.clone(),
+    })
+}
+
+/// The alerts that groups have raised for a location.
+fn alerts_at(state: &State, location: &str, now: Instant) -> Vec<AlertStatus> {
+    let by_group = |entry: &GroupEntry| {
+        let alert = entry.control.alerts.raised().get(location)?;
+        Some(AlertStatus {
+            group: entry.config.name.clone(),
+            age_seconds: now.since(alert.since).as_secs_f64(),
+            load: alert.load,
+            threshold: alert.level,
+        })
+    };
+    state.groups.iter().filter_map(by_group).collect()
+}
+
+fn group_status(entry: &GroupEntry, alerted: &Alerted, now: Instant) -> GroupStatus {
+    let settings = &entry.config.settings;
+    let values = &entry.config.strategy;
+    let windows: Vec<Past> = entry
+        .endpoints
+        .iter()
+        .map(|e| e.history.past(&e.member.slot, now))
+        .collect();
+    let mut all = Past::default();
+    for window in &windows {
+        all.merge(window);
+    }
+    GroupStatus {
+        name: entry.config.name.clone(),
+        owner: entry.owner.map(Word::from),
+        strategy: entry.group.strategy().name.into(),
+        params: values
+            .kind()
+            .params
+            .iter()
+            .map(|param| ParamStatus {
+                name: param.name.into(),
+                value: values.get(param.name),
+                unit: param.unit.into(),
+            })
+            .collect(),
+        granularity: match settings.granularity {
+            Granularity::PerSession => "per_session".into(),
+            Granularity::PerRequest => "per_request".into(),
+            Granularity::OnDemand => "on_demand".into(),
+        },
+        adaptive: settings.adaptive,
+        load: settings.load_id.to_string(),
+        panic: entry.group.state().is_panicking(),
+        alerts: entry.control.alerts.raised().len(),
+        alerts_raised: entry.control.alerts.count(),
+        recent: recent(&all),
+        members: entry
+            .endpoints
+            .iter()
+            .zip(&windows)
+            .enumerate()
+            .map(|(index, (endpoint, past))| {
+                let mut status = member_status(entry, index, endpoint, past, all.picks, now);
+                status.alert = alerted.contains_key(endpoint.member.location.name());
+                status
+            })
+            .collect(),
+        refused: entry.refused.iter().map(refused_status).collect(),
+    }
+}
+
+fn refused_status(refused: &Refused) -> RefusedStatus {
+    RefusedStatus {
+        member: refused.name.clone(),
+        address: refused.address,
+        why: refused.why.to_string(),
+    }
+}
+
+fn member_status(
+    entry: &GroupEntry,
+    index: usize,
+    endpoint: &Endpoint,
+    past: &Past,
+    all_picks: u64,
+    now: Instant,
+) -> MemberStatus {
+    let member = &endpoint.member;
+    let (slot, settings) = (&member.slot, &entry.config.settings);
+    let request = Request::at(now);
+    let view = entry.group.view(&request);
+    let reasons: Vec<Word> = Reason::ALL
+        .into_iter()
+        .filter(|&reason| slot.has(reason))
+        .map(|reason| reason.name().into())
+        .collect();
+    let warming = slot.ramp_from().is_some();
+    let totals = slot.record().totals();
+    MemberStatus {
+        name: member.name.to_string(),
+        address: (member.address.port() != 0).then_some(member.address),
+        joined: endpoint.joined,
+        location: member.location.name().to_string(),
+        state: match reasons.first() {
+            Some(reason) => reason.clone(),
+            None if warming => "warming".into(),
+            None => "up".into(),
+        },
+        reasons,
+        admin: endpoint.admin,
+        weight: endpoint.weight.get(),
+        effective_weight: match view.is_eligible_unless_full(index) {
+            true => view.weight(index),
+            false => 0.0,
+        },
+        max_connections: match slot.reported_limit() {
+            u32::MAX => member.max_connections,
+            limit => Some(member.max_connections.map_or(limit, |most| most.min(limit))),
+        },
+        in_flight: slot.in_flight(),
+        latency_ms: slot
+            .latency(now, settings.latency_decay)
+            .map(|seconds| f64::from(seconds) * 1e3),
+        recent: recent(past),
+        share: match all_picks {
+            0 => 0.0,
+            all => past.picks as f64 / all as f64,
+        },
+        totals: TotalsStatus {
+            requests: totals.total(),
+            failures: totals.failures,
+            overloads: totals.overloads,
+            cancelled: totals.cancelled,
+            assigned: slot.record().assigned(),
+        },
+        check: endpoint.checked.as_ref().map(|checked| CheckStatus {
+            age_seconds: now.since(checked.at).as_secs_f64(),
+            error: checked.error.as_deref().map(str::to_owned),
+        }),
+        opinions: endpoint
+            .opinions
+            .iter()
+            .map(|held| OpinionStatus::of(held, now))
+            .collect(),
+        load: load_of(member, settings, now),
+        alert: false,
+    }
+}
+
+/// The load that counts in the group, as it was reported.
+fn load_of(member: &Member, settings: &GroupSettings, now: Instant) -> Option<f32> {
+    let fresh = |id| member.location.fresh(id, now, settings.load_max_age);
+    fresh(settings.load_id).or_else(|| match settings.load_id {
+        LoadId::UTILIZATION => fresh(LoadId::CPU),
+        _ => None,
+    })
+}
+
+/// What happened lately.
+fn recent(past: &Past) -> Recent {
+    let ms = |q| Some(past.latencies.quantile(q)?.as_secs_f64() * 1e3);
+    Recent {
+        seconds: past.span.as_secs_f64(),
+        picks: past.picks,
+        failures: past.failures,
+        p50_ms: ms(0.5),
+        p99_ms: ms(0.99),
+    }
+}

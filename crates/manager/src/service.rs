@@ -1,0 +1,37 @@
+//! What subsystems do with the manager.
+
+use std::error::Error;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use crate::manager::Manager;
+use crate::subsystem::Subsystem;
+
+/// A subsystem as the process runs it.
+pub trait Service: Subsystem {
+    /// Begins, once the first configuration is in effect.
+    fn start(&self, manager: &Arc<Manager>) -> Work<Result<(), StartError>> {
+        let _ = manager;
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// What it does on the control loop's runtime, as long as that is polled.
+    fn run(&self, manager: Arc<Manager>) -> Work<()> {
+        let _ = manager;
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// Something that a subsystem does in its own time.
+pub type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Why a subsystem cannot begin.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot start {whose}: {cause}")]
+pub struct StartError {
+    /// Which it is, in words.
+    pub whose: &'static str,
+    /// Why.
+    pub cause: Box<dyn Error + Send + Sync>,
+}
