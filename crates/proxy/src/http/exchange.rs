@@ -150,7 +150,8 @@ impl Client {
         bound: &mut Bound,
     ) -> Result<(Head, Upstream), Failure> {
         if rule.rule.http.member_protocol == MemberProtocol::Http2 {
-            return self.call(request, rule, bound).await;
+            // In a box: a connection of HTTP/1.1 is to stay small.
+            return Box::pin(self.call(request, rule, bound)).await;
         }
         let pool = &self.session.worker.upstreams;
         if let Some(mut upstream) = pool.take(bound.member) {
