@@ -28,6 +28,7 @@ pub mod server;
 pub mod sessions;
 pub mod surge;
 pub mod terminal;
+pub mod tls;
 pub mod vm;
 pub mod wire;
 

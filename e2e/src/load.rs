@@ -58,13 +58,18 @@ end
 impl Wrk {
     /// Starts asking `address` for `path`, which has the given content.
     pub fn start(address: SocketAddr, path: &str, content: &[u8]) -> Self {
+        Self::start_at(&format!("http://{address}{path}"), content)
+    }
+
+    /// The same with a whole URL, perhaps one with TLS. No certificate is verified.
+    pub fn start_at(url: &str, content: &[u8]) -> Self {
         let folder = Folder::new();
         let process = program("wrk")
             .args(["--threads", "1", "--connections", "8"])
             // Until it is stopped; slow answers are found elsewhere.
             .args(["--duration", "10m", "--timeout", "60s", "--script"])
             .arg(folder.write("script.lua", SCRIPT))
-            .arg(format!("http://{address}{path}"))
+            .arg(url)
             .arg("--")
             .arg(folder.write("expected", content))
             .stdin(Stdio::null())

@@ -261,6 +261,10 @@ struct Line<'a> {
     client: SocketAddr,
     member: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    tls: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server_name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     method: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<&'a str>,
@@ -282,6 +286,8 @@ fn push(record: &Record, batch: &mut Vec<u8>) -> bool {
         rule: &record.rule,
         client: record.client,
         member: record.member.as_deref(),
+        tls: record.tls.as_ref().map(|tls| tls.version),
+        server_name: record.tls.as_ref().and_then(|tls| tls.name.as_deref()),
         method: record.request.as_ref().map(|(method, _)| &**method),
         target: record.request.as_ref().map(|(_, target)| &**target),
         status: record.status,
@@ -356,6 +362,7 @@ mod tests {
             at: UNIX_EPOCH + Duration::from_millis(1_709_210_096_789),
             client: "[::1]:4711".parse().unwrap(),
             rule: "web".into(),
+            tls: None,
             member: Some("a:80".into()),
             request: Some(("GET".into(), target.into())),
             status: Some(200),

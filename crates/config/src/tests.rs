@@ -871,6 +871,16 @@ fn document_with(header: &str, line: &str) -> String {
             }
         }
         "[rule.x.http]" => format!("[rule.x]\n{rule}{header}\n{line}"),
+        header if header.contains("rule.x.tls") => {
+            let (home, needed) = match header {
+                "[rule.x.tls]" => ("", "certificates = \"c\""),
+                "[[rule.x.tls.certificates]]" => ("", "certificate = \"c\""),
+                _ => ("[rule.x.tls]\ncertificates = \"c\"\n", "ca_file = \"c\""),
+            };
+            let is_it = line.split(' ').next() == needed.split(' ').next();
+            let needed = if is_it { "" } else { needed };
+            format!("[rule.x]\n{rule}{home}{header}\n{needed}\n{line}")
+        }
         "[group.x]" if line.starts_with("members") => format!("{header}\n{line}"),
         "[group.x]" => format!("{header}\nmembers = [\"a:1\"]\n{line}"),
         "[group.x.health_check]" => {
@@ -1130,7 +1140,7 @@ fn u9_words_of_other_products_get_ours() {
             "health_check = { check_path = \"/\" }",
             "did you mean \"path\"?",
         ),
-        ("protocol = \"https\"", "TLS is not there yet"),
+        ("protocol = \"https\"", "[rule.NAME.tls]"),
         ("protocol = \"h2\"", "\"http\" speaks HTTP/2 with clients"),
     ] {
         let said = said(&format!(

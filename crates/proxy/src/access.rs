@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, SystemTime};
 
+use evenkeel_tls::handshake::Agreed;
+
 /// Records that may wait to be written.
 const QUEUE: usize = 8192;
 
@@ -27,6 +29,8 @@ pub struct Record {
     pub rule: Arc<str>,
     /// The member that answered, or was tried last.
     pub member: Option<Arc<str>>,
+    /// What was agreed on with a client that speaks TLS.
+    pub tls: Option<Arc<Agreed>>,
     /// HTTP: method and target (at most 32 and 1,024 bytes of them).
     pub request: Option<(Box<str>, Box<str>)>,
     /// HTTP: the status that the client got; `None` if it got none.

@@ -144,6 +144,32 @@ const RULE_FAMILIES: &[RuleFamily] = &[
         ],
     },
     RuleFamily {
+        name: "evenkeel_rule_tls_handshakes_total",
+        help: "TLS handshakes with clients: full, or resuming a session.",
+        label: "kind",
+        samples: &[
+            ("full", |totals| totals.tls_full),
+            ("resumed", |totals| totals.tls_resumed),
+        ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_tls_failures_total",
+        help: "TLS handshakes with clients that failed, by cause.",
+        label: "cause",
+        samples: &[
+            ("incompatible", |totals| totals.tls_incompatible),
+            ("unknown_name", |totals| totals.tls_unknown_name),
+            ("plain_http", |totals| totals.tls_plain_http),
+            ("garbage", |totals| totals.tls_garbage),
+            ("oversized", |totals| totals.tls_oversized),
+            ("client_certificate", |totals| totals.tls_client_certificate),
+            ("refused_by_client", |totals| totals.tls_refused_by_client),
+            ("closed", |totals| totals.tls_closed),
+            ("timeout", |totals| totals.tls_timeout),
+            ("internal", |totals| totals.tls_internal),
+        ],
+    },
+    RuleFamily {
         name: "evenkeel_rule_access_log_dropped_total",
         help: "Access log records dropped because the writer was too slow.",
         label: "",

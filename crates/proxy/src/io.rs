@@ -8,16 +8,19 @@
 use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use evenkeel_limits::Shortage;
+use evenkeel_tls::handshake::Agreed;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::http1::chunked::ChunkError;
 use crate::http2::{Call, Stream};
+use crate::tls::Tls;
 
 /// What carries bytes over a socket.
 pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin {
@@ -48,6 +51,8 @@ pub(crate) enum Io {
     Stream(Box<Stream>),
     /// The same to a member, with the heads as HTTP/1 writes them.
     Call(Box<Call>),
+    /// Bytes that are encrypted on their way.
+    Tls(Box<Tls>),
     /// Stands for a transport in tests. In a box, as any is that holds more than a socket.
     #[cfg(test)]
     Wrapped(Box<tests::Wrapped>),
@@ -60,6 +65,7 @@ macro_rules! on_transport {
             Io::Plain($transport) => $call,
             Io::Stream($transport) => $call,
             Io::Call($transport) => $call,
+            Io::Tls($transport) => $call,
             #[cfg(test)]
             Io::Wrapped($transport) => $call,
         }
@@ -74,6 +80,7 @@ impl Io {
         match self {
             Io::Plain(transport) => Some(transport.socket()),
             Io::Stream(_) | Io::Call(_) => None,
+            Io::Tls(transport) => Some(transport.socket()),
             #[cfg(test)]
             Io::Wrapped(transport) => Some(transport.socket()),
         }
@@ -89,7 +96,19 @@ impl Io {
     pub(crate) fn spliced(&self) -> Option<&TcpStream> {
         match self {
             Io::Plain(socket) => Some(socket),
-            Io::Stream(_) | Io::Call(_) => None,
+            Io::Stream(_) | Io::Call(_) | Io::Tls(_) => None,
+            #[cfg(test)]
+            Io::Wrapped(_) => None,
+        }
+    }
+
+    /// What was agreed on with the other side, if it speaks TLS.
+    #[inline]
+    pub(crate) fn agreed(&self) -> Option<&Arc<Agreed>> {
+        match self {
+            Io::Tls(tls) => Some(tls.agreed()),
+            Io::Stream(stream) => stream.agreed(),
+            Io::Plain(_) | Io::Call(_) => None,
             #[cfg(test)]
             Io::Wrapped(_) => None,
         }
@@ -99,13 +118,13 @@ impl Io {
     /// was cut must never look complete.
     pub(crate) fn reset(&self) {
         match self {
-            Io::Stream(stream) => stream.cut(),
-            Io::Call(call) => call.cut(),
-            _ => {
-                let socket = self.socket().map(SockRef::from);
-                let _ = socket.map(|socket| socket.set_linger(Some(Duration::ZERO)));
-            }
+            Io::Stream(stream) => return stream.cut(),
+            Io::Call(call) => return call.cut(),
+            Io::Tls(tls) => tls.cut(),
+            _ => {}
         }
+        let socket = self.socket().map(SockRef::from);
+        let _ = socket.map(|socket| socket.set_linger(Some(Duration::ZERO)));
     }
 
     /// Whether the connection is broken, as far as that shows before what it sent is read.

@@ -23,6 +23,7 @@ mod plane;
 mod pool;
 mod service;
 mod tcp;
+mod tls;
 mod watch;
 mod worker;
 

@@ -16,7 +16,7 @@ use crate::io::Io;
 use crate::service::Service;
 use crate::watch::{ServiceId, Stop};
 use crate::worker::{Vital, Worker};
-use crate::{http, tcp};
+use crate::{http, tcp, tls};
 
 /// How long no connection is accepted after accepting failed for want of files or
 /// memory.
@@ -213,17 +213,21 @@ impl Listening {
         peer: SocketAddr,
         file: Option<ClientFile>,
     ) {
-        let client = Io::Plain(client);
         let service = self.service.borrow();
         let Some(file) = file else {
             service.metrics.refused_exhausted.add(1);
-            return client.reset();
+            return Io::Plain(client).reset();
         };
         if service.is_terminated() && !worker.closing.get() {
             service.metrics.terminated.add(1);
-            return client.reset();
+            return Io::Plain(client).reset();
         }
         let session = Session::open(worker, &service, peer, self.local, file);
+        if let Some(server) = service.tls() {
+            tokio::task::spawn_local(tls::serve(session, client, server));
+            return;
+        }
+        let client = Io::Plain(client);
         match session.service.rule().rule.protocol {
             evenkeel_manager::config::Protocol::Tcp => {
                 tokio::task::spawn_local(tcp::serve(session, client));

@@ -176,6 +176,30 @@ counters! {
     http2_flood_headers,
     /// The same because of DATA that is empty, or next to it.
     http2_flood_data,
+    /// Handshakes of TLS that were whole.
+    tls_full,
+    /// Handshakes of TLS that resumed a session.
+    tls_resumed,
+    /// Handshakes that failed: nothing in common.
+    tls_incompatible,
+    /// Handshakes that failed: no certificate for the name that was asked for.
+    tls_unknown_name,
+    /// Clients that sent HTTP where TLS was expected.
+    tls_plain_http,
+    /// Clients that sent something else, or broke the protocol.
+    tls_garbage,
+    /// Handshakes that failed: a message was too long.
+    tls_oversized,
+    /// Handshakes that failed: the client's certificate is missing or not good.
+    tls_client_certificate,
+    /// Handshakes that the client refused.
+    tls_refused_by_client,
+    /// Clients that went away in the middle of a handshake.
+    tls_closed,
+    /// Handshakes that took too long.
+    tls_timeout,
+    /// Handshakes that failed for a reason here.
+    tls_internal,
     /// Access log records lost because the writer was behind.
     access_log_dropped,
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use evenkeel_limits::files::{self, Shares, Users};
 use evenkeel_limits::memory;
-use evenkeel_manager::config::{Config, Corba, Negotiator, Rule};
+use evenkeel_manager::config::{Config, Corba, Negotiator, Problem, Rule};
 use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::service::Service;
 use evenkeel_manager::snapshot::{RuleSnapshot, Snapshot};
@@ -16,6 +16,8 @@ use evenkeel_manager::status::Status;
 use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::Clock;
 use evenkeel_net::listen::{self, Options};
+use evenkeel_tls::server::Server;
+use evenkeel_tls::ticket::Keys;
 
 use crate::access::AccessLog;
 use crate::files::Files;
@@ -48,6 +50,8 @@ struct Inner {
     memory: Arc<Memory>,
     failed: worker::Failed,
     state: Mutex<PlaneState>,
+    /// For sessions of all rules that name no file. They outlive reloads.
+    ticket_keys: Arc<Keys>,
 }
 
 #[derive(Debug)]
@@ -60,7 +64,12 @@ struct PlaneState {
     shared: HashMap<Box<str>, Arc<RuleShared>>,
     /// How open files and memory are shared out, once there is a configuration.
     shares: Option<(Shares, memory::Shares)>,
+    /// What rules with TLS need, by their names, and the generation of the configuration that it
+    /// was read with.
+    tls: (u64, Servers),
 }
+
+type Servers = HashMap<Box<str>, Arc<Server>>;
 
 /// The workers could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -113,7 +122,9 @@ impl Proxy {
                     started: false,
                     shared: HashMap::new(),
                     shares: None,
+                    tls: Default::default(),
                 }),
+                ticket_keys: Arc::new(Keys::rotating()),
             }),
         })
     }
@@ -198,7 +209,36 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn commit(&self, next: &Snapshot, mut sockets: HashMap<ListenKey, Vec<StdListener>>) {
+    /// Reads what rules with TLS need.
+    fn servers<'a>(
+        &self,
+        rules: impl IntoIterator<Item = &'a Rule>,
+    ) -> Result<Servers, PrepareErrors> {
+        let (mut servers, mut errors) = (Servers::new(), PrepareErrors::new());
+        for rule in rules {
+            match evenkeel_tls::server::of_rule(rule, &self.ticket_keys) {
+                Ok(server) => {
+                    let server = server.map(|server| (rule.name.as_str().into(), Arc::new(server)));
+                    servers.extend(server);
+                }
+                Err(problems) => {
+                    let problems = problems.into_iter().map(RuleError::Tls);
+                    errors.extend(problems.map(PrepareError::other));
+                }
+            }
+        }
+        match errors.is_empty() {
+            true => Ok(servers),
+            false => Err(errors),
+        }
+    }
+
+    fn commit(
+        &self,
+        next: &Snapshot,
+        mut sockets: HashMap<ListenKey, Vec<StdListener>>,
+        servers: Servers,
+    ) {
         let mut state = self.state();
         let mut plans: Vec<Plan> = (0..self.workers)
             .map(|_| Plan {
@@ -231,6 +271,7 @@ impl Inner {
                     snapshot: Arc::clone(snapshot),
                     shared: Arc::clone(&common),
                     metrics,
+                    tls: servers.get(rule.name.as_str()).cloned(),
                     listen,
                 });
             }
@@ -257,6 +298,7 @@ impl Inner {
             state.shares = Some((shares, memory));
         }
         state.listeners = listeners;
+        state.tls = (next.generation, servers);
         state.started = true;
         state.shared = shared;
         for (worker, plan) in state.workers.iter().zip(plans) {
@@ -321,11 +363,25 @@ impl Subsystem for Proxy {
                 }
             }
         }
-        if !errors.is_empty() {
-            return Err(errors);
-        }
+        // At reloads only: a live change of something else does not depend on files.
+        let (generation, known) = &state.tls;
+        let servers = match *generation == next.generation {
+            true => Ok(known.clone()),
+            false => self.inner.servers(next.rules.iter().map(|rule| &rule.rule)),
+        };
+        let servers = match servers {
+            Ok(servers) if errors.is_empty() => servers,
+            servers => {
+                errors.extend(servers.err().into_iter().flatten());
+                return Err(errors);
+            }
+        };
         let (inner, next) = (Arc::clone(&self.inner), Arc::clone(next));
-        Ok(Box::new(move || inner.commit(&next, sockets)))
+        Ok(Box::new(move || inner.commit(&next, sockets, servers)))
+    }
+
+    fn check(&self, config: &Config) -> PrepareErrors {
+        self.inner.servers(&config.rules).err().unwrap_or_default()
     }
 
     fn listening(&self) -> Vec<SocketAddr> {
@@ -369,6 +425,8 @@ enum RuleError {
         address: SocketAddr,
         error: io::Error,
     },
+    #[error("{0}")]
+    Tls(Problem),
 }
 
 fn cannot_listen(snapshot: &RuleSnapshot, key: &ListenKey, error: io::Error) -> PrepareError {

@@ -15,6 +15,7 @@ use evenkeel_core::group::{Granularity, PickError, Request, Ticket};
 use evenkeel_core::member::{Member, MemberId};
 use evenkeel_core::time::Instant;
 use evenkeel_manager::snapshot::RuleSnapshot;
+use evenkeel_tls::server::Server;
 use tokio::sync::Notify;
 
 use crate::io::Io;
@@ -66,6 +67,8 @@ pub(crate) struct Service {
     pub(crate) id: ServiceId,
     pub(crate) name: Arc<str>,
     current: RefCell<Rc<LocalRule>>,
+    /// For clients that connect from now on.
+    tls: RefCell<Option<Arc<Server>>>,
     pub(crate) shared: Arc<RuleShared>,
     pub(crate) metrics: Arc<RuleMetrics>,
     pub(crate) state: Cell<State>,
@@ -80,12 +83,14 @@ impl Service {
         snapshot: Arc<RuleSnapshot>,
         shared: Arc<RuleShared>,
         metrics: Arc<RuleMetrics>,
+        tls: Option<Arc<Server>>,
         now: Instant,
     ) -> Self {
         Service {
             id,
             name,
             current: RefCell::new(Rc::new(LocalRule(snapshot))),
+            tls: RefCell::new(tls),
             shared,
             metrics,
             state: Cell::new(State::Running),
@@ -99,7 +104,13 @@ impl Service {
         Rc::clone(&self.current.borrow())
     }
 
-    pub(crate) fn update(&self, snapshot: Arc<RuleSnapshot>) {
+    /// What handshakes of its clients need; `None` if they are not to speak TLS.
+    pub(crate) fn tls(&self) -> Option<Arc<Server>> {
+        self.tls.borrow().clone()
+    }
+
+    pub(crate) fn update(&self, snapshot: Arc<RuleSnapshot>, tls: Option<Arc<Server>>) {
+        self.tls.replace(tls);
         self.current.replace(Rc::new(LocalRule(snapshot)));
         // The new limit may be higher.
         self.shared.room.notify_waiters();

@@ -77,6 +77,7 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
         client: session.peer,
         rule: session.service.name.clone(),
         member,
+        tls: client.agreed().cloned(),
         request: None,
         status: None,
         bytes_received: traffic.up.moved,

@@ -14,6 +14,7 @@ use evenkeel_core::member::Reason;
 use evenkeel_core::time::Instant;
 use evenkeel_manager::snapshot::RuleSnapshot;
 use evenkeel_net::Clock;
+use evenkeel_tls::server::Server;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
@@ -60,6 +61,7 @@ pub(crate) struct ServicePlan {
     pub(crate) snapshot: Arc<RuleSnapshot>,
     pub(crate) shared: Arc<RuleShared>,
     pub(crate) metrics: Arc<RuleMetrics>,
+    pub(crate) tls: Option<Arc<Server>>,
     /// Where it listens, with this worker's socket if that is new.
     pub(crate) listen: Vec<(ListenKey, Option<std::net::TcpListener>)>,
 }
@@ -377,7 +379,7 @@ impl Worker {
         for plan in plan.services {
             let service = match old_services.remove(&plan.name) {
                 Some(service) => {
-                    service.update(plan.snapshot);
+                    service.update(plan.snapshot, plan.tls);
                     service
                 }
                 None => {
@@ -389,6 +391,7 @@ impl Worker {
                         plan.snapshot,
                         plan.shared,
                         plan.metrics,
+                        plan.tls,
                         self.now(),
                     ))
                 }

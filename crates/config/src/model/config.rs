@@ -13,6 +13,7 @@ use super::location::{self, LocationConfig, Placed};
 use super::negotiator::{self, Cluster, Negotiator};
 use super::reach::Reach;
 use super::rule::{self, Defaults, Rule};
+use super::tls::{self, Tls};
 use super::{alert, ejection, health, member, monitor, sources};
 use crate::schema::document::Span;
 use crate::schema::errors::{Errors, Problem};
@@ -92,7 +93,9 @@ impl Config {
         let locations = self.locations.iter().map(|location| &location.monitor);
         let monitors = groups.chain(locations).flatten();
         let monitors = monitors.filter_map(|monitor| monitor.key_file.as_ref());
-        token.chain(broker).chain(monitors).map(PathBuf::as_path)
+        let tls = self.rules.iter().flat_map(|rule| &rule.tls);
+        let all = token.chain(broker).chain(monitors);
+        all.chain(tls.flat_map(Tls::files)).map(PathBuf::as_path)
     }
 
     /// The DNS names of members, with how often each is to be resolved. A name in
@@ -130,14 +133,18 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     let shared: HashMap<String, Span> = groups.iter().map(place).collect();
     let mut used = HashSet::new();
     for mut table in top.named_tables("rule", NAMES, report) {
-        let (rule, own) = rule::read(&mut table, &defaults, &shared, report);
+        let (mut rule, own) = rule::read(&mut table, &defaults, &shared, report);
         let who = format!("rule {:?}", rule.name);
         listeners.add(&rule.listen, &who, (&table, "listen"), report);
         groups.extend(own.map(|group| (table.name_span().clone(), group)));
         used.insert(rule.group.clone());
+        if let Some(tls) = &mut rule.tls {
+            tls.resolve(folder);
+        }
         config.rules.push(rule);
         table.finish(report);
     }
+    reserve(&mut config.rules);
     groups.sort_by_key(|(span, _)| span.start);
 
     let placed = groups.iter().map(|(span, group)| Placed { span, group });
@@ -187,6 +194,21 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     config
 }
 
+/// What one rule tells members of its clients no client of another rule may say: they may have the
+/// same members.
+fn reserve(rules: &mut [Rule]) {
+    let clients = rules.iter().flat_map(|rule| &rule.tls);
+    let clients = clients.flat_map(|tls| &tls.client_certificates);
+    let mut reserved: Vec<_> = clients
+        .filter_map(|clients| clients.header.clone())
+        .collect();
+    reserved.sort_unstable();
+    reserved.dedup();
+    for rule in rules.iter_mut() {
+        rule.http.reserved.clone_from(&reserved);
+    }
+}
+
 /// All tables of the file.
 pub(crate) fn tables() -> Vec<TableDoc> {
     let top = "Keys before the first table.";
@@ -197,6 +219,7 @@ pub(crate) fn tables() -> Vec<TableDoc> {
         TableDoc::new("[access_log]", "The access log.", access_log),
     ];
     tables.extend(rule::tables());
+    tables.extend(tls::tables());
     tables.extend([group::tables(), health::tables()]);
     tables.extend(sources::tables());
     tables.push(monitor::tables());

@@ -26,3 +26,4 @@ pub(crate) mod rule;
 pub(crate) mod sections;
 pub mod sources;
 pub(crate) mod strategy;
+pub(crate) mod tls;

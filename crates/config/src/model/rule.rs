@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::group::{self, GroupConfig};
+use super::tls::Tls;
 use crate::schema::document::Span;
 use crate::schema::field::{Texts, choice_field};
 use crate::schema::foreign;
@@ -30,6 +31,9 @@ section! {
         /// The group that serves the rule, if several rules share one. A rule without it has a
         /// group of its own, of the same name, and may have all keys of a group.
         group: String = String::new(); r#""backends""#,
+        /// TLS between clients and the rule: a table, see below. Without it clients connect without
+        /// encryption.
+        tls: Option<Tls> = None; r#"{ certificates = "/etc/evenkeel/www.pem" }"#,
     }
     keys RULE {
         /// Whether the rule accepts clients. The admin API can change this at run time.
@@ -118,7 +122,11 @@ section! {
 section! {
     /// Options of HTTP rules.
     #[derive(Clone, Debug, PartialEq)]
-    pub struct HttpOptions {}
+    pub struct HttpOptions {
+        /// Beginnings of names of fields that are removed from requests: what only the balancer
+        /// says.
+        reserved: Vec<String> = Vec::new(),
+    }
     keys HTTP {
         /// Whether clients may speak HTTP/2 without TLS, by prior knowledge: their first bytes say
         /// so.

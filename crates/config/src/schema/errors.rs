@@ -92,3 +92,43 @@ impl fmt::Display for Problem {
         Ok(())
     }
 }
+
+/// A place in a configuration file. All places are equal: what was said counts, not where.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    /// The file as it was named by the caller.
+    pub file: String,
+    /// Line, from 1; 0 if it is not from a file.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// Path of the key.
+    pub key: String,
+}
+
+impl PartialEq for Place {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Place {
+    /// Something that is wrong with what stands there.
+    pub fn problem(&self, message: impl Into<String>) -> Problem {
+        let Place {
+            file,
+            line,
+            column,
+            key,
+        } = self.clone();
+        Problem {
+            file,
+            line,
+            column,
+            key,
+            message: message.into(),
+            found: None,
+            allowed: None,
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use toml::de::DeValue;
@@ -11,6 +11,7 @@ use toml::de::DeValue;
 use super::address::{Address, ORIGIN, Origin, host_port};
 use super::amount::{duration, nanos_of, show_duration, show_size, size, split};
 use super::document::{Item, entries, quote};
+use super::errors::Place;
 use super::foreign;
 use super::networks::{Network, Networks};
 use super::report::Report;
@@ -72,7 +73,7 @@ macro_rules! blank {
 }
 pub(crate) use blank;
 blank!(
-    u16, u32, usize, f32, String, PathBuf, Duration, Address, Networks
+    u16, u32, usize, f32, String, PathBuf, FileName, Duration, Address, Networks
 );
 
 pub(crate) const WRONG_TYPE: &str = "wrong type";
@@ -320,6 +321,44 @@ impl Field for PathBuf {
 
     fn allowed(&self, _: &Limits) -> String {
         "the path of a file".into()
+    }
+}
+
+/// A file that is read when the configuration is put into effect, and the place that names it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FileName {
+    /// Its path.
+    pub path: PathBuf,
+    /// Where it is named.
+    pub place: Place,
+}
+
+impl FileName {
+    /// A relative path starts at `folder`.
+    pub(crate) fn resolve(&mut self, folder: &Path) {
+        self.path = folder.join(&self.path);
+    }
+}
+
+impl From<PathBuf> for FileName {
+    fn from(path: PathBuf) -> Self {
+        let place = Place::default();
+        FileName { path, place }
+    }
+}
+
+impl Field for FileName {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        self.path.read(item, limits, report);
+        self.place = report.place(item);
+    }
+
+    fn show(&self, limits: &Limits) -> Option<String> {
+        self.path.show(limits)
+    }
+
+    fn allowed(&self, limits: &Limits) -> String {
+        self.path.allowed(limits)
     }
 }
 

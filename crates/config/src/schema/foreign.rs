@@ -61,8 +61,7 @@ const STRATEGIES: &str = "
 static PROTOCOLS: &[(&str, &str)] = &[
     (
         "https tls ssl http+tls tcp+tls wss",
-        "TLS is not there yet: let something in front end it and speak \"http\" to this rule, or \
-         pass it on as it is with \"tcp\"",
+        "that is \"http\" or \"tcp\" here, with a table [rule.NAME.tls] that names certificates",
     ),
     (
         "h2 h2c http2 http/2 http/2.0 grpc",

@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::address::host_port;
 use super::document::{Item, Span, shorten};
-use super::errors::{Errors, Problem};
+use super::errors::{Errors, Place, Problem};
 use super::reference::TableDoc;
 
 /// What a problem depends on: a broken document must not be blamed for what the
@@ -177,6 +177,24 @@ impl<'s> Report<'s> {
         if self.warnings.len() < Errors::MAX_PROBLEMS {
             let warning = self.found(Trust::Sure, span, path, message, None, None);
             self.warnings.push(warning);
+        }
+    }
+
+    /// Where `item` stands.
+    pub fn place(&self, item: &Item<'_>) -> Place {
+        let found = self.found(Trust::Sure, &item.span, &item.path, "", None, None);
+        let Problem {
+            file,
+            line,
+            column,
+            key,
+            ..
+        } = found.problem;
+        Place {
+            file,
+            line,
+            column,
+            key,
         }
     }
 

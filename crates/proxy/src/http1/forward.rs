@@ -21,6 +21,11 @@ pub fn write_request(request: &Request<'_>, hop: &Hop, out: &mut Vec<u8>) {
             left_out.insert(index);
         }
     }
+    if hop.reserves() {
+        let fields = request.fields.iter().enumerate();
+        let reserved = fields.filter(|(_, field)| hop.is_reserved(field.name));
+        reserved.for_each(|(index, _)| left_out.insert(index));
+    }
     match request.raw {
         Some(raw) => put_raw_request(request, raw, left_out, out),
         None => {

@@ -20,6 +20,17 @@ pub struct Hop {
     trust: bool,
     /// The whole `Via` line, or nothing.
     via: Box<str>,
+    /// What it says of clients' certificates, if any rule does.
+    certificates: Option<Box<Certificates>>,
+}
+
+/// What members are told of clients' certificates.
+#[derive(Clone, Debug, Default)]
+struct Certificates {
+    /// Beginnings of names of fields that nobody else may send.
+    reserved: Vec<String>,
+    /// The lines about this client, or nothing.
+    identity: Box<str>,
 }
 
 impl Hop {
@@ -48,6 +59,12 @@ impl Hop {
                 Some(name) => format!("Via: 1.1 {name}\r\n").into(),
                 None => Box::default(),
             },
+            certificates: (!options.reserved.is_empty()).then(|| {
+                Box::new(Certificates {
+                    reserved: options.reserved.clone(),
+                    identity: Box::default(),
+                })
+            }),
         }
     }
 
@@ -57,6 +74,40 @@ impl Hop {
             self.via = format!("Via: {version} {name}\r\n").into();
         }
         self
+    }
+
+    /// The same for a client of which `lines` tell more.
+    #[must_use]
+    pub fn with_identity(mut self, lines: Option<&str>) -> Self {
+        if let (Some(certificates), Some(lines)) = (&mut self.certificates, lines) {
+            certificates.identity = lines.into();
+        }
+        self
+    }
+
+    /// Whether there are fields that only the balancer may send.
+    #[inline]
+    pub(super) fn reserves(&self) -> bool {
+        self.certificates.is_some()
+    }
+
+    /// Whether a field is one that only the balancer may send. There are servers for which `_` and
+    /// `-` are the same.
+    pub(super) fn is_reserved(&self, name: &str) -> bool {
+        let plain = |byte: u8| match byte {
+            b'_' => b'-',
+            byte => byte.to_ascii_lowercase(),
+        };
+        let reserved = self.certificates.iter();
+        let mut reserved = reserved.flat_map(|certificates| &certificates.reserved);
+        reserved.any(|prefix| {
+            let mut rest = name.bytes().map(plain);
+            let begins = prefix
+                .bytes()
+                .map(plain)
+                .all(|byte| rest.next() == Some(byte));
+            begins && matches!(rest.next(), None | Some(b'-'))
+        })
     }
 
     /// Whether a field of the forwarded family is taken out of a request.
@@ -103,6 +154,9 @@ impl Hop {
             put_line(&[b";proto=", self.proto.as_bytes()], out);
         }
         out.extend_from_slice(self.via.as_bytes());
+        if let Some(certificates) = &self.certificates {
+            out.extend_from_slice(certificates.identity.as_bytes());
+        }
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 use evenkeel_core::binding::Binding;
+use evenkeel_tls::handshake::Agreed;
 use h2::server::{Builder, SendResponse};
 use h2::{Reason, RecvStream};
 
@@ -48,6 +50,8 @@ const FAREWELL: Duration = Duration::from_secs(2);
 pub(crate) struct Connection {
     pub(crate) session: Session,
     pub(super) scheme: &'static str,
+    /// What was agreed on with a client that speaks TLS.
+    pub(super) agreed: Option<Arc<Agreed>>,
     /// What is said of the client, made for a rule.
     hop: RefCell<Option<(Rc<LocalRule>, Rc<Hop>)>>,
     local: Box<str>,
@@ -88,6 +92,7 @@ pub(crate) async fn serve(session: Session, io: Io, read: Option<Buffer>) {
     }
     let connection = Rc::new(Connection {
         scheme: io.scheme(),
+        agreed: io.agreed().cloned(),
         hop: RefCell::default(),
         local: local.to_string().into(),
         binding: Rc::default(),
@@ -255,6 +260,8 @@ impl Connection {
                 let local = self.local.to_string();
                 let client = self.session.peer.ip();
                 let hop = Hop::new(&rule.rule.http, client, self.scheme, local);
+                let agreed = self.agreed.as_ref();
+                let hop = hop.with_identity(agreed.and_then(|agreed| agreed.identity.as_deref()));
                 let hop = Rc::new(hop.over("2.0", &rule.rule.http));
                 *known = Some((Rc::clone(rule), Rc::clone(&hop)));
                 hop

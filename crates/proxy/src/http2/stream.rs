@@ -5,9 +5,11 @@ use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use evenkeel_tls::handshake::Agreed;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
@@ -58,6 +60,11 @@ impl Stream {
             cut: Cell::new(false),
             cancelled: false,
         }
+    }
+
+    /// What was agreed on with the client, if it speaks TLS.
+    pub(crate) fn agreed(&self) -> Option<&Arc<Agreed>> {
+        self.connection.agreed.as_ref()
     }
 
     pub(crate) fn scheme(&self) -> &'static str {

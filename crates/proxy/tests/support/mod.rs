@@ -217,7 +217,9 @@ pub fn rule(protocol: Protocol) -> Rule {
             retry_budget: 0.2,
             pool_idle_connections: 16,
             pool_idle_timeout: long,
+            ..HttpOptions::default()
         },
+        tls: None,
     }
 }
 

@@ -1,0 +1,210 @@
+//! `[rule.NAME.tls]`: certificates, and what clients may say of themselves.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::schema::document::Item;
+use crate::schema::field::{
+    Element, Field, FileName, Limits, Texts, blank, choice_field, read_one,
+};
+use crate::schema::key::{docs, millis, secs, section};
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::table::{AsTable, Table};
+
+section! {
+    /// TLS between a rule and its clients.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Tls {}
+    keys TLS {
+        /// Certificates: one, or a list. **Required.** Each is the path of a PEM file with the
+        /// certificate, those of the authorities between it and the root, and the private key; or a
+        /// table (see below), if the key has a file of its own. A client gets one for the name that
+        /// it asks for: one with that very name, then one with a wildcard for it. Of several for a
+        /// name it gets one whose kind of key it knows; the one that comes first, if it knows all.
+        certificates: Vec<CertificateFiles> = Vec::new(); r#"["/etc/evenkeel/www.pem"]"#,
+        /// Whether clients that ask for a name without a certificate, or for none, are refused.
+        /// Otherwise they get the first certificate.
+        strict_sni: bool = false; "true",
+        /// Whether certificates may be used that are no longer valid or not yet. Otherwise they are
+        /// an error when the configuration is read.
+        allow_expired: bool = false; "true",
+        /// Oldest version of TLS that clients may use.
+        min_version: TlsVersion = TlsVersion::Tls12; r#""1.3""#,
+        /// Protocols that clients are offered (ALPN), the best first; a client that knows none of
+        /// them is refused. By default a rule with `protocol = "http"` offers `h2` and `http/1.1`,
+        /// others offer nothing.
+        alpn: Vec<String> [Text(ALPN)] = Vec::new(); r#"["postgresql"]"#,
+        /// Time limit for the handshake, from the connection on.
+        handshake_timeout: Duration [Time(millis(1), secs(600))] = secs(10); r#""5s""#,
+        /// Whether clients may resume a session, which saves most of the handshake: they keep its
+        /// state in a ticket that only the balancer can read.
+        tickets: bool = true; "false",
+        /// A file with the keys of tickets, so that several balancers can resume each other's
+        /// sessions: a line each, of 64 hexadecimal digits. The first one encrypts, all decrypt.
+        /// Without it the balancer makes keys of its own, and a new one every hour.
+        ticket_key_file: Option<FileName> = None; r#""/etc/evenkeel/tickets.key""#,
+        /// Whether clients are asked for a certificate: a table (see below), `false` for no.
+        client_certificates: Option<ClientCertificates> = None; r#"{ ca_file = "/etc/evenkeel/clients.pem" }"#,
+    }
+}
+
+section! {
+    /// A certificate with its key.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct CertificateFiles {}
+    keys CERTIFICATE {
+        /// The certificate and those of the authorities between it and the root (PEM).
+        /// **Required.**
+        certificate: FileName = FileName::default(); r#""/etc/evenkeel/www.pem""#,
+        /// The private key (PEM; PKCS #8, PKCS #1 or SEC 1, without a password), if it is not in
+        /// the file of the certificate. Others than its owner and group must have no access.
+        key: Option<FileName> = None; r#""/etc/evenkeel/www.key""#,
+        /// Names that it is for. By default those in the certificate. A name that the certificate
+        /// does not have is an error.
+        names: Vec<String> [Text(SERVER_NAMES)] = Vec::new(); r#"["www.example.org", "*.example.org"]"#,
+    }
+}
+
+section! {
+    /// What clients have to show.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct ClientCertificates {}
+    keys CLIENT_CERTIFICATES {
+        /// Certificates of the authorities that clients' certificates come from (PEM).
+        /// **Required.**
+        ca_file: FileName = FileName::default(); r#""/etc/evenkeel/clients.pem""#,
+        /// Lists of revoked certificates (PEM). There must be one of each authority, or its
+        /// certificates are refused.
+        crl_file: Option<FileName> = None; r#""/etc/evenkeel/clients.crl""#,
+        /// Whether a client without a certificate is refused. A bad one is refused in any case.
+        required: bool = true; "false",
+        /// HTTP: beginning of the names of the fields that tell members about the client's
+        /// certificate: `-Verified` (`yes` or `no`), `-Subject`, `-SAN` and `-Fingerprint` (SHA-256) are
+        /// added to it. Fields of clients that begin so are removed from requests of all rules.
+        /// `false` adds none.
+        header: Option<String> [Text(HEADER)] = Some("X-Client-Cert".into()); r#""X-Peer""#,
+    }
+}
+
+blank!(Tls, CertificateFiles, ClientCertificates);
+
+/// Versions of TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TlsVersion {
+    /// TLS 1.2, with forward secrecy and authenticated encryption only.
+    Tls12,
+    /// TLS 1.3.
+    Tls13,
+}
+
+choice_field!(TlsVersion, "1.2" => TlsVersion::Tls12, "1.3" => TlsVersion::Tls13);
+
+const ALPN: Texts = ("1 to 64 visible ASCII characters", |text| {
+    (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+});
+
+/// Names that clients may ask for.
+pub(crate) const SERVER_NAMES: Texts = (
+    r#"a host name, or "*." and a host name for all names right below it"#,
+    |text| {
+        let name = text.strip_prefix("*.").unwrap_or(text);
+        let is_label = |label: &str| {
+            let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+            (1..=63).contains(&label.len()) && label.bytes().all(is_part)
+        };
+        text.len() <= 253 && name.split('.').all(is_label)
+    },
+);
+
+const HEADER: Texts = ("1 to 64 letters, digits or \"-\"", |text| {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    (1..=64).contains(&text.len()) && text.bytes().all(is_part)
+});
+
+impl AsTable for Tls {
+    const ALLOWED: &'static str = "a table of keys of TLS";
+
+    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
+        table.read(TLS, self, report);
+        table.require("certificates", report);
+    }
+}
+
+impl AsTable for ClientCertificates {
+    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
+        table.read(CLIENT_CERTIFICATES, self, report);
+        table.require("ca_file", report);
+    }
+}
+
+/// A path, or a table.
+impl Field for CertificateFiles {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        if let Some(mut table) = Table::open(item) {
+            table.read(CERTIFICATE, self, report);
+            table.require("certificate", report);
+            table.finish(report);
+        } else if let Some(certificate) = read_one(item, limits, report) {
+            self.certificate = certificate;
+        }
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        r#"the path of a file, or a table as in { certificate = "www.pem", key = "www.key" }"#
+            .into()
+    }
+}
+
+impl Element for CertificateFiles {
+    const NONE: Option<&'static str> = Some("no certificate");
+}
+
+impl CertificateFiles {
+    fn files(&mut self) -> impl Iterator<Item = &mut FileName> {
+        std::iter::once(&mut self.certificate).chain(&mut self.key)
+    }
+}
+
+impl Tls {
+    /// The files that it names.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        let certificates = self.certificates.iter();
+        let certificates = certificates.flat_map(|c| std::iter::once(&c.certificate).chain(&c.key));
+        let clients = self.client_certificates.iter();
+        let clients = clients.flat_map(|c| std::iter::once(&c.ca_file).chain(&c.crl_file));
+        let all = certificates.chain(clients).chain(&self.ticket_key_file);
+        all.map(|file| &file.path)
+    }
+
+    /// Relative paths start at `folder`.
+    pub(crate) fn resolve(&mut self, folder: &Path) {
+        let certificates = self.certificates.iter_mut();
+        let certificates = certificates.flat_map(CertificateFiles::files);
+        let clients = self.client_certificates.iter_mut();
+        let clients = clients.flat_map(|c| std::iter::once(&mut c.ca_file).chain(&mut c.crl_file));
+        let all = certificates.chain(clients).chain(&mut self.ticket_key_file);
+        all.for_each(|file| file.resolve(folder));
+    }
+}
+
+/// What the reference says of the tables.
+pub(crate) fn tables() -> [TableDoc; 3] {
+    let tls = "TLS between a rule and its clients: [tls.md](tls.md).";
+    let certificate = "A certificate with its key; may also be written in a list, as `certificates \
+                       = [{ certificate = \"www.pem\", key = \"www.key\" }]`.";
+    let clients = "Certificates of clients.";
+    [
+        TableDoc::new("[rule.NAME.tls]", tls, [docs(TLS, Tls::default())]),
+        TableDoc::new(
+            "[[rule.NAME.tls.certificates]]",
+            certificate,
+            [docs(CERTIFICATE, CertificateFiles::default())],
+        ),
+        TableDoc::new(
+            "[rule.NAME.tls.client_certificates]",
+            clients,
+            [docs(CLIENT_CERTIFICATES, ClientCertificates::default())],
+        ),
+    ]
+}

@@ -1,0 +1,201 @@
+//! TLS between clients and a rule: the handshake, and a connection whose bytes are encrypted.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use evenkeel_limits::Shortage;
+use evenkeel_manager::config::Protocol;
+use evenkeel_tls::handshake::{Accepting, Agreed, Cause};
+use evenkeel_tls::server::Server;
+use evenkeel_tls::stream::Stream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::io::{Io, Transport};
+use crate::listen::Session;
+use crate::memory::{Charge, Memory, SMALL_BYTES};
+use crate::metrics::RuleMetrics;
+use crate::watch::Stop;
+use crate::{http, tcp};
+
+/// What a handshake takes, in bytes: its messages with a chain of certificates, keys and secrets.
+const HANDSHAKE_BYTES: usize = 32 * 1024;
+
+/// What a connection takes beside what every client has, in bytes: two keys and what makes others.
+const IDLE_BYTES: usize = 4 * 1024;
+
+/// Most that is held of what a side does not take.
+const HELD_BYTES: usize = 96 * 1024;
+
+/// A connection with TLS.
+#[derive(Debug)]
+pub(crate) struct Tls {
+    stream: Box<Stream>,
+    agreed: Arc<Agreed>,
+    memory: Arc<Memory>,
+    /// For what it holds of what a side does not take.
+    held: Option<Charge>,
+    _idle: Charge,
+}
+
+impl Tls {
+    /// What was agreed on in the handshake.
+    pub(crate) fn agreed(&self) -> &Arc<Agreed> {
+        &self.agreed
+    }
+
+    /// The other side will see that something is missing.
+    pub(crate) fn cut(&self) {
+        self.stream.cut();
+    }
+
+    /// Counts what the connection holds.
+    #[inline]
+    fn count(&mut self) -> io::Result<()> {
+        let much = self.stream.held() > SMALL_BYTES;
+        if much && self.held.is_none() {
+            let charge = self.memory.take(HELD_BYTES);
+            let charge = charge.map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM));
+            self.held = Some(charge?);
+        } else if !much {
+            self.held = None;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn counted<T>(&mut self, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        self.count()?;
+        polled
+    }
+}
+
+impl Transport for Tls {
+    fn scheme(&self) -> &'static str {
+        "https"
+    }
+
+    #[inline]
+    fn socket(&self) -> &TcpStream {
+        self.stream.socket()
+    }
+}
+
+impl AsyncRead for Tls {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        space: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let read = Pin::new(&mut *this.stream).poll_read(cx, space);
+        this.counted(read)
+    }
+}
+
+impl AsyncWrite for Tls {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut *this.stream).poll_write(cx, bytes);
+        this.counted(written)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut *this.stream).poll_write_vectored(cx, parts);
+        this.counted(written)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(Pin::new(&mut *this.stream).poll_flush(cx))?;
+        this.held = None;
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.get_mut().stream).poll_shutdown(cx)
+    }
+}
+
+/// Serves a client of a rule with TLS.
+pub(crate) async fn serve(session: Session, socket: TcpStream, server: Arc<Server>) {
+    let Some(client) = accept(&session, socket, &server).await else {
+        return;
+    };
+    let client = Io::Tls(Box::new(client));
+    // In tasks of their own, so that what the handshake took is gone.
+    match session.service.rule().rule.protocol {
+        Protocol::Tcp => tokio::task::spawn_local(tcp::serve(session, client)),
+        Protocol::Http => tokio::task::spawn_local(http::serve(session, client)),
+    };
+}
+
+/// Does the handshake with a client.
+async fn accept(session: &Session, socket: TcpStream, server: &Server) -> Option<Tls> {
+    let (worker, metrics) = (&session.worker, &session.service.metrics);
+    let charges = [HANDSHAKE_BYTES, IDLE_BYTES].map(|bytes| worker.memory.take(bytes));
+    let [Ok(_handshake), Ok(idle)] = charges else {
+        Shortage::Memory.met("greet a client with TLS");
+        metrics.refused_exhausted.add(1);
+        Io::Plain(socket).reset();
+        return None;
+    };
+    session.watch.arm(server.handshake_timeout);
+    let mut accepting = Accepting::new(socket, server);
+    let accepted = session
+        .watch
+        .until(|cx| Pin::new(&mut accepting).poll(cx))
+        .await;
+    session.watch.disarm();
+    match accepted {
+        Ok(Ok((stream, agreed))) => {
+            match agreed.resumed {
+                true => metrics.tls_resumed.add(1),
+                false => metrics.tls_full.add(1),
+            }
+            return Some(Tls {
+                stream,
+                agreed: Arc::new(agreed),
+                memory: Arc::clone(&worker.memory),
+                held: None,
+                _idle: idle,
+            });
+        }
+        Ok(Err(failure)) => {
+            metrics.count_tls_failure(failure.cause);
+            let (rule, client) = (&session.service.name, session.peer);
+            tracing::debug!(%rule, %client, cause = failure.cause.name(), %failure, "no TLS with a client");
+        }
+        Err(Stop::Expired) => metrics.tls_timeout.add(1),
+        Err(Stop::Cut) => metrics.terminated.add(1),
+    }
+    None
+}
+
+impl RuleMetrics {
+    /// Counts a handshake that failed.
+    fn count_tls_failure(&self, cause: Cause) {
+        match cause {
+            Cause::Incompatible => self.tls_incompatible.add(1),
+            Cause::UnknownName => self.tls_unknown_name.add(1),
+            Cause::PlainHttp => self.tls_plain_http.add(1),
+            Cause::Garbage => self.tls_garbage.add(1),
+            Cause::Oversized => self.tls_oversized.add(1),
+            Cause::ClientCertificate => self.tls_client_certificate.add(1),
+            Cause::RefusedByClient => self.tls_refused_by_client.add(1),
+            Cause::Closed => self.tls_closed.add(1),
+            Cause::Internal => self.tls_internal.add(1),
+        }
+    }
+}

@@ -1,0 +1,577 @@
+//! Certificates and private keys from files, and what is wrong with them.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use aws_lc_rs::digest;
+use evenkeel_config::{CertificateFiles, FileName, Problem};
+use rustls::SignatureAlgorithm;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use serde::Serialize;
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use x509_parser::x509::X509Name;
+
+use crate::provider;
+
+/// Longest file, in bytes: an authority's list of revoked certificates may be long.
+const MAX_FILE: u64 = 16 * 1024 * 1024;
+
+/// Why a file cannot be used. Each of them is told with the file and the key that names it.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    /// It cannot be read.
+    #[error("cannot be read: {0}")]
+    Read(#[from] std::io::Error),
+    /// It is a folder, or the like.
+    #[error("is not a regular file")]
+    NoFile,
+    /// There is too much in it.
+    #[error("is longer than {MAX_FILE} bytes")]
+    TooLong,
+    /// A private key is in it, and it is no secret.
+    #[error("holds a private key, and everybody may access it: run chmod o= on it")]
+    Open,
+    /// It is damaged.
+    #[error("is no PEM file: {0}")]
+    Pem(String),
+    /// There is nothing in it that is needed.
+    #[error("holds no {0}")]
+    Lacks(&'static str),
+    /// The key has a password.
+    #[error("holds a private key with a password: remove it with `openssl pkey`")]
+    Password,
+    /// A certificate is damaged.
+    #[error("certificate {number} in it is damaged: {why}")]
+    Damaged {
+        /// Which one, from 1.
+        number: usize,
+        /// What the parser says.
+        why: String,
+    },
+    /// The key cannot be used.
+    #[error("the private key cannot be used: {0}")]
+    Key(rustls::Error),
+    /// The key is another one's.
+    #[error("the private key does not belong to its first certificate")]
+    Mismatch,
+    /// The chain is not one.
+    #[error("certificate {number} in it is not that of the authority of the one before")]
+    Chain {
+        /// Which one, from 1.
+        number: usize,
+    },
+    /// Its time is over.
+    #[error("the certificate has expired, on {0}")]
+    Expired(String),
+    /// Its time is to come.
+    #[error("the certificate is not valid before {0}")]
+    NotYet(String),
+    /// It is to be used for another name.
+    #[error("the certificate is not for {name}, but for {}", names(.has))]
+    Name {
+        /// The name.
+        name: String,
+        /// Those that it has.
+        has: Vec<String>,
+    },
+    /// Nobody would ever get it.
+    #[error("the certificate has no DNS name (subjectAltName), so that no client would get it")]
+    NoName,
+    /// What was read is of no use.
+    #[error("{0}")]
+    Content(String),
+}
+
+fn names(names: &[String]) -> String {
+    match names {
+        [] => "no name at all".into(),
+        names => names.join(", "),
+    }
+}
+
+/// Reads a file that a configuration names, and what `parse` makes of it.
+///
+/// # Errors
+///
+/// One that names the key in the configuration, the file and the reason.
+pub(crate) fn read<T>(
+    file: &FileName,
+    parse: impl FnOnce(&[u8]) -> Result<T, CertificateError>,
+) -> Result<T, Vec<Problem>> {
+    let text = bytes(&file.path);
+    text.and_then(|text| parse(&text))
+        .map_err(|error| vec![problem(file, &error)])
+}
+
+/// `error` as one of the configuration.
+pub(crate) fn problem(file: &FileName, error: &CertificateError) -> Problem {
+    let path = file.path.display();
+    file.place.problem(format!("{path}: {error}"))
+}
+
+fn bytes(path: &Path) -> Result<Vec<u8>, CertificateError> {
+    // A FIFO would block for ever.
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(CertificateError::NoFile);
+    }
+    let file = File::open(path)?;
+    let is_open = file.metadata()?.permissions().mode() & 0o007 != 0;
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(CertificateError::TooLong);
+    }
+    let marker = b"PRIVATE KEY-----";
+    let has_key = bytes.windows(marker.len()).any(|at| at == marker);
+    match is_open && has_key {
+        true => Err(CertificateError::Open),
+        false => Ok(bytes),
+    }
+}
+
+/// All items of a kind in the text of a PEM file.
+pub(crate) fn items<T: PemObject>(
+    text: &[u8],
+    what: &'static str,
+) -> Result<Vec<T>, CertificateError> {
+    let items: Result<Vec<T>, pem::Error> = T::pem_slice_iter(text).collect();
+    let items = items.map_err(|error| CertificateError::Pem(error.to_string()))?;
+    match items.is_empty() {
+        true => Err(CertificateError::Lacks(what)),
+        false => Ok(items),
+    }
+}
+
+fn private_key(text: &[u8]) -> Result<PrivateKeyDer<'static>, CertificateError> {
+    let has_password = {
+        let marker = b"ENCRYPTED";
+        text.windows(marker.len()).any(|at| at == marker)
+    };
+    match PrivateKeyDer::from_pem_slice(text) {
+        Ok(key) => Ok(key),
+        Err(_) if has_password => Err(CertificateError::Password),
+        Err(pem::Error::NoItemsFound) => Err(CertificateError::Lacks("private key")),
+        Err(error) => Err(CertificateError::Pem(error.to_string())),
+    }
+}
+
+/// What there is to know of a certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Details {
+    /// The file that it is in.
+    pub file: String,
+    /// Names that clients get it for.
+    pub names: Vec<String>,
+    /// Whose it is.
+    pub subject: String,
+    /// Who has signed it.
+    pub issuer: String,
+    /// Kind of its key: `ECDSA`, `RSA` or `Ed25519`.
+    pub key: &'static str,
+    /// Since when it is valid, in seconds since 1970.
+    pub not_before: i64,
+    /// Until when.
+    pub not_after: i64,
+    /// SHA-256 of it, in hexadecimal digits.
+    pub fingerprint: String,
+}
+
+/// A certificate with its chain and its key.
+#[derive(Clone, Debug)]
+pub struct Certificate {
+    /// What a handshake needs.
+    pub key: Arc<CertifiedKey>,
+    /// What people want to know.
+    pub details: Details,
+}
+
+/// Seconds since 1970.
+pub fn unix_now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs() as i64)
+}
+
+impl Certificate {
+    /// Reads a certificate and its key. `now` is in seconds since 1970; `None` allows one that is
+    /// not valid now. `is_first` is one that clients get that ask for no name.
+    ///
+    /// # Errors
+    ///
+    /// All that is wrong, with the file and the key of the configuration that names it.
+    pub fn load(
+        files: &CertificateFiles,
+        now: Option<i64>,
+        is_first: bool,
+    ) -> Result<Self, Vec<Problem>> {
+        let key_file = files.key.as_ref().unwrap_or(&files.certificate);
+        let chain = read(&files.certificate, |text| {
+            items::<CertificateDer<'static>>(text, "certificate")
+        });
+        let key = read(key_file, private_key);
+        let (chain, key) = match (chain, key) {
+            (Ok(chain), Ok(key)) => (chain, key),
+            (chain, key) => {
+                // What is wrong with one file is told once.
+                let key = key.err().filter(|_| chain.is_ok() || files.key.is_some());
+                return Err(chain.err().into_iter().chain(key).flatten().collect());
+            }
+        };
+        let here = |error: CertificateError| problem(&files.certificate, &error);
+        let mut errors = Vec::new();
+        let details = Details::of(&chain).map_err(|error| vec![here(error)])?;
+        let mut details = Details {
+            file: files.certificate.path.display().to_string(),
+            ..details
+        };
+        let text = |time| {
+            let time = x509_parser::time::ASN1Time::from_timestamp(time);
+            time.map_or_else(|_| "?".into(), |time| time.to_string())
+        };
+        match now {
+            Some(now) if now > details.not_after => {
+                errors.push(here(CertificateError::Expired(text(details.not_after))));
+            }
+            Some(now) if now < details.not_before => {
+                errors.push(here(CertificateError::NotYet(text(details.not_before))));
+            }
+            _ => {}
+        }
+        for name in &files.names {
+            let name = name.to_ascii_lowercase();
+            if !details.names.iter().any(|has| covers(has, &name)) {
+                let has = details.names.clone();
+                errors.push(here(CertificateError::Name { name, has }));
+            }
+        }
+        if !files.names.is_empty() {
+            let names = files.names.iter().map(|name| name.to_ascii_lowercase());
+            details.names = names.collect();
+        } else if details.names.is_empty() && !is_first {
+            errors.push(here(CertificateError::NoName));
+        }
+        match CertifiedKey::from_der(chain, key, provider()) {
+            Ok(key) if errors.is_empty() => {
+                details.key = match key.key.algorithm() {
+                    SignatureAlgorithm::ECDSA => "ECDSA",
+                    SignatureAlgorithm::RSA => "RSA",
+                    SignatureAlgorithm::ED25519 => "Ed25519",
+                    _ => "other",
+                };
+                let key = Arc::new(key);
+                return Ok(Certificate { key, details });
+            }
+            Ok(_) => {}
+            Err(rustls::Error::InconsistentKeys(_)) => {
+                errors.push(problem(key_file, &CertificateError::Mismatch));
+            }
+            Err(error) => errors.push(problem(key_file, &CertificateError::Key(error))),
+        }
+        Err(errors)
+    }
+}
+
+impl Details {
+    /// What the first certificate of a chain says; the others are looked at, too.
+    fn of(chain: &[CertificateDer<'_>]) -> Result<Self, CertificateError> {
+        let mut parsed = Vec::with_capacity(chain.len());
+        for (index, der) in chain.iter().enumerate() {
+            let certificate = X509Certificate::from_der(der);
+            let (_, certificate) = certificate.map_err(|error| CertificateError::Damaged {
+                number: index + 1,
+                why: error.to_string(),
+            })?;
+            parsed.push(certificate);
+        }
+        for (index, pair) in parsed.windows(2).enumerate() {
+            if let [one, next] = pair
+                && one.issuer().as_raw() != next.subject().as_raw()
+            {
+                return Err(CertificateError::Chain { number: index + 2 });
+            }
+        }
+        let (Some(first), Some(der)) = (parsed.first(), chain.first()) else {
+            return Err(CertificateError::Lacks("certificate"));
+        };
+        let is_dns = |name: &GeneralName<'_>| match name {
+            GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+            _ => None,
+        };
+        let names = first.subject_alternative_name().ok().flatten();
+        let names = names.iter().flat_map(|names| &names.value.general_names);
+        Ok(Details {
+            file: String::new(),
+            names: names.filter_map(is_dns).collect(),
+            subject: distinguished(first.subject()),
+            issuer: distinguished(first.issuer()),
+            key: "",
+            not_before: first.validity().not_before.timestamp(),
+            not_after: first.validity().not_after.timestamp(),
+            fingerprint: fingerprint(der),
+        })
+    }
+}
+
+/// Whether a certificate for `has` is one for `name`, both in lower case (RFC 6125, section 6.4).
+fn covers(has: &str, name: &str) -> bool {
+    let wild = has.strip_prefix("*.");
+    let below = name.split_once('.').map(|(_, rest)| rest);
+    has == name || wild.is_some() && wild == below && !name.starts_with("*.")
+}
+
+/// SHA-256 of a certificate in hexadecimal digits.
+pub(crate) fn fingerprint(der: &[u8]) -> String {
+    let digest = digest::digest(&digest::SHA256, der);
+    let digits = digest.as_ref().iter().map(|byte| format!("{byte:02x}"));
+    digits.collect()
+}
+
+/// A name as RFC 4514 writes it: the most specific part first, and nothing in it that could be
+/// taken for another part.
+pub(crate) fn distinguished(name: &X509Name<'_>) -> String {
+    let registry = x509_parser::objects::oid_registry();
+    let mut parts: Vec<String> = Vec::new();
+    for set in name.iter_rdn() {
+        let attributes = set.iter().map(|attribute| {
+            let kind = attribute.attr_type();
+            let short = x509_parser::objects::oid2abbrev(kind, registry);
+            let kind = short.map_or_else(|_| kind.to_id_string(), str::to_owned);
+            let value = attribute.as_str().unwrap_or("?");
+            format!("{kind}={}", escape(value))
+        });
+        parts.push(attributes.collect::<Vec<_>>().join("+"));
+    }
+    parts.reverse();
+    parts.join(",")
+}
+
+/// The value of an attribute with what has a meaning between values escaped (RFC 4514, section
+/// 2.4).
+fn escape(value: &str) -> String {
+    let mut text = String::with_capacity(value.len());
+    for (index, char) in value.chars().enumerate() {
+        let is_special = matches!(char, '"' | '+' | ',' | ';' | '<' | '>' | '\\' | '=');
+        if is_special || index == 0 && matches!(char, ' ' | '#') {
+            text.push('\\');
+        }
+        text.push(char);
+    }
+    text
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use rcgen::{
+        BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SigningKey,
+        date_time_ymd,
+    };
+
+    use super::*;
+
+    /// A folder of one test, gone with it.
+    pub(crate) struct Folder(pub PathBuf);
+
+    impl Folder {
+        pub(crate) fn new() -> Self {
+            static NEXT: AtomicUsize = AtomicUsize::new(0);
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("evenkeel-tls-{}-{number}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            std::fs::create_dir(&path).unwrap();
+            Folder(path)
+        }
+
+        /// Writes a secret.
+        pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) -> FileName {
+            let path = self.0.join(name);
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+            path.into()
+        }
+
+        /// A certificate and its key in one file.
+        pub(crate) fn certificate(&self, name: &str, made: &Made) -> CertificateFiles {
+            let certificate = self.write(name, format!("{}{}", made.pem, made.key));
+            CertificateFiles {
+                certificate,
+                ..CertificateFiles::default()
+            }
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// A certificate that was made for a test.
+    pub(crate) struct Made {
+        pub pem: String,
+        pub key: String,
+    }
+
+    pub(crate) fn params(names: &[&str]) -> CertificateParams {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, "Evenkeel, tests");
+        params.distinguished_name.push(DnType::CommonName, "leaf");
+        params
+    }
+
+    pub(crate) fn authority() -> CertifiedIssuer<'static, KeyPair> {
+        let mut params = params(&[]);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![
+            rcgen::KeyUsagePurpose::KeyCertSign,
+            rcgen::KeyUsagePurpose::CrlSign,
+        ];
+        params.distinguished_name.push(DnType::CommonName, "root");
+        CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+    }
+
+    pub(crate) fn sign(
+        params: CertificateParams,
+        by: &CertifiedIssuer<'_, impl SigningKey>,
+    ) -> Made {
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, by).unwrap();
+        Made {
+            pem: certificate.pem(),
+            key: key.serialize_pem(),
+        }
+    }
+
+    pub(crate) fn self_signed(names: &[&str]) -> Made {
+        let key = KeyPair::generate().unwrap();
+        let certificate = params(names).self_signed(&key).unwrap();
+        Made {
+            pem: certificate.pem(),
+            key: key.serialize_pem(),
+        }
+    }
+
+    fn load(files: &CertificateFiles) -> Result<Certificate, String> {
+        let loaded = Certificate::load(files, Some(unix_now()), true);
+        loaded.map_err(|problems| {
+            let texts: Vec<_> = problems.iter().map(ToString::to_string).collect();
+            texts.join("\n")
+        })
+    }
+
+    fn error(files: &CertificateFiles) -> String {
+        load(files).expect_err("an error")
+    }
+
+    #[test]
+    fn a_certificate_is_read_with_what_it_says() {
+        let folder = Folder::new();
+        let made = self_signed(&["www.example.org", "*.Example.com"]);
+        let mut files = folder.certificate("a.pem", &made);
+        let details = load(&files).unwrap().details;
+        assert_eq!(details.names, ["www.example.org", "*.example.com"]);
+        assert_eq!(details.subject, r"CN=leaf,O=Evenkeel\, tests");
+        assert_eq!((details.key, details.fingerprint.len()), ("ECDSA", 64));
+        assert!(details.not_before < unix_now() && unix_now() < details.not_after);
+        // The key in a file of its own, and names of one's own.
+        files.certificate = folder.write("b.pem", &made.pem);
+        files.key = Some(folder.write("b.key", &made.key));
+        files.names = vec!["A.example.com".into()];
+        assert_eq!(load(&files).unwrap().details.names, ["a.example.com"]);
+    }
+
+    #[test]
+    fn what_is_wrong_with_files_is_told() {
+        let folder = Folder::new();
+        let made = self_signed(&["a.example"]);
+        let good = folder.certificate("good.pem", &made);
+        let with = |name: &str, text: &str| CertificateFiles {
+            certificate: folder.write(name, text),
+            ..good.clone()
+        };
+        let missing = CertificateFiles {
+            certificate: folder.0.join("none.pem").into(),
+            ..good.clone()
+        };
+        assert!(error(&missing).contains("none.pem: cannot be read"));
+        let lines = error(&with("no-key.pem", &made.pem));
+        assert!(
+            lines.ends_with("no-key.pem: holds no private key"),
+            "{lines}"
+        );
+        assert!(error(&with("empty.pem", "")).contains("holds no certificate"));
+        assert!(error(&with("cut.pem", &made.pem[..200])).contains("is no PEM file"));
+        let text = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let damaged = error(&with("damaged.pem", &format!("{text}{}", made.key)));
+        assert!(
+            damaged.contains("certificate 1 in it is damaged"),
+            "{damaged}"
+        );
+        let other = self_signed(&["a.example"]);
+        let mixed = error(&with("mixed.pem", &format!("{}{}", made.pem, other.key)));
+        assert!(mixed.contains("does not belong to its first"), "{mixed}");
+        let two = format!("{}{}{}", made.pem, authority().pem(), made.key);
+        assert!(error(&with("chain.pem", &two)).contains("certificate 2 in it is not that of"));
+        let password = made.key.replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY");
+        let password = error(&with("password.pem", &format!("{}{password}", made.pem)));
+        assert!(password.contains("with a password"), "{password}");
+        let path = &good.certificate.path;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(error(&good).contains("everybody may access it: run chmod o="));
+        let folder_itself = CertificateFiles {
+            certificate: folder.0.clone().into(),
+            ..good
+        };
+        assert!(error(&folder_itself).contains("is not a regular file"));
+    }
+
+    #[test]
+    fn times_and_names_that_do_not_fit_are_errors_all_at_once() {
+        let folder = Folder::new();
+        let root = authority();
+        let mut old = params(&["old.example"]);
+        old.not_after = date_time_ymd(2020, 1, 1);
+        let mut files = folder.certificate("old.pem", &sign(old, &root));
+        files.names = vec!["new.example".into()];
+        let text = error(&files);
+        assert!(
+            text.contains("has expired, on Jan  1 00:00:00 2020"),
+            "{text}"
+        );
+        assert!(
+            text.contains("is not for new.example, but for old.example"),
+            "{text}"
+        );
+        files.names.clear();
+        assert!(Certificate::load(&files, None, true).is_ok());
+        let mut young = params(&["a.example"]);
+        young.not_before = date_time_ymd(2120, 1, 1);
+        young.not_after = date_time_ymd(2121, 1, 1);
+        let young = folder.certificate("young.pem", &sign(young, &root));
+        assert!(error(&young).contains("is not valid before"));
+        let nameless = folder.certificate("nameless.pem", &sign(params(&[]), &root));
+        assert!(load(&nameless).is_ok(), "the first one needs no name");
+        let second = Certificate::load(&nameless, None, false);
+        assert!(second.unwrap_err()[0].to_string().contains("no DNS name"));
+    }
+
+    #[test]
+    fn a_wildcard_is_for_names_right_below() {
+        assert!(covers("*.a.b", "x.a.b") && covers("a.b", "a.b") && covers("*.a.b", "*.a.b"));
+        for name in ["a.b", "x.y.a.b", "*.x.b", "xa.b"] {
+            assert!(!covers("*.a.b", name), "{name}");
+        }
+        assert!(!covers("x.a.b", "*.a.b"));
+    }
+}

@@ -1,0 +1,852 @@
+//! Handshakes: rustls driven over a socket, with bounds, and why one has failed.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
+use rustls::{Error, HandshakeKind, ProtocolVersion};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::identity;
+use crate::server::{Server, take_asked};
+use crate::stream::{Kernel, Stream};
+
+/// Most bytes of a first message: no browser needs a quarter of it.
+const MAX_HELLO: usize = 16 * 1024;
+
+/// Bytes that are read at once: what follows a handshake is for the connection.
+const READ_BYTES: usize = 4096;
+
+/// Most bytes that are taken from somebody who gets no connection.
+const MAX_DRAINED: usize = 256 * 1024;
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub struct Failure {
+    /// The kind of reason.
+    pub cause: Cause,
+    /// What exactly.
+    pub error: Detail,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+/// What exactly has failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Detail {
+    /// The protocol.
+    #[error("{0}")]
+    Tls(#[from] Error),
+    /// The connection.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// Something else.
+    #[error("{0}")]
+    Other(&'static str),
+}
+
+/// Kinds of reasons for a handshake to fail, as they are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The client and the rule have no version, suite, group or protocol in common.
+    Incompatible,
+    /// There is no certificate for the name that the client asks for.
+    UnknownName,
+    /// The client sent HTTP without TLS.
+    PlainHttp,
+    /// What the client sent is not TLS, or breaks its rules.
+    Garbage,
+    /// Its first message is too long.
+    Oversized,
+    /// It has no certificate, or not a good one.
+    ClientCertificate,
+    /// The client refused, mostly because of the certificate that it got.
+    RefusedByClient,
+    /// The client went away.
+    Closed,
+    /// Something here.
+    Internal,
+}
+
+impl Cause {
+    /// A word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::Incompatible => "incompatible",
+            Cause::UnknownName => "unknown_name",
+            Cause::PlainHttp => "plain_http",
+            Cause::Garbage => "garbage",
+            Cause::Oversized => "oversized",
+            Cause::ClientCertificate => "client_certificate",
+            Cause::RefusedByClient => "refused_by_client",
+            Cause::Closed => "closed",
+            Cause::Internal => "internal",
+        }
+    }
+
+    fn of(error: &Error, input: &[u8]) -> Self {
+        match error {
+            Error::PeerIncompatible(_) | Error::NoApplicationProtocol => Cause::Incompatible,
+            // The resolver has found none.
+            Error::General(_) => Cause::UnknownName,
+            Error::NoCertificatesPresented
+            | Error::InvalidCertificate(_)
+            | Error::InvalidCertRevocationList(_) => Cause::ClientCertificate,
+            Error::AlertReceived(_) => Cause::RefusedByClient,
+            Error::InvalidMessage(_)
+            | Error::InappropriateMessage { .. }
+            | Error::InappropriateHandshakeMessage { .. }
+            | Error::PeerSentOversizedRecord
+            | Error::PeerMisbehaved(_)
+            | Error::DecryptError => {
+                if is_http(input) {
+                    Cause::PlainHttp
+                } else {
+                    Cause::Garbage
+                }
+            }
+            _ => Cause::Internal,
+        }
+    }
+}
+
+/// Whether bytes look like the beginning of a request without TLS.
+fn is_http(input: &[u8]) -> bool {
+    let methods: [&[u8]; 9] = [
+        b"GET ",
+        b"HEAD ",
+        b"POST ",
+        b"PUT ",
+        b"DELETE ",
+        b"OPTIONS ",
+        b"PATCH ",
+        b"CONNECT ",
+        b"PRI ",
+    ];
+    methods.iter().any(|method| input.starts_with(method))
+}
+
+/// What somebody gets who sent a request without TLS.
+const PLAIN_ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\
+    Content-Length: 53\r\nConnection: close\r\n\r\nThis port expects TLS: the URL begins with \
+    https://.\n";
+
+/// What was agreed on.
+#[derive(Clone, Debug)]
+pub struct Agreed {
+    /// The name that the client asked for.
+    pub name: Option<Box<str>>,
+    /// The version.
+    pub version: &'static str,
+    /// Whether a session was resumed.
+    pub resumed: bool,
+    /// The protocol that was chosen by ALPN.
+    pub protocol: Option<Box<[u8]>>,
+    /// Lines of a head that tell members about the client's certificate.
+    pub identity: Option<Box<str>>,
+}
+
+/// A handshake with a client.
+pub struct Accepting {
+    socket: Option<TcpStream>,
+    connection: Option<Box<UnbufferedServerConnection>>,
+    header: Option<Box<str>>,
+    /// The name that the client asks for.
+    name: Option<Box<str>>,
+    /// What arrived and was not understood yet.
+    input: Vec<u8>,
+    output: Vec<u8>,
+    written: usize,
+    /// Bytes of the connection that came with the handshake.
+    early: Vec<u8>,
+    /// Most bytes of `input`.
+    most: usize,
+    most_later: usize,
+    failed: Option<Failure>,
+}
+
+impl fmt::Debug for Accepting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Accepting").finish_non_exhaustive()
+    }
+}
+
+/// What is to be done next.
+enum Next {
+    /// The same again.
+    Again,
+    /// What was encoded has to be sent.
+    Send,
+    /// More is needed.
+    Read,
+    /// Bytes of the connection may flow.
+    Done,
+    /// The peer has ended it.
+    Closed,
+}
+
+/// Does what `status` asks for. Answers how many bytes of the input are done with.
+fn step<D>(
+    status: UnbufferedStatus<'_, '_, D>,
+    output: &mut Vec<u8>,
+    early: &mut Vec<u8>,
+) -> (usize, Result<Next, Error>) {
+    let mut discard = status.discard;
+    let next = match status.state {
+        Err(error) => Err(error),
+        Ok(ConnectionState::EncodeTlsData(mut data)) => {
+            let start = output.len();
+            let needed = match data.encode(&mut []) {
+                Err(EncodeError::InsufficientSize(size)) => size.required_size,
+                _ => 0,
+            };
+            output.resize(start + needed, 0);
+            let place = output.get_mut(start..).unwrap_or_default();
+            let encoded = data.encode(place).unwrap_or_default();
+            output.truncate(start + encoded);
+            Ok(Next::Again)
+        }
+        Ok(ConnectionState::TransmitTlsData(data)) => {
+            data.done();
+            Ok(Next::Send)
+        }
+        Ok(ConnectionState::BlockedHandshake) => Ok(Next::Read),
+        Ok(ConnectionState::WriteTraffic(_)) => Ok(Next::Done),
+        Ok(ConnectionState::ReadTraffic(mut data)) => {
+            while let Some(Ok(record)) = data.next_record() {
+                early.extend_from_slice(record.payload);
+                discard += record.discard;
+            }
+            Ok(Next::Again)
+        }
+        Ok(_) => Ok(Next::Closed),
+    };
+    (discard, next)
+}
+
+impl Accepting {
+    /// A handshake over `socket`.
+    pub fn new(socket: TcpStream, server: &Server) -> Self {
+        let (connection, failed) =
+            match UnbufferedServerConnection::new(std::sync::Arc::clone(&server.config)) {
+                Ok(connection) => (Some(Box::new(connection)), None),
+                Err(error) => (None, Some(internal(error))),
+            };
+        Accepting {
+            socket: Some(socket),
+            connection,
+            header: server.header.clone(),
+            name: None,
+            input: Vec::new(),
+            output: Vec::new(),
+            written: 0,
+            early: Vec::new(),
+            most: MAX_HELLO,
+            most_later: server.most_input + MAX_HELLO,
+            failed,
+        }
+    }
+
+    /// The socket, until the handshake is over.
+    pub fn socket(&self) -> Option<&TcpStream> {
+        self.socket.as_ref()
+    }
+
+    /// Understands what is there, and says what is to be done next.
+    fn advance(&mut self) -> Next {
+        let Some(connection) = &mut self.connection else {
+            return Next::Closed;
+        };
+        loop {
+            // What follows the handshake is not for rustls.
+            let is_over = !connection.is_handshaking();
+            if self.failed.is_some() && !connection.wants_write() {
+                return Next::Send;
+            }
+            let input = if is_over || self.failed.is_some() {
+                &mut []
+            } else {
+                &mut self.input[..]
+            };
+            let status = connection.process_tls_records(input);
+            let (discard, next) = step(status, &mut self.output, &mut self.early);
+            if let Some(name) = take_asked() {
+                self.name = Some(name);
+            }
+            self.input.drain(..discard.min(self.input.len()));
+            match next {
+                Ok(Next::Again) => {}
+                Ok(Next::Done) if connection.is_handshaking() => return Next::Read,
+                Ok(next) => return next,
+                // The second time there is no alert left to be sent.
+                Err(_) if self.failed.is_some() => return Next::Send,
+                Err(error) => {
+                    let cause = Cause::of(&error, &self.input);
+                    let error = Detail::Tls(error);
+                    self.failed = Some(Failure { cause, error });
+                    if cause == Cause::PlainHttp {
+                        self.output = PLAIN_ANSWER.to_vec();
+                        return Next::Send;
+                    }
+                }
+            }
+        }
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(socket) = &mut self.socket else {
+            return Poll::Ready(Ok(()));
+        };
+        while let Some(rest @ [_, ..]) = self.output.get(self.written..) {
+            match ready!(Pin::new(&mut *socket).poll_write(cx, rest))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                n => self.written += n,
+            }
+        }
+        self.output.clear();
+        self.written = 0;
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(socket) = &mut self.socket else {
+            return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+        };
+        let mut bytes = [0; READ_BYTES];
+        let mut space = ReadBuf::new(&mut bytes);
+        ready!(Pin::new(socket).poll_read(cx, &mut space))?;
+        match space.filled() {
+            [] => Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+            read => {
+                self.input.extend_from_slice(read);
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+
+    /// Makes a connection of what was agreed on.
+    fn finish(&mut self) -> Result<(Box<Stream>, Agreed), Failure> {
+        let (Some(connection), Some(socket)) = (self.connection.take(), self.socket.take()) else {
+            return Err(closed(io::ErrorKind::NotConnected.into()));
+        };
+        let is_tls13 = connection.protocol_version() == Some(ProtocolVersion::TLSv1_3);
+        let certificate = connection.peer_certificates();
+        let certificate = certificate.and_then(|chain| chain.first());
+        let header = self.header.as_deref();
+        let identity = header.map(|header| identity::lines(header, certificate).into());
+        let agreed = Agreed {
+            name: self.name.take(),
+            version: if is_tls13 { "TLSv1.3" } else { "TLSv1.2" },
+            resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
+            protocol: connection.alpn_protocol().map(Into::into),
+            identity,
+        };
+        let (secrets, kernel) = connection
+            .dangerous_into_kernel_connection()
+            .map_err(internal)?;
+        let kernel = Kernel::Server(kernel);
+        let kernel = is_tls13.then(|| Box::new(kernel));
+        let input = std::mem::take(&mut self.input);
+        let early = std::mem::take(&mut self.early);
+        let stream = Stream::new(socket, secrets, kernel, input, early);
+        let stream = stream.map_err(|_| internal(Error::HandshakeNotComplete))?;
+        Ok((Box::new(stream), agreed))
+    }
+}
+
+fn internal(error: Error) -> Failure {
+    Failure {
+        cause: Cause::Internal,
+        error: Detail::Tls(error),
+    }
+}
+
+fn closed(error: io::Error) -> Failure {
+    Failure {
+        cause: Cause::Closed,
+        error: Detail::Io(error),
+    }
+}
+
+impl Future for Accepting {
+    type Output = Result<(Box<Stream>, Agreed), Failure>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        loop {
+            let next = this.advance();
+            let sent = this.poll_send(cx);
+            if let Some(failure) = this.failed.take() {
+                // The alert is worth one attempt.
+                if let Some(socket) = &this.socket {
+                    drain(socket);
+                }
+                return Poll::Ready(Err(failure));
+            }
+            ready!(sent).map_err(closed)?;
+            match next {
+                Next::Again => {}
+                Next::Send => this.most = this.most_later,
+                Next::Done => return Poll::Ready(this.finish()),
+                Next::Closed => {
+                    return Poll::Ready(Err(closed(io::ErrorKind::UnexpectedEof.into())));
+                }
+                Next::Read if this.input.len() >= this.most => {
+                    return Poll::Ready(Err(Failure {
+                        cause: Cause::Oversized,
+                        error: Detail::Other("a message of the handshake is too long"),
+                    }));
+                }
+                Next::Read => ready!(this.poll_read(cx)).map_err(closed)?,
+            }
+        }
+    }
+}
+
+/// Takes what has arrived meanwhile: it would make closing the connection a reset, with which what
+/// was sent last could be lost.
+fn drain(socket: &TcpStream) {
+    let mut bytes = [0; READ_BYTES];
+    for _ in 0..MAX_DRAINED / READ_BYTES {
+        if !matches!(socket.try_read(&mut bytes), Ok(1..)) {
+            break;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream as StdStream};
+    use std::sync::Arc;
+    use std::thread::JoinHandle;
+
+    use evenkeel_config::{ClientCertificates, Tls, TlsVersion};
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+    use rustls::{
+        ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedCipherSuite,
+    };
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::certificate::tests::{Folder, Made, authority, params, self_signed, sign};
+    use crate::ticket::Keys;
+
+    /// A rule with a certificate for `a.example`.
+    struct Rule {
+        folder: Folder,
+        made: Made,
+        tls: Tls,
+        keys: Arc<Keys>,
+    }
+
+    impl Rule {
+        fn new() -> Self {
+            let (folder, made) = (Folder::new(), self_signed(&["a.example"]));
+            let tls = Tls {
+                certificates: vec![folder.certificate("a.pem", &made)],
+                ..Tls::default()
+            };
+            let keys = Arc::new(Keys::rotating());
+            Rule {
+                folder,
+                made,
+                tls,
+                keys,
+            }
+        }
+
+        fn server(&self) -> Server {
+            Server::load(&self.tls, "web", &["http/1.1"], &self.keys).unwrap()
+        }
+
+        fn roots(&self) -> RootCertStore {
+            let mut roots = RootCertStore::empty();
+            let der = CertificateDer::from_pem_slice(self.made.pem.as_bytes()).unwrap();
+            roots.add(der).unwrap();
+            roots
+        }
+
+        fn client(&self) -> ClientConfig {
+            let config = ClientConfig::builder_with_provider(Arc::clone(crate::provider()));
+            let config = config.with_safe_default_protocol_versions().unwrap();
+            config
+                .with_root_certificates(self.roots())
+                .with_no_client_auth()
+        }
+
+        /// One whose only suite is `suite`.
+        fn client_with(&self, suite: SupportedCipherSuite) -> ClientConfig {
+            let provider = rustls::crypto::CryptoProvider {
+                cipher_suites: vec![suite],
+                ..rustls::crypto::aws_lc_rs::default_provider()
+            };
+            let config = ClientConfig::builder_with_provider(Arc::new(provider));
+            let config = config.with_protocol_versions(&[suite.version()]).unwrap();
+            config
+                .with_root_certificates(self.roots())
+                .with_no_client_auth()
+        }
+    }
+
+    type Client = StreamOwned<ClientConnection, StdStream>;
+
+    /// Has `client` talk to the other end of a connection, in a thread.
+    fn connect<T: Send + 'static>(
+        client: impl FnOnce(StdStream) -> T + Send + 'static,
+    ) -> (TcpStream, JoinHandle<T>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let thread = std::thread::spawn(move || client(StdStream::connect(address).unwrap()));
+        let socket = listener.accept().unwrap().0;
+        socket.set_nonblocking(true).unwrap();
+        (TcpStream::from_std(socket).unwrap(), thread)
+    }
+
+    fn speak(config: &Arc<ClientConfig>, name: &'static str, socket: StdStream) -> Client {
+        let name = ServerName::try_from(name).unwrap();
+        let connection = ClientConnection::new(Arc::clone(config), name).unwrap();
+        StreamOwned::new(connection, socket)
+    }
+
+    fn run<T>(future: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_io().build().unwrap();
+        runtime.block_on(future)
+    }
+
+    const LONG: usize = 1 << 20;
+
+    fn content() -> Vec<u8> {
+        (0..LONG).map(|at| (at % 251) as u8).collect()
+    }
+
+    /// Sends back what comes, to its end.
+    async fn echo(stream: &mut Stream) -> io::Result<()> {
+        let mut bytes = vec![0; 80 * 1024];
+        loop {
+            let n = stream.read(&mut bytes).await?;
+            if n == 0 {
+                return stream.shutdown().await;
+            }
+            stream.write_all(&bytes[..n]).await?;
+            stream.flush().await?;
+        }
+    }
+
+    /// Sends `content` in pieces, and reads it back meanwhile.
+    fn exchange(mut client: Client, update: bool) {
+        let content = content();
+        let mut back = vec![0; 30_000];
+        for (index, piece) in content.chunks(30_000).enumerate() {
+            if update && index % 10 == 5 {
+                client.conn.refresh_traffic_keys().unwrap();
+            }
+            client.write_all(piece).unwrap();
+            client.read_exact(&mut back[..piece.len()]).unwrap();
+            assert!(back[..piece.len()] == *piece);
+        }
+        client.conn.send_close_notify();
+        client.flush().unwrap();
+        assert_eq!(client.read(&mut back).unwrap(), 0, "an orderly end");
+    }
+
+    #[test]
+    fn bytes_pass_with_each_suite() {
+        let rule = Rule::new();
+        for suite in rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES {
+            // The certificate is one of ECDSA.
+            if format!("{suite:?}").contains("RSA") {
+                continue;
+            }
+            run(async {
+                let config = Arc::new(rule.client_with(*suite));
+                let is_tls13 = suite.tls13().is_some();
+                let (socket, client) =
+                    connect(move |socket| exchange(speak(&config, "a.example", socket), is_tls13));
+                let (mut stream, agreed) = Accepting::new(socket, &rule.server()).await.unwrap();
+                let version = if is_tls13 { "TLSv1.3" } else { "TLSv1.2" };
+                assert_eq!(agreed.version, version);
+                assert_eq!(agreed.name.as_deref(), Some("a.example"));
+                assert!(!agreed.resumed && agreed.identity.is_none());
+                echo(&mut stream).await.unwrap();
+                assert_eq!(stream.held(), 0, "who is idle holds nothing");
+                client.join().unwrap();
+            });
+        }
+    }
+
+    #[test]
+    fn sessions_are_resumed_and_only_where_they_may_be() {
+        let mut rule = Rule::new();
+        for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+            let config = ClientConfig::builder_with_provider(Arc::clone(crate::provider()));
+            let config = config.with_protocol_versions(&[version]).unwrap();
+            let config = config.with_root_certificates(rule.roots());
+            let config = Arc::new(config.with_no_client_auth());
+            let mut resumed = Vec::new();
+            // A reload in between changes nothing.
+            for server in [rule.server(), rule.server()] {
+                resumed.push(served(&config, &server));
+            }
+            // Another rule is somebody else.
+            let other = Server::load(&rule.tls, "other", &[], &rule.keys).unwrap();
+            resumed.push(served(&config, &other));
+            rule.tls.tickets = false;
+            resumed.push(served(&config, &rule.server()));
+            rule.tls.tickets = true;
+            assert_eq!(resumed, [false, true, false, false], "{version:?}");
+        }
+    }
+
+    /// Whether a client's session was resumed.
+    fn served(config: &Arc<ClientConfig>, server: &Server) -> bool {
+        run(async {
+            let config = Arc::clone(config);
+            let (socket, client) = connect(move |socket| {
+                let mut client = speak(&config, "a.example", socket);
+                client.write_all(b"ping").unwrap();
+                client.read_exact(&mut [0; 4]).unwrap();
+                client.conn.send_close_notify();
+                client.flush().unwrap();
+            });
+            let (mut stream, agreed) = Accepting::new(socket, server).await.unwrap();
+            echo(&mut stream).await.unwrap();
+            client.join().unwrap();
+            agreed.resumed
+        })
+    }
+
+    /// How the handshake with a client goes that does what `client` does.
+    fn result(
+        server: &Server,
+        client: impl FnOnce(StdStream) + Send + 'static,
+    ) -> Result<Agreed, Failure> {
+        run(async {
+            let (socket, thread) = connect(client);
+            let result = Accepting::new(socket, server).await;
+            let result = result.map(|(_, agreed)| agreed);
+            thread.join().unwrap();
+            result
+        })
+    }
+
+    /// Speaks until there is an answer, or none is coming.
+    fn try_to_speak(
+        config: ClientConfig,
+        name: &'static str,
+    ) -> impl FnOnce(StdStream) + Send + 'static {
+        move |socket| {
+            let mut client = speak(&Arc::new(config), name, socket);
+            let _ = client
+                .write_all(b"ping")
+                .and_then(|()| client.read(&mut [0; 9]));
+        }
+    }
+
+    fn cause(server: &Server, client: impl FnOnce(StdStream) + Send + 'static) -> Cause {
+        result(server, client).unwrap_err().cause
+    }
+
+    #[test]
+    fn failures_have_a_cause() {
+        let mut rule = Rule::new();
+        let server = rule.server();
+        let says = |bytes: &[u8]| {
+            let bytes = bytes.to_vec();
+            move |mut socket: StdStream| {
+                let _ = socket.write_all(&bytes);
+                let _ = socket.read(&mut [0; 9]);
+            }
+        };
+        assert_eq!(cause(&server, says(&[0; 20])), Cause::Garbage);
+        assert_eq!(cause(&server, says(b"SSH-2.0-x\r\n")), Cause::Garbage);
+        assert_eq!(cause(&server, |_| {}), Cause::Closed);
+        let part = |mut socket: StdStream| socket.write_all(&[22, 3, 1, 1]).unwrap();
+        assert_eq!(cause(&server, part), Cause::Closed);
+        // A message of the handshake that never ends, in fragments.
+        let mut long = Vec::new();
+        for index in 0..40 {
+            long.extend_from_slice(&[22, 3, 1, 4, 0]);
+            let mut fragment = [0; 1024];
+            if index == 0 {
+                fragment[..4].copy_from_slice(&[1, 0, 0xff, 0]);
+            }
+            long.extend_from_slice(&fragment);
+        }
+        assert_eq!(cause(&server, says(&long)), Cause::Oversized);
+
+        let mut strange = rule.client();
+        strange.alpn_protocols = vec![b"h9".to_vec()];
+        let strange = try_to_speak(strange, "a.example");
+        assert_eq!(cause(&server, strange), Cause::Incompatible);
+        let mut stranger = rule.client();
+        stranger.resumption = rustls::client::Resumption::disabled();
+        let stranger = try_to_speak(stranger, "b.example");
+        assert_eq!(cause(&server, stranger), Cause::RefusedByClient);
+
+        rule.tls.strict_sni = true;
+        let unknown = try_to_speak(rule.client(), "b.example");
+        assert_eq!(cause(&rule.server(), unknown), Cause::UnknownName);
+
+        rule.tls.min_version = TlsVersion::Tls13;
+        let suite =
+            rustls::crypto::aws_lc_rs::cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256;
+        let old = try_to_speak(rule.client_with(suite), "a.example");
+        assert_eq!(cause(&rule.server(), old), Cause::Incompatible);
+    }
+
+    #[test]
+    fn who_speaks_http_is_told_that_this_is_tls() {
+        let rule = Rule::new();
+        let client = |mut socket: StdStream| {
+            socket
+                .write_all(b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n")
+                .unwrap();
+            let mut answer = String::new();
+            socket.read_to_string(&mut answer).unwrap();
+            let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+            assert!(head.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{head}");
+            assert!(
+                head.contains(&format!("Content-Length: {}\r\n", body.len())),
+                "{answer}"
+            );
+        };
+        assert_eq!(cause(&rule.server(), client), Cause::PlainHttp);
+    }
+
+    #[test]
+    fn clients_show_who_they_are() {
+        let mut rule = Rule::new();
+        let (root, other) = (authority(), authority());
+        let ca_file = rule.folder.write("ca.pem", root.pem());
+        let client = |by: &rcgen::CertifiedIssuer<'_, rcgen::KeyPair>| {
+            let mut params = params(&["client.example"]);
+            params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+            let made = sign(params, by);
+            let chain = vec![CertificateDer::from_pem_slice(made.pem.as_bytes()).unwrap()];
+            let key = PrivateKeyDer::from_pem_slice(made.key.as_bytes()).unwrap();
+            let config = ClientConfig::builder_with_provider(Arc::clone(crate::provider()));
+            let config = config.with_safe_default_protocol_versions().unwrap();
+            let config = config.with_root_certificates(rule.roots());
+            let config = config.with_client_auth_cert(chain, key).unwrap();
+            try_to_speak(config, "a.example")
+        };
+        let (good, bad, again) = (client(&root), client(&other), client(&root));
+        rule.tls.client_certificates = Some(ClientCertificates {
+            ca_file,
+            ..ClientCertificates::default()
+        });
+        let server = rule.server();
+        let lines = result(&server, good).unwrap().identity.unwrap();
+        assert!(
+            lines.starts_with("X-Client-Cert-Verified: yes\r\n"),
+            "{lines}"
+        );
+        assert!(
+            lines.contains("X-Client-Cert-SAN: DNS:client.example\r\n"),
+            "{lines}"
+        );
+        assert_eq!(cause(&server, bad), Cause::ClientCertificate);
+        let nobody = try_to_speak(rule.client(), "a.example");
+        assert_eq!(cause(&server, nobody), Cause::ClientCertificate);
+
+        rule.tls.client_certificates.as_mut().unwrap().required = false;
+        let nobody = try_to_speak(rule.client(), "a.example");
+        let agreed = result(&rule.server(), nobody).unwrap();
+        assert_eq!(
+            agreed.identity.as_deref(),
+            Some("X-Client-Cert-Verified: no\r\n")
+        );
+
+        // A list that says nothing of the authority makes nobody good.
+        let list = rcgen::CertificateRevocationListParams {
+            this_update: rcgen::date_time_ymd(2024, 1, 1),
+            next_update: rcgen::date_time_ymd(2124, 1, 1),
+            crl_number: rcgen::SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: Vec::new(),
+            key_identifier_method: rcgen::KeyIdMethod::Sha256,
+        };
+        let list = list.signed_by(&other).unwrap().pem().unwrap();
+        let crl_file = rule.folder.write("ca.crl", list);
+        rule.tls.client_certificates.as_mut().unwrap().crl_file = Some(crl_file);
+        assert_eq!(cause(&rule.server(), again), Cause::ClientCertificate);
+    }
+
+    #[test]
+    fn what_was_cut_does_not_look_complete() {
+        let rule = Rule::new();
+        for cut in [false, true] {
+            run(async {
+                let config = Arc::new(rule.client());
+                let (socket, client) = connect(move |socket| {
+                    let mut client = speak(&config, "a.example", socket);
+                    client.write_all(b"ping").unwrap();
+                    client.read_to_end(&mut Vec::new())
+                });
+                let (mut stream, _) = Accepting::new(socket, &rule.server()).await.unwrap();
+                stream.read_exact(&mut [0; 4]).await.unwrap();
+                if cut {
+                    stream.cut();
+                }
+                drop(stream);
+                let read = client.join().unwrap();
+                assert_eq!(read.is_err(), cut, "{read:?}");
+            });
+        }
+        // The same from the other side.
+        run(async {
+            let config = Arc::new(rule.client());
+            let (socket, client) = connect(move |socket| {
+                let mut client = speak(&config, "a.example", socket);
+                client.write_all(b"ping").unwrap();
+            });
+            let (mut stream, _) = Accepting::new(socket, &rule.server()).await.unwrap();
+            let read = stream.read_to_end(&mut Vec::new()).await;
+            // A reset, if it closes with tickets unread.
+            let kind = read.unwrap_err().kind();
+            let ends = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
+            assert!(ends.contains(&kind), "{kind}");
+            client.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn who_reads_slowly_gets_everything_and_who_has_little_room_too() {
+        let rule = Rule::new();
+        run(async {
+            let config = Arc::new(rule.client());
+            let (socket, client) = connect(move |socket| {
+                let mut client = speak(&config, "a.example", socket);
+                client.write_all(&content()[..50_000]).unwrap();
+                let mut all = vec![0; LONG];
+                client.read_exact(&mut all).unwrap();
+                assert!(all == content());
+            });
+            let (mut stream, _) = Accepting::new(socket, &rule.server()).await.unwrap();
+            let mut all = Vec::new();
+            let mut room = 1;
+            while all.len() < 50_000 {
+                let mut piece = vec![0; room.min(50_000 - all.len())];
+                let n = stream.read(&mut piece).await.unwrap();
+                all.extend_from_slice(&piece[..n]);
+                room = room % 5000 + 777;
+            }
+            assert!(all == content()[..50_000]);
+            stream.write_all(&content()).await.unwrap();
+            stream.flush().await.unwrap();
+            client.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,281 @@
+//! The keys of session tickets: of our own, with a new one every hour, or from a file that several
+//! balancers share.
+//!
+//! A ticket is the state of a session, encrypted (AES-256-GCM). What it is bound to is
+//! authenticated with it: a ticket of one rule, or from before its client certificates came from
+//! another authority, is of no use at another.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use arc_swap::ArcSwap;
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use aws_lc_rs::digest;
+use rustls::server::ProducesTickets;
+
+use crate::certificate::{CertificateError, unix_now};
+
+/// How long a key of our own encrypts.
+const ROTATION: i64 = 3600;
+
+/// Older keys of our own that still decrypt.
+const KEPT: usize = 12;
+
+/// How long clients may resume a session.
+const LIFETIME: u32 = 12 * 3600;
+
+const NAME_BYTES: usize = 16;
+const TAG_BYTES: usize = 16;
+
+/// Most keys in a file.
+const MAX_KEYS: usize = 64;
+
+/// A key and its name, by which a ticket says which one it needs.
+struct Key {
+    name: [u8; NAME_BYTES],
+    key: LessSafeKey,
+}
+
+impl Key {
+    fn new(secret: [u8; 32]) -> Option<Self> {
+        let digest = digest::digest(
+            &digest::SHA256,
+            &[&b"evenkeel ticket"[..], &secret].concat(),
+        );
+        let name = digest.as_ref().first_chunk().copied()?;
+        let key = UnboundKey::new(&AES_256_GCM, &secret).ok()?;
+        let key = LessSafeKey::new(key);
+        Some(Key { name, key })
+    }
+}
+
+/// Keys of tickets: the first one encrypts.
+pub struct Keys {
+    keys: ArcSwap<Vec<Arc<Key>>>,
+    /// When the first one is too old, in seconds since 1970; those of a file never are.
+    until: AtomicI64,
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keys").finish_non_exhaustive()
+    }
+}
+
+impl Keys {
+    /// Keys of our own. The first one is made when it is needed.
+    pub fn rotating() -> Self {
+        Keys {
+            keys: ArcSwap::default(),
+            until: AtomicI64::new(0),
+        }
+    }
+
+    /// Those of a file: a line each, of 64 hexadecimal digits.
+    pub(crate) fn parse(text: &[u8]) -> Result<Self, CertificateError> {
+        let wrong = |number: usize| {
+            let what = "a key is 64 hexadecimal digits (openssl rand -hex 32)";
+            CertificateError::Content(format!("line {number}: {what}"))
+        };
+        let text = std::str::from_utf8(text).map_err(|_| wrong(1))?;
+        let mut keys = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let secret = hex(line).ok_or_else(|| wrong(index + 1))?;
+            let key = Key::new(secret).ok_or_else(|| wrong(index + 1))?;
+            keys.push(Arc::new(key));
+        }
+        match keys.len() {
+            0 => Err(CertificateError::Lacks("key")),
+            1..=MAX_KEYS => Ok(Keys {
+                keys: ArcSwap::from_pointee(keys),
+                until: AtomicI64::new(i64::MAX),
+            }),
+            _ => Err(CertificateError::Content(format!(
+                "holds more than {MAX_KEYS} keys"
+            ))),
+        }
+    }
+
+    /// The key that encrypts at `now`, perhaps a new one.
+    fn first(&self, now: i64) -> Option<Arc<Key>> {
+        let until = self.until.load(Ordering::Acquire);
+        if now >= until {
+            // Whoever comes first makes the key; the others use the old one until it is there.
+            let next = now.saturating_add(ROTATION);
+            let order = (Ordering::AcqRel, Ordering::Acquire);
+            let mine = self
+                .until
+                .compare_exchange(until, next, order.0, order.1)
+                .is_ok();
+            if mine && let Some(key) = evenkeel_net::random().ok().and_then(Key::new) {
+                let key = Arc::new(key);
+                self.keys.rcu(|old| {
+                    let kept = old.iter().take(KEPT).cloned();
+                    std::iter::once(Arc::clone(&key))
+                        .chain(kept)
+                        .collect::<Vec<_>>()
+                });
+            }
+        }
+        self.keys.load().first().cloned()
+    }
+
+    fn named(&self, name: &[u8]) -> Option<Arc<Key>> {
+        let keys = self.keys.load();
+        keys.iter().find(|key| key.name == name).cloned()
+    }
+}
+
+fn hex(digits: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    if digits.len() != 64 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        let pair = digits.get(2 * index..2 * index + 2)?;
+        *byte = u8::from_str_radix(pair, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// Makes and reads the tickets of one rule.
+pub(crate) struct Tickets {
+    keys: Arc<Keys>,
+    /// What its sessions depend on.
+    bound_to: [u8; 32],
+}
+
+impl fmt::Debug for Tickets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tickets").finish_non_exhaustive()
+    }
+}
+
+impl Tickets {
+    /// Tickets that are good wherever the same `parts` count.
+    pub(crate) fn new(keys: Arc<Keys>, parts: &[&[u8]]) -> Self {
+        let mut context = digest::Context::new(&digest::SHA256);
+        for part in parts {
+            context.update(&(part.len() as u64).to_be_bytes());
+            context.update(part);
+        }
+        let bound_to = context.finish();
+        let bound_to = bound_to.as_ref().first_chunk().copied();
+        Tickets {
+            keys,
+            bound_to: bound_to.unwrap_or_default(),
+        }
+    }
+
+    fn seal(&self, plain: &[u8], now: i64) -> Option<Vec<u8>> {
+        let key = self.keys.first(now)?;
+        let nonce: [u8; NONCE_LEN] = evenkeel_net::random().ok()?;
+        let mut ticket = Vec::with_capacity(NAME_BYTES + NONCE_LEN + plain.len() + TAG_BYTES);
+        ticket.extend_from_slice(&key.name);
+        ticket.extend_from_slice(&nonce);
+        let start = ticket.len();
+        ticket.extend_from_slice(plain);
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let aad = Aad::from(self.bound_to);
+        let content = ticket.get_mut(start..)?;
+        let tag = key.key.seal_in_place_separate_tag(nonce, aad, content);
+        ticket.extend_from_slice(tag.ok()?.as_ref());
+        Some(ticket)
+    }
+
+    fn open(&self, ticket: &[u8]) -> Option<Vec<u8>> {
+        let (name, rest) = ticket.split_first_chunk::<NAME_BYTES>()?;
+        let (nonce, sealed) = rest.split_first_chunk::<NONCE_LEN>()?;
+        let key = self.keys.named(name)?;
+        let mut plain = sealed.to_vec();
+        let nonce = Nonce::assume_unique_for_key(*nonce);
+        let aad = Aad::from(self.bound_to);
+        let length = key.key.open_in_place(nonce, aad, &mut plain).ok()?.len();
+        plain.truncate(length);
+        Some(plain)
+    }
+}
+
+impl ProducesTickets for Tickets {
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    fn lifetime(&self) -> u32 {
+        LIFETIME
+    }
+
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        self.seal(plain, unix_now())
+    }
+
+    fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
+        self.open(cipher)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_is_good_for_what_it_is_bound_to() {
+        let keys = Arc::new(Keys::rotating());
+        let web = Tickets::new(Arc::clone(&keys), &[b"web", b""]);
+        let ticket = web.encrypt(b"session").unwrap();
+        assert_eq!(web.decrypt(&ticket).unwrap(), b"session");
+        let other = Tickets::new(Arc::clone(&keys), &[b"web", b"authority"]);
+        assert_eq!(other.decrypt(&ticket), None);
+        // Where one part ends and the next one begins counts, too.
+        let shifted = Tickets::new(keys, &[b"we", b"b"]);
+        assert_eq!(shifted.decrypt(&ticket), None);
+        for at in 0..ticket.len() {
+            let mut changed = ticket.clone();
+            changed[at] ^= 1;
+            assert_eq!(web.decrypt(&changed), None, "{at}");
+            assert_eq!(web.decrypt(&ticket[..at]), None, "{at}");
+        }
+    }
+
+    #[test]
+    fn keys_of_our_own_rotate_and_old_ones_go() {
+        let tickets = Tickets::new(Arc::new(Keys::rotating()), &[]);
+        let first = tickets.seal(b"x", 1000).unwrap();
+        let again = tickets.seal(b"x", 1000 + ROTATION - 1).unwrap();
+        assert_eq!(first[..NAME_BYTES], again[..NAME_BYTES]);
+        let mut now = 1000;
+        for round in 1..=KEPT + 1 {
+            now += ROTATION;
+            let next = tickets.seal(b"x", now).unwrap();
+            assert_ne!(first[..NAME_BYTES], next[..NAME_BYTES]);
+            assert_eq!(tickets.open(&first).is_some(), round <= KEPT, "{round}");
+        }
+    }
+
+    #[test]
+    fn the_first_key_of_a_file_encrypts_and_all_decrypt() {
+        let (one, two) = ("0".repeat(64), "aB".repeat(32));
+        let keys = |text: String| Arc::new(Keys::parse(text.as_bytes()).unwrap());
+        let old = Tickets::new(keys(one.clone()), &[]);
+        let new = Tickets::new(keys(format!("# new\n{two}\n\n {one} \n")), &[]);
+        let ticket = old.encrypt(b"session").unwrap();
+        assert_eq!(new.decrypt(&ticket).unwrap(), b"session");
+        assert_eq!(old.decrypt(&new.encrypt(b"session").unwrap()), None);
+        for text in [
+            "",
+            "# nothing",
+            "00",
+            &"g".repeat(64),
+            &format!("{one}\n{}", &one[2..]),
+        ] {
+            assert!(Keys::parse(text.as_bytes()).is_err(), "{text:?}");
+        }
+        let error = Keys::parse(format!("{one}\nx").as_bytes()).unwrap_err();
+        assert!(error.to_string().starts_with("line 2: a key is 64"));
+    }
+}

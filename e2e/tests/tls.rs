@@ -1,0 +1,487 @@
+//! TLS between clients and the balancer: curl, openssl and wrk as clients.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+use std::net::SocketAddr;
+
+use evenkeel_e2e::balancer::{Balancer, evenkeel};
+use evenkeel_e2e::eventually;
+use evenkeel_e2e::folder::Folder;
+use evenkeel_e2e::load::Wrk;
+use evenkeel_e2e::member::{Member, ok};
+use evenkeel_e2e::process::{curl, installed, try_curl};
+use evenkeel_e2e::server::Server;
+use evenkeel_e2e::tls::{Key, certificate, s_client, secret};
+use evenkeel_e2e::wire::Wire;
+
+fn config(member: SocketAddr, tls: &str) -> String {
+    format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [rule.web]\nlisten = \"127.0.0.1:0\"\nmembers = [\"{member}\"]\n\
+         [rule.plain]\nlisten = \"127.0.0.1:0\"\nmembers = [\"{member}\"]\n\
+         [rule.web.tls]\n{tls}\n"
+    )
+}
+
+/// A balancer with `a.pem`, which is for `a.example` and below `b.example`.
+fn balancer(member: SocketAddr, tls: &str) -> Balancer {
+    let tls = format!("certificates = [\"a.pem\"]\n{tls}");
+    Balancer::start_with(&config(member, &tls), |folder| {
+        certificate(
+            folder,
+            "a",
+            Key::Ecdsa,
+            "DNS:a.example,DNS:*.b.example",
+            None,
+        );
+        certificate(folder, "authority", Key::Ecdsa, "DNS:authority", None);
+        certificate(
+            folder,
+            "client",
+            Key::Ecdsa,
+            "DNS:client.example",
+            Some("authority"),
+        );
+        certificate(folder, "stranger", Key::Ecdsa, "DNS:stranger.example", None);
+    })
+}
+
+/// curl's arguments for a name that leads to the rule `web`.
+fn at(balancer: &Balancer, name: &str) -> [String; 4] {
+    let address = balancer.address("web");
+    let port = address.port();
+    let authority = balancer.folder().join("a.crt");
+    [
+        "--cacert".into(),
+        authority.display().to_string(),
+        "--connect-to".into(),
+        format!("{name}:{port}:127.0.0.1:{port}"),
+    ]
+}
+
+fn get(balancer: &Balancer, name: &str, more: &[&str]) -> String {
+    let at = at(balancer, name);
+    let url = format!("https://{name}:{}/echo", balancer.address("web").port());
+    let mut arguments: Vec<&str> = at.iter().map(String::as_str).collect();
+    arguments.extend(more);
+    arguments.push(&url);
+    curl(&arguments)
+}
+
+/// A counter of the rule `web`.
+fn count(balancer: &Balancer, name: &str, label: &str) -> u64 {
+    let text = balancer.admin_get("/metrics");
+    let line = format!("{name}{{rule=\"web\",{label}}} ");
+    let mut lines = text.text().lines();
+    let value = lines.find_map(|known| known.strip_prefix(&line));
+    value.map_or(0, |value| value.parse().unwrap())
+}
+
+fn failures(balancer: &Balancer, cause: &str) -> u64 {
+    let cause = format!("cause=\"{cause}\"");
+    count(balancer, "evenkeel_rule_tls_failures_total", &cause)
+}
+
+fn eventually_fails(balancer: &Balancer, cause: &str) {
+    eventually(&format!("{cause} is counted"), || {
+        failures(balancer, cause) > 0
+    });
+}
+
+#[test]
+fn curl_verifies_the_certificate_and_members_hear_of_https() {
+    if !installed(&["openssl", "curl"]) {
+        return;
+    }
+    let member = Member::answering(|request| ok(&request.head));
+    let balancer = balancer(member.address(), "");
+    for name in ["a.example", "x.b.example"] {
+        let head = get(&balancer, name, &[]);
+        assert!(head.contains("\r\nX-Forwarded-Proto: https\r\n"), "{head}");
+    }
+    for version in ["--tlsv1.3", "--tls-max=1.2"] {
+        let version: Vec<_> = version.split('=').collect();
+        assert!(get(&balancer, "a.example", &version).contains("/echo"));
+    }
+    let at = at(&balancer, "c.example");
+    let url = format!("https://c.example:{}/", balancer.address("web").port());
+    let mut arguments: Vec<&str> = at.iter().map(String::as_str).collect();
+    arguments.push(&url);
+    assert_eq!(try_curl(&arguments).status.code(), Some(60), "not its name");
+    assert!(
+        count(
+            &balancer,
+            "evenkeel_rule_tls_handshakes_total",
+            "kind=\"full\""
+        ) >= 4
+    );
+    // What was agreed on is in the access log.
+    let log = balancer.folder().join("access.log");
+    let more = format!("\n[access_log]\noutput = \"{}\"\n", log.display());
+    balancer.reconfigure(&(config(member.address(), "certificates = [\"a.pem\"]") + &more));
+    get(&balancer, "x.b.example", &["--tls-max", "1.2"]);
+    let wanted = "\"tls\":\"TLSv1.2\",\"server_name\":\"x.b.example\",";
+    eventually("the request is logged", || {
+        balancer.folder().text("access.log").contains(wanted)
+    });
+}
+
+#[test]
+fn bodies_pass_both_ways_and_servers_may_end_them_by_closing() {
+    if !installed(&["openssl", "curl"]) {
+        return;
+    }
+    let body: String = ('a'..='z').cycle().take(3_000_000).collect();
+    let sent = body.clone();
+    let member = Member::answering(move |request| {
+        assert!(request.body.is_empty() || request.text() == sent);
+        ok(&sent)
+    });
+    let balancer = balancer(member.address(), "");
+    balancer.folder().write("body", &body);
+    let file = format!("@{}", balancer.folder().join("body").display());
+    let more = ["--http1.1", "--header", "Expect:", "--data-binary", &file];
+    assert!(get(&balancer, "a.example", &more) == body);
+    // Several over one connection.
+    let at = at(&balancer, "a.example");
+    let url = format!("https://a.example:{}/", balancer.address("web").port());
+    let mut arguments: Vec<&str> = at.iter().map(String::as_str).collect();
+    arguments.extend([url.as_str(), &url, &url]);
+    assert!(curl(&arguments) == body.repeat(3));
+
+    let member = Member::closing_after(format!("HTTP/1.1 200 OK\r\n\r\n{body}"));
+    balancer.reconfigure(&config(member.address(), "certificates = [\"a.pem\"]"));
+    assert!(get(&balancer, "a.example", &[]) == body);
+}
+
+#[test]
+fn each_name_has_its_certificate_and_each_client_the_key_that_it_knows() {
+    if !installed(&["openssl"]) {
+        return;
+    }
+    let member = Member::echoing_targets();
+    let tls = "certificates = [\"a.pem\", \"rsa.pem\", \"wild.pem\"]";
+    let balancer = Balancer::start_with(&config(member.address(), tls), |folder| {
+        certificate(folder, "a", Key::Ecdsa, "DNS:a.example", None);
+        certificate(folder, "rsa", Key::Rsa, "DNS:a.example", None);
+        certificate(folder, "wild", Key::Ecdsa, "DNS:*.example", None);
+    });
+    let shown = |name: &str, more: &[&str]| {
+        let mut arguments = vec!["-servername", name];
+        arguments.extend(more);
+        let said = s_client(balancer.address("web"), &arguments, "");
+        let subject = said.lines().find(|line| line.starts_with("subject="));
+        let subject = subject.unwrap_or_else(|| panic!("{said}"));
+        subject
+            .rsplit("CN")
+            .next()
+            .unwrap()
+            .trim_matches(['=', ' '])
+            .to_owned()
+    };
+    assert_eq!(shown("a.example", &[]), "a");
+    assert_eq!(shown("A.EXAMPLE", &[]), "a");
+    assert_eq!(shown("b.example", &[]), "wild");
+    assert_eq!(shown("elsewhere", &[]), "a");
+    let rsa = ["-sigalgs", "rsa_pss_rsae_sha256:rsa_pkcs1_sha256"];
+    assert_eq!(shown("a.example", &rsa), "rsa");
+    assert_eq!(shown("elsewhere", &rsa), "rsa");
+    let old = ["-tls1_2", "-cipher", "ECDHE-RSA-AES128-GCM-SHA256"];
+    assert_eq!(shown("a.example", &old), "rsa");
+    let old = ["-tls1_2", "-cipher", "ECDHE-ECDSA-CHACHA20-POLY1305"];
+    assert_eq!(shown("a.example", &old), "a");
+    let said = s_client(
+        balancer.address("web"),
+        &["-tls1_2", "-cipher", "AES128-SHA"],
+        "",
+    );
+    assert!(said.contains("handshake failure"), "{said}");
+    eventually_fails(&balancer, "incompatible");
+
+    balancer.reconfigure(&config(
+        member.address(),
+        &format!("strict_sni = true\n{tls}"),
+    ));
+    assert_eq!(shown("b.example", &[]), "wild");
+    let said = s_client(balancer.address("web"), &["-servername", "elsewhere"], "");
+    assert!(said.contains("no peer certificate available"), "{said}");
+    eventually_fails(&balancer, "unknown_name");
+}
+
+#[test]
+fn sessions_are_resumed_also_by_another_balancer_with_the_same_keys() {
+    if !installed(&["openssl"]) {
+        return;
+    }
+    let member = Member::echoing_targets();
+    let shared = "ticket_key_file = \"tickets.key\"\ncertificates = [\"a.pem\"]";
+    let start = |tls: &str, key: &str| {
+        Balancer::start_with(&config(member.address(), tls), |folder| {
+            certificate(folder, "a", Key::Ecdsa, "DNS:a.example", None);
+            secret(folder, "tickets.key", key);
+        })
+    };
+    let [one, two] = ["11", "22"].map(|key| key.repeat(32));
+    let first = start(shared, &one);
+    let second = start(shared, &format!("{two}\n{one}\n"));
+    let third = start("certificates = [\"a.pem\"]", "");
+    let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    for version in ["-tls1_2", "-tls1_3"] {
+        let session = first.folder().join("session");
+        let session = session.to_str().unwrap();
+        let keep = [
+            version,
+            "-servername",
+            "a.example",
+            "-ign_eof",
+            "-sess_out",
+            session,
+        ];
+        let use_it = [
+            version,
+            "-servername",
+            "a.example",
+            "-ign_eof",
+            "-sess_in",
+            session,
+        ];
+        let said = s_client(first.address("web"), &keep, request);
+        assert!(said.contains("New, "), "{said}");
+        for (balancer, resumed) in [(&first, true), (&second, true), (&third, false)] {
+            let said = s_client(balancer.address("web"), &use_it, request);
+            assert_eq!(said.contains("Reused, "), resumed, "{version} {said}");
+        }
+    }
+    assert!(
+        count(
+            &second,
+            "evenkeel_rule_tls_handshakes_total",
+            "kind=\"resumed\""
+        ) == 2
+    );
+}
+
+#[test]
+fn members_learn_who_a_client_is_and_no_client_says_so_itself() {
+    if !installed(&["openssl", "curl"]) {
+        return;
+    }
+    let member = Member::answering(|request| ok(&request.head));
+    let clients = "[rule.web.tls.client_certificates]\nca_file = \"authority.crt\"";
+    let balancer = balancer(member.address(), &format!("{clients}\nrequired = false"));
+    let client = balancer.folder().join("client.pem");
+    let client = client.to_str().unwrap();
+    let forged = [
+        "--header",
+        "X-Client-Cert-Verified: yes",
+        "--header",
+        "x_client-cert_Subject: CN=root",
+        "--header",
+        "X-Client-Certificate: mine",
+    ];
+    let shown = get(
+        &balancer,
+        "a.example",
+        &[&["--cert", client][..], &forged].concat(),
+    );
+    let fields = |head: &str| -> Vec<String> {
+        let lines = head.lines().map(str::to_ascii_lowercase);
+        lines
+            .filter(|line| line.starts_with("x-client-cert") || line.starts_with("x_"))
+            .collect()
+    };
+    let of_client = fields(&shown);
+    assert_eq!(of_client[0], "x-client-certificate: mine", "{shown}");
+    assert_eq!(of_client[1], "x-client-cert-verified: yes", "{shown}");
+    assert_eq!(
+        of_client[2],
+        "x-client-cert-subject: cn=client,o=evenkeel tests"
+    );
+    assert_eq!(of_client[3], "x-client-cert-san: dns:client.example");
+    assert!(of_client[4].starts_with("x-client-cert-fingerprint: ") && of_client.len() == 5);
+    let nobody = fields(&get(&balancer, "a.example", &forged));
+    assert_eq!(
+        nobody,
+        ["x-client-certificate: mine", "x-client-cert-verified: no"]
+    );
+    // Nor through a rule beside it.
+    let plain = format!("http://{}/", balancer.address("plain"));
+    let beside = curl(&[&forged[..], &[&plain]].concat());
+    assert_eq!(fields(&beside), ["x-client-certificate: mine"]);
+
+    let stranger = balancer.folder().join("stranger.pem");
+    let url = format!("https://a.example:{}/", balancer.address("web").port());
+    let refused = |more: &[&str]| {
+        let at = at(&balancer, "a.example");
+        let mut arguments: Vec<&str> = at.iter().map(String::as_str).collect();
+        arguments.extend(more);
+        arguments.push(&url);
+        !try_curl(&arguments).status.success()
+    };
+    assert!(refused(&["--cert", stranger.to_str().unwrap()]));
+    let required = format!("certificates = [\"a.pem\"]\n{clients}");
+    balancer.reconfigure(&config(member.address(), &required));
+    assert!(refused(&[]));
+    assert!(!refused(&["--cert", client]));
+    assert_eq!(failures(&balancer, "client_certificate"), 2);
+}
+
+#[test]
+fn certificates_change_under_load_and_broken_ones_do_not_count() {
+    if !installed(&["openssl", "wrk", "nginx"]) {
+        return;
+    }
+    let content = "0123456789abcdef".repeat(64);
+    let server = Server::nginx(None);
+    server.serve("document", &content);
+    let balancer = balancer(server.address(), "");
+    let web = balancer.address("web");
+    let wrk = Wrk::start_at(&format!("https://{web}/files/document"), content.as_bytes());
+    let serial = || {
+        let said = s_client(web, &["-servername", "a.example", "-showcerts"], "");
+        let begin = said
+            .find("-----BEGIN CERTIFICATE-----")
+            .unwrap_or_else(|| panic!("{said}"));
+        let end = said.find("-----END CERTIFICATE-----").unwrap();
+        said[begin..end].to_owned()
+    };
+    let mut known = serial();
+    for _ in 0..3 {
+        certificate(balancer.folder(), "a", Key::Ecdsa, "DNS:a.example", None);
+        eventually("the new certificate is in use", || serial() != known);
+        known = serial();
+        secret(balancer.folder(), "a.pem", "nonsense");
+        eventually("the broken one is told of", || {
+            balancer.log().contains("a.pem: holds no certificate")
+        });
+        assert_eq!(serial(), known);
+    }
+    let log = balancer.log();
+    assert!(log.contains("the configuration stays as it was"), "{log}");
+    assert!(log.contains("rule.web.tls.certificates"), "{log}");
+    let tally = wrk.end();
+    assert!(
+        tally.requests > 0 && (tally.wrong, tally.errors) == (0, 0),
+        "{tally:?}"
+    );
+}
+
+#[test]
+fn whatever_is_no_tls_ends_and_is_counted() {
+    if !installed(&["openssl"]) {
+        return;
+    }
+    let member = Member::echoing_targets();
+    let balancer = balancer(member.address(), "handshake_timeout = \"300ms\"");
+    let web = balancer.address("web");
+    let mut http = Wire::connect(web);
+    http.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let answer = http.read_response();
+    assert_eq!(answer.second_word(), "400");
+    assert!(answer.text().contains("expects TLS"));
+    assert!(http.is_at_end());
+    eventually_fails(&balancer, "plain_http");
+
+    let mut garbage = Wire::connect(web);
+    garbage.send([0xff; 64]);
+    garbage.read_to_end();
+    eventually_fails(&balancer, "garbage");
+
+    // A ClientHello that never ends, in fragments of a kilobyte.
+    let mut long = Wire::connect(web);
+    for index in 0..40 {
+        let mut record = vec![22, 3, 1, 4, 0];
+        record.resize(5 + 1024, 0);
+        if index == 0 {
+            record[5..9].copy_from_slice(&[1, 0, 0xff, 0]);
+        }
+        if !long.try_send(&record) {
+            break;
+        }
+    }
+    long.read_to_end();
+    eventually_fails(&balancer, "oversized");
+
+    let mut slow = Wire::connect(web);
+    slow.send([22, 3, 1]);
+    slow.read_to_end();
+    eventually_fails(&balancer, "timeout");
+    drop(Wire::connect(web));
+    eventually_fails(&balancer, "closed");
+    assert_eq!(failures(&balancer, "internal"), 0);
+}
+
+#[test]
+fn nobody_renegotiates_and_keys_may_be_updated() {
+    if !installed(&["openssl"]) {
+        return;
+    }
+    let member = Member::echoing_targets();
+    let balancer = balancer(member.address(), "");
+    let web = balancer.address("web");
+    // `R` begins another handshake, `K` asks for new keys, both on a line of its own.
+    let said = s_client(web, &["-tls1_2"], "R\n");
+    assert!(
+        said.contains("RENEGOTIATING") && said.contains("no renegotiation"),
+        "{said}"
+    );
+    let request = "K\nGET /after HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let said = s_client(web, &["-tls1_3"], request);
+    assert!(said.contains("KEYUPDATE"), "{said}");
+}
+
+#[test]
+fn tcp_rules_speak_tls_too() {
+    if !installed(&["openssl"]) {
+        return;
+    }
+    let member = Member::start(|_, mut wire| {
+        wire.send("220 hello\r\n");
+        let line = wire.try_read_until(b"\n").unwrap();
+        wire.send([b"250 ", &line[..]].concat());
+    });
+    let tls = "alpn = [\"smtp\"]\ncertificates = [\"a.pem\"]";
+    let config =
+        config(member.address(), tls).replace("[rule.web]\n", "[rule.web]\nprotocol = \"tcp\"\n");
+    let balancer = Balancer::start_with(&config, |folder| {
+        certificate(folder, "a", Key::Ecdsa, "DNS:a.example", None);
+    });
+    let said = s_client(
+        balancer.address("web"),
+        &["-ign_eof", "-alpn", "smtp"],
+        "MAIL\n",
+    );
+    assert!(
+        said.contains("220 hello") && said.contains("250 MAIL"),
+        "{said}"
+    );
+    assert!(said.contains("ALPN protocol: smtp"), "{said}");
+}
+
+#[test]
+fn what_is_wrong_with_certificates_is_told_before_the_start() {
+    if !installed(&["openssl"]) {
+        return;
+    }
+    let folder = Folder::new();
+    certificate(&folder, "a", Key::Ecdsa, "DNS:a.example", None);
+    certificate(&folder, "b", Key::Ecdsa, "DNS:b.example", None);
+    let tls = "certificates = [\n\
+         { certificate = \"a.crt\", key = \"b.pem\" },\n\
+         { certificate = \"b.pem\", names = [\"c.example\"] },\n\
+         \"none.pem\",\n]";
+    let file = folder.write("evenkeel.toml", config("127.0.0.1:1".parse().unwrap(), tls));
+    let said = evenkeel(&["check", file.to_str().unwrap()]).unwrap_err();
+    for wrong in [
+        "3 errors",
+        "line 12: rule.web.tls.certificates[0].key: ",
+        "b.pem: the private key does not belong to its first certificate",
+        "b.pem: the certificate is not for c.example, but for b.example",
+        "line 14: rule.web.tls.certificates[2]: ",
+        "none.pem: cannot be read",
+    ] {
+        assert!(said.contains(wrong), "{wrong}: {said}");
+    }
+    let said = evenkeel(&["run", file.to_str().unwrap()]).unwrap_err();
+    assert!(said.contains("evenkeel.toml:12:"), "{said}");
+}
