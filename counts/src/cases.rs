@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use evenkeel_config::HttpOptions;
 use evenkeel_corba::directory::Reference;
-use evenkeel_corba::question::Question;
+use evenkeel_corba::reply_to::ReplyTo;
 use evenkeel_core::group::{Group, Outcome, Request, Ticket};
 use evenkeel_core::key::hash;
 use evenkeel_core::load::LoadId;
@@ -230,9 +230,9 @@ fn giop(counter: &mut Counter) {
         let Ok(Content::Request(request)) = content else {
             panic!("{content:?}");
         };
-        let question = Question::of_request(&request, header.version, header.endian).unwrap();
+        let reply_to = ReplyTo::of_request(&request, header.version, header.endian).unwrap();
         out.clear();
-        question.forward(reference.bytes(header.endian), &mut out);
+        reply_to.forward(reference.bytes(header.endian), &mut out);
         black_box(&out);
     });
     counter.count(

@@ -21,7 +21,7 @@ use evenkeel_bench::report::median;
 use evenkeel_bench::server::{self, Server};
 use evenkeel_corba::call::{self, Call};
 use evenkeel_corba::directory::{Directory, Entry, Reference};
-use evenkeel_corba::door::{self, Door, Objects};
+use evenkeel_corba::dispatcher::{self, Dispatcher, Objects};
 use evenkeel_corba::keys::{Key, Level};
 use evenkeel_corba::relay::{self, Relay};
 use evenkeel_core::group::{Granularity, Group, GroupSettings, GroupState};
@@ -135,9 +135,9 @@ impl Service for Smallest {
                 out.write(|out| reply.encode(version, endian, out))?;
             }
             // ORBs ask before the first request.
-            Content::LocateRequest(question) => {
+            Content::LocateRequest(reply_to) => {
                 let reply = LocateReply {
-                    request_id: question.request_id,
+                    request_id: reply_to.request_id,
                     status: LocateStatus::ObjectHere,
                     body: &[],
                 };
@@ -203,8 +203,8 @@ fn relay(members: &[String]) -> Result<()> {
         let clock = Clock::start();
         let rng = fastrand::Rng::new();
         let relay = Relay::start(relay::Settings::default(), Arc::default(), clock, rng);
-        let counters = Arc::new(door::Counters::default());
-        Rc::new(Door::new(
+        let counters = Arc::new(dispatcher::Counters::default());
+        Rc::new(Dispatcher::new(
             clock,
             relay,
             directory,

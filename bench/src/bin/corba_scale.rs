@@ -29,7 +29,7 @@ use evenkeel_config::{Config, Corba as Settings};
 use evenkeel_corba::alerts::Alerts;
 use evenkeel_corba::call::{Call, Outcome};
 use evenkeel_corba::directory::Directory;
-use evenkeel_corba::door::{Counters, Door, Objects};
+use evenkeel_corba::dispatcher::{Counters, Dispatcher, Objects};
 use evenkeel_corba::keys::{Key, Level};
 use evenkeel_corba::name::Name;
 use evenkeel_corba::relay::{self, Relay};
@@ -353,7 +353,7 @@ fn serve(directory: &Arc<Directory>, clock: Clock) -> Result<SocketAddr> {
             let rng = fastrand::Rng::new();
             let relay = Relay::start(relay::Settings::default(), Arc::default(), clock, rng);
             let counters = Arc::new(Counters::default());
-            let door = Door::new(clock, relay, directory, Rc::new(Nobody), counters);
+            let door = Dispatcher::new(clock, relay, directory, Rc::new(Nobody), counters);
             let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
                 return;
             };
@@ -374,22 +374,22 @@ fn serve(directory: &Arc<Directory>, clock: Clock) -> Result<SocketAddr> {
     Ok(address)
 }
 
-fn question(key: &[u8]) -> Result<Vec<u8>> {
+fn reply_to(key: &[u8]) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let request = Request::new(7, Target::Key(key), "work");
     request.encode(Version::V1_2, Endian::NATIVE, &mut bytes)?;
     Ok(bytes)
 }
 
-/// Asks one question after the other, with a pause between; answers how long each took.
+/// Asks one reply_to after the other, with a pause between; answers how long each took.
 fn ask(address: SocketAddr, key: &[u8], stop: &AtomicBool) -> Result<Vec<Duration>> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
-    let (question, mut times) = (question(key)?, Vec::new());
+    let (reply_to, mut times) = (reply_to(key)?, Vec::new());
     let mut answer = vec![0; 64 << 10];
     while !stop.load(Ordering::Relaxed) {
         let begun = Instant::now();
-        stream.write_all(&question)?;
+        stream.write_all(&reply_to)?;
         stream.read_exact(&mut answer[..Header::LEN])?;
         let header = Header::peek(&answer, usize::MAX)?.ok_or("no header")?;
         stream.read_exact(&mut answer[Header::LEN..header.total()])?;
@@ -414,15 +414,15 @@ fn waiting(options: &Options) -> Result<()> {
             member.location.set_shut(true);
         }
         let address = serve(manager.directory(), manager.manager().clock())?;
-        let question = Arc::new(question(&Key::Group(id).to_bytes())?);
+        let reply_to = Arc::new(reply_to(&Key::Group(id).to_bytes())?);
         let sent = Arc::new(AtomicU64::new(0));
         let mut clients = JoinSet::new();
         for _ in 0..options.clients {
-            let (question, sent) = (Arc::clone(&question), Arc::clone(&sent));
+            let (reply_to, sent) = (Arc::clone(&reply_to), Arc::clone(&sent));
             let mut stream = tokio::net::TcpStream::connect(address).await?;
             clients.spawn(async move {
                 let mut answer = vec![0; 256];
-                while stream.write_all(&question).await.is_ok()
+                while stream.write_all(&reply_to).await.is_ok()
                     && stream.read(&mut answer).await.is_ok_and(|len| len > 0)
                 {
                     sent.fetch_add(1, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_broker::negotiator::Negotiator;
 use evenkeel_broker::reporting::Reporting;
-use evenkeel_corba::plane::Corba;
+use evenkeel_corba::subsystem::Corba;
 use evenkeel_core::load::LOADS_PER_LOCATION;
 use evenkeel_manager::config::{self, Admin};
 use evenkeel_manager::service::Service;

@@ -65,11 +65,11 @@ impl Counters {
 
 /// What is known of the load alert object of a location.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct View {
+pub struct AlertState {
     /// The location.
     pub location: String,
     /// Whether it should be on.
-    pub wanted: bool,
+    pub desired: bool,
     /// What it acknowledged last; `None` is unknown.
     pub acknowledged: Option<bool>,
     /// Why the last call failed, if it did.
@@ -90,63 +90,63 @@ struct Object {
     reference: Arc<Ior>,
     location: Arc<Location>,
     /// By which its location is listened to.
-    bell: Arc<Bell>,
-    heard: u64,
+    wakeup: Arc<Wakeup>,
+    subscription: u64,
     /// When it is to be looked at again, whatever happens.
     due: Option<Instant>,
-    wanted: bool,
+    desired: bool,
     acknowledged: Option<bool>,
     problem: Option<String>,
     calling: bool,
-    /// No call before that, unless what is wanted changes.
+    /// No call before that, unless the desired state changes.
     not_before: Option<Instant>,
     wait: Duration,
 }
 
 impl Drop for Object {
     fn drop(&mut self) {
-        self.location.changed().forget(self.heard);
+        self.location.changed().forget(self.subscription);
         // Nobody is told any more.
         self.location.set_shut(false);
     }
 }
 
-/// Rings when something has changed at a location.
+/// Notes that something has changed at a location.
 #[derive(Debug)]
-struct Bell {
+struct Wakeup {
     name: Arc<str>,
-    rung: AtomicBool,
-    desk: Arc<Desk>,
+    changed: AtomicBool,
+    changes: Arc<Changes>,
 }
 
-/// Where it is heard which bells have rung.
+/// The locations where something has changed.
 #[derive(Debug, Default)]
-struct Desk {
-    rung: Mutex<Vec<Arc<str>>>,
+struct Changes {
+    changed: Mutex<Vec<Arc<str>>>,
     notify: Notify,
 }
 
-impl Wake for Bell {
+impl Wake for Wakeup {
     fn wake(self: Arc<Self>) {
-        // Once until it is heard.
-        if !self.rung.swap(true, Ordering::AcqRel) {
-            self.desk.lock().push(Arc::clone(&self.name));
-            self.desk.notify.notify_one();
+        // Once until it is taken in.
+        if !self.changed.swap(true, Ordering::AcqRel) {
+            self.changes.lock().push(Arc::clone(&self.name));
+            self.changes.notify.notify_one();
         }
     }
 }
 
-impl Desk {
+impl Changes {
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<str>>> {
-        self.rung.lock().unwrap_or_else(PoisonError::into_inner)
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// When which objects are to be looked at.
-type Agenda = BTreeSet<(Instant, Arc<str>)>;
+type Schedule = BTreeSet<(Instant, Arc<str>)>;
 
 /// What came of a call.
-struct Called {
+struct CallResult {
     name: String,
     reference: Arc<Ior>,
     on: bool,
@@ -160,10 +160,10 @@ impl Alerts {
     }
 
     /// All objects, by location.
-    pub fn views(&self) -> Vec<View> {
-        let view = |(location, object): (&String, &Object)| View {
+    pub fn states(&self) -> Vec<AlertState> {
+        let view = |(location, object): (&String, &Object)| AlertState {
             location: location.clone(),
-            wanted: object.wanted,
+            desired: object.desired,
             acknowledged: object.acknowledged,
             problem: object.problem.clone(),
         };
@@ -178,14 +178,14 @@ impl Alerts {
         // What was known when the service was switched off is not known any more, and calls
         // of then have no answer.
         self.lock().clear();
-        let (desk, mut agenda) = (Arc::<Desk>::default(), Agenda::new());
+        let (changes, mut schedule) = (Arc::<Changes>::default(), Schedule::new());
         let mut known = OrdMap::new();
         states.mark_changed();
         loop {
             let mut look = Vec::new();
             if states.has_changed().unwrap_or(false) {
                 let state = Arc::clone(&states.borrow_and_update());
-                self.follow(&known, &state.alerts, &service, &desk, &mut look);
+                self.follow(&known, &state.alerts, &service, &changes, &mut look);
                 known = state.alerts.clone();
             }
             let retry = service.settings().alert_retry;
@@ -193,25 +193,25 @@ impl Alerts {
                 look.extend(self.digest(result, retry));
             }
             while calls.try_join_next().is_some() {}
-            look.append(&mut desk.lock());
+            look.append(&mut changes.lock());
             let now = Instant::now();
-            while let Some((at, name)) = agenda.pop_first() {
+            while let Some((at, name)) = schedule.pop_first() {
                 if at > now {
-                    agenda.insert((at, name));
+                    schedule.insert((at, name));
                     break;
                 }
                 look.push(name);
             }
             for name in look {
-                self.look(&name, &service, &results, &mut calls, &mut agenda);
+                self.look(&name, &service, &results, &mut calls, &mut schedule);
             }
-            let next = agenda.first().map(|(at, _)| *at);
+            let next = schedule.first().map(|(at, _)| *at);
             tokio::select! {
                 () = sleep_until(next.unwrap_or(now + LONGEST_WAIT)) => {}
-                () = desk.notify.notified() => {}
+                () = changes.notify.notified() => {}
                 Some(result) = called.recv() => {
                     if let Some(name) = self.digest(result, retry) {
-                        self.look(&name, &service, &results, &mut calls, &mut agenda);
+                        self.look(&name, &service, &results, &mut calls, &mut schedule);
                     }
                 }
                 changed = states.changed() => match changed {
@@ -229,7 +229,7 @@ impl Alerts {
         known: &OrdMap<String, Arc<Ior>>,
         registered: &OrdMap<String, Arc<Ior>>,
         service: &LoadManager,
-        desk: &Arc<Desk>,
+        changes: &Arc<Changes>,
         look: &mut Vec<Arc<str>>,
     ) {
         let mut objects = self.lock();
@@ -244,19 +244,19 @@ impl Alerts {
             let Some(location) = service.manager().location(name) else {
                 continue;
             };
-            let bell = Arc::new(Bell {
+            let wakeup = Arc::new(Wakeup {
                 name: Arc::clone(location.name()),
-                rung: AtomicBool::new(false),
-                desk: Arc::clone(desk),
+                changed: AtomicBool::new(false),
+                changes: Arc::clone(changes),
             });
             let object = Object {
-                name: Arc::clone(&bell.name),
+                name: Arc::clone(&wakeup.name),
                 reference: Arc::clone(reference),
-                heard: location.changed().listen(Waker::from(Arc::clone(&bell))),
+                subscription: location.changed().listen(Waker::from(Arc::clone(&wakeup))),
                 location,
-                bell,
+                wakeup,
                 due: None,
-                wanted: false,
+                desired: false,
                 acknowledged: None,
                 problem: None,
                 calling: false,
@@ -273,9 +273,9 @@ impl Alerts {
         &self,
         name: &str,
         service: &LoadManager,
-        results: &mpsc::UnboundedSender<Called>,
+        results: &mpsc::UnboundedSender<CallResult>,
         calls: &mut JoinSet<()>,
-        agenda: &mut Agenda,
+        schedule: &mut Schedule,
     ) {
         let mut objects = self.lock();
         let Some(object) = objects.get_mut(name) else {
@@ -283,30 +283,30 @@ impl Alerts {
         };
         self.counters.looks.fetch_add(1, Ordering::Relaxed);
         if let Some(due) = object.due.take() {
-            agenda.remove(&(due, Arc::clone(&object.name)));
+            schedule.remove(&(due, Arc::clone(&object.name)));
         }
         let now = Instant::now();
-        // What changes from here on rings again.
-        object.bell.rung.store(false, Ordering::Release);
+        // What changes from here on is noted again.
+        object.wakeup.changed.store(false, Ordering::Release);
         let location = &object.location;
-        let wanted = location.is_alerted();
-        if wanted != object.wanted {
-            info!(location = name, on = wanted, "load alert");
-            object.wanted = wanted;
+        let desired = location.is_alerted();
+        if desired != object.desired {
+            info!(location = name, on = desired, "load alert");
+            object.desired = desired;
             object.not_before = None;
             object.wait = Duration::ZERO;
         }
-        let known = object.acknowledged == Some(wanted);
-        if object.calling || known && !(wanted && object.not_before.is_some()) {
+        let known = object.acknowledged == Some(desired);
+        if object.calling || known && !(desired && object.not_before.is_some()) {
             return;
         }
         if let Some(at) = object.not_before.filter(|at| now < *at) {
             object.due = Some(at);
-            agenda.insert((at, Arc::clone(&object.name)));
+            schedule.insert((at, Arc::clone(&object.name)));
             return;
         }
         object.calling = true;
-        let counter = match wanted {
+        let counter = match desired {
             true => {
                 location.set_shut(true);
                 &self.counters.enabled
@@ -318,7 +318,7 @@ impl Alerts {
             service.client().clone(),
             name.into(),
             Arc::clone(&object.reference),
-            wanted,
+            desired,
             service.settings().alert_retry,
         );
         let results = results.clone();
@@ -328,7 +328,7 @@ impl Alerts {
     }
 
     /// Notes what came of a call; answers the object that is to be looked at again.
-    fn digest(&self, called: Called, retry: Duration) -> Option<Arc<str>> {
+    fn digest(&self, called: CallResult, retry: Duration) -> Option<Arc<str>> {
         let mut objects = self.lock();
         let object = objects.get_mut(&called.name)?;
         if !Arc::ptr_eq(&object.reference, &called.reference) {
@@ -388,11 +388,11 @@ async fn tell(
     reference: Arc<Ior>,
     on: bool,
     deadline: Duration,
-) -> Called {
+) -> CallResult {
     let operation = if on { "enable_alert" } else { "disable_alert" };
     let call = Call::new(&reference, operation, Instant::now() + deadline);
     let result = client.call(&call).await.map(|_| ());
-    Called {
+    CallResult {
         name,
         reference,
         on,

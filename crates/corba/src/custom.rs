@@ -25,7 +25,7 @@ use evenkeel_giop::ior::Ior;
 use evenkeel_net::Clock;
 use tracing::{debug, info, warn};
 
-use crate::directory::{Answer, Book, Directory, Entry, Reference};
+use crate::directory::{Answer, Directory, Entry, Reference, Snapshot};
 use crate::locator::{self, Chosen, Client};
 use crate::name::Name;
 use crate::types::Load;
@@ -46,7 +46,7 @@ const REPORT_GRAIN: Duration = Duration::from_millis(4);
 pub struct Customs {
     orb: Orb,
     clock: Clock,
-    terms: Mutex<Terms>,
+    settings: Mutex<CallSettings>,
     probe_interval: Duration,
     known: Mutex<HashMap<Ior, Weak<Custom>>>,
 }
@@ -62,7 +62,7 @@ impl Customs {
         Arc::new(Customs {
             orb,
             clock,
-            terms: Mutex::default(),
+            settings: Mutex::default(),
             probe_interval,
             known: Mutex::default(),
         })
@@ -70,14 +70,14 @@ impl Customs {
 
     /// From now on `manager` is the load manager, and strategies may take so long.
     pub fn configure(&self, manager: Ior, timeout: Duration) {
-        *lock(&self.terms) = Terms {
+        *lock(&self.settings) = CallSettings {
             manager: Arc::new(manager),
             timeout,
         };
     }
 
-    fn terms(&self) -> Terms {
-        lock(&self.terms).clone()
+    fn settings(&self) -> CallSettings {
+        lock(&self.settings).clone()
     }
 
     /// The strategy with this reference: the same for all groups that have it, as long as
@@ -91,7 +91,7 @@ impl Customs {
         let custom = Arc::new(Custom {
             common: Arc::clone(self),
             ior: ior.clone(),
-            standing: Mutex::default(),
+            health: Mutex::default(),
             waiting: AtomicUsize::new(0),
             counts: Counts::default(),
         });
@@ -102,7 +102,7 @@ impl Customs {
 
 /// What calls of strategies need.
 #[derive(Clone, Debug, Default)]
-struct Terms {
+struct CallSettings {
     /// The load manager, as strategies are told.
     manager: Arc<Ior>,
     /// How long they may take.
@@ -113,14 +113,14 @@ struct Terms {
 pub struct Custom {
     common: Arc<Customs>,
     ior: Ior,
-    standing: Mutex<Standing>,
+    health: Mutex<Health>,
     waiting: AtomicUsize,
     counts: Counts,
 }
 
 /// What is thought of a strategy.
 #[derive(Debug, Default)]
-struct Standing {
+struct Health {
     /// Since it has not answered: when it is probed next; `None` while it is.
     silent: Option<Option<Instant>>,
     /// When somebody last complained of its answers.
@@ -217,7 +217,7 @@ impl Custom {
 
     /// Whether it answers, as far as is known.
     pub fn answers(&self) -> bool {
-        lock(&self.standing).silent.is_none()
+        lock(&self.health).silent.is_none()
     }
 
     /// How often it has become silent, and how many of its answers could not be used.
@@ -235,14 +235,14 @@ impl Custom {
 
     /// A call of an operation of it with the arguments that `write` writes.
     fn call(&self, operation: &'static str, write: impl FnOnce(&mut Writer)) -> Call<'_> {
-        let timeout = self.common.terms().timeout;
+        let timeout = self.common.settings().timeout;
         let deadline = tokio::time::Instant::now() + timeout;
         Call::new(&self.ior, operation, deadline).arguments(write)
     }
 
     /// The same with a group and the load manager as arguments.
     fn call_about(&self, operation: &'static str, group: &Ior) -> Call<'_> {
-        let manager = self.common.terms().manager;
+        let manager = self.common.settings().manager;
         self.call(operation, |writer| {
             group.write(writer);
             manager.write(writer);
@@ -254,7 +254,7 @@ impl Custom {
         if !self.may_ask(group) {
             return Err(Failure::NotAsked);
         }
-        let place = Place::take(&self.waiting).ok_or(Failure::NotAsked)?;
+        let place = Permit::take(&self.waiting).ok_or(Failure::NotAsked)?;
         let answer = self.next_member(group).await;
         drop(place);
         self.note(&answer);
@@ -278,8 +278,8 @@ impl Custom {
 
     /// Whether a client is to wait for it. If not, and it is time, it is probed beside.
     fn may_ask(self: &Arc<Self>, group: &Ior) -> bool {
-        let mut standing = self.standing();
-        let Some(probe) = &mut standing.silent else {
+        let mut health = self.health();
+        let Some(probe) = &mut health.silent else {
             return true;
         };
         if probe.is_some_and(|at| at <= self.now()) {
@@ -295,23 +295,23 @@ impl Custom {
 
     /// Takes in how a question has ended.
     fn note<T>(&self, answer: &Result<T, Failure>) {
-        let mut standing = self.standing();
+        let mut health = self.health();
         match answer {
             Err(Failure::Silent(error)) => {
-                if standing.silent.is_none() {
+                if health.silent.is_none() {
                     self.counts.silences.fetch_add(1, Ordering::Relaxed);
                     let strategy = self.place();
                     warn!(strategy, %error, "custom strategy does not answer: the groups' own strategies decide");
                 }
-                standing.silent = Some(Some(self.now().after(self.common.probe_interval)));
+                health.silent = Some(Some(self.now().after(self.common.probe_interval)));
             }
             Err(Failure::NotAsked) => {
-                if let Some(probe) = &mut standing.silent {
+                if let Some(probe) = &mut health.silent {
                     probe.get_or_insert(self.now().after(self.common.probe_interval));
                 }
             }
             Ok(_) | Err(Failure::Unusable(_)) => {
-                if standing.silent.take().is_some() {
+                if health.silent.take().is_some() {
                     info!(strategy = self.place(), "custom strategy answers again");
                 }
             }
@@ -350,11 +350,11 @@ impl Custom {
             return;
         };
         self.counts.unusable.fetch_add(1, Ordering::Relaxed);
-        let mut standing = self.standing();
+        let mut health = self.health();
         let now = self.now();
-        let last = standing.complained;
+        let last = health.complained;
         if last.is_none_or(|last| now.since(last) >= COMPLAINT_INTERVAL) {
-            standing.complained = Some(now);
+            health.complained = Some(now);
             let (group, strategy) = (entry.name(), self.place());
             warn!(%group, strategy, why, "custom strategy: its answer cannot be used, the group's own strategy decides");
         }
@@ -371,7 +371,7 @@ impl Custom {
             Ok(_) => Ok(()),
             Err(CallError::User { id, .. }) => {
                 if id.ends_with("/StrategyNotAdaptive:1.0") {
-                    self.standing().not_adaptive = true;
+                    self.health().not_adaptive = true;
                 }
                 Err(Failure::Unusable(format!(
                     "it raised {}",
@@ -388,8 +388,8 @@ impl Custom {
         self.common.orb.oneway(&call).await.map_err(Failure::Silent)
     }
 
-    fn standing(&self) -> MutexGuard<'_, Standing> {
-        lock(&self.standing)
+    fn health(&self) -> MutexGuard<'_, Health> {
+        lock(&self.health)
     }
 
     /// Where it is, for logs.
@@ -402,16 +402,16 @@ impl Custom {
 }
 
 /// A place among those who wait for a strategy.
-struct Place<'a>(&'a AtomicUsize);
+struct Permit<'a>(&'a AtomicUsize);
 
-impl<'a> Place<'a> {
+impl<'a> Permit<'a> {
     fn take(waiting: &'a AtomicUsize) -> Option<Self> {
-        let place = Place(waiting);
+        let place = Permit(waiting);
         (waiting.fetch_add(1, Ordering::Relaxed) < MOST_WAITING).then_some(place)
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -423,15 +423,15 @@ impl Drop for Place<'_> {
 pub async fn follow_loads(directory: Arc<Directory>, clock: Clock) {
     let mut rounds = tokio::time::interval(ROUND);
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut told: HashMap<Ior, Arc<tokio::sync::Mutex<Told>>> = HashMap::new();
+    let mut reported: HashMap<Ior, Arc<tokio::sync::Mutex<Reported>>> = HashMap::new();
     loop {
         rounds.tick().await;
         let work = by_strategy(&directory.load());
-        told.retain(|ior, _| work.contains_key(ior));
+        reported.retain(|ior, _| work.contains_key(ior));
         for (ior, (custom, groups)) in work {
-            let told = Arc::clone(told.entry(ior).or_default());
+            let reported = Arc::clone(reported.entry(ior).or_default());
             // One that takes longer than a round gets the next one when it is done.
-            let Ok(mut told) = told.try_lock_owned() else {
+            let Ok(mut reported) = reported.try_lock_owned() else {
                 continue;
             };
             if groups
@@ -439,16 +439,16 @@ pub async fn follow_loads(directory: Arc<Directory>, clock: Clock) {
                 .is_some_and(|any| custom.may_ask(&any.reference))
             {
                 let now = clock.now();
-                tokio::spawn(async move { told.tell(&custom, &groups, now).await });
+                tokio::spawn(async move { reported.tell(&custom, &groups, now).await });
             }
         }
     }
 }
 
 /// The custom strategies of all groups, with the groups.
-fn by_strategy(book: &Book) -> HashMap<Ior, (Arc<Custom>, Vec<Arc<Entry>>)> {
+fn by_strategy(snapshot: &Snapshot) -> HashMap<Ior, (Arc<Custom>, Vec<Arc<Entry>>)> {
     let mut work: HashMap<Ior, (Arc<Custom>, Vec<Arc<Entry>>)> = HashMap::new();
-    for entry in book.with_custom() {
+    for entry in snapshot.with_custom() {
         if let Some(custom) = &entry.custom {
             let work = work.entry(custom.ior.clone());
             let (_, groups) = work.or_insert_with(|| (Arc::clone(custom), Vec::new()));
@@ -458,14 +458,14 @@ fn by_strategy(book: &Book) -> HashMap<Ior, (Arc<Custom>, Vec<Arc<Entry>>)> {
     work
 }
 
-/// What a strategy has been told.
+/// What was reported to a strategy.
 #[derive(Debug, Default)]
-struct Told {
+struct Reported {
     /// Of each location.
     loads: HashMap<Arc<str>, Vec<load::Load>>,
 }
 
-impl Told {
+impl Reported {
     /// Tells it what is new.
     async fn tell(&mut self, custom: &Custom, groups: &[Arc<Entry>], now: Instant) {
         let mut fresh: HashMap<Arc<str>, Vec<Load>> = HashMap::new();
@@ -484,7 +484,7 @@ impl Told {
                         && now.since(load.at) <= max_age
                         && !before.iter().any(|b| is_same(b, load))
                 };
-                let new: Vec<_> = loads.iter().filter(is_new).map(as_told).collect();
+                let new: Vec<_> = loads.iter().filter(is_new).map(as_reported).collect();
                 if !new.is_empty() {
                     news = true;
                     fresh.insert(Arc::clone(name), new);
@@ -497,7 +497,7 @@ impl Told {
         }
         self.loads = there;
         for (location, loads) in fresh {
-            if custom.standing().not_adaptive {
+            if custom.health().not_adaptive {
                 break;
             }
             let Ok(name) = location.parse::<Name>() else {
@@ -507,9 +507,9 @@ impl Told {
                 );
                 continue;
             };
-            let told = custom.push(&name, &loads).await;
-            custom.note(&told);
-            if matches!(told, Err(Failure::Silent(_))) {
+            let reported = custom.push(&name, &loads).await;
+            custom.note(&reported);
+            if matches!(reported, Err(Failure::Silent(_))) {
                 return;
             }
         }
@@ -522,7 +522,7 @@ impl Told {
     }
 }
 
-fn as_told(load: &load::Load) -> Load {
+fn as_reported(load: &load::Load) -> Load {
     Load {
         id: load.id.0,
         value: load.value.get(),

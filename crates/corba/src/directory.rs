@@ -146,7 +146,7 @@ pub struct Entry {
     pub ends_when_empty: Arc<AtomicBool>,
     name: Arc<str>,
     /// In the order of the manager's group when the entry was made.
-    seats: Box<[(MemberId, Arc<Reference>)]>,
+    references: Box<[(MemberId, Arc<Reference>)]>,
 }
 
 impl Entry {
@@ -162,13 +162,13 @@ impl Entry {
     ) -> Self {
         let group = handle.current.load();
         let members = group.members().iter();
-        let seats = members.filter_map(|known| Some((known.id, member(&known.name)?)));
+        let references = members.filter_map(|known| Some((known.id, member(&known.name)?)));
         Entry {
             id,
             reference,
             custom,
             name: Arc::clone(group.name()),
-            seats: seats.collect(),
+            references: references.collect(),
             counters: before.map_or_else(Arc::default, |before| Arc::clone(&before.counters)),
             ends_when_empty: Arc::default(),
             handle,
@@ -185,10 +185,10 @@ impl Entry {
     #[inline]
     pub fn member(&self, group: &Group, index: usize) -> Option<&Arc<Reference>> {
         let id = group.members().get(index)?.id;
-        match self.seats.get(index) {
-            Some((seat, reference)) if *seat == id => Some(reference),
+        match self.references.get(index) {
+            Some((known, reference)) if *known == id => Some(reference),
             _ => {
-                let found = self.seats.iter().find(|(seat, _)| *seat == id);
+                let found = self.references.iter().find(|(known, _)| *known == id);
                 found.map(|(_, reference)| reference)
             }
         }
@@ -197,14 +197,14 @@ impl Entry {
 
 /// All object groups at one moment. The next one shares with it what stays.
 #[derive(Clone, Default)]
-pub struct Book {
+pub struct Snapshot {
     groups: HashMap<u64, Arc<Entry>>,
     names: HashMap<Arc<str>, u64>,
     /// Those with a custom strategy.
     custom: OrdMap<u64, Arc<Entry>>,
 }
 
-impl Book {
+impl Snapshot {
     /// The group with this id.
     #[inline]
     pub fn group(&self, id: u64) -> Option<&Arc<Entry>> {
@@ -251,39 +251,39 @@ impl Book {
     }
 }
 
-impl fmt::Debug for Book {
+impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.groups.keys()).finish()
     }
 }
 
-/// The book that counts now. Read without a lock by all workers.
+/// The snapshot that counts now. Read without a lock by all workers.
 #[derive(Debug, Default)]
 pub struct Directory {
-    current: ArcSwap<Book>,
+    current: ArcSwap<Snapshot>,
 }
 
 impl Directory {
     /// The groups as they are.
     #[inline]
-    pub fn load(&self) -> Guard<Arc<Book>> {
+    pub fn load(&self) -> Guard<Arc<Snapshot>> {
         self.current.load()
     }
 
     /// Goes on with these groups.
     pub fn publish(&self, entries: impl IntoIterator<Item = Arc<Entry>>) {
-        let mut book = Book::default();
-        entries.into_iter().for_each(|entry| book.insert(entry));
-        self.current.store(Arc::new(book));
+        let mut snapshot = Snapshot::default();
+        entries.into_iter().for_each(|entry| snapshot.insert(entry));
+        self.current.store(Arc::new(snapshot));
     }
 
     /// Goes on without those groups of these ids, and with these in place of those with their
     /// ids. The others stay, and are not looked at. For one writer at a time.
     pub fn change(&self, gone: &[u64], entries: impl IntoIterator<Item = Arc<Entry>>) {
-        let mut book = Book::clone(&self.current.load());
-        gone.iter().for_each(|&id| book.remove(id));
-        entries.into_iter().for_each(|entry| book.insert(entry));
-        self.current.store(Arc::new(book));
+        let mut snapshot = Snapshot::clone(&self.current.load());
+        gone.iter().for_each(|&id| snapshot.remove(id));
+        entries.into_iter().for_each(|entry| snapshot.insert(entry));
+        self.current.store(Arc::new(snapshot));
     }
 }
 
@@ -345,12 +345,12 @@ pub(crate) mod tests {
         assert!(directory.load().find(Key::Group(1)).is_none());
         let make = |id, name| entry(id, group(name, "random", &[], GroupSettings::default()));
         directory.publish([make(1, "a"), make(7, "b")]);
-        let book = directory.load();
-        assert_eq!(book.find(Key::Group(7)).unwrap().id, 7);
-        assert_eq!(book.find(Key::GroupName("a")).unwrap().id, 1);
-        assert!(book.find(Key::Group(2)).is_none());
-        assert!(book.find(Key::GroupName("c")).is_none());
-        assert!(book.find(Key::Manager).is_none());
+        let snapshot = directory.load();
+        assert_eq!(snapshot.find(Key::Group(7)).unwrap().id, 7);
+        assert_eq!(snapshot.find(Key::GroupName("a")).unwrap().id, 1);
+        assert!(snapshot.find(Key::Group(2)).is_none());
+        assert!(snapshot.find(Key::GroupName("c")).is_none());
+        assert!(snapshot.find(Key::Manager).is_none());
         directory.publish([make(7, "b")]);
         assert!(directory.load().find(Key::GroupName("a")).is_none());
     }

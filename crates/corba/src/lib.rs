@@ -3,12 +3,12 @@
 #![forbid(unsafe_code)]
 
 pub mod alerts;
-#[cfg(test)]
-mod asked;
 pub mod call;
+#[cfg(test)]
+mod callback_tests;
 pub mod custom;
 pub mod directory;
-pub mod door;
+pub mod dispatcher;
 pub mod exceptions;
 pub mod interfaces;
 pub mod keys;
@@ -17,12 +17,12 @@ pub mod membership;
 mod metrics;
 pub mod monitors;
 pub mod name;
-pub mod plane;
 pub mod properties;
-pub mod question;
 pub mod relay;
+pub mod reply_to;
 pub mod service;
 pub mod status;
 pub mod strategies;
+pub mod subsystem;
 pub mod types;
 pub mod waiting;

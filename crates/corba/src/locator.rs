@@ -21,7 +21,7 @@ use evenkeel_core::time::Instant;
 use evenkeel_giop::exception::{Kind, SystemException};
 
 use crate::directory::{Answer, Entry, Reference};
-use crate::question::Question;
+use crate::reply_to::ReplyTo;
 
 /// What the locator knows of a connection.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Client {
 #[derive(Clone, Debug, Default)]
 pub struct Trails(Rc<RefCell<HashMap<u64, Trail>>>);
 
-/// Most groups in which a connection has a trail; in further ones it is a stranger.
+/// Most groups in which a connection has a trail; in further ones it is unknown.
 const MOST_TRAILS: usize = 256;
 
 impl Trails {
@@ -88,7 +88,7 @@ pub enum Decision<'a> {
 }
 
 /// Members that one decision may find that the directory does not know (yet).
-const STRANGERS: usize = 4;
+const MOST_UNKNOWN: usize = 4;
 
 /// A member that was chosen.
 #[derive(Clone, Copy, Debug)]
@@ -112,9 +112,9 @@ pub fn choose<'a>(
     client: &mut Client,
     now: Instant,
 ) -> Result<Chosen<'a>, PickError> {
-    let mut strangers = [MemberId(0); STRANGERS];
-    for known in 0..=STRANGERS {
-        let tried = strangers.get(..known).unwrap_or_default();
+    let mut unknown = [MemberId(0); MOST_UNKNOWN];
+    for known in 0..=MOST_UNKNOWN {
+        let tried = unknown.get(..known).unwrap_or_default();
         let request = Request {
             client: Some(client.address),
             tried,
@@ -124,10 +124,9 @@ pub fn choose<'a>(
         if let Some(reference) = entry.member(group, index) {
             return Ok(Chosen { index, reference });
         }
-        if let (Some(place), Some(member)) = (strangers.get_mut(known), group.members().get(index))
-        {
+        if let (Some(place), Some(member)) = (unknown.get_mut(known), group.members().get(index)) {
             *place = member.id;
-            strangers[..=known].sort_unstable();
+            unknown[..=known].sort_unstable();
         }
     }
     Err(PickError::NoneEligible)
@@ -150,7 +149,7 @@ pub fn decide<'a>(
         return Ok(decision);
     }
     let chosen = choose(entry, group, client, now)?;
-    match knocks(entry, group, chosen, client, now) {
+    match must_wait(entry, group, chosen, client, now) {
         true => Ok(Decision::Wait),
         false => Ok(Decision::Go(chosen)),
     }
@@ -184,7 +183,7 @@ pub fn advised<'a>(
 
 /// Whether the client has to wait because the member that was chosen sends everybody back.
 #[inline]
-pub fn knocks(
+pub fn must_wait(
     entry: &Entry,
     group: &Group,
     chosen: Chosen<'_>,
@@ -201,7 +200,7 @@ pub fn knocks(
     })
 }
 
-/// Answers a question to a group with a forward to a member, or with TRANSIENT; `false` if
+/// Answers a request to a group with a forward to a member, or with TRANSIENT; `false` if
 /// the client has to wait, and is to be asked about again.
 #[inline]
 #[must_use]
@@ -209,7 +208,7 @@ pub fn answer(
     entry: &Entry,
     client: &mut Client,
     now: Instant,
-    question: Question,
+    reply_to: ReplyTo,
     out: &mut Vec<u8>,
 ) -> bool {
     let group = entry.handle.current.load();
@@ -222,14 +221,14 @@ pub fn answer(
                 chosen,
                 Answer::Forwarded,
                 client,
-                question,
+                reply_to,
                 out,
             );
         }
         Ok(Decision::Back(chosen)) => {
-            send_back(entry, chosen, question, out);
+            send_back(entry, chosen, reply_to, out);
         }
-        Err(_) => refuse(entry, question, out),
+        Err(_) => refuse(entry, reply_to, out),
     }
     true
 }
@@ -242,10 +241,10 @@ pub fn send(
     chosen: Chosen<'_>,
     by: Answer,
     client: &Client,
-    question: Question,
+    reply_to: ReplyTo,
     out: &mut Vec<u8>,
 ) {
-    question.forward(chosen.reference.bytes(question.endian), out);
+    reply_to.forward(chosen.reference.bytes(reply_to.endian), out);
     group.assign(chosen.index, stay(group.settings()));
     if group.settings().alert.pulses {
         let leads = |trail: &mut Trail| trail.leads_to(group, chosen.index);
@@ -255,14 +254,14 @@ pub fn send(
 }
 
 /// Sends a client back to the member where it was.
-pub fn send_back(entry: &Entry, chosen: Chosen<'_>, question: Question, out: &mut Vec<u8>) {
-    question.forward(chosen.reference.bytes(question.endian), out);
+pub fn send_back(entry: &Entry, chosen: Chosen<'_>, reply_to: ReplyTo, out: &mut Vec<u8>) {
+    reply_to.forward(chosen.reference.bytes(reply_to.endian), out);
     entry.counters.count(Answer::Forwarded);
 }
 
 /// Tells a client that nobody can take it now.
-pub fn refuse(entry: &Entry, question: Question, out: &mut Vec<u8>) {
-    question.refuse(nobody(entry), out);
+pub fn refuse(entry: &Entry, reply_to: ReplyTo, out: &mut Vec<u8>) {
+    reply_to.refuse(nobody(entry), out);
     entry.counters.count(Answer::Transient);
 }
 
@@ -317,8 +316,8 @@ mod tests {
 
     const NOW: Instant = Instant::from_nanos(1_000_000_000);
 
-    fn question(version: Version, endian: Endian, locates: bool) -> Question {
-        Question {
+    fn reply_to(version: Version, endian: Endian, locates: bool) -> ReplyTo {
+        ReplyTo {
             request_id: 0x0a0b_0c0d,
             version,
             endian,
@@ -326,9 +325,9 @@ mod tests {
         }
     }
 
-    fn ask(entry: &Entry, client: &mut Client, question: Question) -> Vec<u8> {
+    fn ask(entry: &Entry, client: &mut Client, reply_to: ReplyTo) -> Vec<u8> {
         let mut out = Vec::new();
-        assert!(answer(entry, client, NOW, question, &mut out));
+        assert!(answer(entry, client, NOW, reply_to, &mut out));
         out
     }
 
@@ -356,7 +355,7 @@ mod tests {
         for version in [Version::V1_0, Version::V1_1, Version::V1_2] {
             for endian in [Endian::Big, Endian::Little] {
                 let bytes = reference.bytes(endian);
-                let reply = ask(&entry, &mut client(), question(version, endian, false));
+                let reply = ask(&entry, &mut client(), reply_to(version, endian, false));
                 let long = |value: u32| match endian {
                     Endian::Big => value.to_be_bytes(),
                     Endian::Little => value.to_le_bytes(),
@@ -370,7 +369,7 @@ mod tests {
                 };
                 expected.extend(bytes);
                 assert_eq!(reply, expected, "{version:?} {endian:?}");
-                let reply = ask(&entry, &mut client(), question(version, endian, true));
+                let reply = ask(&entry, &mut client(), reply_to(version, endian, true));
                 assert_eq!(reply[7..8], [4]);
                 assert_eq!(reply[16..20], long(2));
                 assert_eq!(reply[20..], *bytes);
@@ -387,18 +386,18 @@ mod tests {
             group("g", "round_robin", &[1, 2, 3], GroupSettings::default()),
         );
         let mut client = client();
-        let question = question(Version::V1_2, Endian::Little, false);
+        let reply_to = reply_to(Version::V1_2, Endian::Little, false);
         let group = entry.handle.current.load_full();
         group.members()[0].slot.set(Reason::Down, true);
         group.members()[1].slot.set(Reason::Shedding, true);
         for _ in 0..5 {
-            assert_eq!(host(&ask(&entry, &mut client, question)).unwrap(), "host3");
+            assert_eq!(host(&ask(&entry, &mut client, reply_to)).unwrap(), "host3");
         }
         group.members()[2].slot.set(Reason::Draining, true);
         // An alert is no reason to refuse anybody.
-        assert_eq!(host(&ask(&entry, &mut client, question)).unwrap(), "host2");
+        assert_eq!(host(&ask(&entry, &mut client, reply_to)).unwrap(), "host2");
         group.members()[1].slot.set(Reason::Maintenance, true);
-        let refused = ask(&entry, &mut client, question);
+        let refused = ask(&entry, &mut client, reply_to);
         let message = Message::whole(&refused).unwrap();
         let Content::Reply(reply) = message.content().unwrap() else {
             panic!("{message:?}");
@@ -440,13 +439,13 @@ mod tests {
         let ahead = group("g", "random", &[2, 9, 8, 7], settings.clone());
         entry.handle.current.store(Arc::new(ahead));
         let mut client = client();
-        let question = question(Version::V1_0, Endian::Big, false);
+        let reply_to = reply_to(Version::V1_0, Endian::Big, false);
         for _ in 0..20 {
-            assert_eq!(host(&ask(&entry, &mut client, question)).unwrap(), "host2");
+            assert_eq!(host(&ask(&entry, &mut client, reply_to)).unwrap(), "host2");
         }
         let ahead = group("g", "random", &[9, 8, 7, 6, 5, 4], settings);
         entry.handle.current.store(Arc::new(ahead));
-        assert_eq!(host(&ask(&entry, &mut client, question)), None);
+        assert_eq!(host(&ask(&entry, &mut client, reply_to)), None);
     }
 
     #[test]
@@ -454,11 +453,11 @@ mod tests {
         let settings = GroupSettings::default();
         let ids: Vec<u64> = (1..9).collect();
         let entry = entry(1, group("g", "source_ip_hash", &ids, settings));
-        let question = question(Version::V1_2, Endian::Big, false);
+        let reply_to = reply_to(Version::V1_2, Endian::Big, false);
         let mut client = client();
-        let first = host(&ask(&entry, &mut client, question));
+        let first = host(&ask(&entry, &mut client, reply_to));
         for _ in 0..10 {
-            assert_eq!(host(&ask(&entry, &mut client, question)), first);
+            assert_eq!(host(&ask(&entry, &mut client, reply_to)), first);
         }
     }
 }

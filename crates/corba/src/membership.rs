@@ -40,7 +40,7 @@ pub const MOST_AT_ONCE: usize = 16;
 
 /// What a group is to have.
 #[derive(Clone, Debug)]
-pub struct Wanted<'a> {
+pub struct Desired<'a> {
     /// Members that it is to have at least.
     pub minimum: usize,
     /// Members that it started with: it does not shrink below.
@@ -55,7 +55,7 @@ pub struct Wanted<'a> {
 
 /// A member as it is.
 #[derive(Clone, Debug)]
-pub struct Seen<'a> {
+pub struct Observed<'a> {
     /// Where it is.
     pub location: &'a str,
     /// Whether a factory made it.
@@ -114,12 +114,12 @@ impl Membership {
     pub fn step(
         &mut self,
         now: Instant,
-        wanted: &Wanted<'_>,
-        members: &[Seen<'_>],
+        desired: &Desired<'_>,
+        members: &[Observed<'_>],
         rng: &mut fastrand::Rng,
     ) -> Vec<Action> {
         let mut actions = Vec::new();
-        self.look_at(now, wanted, members, rng);
+        self.look_at(now, desired, members, rng);
         for failed in members.iter().filter(|member| member.failed) {
             actions.push(Action::Remove(failed.location.into()));
         }
@@ -137,10 +137,10 @@ impl Membership {
             .filter(|m| !m.failed && Some(m.location) != drained.as_deref())
             .collect();
         let making = self.factories.values().filter(|of| of.making).count();
-        let strained = self.is_strained(now, wanted, &serving);
-        let idle = self.is_idle(now, wanted, &serving);
+        let strained = self.is_strained(now, desired, &serving);
+        let idle = self.is_idle(now, desired, &serving);
 
-        let lacking = wanted.minimum.saturating_sub(serving.len() + making);
+        let lacking = desired.minimum.saturating_sub(serving.len() + making);
         if lacking > 0 || strained {
             if let Some((location, _)) = self.draining.take() {
                 // It is there: that is faster than a new one.
@@ -148,11 +148,11 @@ impl Membership {
                 self.settle();
                 return actions;
             }
-            let room = wanted.maximum.unwrap_or(0).saturating_sub(serving.len());
+            let room = desired.maximum.unwrap_or(0).saturating_sub(serving.len());
             let growth = usize::from(strained && making == 0 && room > 0);
             let there = members.iter().map(|member| member.location).collect();
             for _ in making..lacking.max(growth).saturating_add(making).min(MOST_AT_ONCE) {
-                let Some(location) = self.next_factory(now, wanted, &there) else {
+                let Some(location) = self.next_factory(now, desired, &there) else {
                     break;
                 };
                 let of = self.factories.entry(location.clone()).or_default();
@@ -210,11 +210,11 @@ impl Membership {
     fn look_at(
         &mut self,
         now: Instant,
-        wanted: &Wanted<'_>,
-        members: &[Seen<'_>],
+        desired: &Desired<'_>,
+        members: &[Observed<'_>],
         rng: &mut fastrand::Rng,
     ) {
-        let listed: HashSet<&str> = wanted.factories.iter().map(String::as_str).collect();
+        let listed: HashSet<&str> = desired.factories.iter().map(String::as_str).collect();
         self.factories
             .retain(|location, of| of.making || listed.contains(&**location));
         for member in members {
@@ -243,24 +243,29 @@ impl Membership {
     }
 
     /// Whether all members have been overloaded for long.
-    fn is_strained(&mut self, now: Instant, wanted: &Wanted<'_>, serving: &[&Seen<'_>]) -> bool {
-        let over = |member: &&Seen<'_>| match (member.load, wanted.critical) {
+    fn is_strained(
+        &mut self,
+        now: Instant,
+        desired: &Desired<'_>,
+        serving: &[&Observed<'_>],
+    ) -> bool {
+        let over = |member: &&Observed<'_>| match (member.load, desired.critical) {
             (Some(load), Some(critical)) => load > critical,
             _ => false,
         };
-        let grows = wanted.maximum.is_some();
+        let grows = desired.maximum.is_some();
         let all = grows && !serving.is_empty() && serving.iter().all(over);
         lasts(&mut self.strained, all, now, GROW_AFTER)
     }
 
     /// Whether the group could have done with one member less for long, or has more than it
     /// may.
-    fn is_idle(&mut self, now: Instant, wanted: &Wanted<'_>, serving: &[&Seen<'_>]) -> bool {
-        let (Some(maximum), None) = (wanted.maximum, &self.draining) else {
+    fn is_idle(&mut self, now: Instant, desired: &Desired<'_>, serving: &[&Observed<'_>]) -> bool {
+        let (Some(maximum), None) = (desired.maximum, &self.draining) else {
             self.idle = None;
             return false;
         };
-        if serving.len() > maximum.max(wanted.minimum) {
+        if serving.len() > maximum.max(desired.minimum) {
             return true;
         }
         let others = serving.len().saturating_sub(1);
@@ -268,11 +273,11 @@ impl Membership {
             .iter()
             .map(|member| member.load)
             .sum::<Option<f32>>();
-        let spare = match (total, wanted.critical) {
+        let spare = match (total, desired.critical) {
             (Some(total), Some(critical)) => total <= SPARE * critical * others as f32,
             _ => false,
         };
-        let idle = spare && others >= wanted.minimum.max(wanted.initial).max(1);
+        let idle = spare && others >= desired.minimum.max(desired.initial).max(1);
         lasts(&mut self.idle, idle, now, SHRINK_AFTER)
     }
 
@@ -282,10 +287,10 @@ impl Membership {
     fn next_factory(
         &self,
         now: Instant,
-        wanted: &Wanted<'_>,
+        desired: &Desired<'_>,
         there: &HashSet<&str>,
     ) -> Option<String> {
-        let free = wanted.factories.iter().filter_map(|location| {
+        let free = desired.factories.iter().filter_map(|location| {
             if there.contains(&**location) {
                 return None;
             }
@@ -322,9 +327,9 @@ fn lasts(since: &mut Option<Instant>, holds: bool, now: Instant, time: Duration)
 }
 
 /// The least loaded of the members that factories made.
-fn least_loaded<'a>(serving: &[&Seen<'a>]) -> Option<&'a str> {
+fn least_loaded<'a>(serving: &[&Observed<'a>]) -> Option<&'a str> {
     let made = serving.iter().filter(|member| member.made);
-    let load = |member: &&&Seen<'_>| member.load.unwrap_or(f32::INFINITY);
+    let load = |member: &&&Observed<'_>| member.load.unwrap_or(f32::INFINITY);
     let least = made.min_by(|one, other| load(one).total_cmp(&load(other)));
     least.map(|member| member.location)
 }

@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use evenkeel_manager::exposition::{Exposition, Type};
 
-use crate::plane::Corba;
+use crate::subsystem::Corba;
 
 /// What clients and strategies of the CORBA service did.
 pub(crate) fn families(out: &mut Exposition, corba: &Corba) {
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
     let groups = corba.load_manager().map(|service| {
-        let book = service.directory().load();
-        let mut groups: Vec<_> = book.groups().cloned().collect();
+        let snapshot = service.directory().load();
+        let mut groups: Vec<_> = snapshot.groups().cloned().collect();
         groups.sort_by_key(|entry| entry.id);
         groups
     });

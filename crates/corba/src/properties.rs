@@ -37,7 +37,7 @@ const DEFAULT_MEMBERS: u16 = 2;
 
 /// Where properties are set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Scope {
     /// For all groups.
     Default,
     /// For groups of a type.
@@ -50,7 +50,7 @@ pub enum Place {
 
 /// A property that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Which {
+enum PropertyId {
     MembershipStyle,
     InitialNumberMembers,
     MinimumNumberMembers,
@@ -82,31 +82,34 @@ pub const FACTORIES: &str = "org.omg.PortableGroup.Factories";
 /// Name of the property that names a group.
 pub const GROUP_NAME: &str = "org.evenkeel.GroupName";
 
-const NAMES: [(&str, Which); 15] = [
+const NAMES: [(&str, PropertyId); 15] = [
     (
         "org.omg.PortableGroup.MembershipStyle",
-        Which::MembershipStyle,
+        PropertyId::MembershipStyle,
     ),
-    (INITIAL_MEMBERS, Which::InitialNumberMembers),
+    (INITIAL_MEMBERS, PropertyId::InitialNumberMembers),
     (
         "org.omg.PortableGroup.MinimumNumberMembers",
-        Which::MinimumNumberMembers,
+        PropertyId::MinimumNumberMembers,
     ),
-    (MAXIMUM_MEMBERS, Which::MaximumNumberMembers),
-    (FACTORIES, Which::Factories),
-    ("org.omg.CosLoadBalancing.StrategyInfo", Which::StrategyInfo),
-    (STRATEGY, Which::Strategy),
+    (MAXIMUM_MEMBERS, PropertyId::MaximumNumberMembers),
+    (FACTORIES, PropertyId::Factories),
+    (
+        "org.omg.CosLoadBalancing.StrategyInfo",
+        PropertyId::StrategyInfo,
+    ),
+    (STRATEGY, PropertyId::Strategy),
     (
         "org.omg.CosLoadBalancing.CustomStrategy",
-        Which::CustomStrategy,
+        PropertyId::CustomStrategy,
     ),
-    ("org.evenkeel.Fallback", Which::Fallback),
-    (GROUP_NAME, Which::GroupName),
-    ("org.evenkeel.Granularity", Which::Granularity),
-    ("org.evenkeel.Adaptive", Which::Adaptive),
-    ("org.evenkeel.RebindInterval", Which::RebindInterval),
-    ("org.evenkeel.LoadId", Which::LoadId),
-    ("org.evenkeel.MoveShare", Which::MoveShare),
+    ("org.evenkeel.Fallback", PropertyId::Fallback),
+    (GROUP_NAME, PropertyId::GroupName),
+    ("org.evenkeel.Granularity", PropertyId::Granularity),
+    ("org.evenkeel.Adaptive", PropertyId::Adaptive),
+    ("org.evenkeel.RebindInterval", PropertyId::RebindInterval),
+    ("org.evenkeel.LoadId", PropertyId::LoadId),
+    ("org.evenkeel.MoveShare", PropertyId::MoveShare),
 ];
 
 /// A property's value, as it is understood.
@@ -140,7 +143,7 @@ struct Entry {
 /// The properties that are set at one level. All of them are valid.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PropertySet {
-    entries: BTreeMap<Which, Entry>,
+    entries: BTreeMap<PropertyId, Entry>,
     /// Those that mean nothing here: the application's own, or of other load managers. They
     /// are kept for whoever asks for them.
     others: BTreeMap<Name, Any>,
@@ -166,14 +169,14 @@ impl PropertySet {
         self.entries.is_empty() && self.others.is_empty()
     }
 
-    /// Reads properties that are to be set at `place`.
+    /// Reads properties that are to be set at `scope`.
     ///
-    /// One that is not known is kept as it is. One that is known, but not at this place, or
+    /// One that is not known is kept as it is. One that is known, but not at this scope, or
     /// that has no name, is UnsupportedProperty; a value that it cannot have, and a property
     /// that is there twice, is InvalidProperty, which names the property within StrategyInfo
     /// if it is that one. Known names have one component with an empty kind. That a custom
     /// strategy is one is for the caller to find out, by a call.
-    pub fn read(properties: &Properties, place: Place) -> Result<Self, UserException> {
+    pub fn read(properties: &Properties, scope: Scope) -> Result<Self, UserException> {
         let mut set = PropertySet::default();
         for property in properties {
             let unsupported = || UserException::UnsupportedProperty(property.clone());
@@ -188,7 +191,7 @@ impl PropertySet {
                 }
             };
             // A group keeps its name: references say it.
-            if id == Which::GroupName && place != Place::Creation {
+            if id == PropertyId::GroupName && scope != Scope::Creation {
                 return Err(unsupported());
             }
             let entry = Entry {
@@ -227,7 +230,7 @@ impl PropertySet {
 
     /// The strategy of StrategyInfo, if it is set at this level.
     pub fn strategy(&self) -> Option<&Values> {
-        match &self.entries.get(&Which::StrategyInfo)?.value {
+        match &self.entries.get(&PropertyId::StrategyInfo)?.value {
             Value::Strategy(values) => Some(values),
             _ => None,
         }
@@ -235,7 +238,7 @@ impl PropertySet {
 
     /// Who decides about members, if it is set at this level.
     pub fn membership(&self) -> Option<Membership> {
-        match self.entries.get(&Which::MembershipStyle)?.value {
+        match self.entries.get(&PropertyId::MembershipStyle)?.value {
             Value::Membership(membership) => Some(membership),
             _ => None,
         }
@@ -243,7 +246,7 @@ impl PropertySet {
 
     /// The custom strategy, if it is set at this level.
     pub fn custom_strategy(&self) -> Option<&Ior> {
-        match &self.entries.get(&Which::CustomStrategy)?.value {
+        match &self.entries.get(&PropertyId::CustomStrategy)?.value {
             Value::Custom(ior) => Some(ior),
             _ => None,
         }
@@ -266,7 +269,7 @@ pub fn merged(group: &PropertySet, of_type: &PropertySet, default: &PropertySet)
     let (mut entries, mut others) = (BTreeMap::new(), BTreeMap::new());
     for set in [default, of_type, group] {
         if overrides_custom(set) {
-            entries.remove(&Which::CustomStrategy);
+            entries.remove(&PropertyId::CustomStrategy);
         }
         entries.extend(&set.entries);
         others.extend(&set.others);
@@ -393,11 +396,11 @@ pub fn effective(
 
 /// Whether `set` answers which strategy is used by a built-in one.
 fn overrides_custom(set: &PropertySet) -> bool {
-    set.entries.contains_key(&Which::StrategyInfo)
+    set.entries.contains_key(&PropertyId::StrategyInfo)
 }
 
 fn listed<'a>(
-    entries: impl Iterator<Item = (&'a Which, &'a Entry)>,
+    entries: impl Iterator<Item = (&'a PropertyId, &'a Entry)>,
     others: impl Iterator<Item = (&'a Name, &'a Any)>,
 ) -> Properties {
     let entries = entries.map(|(&id, entry)| Property {
@@ -414,33 +417,35 @@ fn listed<'a>(
 /// What is said to people of a property that means nothing here.
 const NOT_KNOWN: &str = "kept for the application";
 
-fn id_of(name: &Name) -> Option<Which> {
+fn id_of(name: &Name) -> Option<PropertyId> {
     let called = name.as_simple()?;
     let found = NAMES.iter().find(|&&(name, _)| name == called);
     found.map(|&(_, id)| id)
 }
 
-fn name_of(id: Which) -> &'static str {
+fn name_of(id: PropertyId) -> &'static str {
     let found = NAMES.iter().find(|&&(_, of)| of == id);
     found.map_or("", |&(name, _)| name)
 }
 
 /// What a property's value means; InvalidProperty if nothing.
-fn understand(id: Which, property: &Property) -> Result<Value, UserException> {
+fn understand(id: PropertyId, property: &Property) -> Result<Value, UserException> {
     let any = &property.val;
     let valid = match id {
-        Which::MembershipStyle => value_of::<i32>(any).and_then(|style| match style {
+        PropertyId::MembershipStyle => value_of::<i32>(any).and_then(|style| match style {
             0 => Some(Value::Membership(Membership::Application)),
             1 => Some(Value::Membership(Membership::Infrastructure)),
             _ => None,
         }),
-        Which::InitialNumberMembers => value_of(any).map(Value::Initial),
-        Which::MinimumNumberMembers => value_of(any).map(Value::Minimum),
-        Which::MaximumNumberMembers => value_of(any).filter(|&most| most > 0).map(Value::Maximum),
-        Which::Factories => value_of(any)
+        PropertyId::InitialNumberMembers => value_of(any).map(Value::Initial),
+        PropertyId::MinimumNumberMembers => value_of(any).map(Value::Minimum),
+        PropertyId::MaximumNumberMembers => {
+            value_of(any).filter(|&most| most > 0).map(Value::Maximum)
+        }
+        PropertyId::Factories => value_of(any)
             .filter(|factories: &Vec<_>| are_factories(factories))
             .map(Value::Factories),
-        Which::StrategyInfo => {
+        PropertyId::StrategyInfo => {
             match value_of::<StrategyInfo>(any).map(|info| strategies::values_of(&info)) {
                 Some(Ok(values)) => Some(Value::Strategy(values)),
                 Some(Err(Refusal::Property(inner))) => {
@@ -450,26 +455,26 @@ fn understand(id: Which, property: &Property) -> Result<Value, UserException> {
             }
         }
         // The load manager's own.
-        Which::Strategy => None,
-        Which::CustomStrategy => any
+        PropertyId::Strategy => None,
+        PropertyId::CustomStrategy => any
             .reference()
             .filter(|ior| !ior.is_nil())
             .map(Value::Custom),
-        Which::Fallback => value_of::<String>(any)
+        PropertyId::Fallback => value_of::<String>(any)
             .and_then(|name| strategies::find(&name))
             .map(Value::Fallback),
-        Which::GroupName => value_of::<String>(any)
+        PropertyId::GroupName => value_of::<String>(any)
             .filter(|name| is_group_name(name))
             .map(Value::GroupName),
-        Which::Granularity => value_of::<String>(any)
+        PropertyId::Granularity => value_of::<String>(any)
             .and_then(|text| GRANULARITIES.iter().find(|(name, _)| *name == text))
             .map(|&(_, granularity)| Value::Granularity(granularity)),
-        Which::Adaptive => value_of(any).map(Value::Adaptive),
-        Which::RebindInterval => value_of::<f32>(any)
+        PropertyId::Adaptive => value_of(any).map(Value::Adaptive),
+        PropertyId::RebindInterval => value_of::<f32>(any)
             .filter(|seconds| (0.001..=86_400.0).contains(seconds))
             .map(|seconds| Value::RebindInterval(Duration::from_secs_f32(seconds))),
-        Which::LoadId => value_of(any).map(|id| Value::LoadId(LoadId(id))),
-        Which::MoveShare => value_of(any)
+        PropertyId::LoadId => value_of(any).map(|id| Value::LoadId(LoadId(id))),
+        PropertyId::MoveShare => value_of(any)
             .filter(|share| (0.01..=1.0).contains(share))
             .map(Value::MoveShare),
     };
@@ -557,7 +562,7 @@ impl<'de> Deserialize<'de> for PropertySet {
             Ok(Property { nam, val })
         });
         let properties = properties.collect::<Result<_, D::Error>>()?;
-        PropertySet::read(&properties, Place::Creation).map_err(D::Error::custom)
+        PropertySet::read(&properties, Scope::Creation).map_err(D::Error::custom)
     }
 }
 

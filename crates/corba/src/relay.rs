@@ -265,7 +265,7 @@ impl Relay {
             job.finish(group::Outcome::Failure, self.clock.now());
             return self.refuse_for_nobody(job);
         };
-        let Some(upstream) = route.pool.connection(self, &route.way) else {
+        let Some(upstream) = route.pool.connection(self, &route.endpoint) else {
             return self.refuse_for_nobody(job);
         };
         upstream.send(self, job, &route, message, request);
@@ -319,7 +319,7 @@ impl Relay {
     fn refuse(&self, mut job: Job, exception: SystemException) {
         count(&self.counters.failed);
         if let Some(later) = job.later.take() {
-            later.write(|out| job.question.refuse(exception, out));
+            later.write(|out| job.reply_to.refuse(exception, out));
         }
         self.done(job);
     }

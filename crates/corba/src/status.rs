@@ -9,10 +9,10 @@ use evenkeel_manager::text;
 use serde::{Deserialize, Serialize};
 
 use crate::directory::Entry;
-use crate::plane::Corba;
 use crate::properties::{Membership, PropertySet};
 use crate::service::LoadManager;
 use crate::service::state::{ObjectGroup, State};
+use crate::subsystem::Corba;
 
 /// A word from a fixed set; owned only in clients, which read it from JSON.
 pub type Word = Cow<'static, str>;
@@ -128,13 +128,13 @@ impl Corba {
         let service = self.load_manager()?;
         let state = service.state();
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let (door, relayed) = (self.counters(), self.relayed());
-        let book = service.directory().load();
+        let (requests, relayed) = (self.counters(), self.relayed());
+        let snapshot = service.directory().load();
         let groups = state.groups.iter().filter_map(|(id, group)| {
-            let entry = book.group(*id)?;
+            let entry = snapshot.group(*id)?;
             Some(group_status(&service, &state, group, entry))
         });
-        let views = self.alerts().views();
+        let views = self.alerts().states();
         let views: HashMap<&str, _> = views.iter().map(|view| (&*view.location, view)).collect();
         let monitors = state.monitors.iter();
         Some(CorbaStatus {
@@ -145,9 +145,9 @@ impl Corba {
                 .server()
                 .map_or(0, |server| server.counters().open.load(Ordering::Relaxed)),
             requests: BTreeMap::from([
-                ("load_manager".into(), count(&door.manager)),
-                ("strategy".into(), count(&door.strategies)),
-                ("unknown".into(), count(&door.unknown)),
+                ("load_manager".into(), count(&requests.manager)),
+                ("strategy".into(), count(&requests.strategies)),
+                ("unknown".into(), count(&requests.unknown)),
             ]),
             relayed: BTreeMap::from([
                 ("passed_on".into(), count(&relayed.requests)),
@@ -170,7 +170,7 @@ impl Corba {
                     AlertObjectStatus {
                         location: location.clone(),
                         reference: alert.to_string(),
-                        wanted: view.is_some_and(|view| view.wanted),
+                        wanted: view.is_some_and(|view| view.desired),
                         acknowledged: view.and_then(|view| view.acknowledged),
                         problem: view.and_then(|view| view.problem.clone()),
                     }

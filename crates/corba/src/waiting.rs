@@ -16,27 +16,27 @@ use tokio::sync::Notify;
 
 use crate::directory::Entry;
 
-/// The waiting rooms of a worker: one for each group of which clients wait.
+/// The wait queues of a worker: one for each group of which clients wait.
 #[derive(Debug, Default)]
-pub struct Rooms {
-    rooms: RefCell<HashMap<u64, Weak<Room>>>,
+pub struct WaitQueues {
+    queues: RefCell<HashMap<u64, Weak<WaitQueue>>>,
     /// How often clients that wait were looked at again.
     looks: Cell<u64>,
 }
 
-impl Rooms {
-    /// The room of a group, where one waits as long as the answer is kept.
-    pub fn enter(&self, entry: &Entry) -> Rc<Room> {
-        let mut rooms = self.rooms.borrow_mut();
-        let known = rooms.get(&entry.id).and_then(Weak::upgrade);
+impl WaitQueues {
+    /// The queue of a group, where one waits as long as the answer is kept.
+    pub fn of(&self, entry: &Entry) -> Rc<WaitQueue> {
+        let mut queues = self.queues.borrow_mut();
+        let known = queues.get(&entry.id).and_then(Weak::upgrade);
         // A group that was made anew has another handle.
-        if let Some(room) = known.filter(|room| Arc::ptr_eq(&room.handle, &entry.handle)) {
-            return room;
+        if let Some(queue) = known.filter(|queue| Arc::ptr_eq(&queue.handle, &entry.handle)) {
+            return queue;
         }
-        rooms.retain(|_, room| room.strong_count() > 0);
-        let room = Rc::new(Room::new(Arc::clone(&entry.handle)));
-        rooms.insert(entry.id, Rc::downgrade(&room));
-        room
+        queues.retain(|_, queue| queue.strong_count() > 0);
+        let queue = Rc::new(WaitQueue::new(Arc::clone(&entry.handle)));
+        queues.insert(entry.id, Rc::downgrade(&queue));
+        queue
     }
 
     /// A client that waits is looked at again.
@@ -52,59 +52,59 @@ impl Rooms {
 
 /// Where the clients of a group wait for news of its members and their locations.
 #[derive(Debug)]
-pub struct Room {
+pub struct WaitQueue {
     handle: Arc<GroupHandle>,
-    bell: Arc<Bell>,
+    wakeup: Arc<Wakeup>,
     of_handle: u64,
-    hears: RefCell<Option<Hears>>,
+    subscriptions: RefCell<Option<Subscriptions>>,
 }
 
 /// The locations of a group that are listened to.
 #[derive(Debug)]
-struct Hears {
+struct Subscriptions {
     group: Arc<Group>,
     locations: Vec<(Arc<Location>, u64)>,
 }
 
-/// Rings when something has changed.
+/// Wakes those who wait when something has changed.
 #[derive(Debug, Default)]
-struct Bell {
+struct Wakeup {
     notify: Notify,
-    rung: AtomicU64,
+    count: AtomicU64,
 }
 
-impl Wake for Bell {
+impl Wake for Wakeup {
     fn wake(self: Arc<Self>) {
-        self.rung.fetch_add(1, Ordering::AcqRel);
+        self.count.fetch_add(1, Ordering::AcqRel);
         self.notify.notify_waiters();
     }
 }
 
-impl Room {
+impl WaitQueue {
     fn new(handle: Arc<GroupHandle>) -> Self {
-        let bell = Arc::<Bell>::default();
-        Room {
-            of_handle: handle.changed.listen(Waker::from(Arc::clone(&bell))),
+        let wakeup = Arc::<Wakeup>::default();
+        WaitQueue {
+            of_handle: handle.changed.listen(Waker::from(Arc::clone(&wakeup))),
             handle,
-            bell,
-            hears: RefCell::default(),
+            wakeup,
+            subscriptions: RefCell::default(),
         }
     }
 
     /// How much has happened so far. To be asked before one looks whether to wait.
     pub fn news(&self) -> u64 {
         self.follow();
-        self.bell.rung.load(Ordering::Acquire)
+        self.wakeup.count.load(Ordering::Acquire)
     }
 
     /// Waits until more has happened than `seen`, or for as long as `most`.
     pub async fn wait(&self, seen: u64, most: Duration) {
-        let rung = self.bell.notify.notified();
-        tokio::pin!(rung);
-        rung.as_mut().enable();
-        if self.bell.rung.load(Ordering::Acquire) == seen {
+        let count = self.wakeup.notify.notified();
+        tokio::pin!(count);
+        count.as_mut().enable();
+        if self.wakeup.count.load(Ordering::Acquire) == seen {
             tokio::select! {
-                () = rung => {}
+                () = count => {}
                 () = tokio::time::sleep(most) => {}
             }
         }
@@ -112,9 +112,9 @@ impl Room {
 
     /// Listens to the locations of the group as it is.
     fn follow(&self) {
-        let mut hears = self.hears.borrow_mut();
+        let mut subscriptions = self.subscriptions.borrow_mut();
         let group = self.handle.current.load_full();
-        if hears
+        if subscriptions
             .as_ref()
             .is_some_and(|h| Arc::ptr_eq(&h.group, &group))
         {
@@ -122,15 +122,15 @@ impl Room {
         }
         let members = group.members().iter();
         let listen = |location: &Arc<Location>| {
-            let waker = Waker::from(Arc::clone(&self.bell));
+            let waker = Waker::from(Arc::clone(&self.wakeup));
             (Arc::clone(location), location.changed().listen(waker))
         };
         let locations = members.map(|member| listen(&member.location)).collect();
-        *hears = Some(Hears { group, locations });
+        *subscriptions = Some(Subscriptions { group, locations });
     }
 }
 
-impl Drop for Hears {
+impl Drop for Subscriptions {
     fn drop(&mut self) {
         for (location, id) in &self.locations {
             location.changed().forget(*id);
@@ -138,7 +138,7 @@ impl Drop for Hears {
     }
 }
 
-impl Drop for Room {
+impl Drop for WaitQueue {
     fn drop(&mut self) {
         self.handle.changed.forget(self.of_handle);
     }

@@ -79,7 +79,7 @@ pub(crate) fn subsystems(clock: Clock) -> Result<Vec<Arc<dyn Service>>, Failure>
         Arc::new(Negotiator::new(clock)),
         Arc::new(Reporting::new(clock).map_err(cannot("broker"))?),
         #[cfg(feature = "corba")]
-        Arc::new(evenkeel_corba::plane::Corba::new(clock)),
+        Arc::new(evenkeel_corba::subsystem::Corba::new(clock)),
         Arc::new(Monitor::new(clock).map_err(cannot("monitor"))?),
     ];
     all.extend(evenkeel_report::sources(clock).map_err(cannot("load sources"))?);

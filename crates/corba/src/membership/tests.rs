@@ -36,22 +36,25 @@ impl World {
     }
 
     fn step(&mut self) -> Vec<Action> {
-        let wanted = Wanted {
+        let desired = Desired {
             minimum: self.minimum,
             initial: self.initial,
             maximum: self.maximum,
             factories: &self.factories,
             critical: Some(1.0),
         };
-        let seen = self.members.iter().map(|(location, &(load, failed))| Seen {
-            location,
-            made: location.starts_with('f'),
-            failed,
-            load,
-        });
-        let seen: Vec<_> = seen.collect();
+        let observed = self
+            .members
+            .iter()
+            .map(|(location, &(load, failed))| Observed {
+                location,
+                made: location.starts_with('f'),
+                failed,
+                load,
+            });
+        let observed: Vec<_> = observed.collect();
         self.membership
-            .step(self.now, &wanted, &seen, &mut self.rng)
+            .step(self.now, &desired, &observed, &mut self.rng)
     }
 
     /// A step whose orders are carried out, by factories that all work.

@@ -32,7 +32,7 @@ fn reference() -> Ior {
 }
 
 fn set(properties: Properties) -> PropertySet {
-    PropertySet::read(&properties, Place::Creation).unwrap()
+    PropertySet::read(&properties, Scope::Creation).unwrap()
 }
 
 fn none() -> PropertySet {
@@ -41,21 +41,21 @@ fn none() -> PropertySet {
 
 #[track_caller]
 fn is_invalid(property: Property) {
-    let read = PropertySet::read(&vec![property.clone()], Place::Creation);
+    let read = PropertySet::read(&vec![property.clone()], Scope::Creation);
     assert_eq!(read, Err(UserException::InvalidProperty(property)));
 }
 
 #[track_caller]
-fn is_unsupported(property: Property, place: Place) {
-    let read = PropertySet::read(&vec![property.clone()], place);
+fn is_unsupported(property: Property, scope: Scope) {
+    let read = PropertySet::read(&vec![property.clone()], scope);
     assert_eq!(read, Err(UserException::UnsupportedProperty(property)));
 }
 
 #[track_caller]
 fn is_valid(property: Property) {
-    let all = [Place::Default, Place::Type, Place::Creation, Place::Group];
-    for place in all {
-        let read = PropertySet::read(&vec![property.clone()], place).unwrap();
+    let all = [Scope::Default, Scope::Type, Scope::Creation, Scope::Group];
+    for scope in all {
+        let read = PropertySet::read(&vec![property.clone()], scope).unwrap();
         assert_eq!(read.properties(), std::slice::from_ref(&property));
     }
 }
@@ -91,7 +91,7 @@ fn what_is_not_known_is_kept_and_given_back_t8() {
     }
     let mut nameless = p(MEMBERSHIP, 0i32);
     nameless.nam.0.clear();
-    is_unsupported(nameless, Place::Default);
+    is_unsupported(nameless, Scope::Default);
 
     let own = vec![p(INITIAL, 1u16), kind.clone(), p("b", 1u32), p("a", true)];
     let mut set = set(own.clone());
@@ -104,14 +104,14 @@ fn what_is_not_known_is_kept_and_given_back_t8() {
     assert_eq!(serde_json::from_str::<PropertySet>(&json).unwrap(), set);
     assert_eq!(set.describe().count(), 4);
     // The strongest level counts.
-    let of_type = PropertySet::read(&vec![p("a", false), p("c", 1u32)], Place::Type).unwrap();
+    let of_type = PropertySet::read(&vec![p("a", false), p("c", 1u32)], Scope::Type).unwrap();
     let all = merged(&set, &of_type, &none());
     assert!(all.contains(&p("a", true)) && all.contains(&p("c", 1u32)));
     assert_eq!(all.len(), 5);
     // Twice is ambiguous here, too.
     let twice = vec![p("a", true), p("a", false)];
     let error = UserException::InvalidProperty(p("a", false));
-    assert_eq!(PropertySet::read(&twice, Place::Default), Err(error));
+    assert_eq!(PropertySet::read(&twice, Scope::Default), Err(error));
     set.remove(&vec![p("a", 0u32), kind, p("unheard", 0u32)]);
     listed = set.properties();
     assert_eq!(listed, [p(INITIAL, 1u16), p("b", 1u32)]);
@@ -122,7 +122,7 @@ fn what_is_not_known_is_kept_and_given_back_t8() {
 fn a_property_that_is_there_twice_is_ambiguous() {
     let twice = vec![p(INITIAL, 1u16), p(INITIAL, 1u16)];
     let error = UserException::InvalidProperty(p(INITIAL, 1u16));
-    assert_eq!(PropertySet::read(&twice, Place::Default), Err(error));
+    assert_eq!(PropertySet::read(&twice, Scope::Default), Err(error));
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn a_parameter_of_a_strategy_that_is_wrong_is_named() {
     is_valid(p(INFO, with(tolerance(1.5))));
     let wrong = vec![p(INFO, with(tolerance(0.5)))];
     let error = UserException::InvalidProperty(tolerance(0.5));
-    assert_eq!(PropertySet::read(&wrong, Place::Type), Err(error));
+    assert_eq!(PropertySet::read(&wrong, Scope::Type), Err(error));
     is_valid(p(INFO, with(p("my.own.Parameter", 1u32))));
 }
 
@@ -278,8 +278,8 @@ fn a_group_is_named_when_it_is_created() {
         effective(&named, &none(), &none()).group_name,
         Some("stock".into())
     );
-    for place in [Place::Default, Place::Type, Place::Group] {
-        is_unsupported(text(NAME, "stock"), place);
+    for scope in [Scope::Default, Scope::Type, Scope::Group] {
+        is_unsupported(text(NAME, "stock"), scope);
     }
     for wrong in ["", "a b", "corba-1", "ü", &"x".repeat(65)] {
         is_invalid(text(NAME, wrong));

@@ -14,7 +14,7 @@ use evenkeel_giop::server::{Later, Out};
 
 use super::Client;
 use crate::directory::Entry;
-use crate::question::Question;
+use crate::reply_to::ReplyTo;
 
 /// A request that was taken from a client and is not answered yet.
 pub(super) struct Job {
@@ -24,7 +24,7 @@ pub(super) struct Job {
     pub(super) address: IpAddr,
     pub(super) code_sets: Option<CodeSets>,
     /// How it is answered.
-    pub(super) question: Question,
+    pub(super) reply_to: ReplyTo,
     /// Where; none for a oneway.
     pub(super) later: Option<Later>,
     /// The whole message as it came.
@@ -59,7 +59,7 @@ impl Job {
             client: client.id,
             address: client.address,
             code_sets: client.code_sets,
-            question: Question {
+            reply_to: ReplyTo {
                 request_id: request.request_id,
                 version: header.version,
                 endian: header.endian,

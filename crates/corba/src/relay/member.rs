@@ -1,4 +1,4 @@
-//! Members as the relay sees them: ways to them, and connections.
+//! Members as the relay sees them: endpoints to them, and connections.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,8 +14,8 @@ use super::Relay;
 use super::upstream::Upstream;
 use crate::directory::Reference;
 
-/// One way to an object: a profile of its reference.
-pub(super) struct Way {
+/// One endpoint to an object: a profile of its reference.
+pub(super) struct Endpoint {
     /// Where it is, best first; never empty.
     pub(super) addresses: Vec<(String, u16)>,
     pub(super) version: Version,
@@ -26,15 +26,15 @@ pub(super) struct Way {
     selected: usize,
 }
 
-/// All ways to an object, best first. Profiles that cannot be read are passed over.
-pub(super) fn ways(ior: &Ior) -> Vec<Rc<Way>> {
+/// All endpoints to an object, best first. Profiles that cannot be read are passed over.
+pub(super) fn endpoints(ior: &Ior) -> Vec<Rc<Endpoint>> {
     let profiles = ior.profiles.iter().enumerate();
-    let ways = profiles.filter_map(|(selected, profile)| {
+    let endpoints = profiles.filter_map(|(selected, profile)| {
         if profile.tag != TAG_INTERNET_IOP {
             return None;
         }
         let profile = IiopProfile::decode(&profile.data).ok()??;
-        Some(Rc::new(Way {
+        Some(Rc::new(Endpoint {
             addresses: profile.addresses().collect(),
             version: Version::for_minor(profile.minor),
             key: profile.object_key,
@@ -42,7 +42,7 @@ pub(super) fn ways(ior: &Ior) -> Vec<Rc<Way>> {
             selected,
         }))
     });
-    ways.collect()
+    endpoints.collect()
 }
 
 /// How a server wants its objects to be named.
@@ -62,7 +62,7 @@ impl Addressing {
     }
 }
 
-impl Way {
+impl Endpoint {
     /// What a request names as its target. Before 1.2 there is only the key.
     pub(super) fn target(&self, addressing: Addressing) -> Target<'_> {
         match (addressing, self.ior.profiles.get(self.selected)) {
@@ -82,20 +82,20 @@ impl Way {
 /// A member of a group.
 pub(super) struct Member {
     reference: Arc<Reference>,
-    ways: Vec<Rc<Way>>,
+    endpoints: Vec<Rc<Endpoint>>,
     /// Which of them is used.
     current: Cell<usize>,
     /// Where it says that it is, which counts until that place fails.
-    forwarded: RefCell<Option<Rc<Way>>>,
+    forwarded: RefCell<Option<Rc<Endpoint>>>,
     addressing: Cell<Addressing>,
-    /// The connections on its ways, per code sets.
-    pools: RefCell<Vec<(Rc<Way>, Rc<Pool>)>>,
+    /// The connections on its endpoints, per code sets.
+    pools: RefCell<Vec<(Rc<Endpoint>, Rc<Pool>)>>,
 }
 
 /// Where a request goes.
 pub(super) struct Route {
     pub(super) member: Rc<Member>,
-    pub(super) way: Rc<Way>,
+    pub(super) endpoint: Rc<Endpoint>,
     pub(super) pool: Rc<Pool>,
 }
 
@@ -103,7 +103,7 @@ impl Member {
     fn new(reference: &Arc<Reference>) -> Self {
         Member {
             reference: Arc::clone(reference),
-            ways: ways(reference.ior()),
+            endpoints: endpoints(reference.ior()),
             current: Cell::new(0),
             forwarded: RefCell::default(),
             addressing: Cell::default(),
@@ -132,24 +132,25 @@ impl Member {
         if forwarded.as_ref().is_some_and(|known| known.ior == *ior) {
             return true;
         }
-        match ways(ior).into_iter().next() {
-            Some(way) => {
-                *forwarded = Some(way);
+        match endpoints(ior).into_iter().next() {
+            Some(endpoint) => {
+                *forwarded = Some(endpoint);
                 true
             }
             None => false,
         }
     }
 
-    /// `way` does not lead there: another one may.
-    pub(super) fn way_failed(&self, way: &Rc<Way>) {
+    /// `endpoint` does not lead there: another one may.
+    pub(super) fn endpoint_failed(&self, endpoint: &Rc<Endpoint>) {
         let forwarded = self.forwarded.borrow().clone();
-        if forwarded.is_some_and(|forwarded| Rc::ptr_eq(&forwarded, way)) {
+        if forwarded.is_some_and(|forwarded| Rc::ptr_eq(&forwarded, endpoint)) {
             self.forwarded.take();
-        } else if let Some(current) = self.ways.get(self.current.get())
-            && Rc::ptr_eq(current, way)
+        } else if let Some(current) = self.endpoints.get(self.current.get())
+            && Rc::ptr_eq(current, endpoint)
         {
-            self.current.set((self.current.get() + 1) % self.ways.len());
+            self.current
+                .set((self.current.get() + 1) % self.endpoints.len());
         }
     }
 
@@ -161,27 +162,31 @@ impl Member {
         code_sets: Option<CodeSets>,
     ) -> Option<Route> {
         let forwarded = self.forwarded.borrow();
-        let way = match &*forwarded {
-            Some(way) => way,
-            None => self.ways.get(self.current.get())?,
+        let endpoint = match &*forwarded {
+            Some(endpoint) => endpoint,
+            None => self.endpoints.get(self.current.get())?,
         };
         let mut pools = self.pools.borrow_mut();
         let known = pools
             .iter()
-            .find(|(known, pool)| Rc::ptr_eq(known, way) && pool.code_sets() == code_sets);
+            .find(|(known, pool)| Rc::ptr_eq(known, endpoint) && pool.code_sets() == code_sets);
         let pool = match known {
             Some((_, pool)) => Rc::clone(pool),
             None => {
                 // Ways that it forwards to come and go.
-                pools.retain(|(known, _)| self.ways.iter().any(|way| Rc::ptr_eq(known, way)));
-                let pool = relay.pool(way, code_sets);
-                pools.push((Rc::clone(way), Rc::clone(&pool)));
+                pools.retain(|(known, _)| {
+                    self.endpoints
+                        .iter()
+                        .any(|endpoint| Rc::ptr_eq(known, endpoint))
+                });
+                let pool = relay.pool(endpoint, code_sets);
+                pools.push((Rc::clone(endpoint), Rc::clone(&pool)));
                 pool
             }
         };
         Some(Route {
             member: Rc::clone(self),
-            way: Rc::clone(way),
+            endpoint: Rc::clone(endpoint),
             pool,
         })
     }
@@ -223,7 +228,7 @@ impl Pool {
     pub(super) fn connection(
         self: &Rc<Self>,
         relay: &Relay,
-        way: &Rc<Way>,
+        endpoint: &Rc<Endpoint>,
     ) -> Option<Rc<Upstream>> {
         let mut connections = self.connections.borrow_mut();
         let least = connections.iter().min_by_key(|one| one.under_way());
@@ -234,7 +239,7 @@ impl Pool {
                 (!least.is_full()).then(|| Rc::clone(least))
             }
             _ => {
-                let new = Upstream::open(relay, self, way);
+                let new = Upstream::open(relay, self, endpoint);
                 connections.push(Rc::clone(&new));
                 Some(new)
             }
@@ -275,10 +280,10 @@ impl Relay {
         member
     }
 
-    fn pool(&self, way: &Way, code_sets: Option<CodeSets>) -> Rc<Pool> {
+    fn pool(&self, endpoint: &Endpoint, code_sets: Option<CodeSets>) -> Rc<Pool> {
         let key = PoolKey {
-            address: way.addresses.first().cloned().unwrap_or_default(),
-            version: way.version,
+            address: endpoint.addresses.first().cloned().unwrap_or_default(),
+            version: endpoint.version,
             code_sets: code_sets.map(|sets| (sets.chars, sets.wchars)),
         };
         let mut pools = self.pools.borrow_mut();

@@ -107,7 +107,7 @@ impl Relay {
 
     /// A member does not get anywhere with a request, nor has it begun with it.
     fn give_up(&self, mut request: UnderWay, now: Instant) {
-        request.member.way_failed(&request.way);
+        request.member.endpoint_failed(&request.endpoint);
         request.job.finish(Outcome::Error, now);
         self.send_again(request.job, now);
     }
@@ -118,10 +118,10 @@ impl Relay {
             return self.done(job);
         };
         let header = message.header;
-        let id = job.question.request_id;
+        let id = job.reply_to.request_id;
         let passed_on = later.write(|out| {
             let start = out.len();
-            if header.version == job.question.version {
+            if header.version == job.reply_to.version {
                 out.extend_from_slice(message.bytes);
                 set_request_id(out, start + reply.request_id_at, header.endian, id);
                 return fragment::cut_like(&message, out, start)
@@ -134,7 +134,7 @@ impl Relay {
                 request_id: id,
                 ..reply.clone()
             };
-            reply.encode(job.question.version, header.endian, out)
+            reply.encode(job.reply_to.version, header.endian, out)
         });
         if let Some(Err(error)) = passed_on {
             // A body that is aligned in another way than this version's would be.

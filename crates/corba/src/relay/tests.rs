@@ -1,4 +1,4 @@
-//! The relay behind a door, over TCP, with members that serve and members that misbehave.
+//! The relay behind a dispatcher, over TCP, with members that serve and members that misbehave.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -24,7 +24,7 @@ use super::*;
 use crate::call::{Call, Outcome};
 use crate::custom::Customs;
 use crate::directory::{Directory, Reference};
-use crate::door::{self, Door, Objects};
+use crate::dispatcher::{self, Dispatcher, Objects};
 use crate::keys::{Key, Level};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -186,7 +186,7 @@ impl Objects for Nothing {
     }
 }
 
-/// A door with one group, number 1, whose members take turns.
+/// A dispatcher with one group, number 1, whose members take turns.
 struct House {
     orb: Orb,
     group: Ior,
@@ -239,9 +239,9 @@ impl House {
         let counters = Arc::new(Counters::default());
         let rng = fastrand::Rng::with_seed(3);
         let relay = Relay::start(settings, Arc::clone(&counters), clock, rng);
-        let count = Arc::new(door::Counters::default());
-        let door = Door::new(clock, relay, directory, Rc::new(Nothing), count);
-        let address = serve(Rc::new(door)).await;
+        let count = Arc::new(dispatcher::Counters::default());
+        let dispatcher = Dispatcher::new(clock, relay, directory, Rc::new(Nothing), count);
+        let address = serve(Rc::new(dispatcher)).await;
         House {
             orb,
             group: Ior::iiop("IDL:Test:1.0", "127.0.0.1", address.port(), &key),

@@ -19,7 +19,7 @@ use evenkeel_limits::Shortage;
 use tokio::net::TcpStream;
 
 use super::job::Job;
-use super::member::{Member, Pool, Route, Way};
+use super::member::{Endpoint, Member, Pool, Route};
 use super::{Relay, count};
 
 /// Most requests under way on one connection.
@@ -37,7 +37,7 @@ const ONEWAY: u32 = 1 << 31;
 pub(super) struct Upstream {
     relay: Weak<Relay>,
     pool: Weak<Pool>,
-    way: Rc<Way>,
+    endpoint: Rc<Endpoint>,
     state: RefCell<State>,
     under_way: Cell<usize>,
     waker: RefCell<Option<Waker>>,
@@ -49,7 +49,7 @@ struct State {
     /// How many bytes were ever appended to `out`, and sent from it.
     appended: u64,
     sent: u64,
-    places: Vec<Place>,
+    slots: Vec<Slot>,
     /// Places that are free.
     free: Vec<u16>,
     oneways: u32,
@@ -62,9 +62,9 @@ struct State {
     closing: bool,
 }
 
-/// A place for a request. Its number, and how often it was used, are the request's id.
+/// A slot for a request. Its number, and how often it was used, are the request's id.
 #[derive(Default)]
-struct Place {
+struct Slot {
     used: u16,
     request: Option<UnderWay>,
 }
@@ -73,20 +73,20 @@ struct Place {
 pub(super) struct UnderWay {
     pub(super) job: Job,
     pub(super) member: Rc<Member>,
-    pub(super) way: Rc<Way>,
+    pub(super) endpoint: Rc<Endpoint>,
     /// Where its message begins, in all that was ever appended.
     begins: u64,
 }
 
-fn id_of(place: usize, used: u16) -> u32 {
-    (u32::from(used & 0x7fff) << 16) | place as u32
+fn id_of(slot: usize, used: u16) -> u32 {
+    (u32::from(used & 0x7fff) << 16) | slot as u32
 }
 
 /// The version in which a request goes on. Where the member's is lower than the client's it is
 /// 1.0: a reply in fragments of 1.1 could not be put together for a client of 1.2, and in 1.0
 /// there are none.
-fn spoken(client: Version, way: &Way) -> Version {
-    match way.version < client {
+fn spoken(client: Version, endpoint: &Endpoint) -> Version {
+    match endpoint.version < client {
         true => Version::V1_0,
         false => client,
     }
@@ -135,11 +135,11 @@ impl End {
 
 impl Upstream {
     /// Opens a connection; what is sent waits until it is there.
-    pub(super) fn open(relay: &Relay, pool: &Rc<Pool>, way: &Rc<Way>) -> Rc<Self> {
+    pub(super) fn open(relay: &Relay, pool: &Rc<Pool>, endpoint: &Rc<Endpoint>) -> Rc<Self> {
         let upstream = Rc::new(Upstream {
             relay: Weak::clone(&relay.myself),
             pool: Rc::downgrade(pool),
-            way: Rc::clone(way),
+            endpoint: Rc::clone(endpoint),
             state: RefCell::new(State {
                 used: relay.clock.now(),
                 ..State::default()
@@ -152,7 +152,7 @@ impl Upstream {
         let timeout = relay.settings.connect_timeout;
         let task = Rc::clone(&upstream);
         tokio::task::spawn_local(async move {
-            let end = match tokio::time::timeout(timeout, connect(&task.way)).await {
+            let end = match tokio::time::timeout(timeout, connect(&task.endpoint)).await {
                 Ok(Ok(stream)) => {
                     let Some(mut wire) = task.wire(stream) else {
                         return;
@@ -196,9 +196,9 @@ impl Upstream {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         let begins = state.appended;
-        let place = job.later.is_some().then(|| state.free_place());
-        let id = match place {
-            Some(place) => state.places.get(place).map_or(0, |p| id_of(place, p.used)),
+        let slot = job.later.is_some().then(|| state.free_place());
+        let id = match slot {
+            Some(slot) => state.slots.get(slot).map_or(0, |p| id_of(slot, p.used)),
             None => {
                 state.oneways = state.oneways.wrapping_add(1);
                 state.oneways | ONEWAY
@@ -206,19 +206,19 @@ impl Upstream {
         };
         if let Err(error) = encode(relay, state, id, &job, route, message, request) {
             tracing::debug!("CORBA: a request cannot be relayed: {error}");
-            if let Some(place) = place {
-                state.free.push(place as u16);
+            if let Some(slot) = slot {
+                state.free.push(slot as u16);
             }
             let exception = SystemException::new(Kind::Marshal);
             return relay.refuse(job, exception.completed(Completion::No));
         }
         state.settled = true;
-        match place.and_then(|place| state.places.get_mut(place)) {
-            Some(place) => {
-                place.request = Some(UnderWay {
+        match slot.and_then(|slot| state.slots.get_mut(slot)) {
+            Some(slot) => {
+                slot.request = Some(UnderWay {
                     job,
                     member: Rc::clone(&route.member),
-                    way: Rc::clone(&route.way),
+                    endpoint: Rc::clone(&route.endpoint),
                     begins,
                 });
                 self.under_way.set(self.under_way.get() + 1);
@@ -238,12 +238,12 @@ impl Upstream {
     pub(super) fn take(&self, id: u32) -> Option<UnderWay> {
         let mut state = self.state.borrow_mut();
         let index = (id & 0xffff) as usize;
-        let place = state.places.get_mut(index)?;
-        if id_of(index, place.used) != id {
+        let slot = state.slots.get_mut(index)?;
+        if id_of(index, slot.used) != id {
             return None;
         }
-        let request = place.request.take()?;
-        place.used = place.used.wrapping_add(1);
+        let request = slot.request.take()?;
+        slot.used = slot.used.wrapping_add(1);
         state.free.push(index as u16);
         self.under_way.set(self.under_way.get().saturating_sub(1));
         Some(request)
@@ -253,13 +253,13 @@ impl Upstream {
     fn take_all(&self, which: impl Fn(&Job) -> bool) -> Vec<(u32, UnderWay)> {
         let ids: Vec<u32> = {
             let state = self.state.borrow();
-            let places = state.places.iter().enumerate();
-            let wanted = places.filter(|(_, place)| {
-                let request = place.request.as_ref();
+            let slots = state.slots.iter().enumerate();
+            let wanted = slots.filter(|(_, slot)| {
+                let request = slot.request.as_ref();
                 request.is_some_and(|request| which(&request.job))
             });
             wanted
-                .map(|(index, place)| id_of(index, place.used))
+                .map(|(index, slot)| id_of(index, slot.used))
                 .collect()
         };
         let taken = ids.into_iter().map(|id| Some((id, self.take(id)?)));
@@ -270,7 +270,7 @@ impl Upstream {
     fn send_cancel(&self, id: u32, request: &UnderWay) {
         let mut state = self.state.borrow_mut();
         let before = state.out.len();
-        let version = spoken(request.job.question.version, &request.way);
+        let version = spoken(request.job.reply_to.version, &request.endpoint);
         let cancel = Content::CancelRequest { request_id: id };
         // Nothing in it depends on the version, so it cannot fail.
         let _ = cancel.encode(version, Endian::NATIVE, &mut state.out);
@@ -284,7 +284,7 @@ impl Upstream {
             return;
         }
         let of_client = |job: &Job| {
-            job.client == client && request_id.is_none_or(|id| id == job.question.request_id)
+            job.client == client && request_id.is_none_or(|id| id == job.reply_to.request_id)
         };
         for (id, request) in self.take_all(of_client) {
             self.send_cancel(id, &request);
@@ -369,7 +369,7 @@ impl Upstream {
             return;
         };
         relay.counters.open.fetch_sub(1, Ordering::Relaxed);
-        let (name, port) = self.way.addresses.first().cloned().unwrap_or_default();
+        let (name, port) = self.endpoint.addresses.first().cloned().unwrap_or_default();
         match &end {
             End::NotConnected(error) => {
                 tracing::debug!("CORBA: cannot connect to {name}:{port}: {error}");
@@ -390,13 +390,13 @@ impl Upstream {
             let UnderWay {
                 mut job,
                 member,
-                way,
+                endpoint,
                 begins,
             } = request;
             match &end {
                 End::NotConnected(_) => {
                     if shortage.is_none() {
-                        member.way_failed(&way);
+                        member.endpoint_failed(&endpoint);
                     }
                     job.finish(outcome, now);
                     relay.send_again(job, now);
@@ -412,7 +412,7 @@ impl Upstream {
                 }
                 End::Broken(_) | End::Exhausted(_) => {
                     if shortage.is_none() {
-                        member.way_failed(&way);
+                        member.endpoint_failed(&endpoint);
                     }
                     job.finish(outcome, now);
                     let exception = SystemException::new(Kind::CommFailure);
@@ -434,7 +434,7 @@ fn encode(
     request: &Request<'_>,
 ) -> Result<(), GiopError> {
     let settle = job.code_sets.filter(|_| !state.settled);
-    let sets = settle.map(|sets| sets.encode(job.question.endian));
+    let sets = settle.map(|sets| sets.encode(job.reply_to.endian));
     let passes = |context: &ServiceContext<'_>| !matches!(context.id, CODE_SETS | BI_DIR_IIOP);
     let changed = sets.is_some() || !request.contexts.iter().all(|context| passes(&context));
     let mut list = Vec::new();
@@ -449,7 +449,7 @@ fn encode(
         request_id: id,
         request_id_at: 0,
         response_flags: request.response_flags,
-        target: route.way.target(route.member.addressing()),
+        target: route.endpoint.target(route.member.addressing()),
         operation: request.operation,
         contexts: match changed {
             true => Contexts::given(&list),
@@ -459,12 +459,12 @@ fn encode(
         body: request.body,
         body_at: request.body_at,
     };
-    let version = spoken(job.question.version, &route.way);
+    let version = spoken(job.reply_to.version, &route.endpoint);
     if state.out.capacity() == 0 {
         state.out = relay.buffers.take();
     }
     let before = state.out.len();
-    onward.encode(version, job.question.endian, &mut state.out)?;
+    onward.encode(version, job.reply_to.endian, &mut state.out)?;
     if let Err(error) = fragment::cut_like(message, &mut state.out, before) {
         state.out.truncate(before);
         return Err(error);
@@ -474,13 +474,13 @@ fn encode(
 }
 
 impl State {
-    /// A place that is free; there are never more than [`MOST`] in use.
+    /// A slot that is free; there are never more than [`MOST`] in use.
     fn free_place(&mut self) -> usize {
-        if let Some(place) = self.free.pop() {
-            return usize::from(place);
+        if let Some(slot) = self.free.pop() {
+            return usize::from(slot);
         }
-        self.places.push(Place::default());
-        self.places.len() - 1
+        self.slots.push(Slot::default());
+        self.slots.len() - 1
     }
 }
 
@@ -489,9 +489,9 @@ impl State {
 /// # Errors
 ///
 /// The last address's, or that of one which could not be tried for want of something here.
-async fn connect(way: &Way) -> io::Result<TcpStream> {
+async fn connect(endpoint: &Endpoint) -> io::Result<TcpStream> {
     let mut failed = io::ErrorKind::AddrNotAvailable.into();
-    for (host, port) in &way.addresses {
+    for (host, port) in &endpoint.addresses {
         match TcpStream::connect((host.as_str(), *port)).await {
             Ok(stream) => {
                 stream.set_nodelay(true)?;

@@ -1,5 +1,5 @@
 //! `PortableGroup::GenericFactory`: object groups, and members that the application's
-//! factories make. What is done about members later is in [`super::keeper`].
+//! factories make. What is done about members later is in [`super::reconciler`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::directory::Reference;
 use crate::exceptions::UserException;
 use crate::name::Name;
 use crate::properties::{
-    EffectiveSettings, FACTORIES, INITIAL_MEMBERS, MAXIMUM_MEMBERS, Membership, Place, PropertySet,
+    EffectiveSettings, FACTORIES, INITIAL_MEMBERS, MAXIMUM_MEMBERS, Membership, PropertySet, Scope,
     effective,
 };
 use crate::types::{FactoryInfo, Properties, Property};
@@ -41,7 +41,7 @@ impl LoadManager {
         criteria: Properties,
     ) -> Result<(Ior, Any), Raise> {
         check_type_id(&type_id)?;
-        let properties = self.checked(&criteria, Place::Creation).await?;
+        let properties = self.checked(&criteria, Scope::Creation).await?;
         self.check_name(&criteria)?;
         let members = self.first_members(&type_id, &properties).await?;
         let made = members.clone();

@@ -30,7 +30,7 @@ use crate::properties::PropertySet;
 /// The first line.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Title {
+struct Header {
     journal: String,
 }
 
@@ -190,9 +190,9 @@ pub(super) fn replay(path: &Path, id: &str, state: &mut State) -> Result<(), Sto
     let bytes = fs::read(path).map_err(read)?;
     let mut lines = bytes.split_inclusive(|&byte| byte == b'\n').enumerate();
     let whole = |line: &[u8]| Some(content(line.strip_suffix(b"\n")?)?.to_vec());
-    let title = lines.next().and_then(|(_, line)| whole(line));
-    let title = title.and_then(|title| serde_json::from_slice::<Title>(&title).ok());
-    if title.is_none_or(|title| title.journal != id) {
+    let header = lines.next().and_then(|(_, line)| whole(line));
+    let header = header.and_then(|header| serde_json::from_slice::<Header>(&header).ok());
+    if header.is_none_or(|header| header.journal != id) {
         warn!(
             journal = %path.display(),
             "the journal belongs to another state file, and is not used"
@@ -276,15 +276,15 @@ impl Writer {
         let length = save(&self.path, state, Some(&id))?;
         let about = identity(&fs::symlink_metadata(&self.path)?);
         let path = beside(&self.path, ".journal");
-        let title = line(&Title { journal: id })?;
-        replace(&path, &title, PRIVATE)?;
+        let header = line(&Header { journal: id })?;
+        replace(&path, &header, PRIVATE)?;
         let file = OpenOptions::new()
             .append(true)
             .custom_flags(NO_LINK)
             .open(&path)?;
         Ok(Open {
             file,
-            size: title.len() as u64,
+            size: header.len() as u64,
             limit: length.max(JOURNAL),
             state: Arc::clone(state),
             about,

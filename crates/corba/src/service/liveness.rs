@@ -40,7 +40,7 @@ const MOST_ASKED: u32 = 2000;
 
 /// What an answer, or none, says about a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sign {
+enum Evidence {
     /// It is there.
     Alive,
     /// It is not, for sure: it says so, its server does not know it, or there is no server.
@@ -57,12 +57,12 @@ struct Known {
     /// Questions in a row to which nobody answered.
     failures: u32,
     /// What was said of it, with the reference that was asked.
-    said: Option<(Verdict, Arc<Reference>)>,
+    said: Option<(Finding, Arc<Reference>)>,
 }
 
 /// What is said of a member that is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum Finding {
     /// Nobody answers.
     Silent,
     /// It is certain.
@@ -71,30 +71,30 @@ enum Verdict {
 
 impl Known {
     /// What is to be said after another answer, or none.
-    fn judge(&mut self, sign: Sign) -> Option<Verdict> {
-        self.failures = match sign {
-            Sign::Alive => 0,
-            Sign::Gone => FAILURES,
-            Sign::Silent => self.failures.saturating_add(1),
-            Sign::NotAsked => self.failures,
+    fn update(&mut self, evidence: Evidence) -> Option<Finding> {
+        self.failures = match evidence {
+            Evidence::Alive => 0,
+            Evidence::Gone => FAILURES,
+            Evidence::Silent => self.failures.saturating_add(1),
+            Evidence::NotAsked => self.failures,
         };
-        match sign {
-            Sign::Gone => Some(Verdict::Dead),
-            Sign::NotAsked => self.said.as_ref().map(|(said, _)| *said),
-            _ => (self.failures >= FAILURES).then_some(Verdict::Silent),
+        match evidence {
+            Evidence::Gone => Some(Finding::Dead),
+            Evidence::NotAsked => self.said.as_ref().map(|(said, _)| *said),
+            _ => (self.failures >= FAILURES).then_some(Finding::Silent),
         }
     }
 }
 
 /// A member: the group's id and the location.
-type Who = (u64, String);
+type MemberKey = (u64, String);
 
 /// Members that are gone, with the reference by which they were asked.
-pub(super) type Gone = Mutex<HashMap<Who, Arc<Reference>>>;
+pub(super) type Gone = Mutex<HashMap<MemberKey, Arc<Reference>>>;
 
 /// Asks members at the interval of the settings, as long as the load manager is there.
 pub(super) async fn watch(load_manager: Weak<LoadManager>) {
-    let mut known: HashMap<Who, Known> = HashMap::new();
+    let mut known: HashMap<MemberKey, Known> = HashMap::new();
     // When everybody was asked last.
     let mut asked: Option<Instant> = None;
     loop {
@@ -140,7 +140,12 @@ fn stretched(interval: Duration, members: usize) -> Duration {
 
 impl LoadManager {
     /// Asks each member once: `all` of them, or those that are gone.
-    async fn ask(self: &Arc<Self>, interval: Duration, all: bool, known: &mut HashMap<Who, Known>) {
+    async fn ask(
+        self: &Arc<Self>,
+        interval: Duration,
+        all: bool,
+        known: &mut HashMap<MemberKey, Known>,
+    ) {
         let state = self.state();
         let timeout = interval.min(self.settings().call_timeout);
         let permits = Arc::new(Semaphore::new(AT_ONCE));
@@ -163,8 +168,8 @@ impl LoadManager {
                 let (permits, client) = (Arc::clone(&permits), self.client().clone());
                 asking.spawn(async move {
                     let _permit = permits.acquire_owned().await;
-                    let sign = ask(&client, &reference, timeout).await;
-                    (who, of, reference, sign)
+                    let evidence = ask(&client, &reference, timeout).await;
+                    (who, of, reference, evidence)
                 });
             }
         }
@@ -175,13 +180,13 @@ impl LoadManager {
             }
         }
         while let Some(asked) = asking.join_next().await {
-            let Ok((who, mut of, reference, sign)) = asked else {
+            let Ok((who, mut of, reference, evidence)) = asked else {
                 continue;
             };
-            let verdict = of.judge(sign);
-            if verdict != of.said.as_ref().map(|(said, _)| *said) {
-                self.tell(&who, &reference, verdict);
-                of.said = verdict.map(|verdict| (verdict, reference));
+            let finding = of.update(evidence);
+            if finding != of.said.as_ref().map(|(said, _)| *said) {
+                self.tell(&who, &reference, finding);
+                of.said = finding.map(|finding| (finding, reference));
             }
             known.insert(who, of);
         }
@@ -201,7 +206,7 @@ impl LoadManager {
         match self.client().call(&call.do_not_follow()).await {
             Ok(body) => matches!(body.reader().read_bool(), Ok(true)),
             Err(CallError::Timeout) => false,
-            Err(error) => !matches!(sign_of(&error), Sign::Alive | Sign::NotAsked),
+            Err(error) => !matches!(evidence_of(&error), Evidence::Alive | Evidence::NotAsked),
         }
     }
 
@@ -214,16 +219,16 @@ impl LoadManager {
 
     /// Says whether a member is down: to Evenkeel's manager, and to who looks after groups
     /// whose members the load manager makes.
-    fn tell(&self, who: &Who, reference: &Arc<Reference>, verdict: Option<Verdict>) {
+    fn tell(&self, who: &MemberKey, reference: &Arc<Reference>, finding: Option<Finding>) {
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
-        match verdict {
+        match finding {
             Some(_) => gone.insert(who.clone(), Arc::clone(reference)),
             None => gone.remove(who),
         };
         drop(gone);
-        let opinion = verdict.map(|verdict| Opinion {
+        let opinion = finding.map(|finding| Opinion {
             down: true,
-            dead: verdict == Verdict::Dead,
+            dead: finding == Finding::Dead,
             ..Opinion::default()
         });
         self.say(who.0, &who.1, Source::Liveness, opinion.as_ref());
@@ -231,35 +236,35 @@ impl LoadManager {
 }
 
 /// Asks a member whether it is there.
-async fn ask(client: &Client, reference: &Reference, timeout: Duration) -> Sign {
+async fn ask(client: &Client, reference: &Reference, timeout: Duration) -> Evidence {
     let call = Call::new(reference.ior(), "_non_existent", Instant::now() + timeout);
     match client.call(&call.do_not_follow()).await {
         Ok(body) => match body.reader().read_bool() {
-            Ok(true) => Sign::Gone,
-            _ => Sign::Alive,
+            Ok(true) => Evidence::Gone,
+            _ => Evidence::Alive,
         },
-        Err(error) => sign_of(&error),
+        Err(error) => evidence_of(&error),
     }
 }
 
-fn sign_of(error: &CallError) -> Sign {
+fn evidence_of(error: &CallError) -> Evidence {
     match error {
         CallError::System(SystemException { kind, .. }) => match kind {
-            Kind::ObjectNotExist | Kind::InvObjref => Sign::Gone,
+            Kind::ObjectNotExist | Kind::InvObjref => Evidence::Gone,
             // Whatever it is, somebody has answered.
-            _ => Sign::Alive,
+            _ => Evidence::Alive,
         },
         CallError::User { .. } | CallError::Forward(_) | CallError::TooManyForwards(_) => {
-            Sign::Alive
+            Evidence::Alive
         }
-        CallError::Unreachable { refused: true, .. } => Sign::Gone,
-        CallError::Exhausted { .. } => Sign::NotAsked,
+        CallError::Unreachable { refused: true, .. } => Evidence::Gone,
+        CallError::Exhausted { .. } => Evidence::NotAsked,
         CallError::NoAddress
         | CallError::Unreachable { .. }
         | CallError::Lost { .. }
         | CallError::Timeout
         | CallError::NotValid(_)
-        | CallError::MessageError(_) => Sign::Silent,
+        | CallError::MessageError(_) => Evidence::Silent,
     }
 }
 
@@ -271,40 +276,43 @@ mod tests {
 
     #[test]
     fn who_sheds_is_alive_and_who_is_unknown_is_gone() {
-        let system = |kind| sign_of(&CallError::System(SystemException::new(kind)));
-        assert_eq!(system(Kind::Transient), Sign::Alive);
-        assert_eq!(system(Kind::NoImplement), Sign::Alive);
-        assert_eq!(system(Kind::ObjectNotExist), Sign::Gone);
-        assert_eq!(sign_of(&CallError::Forward(Box::default())), Sign::Alive);
-        assert_eq!(sign_of(&CallError::Timeout), Sign::Silent);
-        assert_eq!(sign_of(&CallError::NoAddress), Sign::Silent);
+        let system = |kind| evidence_of(&CallError::System(SystemException::new(kind)));
+        assert_eq!(system(Kind::Transient), Evidence::Alive);
+        assert_eq!(system(Kind::NoImplement), Evidence::Alive);
+        assert_eq!(system(Kind::ObjectNotExist), Evidence::Gone);
+        assert_eq!(
+            evidence_of(&CallError::Forward(Box::default())),
+            Evidence::Alive
+        );
+        assert_eq!(evidence_of(&CallError::Timeout), Evidence::Silent);
+        assert_eq!(evidence_of(&CallError::NoAddress), Evidence::Silent);
     }
 
     #[test]
     fn one_refused_connection_is_enough_t10() {
         let unreachable = |refused| {
-            sign_of(&CallError::Unreachable {
+            evidence_of(&CallError::Unreachable {
                 address: "h:1".into(),
                 error: "no".into(),
                 refused,
             })
         };
         let mut of = Known::default();
-        assert_eq!(of.judge(unreachable(true)), Some(Verdict::Dead));
-        assert_eq!(of.judge(Sign::Alive), None);
+        assert_eq!(of.update(unreachable(true)), Some(Finding::Dead));
+        assert_eq!(of.update(Evidence::Alive), None);
         // Silence may be a lost packet, or a server that is busy.
-        assert_eq!(of.judge(unreachable(false)), None);
-        assert_eq!(of.judge(Sign::Silent), None);
-        assert_eq!(of.judge(Sign::Silent), Some(Verdict::Silent));
-        assert_eq!(of.judge(unreachable(true)), Some(Verdict::Dead));
-        assert_eq!(of.judge(Sign::Silent), Some(Verdict::Silent));
+        assert_eq!(of.update(unreachable(false)), None);
+        assert_eq!(of.update(Evidence::Silent), None);
+        assert_eq!(of.update(Evidence::Silent), Some(Finding::Silent));
+        assert_eq!(of.update(unreachable(true)), Some(Finding::Dead));
+        assert_eq!(of.update(Evidence::Silent), Some(Finding::Silent));
     }
 
     /// Files or ports that have run out here say nothing about a member, however often.
     #[test]
     fn s5_a_member_that_could_not_be_asked_stays_what_it_was() {
         let not_asked = || {
-            sign_of(&CallError::Exhausted {
+            evidence_of(&CallError::Exhausted {
                 address: "h:1".into(),
                 shortage: Shortage::Files,
                 sent: false,
@@ -312,19 +320,19 @@ mod tests {
         };
         let mut of = Known::default();
         for _ in 0..2 * FAILURES {
-            assert_eq!(of.judge(not_asked()), None);
+            assert_eq!(of.update(not_asked()), None);
         }
         // What was counted before goes on to count.
         for _ in 1..FAILURES {
-            assert_eq!(of.judge(Sign::Silent), None);
+            assert_eq!(of.update(Evidence::Silent), None);
         }
-        assert_eq!(of.judge(not_asked()), None);
-        let verdict = of.judge(Sign::Silent);
-        assert_eq!(verdict, Some(Verdict::Silent));
+        assert_eq!(of.update(not_asked()), None);
+        let finding = of.update(Evidence::Silent);
+        assert_eq!(finding, Some(Finding::Silent));
         // And one that is gone is not back.
         let reference = Arc::new(Reference::new(Ior::default()));
-        of.said = verdict.map(|verdict| (verdict, reference));
-        assert_eq!(of.judge(not_asked()), Some(Verdict::Silent));
+        of.said = finding.map(|finding| (finding, reference));
+        assert_eq!(of.update(not_asked()), Some(Finding::Silent));
     }
 
     #[test]

@@ -10,11 +10,11 @@ mod dispatch;
 mod factory;
 mod groups;
 mod journal;
-mod keeper;
 mod liveness;
 mod loads;
 mod properties;
 pub mod raise;
+mod reconciler;
 pub mod registered;
 pub mod state;
 pub mod store;
@@ -90,7 +90,7 @@ pub struct LoadManager {
     /// See [`Entry::ends_when_empty`].
     ends_when_empty: Arc<AtomicBool>,
     /// Strategies of other levels than a group's own.
-    lent: strategy::Lent,
+    variants: strategy::Variants,
     owned: Mutex<Owned>,
     /// What is done without being asked, while the service is on.
     background: Mutex<JoinSet<()>>,
@@ -163,7 +163,7 @@ impl LoadManager {
             room: Arc::new(Semaphore::new(MOST_CALLED)),
             gone: liveness::Gone::default(),
             ends_when_empty: Arc::default(),
-            lent: strategy::Lent::default(),
+            variants: strategy::Variants::default(),
             owned: Mutex::new(Owned {
                 state: Arc::clone(&state),
                 version: 0,
@@ -186,7 +186,7 @@ impl LoadManager {
     fn begin(self: &Arc<Self>) {
         let mut tasks = self.background();
         if tasks.is_empty() {
-            tasks.spawn_on(keeper::keep(Arc::downgrade(self)), &self.runtime);
+            tasks.spawn_on(reconciler::run(Arc::downgrade(self)), &self.runtime);
             tasks.spawn_on(liveness::watch(Arc::downgrade(self)), &self.runtime);
         }
     }

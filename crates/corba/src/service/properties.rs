@@ -18,7 +18,7 @@ use crate::exceptions::UserException;
 use crate::interfaces::Interface;
 use crate::keys::Level;
 use crate::name::Name;
-use crate::properties::{Place, PropertySet, STRATEGY, merged};
+use crate::properties::{PropertySet, STRATEGY, Scope, merged};
 use crate::types::{Properties, Property};
 
 /// Most types that have properties of their own.
@@ -26,7 +26,7 @@ const MOST_TYPES: usize = 10_000;
 
 impl LoadManager {
     pub(super) async fn set_default_properties(&self, given: &Properties) -> Result<(), Raise> {
-        let set = self.checked(given, Place::Default).await?;
+        let set = self.checked(given, Scope::Default).await?;
         self.change(|state| {
             Arc::make_mut(&mut state.defaults).set(set);
             Ok(())
@@ -55,7 +55,7 @@ impl LoadManager {
         given: &Properties,
     ) -> Result<(), Raise> {
         check_type_id(&type_id)?;
-        let set = self.checked(given, Place::Type).await?;
+        let set = self.checked(given, Scope::Type).await?;
         let of = type_id.clone();
         self.change(|state| {
             if state.types.len() >= MOST_TYPES && !state.types.contains_key(&of) {
@@ -98,7 +98,7 @@ impl LoadManager {
         given: &Properties,
     ) -> Result<(), Raise> {
         let id = self.group_id(&self.state(), group)?;
-        let set = self.checked(given, Place::Group).await?;
+        let set = self.checked(given, Scope::Group).await?;
         self.change(|state| {
             state.group_mut(id)?.properties.set(set);
             Ok(())
@@ -149,7 +149,7 @@ impl LoadManager {
     pub(super) async fn checked(
         &self,
         given: &Properties,
-        place: Place,
+        place: Scope,
     ) -> Result<PropertySet, Raise> {
         let set = PropertySet::read(given, place)?;
         if let Some(custom) = set.custom_strategy() {

@@ -537,7 +537,7 @@ async fn write(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::properties::Place;
+    use crate::properties::Scope;
     use crate::types::Property;
 
     fn state() -> State {
@@ -549,7 +549,7 @@ mod tests {
         let factory = Ior::iiop("IDL:F:1.0", "f", 2, b"f");
         let creation = Any::new(&7u32);
         let property = vec![Property::new("org.evenkeel.MoveShare", &0.5f32)];
-        let property = PropertySet::read(&property, Place::Default).unwrap();
+        let property = PropertySet::read(&property, Scope::Default).unwrap();
         let group = ObjectGroup {
             type_id: "IDL:Stock/Factory:1.0".into(),
             creation: 3,

@@ -27,33 +27,33 @@ use crate::strategies;
 use crate::types::Load;
 
 /// Most groups that are kept under strategies that are not theirs.
-const MOST_LENT: usize = 1000;
+const MOST_VARIANTS: usize = 1000;
 
 /// Groups under strategies of other levels than their own. They are kept, since strategies
 /// have a memory: whose turn it is, for one.
 #[derive(Debug, Default)]
-pub(super) struct Lent(Mutex<HashMap<u64, Vec<LentGroup>>>);
+pub(super) struct Variants(Mutex<HashMap<u64, Vec<Variant>>>);
 
 #[derive(Debug)]
-struct LentGroup {
+struct Variant {
     values: Values,
     /// The group under its own strategy: when its members change this one does.
     own: Arc<Group>,
     group: Arc<Group>,
 }
 
-impl Lent {
+impl Variants {
     /// The members of the group `own` under the strategy `values`.
     fn under(&self, id: u64, own: &Arc<Group>, values: &Values) -> Arc<Group> {
-        let mut lent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if lent.len() >= MOST_LENT && !lent.contains_key(&id) {
-            lent.clear();
+        let mut variants = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if variants.len() >= MOST_VARIANTS && !variants.contains_key(&id) {
+            variants.clear();
         }
-        let known = lent.entry(id).or_default();
+        let known = variants.entry(id).or_default();
         // What was made of members that are not the same any more is no use.
-        known.retain(|lent| Arc::ptr_eq(&lent.own, own));
-        if let Some(lent) = known.iter().find(|lent| lent.values == *values) {
-            return Arc::clone(&lent.group);
+        known.retain(|variants| Arc::ptr_eq(&variants.own, own));
+        if let Some(variants) = known.iter().find(|variants| variants.values == *values) {
+            return Arc::clone(&variants.group);
         }
         let group = Arc::new(Group::new(
             Arc::clone(own.name()),
@@ -66,7 +66,7 @@ impl Lent {
         if known.len() >= 2 {
             known.remove(0);
         }
-        known.push(LentGroup {
+        known.push(Variant {
             values: values.clone(),
             own: Arc::clone(own),
             group: Arc::clone(&group),
@@ -184,7 +184,7 @@ impl LoadManager {
         let mut group = entry.handle.current.load_full();
         let own = self.values_at(Level::Group(id))? == *values;
         if !own {
-            group = self.lent.under(id, &group, values);
+            group = self.variants.under(id, &group, values);
         }
         let request = Request::at(self.manager().clock().now());
         let index = match group.choose(&request, &mut fastrand::Rng::new()) {

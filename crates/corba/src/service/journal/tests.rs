@@ -1,6 +1,6 @@
 use super::*;
 use crate::directory::Reference;
-use crate::properties::Place;
+use crate::properties::Scope;
 use crate::service::state::{GroupMember, ObjectGroup};
 use crate::service::store;
 use crate::types::Property;
@@ -48,7 +48,7 @@ fn group(creation: u32, members: &[&str]) -> Arc<ObjectGroup> {
 
 fn properties(share: f32) -> Arc<PropertySet> {
     let property = vec![Property::new("org.evenkeel.MoveShare", &share)];
-    Arc::new(PropertySet::read(&property, Place::Default).unwrap())
+    Arc::new(PropertySet::read(&property, Scope::Default).unwrap())
 }
 
 /// Changes something.

@@ -237,8 +237,8 @@ async fn nobody_is_sent_to_who_refuses_connections_t1() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(!only_group(&lm).panic);
     }
-    let book = lm.directory().load();
-    let entry = book.groups().next().unwrap();
+    let snapshot = lm.directory().load();
+    let entry = snapshot.groups().next().unwrap();
     let chosen = |seed| {
         let group = entry.handle.current.load();
         let request = evenkeel_core::group::Request::at(lm.manager().clock().now());

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::call::{Call, Outcome};
 use crate::exceptions::UserException;
-use crate::question::Question;
+use crate::reply_to::ReplyTo;
 use crate::service::raise::Raise;
 use crate::types::Properties;
 
@@ -114,7 +114,7 @@ impl Service for Objects {
             return Ok(());
         };
         let key = String::from_utf8(request.target.key().unwrap().to_vec()).unwrap();
-        let question = Question::of_request(&request, version, endian).unwrap();
+        let question = ReplyTo::of_request(&request, version, endian).unwrap();
         let call = Call::new(&request, &message);
         let outcome = self.answer(&key, &call);
         out.write(|out| question.answer(&outcome, out));

@@ -39,7 +39,7 @@ use tracing::{error, info};
 use crate::alerts::Alerts;
 use crate::call::{Call, Outcome};
 use crate::directory::Directory;
-use crate::door::{Counters, Door, Objects};
+use crate::dispatcher::{Counters, Dispatcher, Objects};
 use crate::keys::Level;
 use crate::monitors;
 use crate::relay::{self, Relay};
@@ -93,16 +93,16 @@ struct Prepared {
 
 /// The service's thread.
 struct Thread {
-    orders: mpsc::UnboundedSender<Order>,
+    commands: mpsc::UnboundedSender<Command>,
     handle: JoinHandle<()>,
 }
 
 /// What the service's thread is told.
-enum Order {
+enum Command {
     /// This is the manager; the answer is whether the service could start.
     Start(Arc<Manager>, oneshot::Sender<Result<(), ServeError>>),
     /// Another configuration counts.
-    Apply(Option<Box<Wanted>>),
+    Apply(Option<Box<Desired>>),
     /// End.
     Stop,
 }
@@ -128,18 +128,18 @@ pub enum ServeError {
 }
 
 /// A configuration that has been prepared.
-struct Wanted {
+struct Desired {
     settings: Arc<Settings>,
     /// For each worker.
     listeners: Vec<Vec<StdListener>>,
     /// Where references say that we are.
     address: Address,
     /// What the state file says, if it has been read for this.
-    kept: Option<Kept>,
+    stored: Option<StoredState>,
 }
 
 /// What the state file says.
-struct Kept {
+struct StoredState {
     state: State,
     /// Nobody else writes it; without a file there is none.
     lock: Option<store::Lock>,
@@ -183,7 +183,7 @@ impl Corba {
             let Some(thread) = &prepared.thread else {
                 return Ok(());
             };
-            let _ = thread.orders.send(Order::Start(manager, answer));
+            let _ = thread.commands.send(Command::Start(manager, answer));
         }
         answered.await.unwrap_or(Err(ServeError::Ended))
     }
@@ -193,7 +193,7 @@ impl Corba {
         self.inner.service.load_full()
     }
 
-    /// What is counted at the door.
+    /// What the dispatcher counts.
     pub fn counters(&self) -> &Counters {
         &self.inner.counters
     }
@@ -222,8 +222,8 @@ impl Corba {
     pub fn local_addresses(&self) -> Vec<SocketAddr> {
         let prepared = self.inner.prepared();
         let settings = prepared.settings.iter();
-        let wanted = settings.flat_map(|settings| &settings.listen);
-        wanted
+        let desired = settings.flat_map(|settings| &settings.listen);
+        desired
             .filter_map(|address| prepared.listeners.local_address(*address))
             .collect()
     }
@@ -238,7 +238,7 @@ impl Corba {
             prepared.thread.take()
         };
         let Some(thread) = thread else { return };
-        let _ = thread.orders.send(Order::Stop);
+        let _ = thread.commands.send(Command::Stop);
         if thread.handle.join().is_err() {
             error!("the CORBA service has panicked");
         }
@@ -252,10 +252,10 @@ impl Inner {
 
     /// Starts the thread; it does nothing before it knows the manager.
     fn start_thread(self: &Arc<Self>, manager: Option<Arc<Manager>>) -> io::Result<Thread> {
-        let (orders, commands) = mpsc::unbounded_channel();
+        let (sender, commands) = mpsc::unbounded_channel();
         let (clock, outside) = (self.clock, Arc::downgrade(self));
         let handle = start_thread("corba", move |runtime| {
-            let desk = Desk {
+            let supervisor = Supervisor {
                 clock,
                 outside,
                 manager,
@@ -263,19 +263,22 @@ impl Inner {
                 workers: Vec::new(),
                 lock: None,
             };
-            let lock = runtime.block_on(desk.follow(commands));
+            let lock = runtime.block_on(supervisor.follow(commands));
             // Whoever comes next has the state file when nothing writes it any more.
             drop(runtime);
             drop(lock);
         })?;
-        Ok(Thread { orders, handle })
+        Ok(Thread {
+            commands: sender,
+            handle,
+        })
     }
 }
 
 impl Prepared {
-    fn tell(&self, order: Order) {
+    fn tell(&self, command: Command) {
         if let Some(thread) = &self.thread {
-            let _ = thread.orders.send(order);
+            let _ = thread.commands.send(command);
         }
     }
 }
@@ -294,7 +297,7 @@ impl Subsystem for Corba {
                 let mut prepared = inner.prepared();
                 prepared.settings = None;
                 prepared.listeners.clear();
-                prepared.tell(Order::Apply(None));
+                prepared.tell(Command::Apply(None));
             }));
         };
         if prepared.thread.is_none() {
@@ -303,14 +306,14 @@ impl Subsystem for Corba {
             let started = started.map_err(|error| vec![PrepareError::Thread { whose, error }])?;
             prepared.thread = Some(started);
         }
-        let (fixed, kept) = match prepared.fixed.clone() {
+        let (fixed, stored) = match prepared.fixed.clone() {
             Some(fixed) => (fixed, None),
             None => {
-                let kept = Kept::read(settings.state_file.as_deref());
-                let kept = kept.map_err(|error| vec![PrepareError::other(error)])?;
+                let stored = StoredState::read(settings.state_file.as_deref());
+                let stored = stored.map_err(|error| vec![PrepareError::other(error)])?;
                 let prefix = settings.repository_prefix.clone();
                 let fixed = (settings.workers, settings.state_file.clone(), prefix);
-                (fixed, Some(kept))
+                (fixed, Some(stored))
             }
         };
         let cannot_listen = PrepareError::listen("corba");
@@ -324,24 +327,24 @@ impl Subsystem for Corba {
             repository_prefix,
             ..(*settings).clone()
         });
-        let mut wanted = Wanted {
+        let mut desired = Desired {
             address: address_of(&settings, &listeners),
             settings: in_effect,
             listeners: Vec::with_capacity(workers),
-            kept,
+            stored,
         };
         // The workers get handles of their own.
         for worker in 0..workers {
             let own = listeners.handles(worker).map_err(&cannot_listen)?;
             let own = own.into_iter().map(|(_, listener)| listener);
-            wanted.listeners.push(own.collect());
+            desired.listeners.push(own.collect());
         }
         Ok(Box::new(move || {
             let mut prepared = inner.prepared();
             prepared.settings = Some(settings);
             prepared.listeners = listeners;
             prepared.fixed = Some(fixed);
-            prepared.tell(Order::Apply(Some(Box::new(wanted))));
+            prepared.tell(Command::Apply(Some(Box::new(desired))));
         }))
     }
 
@@ -491,15 +494,15 @@ impl Corba {
     }
 }
 
-impl Kept {
+impl StoredState {
     fn read(path: Option<&Path>) -> Result<Self, StoreError> {
         Ok(match path {
             Some(path) => {
                 let lock = Some(store::Lock::take(path)?);
                 let state = store::load(path)?;
-                Kept { state, lock }
+                StoredState { state, lock }
             }
-            None => Kept {
+            None => StoredState {
                 state: store::fresh(),
                 lock: None,
             },
@@ -528,7 +531,7 @@ fn address_of(settings: &Settings, listeners: &Listeners) -> Address {
 }
 
 /// What the service's thread owns.
-struct Desk {
+struct Supervisor {
     clock: Clock,
     outside: Weak<Inner>,
     manager: Option<Arc<Manager>>,
@@ -547,21 +550,24 @@ struct Running {
     tasks: JoinSet<()>,
 }
 
-impl Desk {
-    /// Follows orders until the last one. Answers what is to be given up in the end.
-    async fn follow(mut self, mut orders: mpsc::UnboundedReceiver<Order>) -> Option<store::Lock> {
+impl Supervisor {
+    /// Follows commands until the last one. Answers what is to be given up in the end.
+    async fn follow(
+        mut self,
+        mut commands: mpsc::UnboundedReceiver<Command>,
+    ) -> Option<store::Lock> {
         // What counts when there is no manager yet.
         let mut first = None;
-        while let Some(order) = orders.recv().await {
-            match order {
-                Order::Stop => break,
-                Order::Apply(wanted) if self.manager.is_none() => first = wanted,
-                Order::Apply(wanted) => {
-                    if let Err(problem) = self.apply(wanted) {
+        while let Some(command) = commands.recv().await {
+            match command {
+                Command::Stop => break,
+                Command::Apply(desired) if self.manager.is_none() => first = desired,
+                Command::Apply(desired) => {
+                    if let Err(problem) = self.apply(desired) {
                         error!("the CORBA service does not follow its configuration: {problem}");
                     }
                 }
-                Order::Start(manager, answer) => {
+                Command::Start(manager, answer) => {
                     self.manager = Some(manager);
                     let _ = answer.send(self.apply(first.take()));
                 }
@@ -580,9 +586,9 @@ impl Desk {
         self.lock.take()
     }
 
-    fn apply(&mut self, wanted: Option<Box<Wanted>>) -> Result<(), ServeError> {
-        match wanted {
-            Some(wanted) => self.switch_on(*wanted),
+    fn apply(&mut self, desired: Option<Box<Desired>>) -> Result<(), ServeError> {
+        match desired {
+            Some(desired) => self.switch_on(*desired),
             None => self.switch_off(),
         }
     }
@@ -603,13 +609,13 @@ impl Desk {
         Ok(running.service.close()?)
     }
 
-    fn switch_on(&mut self, wanted: Wanted) -> Result<(), ServeError> {
-        let settings = Arc::clone(&wanted.settings);
-        match (&mut self.running, wanted.kept, &self.manager) {
+    fn switch_on(&mut self, desired: Desired) -> Result<(), ServeError> {
+        let settings = Arc::clone(&desired.settings);
+        match (&mut self.running, desired.stored, &self.manager) {
             (Some(running), _, _) => running
                 .service
-                .configure(Arc::clone(&settings), wanted.address)?,
-            (None, Some(Kept { state, lock }), Some(manager)) => {
+                .configure(Arc::clone(&settings), desired.address)?,
+            (None, Some(StoredState { state, lock }), Some(manager)) => {
                 self.lock = lock;
                 let parts = Parts {
                     manager: Arc::clone(manager),
@@ -618,7 +624,7 @@ impl Desk {
                     runtime: tokio::runtime::Handle::current(),
                 };
                 let service =
-                    LoadManager::open(parts, Arc::clone(&settings), wanted.address, state)?;
+                    LoadManager::open(parts, Arc::clone(&settings), desired.address, state)?;
                 self.running = Some(Running {
                     service,
                     serving: None,
@@ -647,7 +653,7 @@ impl Desk {
             let written = store::replace(file, text.as_bytes(), store::PUBLIC);
             written.map_err(|error| ServeError::Reference(file.clone(), error))?;
         }
-        while self.workers.len() < wanted.listeners.len() {
+        while self.workers.len() < desired.listeners.len() {
             let worker = Worker::start(self.workers.len(), self.clock);
             self.workers.push(worker.map_err(ServeError::Worker)?);
         }
@@ -669,8 +675,8 @@ impl Desk {
         let server = Server::new(limits);
         outside.service.store(Some(Arc::clone(&service)));
         outside.server.store(Some(Arc::clone(&server)));
-        for (worker, listeners) in self.workers.iter().zip(wanted.listeners) {
-            worker.serve(Some(Job {
+        for (worker, listeners) in self.workers.iter().zip(desired.listeners) {
+            worker.serve(Some(Serving {
                 server: Arc::clone(&server),
                 listeners,
                 service: Arc::clone(&service),
@@ -742,12 +748,12 @@ fn is_served_alike(one: &Settings, other: &Settings) -> bool {
 
 /// A thread that serves clients.
 struct Worker {
-    jobs: mpsc::UnboundedSender<Option<Job>>,
+    assignments: mpsc::UnboundedSender<Option<Serving>>,
     ended: oneshot::Receiver<()>,
 }
 
 /// What a worker serves.
-struct Job {
+struct Serving {
     server: Arc<Server>,
     listeners: Vec<StdListener>,
     service: Arc<LoadManager>,
@@ -757,47 +763,47 @@ struct Job {
 
 impl Worker {
     fn start(number: usize, clock: Clock) -> io::Result<Self> {
-        let (jobs, orders) = mpsc::unbounded_channel();
+        let (assignments, commands) = mpsc::unbounded_channel();
         let (end, ended) = oneshot::channel();
         start_thread(&format!("corba-{number}"), move |runtime| {
-            LocalSet::new().block_on(&runtime, work(orders, clock));
+            LocalSet::new().block_on(&runtime, work(commands, clock));
             let _ = end.send(());
         })?;
-        Ok(Worker { jobs, ended })
+        Ok(Worker { assignments, ended })
     }
 
     /// Serves something else from now on, or nothing.
-    fn serve(&self, job: Option<Job>) {
+    fn serve(&self, serving: Option<Serving>) {
         // It only ends when it is told to.
-        let _ = self.jobs.send(job);
+        let _ = self.assignments.send(serving);
     }
 
     /// Ends it in good order.
     async fn end(self) {
-        drop(self.jobs);
+        drop(self.assignments);
         if self.ended.await.is_err() {
             error!("a worker of the CORBA service has panicked");
         }
     }
 }
 
-/// Serves one job after the other. Who is connected when the job changes is told that the
+/// Serves with one configuration after the other. Who is connected when that changes is told that the
 /// connection ends, and connects again.
-async fn work(mut jobs: mpsc::UnboundedReceiver<Option<Job>>, clock: Clock) {
+async fn work(mut assignments: mpsc::UnboundedReceiver<Option<Serving>>, clock: Clock) {
     let mut tasks = JoinSet::new();
     // Dropped, it stops what it belongs to.
     let mut stop = watch::Sender::new(());
-    while let Some(job) = jobs.recv().await {
+    while let Some(serving) = assignments.recv().await {
         stop = watch::Sender::new(());
         while tasks.try_join_next().is_some() {}
-        let Some(job) = job else { continue };
+        let Some(serving) = serving else { continue };
         let relay = Relay::start(
-            relay_settings(&job.service.settings()),
-            Arc::clone(&job.relayed),
+            relay_settings(&serving.service.settings()),
+            Arc::clone(&serving.relayed),
             clock,
             fastrand::Rng::new(),
         );
-        for listener in job.listeners {
+        for listener in serving.listeners {
             let listener = match TcpListener::from_std(listener) {
                 Ok(listener) => listener,
                 Err(error) => {
@@ -805,18 +811,18 @@ async fn work(mut jobs: mpsc::UnboundedReceiver<Option<Job>>, clock: Clock) {
                     continue;
                 }
             };
-            let service = &job.service;
-            let door = Rc::new(Door::new(
+            let service = &serving.service;
+            let dispatcher = Rc::new(Dispatcher::new(
                 clock,
                 Rc::clone(&relay),
                 Arc::clone(service.directory()),
-                Rc::new(Ours(Arc::clone(service))),
-                Arc::clone(&job.counters),
+                Rc::new(LocalObjects(Arc::clone(service))),
+                Arc::clone(&serving.counters),
             ));
-            let (server, mut stopped) = (Arc::clone(&job.server), stop.subscribe());
+            let (server, mut stopped) = (Arc::clone(&serving.server), stop.subscribe());
             tasks.spawn_local(async move {
                 let stopped = async move { while stopped.changed().await.is_ok() {} };
-                server.serve(listener, door, stopped).await;
+                server.serve(listener, dispatcher, stopped).await;
             });
         }
     }
@@ -825,9 +831,9 @@ async fn work(mut jobs: mpsc::UnboundedReceiver<Option<Job>>, clock: Clock) {
 }
 
 /// Our own objects.
-struct Ours(Arc<LoadManager>);
+struct LocalObjects(Arc<LoadManager>);
 
-impl Objects for Ours {
+impl Objects for LocalObjects {
     fn manager(&self, call: Call) -> impl Future<Output = Outcome> + use<> {
         self.0.invoke(call)
     }

@@ -1,4 +1,4 @@
-//! The door over TCP, with custom strategies in other places.
+//! The dispatcher over TCP, with custom strategies in other processes.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -86,12 +86,12 @@ impl Objects for Manager {
     }
 }
 
-/// A door with one group, number 1, of the members 1 to 3, which take turns.
+/// A dispatcher with one group, number 1, of the members 1 to 3, which take turns.
 struct House {
     address: SocketAddr,
     directory: Arc<Directory>,
     counters: Arc<Counters>,
-    rooms: Rc<Rooms>,
+    queues: Rc<WaitQueues>,
     clock: Clock,
     orb: Orb,
 }
@@ -100,21 +100,21 @@ impl House {
     async fn new() -> Self {
         let (clock, directory) = (Clock::start(), Arc::new(Directory::default()));
         let counters = Arc::new(Counters::default());
-        let (book, count) = (Arc::clone(&directory), Arc::clone(&counters));
+        let (snapshot, count) = (Arc::clone(&directory), Arc::clone(&counters));
         let relay = Relay::start(
             relay::Settings::default(),
             Arc::default(),
             clock,
             fastrand::Rng::with_seed(5),
         );
-        let door = Door::new(clock, relay, book, Rc::new(Manager), count);
-        let rooms = Rc::clone(door.rooms());
-        let address = serve(Rc::new(door)).await;
+        let dispatcher = Dispatcher::new(clock, relay, snapshot, Rc::new(Manager), count);
+        let queues = Rc::clone(dispatcher.queues());
+        let address = serve(Rc::new(dispatcher)).await;
         let house = House {
             address,
             directory,
             counters,
-            rooms,
+            queues,
             clock,
             orb: Orb::new(client::Settings::default()),
         };
@@ -175,8 +175,8 @@ fn ior_of(address: SocketAddr, key: &[u8]) -> Ior {
 }
 
 /// The answer to one message.
-async fn answer(stream: &mut TcpStream, question: &[u8]) -> Vec<u8> {
-    stream.write_all(question).await.unwrap();
+async fn answer(stream: &mut TcpStream, reply_to: &[u8]) -> Vec<u8> {
+    stream.write_all(reply_to).await.unwrap();
     let mut bytes = vec![0; Header::LEN];
     stream.read_exact(&mut bytes).await.unwrap();
     let header = Header::peek(&bytes, usize::MAX).unwrap().unwrap();
@@ -306,7 +306,7 @@ enum Manner {
 struct Scripted {
     manner: Cell<Manner>,
     asked: Cell<usize>,
-    waiting: RefCell<Vec<(Later, Question)>>,
+    waiting: RefCell<Vec<(Later, ReplyTo)>>,
     told: RefCell<Vec<String>>,
     news: Notify,
 }
@@ -324,23 +324,23 @@ impl Scripted {
         (strategy, address)
     }
 
-    fn next_member(&self, manager: Ior, question: Question, out: &Out<'_>) {
+    fn next_member(&self, manager: Ior, reply_to: ReplyTo, out: &Out<'_>) {
         self.asked.set(self.asked.get() + 1);
         match self.manner.get() {
-            Manner::Names(0) => out.write(|out| question.answer(&named(None, question), out)),
-            Manner::Names(id) => out.write(|out| question.answer(&named(Some(id), question), out)),
+            Manner::Names(0) => out.write(|out| reply_to.answer(&named(None, reply_to), out)),
+            Manner::Names(id) => out.write(|out| reply_to.answer(&named(Some(id), reply_to), out)),
             Manner::Raises => {
-                let mut body = evenkeel_giop::cdr::Writer::new(question.endian);
+                let mut body = evenkeel_giop::cdr::Writer::new(reply_to.endian);
                 body.write_string("IDL:omg.org/PortableGroup/MemberNotFound:1.0");
                 let raised = Outcome::User(body.into_bytes());
-                out.write(|out| question.answer(&raised, out));
+                out.write(|out| reply_to.answer(&raised, out));
             }
-            Manner::Silent => self.waiting.borrow_mut().push((out.later(), question)),
+            Manner::Silent => self.waiting.borrow_mut().push((out.later(), reply_to)),
             Manner::WaitsFor(many) => {
-                self.waiting.borrow_mut().push((out.later(), question));
+                self.waiting.borrow_mut().push((out.later(), reply_to));
                 if self.waiting.borrow().len() == many {
-                    for (later, question) in self.waiting.take() {
-                        later.write(|out| question.answer(&named(Some(3), question), out));
+                    for (later, reply_to) in self.waiting.take() {
+                        later.write(|out| reply_to.answer(&named(Some(3), reply_to), out));
                     }
                 }
             }
@@ -354,7 +354,7 @@ impl Scripted {
                     let loads = orb.call(&call).await.unwrap();
                     let loads = Vec::<Load>::read(&mut loads.reader()).unwrap();
                     assert_eq!(loads[0].value, MANAGER_LOAD);
-                    later.write(|out| question.answer(&named(Some(2), question), out));
+                    later.write(|out| reply_to.answer(&named(Some(2), reply_to), out));
                 });
             }
         }
@@ -362,8 +362,8 @@ impl Scripted {
 }
 
 /// The reply that names the member with that number.
-fn named(id: Option<u64>, question: Question) -> Outcome {
-    let mut body = evenkeel_giop::cdr::Writer::new(question.endian);
+fn named(id: Option<u64>, reply_to: ReplyTo) -> Outcome {
+    let mut body = evenkeel_giop::cdr::Writer::new(reply_to.endian);
     match id {
         // With a component that the member's own reference does not have.
         Some(id) => {
@@ -390,21 +390,21 @@ impl Service for Scripted {
             return Ok(());
         };
         let (version, endian) = (message.header.version, message.header.endian);
-        let question = Question::of_request(&request, version, endian);
+        let reply_to = ReplyTo::of_request(&request, version, endian);
         let call = Call::new(&request, &message);
         let arguments = &mut call.arguments();
-        match (request.operation, question) {
-            ("next_member", Some(question)) => {
+        match (request.operation, reply_to) {
+            ("next_member", Some(reply_to)) => {
                 let group = Ior::read(arguments)?;
                 assert_eq!(group, group_ior(1));
-                self.next_member(Ior::read(arguments)?, question, out);
+                self.next_member(Ior::read(arguments)?, reply_to, out);
             }
-            ("push_loads", Some(question)) => {
+            ("push_loads", Some(reply_to)) => {
                 let location = Name::read(arguments)?;
                 let loads = Vec::<Load>::read(arguments)?;
                 let loads: Vec<_> = loads.iter().map(|load| (load.id, load.value)).collect();
                 self.told.borrow_mut().push(format!("{location} {loads:?}"));
-                out.write(|out| question.answer(&Outcome::Reply(Vec::new()), out));
+                out.write(|out| reply_to.answer(&Outcome::Reply(Vec::new()), out));
             }
             ("analyze_loads", None) => {
                 assert_eq!(Ior::read(arguments)?, group_ior(1));
@@ -454,7 +454,7 @@ fn s16_a_client_waits_too_when_a_custom_strategy_names_a_member_that_sheds() {
             let house = Rc::clone(&house);
             tokio::task::spawn_local(async move { house.bound_to().await })
         };
-        while house.rooms.looks() == 0 {
+        while house.queues.looks() == 0 {
             assert!(!client.is_finished(), "it is sent to who sends it back");
             tokio::task::yield_now().await;
         }
@@ -481,12 +481,12 @@ fn c8_clients_that_wait_are_looked_at_when_something_has_changed() {
                 tokio::task::spawn_local(async move { house.bound_to().await })
             })
             .collect();
-        while house.rooms.looks() < CLIENTS {
+        while house.queues.looks() < CLIENTS {
             tokio::task::yield_now().await;
         }
         // Time in which they would be looked at again and again if that were how.
         tokio::time::sleep(Duration::from_millis(100)).await;
-        let waiting = house.rooms.looks();
+        let waiting = house.queues.looks();
         assert!(
             waiting <= 4 * CLIENTS,
             "{waiting} looks at {CLIENTS} clients"
@@ -495,8 +495,8 @@ fn c8_clients_that_wait_are_looked_at_when_something_has_changed() {
         for client in clients {
             client.await.unwrap();
         }
-        // Each of the three locations rings.
-        let all = house.rooms.looks();
+        // Each of the three locations wakes it.
+        let all = house.queues.looks();
         assert!(all <= 12 * CLIENTS, "{all} looks at {CLIENTS} clients");
     });
 }
@@ -506,21 +506,21 @@ fn c8_a_client_that_waits_hears_of_new_members() {
     live(async {
         let house = Rc::new(House::new().await);
         shut(&house, true);
-        let (entry, rooms) = (house.entry(), &house.rooms);
-        let (room, other) = (rooms.enter(&entry), rooms.enter(&entry));
-        assert!(Rc::ptr_eq(&room, &other));
-        let seen = room.news();
+        let (entry, queues) = (house.entry(), &house.queues);
+        let (queue, other) = (queues.of(&entry), queues.of(&entry));
+        assert!(Rc::ptr_eq(&queue, &other));
+        let seen = queue.news();
         let next = group("g", "round_robin", &[1, 2, 3, 4], on_demand());
         entry.handle.current.store(Arc::new(next));
         entry.handle.changed.wake();
-        room.wait(seen, LONG).await;
-        let seen = room.news();
+        queue.wait(seen, LONG).await;
+        let seen = queue.news();
         let location = Arc::clone(&entry.handle.current.load().members()[3].location);
         location.set_shut(true);
-        room.wait(seen, LONG).await;
-        let seen = room.news();
+        queue.wait(seen, LONG).await;
+        let seen = queue.news();
         location.set_shut(true);
-        assert_eq!(room.news(), seen, "that is no news");
+        assert_eq!(queue.news(), seen, "that is no news");
     });
 }
 

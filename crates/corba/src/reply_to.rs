@@ -11,7 +11,7 @@ use crate::call::Outcome;
 /// Where an answer goes, and in which form: of a Request that expects one, or of a
 /// LocateRequest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct ReplyTo {
     /// The client's number for it.
     pub request_id: u32,
     /// The version of its message.
@@ -22,10 +22,10 @@ pub struct Question {
     pub locates: bool,
 }
 
-impl Question {
+impl ReplyTo {
     /// That of a Request; `None` if it expects no answer.
     pub fn of_request(request: &Request<'_>, version: Version, endian: Endian) -> Option<Self> {
-        request.response_expected().then_some(Question {
+        request.response_expected().then_some(ReplyTo {
             request_id: request.request_id,
             version,
             endian,
@@ -35,7 +35,7 @@ impl Question {
 
     /// That of a LocateRequest.
     pub fn of_locate(request: &LocateRequest<'_>, version: Version, endian: Endian) -> Self {
-        Question {
+        ReplyTo {
             request_id: request.request_id,
             version,
             endian,
@@ -44,7 +44,7 @@ impl Question {
     }
 
     /// Sends the client to another object. `reference` is it in the byte order of the
-    /// question.
+    /// request.
     #[inline]
     pub fn forward(&self, reference: &[u8], out: &mut Vec<u8>) {
         self.put(
@@ -137,12 +137,12 @@ mod tests {
 
     const VERSIONS: [Version; 3] = [Version::V1_0, Version::V1_1, Version::V1_2];
 
-    fn every_question() -> impl Iterator<Item = Question> {
+    fn every_question() -> impl Iterator<Item = ReplyTo> {
         VERSIONS.into_iter().flat_map(|version| {
             [Endian::Big, Endian::Little]
                 .into_iter()
                 .flat_map(move |endian| {
-                    [false, true].map(|locates| Question {
+                    [false, true].map(|locates| ReplyTo {
                         request_id: 0x0102_0304,
                         version,
                         endian,
@@ -153,21 +153,21 @@ mod tests {
     }
 
     /// The status of the one answer that `put` gives.
-    fn status(question: &Question, put: impl Fn(&mut Vec<u8>)) -> (String, Vec<u8>) {
+    fn status(reply_to: &ReplyTo, put: impl Fn(&mut Vec<u8>)) -> (String, Vec<u8>) {
         let mut out = vec![7; 5];
         put(&mut out);
         assert_eq!(out[..5], [7; 5], "what is there already is left alone");
         let message = Message::whole(&out[5..]).unwrap();
-        assert_eq!(message.header.version, question.version);
-        assert_eq!(message.header.endian, question.endian);
+        assert_eq!(message.header.version, reply_to.version);
+        assert_eq!(message.header.endian, reply_to.endian);
         match message.content().unwrap() {
             Content::Reply(reply) => {
-                assert_eq!(reply.request_id, question.request_id);
+                assert_eq!(reply.request_id, reply_to.request_id);
                 (format!("{:?}", reply.status), reply.body.to_vec())
             }
             Content::LocateReply(reply) => {
-                assert!(question.locates);
-                assert_eq!(reply.request_id, question.request_id);
+                assert!(reply_to.locates);
+                assert_eq!(reply.request_id, reply_to.request_id);
                 (format!("{:?}", reply.status), reply.body.to_vec())
             }
             other => panic!("{other:?}"),
@@ -178,13 +178,13 @@ mod tests {
     fn exceptions_are_said_as_every_client_understands_t9() {
         let transient = SystemException::new(Kind::Transient);
         let gone = SystemException::new(Kind::ObjectNotExist);
-        for question in every_question() {
-            let of = |exception| status(&question, |out| question.refuse(exception, out));
+        for reply_to in every_question() {
+            let of = |exception| status(&reply_to, |out| reply_to.refuse(exception, out));
             let ((again, body), (never, _)) = (of(transient), of(gone));
-            match (question.locates, question.version) {
+            match (reply_to.locates, reply_to.version) {
                 (false, _) => {
                     assert_eq!((&*again, &*never), ("SystemException", "SystemException"));
-                    let mut reader = Reader::new(&body, question.endian);
+                    let mut reader = Reader::new(&body, reply_to.endian);
                     assert_eq!(SystemException::read(&mut reader), Ok(transient));
                 }
                 // T9: in 1.2, too, as there are clients that make UNKNOWN of an exception.
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn outcomes_are_replies() {
         let ior = Ior::iiop("IDL:Test:1.0", "h", 1, b"k");
-        let question = Question {
+        let reply_to = ReplyTo {
             request_id: 1,
             version: Version::V1_1,
             endian: Endian::Big,
@@ -211,7 +211,7 @@ mod tests {
             ),
             (Outcome::Forward(ior), "LocationForward"),
         ] {
-            let (status, body) = status(&question, |out| question.answer(&outcome, out));
+            let (status, body) = status(&reply_to, |out| reply_to.answer(&outcome, out));
             assert_eq!(status, expected);
             if let Outcome::Reply(bytes) = outcome {
                 assert_eq!(bytes, body);

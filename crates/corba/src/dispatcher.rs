@@ -1,4 +1,4 @@
-//! The door: each message that clients send goes through here to whom it is for.
+//! The dispatcher: takes each message of a client, and passes it to whom it is for.
 
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
@@ -20,10 +20,10 @@ use crate::custom::{self, Custom};
 use crate::directory::{Answer, Directory, Entry};
 use crate::keys::{Key, Level};
 use crate::locator::{self, Client, Decision};
-use crate::question::Question;
 use crate::relay::{self, Relay};
+use crate::reply_to::ReplyTo;
 use crate::service::raise::too_costly;
-use crate::waiting::{Room, Rooms};
+use crate::waiting::{WaitQueue, WaitQueues};
 
 /// What carries out the operations of our own objects.
 pub trait Objects: 'static {
@@ -34,7 +34,7 @@ pub trait Objects: 'static {
     fn strategy(&self, level: Level<'_>, call: Call) -> impl Future<Output = Outcome> + use<Self>;
 }
 
-/// What is counted at the door. The counters only ever grow.
+/// What the dispatcher counts. The counters only ever grow.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Operations of the load manager.
@@ -55,16 +55,16 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A client's connection, as those behind the door know it.
+/// A client's connection, as locator and relay know it.
 #[derive(Debug)]
-pub struct Visitor {
+pub struct Session {
     locator: Client,
     relay: relay::Client,
 }
 
 /// Sends requests to the locator, the relay, the load manager and strategies.
 #[derive(Debug)]
-pub struct Door<O> {
+pub struct Dispatcher<O> {
     clock: Clock,
     relay: Rc<Relay>,
     directory: Arc<Directory>,
@@ -73,15 +73,15 @@ pub struct Door<O> {
     /// When it was last said that a request was refused.
     said: Rc<Cell<Option<Instant>>>,
     /// Where clients wait.
-    rooms: Rc<Rooms>,
+    queues: Rc<WaitQueues>,
 }
 
 /// The least time after which a client that waits is looked at again, though nothing has
 /// changed.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 
-impl<O> Door<O> {
-    /// The door of one worker to what all share.
+impl<O> Dispatcher<O> {
+    /// The dispatcher of one worker to what all share.
     pub fn new(
         clock: Clock,
         relay: Rc<Relay>,
@@ -89,30 +89,30 @@ impl<O> Door<O> {
         objects: Rc<O>,
         counters: Arc<Counters>,
     ) -> Self {
-        Door {
+        Dispatcher {
             clock,
             relay,
             directory,
             objects,
             counters,
             said: Rc::default(),
-            rooms: Rc::default(),
+            queues: Rc::default(),
         }
     }
 
     /// Where clients wait.
-    pub fn rooms(&self) -> &Rc<Rooms> {
-        &self.rooms
+    pub fn queues(&self) -> &Rc<WaitQueues> {
+        &self.queues
     }
 }
 
-impl<O: Objects> Service for Door<O> {
-    type Connection = Visitor;
+impl<O: Objects> Service for Dispatcher<O> {
+    type Connection = Session;
 
-    fn connected(&self, peer: SocketAddr) -> Visitor {
+    fn connected(&self, peer: SocketAddr) -> Session {
         // A listener for both families gives IPv4 clients a mapped address.
         let address = peer.ip().to_canonical();
-        Visitor {
+        Session {
             locator: Client::new(address, fastrand::Rng::new()),
             relay: self.relay.client(address),
         }
@@ -120,16 +120,16 @@ impl<O: Objects> Service for Door<O> {
 
     fn message(
         &self,
-        visitor: &mut Visitor,
+        session: &mut Session,
         message: Message<'_>,
         out: &Out<'_>,
     ) -> Result<(), GiopError> {
         let (version, endian) = (message.header.version, message.header.endian);
         match message.content()? {
             Content::Request(request) => {
-                let question = Question::of_request(&request, version, endian);
+                let reply_to = ReplyTo::of_request(&request, version, endian);
                 let Some(key) = request.target.key() else {
-                    ask_for_key(question, out);
+                    ask_for_key(reply_to, out);
                     return Ok(());
                 };
                 match Key::parse(key) {
@@ -137,43 +137,43 @@ impl<O: Objects> Service for Door<O> {
                         count(&self.counters.manager);
                         let call = Call::new(&request, &message);
                         let answer = self.objects.manager(call);
-                        self.answer_later(answer, question, visitor.locator.address, out);
+                        self.answer_later(answer, reply_to, session.locator.address, out);
                     }
                     Some(Key::Strategy(level)) => {
                         count(&self.counters.strategies);
                         let call = Call::new(&request, &message);
                         let answer = self.objects.strategy(level, call);
-                        self.answer_later(answer, question, visitor.locator.address, out);
+                        self.answer_later(answer, reply_to, session.locator.address, out);
                     }
-                    key => self.ask_group(key, Some((message, &request)), question, visitor, out),
+                    key => self.ask_group(key, Some((message, &request)), reply_to, session, out),
                 }
             }
             Content::LocateRequest(request) => {
-                let question = Question::of_locate(&request, version, endian);
+                let reply_to = ReplyTo::of_locate(&request, version, endian);
                 let Some(key) = request.target.key() else {
-                    ask_for_key(Some(question), out);
+                    ask_for_key(Some(reply_to), out);
                     return Ok(());
                 };
                 match Key::parse(key) {
-                    Some(Key::Manager | Key::Strategy(_)) => out.write(|out| question.here(out)),
-                    key => self.ask_group(key, None, Some(question), visitor, out),
+                    Some(Key::Manager | Key::Strategy(_)) => out.write(|out| reply_to.here(out)),
+                    key => self.ask_group(key, None, Some(reply_to), session, out),
                 }
             }
             // Other answers that are not wanted any more are passed over by the client.
-            Content::CancelRequest { request_id } => visitor.relay.cancel(request_id),
+            Content::CancelRequest { request_id } => session.relay.cancel(request_id),
             _ => {}
         }
         Ok(())
     }
 }
 
-impl<O: Objects> Door<O> {
+impl<O: Objects> Dispatcher<O> {
     /// Gives an answer when a call has ended. What has begun is finished even if the client
     /// goes away.
     fn answer_later(
         &self,
         call: impl Future<Output = Outcome> + 'static,
-        question: Option<Question>,
+        reply_to: Option<ReplyTo>,
         client: IpAddr,
         out: &Out<'_>,
     ) {
@@ -193,36 +193,30 @@ impl<O: Objects> Door<O> {
                     );
                 }
             }
-            if let Some(question) = question {
-                later.write(|out| question.answer(&outcome, out));
+            if let Some(reply_to) = reply_to {
+                later.write(|out| reply_to.answer(&outcome, out));
             }
         });
     }
 
     /// Answers a client that has to wait until the load alerts that are on let it go.
     #[cold]
-    fn lead_later(
-        &self,
-        entry: &Arc<Entry>,
-        question: Question,
-        mut client: Client,
-        out: &Out<'_>,
-    ) {
+    fn lead_later(&self, entry: &Arc<Entry>, reply_to: ReplyTo, mut client: Client, out: &Out<'_>) {
         let (entry, later) = (Arc::clone(entry), out.later());
-        let (clock, rooms) = (self.clock, Rc::clone(&self.rooms));
+        let (clock, queues) = (self.clock, Rc::clone(&self.queues));
         tokio::task::spawn_local(async move {
-            let room = rooms.enter(&entry);
+            let queue = queues.of(&entry);
             // Waiting has an end: see `Advice::LONGEST`.
             while !later.is_gone() {
-                let (seen, now) = (room.news(), clock.now());
-                rooms.look();
+                let (seen, now) = (queue.news(), clock.now());
+                queues.look();
                 let answered =
-                    later.write(|out| locator::answer(&entry, &mut client, now, question, out));
+                    later.write(|out| locator::answer(&entry, &mut client, now, reply_to, out));
                 if answered != Some(false) {
                     return;
                 }
                 let most = client.trails.longest_wait(entry.id, now);
-                room.wait(seen, most.max(LEAST_WAIT)).await;
+                queue.wait(seen, most.max(LEAST_WAIT)).await;
             }
         });
     }
@@ -232,60 +226,60 @@ impl<O: Objects> Door<O> {
         &self,
         entry: &Arc<Entry>,
         custom: &Arc<Custom>,
-        question: Question,
+        reply_to: ReplyTo,
         client: &mut Client,
         out: &Out<'_>,
     ) {
         let (entry, custom, later) = (Arc::clone(entry), Arc::clone(custom), out.later());
-        let (clock, rooms) = (self.clock, Rc::clone(&self.rooms));
+        let (clock, queues) = (self.clock, Rc::clone(&self.queues));
         let mut client = client.fork();
         tokio::task::spawn_local(async move {
             // Where it waits, once it has to.
-            let mut room: Option<Rc<Room>> = None;
+            let mut queue: Option<Rc<WaitQueue>> = None;
             while !later.is_gone() {
-                let seen = room.as_ref().map(|room| room.news());
+                let seen = queue.as_ref().map(|queue| queue.news());
                 let group = entry.handle.current.load_full();
                 let waits = match locator::advised(&entry, &group, &client, clock.now()) {
                     Some(Decision::Wait) => true,
                     Some(Decision::Go(chosen)) => {
                         let by = Answer::Forwarded;
                         later.write(|out| {
-                            locator::send(&entry, &group, chosen, by, &client, question, out);
+                            locator::send(&entry, &group, chosen, by, &client, reply_to, out);
                         });
                         return;
                     }
                     Some(Decision::Back(chosen)) => {
-                        later.write(|out| locator::send_back(&entry, chosen, question, out));
+                        later.write(|out| locator::send_back(&entry, chosen, reply_to, out));
                         return;
                     }
                     None => false,
                 };
                 if !waits {
                     let decided = custom::decide(&entry, &custom, &mut client).await;
-                    let knocks = decided.as_ref().is_ok_and(|decision| {
+                    let must_wait = decided.as_ref().is_ok_and(|decision| {
                         let (group, chosen) = (&decision.group, decision.chosen());
-                        locator::knocks(&entry, group, chosen, &client, clock.now())
+                        locator::must_wait(&entry, group, chosen, &client, clock.now())
                     });
-                    if !knocks {
+                    if !must_wait {
                         later.write(|out| match decided {
                             Ok(decision) => {
                                 let (group, chosen) = (&decision.group, decision.chosen());
                                 let by = decision.by;
-                                locator::send(&entry, group, chosen, by, &client, question, out);
+                                locator::send(&entry, group, chosen, by, &client, reply_to, out);
                             }
-                            Err(_) => locator::refuse(&entry, question, out),
+                            Err(_) => locator::refuse(&entry, reply_to, out),
                         });
                         return;
                     }
                 }
-                rooms.look();
-                match (&room, seen) {
-                    (Some(room), Some(seen)) => {
+                queues.look();
+                match (&queue, seen) {
+                    (Some(queue), Some(seen)) => {
                         let most = client.trails.longest_wait(entry.id, clock.now());
-                        room.wait(seen, most.max(LEAST_WAIT)).await;
+                        queue.wait(seen, most.max(LEAST_WAIT)).await;
                     }
                     // Something may have changed before one could hear of it.
-                    _ => room = Some(rooms.enter(&entry)),
+                    _ => queue = Some(queues.of(&entry)),
                 }
             }
         });
@@ -297,51 +291,51 @@ impl<O: Objects> Door<O> {
         &self,
         key: Option<Key<'_>>,
         request: Option<(Message<'_>, &Request<'_>)>,
-        question: Option<Question>,
-        visitor: &mut Visitor,
+        reply_to: Option<ReplyTo>,
+        session: &mut Session,
         out: &Out<'_>,
     ) {
-        let book = self.directory.load();
-        let Some(entry) = key.and_then(|key| book.find(key)) else {
+        let snapshot = self.directory.load();
+        let Some(entry) = key.and_then(|key| snapshot.find(key)) else {
             count(&self.counters.unknown);
-            if let Some(question) = question {
-                out.write(|out| question.refuse(not_here(), out));
+            if let Some(reply_to) = reply_to {
+                out.write(|out| reply_to.refuse(not_here(), out));
             }
             return;
         };
         let group = entry.handle.current.load();
         let per_request = group.settings().granularity == Granularity::PerRequest;
-        let Some(question) = question.filter(|_| !per_request) else {
+        let Some(reply_to) = reply_to.filter(|_| !per_request) else {
             if !per_request {
                 // What expects no answer cannot be answered with a forward.
                 entry.counters.count(Answer::Oneway);
             }
-            return match (request, question) {
+            return match (request, reply_to) {
                 (Some((message, request)), _) => {
-                    visitor.relay.request(entry, message, request, out);
+                    session.relay.request(entry, message, request, out);
                 }
-                (None, Some(question)) => out.write(|out| question.here(out)),
+                (None, Some(reply_to)) => out.write(|out| reply_to.here(out)),
                 (None, None) => {}
             };
         };
         match &entry.custom {
             None => {
                 let now = self.clock.now();
-                let client = &mut visitor.locator;
-                if !out.write(|out| locator::answer(entry, client, now, question, out)) {
-                    self.lead_later(entry, question, client.fork(), out);
+                let client = &mut session.locator;
+                if !out.write(|out| locator::answer(entry, client, now, reply_to, out)) {
+                    self.lead_later(entry, reply_to, client.fork(), out);
                 }
             }
             Some(custom) => {
-                self.ask_custom(entry, custom, question, &mut visitor.locator, out);
+                self.ask_custom(entry, custom, reply_to, &mut session.locator, out);
             }
         }
     }
 }
 
-fn ask_for_key(question: Option<Question>, out: &Out<'_>) {
-    if let Some(question) = question {
-        out.write(|out| question.ask_for_key(out));
+fn ask_for_key(reply_to: Option<ReplyTo>, out: &Out<'_>) {
+    if let Some(reply_to) = reply_to {
+        out.write(|out| reply_to.ask_for_key(out));
     }
 }
 

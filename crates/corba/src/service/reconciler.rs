@@ -21,7 +21,7 @@ use super::groups::location;
 use super::raise::Raise;
 use super::state::{GroupMember, ObjectGroup, State};
 use crate::exceptions::UserException;
-use crate::membership::{Action, Membership, Seen, Wanted};
+use crate::membership::{Action, Desired, Membership, Observed};
 use crate::properties::{self, EffectiveSettings};
 
 /// How often groups are looked at.
@@ -37,7 +37,7 @@ type Groups = OrdMap<u64, Arc<ObjectGroup>>;
 
 /// What is kept of groups whose members the load manager makes.
 #[derive(Default)]
-struct Keeper {
+struct Reconciler {
     groups: HashMap<u64, Membership>,
     /// Factories that have been called: for which group, where, and what came of it.
     making: JoinSet<(u64, String, Result<GroupMember, Raise>)>,
@@ -45,11 +45,11 @@ struct Keeper {
 }
 
 /// Looks after groups for as long as the load manager is there.
-pub(super) async fn keep(load_manager: Weak<LoadManager>) {
+pub(super) async fn run(load_manager: Weak<LoadManager>) {
     let Some(mut states) = load_manager.upgrade().map(|this| this.states()) else {
         return;
     };
-    let mut keeper = Keeper::default();
+    let mut reconciler = Reconciler::default();
     let mut known = OrdMap::new();
     let mut next = Instant::now();
     loop {
@@ -59,11 +59,11 @@ pub(super) async fn keep(load_manager: Weak<LoadManager>) {
         let state = Arc::clone(&states.borrow_and_update());
         let begun = Instant::now();
         if begun >= next {
-            keeper.round(&this, &state).await;
+            reconciler.round(&this, &state).await;
             // With so many groups that a round takes long, rounds are fewer.
             next = begun + ROUND.max(begun.elapsed() * REST);
         } else {
-            keeper.follow(&this, &known, &state).await;
+            reconciler.follow(&this, &known, &state).await;
         }
         known = state.groups.clone();
         // It goes on when the state file is written again.
@@ -72,12 +72,12 @@ pub(super) async fn keep(load_manager: Weak<LoadManager>) {
         tokio::select! {
             changed = states.changed() => if changed.is_err() { return },
             () = sleep_until(next) => {}
-            Some(made) = keeper.making.join_next(), if !keeper.making.is_empty() => {
+            Some(made) = reconciler.making.join_next(), if !reconciler.making.is_empty() => {
                 let Some(this) = load_manager.upgrade() else {
                     return;
                 };
                 match made {
-                    Ok((id, at, made)) => keeper.made(&this, id, &at, made).await,
+                    Ok((id, at, made)) => reconciler.made(&this, id, &at, made).await,
                     Err(error) => warn!("a factory could not be called: {error}"),
                 }
             }
@@ -85,7 +85,7 @@ pub(super) async fn keep(load_manager: Weak<LoadManager>) {
     }
 }
 
-impl Keeper {
+impl Reconciler {
     /// Has done for all groups what is to be done now.
     async fn round(&mut self, this: &Arc<LoadManager>, state: &State) {
         self.groups.retain(|id, _| state.groups.contains_key(id));
@@ -148,17 +148,17 @@ impl Keeper {
             .filter_map(|info| location(&info.the_location).ok())
             .collect();
         let (critical, loads) = this.loads_of(id, counts);
-        let wanted = Wanted {
+        let desired = Desired {
             minimum: usize::from(counts.minimum_members),
             initial: usize::from(counts.initial_members),
             maximum: counts.maximum_members.map(usize::from),
             factories: &factories,
             critical,
         };
-        let seen: Vec<Seen<'_>> = group
+        let observed: Vec<Observed<'_>> = group
             .members
             .iter()
-            .map(|member| Seen {
+            .map(|member| Observed {
                 location: &member.location,
                 made: member.made.is_some(),
                 failed: this.is_gone(id, member),
@@ -166,7 +166,7 @@ impl Keeper {
             })
             .collect();
         let membership = self.groups.entry(id).or_default();
-        membership.step(now, &wanted, &seen, &mut self.rng)
+        membership.step(now, &desired, &observed, &mut self.rng)
     }
 
     fn make(
@@ -237,8 +237,8 @@ impl LoadManager {
     /// The critical load of a group, if it has one, and the effective loads of its
     /// locations that are known: what the threshold is compared with elsewhere, too.
     fn loads_of(&self, id: u64, counts: &EffectiveSettings) -> (Option<f32>, HashMap<String, f32>) {
-        let book = self.directory().load();
-        let Some(entry) = book.group(id) else {
+        let snapshot = self.directory().load();
+        let Some(entry) = snapshot.group(id) else {
             return (None, HashMap::new());
         };
         let group = entry.handle.current.load();
@@ -277,8 +277,8 @@ impl LoadManager {
 
     /// Tells Evenkeel's manager something about a member.
     pub(super) fn say(&self, id: u64, at: &str, source: Source, opinion: Option<&Opinion>) {
-        let book = self.directory().load();
-        let Some(entry) = book.group(id) else {
+        let snapshot = self.directory().load();
+        let Some(entry) = snapshot.group(id) else {
             return;
         };
         let group = entry.handle.current.load();

@@ -21,7 +21,7 @@ use crate::alerts::Alerts;
 use crate::call::Outcome;
 use crate::monitors::{self, Refused, checked};
 use crate::name::Name;
-use crate::question::Question;
+use crate::reply_to::ReplyTo;
 use crate::service::LoadManager;
 use crate::service::tests::{settings, start};
 use crate::types::Load;
@@ -61,7 +61,7 @@ impl Service for Objects {
         let object = request.target.key().unwrap()[0];
         let call = (object, request.operation.to_string());
         self.0.called.borrow_mut().push(call);
-        let question = Question::of_request(&request, version, endian).unwrap();
+        let reply_to = ReplyTo::of_request(&request, version, endian).unwrap();
         let outcome = match self.0.does.borrow()[usize::from(object)].clone() {
             Does::Hang => return Ok(()),
             Does::Fail => Outcome::System(SystemException::new(Kind::Transient)),
@@ -77,7 +77,7 @@ impl Service for Objects {
             }
         };
         assert!(version == Version::V1_2 && endian == Endian::NATIVE);
-        out.write(|out| question.answer(&outcome, out));
+        out.write(|out| reply_to.answer(&outcome, out));
         Ok(())
     }
 }
@@ -231,8 +231,8 @@ async fn alerts_are_told_until_they_acknowledge_and_one_that_hangs_stops_nobody(
             let (telling, service) = (Arc::clone(&alerts), Arc::clone(&lm));
             let telling = tokio::spawn(async move { telling.run(service).await });
             let acknowledged = |name: &str| {
-                let views = alerts.views();
-                views
+                let states = alerts.states();
+                states
                     .into_iter()
                     .find(|view| view.location == name)
                     .unwrap()
@@ -299,8 +299,8 @@ async fn c8_only_alerts_of_which_there_is_news_are_looked_at() {
             let (telling, service) = (Arc::clone(&alerts), Arc::clone(&lm));
             let telling = tokio::spawn(async move { telling.run(service).await });
             until(|| {
-                let views = alerts.views();
-                views.len() == MANY && views.iter().all(|v| v.acknowledged == Some(false))
+                let states = alerts.states();
+                states.len() == MANY && states.iter().all(|v| v.acknowledged == Some(false))
             })
             .await;
             let before = alerts.counters().looks();
@@ -348,6 +348,6 @@ async fn alerts_are_told_again_after_off_and_on_c1() {
 }
 
 fn acknowledged_by(alerts: &Alerts, name: &str) -> Option<bool> {
-    let mut views = alerts.views().into_iter();
-    views.find(|view| view.location == name)?.acknowledged
+    let mut states = alerts.states().into_iter();
+    states.find(|view| view.location == name)?.acknowledged
 }
