@@ -7,121 +7,92 @@ use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use crate::built::built;
+use crate::orb::{self, Location, Orb};
 use crate::process::{installed, program};
-use crate::script::{Script, scripted};
+use crate::script::Script;
+
+/// The adapter of JacORB.
+pub struct JacOrb;
+
+/// A server of JacORB.
+pub type Server = orb::Server<JacOrb>;
+
+/// A client of JacORB.
+pub type Client = orb::Client<JacOrb>;
 
 /// Whether what builds a program with JacORB, and runs it, is installed.
 pub fn can_run() -> bool {
-    installed(&["java", "javac", "mvn"])
+    JacOrb::can_run()
 }
 
-/// A server with a `PeerTest::Peer` and a `PeerTest::SessionFactory`, killed when dropped.
-///
-/// It can join groups by our library for Java, as `Server.java` tells.
-pub struct Server {
-    script: Script,
-    peer: String,
-    sessions: String,
-}
+impl Orb for JacOrb {
+    const WIDE: u8 = 1;
+    const IMPATIENT: &'static [&'static str] =
+        &["-Djacorb.connection.client.pending_reply_timeout=500"];
+    const TIMEOUT: &'static str = "error TIMEOUT ";
 
-impl Server {
-    /// Starts a server that calls itself `name`, and waits until it serves.
-    ///
-    /// `arguments` are further ones: properties (`-Djacorb.giop_minor_version=1`), and those
-    /// for the ORB, such as `-ORBInitRef LoadManager=…`. It listens on a port of its own
-    /// unless they say where (`-DOAPort=PORT`).
-    pub fn start(name: &str, arguments: &[&str]) -> Self {
-        let script = Script::start(&mut peer(&["server", name], arguments));
-        let [peer, sessions] = [script.line(), script.line()];
-        assert!(peer.starts_with("IOR:"), "no reference: {peer}");
-        assert_eq!(script.line(), "ready");
-        Self {
-            script,
-            peer,
-            sessions,
-        }
+    fn can_run() -> bool {
+        installed(&["java", "javac", "mvn"])
     }
 
-    /// The reference of its `Peer`: `IOR:…`.
-    pub fn peer(&self) -> &str {
-        &self.peer
+    /// Options may be properties (`-Djacorb.giop_minor_version=1`), too.
+    fn program(words: &[&str], options: &[&str]) -> Command {
+        let options = options.iter().copied();
+        let (properties, options): (Vec<&str>, Vec<&str>) =
+            options.partition(|word| word.starts_with("-D"));
+        let mut command = program("java");
+        // Many start, and live for seconds.
+        command.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
+        command.args(["-DOAIAddr=127.0.0.1", "-Dfile.encoding=UTF-8"]);
+        command.args(properties).arg("-classpath");
+        command.arg(classes().join("*"));
+        command.arg("org.evenkeel.peer.Peer");
+        command.args(words).args(options);
+        command.env_remove("JAVA_TOOL_OPTIONS");
+        command
     }
 
-    /// The reference of its `SessionFactory`.
-    pub fn sessions(&self) -> &str {
-        &self.sessions
+    fn version(minor: u8) -> Vec<String> {
+        vec![format!("-Djacorb.giop_minor_version={minor}")]
     }
 
-    /// How many requests its objects have answered.
-    pub fn served(&mut self) -> u64 {
-        let served = self.script.ask("served");
-        served.parse().expect("a number")
-    }
-}
-
-/// An application that calls the load manager (`-ORBInitRef LoadManager=…`) by the stubs of
-/// its IDL, killed when dropped: `manager.ask("create_object …")` and all other operations,
-/// as `Manager.java` tells.
-pub struct Manager(Script);
-
-impl Manager {
-    /// Starts it, and waits until it has found the load manager.
-    pub fn start(arguments: &[&str]) -> Self {
-        let manager = Self(Script::start(&mut peer(&["manager"], arguments)));
+    fn manager(options: &[&str]) -> Script {
+        let manager = Script::start(&mut Self::program(&["manager"], options));
         assert_eq!(manager.line(), "ready");
         manager
     }
-}
 
-/// A client, killed when dropped. It knows nothing of load balancing.
-pub struct Client(Script);
-
-impl Client {
-    /// A client that makes the calls it is told to: `client.ask("who")`, and other
-    /// operations as `Client.java` lists them. An exception is `error NAME MINOR COMPLETED`.
-    ///
-    /// `reference` may also be `corbaloc:…`, or a name given with `-ORBInitRef`.
-    pub fn start(reference: &str, arguments: &[&str]) -> Self {
-        let client = Self::repeat(reference, "", arguments);
-        assert_eq!(client.line(), "ready");
-        client
+    fn open(server: &mut Server, at: &str, how: &Location) {
+        let push = match how.push {
+            0 => String::new(),
+            push => format!("push {push}"),
+        };
+        let Location { loads, check, .. } = how;
+        server.obey(&format!("location {at} rejoin {check} {push} {loads}"));
     }
 
-    /// A client that repeats an operation, as told by `--count N`, `--rate HZ`, `--warm N`,
-    /// `--each` and `--latencies`: see `Client.java` for what it prints.
-    pub fn repeat(reference: &str, operation: &str, arguments: &[&str]) -> Self {
-        let mut words = vec!["client", reference];
-        words.extend(operation.split_whitespace());
-        Self(Script::start(&mut peer(&words, arguments)))
+    /// Its library waits by itself.
+    fn registered(_: &mut Server, _: &str) {}
+
+    fn is_refused(server: &mut Server, at: &str, _: &str) {
+        let refused = server.ask(&format!("location {at}"));
+        let why = format!("another process has the alert of {at}");
+        assert!(refused.contains(&why), "{refused}");
+    }
+
+    fn take_over(server: &mut Server, at: &str, group: &str) {
+        let measured = Location {
+            loads: "requests",
+            ..Location::default()
+        };
+        server.join_with(at, group, &measured);
     }
 }
-
-scripted!(Server, script);
-scripted!(Client, 0);
-scripted!(Manager, 0);
 
 /// The folder of the library, its example, the test program and what they need, built once.
 pub fn classes() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| built("jacorb", build)).join("lib")
-}
-
-/// The test program.
-fn peer(words: &[&str], arguments: &[&str]) -> Command {
-    let (properties, arguments): (Vec<&str>, Vec<&str>) = arguments
-        .iter()
-        .copied()
-        .partition(|word| word.starts_with("-D"));
-    let mut command = program("java");
-    // Many start, and live for seconds.
-    command.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
-    command.args(["-DOAIAddr=127.0.0.1", "-Dfile.encoding=UTF-8"]);
-    command.args(properties).arg("-classpath");
-    command.arg(classes().join("*"));
-    command.arg("org.evenkeel.peer.Peer");
-    command.args(words).args(arguments);
-    command.env_remove("JAVA_TOOL_OPTIONS");
-    command
 }
 
 /// Builds it, the library that it uses, and that library's example.

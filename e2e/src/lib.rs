@@ -22,6 +22,7 @@ pub mod manual;
 pub mod member;
 pub mod netns;
 pub mod omniorb;
+pub mod orb;
 pub mod process;
 pub mod script;
 pub mod server;

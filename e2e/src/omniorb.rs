@@ -7,111 +7,78 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::HANG;
 use crate::built::built;
+use crate::orb::{self, Location, Orb};
 use crate::process::{installed, program};
-use crate::script::{Script, scripted};
+use crate::script::Script;
+use crate::{HANG, eventually};
+
+/// The adapter of omniORB.
+pub struct OmniOrb;
+
+/// A server of omniORB.
+pub type Server = orb::Server<OmniOrb>;
+
+/// A client of omniORB.
+pub type Client = orb::Client<OmniOrb>;
 
 /// Whether omniORB, and what builds a program with it, are installed.
 pub fn can_run() -> bool {
-    installed(&["omniidl", "c++", "make", "pkg-config"])
+    OmniOrb::can_run()
 }
 
-/// A server with a `PeerTest::Peer` and a `PeerTest::SessionFactory`, killed when dropped.
-pub struct Server {
-    script: Script,
-    peer: String,
-    sessions: String,
-}
+impl Orb for OmniOrb {
+    const WIDE: u8 = 2;
+    const IMPATIENT: &'static [&'static str] = &["-ORBclientCallTimeOutPeriod", "500"];
+    const TIMEOUT: &'static str = "error TIMEOUT 0x41540008 COMPLETED_NO";
 
-impl Server {
-    /// Starts a server that calls itself `name`, and waits until it serves.
-    ///
-    /// `arguments` are further ones for the ORB, such as `-ORBInitRef`. It listens on a port
-    /// of its own unless they say where (`-ORBendPoint giop:tcp:127.0.0.1:PORT`).
-    pub fn start(name: &str, arguments: &[&str]) -> Self {
-        let mut command = peer();
-        command.args(["server", name]).args(arguments);
-        if !arguments.contains(&"-ORBendPoint") {
+    fn can_run() -> bool {
+        installed(&["omniidl", "c++", "make", "pkg-config"])
+    }
+
+    fn program(words: &[&str], options: &[&str]) -> Command {
+        let mut command = made("peer");
+        command.args(words).args(options);
+        if words.first() == Some(&"server") && !options.contains(&"-ORBendPoint") {
             command.args(["-ORBendPoint", "giop:tcp:127.0.0.1:"]);
         }
-        let script = Script::start(&mut command);
-        let [peer, sessions] = [script.line(), script.line()];
-        assert!(peer.starts_with("IOR:"), "no reference: {peer}");
-        assert_eq!(script.line(), "ready");
-        Self {
-            script,
-            peer,
-            sessions,
+        command
+    }
+
+    fn version(minor: u8) -> Vec<String> {
+        vec!["-ORBmaxGIOPVersion".into(), format!("1.{minor}")]
+    }
+
+    fn manager(options: &[&str]) -> Script {
+        let mut script = Server::start("manager", options).into_script();
+        script.obey("manager LoadManager");
+        script
+    }
+
+    fn open(server: &mut Server, at: &str, how: &Location) {
+        server.obey(&format!("location {at} retry=100 check={}", how.check));
+        if !how.loads.is_empty() {
+            server.obey(&format!("at {at} monitor {} {}", how.push, how.loads));
         }
+        Self::registered(server, at);
     }
 
-    /// The reference of its `Peer`: `IOR:…`.
-    pub fn peer(&self) -> &str {
-        &self.peer
+    fn registered(server: &mut Server, at: &str) {
+        assert_eq!(server.ask(&format!("at {at} wait 60000")), "yes");
     }
 
-    /// The reference of its `SessionFactory`.
-    pub fn sessions(&self) -> &str {
-        &self.sessions
+    fn is_refused(server: &mut Server, at: &str, group: &str) {
+        server.obey(&format!("location {at} retry=50 check=200"));
+        server.obey(&format!("at {at} member {group}"));
+        let is_told = || server.log().contains("a location of its own");
+        eventually("it is said", is_told);
+        assert_eq!(server.ask(&format!("at {at} wait 0")), "no");
     }
 
-    /// Does what a line says, and has no more to say than that it did: see `server.cc` and
-    /// the files that it names.
-    pub fn obey(&mut self, line: &str) {
-        let answer = self.script.ask(line);
-        let command = line.split(' ').next();
-        let at = line.split(' ').nth(2);
-        let expected = if command == Some("at") { at } else { command };
-        assert_eq!(Some(answer.as_str()), expected, "{line}");
-    }
-
-    /// Makes a location of its own, with an alert, and its `Peer` a member of the group
-    /// there; waits until the manager knows. It was started with `-ORBInitRef LoadManager=…`.
-    pub fn join(&mut self, location: &str, group: &str) {
-        self.obey(&format!("location {location} retry=100 check=500"));
-        self.obey(&format!("at {location} member {group}"));
-        self.joined(location);
-    }
-
-    /// Waits until all that it has at a location is registered.
-    pub fn joined(&mut self, location: &str) {
-        assert_eq!(self.script.ask(&format!("at {location} wait 60000")), "yes");
-    }
-
-    /// How many requests its objects have answered.
-    pub fn served(&mut self) -> u64 {
-        let served = self.script.ask("served");
-        served.parse().expect("a number")
+    fn take_over(server: &mut Server, at: &str, _: &str) {
+        Self::registered(server, at);
     }
 }
-
-/// A client, killed when dropped.
-pub struct Client(Script);
-
-impl Client {
-    /// A client that makes the calls it is told to: `client.ask("who")`, and other
-    /// operations as `client.cc` lists them. An exception is `error NAME MINOR COMPLETED`.
-    ///
-    /// `reference` may also be `corbaloc:…`, or a name given with `-ORBInitRef`.
-    pub fn start(reference: &str, arguments: &[&str]) -> Self {
-        let client = Self::repeat(reference, "", arguments);
-        assert_eq!(client.line(), "ready");
-        client
-    }
-
-    /// A client that repeats an operation, as told by `--count N`, `--rate HZ`, `--warm N`,
-    /// `--each` and `--latencies`: see `client.cc` for what it prints.
-    pub fn repeat(reference: &str, operation: &str, arguments: &[&str]) -> Self {
-        let mut command = peer();
-        command.args(["client", reference]);
-        command.args(operation.split_whitespace()).args(arguments);
-        Self(Script::start(&mut command))
-    }
-}
-
-scripted!(Server, script);
-scripted!(Client, 0);
 
 /// Four servers, each with a member of a group, and eight clients that all find the first one:
 /// the experiment of Othman, O'Ryan and Schmidt, "Strategies for CORBA Middleware-Based Load
@@ -193,11 +160,6 @@ impl Crowd {
 /// A program of the module's stock trading example: `group`, `server` or `client`.
 pub fn example(name: &str) -> Command {
     made(&format!("module/example/{name}"))
-}
-
-/// The test program.
-fn peer() -> Command {
-    made("peer")
 }
 
 /// A program that is built, once.

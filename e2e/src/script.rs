@@ -91,6 +91,17 @@ impl Script {
         self.line()
     }
 
+    /// Says a line to it that it answers with the name of the command alone.
+    pub fn obey(&mut self, line: &str) {
+        let answer = self.ask(line);
+        let mut words = line.split(' ');
+        let command = match words.next() {
+            Some("at") => words.nth(1),
+            command => command,
+        };
+        assert_eq!(Some(answer.as_str()), command, "{line}");
+    }
+
     /// Ends its standard input, and so the program; answers what it still had to say.
     pub fn finish(&mut self) -> Vec<String> {
         self.stdin = None;
@@ -148,23 +159,3 @@ impl Drop for Script {
         }
     }
 }
-
-/// Makes a program of tests the [`Script`] that one of its fields is.
-macro_rules! scripted {
-    ($program:ident, $field:tt) => {
-        impl std::ops::Deref for $program {
-            type Target = $crate::script::Script;
-
-            fn deref(&self) -> &Self::Target {
-                &self.$field
-            }
-        }
-
-        impl std::ops::DerefMut for $program {
-            fn deref_mut(&mut self) -> &mut Self::Target {
-                &mut self.$field
-            }
-        }
-    };
-}
-pub(crate) use scripted;

@@ -9,6 +9,8 @@
 //   at NAME wait MS, alerted, loads, leave MS
 //   load ID VALUE                         what `custom` tells; `load ID` throws
 //   factory NAME [LOCATION]               a GenericFactory of Peers that are called NAME-1, …
+//   made, deleted, criteria               the names of what factories have made and deleted, and
+//                                         what they were told the last time
 //   strategy NAME                         a Strategy that chooses the first of the locations
 //   manager REFERENCE                     whom the commands of manager.cc go to; any other
 #include <atomic>
@@ -34,6 +36,14 @@ float load(CosLoadBalancing::LoadId id) {
 
 typedef std::shared_ptr<evenkeel::Location> LocationPtr;
 
+// Of all factories.
+std::mutex made_lock;
+std::string made, deleted, criteria_told;
+
+void note(std::string &list, const std::string &name) {
+  list += (list.empty() ? "" : " ") + name;
+}
+
 class Factory : public POA_PortableGroup::GenericFactory {
 public:
   Factory(const std::string &name, LocationPtr location) : name_(name), location_(location) {}
@@ -49,7 +59,9 @@ public:
     id = new CORBA::Any;
     *id <<= number;
     if (location_) location_->add_created(made);
-    std::cerr << name_ << " made " << number << " with " << properties_text(criteria) << std::endl;
+    std::lock_guard<std::mutex> guard_of_made(made_lock);
+    note(::made, name_ + "-" + std::to_string(number));
+    criteria_told = properties_text(criteria);
     return made._retn();
   }
 
@@ -61,6 +73,8 @@ public:
     if (location_) location_->remove_member(found->second);
     end_peer(found->second);
     made_.erase(found);
+    std::lock_guard<std::mutex> guard_of_made(made_lock);
+    note(deleted, name_ + "-" + std::to_string(number));
   }
 
 private:
@@ -150,6 +164,9 @@ std::string Balancing::answer(const std::vector<std::string> &words) {
     LocationPtr location = words.size() > 2 ? locations_.at(words[2]) : nullptr;
     CORBA::Object_var factory = activate(new Factory(words.at(1), location));
     return text(factory);
+  } else if (command == "made" || command == "deleted" || command == "criteria") {
+    std::lock_guard<std::mutex> guard(made_lock);
+    return command == "made" ? made : command == "deleted" ? deleted : criteria_told;
   } else if (command == "strategy") {
     CORBA::Object_var strategy = activate(new Strategy(words.at(1)));
     return text(strategy);

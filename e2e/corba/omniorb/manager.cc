@@ -2,7 +2,7 @@
 //
 // Properties are words: `membership=0`, `initial=2`, `minimum=2`, `strategy=NAME` or
 // `strategy=NAME,Tolerance=1.5,…`, `custom=REFERENCE`, `factories=LOCATION@REFERENCE,…`,
-// `name=TEXT`, and `ID:TYPE=VALUE` (TYPE is float, string, boolean, ulong, ushort or long).
+// and `ID[:TYPE]=VALUE` (TYPE is float, string, boolean, ulong, ushort or long).
 // Loads are `ID=VALUE`. Numbers go with the alias that the IDL gives them.
 #include <evenkeel/omniorb.h>
 
@@ -103,6 +103,7 @@ Manager::Manager(CORBA::ORB_ptr orb, const std::string &reference)
 }
 
 CORBA::Object_ptr Manager::object(const std::string &text) {
+  if (text == "nil") return CORBA::Object::_nil();
   return orb_->string_to_object(text.c_str());
 }
 
@@ -127,9 +128,6 @@ void Manager::property(Properties &properties, const std::string &word) {
     value <<= CORBA::UShort(number(given));
     value.type(PortableGroup::_tc_MinimumNumberMembersValue);
     evenkeel::set(properties, "org.omg.PortableGroup.MinimumNumberMembers", value);
-  } else if (key == "name") {
-    value <<= given.c_str();
-    evenkeel::set(properties, "org.evenkeel.GroupName", value);
   } else if (key == "strategy") {
     Words all = parts(given, ',');
     StrategyInfo info;
@@ -186,7 +184,7 @@ std::string Manager::answer(const Words &words) {
   auto location = [&](size_t i) { return evenkeel::location_name(words.at(i)); };
   CORBA::Object_var group;
   if (words.size() > 1 && words[1].find(':') != std::string::npos &&
-      words[1].compare(0, 4, "IDL:") != 0)
+      words[1].compare(0, 4, "IDL:") != 0 && words[1].find('=') == std::string::npos)
     group = object(words[1]);
 
   // PropertyManager

@@ -193,9 +193,6 @@ void Location::Keeper::complain(const std::string &what) {
 }
 
 void Location::Keeper::run() {
-  // For the timeout of this thread's calls.
-  omni_thread::ensure_self self;
-  omniORB::setClientThreadCallTimeout(CORBA::ULong(options_.timeout.count()));
   next_try_ = next_push_ = Clock::now();
   next_check_ = next_try_ + options_.check;
   std::unique_lock<std::mutex> guard(lock_);
@@ -470,13 +467,15 @@ bool Location::Keeper::stale(CORBA::Object_ptr other, const char *what) {
   return false;
 }
 
-// The same reference for this thread, to which the application's handlers of exceptions do
-// not apply: theirs may try for ever.
+// The same reference with a time limit for calls, and without the application's handlers of
+// exceptions: theirs may try for ever. (A limit for the thread's calls would need the ORB's
+// option supportPerThreadTimeOut.)
 template <class Interface>
 typename Interface::_ptr_type Location::Keeper::impatient(CORBA::Object_ptr object) const {
   CORBA::String_var text = orb_->object_to_string(object);
   CORBA::Object_var copy = orb_->string_to_object(text);
   typename Interface::_var_type own = Interface::_unchecked_narrow(copy);
+  omniORB::setClientCallTimeout(own, CORBA::ULong(options_.timeout.count()));
   omniORB::installTransientExceptionHandler(own, nullptr, never);
   omniORB::installCommFailureExceptionHandler(own, nullptr, never);
   omniORB::installTimeoutExceptionHandler(own, nullptr, never);

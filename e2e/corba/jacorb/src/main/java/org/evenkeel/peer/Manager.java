@@ -5,6 +5,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.stream.Collectors;
 import org.omg.CORBA.Any;
 import org.omg.CORBA.AnyHolder;
 import org.omg.CORBA.OBJECT_NOT_EXIST;
@@ -47,22 +48,24 @@ import org.omg.PortableServer.Servant;
  * generates: an application or an administrator.
  *
  * <p>A command is an operation of the manager, and its arguments in the order of the IDL: references as
- * text, locations as one id, loads as {@code ID=VALUE}, properties as {@code KEY=VALUE} (see {@link
- * #property}). What it answers is the result, lists in one line. Objects of this process for it:
- * {@code alert}, {@code monitor LOCATION ID=VALUE…}, {@code factory NAME}, {@code strategy LOCATION},
- * each answered by its reference; {@code alerted} (of the last alert), {@code made}, {@code deleted} and
- * {@code criteria} (of the factories), {@code analyzed} (of the strategies). A strategy object is called
- * with {@code strategy_name REFERENCE}, {@code strategy_properties REFERENCE}, {@code strategy_push
- * REFERENCE LOCATION ID=VALUE…}, {@code strategy_loads REFERENCE LOCATION}, {@code strategy_next REFERENCE
- * GROUP} and {@code strategy_analyze REFERENCE GROUP}; a monitor with {@code monitor_loads REFERENCE}.
+ * text, locations as {@link #location} reads them, loads as {@code ID=VALUE}, properties as {@code
+ * KEY=VALUE} (see {@link #property}). What it answers is the result, lists in one line, or the name of the
+ * operation. {@code manager REFERENCE} is another one from now on. Objects of this process for it: {@code
+ * alert}, {@code monitor LOCATION ID=VALUE…}, {@code factory NAME}, {@code strategy LOCATION}, each answered
+ * by its reference; {@code alerted} (of the last alert), {@code made}, {@code deleted} and {@code criteria}
+ * (of the factories), {@code analyzed} (of the strategies). The strategy of a group is called with {@code
+ * strategy_name GROUP}, {@code strategy_properties GROUP}, {@code strategy_push_loads GROUP LOCATION
+ * ID=VALUE…}, {@code strategy_get_loads GROUP LOCATION}, {@code strategy_next_member GROUP} and {@code
+ * strategy_analyze_loads GROUP}; a monitor with {@code monitor_loads REFERENCE}.
  */
 final class Manager {
     private static final String LOAD_BALANCING = "org.omg.CosLoadBalancing.";
+    private static final String STRATEGY = LOAD_BALANCING + "Strategy";
     private static final String PORTABLE_GROUP = "org.omg.PortableGroup.";
 
     private final ORB orb;
     private final POA root;
-    private final LoadManager manager;
+    private LoadManager manager;
     /** What create_object gave for a group, by the group's reference. */
     private final Map<String, Any> creations = new ConcurrentHashMap<>();
 
@@ -90,23 +93,23 @@ final class Manager {
         switch (words[0]) {
             case "set_default_properties":
                 manager.set_default_properties(properties(words, 1));
-                return "ok";
+                return words[0];
             case "get_default_properties":
                 return text(manager.get_default_properties());
             case "remove_default_properties":
                 manager.remove_default_properties(properties(words, 1));
-                return "ok";
+                return words[0];
             case "set_type_properties":
                 manager.set_type_properties(first, properties(words, 2));
-                return "ok";
+                return words[0];
             case "get_type_properties":
                 return text(manager.get_type_properties(first));
             case "remove_type_properties":
                 manager.remove_type_properties(first, properties(words, 2));
-                return "ok";
+                return words[0];
             case "set_properties_dynamically":
                 manager.set_properties_dynamically(object(first), properties(words, 2));
-                return "ok";
+                return words[0];
             case "get_properties":
                 return text(manager.get_properties(object(first)));
             case "create_object":
@@ -116,7 +119,7 @@ final class Manager {
                 return group;
             case "delete_object":
                 manager.delete_object(creations.get(first));
-                return "ok";
+                return words[0];
             case "create_member":
                 return text(manager.create_member(object(first), location(second), words[3], properties(words, 4)));
             case "add_member":
@@ -126,7 +129,7 @@ final class Manager {
             case "locations_of_members":
                 List<String> locations = new ArrayList<>();
                 for (NameComponent[] location : manager.locations_of_members(object(first))) {
-                    locations.add(location[0].id);
+                    locations.add(text(location));
                 }
                 return String.join(" ", locations);
             case "groups_at_location":
@@ -145,33 +148,34 @@ final class Manager {
                 return text(manager.get_member_ref(object(first), location(second)));
             case "push_loads":
                 manager.push_loads(location(first), loads(words, 2));
-                return "ok";
+                return words[0];
             case "get_loads":
                 return text(manager.get_loads(location(first)));
             case "enable_alert":
                 manager.enable_alert(location(first));
-                return "ok";
+                return words[0];
             case "disable_alert":
                 manager.disable_alert(location(first));
-                return "ok";
+                return words[0];
             case "register_load_alert":
                 manager.register_load_alert(location(first), LoadAlertHelper.unchecked_narrow(object(second)));
-                return "ok";
+                return words[0];
             case "get_load_alert":
                 return text(manager.get_load_alert(location(first)));
             case "remove_load_alert":
                 manager.remove_load_alert(location(first));
-                return "ok";
+                return words[0];
             case "register_load_monitor":
                 manager.register_load_monitor(location(first), LoadMonitorHelper.unchecked_narrow(object(second)));
-                return "ok";
+                return words[0];
             case "get_load_monitor":
                 return text(manager.get_load_monitor(location(first)));
             case "remove_load_monitor":
                 manager.remove_load_monitor(location(first));
-                return "ok";
-            case "is_a":
-                return manager._is_a(first) ? "yes" : "no";
+                return words[0];
+            case "manager":
+                manager = LoadManagerHelper.narrow(orb.string_to_object(first));
+                return words[0];
             default:
                 return object(words, first, second);
         }
@@ -204,23 +208,29 @@ final class Manager {
                 return strategy(first).name();
             case "strategy_properties":
                 return text(strategy(first).get_properties());
-            case "strategy_push":
+            case "strategy_push_loads":
                 strategy(first).push_loads(location(second), loads(words, 3));
-                return "ok";
-            case "strategy_loads":
+                return words[0];
+            case "strategy_get_loads":
                 return text(strategy(first).get_loads(manager, location(second)));
-            case "strategy_next":
-                return text(strategy(first).next_member(object(second), manager));
-            case "strategy_analyze":
-                strategy(first).analyze_loads(object(second), manager);
-                return "ok";
+            case "strategy_next_member":
+                return text(strategy(first).next_member(object(first), manager));
+            case "strategy_analyze_loads":
+                strategy(first).analyze_loads(object(first), manager);
+                return words[0];
             default:
                 return "unknown command " + words[0];
         }
     }
 
-    private Strategy strategy(String reference) {
-        return StrategyHelper.unchecked_narrow(object(reference));
+    /** That of a group. */
+    private Strategy strategy(String group) throws UserException {
+        for (Property property : manager.get_properties(object(group))) {
+            if (property.nam[0].id.equals(STRATEGY)) {
+                return StrategyHelper.extract(property.val);
+            }
+        }
+        throw new OBJECT_NOT_EXIST();
     }
 
     private org.omg.CORBA.Object object(String reference) {
@@ -231,8 +241,18 @@ final class Manager {
         return object == null ? "nil" : orb.object_to_string(object);
     }
 
-    private static NameComponent[] location(String id) {
-        return new NameComponent[] {new NameComponent(id, "")};
+    /** Components joined by {@code /}, each with its kind after {@code .}. */
+    private static NameComponent[] location(String text) {
+        return Arrays.stream(text.split("/"))
+                .map(component -> component.split("\\."))
+                .map(parts -> new NameComponent(parts[0], parts.length > 1 ? parts[1] : ""))
+                .toArray(NameComponent[]::new);
+    }
+
+    private static String text(NameComponent[] name) {
+        return Arrays.stream(name)
+                .map(component -> component.kind.isEmpty() ? component.id : component.id + "." + component.kind)
+                .collect(Collectors.joining("/"));
     }
 
     private static Load[] loads(String[] words, int from) {
@@ -242,12 +262,13 @@ final class Manager {
                 .toArray(Load[]::new);
     }
 
-    private static String text(Load[] loads) {
-        List<String> all = new ArrayList<>();
-        for (Load load : loads) {
-            all.add(load.id + "=" + load.value);
-        }
-        return String.join(" ", all);
+    static String text(Load[] loads) {
+        return Arrays.stream(loads).map(load -> load.id + "=" + text(load.value)).collect(Collectors.joining(" "));
+    }
+
+    /** Without decimals, if it has none. */
+    private static String text(float number) {
+        return number == (long) number ? "" + (long) number : "" + number;
     }
 
     private Property[] properties(String[] words, int from) {
@@ -255,16 +276,16 @@ final class Manager {
     }
 
     /**
-     * {@code style=0}, {@code initial=N}, {@code minimum=N}, {@code factories=LOCATION@REFERENCE,…},
-     * {@code strategy=NAME[:PROPERTY=FLOAT…]}, {@code custom=REFERENCE}, or any name: {@code NAME=TEXT}, with
-     * {@code NAME=f:FLOAT}, {@code u:ULONG} and {@code b:BOOLEAN} where the text is to be something else.
+     * {@code membership=0}, {@code initial=N}, {@code minimum=N}, {@code factories=LOCATION@REFERENCE,…},
+     * {@code strategy=NAME[,PROPERTY=FLOAT…]}, {@code custom=REFERENCE}, or {@code ID[:TYPE]=VALUE}, where
+     * TYPE is float, boolean, ulong or long.
      */
     private Property property(String word) {
         String key = word.substring(0, word.indexOf('='));
         String value = word.substring(word.indexOf('=') + 1);
         Any any = orb.create_any();
         switch (key) {
-            case "style":
+            case "membership":
                 MembershipStyleValueHelper.insert(any, Integer.parseInt(value));
                 return named(PORTABLE_GROUP + "MembershipStyle", any);
             case "initial":
@@ -279,12 +300,12 @@ final class Manager {
                         .map(pair -> new FactoryInfo(
                                 GenericFactoryHelper.unchecked_narrow(object(pair[1])),
                                 location(pair[0]),
-                                new Property[] {property("for=" + pair[0])}))
+                                new Property[] {property("made-at=" + pair[0])}))
                         .toArray(FactoryInfo[]::new);
                 FactoriesValueHelper.insert(any, factories);
                 return named(PORTABLE_GROUP + "Factories", any);
             case "strategy":
-                String[] parts = value.split(":");
+                String[] parts = value.split(",");
                 Property[] inner = Arrays.stream(parts, 1, parts.length)
                         .map(one -> {
                             Any number = orb.create_any();
@@ -300,36 +321,45 @@ final class Manager {
                 StrategyHelper.insert(any, StrategyHelper.unchecked_narrow(object(value)));
                 return named(LOAD_BALANCING + "CustomStrategy", any);
             default:
-                insert(any, value);
-                return named(key, any);
+                String[] typed = key.split(":");
+                insert(any, typed.length > 1 ? typed[1] : "string", value);
+                return named(typed[0], any);
         }
     }
 
-    private static void insert(Any any, String value) {
-        if (value.startsWith("f:")) {
-            any.insert_float(Float.parseFloat(value.substring(2)));
-        } else if (value.startsWith("u:")) {
-            any.insert_ulong(Integer.parseUnsignedInt(value.substring(2)));
-        } else if (value.startsWith("b:")) {
-            any.insert_boolean(Boolean.parseBoolean(value.substring(2)));
-        } else {
-            any.insert_string(value);
+    private static void insert(Any any, String type, String value) {
+        switch (type) {
+            case "float":
+                any.insert_float(Float.parseFloat(value));
+                break;
+            case "ulong":
+                any.insert_ulong(Integer.parseUnsignedInt(value));
+                break;
+            case "long":
+                any.insert_long(Integer.parseInt(value));
+                break;
+            case "boolean":
+                any.insert_boolean(Boolean.parseBoolean(value));
+                break;
+            default:
+                any.insert_string(value);
         }
     }
 
     private static Property named(String name, Any value) {
-        return new Property(location(name), value);
+        return new Property(new NameComponent[] {new NameComponent(name, "")}, value);
     }
 
-    /** Properties in the order in which they come, as {@link #property} reads them, without prefixes. */
+    /** Properties in the order in which they come. */
     private String text(Property[] properties) throws BadKind {
         List<String> all = new ArrayList<>();
         for (Property property : properties) {
             String name = property.nam[0].id;
-            // By its own helper, which refuses a reference to anything else.
-            boolean strategy = name.equals(LOAD_BALANCING + "Strategy");
-            String value = strategy ? text(StrategyHelper.extract(property.val)) : text(property.val);
-            all.add(name.substring(name.lastIndexOf('.') + 1) + "=" + value);
+            if (name.equals(STRATEGY)) {
+                // Its own helper refuses a reference to anything else.
+                StrategyHelper.extract(property.val);
+            }
+            all.add(name + "=" + text(property.val));
         }
         return String.join(" ", all);
     }
@@ -347,23 +377,18 @@ final class Manager {
             case TCKind._tk_ulong:
                 return "" + Integer.toUnsignedString(any.extract_ulong());
             case TCKind._tk_float:
-                return "" + any.extract_float();
+                return text(any.extract_float());
             case TCKind._tk_boolean:
                 return "" + any.extract_boolean();
             case TCKind._tk_string:
                 return any.extract_string();
             case TCKind._tk_objref:
-                return text(any.extract_Object());
+                return "object";
             case TCKind._tk_struct:
                 StrategyInfo info = StrategyInfoHelper.extract(any);
-                String inner = text(info.props);
-                return inner.isEmpty() ? info.name : info.name + ":" + inner.replace(' ', ':');
+                return info.name + "(" + text(info.props) + ")";
             case TCKind._tk_sequence:
-                List<String> factories = new ArrayList<>();
-                for (FactoryInfo factory : FactoriesValueHelper.extract(any)) {
-                    factories.add(factory.the_location[0].id);
-                }
-                return String.join(",", factories);
+                return FactoriesValueHelper.extract(any).length + " factories";
             default:
                 return "kind " + type.kind().value();
         }

@@ -1,8 +1,6 @@
 package org.evenkeel.peer;
 
 import java.time.Duration;
-import java.util.ArrayList;
-import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -26,7 +24,6 @@ import org.omg.CORBA.OBJECT_NOT_EXIST;
 import org.omg.CORBA.OBJ_ADAPTER;
 import org.omg.CORBA.ORB;
 import org.omg.CORBA.TRANSIENT;
-import org.omg.CosLoadBalancing.Load;
 import org.omg.PortableServer.POA;
 import org.omg.PortableServer.POAHelper;
 import org.omg.PortableServer.Servant;
@@ -37,10 +34,10 @@ import org.omg.PortableServer.Servant;
  *
  * <p>Commands: {@code served} (how many requests its objects have answered), {@code peer NAME} (one
  * more; its reference), {@code call REFERENCE} ({@code who} from within this process); and for load
- * balancing, with the library: {@code open LOCATION [cpu] [requests] [in_flight] [load ID] [others]
- * [push MS] [rejoin MS]}, {@code set ID VALUE} (a load), {@code join LOCATION GROUP [REFERENCE]} (a
- * reference or a name), {@code leave LOCATION}, {@code close LOCATION}, {@code alerted LOCATION},
- * {@code loads LOCATION}.
+ * balancing, with the library: {@code location NAME [cpu] [host_cpu] [requests] [in_flight] [custom=ID]
+ * [others] [push MS] [rejoin MS]}, {@code load ID VALUE}, {@code at NAME member GROUP [REFERENCE]} (a
+ * reference or a name), {@code at NAME group} (as the manager has it), {@code at NAME alerted}, {@code at
+ * NAME loads}, {@code at NAME leave}.
  */
 final class Server {
     private final ORB orb;
@@ -76,30 +73,35 @@ final class Server {
                 return activate(new PeerServant(words[1]));
             case "call":
                 return org.evenkeel.peer.idl.PeerHelper.unchecked_narrow(orb.string_to_object(words[1])).who();
-            case "open":
+            case "location":
                 locations.put(words[1], open(words));
-                return "open";
-            case "set":
+                return "location";
+            case "load":
                 loads.put(Integer.valueOf(words[1]), Double.valueOf(words[2]));
-                return "set";
-            case "join":
-                return join(words[1], words[2], words.length > 3 ? words[3] : peer);
-            case "leave":
-                members.get(words[1]).close();
-                return "leave";
-            case "close":
-                locations.get(words[1]).close();
-                return "close";
-            case "alerted":
-                return locations.get(words[1]).isAlerted() ? "yes" : "no";
-            case "loads":
-                List<String> all = new ArrayList<>();
-                for (Load load : locations.get(words[1]).loads()) {
-                    all.add(load.id + "=" + load.value);
-                }
-                return String.join(" ", all);
+                return "load";
+            case "at":
+                return at(words[1], locations.get(words[1]), words);
             default:
                 return "unknown command " + words[0];
+        }
+    }
+
+    private String at(String name, Location location, String[] words) throws Exception {
+        switch (words[2]) {
+            case "member":
+                members.put(name, join(location, words[3], words.length > 4 ? words[4] : peer));
+                return "member";
+            case "group":
+                return orb.object_to_string(members.get(name).group());
+            case "alerted":
+                return location.isAlerted() ? "yes" : "no";
+            case "loads":
+                return Manager.text(location.loads());
+            case "leave":
+                location.close();
+                return "leave";
+            default:
+                return "unknown command at a location: " + words[2];
         }
     }
 
@@ -122,10 +124,6 @@ final class Server {
                 case "others":
                     location.shedOthers();
                     break;
-                case "load":
-                    int id = Integer.parseInt(words[++i]);
-                    location.load(id, () -> loads.getOrDefault(id, -1.0));
-                    break;
                 case "push":
                     location.push(Duration.ofMillis(Integer.parseInt(words[++i])));
                     break;
@@ -133,21 +131,23 @@ final class Server {
                     location.rejoin(Duration.ofMillis(Integer.parseInt(words[++i])));
                     break;
                 default:
-                    throw new IllegalArgumentException(words[i]);
+                    if (!words[i].startsWith("custom=")) {
+                        throw new IllegalArgumentException(words[i]);
+                    }
+                    int id = Integer.parseInt(words[i].substring("custom=".length()));
+                    location.load(id, () -> loads.getOrDefault(id, -1.0));
             }
         }
         return location.open();
     }
 
-    private String join(String location, String group, String reference) throws Exception {
+    private Member join(Location location, String group, String reference) throws Exception {
         org.omg.CORBA.Object object = orb.string_to_object(reference);
         boolean named = group.indexOf(':') < 0;
         org.omg.CORBA.Object to = named
                 ? LoadBalancing.with(orb).group(group, typeOf(object))
                 : orb.string_to_object(group);
-        Member member = locations.get(location).join(to, object);
-        members.put(location, member);
-        return orb.object_to_string(member.group());
+        return location.join(to, object);
     }
 
     private static String typeOf(org.omg.CORBA.Object object) {
