@@ -235,6 +235,8 @@ impl LoadManager {
         });
         match joined.await {
             Ok((group, surplus)) => {
+                let locations = made.iter().map(|member| &member.location);
+                locations.for_each(|at| self.forget_predecessor(id, at));
                 surplus.into_iter().for_each(|member| self.unmake(member));
                 Ok(group)
             }

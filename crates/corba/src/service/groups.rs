@@ -155,6 +155,7 @@ impl LoadManager {
             replaces = replaced.is_some(),
             "member added"
         );
+        self.forget_predecessor(id, &at);
         replaced.into_iter().for_each(|gone| self.unmake(gone));
         Ok(self.group_reference(id, &group))
     }

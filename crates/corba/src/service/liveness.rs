@@ -198,6 +198,12 @@ impl LoadManager {
         gone.clear();
     }
 
+    /// Forgets what pings have found out about a member that was at this location before:
+    /// Evenkeel's manager remembers it.
+    pub(super) fn forget_predecessor(&self, id: u64, at: &str) {
+        self.say(id, at, Source::Liveness, None);
+    }
+
     /// Whether nobody is there who could serve an object: connections are refused, or its
     /// server does not know it. One that takes its time may be busy: it is there.
     pub(super) async fn is_nowhere(&self, object: &Ior) -> bool {

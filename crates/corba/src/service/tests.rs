@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use evenkeel_config::{Config, Corba as Settings};
+use evenkeel_control::opinion::{Opinion, Source};
 use evenkeel_giop::any::{Any, Idl};
 use evenkeel_giop::cdr::{Endian, Reader, Writer};
 use evenkeel_giop::client::{self, Client};
@@ -908,6 +909,26 @@ async fn the_first_load_of_each_report_counts_t2() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     control.abort();
+}
+
+/// That one was dead is not known of another one at its location.
+#[tokio::test]
+async fn a_member_that_takes_the_place_of_a_dead_one_gets_clients() {
+    let lm = start(configured("round_robin")).await;
+    let (group, _) = group(&lm).await;
+    let id = joined(&lm, &group, &["host1", "host2"]).await;
+    let dead = Opinion {
+        down: true,
+        dead: true,
+        ..Opinion::default()
+    };
+    lm.say(id, "host1", Source::Liveness, Some(&dead));
+    let next = next_members(&lm, Level::Group(id), &group, 2).await;
+    assert_eq!(next, "2 2");
+    call(&lm, "remove_member", args!(group, at("host1"))).await;
+    joined(&lm, &group, &["host1"]).await;
+    let next = next_members(&lm, Level::Group(id), &group, 4).await;
+    assert_eq!(next, "2 1 2 1");
 }
 
 /// Who uses round robin counts on an order that can be told.
