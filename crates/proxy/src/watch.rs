@@ -46,6 +46,8 @@ pub(crate) struct Watchers {
 #[derive(Debug)]
 struct Entry {
     deadline: Instant,
+    /// No deadline is later.
+    latest: Instant,
     waker: Option<Waker>,
     service: ServiceId,
     expired: bool,
@@ -99,6 +101,7 @@ impl Watchers {
     pub(crate) fn watch(self: &Rc<Self>, service: ServiceId) -> Watch {
         let entry = Entry {
             deadline: NEVER,
+            latest: NEVER,
             waker: None,
             service,
             expired: false,
@@ -230,7 +233,7 @@ impl Watch {
         // The coarse time may be a tick old; without that tick the limit would be early.
         let deadline = self.table.swept.get().after(limit.saturating_add(TICK));
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
-        entry.deadline = deadline;
+        entry.deadline = deadline.min(entry.latest);
         entry.expired = false;
         entry.look_at = NEVER;
     }
@@ -241,7 +244,7 @@ impl Watch {
     pub(crate) fn arm_and_look(&self, limit: Duration) {
         let now = self.table.swept.get();
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
-        entry.deadline = now.after(limit.saturating_add(TICK));
+        entry.deadline = now.after(limit.saturating_add(TICK)).min(entry.latest);
         entry.expired = false;
         entry.look_at = now.after(LOOK);
         entry.look = false;
@@ -269,7 +272,7 @@ impl Watch {
     pub(crate) fn resume(&self, paused: Paused) {
         let lasted = self.table.swept.get().since(paused.at);
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
-        entry.deadline = paused.deadline.after(lasted);
+        entry.deadline = paused.deadline.after(lasted).min(entry.latest);
         entry.expired = false;
         entry.look_at = paused.look_at;
     }
@@ -309,11 +312,23 @@ impl Watch {
         std::mem::take(&mut entry.called)
     }
 
+    /// Whatever the task waits for, it has `limit` from now on.
+    pub(crate) fn limit(&self, limit: Duration) {
+        let latest = self.table.swept.get().after(limit.saturating_add(TICK));
+        self.table.entries.borrow_mut()[self.index as usize].latest = latest;
+    }
+
+    /// Whether the time of [`Watch::limit`] is over.
+    pub(crate) fn is_over(&self) -> bool {
+        let entry = &self.table.entries.borrow()[self.index as usize];
+        entry.latest <= self.table.swept.get()
+    }
+
     /// The task may take as long as it likes.
     #[inline]
     pub(crate) fn disarm(&self) {
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
-        entry.deadline = NEVER;
+        entry.deadline = entry.latest;
         entry.expired = false;
         entry.look_at = NEVER;
     }

@@ -11,8 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use evenkeel_core::load::LoadId;
+use evenkeel_core::time::Instant;
 use evenkeel_manager::config::MemberProtocol;
 use evenkeel_manager::config::Protocol::Http;
+use evenkeel_manager::config::sources::{Orca, Sources};
 use evenkeel_proxy::access::End;
 use h2::client::SendRequest;
 use h2::server::SendResponse;
@@ -386,4 +389,95 @@ fn a_member_that_speaks_something_else_is_a_failure() {
     let bed = bed_of(&[nobody()]);
     let head = ask(&mut bed.connect(), &get("/"));
     assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
+}
+
+fn call(path: &str) -> Request<()> {
+    let mut request = request("POST", path);
+    let media_type = "application/grpc".parse().unwrap();
+    request.headers_mut().insert("content-type", media_type);
+    request
+}
+
+#[test]
+fn calls_of_grpc_get_its_statuses() {
+    let bed = bed_of(&[nobody()]);
+    on(in_time(async {
+        let mut client = connect(&bed).await;
+        let (response, _out) = client.send_request(call("/"), false).unwrap();
+        let response = response.await.unwrap();
+        assert_eq!(response.status(), 200);
+        let fields = response.headers();
+        assert_eq!(fields["content-type"], "application/grpc");
+        assert_eq!(fields["grpc-status"], "14");
+        assert_eq!(fields["grpc-message"], "The server could not be reached.");
+        assert!(response.body().is_end_stream());
+    }));
+    assert_eq!(bed.record().status, Some(502));
+}
+
+#[test]
+fn the_time_of_a_call_is_a_deadline() {
+    let address = h2_member(
+        100,
+        &Arc::default(),
+        |_, mut request, _respond| async move {
+            // Until it is given up.
+            while let Some(Ok(_)) = request.body_mut().data().await {}
+        },
+    );
+    let bed = bed_of(&[address, address]);
+    on(in_time(async {
+        let mut client = connect(&bed).await;
+        let mut request = call("/");
+        let timeout = "50m".parse().unwrap();
+        request.headers_mut().insert("grpc-timeout", timeout);
+        let (response, _out) = client.send_request(request, false).unwrap();
+        let response = response.await.unwrap();
+        assert_eq!(response.headers()["grpc-status"], "4");
+    }));
+    let record = bed.record();
+    assert_eq!((record.end, record.retries), (End::MemberTimeout, 0));
+}
+
+#[test]
+fn statuses_and_load_reports_in_trailers_count() {
+    let address = h2_member(100, &Arc::default(), |_, request, mut respond| async move {
+        let status = request.uri().path()[1..].to_owned();
+        let mut out = respond.send_response(self::status(200), false).unwrap();
+        out.send_data("message".into(), false).unwrap();
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", status.parse().unwrap());
+        let report = "TEXT cpu_utilization=0.25".parse().unwrap();
+        trailers.insert("endpoint-load-metrics", report);
+        out.send_trailers(trailers).unwrap();
+    });
+    let sources = Sources {
+        orca: Some(Orca::default()),
+        ..Sources::default()
+    };
+    let mut bed = Bed::with_sources(Http, &[address], sources);
+    bed.apply(|rule| rule.http.member_protocol = MemberProtocol::Http2);
+    on(in_time(async {
+        let mut client = connect(&bed).await;
+        // Of several failures in a row, and a status that is not the member's fault.
+        for (status, failures) in [("14", 1), ("14", 2), ("5", 0)] {
+            let path = format!("/{status}");
+            let (response, _out) = client.send_request(call(&path), false).unwrap();
+            let mut stream = response.await.unwrap().into_body();
+            let (all, trailers) = body(&mut stream).await.unwrap();
+            assert_eq!(all, b"message");
+            let trailers = trailers.unwrap();
+            assert_eq!(trailers["grpc-status"], status);
+            assert!(!trailers.contains_key("endpoint-load-metrics"));
+            while bed.in_flight() > 0 {
+                tokio::task::yield_now().await;
+            }
+            let group = bed.group.current.load();
+            let member = &group.members()[0];
+            assert_eq!(member.slot.consecutive_failures(), failures);
+            let cpu = member.location.load(LoadId::CPU, Instant::ZERO).unwrap();
+            assert_eq!(cpu.value.get(), 0.25);
+            client = client.ready().await.unwrap();
+        }
+    }));
 }

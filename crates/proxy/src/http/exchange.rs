@@ -11,13 +11,14 @@ use evenkeel_manager::snapshot::RuleSnapshot;
 
 use super::failure::Failure;
 use super::progress::{Progress, Side};
-use super::response::Head;
+use super::response::{Head, take_reports};
 use super::{After, Client, Request, Summary};
 use crate::access::End;
+use crate::http2::grpc;
 use crate::io::{Broken, Io};
 use crate::pool::Upstream;
 use crate::service::{Bound, insert};
-use crate::tcp::{self, Traffic, Tunnel, connect};
+use crate::tcp::{self, ConnectFailure, Traffic, Tunnel, connect};
 use crate::watch::Stop;
 
 /// How a response got through.
@@ -75,6 +76,11 @@ impl Client {
                     summary.received = delivered.received;
                     break self.settle(request, &rule, bound, head, upstream, &delivered);
                 }
+                Err(
+                    Failure::TimedOut
+                    | Failure::ClientTimedOut
+                    | Failure::Connect(ConnectFailure::TimedOut),
+                ) if self.session.watch.is_over() => Failure::DeadlineExceeded,
                 Err(failure) => failure,
             };
             now = self.session.worker.now();
@@ -291,6 +297,21 @@ impl Client {
         delivered
     }
 
+    /// Takes in what trailers say, if they say that the member has failed.
+    fn read_end(&mut self, rule: &RuleSnapshot, bound: &Bound) -> Option<Outcome> {
+        let Io::Stream(stream) = &mut self.stream else {
+            return None;
+        };
+        let end = stream.take_end()?;
+        let [text, binary] = end
+            .reports
+            .each_ref()
+            .map(|reports| reports.iter().map(::http::HeaderValue::as_bytes));
+        take_reports(rule, bound, &self.session.worker, text, binary);
+        let status = end.grpc_status?;
+        grpc::is_failure(status.as_bytes()).then_some(Outcome::Failure)
+    }
+
     /// What becomes of the two connections.
     fn settle(
         &mut self,
@@ -301,8 +322,10 @@ impl Client {
         upstream: Upstream,
         delivered: &Delivered,
     ) -> After {
+        let said = self.read_end(rule, &bound);
         let worker = &self.session.worker;
         let outcome = match delivered.end {
+            End::Complete if said.is_some() => said.unwrap_or(head.outcome),
             End::Complete | End::Alert => head.outcome,
             // As with TCP: what a client sends in a tunnel can make a member reset it.
             End::Member if head.status == 101 => head.outcome,

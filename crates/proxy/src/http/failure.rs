@@ -28,6 +28,8 @@ pub(super) enum Failure {
     Garbage,
     /// No response in time.
     TimedOut,
+    /// The client has set a time, and it is over.
+    DeadlineExceeded,
     /// The request's body is not valid.
     BadRequest(String),
     /// The client did not send the rest of the request in time.
@@ -53,6 +55,8 @@ impl Failure {
             | Failure::ClientStuck
             | Failure::ClientGone
             | Failure::Cut => Outcome::Cancelled,
+            // Members that are slow have more of these than others.
+            Failure::DeadlineExceeded => Outcome::Error,
             Failure::Silent | Failure::Garbage | Failure::TimedOut => Outcome::Failure,
         }
     }
@@ -148,6 +152,10 @@ impl Client {
             }
             Failure::TimedOut => {
                 let text = "The server did not answer in time.".into();
+                (End::MemberTimeout, 504, text)
+            }
+            Failure::DeadlineExceeded => {
+                let text = "The time that the request has is over.".into();
                 (End::MemberTimeout, 504, text)
             }
             Failure::BadRequest(text) => {

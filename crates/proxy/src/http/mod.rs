@@ -144,6 +144,8 @@ struct Request {
     idempotent: bool,
     /// The client waits for a 100 (Continue) before it sends the body.
     awaits_continue: bool,
+    /// Whether it is a call of gRPC.
+    grpc: bool,
     /// The request on its way to a member.
     up: Flow,
     /// For the access log.
@@ -190,6 +192,7 @@ impl Request {
             asked,
             idempotent,
             awaits_continue,
+            grpc: false,
             up,
             line,
         }

@@ -23,6 +23,8 @@ pub(super) struct Progress {
     deaf: bool,
     /// The client sends no body before the member has sent a 100 (Continue).
     pub(super) awaits_continue: bool,
+    /// A call of gRPC: its streams may be silent for long.
+    grpc: bool,
     /// What was sent, and whose turn it was, when something was last waited for.
     waited: Option<(u64, u64, Side)>,
 }
@@ -32,6 +34,7 @@ impl Progress {
         Progress {
             deaf: false,
             awaits_continue: request.awaits_continue,
+            grpc: request.grpc,
             waited: None,
         }
     }
@@ -93,6 +96,7 @@ impl Progress {
         if self.waited != now {
             self.waited = now;
             match turn {
+                _ if self.grpc => watch.arm(timeouts.idle),
                 Side::Client => watch.arm(timeouts.body),
                 Side::Member => watch.arm_and_look(timeouts.response),
             }

@@ -18,10 +18,12 @@ use super::{Client, Request};
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::http1::forward::{self, Delivery, write_response};
 use crate::http1::{Body, Fields, Limits, Parsed, ResponseHead, Version};
+use crate::http2::grpc;
 use crate::io::{Broken, Io};
 use crate::memory::OutOfMemory;
 use crate::service::{Bound, State};
 use crate::watch::Stop;
+use crate::worker::Worker;
 
 /// Interim responses that a member may send before the final one. Together their heads may
 /// be as long as one head.
@@ -217,22 +219,14 @@ impl Client {
                 && request.up.is_done()
                 && self.session.service.state.get() == State::Running,
         };
-        if let Some(orca) = &rule.sources.orca
-            && orca.headers
-        {
-            if !head.is_interim() {
-                let (text, binary) = (head.values(orca::FIELD), head.values(orca::BINARY_FIELD));
-                let (location, now) = (bound.ticket.location(), worker.now());
-                let wanted = |table: &str, field: &str| orca.loads.load(table, field);
-                if let Some(taken) = orca::take_in(text, binary, &wanted, location, now) {
-                    let fate = taken.map_or_else(Fate::from, |()| Fate::Taken);
-                    rule.group.reports.count(Origin::ORCA_HEADER, fate);
-                }
-            }
-            if orca.strip {
-                head.leave_out(orca::FIELD);
-                head.leave_out(orca::BINARY_FIELD);
-            }
+        if !head.is_interim() {
+            let (text, binary) = (head.values(orca::FIELD), head.values(orca::BINARY_FIELD));
+            take_reports(rule, bound, worker, text, binary);
+        }
+        let strips = strips_reports(rule);
+        if strips {
+            head.leave_out(orca::FIELD);
+            head.leave_out(orca::BINARY_FIELD);
         }
         let mut out = worker.buffers.take_head();
         let interim = head.is_interim();
@@ -242,7 +236,7 @@ impl Client {
                 if !stream.may_get(head.status) {
                     return Err(Failure::Garbage);
                 }
-                stream.set_head(&head);
+                stream.set_head(&head, strips);
                 Delivery {
                     strip_chunks: false,
                     keep_alive: false,
@@ -263,6 +257,10 @@ impl Client {
                 retry_after: head.values("retry-after").next().and_then(seconds),
             },
             500.. => Outcome::Error,
+            200 if request.grpc => {
+                let status = head.values(grpc::STATUS).next();
+                status.and_then(grpc::outcome).unwrap_or(Outcome::Success)
+            }
             _ => Outcome::Success,
         };
         buffer.consume(len);
@@ -293,6 +291,30 @@ impl Client {
             delivery,
         })))
     }
+}
+
+/// Takes in the load reports of a response, if they are wanted.
+pub(super) fn take_reports<'h>(
+    rule: &RuleSnapshot,
+    bound: &Bound,
+    worker: &Worker,
+    text: impl Iterator<Item = &'h [u8]>,
+    binary: impl Iterator<Item = &'h [u8]>,
+) {
+    if let Some(orca) = rule.sources.orca.as_ref().filter(|orca| orca.headers) {
+        let (location, now) = (bound.ticket.location(), worker.now());
+        let wanted = |table: &str, field: &str| orca.loads.load(table, field);
+        if let Some(taken) = orca::take_in(text, binary, &wanted, location, now) {
+            let fate = taken.map_or_else(Fate::from, |()| Fate::Taken);
+            rule.group.reports.count(Origin::ORCA_HEADER, fate);
+        }
+    }
+}
+
+/// Whether load reports in responses are not for clients.
+fn strips_reports(rule: &RuleSnapshot) -> bool {
+    let orca = rule.sources.orca.as_ref();
+    orca.is_some_and(|orca| orca.headers && orca.strip)
 }
 
 /// `Retry-After` in seconds. Its other form, a date, would need a clock that agrees

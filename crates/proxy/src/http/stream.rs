@@ -10,9 +10,9 @@ use super::{After, Client, NoRequest, Request};
 use crate::buffer::Buffer;
 use crate::http1::forward::write_request;
 use crate::http1::{Limits, RequestHead};
-use crate::http2::Stream;
 use crate::http2::connection::Connection;
 use crate::http2::request::{websocket_key, with_head};
+use crate::http2::{Stream, grpc};
 use crate::io::{Broken, Io};
 use crate::message::Body;
 
@@ -28,6 +28,15 @@ pub(crate) async fn serve_stream(
     client.binding = Rc::clone(&connection.binding);
     let after = match client.parse_stream(connection, &parts, connects) {
         Ok(mut request) => {
+            if grpc::is_call(&parts.headers)
+                && let Io::Stream(stream) = &mut client.stream
+            {
+                request.grpc = true;
+                stream.set_grpc();
+                if let Some(limit) = grpc::timeout(&parts.headers) {
+                    client.session.watch.limit(limit);
+                }
+            }
             drop(parts);
             client.exchange(&mut request).await
         }

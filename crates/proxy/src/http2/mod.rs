@@ -9,6 +9,7 @@
 
 mod call;
 pub(crate) mod connection;
+pub(crate) mod grpc;
 mod incoming;
 pub(crate) mod links;
 pub(crate) mod meter;

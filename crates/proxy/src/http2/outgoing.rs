@@ -4,9 +4,11 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use evenkeel_wire::orca;
 use h2::{Reason, SendStream};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::grpc;
 use crate::http1::chunked::{Decoder, Piece};
 use crate::message::Body;
 
@@ -18,6 +20,28 @@ const MAX_TRAILERS: usize = 64;
 pub(super) struct Outgoing {
     stream: SendStream<Bytes>,
     framing: Framing,
+    /// Whether load reports in trailers are left out.
+    pub(super) strips_reports: bool,
+    end: Option<End>,
+}
+
+/// What trailers say to the balancer.
+#[derive(Debug)]
+pub(crate) struct End {
+    /// The status of a call of gRPC.
+    pub(crate) grpc_status: Option<HeaderValue>,
+    /// Load reports: in text or JSON, and in binary.
+    pub(crate) reports: [Vec<HeaderValue>; 2],
+}
+
+impl End {
+    fn of(trailers: &HeaderMap) -> Self {
+        let all = |name| trailers.get_all(name).iter().cloned().collect();
+        End {
+            grpc_status: trailers.get(grpc::STATUS).cloned(),
+            reports: [all(orca::FIELD), all(orca::BINARY_FIELD)],
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -52,7 +76,16 @@ impl Outgoing {
             })),
             Body::UntilClose => Framing::UntilClose,
         };
-        Outgoing { stream, framing }
+        Outgoing {
+            stream,
+            framing,
+            strips_reports: false,
+            end: None,
+        }
+    }
+
+    pub(super) fn take_end(&mut self) -> Option<End> {
+        self.end.take()
     }
 
     pub(super) fn is_reset(&mut self, cx: &mut Context<'_>) -> bool {
@@ -84,7 +117,12 @@ impl Outgoing {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let Outgoing { stream, framing } = self;
+        let Outgoing {
+            stream,
+            framing,
+            strips_reports,
+            end,
+        } = self;
         match framing {
             Framing::Length(left) => {
                 let most = usize::try_from(*left).unwrap_or(usize::MAX);
@@ -100,7 +138,14 @@ impl Outgoing {
             Framing::Chunked(chunks) => {
                 let written = ready!(chunks.poll_write(cx, stream, bytes))?;
                 if chunks.decoder.is_done() {
+                    let mut trailers = trailers(&chunks.framing);
+                    *end = (!trailers.is_empty()).then(|| End::of(&trailers));
+                    if *strips_reports {
+                        trailers.remove(orca::FIELD);
+                        trailers.remove(orca::BINARY_FIELD);
+                    }
                     *framing = Framing::Ended;
+                    end_stream(stream, trailers)?;
                 }
                 Poll::Ready(Ok(written))
             }
@@ -146,7 +191,6 @@ impl Chunks {
                 Piece::End(n) => {
                     self.framing
                         .extend_from_slice(rest.get(..n).unwrap_or_default());
-                    end(stream, trailers(&self.framing))?;
                     return Poll::Ready(Ok(used + n));
                 }
             }
@@ -154,7 +198,7 @@ impl Chunks {
     }
 }
 
-fn end(stream: &mut SendStream<Bytes>, trailers: HeaderMap) -> io::Result<()> {
+fn end_stream(stream: &mut SendStream<Bytes>, trailers: HeaderMap) -> io::Result<()> {
     let ended = match trailers.is_empty() {
         true => stream.send_data(Bytes::new(), true),
         false => stream.send_trailers(trailers),

@@ -17,8 +17,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection::Connection;
+use super::grpc;
 use super::incoming::Incoming;
-use super::outgoing::{Outgoing, broken};
+use super::outgoing::{End, Outgoing, broken};
 use crate::http1::ResponseHead;
 use crate::http1::respond::Answer;
 use crate::message::{Body, Field};
@@ -36,6 +37,10 @@ pub(crate) struct Stream {
     outgoing: Option<Outgoing>,
     /// Whether it asks for another protocol in the stream (RFC 8441).
     connects: bool,
+    /// Whether it is a call of gRPC.
+    grpc: bool,
+    /// Whether load reports in trailers are not for the client.
+    strips_reports: bool,
     /// Whether what was sent of the response is not all of it.
     cut: Cell<bool>,
     /// Whether the client has ended it before there was an answer.
@@ -57,6 +62,8 @@ impl Stream {
             head_bytes: 0,
             outgoing: None,
             connects,
+            grpc: false,
+            strips_reports: false,
             cut: Cell::new(false),
             cancelled: false,
         }
@@ -111,8 +118,20 @@ impl Stream {
         }
     }
 
-    /// Keeps the head of the final response until it is certain that it is the one.
-    pub(crate) fn set_head(&mut self, head: &ResponseHead<'_>) {
+    /// It is a call of gRPC.
+    pub(crate) fn set_grpc(&mut self) {
+        self.grpc = true;
+    }
+
+    /// What the trailers have said, if there were any.
+    pub(crate) fn take_end(&mut self) -> Option<End> {
+        self.outgoing.as_mut().and_then(Outgoing::take_end)
+    }
+
+    /// Keeps the head of the final response until it is certain that it is the one. `strips`
+    /// says whether load reports in its trailers are not for the client.
+    pub(crate) fn set_head(&mut self, head: &ResponseHead<'_>, strips: bool) {
+        self.strips_reports = strips;
         let (status, body) = match head.status {
             // The other protocol begins.
             101 => (200, Body::UntilClose),
@@ -137,13 +156,29 @@ impl Stream {
         self.head_bytes = size.sum::<usize>() as u64;
         let ends = matches!(body, Body::None | Body::Length(0));
         let sent = self.respond.send_response(response, ends);
-        self.outgoing = Some(Outgoing::new(sent.map_err(broken)?, body));
+        let mut outgoing = Outgoing::new(sent.map_err(broken)?, body);
+        outgoing.strips_reports = self.strips_reports;
+        self.outgoing = Some(outgoing);
         Ok(())
     }
 
     /// Sends an answer of the balancer's own: the number of bytes.
     pub(crate) fn answer(&mut self, answer: &Answer<'_>, to_head: bool) -> io::Result<u64> {
         let mut response = Response::new(());
+        if self.grpc {
+            // Its clients look at nothing else.
+            let fields = response.headers_mut();
+            let media_type = HeaderValue::from_static("application/grpc");
+            fields.insert(CONTENT_TYPE, media_type);
+            let status = grpc::status_of(answer.status);
+            fields.insert(grpc::STATUS, HeaderValue::from(u16::from(status)));
+            let text = answer.text.replace('%', "%25");
+            if let Ok(text) = HeaderValue::from_str(&text) {
+                fields.insert("grpc-message", text);
+            }
+            self.send(response, Body::None)?;
+            return Ok(self.head_bytes);
+        }
         *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or_default();
         let text = format!("{}\n", answer.text);
         let fields = response.headers_mut();

@@ -1,0 +1,120 @@
+//! What HTTP has to know of gRPC: deadlines, and statuses that stand in trailers.
+
+use std::time::Duration;
+
+use evenkeel_core::group::Outcome;
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
+
+/// Name of the field with the status of a call.
+pub(crate) const STATUS: &str = "grpc-status";
+
+/// Statuses of the protocol (its codes).
+const DEADLINE_EXCEEDED: u8 = 4;
+const PERMISSION_DENIED: u8 = 7;
+const RESOURCE_EXHAUSTED: u8 = 8;
+const UNIMPLEMENTED: u8 = 12;
+const INTERNAL: u8 = 13;
+const UNAVAILABLE: u8 = 14;
+const DATA_LOSS: u8 = 15;
+const UNKNOWN: u8 = 2;
+
+/// Whether a request is a call of gRPC.
+pub(crate) fn is_call(fields: &HeaderMap) -> bool {
+    let media_type = fields.get(CONTENT_TYPE).map(http::HeaderValue::as_bytes);
+    let rest = media_type.and_then(|value| value.strip_prefix(b"application/grpc"));
+    matches!(rest, Some([] | [b'+' | b';', ..]))
+}
+
+/// How long a call may take, if it says so.
+pub(crate) fn timeout(fields: &HeaderMap) -> Option<Duration> {
+    let value = fields.get("grpc-timeout")?.to_str().ok()?;
+    let (number, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
+    let digits = (1..=8).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
+    let number = digits.then(|| number.parse::<u64>().ok())??;
+    Some(match unit {
+        // Eight digits of hours are fewer than 2^64 seconds.
+        "H" => Duration::from_secs(number * 3600),
+        "M" => Duration::from_secs(number * 60),
+        "S" => Duration::from_secs(number),
+        "m" => Duration::from_millis(number),
+        "u" => Duration::from_micros(number),
+        "n" => Duration::from_nanos(number),
+        _ => return None,
+    })
+}
+
+/// The status of gRPC for an answer of the balancer's own.
+pub(crate) fn status_of(answer: u16) -> u8 {
+    match answer {
+        403 => PERMISSION_DENIED,
+        413 | 414 | 431 => RESOURCE_EXHAUSTED,
+        408 | 504 => DEADLINE_EXCEEDED,
+        501 => UNIMPLEMENTED,
+        502 | 503 => UNAVAILABLE,
+        _ => INTERNAL,
+    }
+}
+
+/// What the status in a response's head says of the member; `None` if that is nothing bad.
+pub(crate) fn outcome(status: &[u8]) -> Option<Outcome> {
+    match number(status)? {
+        UNAVAILABLE | RESOURCE_EXHAUSTED => Some(Outcome::Overloaded { retry_after: None }),
+        UNKNOWN | INTERNAL | DATA_LOSS => Some(Outcome::Error),
+        _ => None,
+    }
+}
+
+/// Whether a status in trailers, after a response that began well, says that the member failed.
+/// Others can be due to what one client asks for.
+pub(crate) fn is_failure(status: &[u8]) -> bool {
+    number(status) == Some(UNAVAILABLE)
+}
+
+fn number(status: &[u8]) -> Option<u8> {
+    std::str::from_utf8(status).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(name: &'static str, value: &'static str) -> HeaderMap {
+        let mut fields = HeaderMap::new();
+        fields.insert(name, http::HeaderValue::from_static(value));
+        fields
+    }
+
+    #[test]
+    fn a_call_is_known_by_its_media_type() {
+        for (media_type, is) in [
+            ("application/grpc", true),
+            ("application/grpc+proto", true),
+            ("application/grpc; charset=utf-8", true),
+            ("application/grpc-web", false),
+            ("application/json", false),
+        ] {
+            assert_eq!(is_call(&fields("content-type", media_type)), is);
+        }
+    }
+
+    #[test]
+    fn a_deadline_is_a_number_and_a_unit() {
+        for (value, time) in [
+            ("1S", Some(Duration::from_secs(1))),
+            ("99999999H", Some(Duration::from_secs(99_999_999 * 3600))),
+            ("2M", Some(Duration::from_secs(120))),
+            ("3m", Some(Duration::from_millis(3))),
+            ("4u", Some(Duration::from_micros(4))),
+            ("5n", Some(Duration::from_nanos(5))),
+            ("100000000S", None),
+            ("S", None),
+            ("", None),
+            ("-1S", None),
+            ("1s", None),
+            ("1", None),
+        ] {
+            assert_eq!(timeout(&fields("grpc-timeout", value)), time, "{value}");
+        }
+    }
+}
