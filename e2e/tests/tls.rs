@@ -127,6 +127,29 @@ fn curl_verifies_the_certificate_and_members_hear_of_https() {
 }
 
 #[test]
+fn http2_is_offered_and_certificates_are_shown() {
+    if !installed(&["openssl", "curl"]) {
+        return;
+    }
+    let member = Member::answering(|request| ok(&request.head));
+    let balancer = balancer(member.address(), "");
+    let version = ["--http2", "--write-out", "\nHTTP/%{http_version}"];
+    let answer = get(&balancer, "a.example", &version);
+    assert!(answer.ends_with("HTTP/2"), "{answer}");
+    assert!(
+        answer.contains("\r\nX-Forwarded-Proto: https\r\n"),
+        "{answer}"
+    );
+    let table = balancer.ctl("certs").unwrap();
+    assert!(table.contains("a.example,*.b.example  ECDSA"), "{table}");
+    assert!(table.contains("36"), "{table}");
+    let metrics = balancer.admin_get("/metrics");
+    let name = "evenkeel_certificate_expiry_timestamp_seconds{rule=\"web\",file=";
+    assert!(metrics.text().contains(name));
+    assert!(!balancer.log().contains("expires in"), "{}", balancer.log());
+}
+
+#[test]
 fn bodies_pass_both_ways_and_servers_may_end_them_by_closing() {
     if !installed(&["openssl", "curl"]) {
         return;
@@ -474,14 +497,14 @@ fn what_is_wrong_with_certificates_is_told_before_the_start() {
     let said = evenkeel(&["check", file.to_str().unwrap()]).unwrap_err();
     for wrong in [
         "3 errors",
-        "line 12: rule.web.tls.certificates[0].key: ",
+        "evenkeel.toml:12:32: rule.web.tls.certificates[0].key: ",
         "b.pem: the private key does not belong to its first certificate",
         "b.pem: the certificate is not for c.example, but for b.example",
-        "line 14: rule.web.tls.certificates[2]: ",
+        "evenkeel.toml:14:1: rule.web.tls.certificates[2]: ",
         "none.pem: cannot be read",
     ] {
         assert!(said.contains(wrong), "{wrong}: {said}");
     }
     let said = evenkeel(&["run", file.to_str().unwrap()]).unwrap_err();
-    assert!(said.contains("evenkeel.toml:12:"), "{said}");
+    assert!(said.contains("evenkeel.toml:12:32:"), "{said}");
 }

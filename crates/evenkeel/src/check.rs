@@ -69,7 +69,11 @@ fn passed(
     if !problems.is_empty() {
         let lines = problems
             .iter()
-            .map(|problem| format!("\n{name}: {problem}"));
+            // Some know their place in it.
+            .map(|problem| match problem.starts_with(&format!("{name}:")) {
+                true => format!("\n{problem}"),
+                false => format!("\n{name}: {problem}"),
+            });
         let lines: String = lines.collect();
         let count = counted(problems.len(), "error");
         return Err(Failure::new(format!(
@@ -89,6 +93,11 @@ fn problems(config: &Config) -> Result<Vec<String>, Failure> {
     if let Some(AccessLog::File(path)) = &config.access_log {
         problems.extend(unwritable(path, "access_log.output"));
     }
+    problems.extend(
+        evenkeel_proxy::check(config)
+            .iter()
+            .map(ToString::to_string),
+    );
     for subsystem in subsystems(Clock::start())? {
         problems.extend(subsystem.check(config).iter().map(ToString::to_string));
     }

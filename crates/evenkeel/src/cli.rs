@@ -214,6 +214,8 @@ pub(crate) enum CtlCommand {
         #[command(subcommand)]
         command: Option<AgentsCommand>,
     },
+    /// Show the certificates of rules, and when they expire
+    Certs,
     /// Show the locations whose load is read from their kernels, and the state of each
     Monitor,
     /// Show the CORBA service: object groups, their references and members, monitors, alerts;

@@ -89,6 +89,9 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
             let done = ctl.client.put(&path, &SetStrategy { name, params });
             ctl.done(done, || format!("{group} uses {strategy}"))
         }
+        CtlCommand::Certs => ctl.show(&["v1", "certificates"], |certificates: &Vec<_>| {
+            evenkeel_proxy::certificates::table(certificates)
+        }),
         CtlCommand::Monitor => ctl.show(&["v1", "monitor", "locations"], |locations: &Vec<_>| {
             evenkeel_monitor::table(locations)
         }),

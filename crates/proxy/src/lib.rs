@@ -8,6 +8,7 @@
 
 pub mod access;
 mod buffer;
+pub mod certificates;
 mod families;
 mod files;
 mod http;
@@ -27,4 +28,4 @@ mod tls;
 mod watch;
 mod worker;
 
-pub use plane::{Proxy, StartError};
+pub use plane::{Proxy, StartError, check};

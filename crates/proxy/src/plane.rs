@@ -1,6 +1,6 @@
 //! The proxy from outside: the data plane of the manager.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use evenkeel_limits::files::{self, Shares, Users};
 use evenkeel_limits::memory;
+use evenkeel_manager::Manager;
 use evenkeel_manager::config::{Config, Corba, Negotiator, Problem, Rule};
+use evenkeel_manager::endpoint::Endpoint;
 use evenkeel_manager::exposition::Exposition;
-use evenkeel_manager::service::Service;
+use evenkeel_manager::service::{Service, Work};
 use evenkeel_manager::snapshot::{RuleSnapshot, Snapshot};
 use evenkeel_manager::status::Status;
 use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
@@ -202,35 +204,17 @@ impl Proxy {
     fn state(&self) -> MutexGuard<'_, PlaneState> {
         self.inner.state()
     }
+
+    /// What rules with TLS use, in the order of their names.
+    pub(crate) fn servers(&self) -> BTreeMap<Box<str>, Arc<Server>> {
+        let (_, servers) = &self.state().tls;
+        servers.clone().into_iter().collect()
+    }
 }
 
 impl Inner {
     fn state(&self) -> MutexGuard<'_, PlaneState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Reads what rules with TLS need.
-    fn servers<'a>(
-        &self,
-        rules: impl IntoIterator<Item = &'a Rule>,
-    ) -> Result<Servers, PrepareErrors> {
-        let (mut servers, mut errors) = (Servers::new(), PrepareErrors::new());
-        for rule in rules {
-            match evenkeel_tls::server::of_rule(rule, &self.ticket_keys) {
-                Ok(server) => {
-                    let server = server.map(|server| (rule.name.as_str().into(), Arc::new(server)));
-                    servers.extend(server);
-                }
-                Err(problems) => {
-                    let problems = problems.into_iter().map(RuleError::Tls);
-                    errors.extend(problems.map(PrepareError::other));
-                }
-            }
-        }
-        match errors.is_empty() {
-            true => Ok(servers),
-            false => Err(errors),
-        }
     }
 
     fn commit(
@@ -307,6 +291,37 @@ impl Inner {
     }
 }
 
+/// Reads what rules with TLS need.
+fn servers<'a>(
+    rules: impl IntoIterator<Item = &'a Rule>,
+    keys: &Arc<Keys>,
+) -> Result<Servers, PrepareErrors> {
+    let (mut servers, mut errors) = (Servers::new(), PrepareErrors::new());
+    for rule in rules {
+        match evenkeel_tls::server::of_rule(rule, keys) {
+            Ok(server) => {
+                let server = server.map(|server| (rule.name.as_str().into(), Arc::new(server)));
+                servers.extend(server);
+            }
+            Err(problems) => {
+                let problems = problems.into_iter().map(RuleError::Tls);
+                errors.extend(problems.map(PrepareError::other));
+            }
+        }
+    }
+    match errors.is_empty() {
+        true => Ok(servers),
+        false => Err(errors),
+    }
+}
+
+/// What would keep rules from being served that does not depend on who listens: files that cannot
+/// be used.
+pub fn check(config: &Config) -> PrepareErrors {
+    let keys = Arc::new(Keys::rotating());
+    servers(&config.rules, &keys).err().unwrap_or_default()
+}
+
 /// Says how many clients there may be, and why not more.
 fn tell_of_shares(files: &Shares, memory: &memory::Shares) {
     let clients = files.clients().min(memory.clients);
@@ -330,7 +345,11 @@ fn tell_of_shares(files: &Shares, memory: &memory::Shares) {
     }
 }
 
-impl Service for Proxy {}
+impl Service for Proxy {
+    fn run(&self, _: Arc<Manager>) -> Work<()> {
+        Box::pin(self.clone().watch_certificates())
+    }
+}
 
 impl Subsystem for Proxy {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
@@ -367,7 +386,10 @@ impl Subsystem for Proxy {
         let (generation, known) = &state.tls;
         let servers = match *generation == next.generation {
             true => Ok(known.clone()),
-            false => self.inner.servers(next.rules.iter().map(|rule| &rule.rule)),
+            false => servers(
+                next.rules.iter().map(|rule| &rule.rule),
+                &self.inner.ticket_keys,
+            ),
         };
         let servers = match servers {
             Ok(servers) if errors.is_empty() => servers,
@@ -378,10 +400,6 @@ impl Subsystem for Proxy {
         };
         let (inner, next) = (Arc::clone(&self.inner), Arc::clone(next));
         Ok(Box::new(move || inner.commit(&next, sockets, servers)))
-    }
-
-    fn check(&self, config: &Config) -> PrepareErrors {
-        self.inner.servers(&config.rules).err().unwrap_or_default()
     }
 
     fn listening(&self) -> Vec<SocketAddr> {
@@ -411,6 +429,14 @@ impl Subsystem for Proxy {
 
     fn metrics(&self, out: &mut Exposition) {
         self.families(out);
+        self.certificate_families(out);
+    }
+
+    fn endpoints(&self) -> Vec<Endpoint> {
+        let proxy = self.clone();
+        vec![Endpoint::show("/v1/certificates", move || {
+            proxy.certificates()
+        })]
     }
 }
 

@@ -3,6 +3,7 @@
 //! | module | what it has |
 //! |---|---|
 //! | [`certificate`] | certificates and keys from files, with what is wrong with them |
+//! | [`expiry`] | warnings before certificates expire |
 //! | [`server`] | what a rule does for its clients: certificate by name, versions, client certificates |
 //! | [`ticket`] | the keys of session tickets |
 //! | [`identity`] | what a client's certificate says, for members |
@@ -18,6 +19,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 pub mod certificate;
+pub mod expiry;
 pub mod handshake;
 pub mod identity;
 pub mod record;
