@@ -418,6 +418,8 @@ pub(crate) struct Report {
     pub(crate) value: f32,
     /// What our own requests have probably added since; less than 0 if they are done.
     pub(crate) added: f32,
+    /// Whether that is what those add who are there now, and not what all have added who came.
+    pub(crate) is_momentary: bool,
     /// Milliseconds of [`millis`]: tells reports apart.
     pub(crate) at: u32,
     /// Requests ever bound here, wrapping, when it arrived.
@@ -897,6 +899,7 @@ impl Location {
         Report {
             value,
             added,
+            is_momentary,
             at,
             bound_at,
             bound,

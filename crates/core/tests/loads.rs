@@ -147,3 +147,35 @@ fn b16_reports_are_looked_for_where_there_are_any() {
     let other = build(&values("adaptive", &[]), settings, group.members().to_vec());
     assert!(other.view(&Request::at(now)).has_reports());
 }
+
+/// One client that sends one request after the other, to two members that answer equally fast, of
+/// which one reports that it has nothing left. What the requests have added that are over is in
+/// no report yet, and must not make the idle one look full: until the first report after a
+/// silence nobody knows what a request adds.
+#[test]
+fn adaptive_believes_a_member_that_has_nothing_left() {
+    for (interval, idle) in [(100, 0.0), (1000, 0.05), (5000, 0.02)] {
+        for latency in [1, 10, 50] {
+            let group = group("adaptive", &[1.0, 1.0]);
+            let mut rng = fastrand::Rng::with_seed(interval + latency);
+            let (mut now, mut next) = (1_000, 1_000);
+            let mut counts = [0; 2];
+            for _ in 0..1000 {
+                if now >= next {
+                    report(&group, 0, LoadId::CPU, 1.0, now);
+                    report(&group, 1, LoadId::CPU, idle, now);
+                    next += interval;
+                }
+                let ticket = group.pick(&Request::at(at(now)), &mut rng).unwrap();
+                counts[ticket.index()] += 1;
+                now += latency;
+                ticket.finish(Outcome::Success, at(now));
+            }
+            // One in 256 is for news of it.
+            assert!(
+                counts[0] < 20,
+                "every {interval} ms, {latency} ms: {counts:?}"
+            );
+        }
+    }
+}

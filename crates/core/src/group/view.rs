@@ -256,6 +256,17 @@ impl<'a> View<'a> {
         Some(load - self.location(index).doubtful(&self.query))
     }
 
+    /// [`View::load`] for who counts and times our requests itself: with what those add that
+    /// are there now, where that is known, and without an estimate of what those have added that
+    /// came since the report.
+    #[inline(always)]
+    pub(crate) fn load_of_others(&self, index: usize) -> Option<f32> {
+        self.of_report(index, |report| match report.is_momentary {
+            true => report.value + report.added,
+            false => report.value,
+        })
+    }
+
     /// Effective load of the member at `index`, with what our own requests have added
     /// since the report; `None` is unknown, as with [`View::load`].
     #[inline(always)]

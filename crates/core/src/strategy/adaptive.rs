@@ -26,7 +26,10 @@
 //!   by more than 0.1; where the group looks at tasks per CPU (`composite`, `run_queue`) it
 //!   is 1 + *e*. It says what latency does not say yet, or cannot (long TCP sessions).
 //!   Smaller differences are noise; an unknown load counts as the mean. Where nothing was
-//!   ever reported, nothing is looked for.
+//!   ever reported, nothing is looked for. The load counts with what our requests add as long
+//!   as they are there, where reports are fast enough to tell that. What those have added that
+//!   came since a slow report is not estimated: places and latency have them, and an estimate made
+//!   after a silence took a few short requests for a full member.
 //!
 //! A weight is a share of what equal members get: see `shares.rs`.
 //!
@@ -281,7 +284,10 @@ impl<'v, 'a> Eye<'v, 'a> {
             time: service.map_or(0.0, |service| service.time),
             failures: self.view.failure_share(index),
             load: match self.has_load {
-                true => lower(self.view.load(index).unwrap_or(-1.0), self.highest_load),
+                true => lower(
+                    self.view.load_of_others(index).unwrap_or(-1.0),
+                    self.highest_load,
+                ),
                 false => -1.0,
             },
         }
