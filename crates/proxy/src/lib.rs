@@ -13,7 +13,7 @@ mod families;
 mod files;
 mod http;
 pub mod http1;
-mod http2;
+pub mod http2;
 mod io;
 mod listen;
 mod memory;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use evenkeel_core::time::Instant;
 
 /// What every client connection begins with (RFC 9113, section 3.4).
-pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Most frames of no use in a row, and what there is at the start.
 const BURST: u32 = 1000;
@@ -28,7 +28,7 @@ const END_STREAM: u8 = 1;
 
 /// What a peer sends too much of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flood {
+pub enum Flood {
     /// Streams that are opened and reset.
     Resets,
     /// PING, SETTINGS, WINDOW_UPDATE and the like.
@@ -41,7 +41,7 @@ pub(crate) enum Flood {
 
 /// Follows the frames of a peer.
 #[derive(Debug)]
-pub(crate) struct Meter {
+pub struct Meter {
     /// Bytes that belong to no header: of the preface, or of a frame.
     skip: usize,
     header: [u8; HEADER_BYTES],
@@ -57,7 +57,7 @@ pub(crate) struct Meter {
 
 impl Meter {
     /// Before the first byte. `preface` bytes come before the first frame.
-    pub(crate) fn new(preface: usize, now: Instant) -> Self {
+    pub fn new(preface: usize, now: Instant) -> Self {
         Meter {
             skip: preface,
             header: [0; HEADER_BYTES],
@@ -70,7 +70,7 @@ impl Meter {
     }
 
     /// Looks at what the peer has sent. Answers what it sends too much of, if anything.
-    pub(crate) fn received(&mut self, mut bytes: &[u8], now: Instant) -> Option<Flood> {
+    pub fn received(&mut self, mut bytes: &[u8], now: Instant) -> Option<Flood> {
         self.renew(now);
         while !bytes.is_empty() {
             let skipped = self.skip.min(bytes.len());
@@ -95,7 +95,7 @@ impl Meter {
     }
 
     /// The peer has taken so many bytes.
-    pub(crate) fn sent(&mut self, bytes: usize) {
+    pub fn sent(&mut self, bytes: usize) {
         let sent = u64::from(self.sent) + bytes as u64;
         self.sent = (sent % u64::from(BYTES)) as u32;
         let more = u32::try_from(sent / u64::from(BYTES)).unwrap_or(u32::MAX);
@@ -103,7 +103,7 @@ impl Meter {
     }
 
     /// What a connection that is full of the wrong things is probably full of.
-    pub(crate) fn suspect(&self) -> Flood {
+    pub fn suspect(&self) -> Flood {
         self.last
     }
 

@@ -12,7 +12,7 @@ pub(crate) mod connection;
 pub(crate) mod grpc;
 mod incoming;
 pub(crate) mod links;
-pub(crate) mod meter;
+pub mod meter;
 mod outgoing;
 pub(crate) mod request;
 mod stream;
