@@ -26,7 +26,7 @@ END
     ";
 
 /// Pages whose commands are run, here or below.
-const FOLLOWED: [&str; 15] = [
+const FOLLOWED: [&str; 16] = [
     "README.md",
     "docs/admin-api.md",
     "docs/agent.md",
@@ -35,6 +35,7 @@ const FOLLOWED: [&str; 15] = [
     "docs/configuration.md",
     "docs/corba.md",
     "docs/engine.md",
+    "docs/http2.md",
     "docs/kernel-monitor.md",
     "docs/load-reports.md",
     "docs/negotiation.md",
@@ -140,6 +141,11 @@ fn u10_cli() {
 #[test]
 fn u10_configuration() {
     follow("docs/configuration.md", INSTALLED);
+}
+
+#[test]
+fn u10_http2() {
+    follow("docs/http2.md", INSTALLED);
 }
 
 #[test]
