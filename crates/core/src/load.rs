@@ -224,7 +224,7 @@ const LONG_FORGOTTEN: Duration = Duration::from_secs(3600);
 /// data plane reads it without a lock and never sees half a report.
 ///
 /// What the data plane reads stands in front.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C)]
 struct Cell {
     /// Load id plus one; 0 is an empty cell. Written once: what has found a cell may go on
@@ -326,8 +326,8 @@ fn average(cell: &AtomicU32, new: f32, share: f32) -> f32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Tell {
-    /// To do it while a pulse is on.
-    Pulses,
+    /// To do it while a pulse is on: as long as nothing else is said.
+    Pulses = 0,
     /// To do it.
     On,
     /// Not to do it.
@@ -337,7 +337,7 @@ pub enum Tell {
 /// The loads of one location, shared by all groups with members there.
 ///
 /// Readers are lock-free; writers (reports) may come from any thread.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Location {
     /// Requests ever bound to members here by this process, wrapping.
@@ -434,27 +434,6 @@ pub(crate) struct Report {
 pub struct TooManyLoads;
 
 impl Cell {
-    const fn new(id: u64) -> Self {
-        Cell {
-            id: AtomicU64::new(id),
-            value_at: AtomicU64::new(0),
-            per_bind: AtomicU32::new(0),
-            bound_at: AtomicU32::new(0),
-            in_flight_at: AtomicU32::new(0),
-            assigned_at: AtomicU32::new(0),
-            per_request: AtomicU32::new(0),
-            doubted_at: AtomicU32::new(0),
-            stays_at: AtomicU64::new(0),
-            stay: AtomicU32::new(0),
-            ours: AtomicU32::new(0),
-            usual: AtomicU32::new(0),
-            rate: AtomicU32::new(0),
-            mean: AtomicU32::new(0),
-            mean_in_flight: AtomicU32::new(0),
-            held: AtomicBool::new(false),
-        }
-    }
-
     #[inline]
     fn is_for(&self, id: LoadId) -> bool {
         self.id.load(Ordering::Acquire) == u64::from(id.0) + 1
@@ -495,21 +474,8 @@ impl Location {
     /// A location about which nothing is known.
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         Location {
-            bound: AtomicU32::new(0),
-            in_flight: AtomicU32::new(0),
-            assigned: AtomicU32::new(0),
-            cells: [const { Cell::new(0) }; NAMES.len()],
-            unnamed: ArcSwapOption::empty(),
-            came: AtomicU32::new(0),
-            doubted: AtomicU32::new(0),
-            stays: AtomicU64::new(0),
-            first: AtomicU64::new(0),
-            pulse: AtomicBool::new(false),
-            shut: AtomicBool::new(false),
-            tell: AtomicU8::new(Tell::Pulses as u8),
             name: name.into(),
-            changed: Signal::default(),
-            watchers: Mutex::default(),
+            ..Location::default()
         }
     }
 
@@ -517,18 +483,13 @@ impl Location {
     pub(crate) fn announce(&self, reported: &Arc<AtomicBool>) {
         let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
         watchers.retain(|watcher| watcher.strong_count() > 0);
-        if !watchers
-            .iter()
-            .any(|watcher| watcher.as_ptr() == Arc::as_ptr(reported))
-        {
+        let is_same = |watcher: &Weak<AtomicBool>| watcher.as_ptr() == Arc::as_ptr(reported);
+        if !watchers.iter().any(is_same) {
             watchers.push(Arc::downgrade(reported));
         }
         drop(watchers);
-        if self
-            .cells
-            .iter()
-            .any(|cell| cell.id.load(Ordering::Acquire) != 0)
-        {
+        let is_kept = |cell: &Cell| cell.id.load(Ordering::Acquire) != 0;
+        if self.cells.iter().any(is_kept) {
             reported.store(true, Ordering::Relaxed);
         }
     }
@@ -601,12 +562,15 @@ impl Location {
                     None => return Err(TooManyLoads),
                 }
             }
-            let new = Arc::new(Cell::new(u64::from(id.0) + 1));
+            let new = Arc::new(Cell {
+                id: AtomicU64::new(u64::from(id.0) + 1),
+                ..Cell::default()
+            });
             cells.push(Arc::clone(&new));
             let before = self
                 .unnamed
                 .compare_and_swap(&current, Some(Arc::new(cells)));
-            if is_same(before.as_ref(), current.as_ref()) {
+            if before.as_ref().map(Arc::as_ptr) == current.as_ref().map(Arc::as_ptr) {
                 return Ok(new);
             }
         }
@@ -802,15 +766,6 @@ impl Location {
     #[inline]
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(Ordering::Relaxed)
-    }
-
-    /// Requests of this process bound to members here since load `id` was reported.
-    pub fn bound_since_report(&self, id: LoadId) -> u32 {
-        let bound = self.bound.load(Ordering::Relaxed);
-        let since = self.with_cell(self.meant(id), |cell| {
-            bound.wrapping_sub(cell.bound_at.load(Ordering::Relaxed))
-        });
-        since.unwrap_or(bound)
     }
 
     /// The report of that load, if it is fresh, with what has happened since.
@@ -1086,15 +1041,6 @@ impl Location {
     }
 }
 
-/// Whether two lists are the very same one.
-fn is_same<T>(a: Option<&Arc<T>>, b: Option<&Arc<T>>) -> bool {
-    match (a, b) {
-        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-        (None, None) => true,
-        _ => false,
-    }
-}
-
 fn decode(id: LoadId, word: u64, now: Instant) -> Load {
     let age = millis_since(word as u32, now);
     let at = now.as_nanos().saturating_sub(u64::from(age) * 1_000_000);
@@ -1204,7 +1150,8 @@ mod tests {
         // A hundred requests a second make 0.5, so that fifty more add a half of that.
         (0..50).for_each(|_| location.begin());
         assert!((load(19_500) - 0.75).abs() < 0.01, "{}", load(19_500));
-        assert_eq!(location.bound_since_report(LoadId::CPU), 50);
+        let query = Query::new(LoadId::CPU, Horizon::new(at(19_500), FORGOTTEN));
+        assert_eq!(location.last_report(&query).unwrap().bound, 50);
     }
 
     #[test]

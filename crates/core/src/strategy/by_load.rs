@@ -12,9 +12,13 @@
 //! failures are ignored: then they say nothing about the single member.
 
 use super::best::Best;
+use super::kind::Strategy;
 use super::shares::Shares;
+use crate::alert::Threshold;
+use crate::effective::Shaping;
 use crate::group::view::View;
 use crate::load::Query;
+use crate::member::Member;
 use crate::trace::{Short, Trace};
 
 /// Share of its weight with which a failing member is tried.
@@ -223,6 +227,55 @@ pub(super) fn least<K: Keep>(
     match special {
         None => usual.kept.choose(rng),
         Some(special) => special.choose(usual, view, rng, trace),
+    }
+}
+
+/// A strategy that takes the smallest effective load.
+#[derive(Debug)]
+pub(super) struct LeastLoad {
+    pub(super) shares: Shares,
+    pub(super) shaping: Shaping,
+    /// Loads that differ by less than this share count as equal.
+    pub(super) spread: f32,
+    /// From this load on a member is taken only if all are there.
+    pub(super) reject: f32,
+    /// Whether what one client brings counts as the per-balance load, where that is not set.
+    pub(super) counts_clients: bool,
+    pub(super) threshold: Option<Threshold>,
+}
+
+impl LeastLoad {
+    pub(super) fn new(spread: f32, shaping: Shaping, members: &[Member]) -> Self {
+        LeastLoad {
+            shares: Shares::new(0.0, members),
+            shaping,
+            spread,
+            reject: f32::INFINITY,
+            counts_clients: false,
+            threshold: None,
+        }
+    }
+}
+
+impl Strategy for LeastLoad {
+    fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
+        let mut shaping = self.shaping;
+        if self.counts_clients && shaping.per_balance_load == 0.0 {
+            shaping.per_balance_load = view.client_load();
+        }
+        let (shaping, reject) = (shaping.if_any(), self.reject);
+        let (shares, query, empty) = (&self.shares, view.query(), Best::new(self.spread));
+        least(view, rng, trace, shares, query, empty, |index| {
+            match view.effective_load(index, shaping) {
+                Some(load) if load < reject => Standing::Known(load),
+                Some(load) => Standing::Rejects(load),
+                None => Standing::Unknown,
+            }
+        })
+    }
+
+    fn alert_threshold(&self) -> Option<Threshold> {
+        self.threshold
     }
 }
 

@@ -32,11 +32,9 @@ use crate::trace::{Short, Trace};
 const BOUND: Param = Param {
     name: "bound",
     doc: "A member gets at most this many times the average of requests in flight; further keys go to the next one. 0 is off: a key keeps its member at any load. Numbers below 1 count as 1.",
-    unit: "",
     default: 1.25,
-    min: 0.0,
     max: 1e6,
-    integer: false,
+    ..Param::NUMBER
 };
 
 pub(super) const SOURCE_IP_HASH: Kind = Kind {

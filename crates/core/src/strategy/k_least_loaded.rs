@@ -71,27 +71,21 @@ struct Least {
     tied: Kept,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Kept {
     score: f32,
     index: u32,
     weight: f32,
 }
 
-const NOBODY: Kept = Kept {
-    score: 0.0,
-    index: 0,
-    weight: 0.0,
-};
-
 impl Least {
     fn new(k: usize) -> Self {
         Least {
             k,
-            below: [NOBODY; MAX_K],
+            below: [Kept::default(); MAX_K],
             count: 0,
             limit: None,
-            tied: NOBODY,
+            tied: Kept::default(),
         }
     }
 
@@ -124,7 +118,7 @@ impl Least {
             // A new limit: those at it leave the list, those above it are forgotten.
             let limit = self.below[self.k - 1].score;
             self.limit = Some(limit);
-            self.tied = NOBODY;
+            self.tied = Kept::default();
             while self.count > 0 && self.below[self.count - 1].score >= limit * (1.0 - SPREAD) {
                 self.count -= 1;
                 self.tie(self.below[self.count], rng);

@@ -42,6 +42,20 @@ pub struct Param {
     pub integer: bool,
 }
 
+impl Param {
+    /// Any number that is not negative, and 0 if none is given. Its name and what it means are to
+    /// be added.
+    pub(super) const NUMBER: Param = Param {
+        name: "",
+        doc: "",
+        unit: "",
+        default: 0.0,
+        min: 0.0,
+        max: 1e12,
+        integer: false,
+    };
+}
+
 /// Values of a strategy's parameters, every one present and in its range.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Values {

@@ -8,25 +8,17 @@
 //! only while somebody else can take it. A member that never reported is picked only
 //! if none has. What happens above the critical threshold is the analyzer's business.
 
-use super::best::Best;
-use super::by_load::{self, Standing};
-use super::kind::{Kind, Param, ParamError, Strategy, Values};
+use super::by_load::LeastLoad;
+use super::kind::{Kind, Param, ParamError, Values};
 use super::shaping::{DAMPENING, PER_BALANCE_LOAD, TOLERANCE, shaping};
-use super::shares::Shares;
 use crate::alert::Threshold;
-use crate::effective::Shaping;
-use crate::group::view::View;
-use crate::trace::Trace;
 
 /// Parameter: see its `doc`.
 pub const REJECT_THRESHOLD: Param = Param {
     name: "reject_threshold",
     doc: "Effective load at which a member gets no new requests while others are below; 0 is off.",
     unit: "load",
-    default: 0.0,
-    min: 0.0,
-    max: 1e12,
-    integer: false,
+    ..Param::NUMBER
 };
 
 /// Parameter: see its `doc`.
@@ -34,10 +26,7 @@ pub const CRITICAL_THRESHOLD: Param = Param {
     name: "critical_threshold",
     doc: "Effective load above which the location gets a load alert and sheds its clients; 0 is off. Must be above reject_threshold.",
     unit: "load",
-    default: 0.0,
-    min: 0.0,
-    max: 1e12,
-    integer: false,
+    ..Param::NUMBER
 };
 
 /// Whether the critical threshold is above the reject threshold, if both are on.
@@ -63,37 +52,10 @@ pub(super) const KIND: Kind = Kind {
     check,
     ..Kind::made_by(|values, members| {
         let threshold = |param: &Param| Some(values.get(param.name) as f32).filter(|&t| t > 0.0);
-        Box::new(LeastLoaded {
-            shares: Shares::new(0.0, members),
-            shaping: shaping(values),
+        Box::new(LeastLoad {
             reject: threshold(&REJECT_THRESHOLD).unwrap_or(f32::INFINITY),
-            critical: threshold(&CRITICAL_THRESHOLD).map(Threshold::Critical),
+            threshold: threshold(&CRITICAL_THRESHOLD).map(Threshold::Critical),
+            ..LeastLoad::new(0.005, shaping(values), members)
         })
     })
 };
-
-#[derive(Debug)]
-struct LeastLoaded {
-    shares: Shares,
-    shaping: Shaping,
-    reject: f32,
-    critical: Option<Threshold>,
-}
-
-impl Strategy for LeastLoaded {
-    fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
-        let (shaping, reject) = (self.shaping.if_any(), self.reject);
-        let (shares, query, empty) = (&self.shares, view.query(), Best::new(0.005));
-        by_load::least(view, rng, trace, shares, query, empty, |index| {
-            match view.effective_load(index, shaping) {
-                Some(load) if load < reject => Standing::Known(load),
-                Some(load) => Standing::Rejects(load),
-                None => Standing::Unknown,
-            }
-        })
-    }
-
-    fn alert_threshold(&self) -> Option<Threshold> {
-        self.critical
-    }
-}

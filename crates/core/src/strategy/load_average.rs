@@ -17,11 +17,9 @@ use crate::trace::Trace;
 pub const CRITICAL_EXCESS: Param = Param {
     name: "critical_excess",
     doc: "A location gets a load alert when its effective load exceeds the average by more than this share.",
-    unit: "",
     default: 0.8,
-    min: 0.0,
     max: 1e6,
-    integer: false,
+    ..Param::NUMBER
 };
 
 pub(super) const KIND: Kind = Kind {

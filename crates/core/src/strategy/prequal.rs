@@ -33,11 +33,9 @@ use crate::trace::Trace;
 const QUANTILE: Param = Param {
     name: "quantile",
     doc: "Members with more requests in flight than this quantile of recent probes are hot. 0 compares requests in flight only, 1 latency only.",
-    unit: "",
     default: 0.84,
-    min: 0.0,
     max: 1.0,
-    integer: false,
+    ..Param::NUMBER
 };
 
 const PROBES: Param = Param {

@@ -7,22 +7,18 @@ use crate::effective::Shaping;
 pub const DAMPENING: Param = Param {
     name: "dampening",
     doc: "Share of the previous effective load in the next one: a higher value reacts more slowly to changes.",
-    unit: "",
-    default: 0.0,
-    min: 0.0,
     max: 0.99,
-    integer: false,
+    ..Param::NUMBER
 };
 
 /// Parameter of strategies that pick by effective load.
 pub const TOLERANCE: Param = Param {
     name: "tolerance",
     doc: "Divisor of the load, before any comparison.",
-    unit: "",
     default: 1.0,
     min: 1.0,
     max: 1e6,
-    integer: false,
+    ..Param::NUMBER
 };
 
 /// Parameter of strategies that pick by effective load.
@@ -30,10 +26,7 @@ pub const PER_BALANCE_LOAD: Param = Param {
     name: "per_balance_load",
     doc: "Load that a newly bound client adds to a member until the next report; 0 estimates it from the last interval.",
     unit: "load",
-    default: 0.0,
-    min: 0.0,
-    max: 1e12,
-    integer: false,
+    ..Param::NUMBER
 };
 
 /// The shaping that a strategy's parameters ask for. A strategy that has no such

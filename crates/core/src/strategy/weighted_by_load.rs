@@ -23,21 +23,19 @@ use crate::trace::{Short, Trace};
 const GAIN: Param = Param {
     name: "gain",
     doc: "Share of a member's relative distance from the mean load by which its weight changes with each report.",
-    unit: "",
     default: 0.3,
     min: 0.01,
     max: 1.0,
-    integer: false,
+    ..Param::NUMBER
 };
 
 const LIMIT: Param = Param {
     name: "limit",
     doc: "Maximum factor by which a weight is raised or lowered.",
-    unit: "",
     default: 10.0,
     min: 1.0,
     max: 1000.0,
-    integer: false,
+    ..Param::NUMBER
 };
 
 const FAILURE_PENALTY: Param = Param {
@@ -45,9 +43,7 @@ const FAILURE_PENALTY: Param = Param {
     doc: "Load that failures add: this value times the share of failed requests. With 1, a member whose requests all fail counts as fully loaded.",
     unit: "load",
     default: 1.0,
-    min: 0.0,
-    max: 1e12,
-    integer: false,
+    ..Param::NUMBER
 };
 
 const UPDATE_INTERVAL: Param = Param {
