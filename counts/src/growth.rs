@@ -196,9 +196,10 @@ fn orca(counter: &mut Counter, report: &[u8], is_binary: bool) {
     let wanted = |table: &str, field: &str| loads.load(table, field);
     assert!(report.len() <= orca::MAX_REPORT);
     at(counter, report.len(), || {
-        let loads = match is_binary {
-            true => orca::parse_message(report, &wanted),
-            false => orca::parse(report, &wanted),
+        let loads = if is_binary {
+            orca::parse_message(report, &wanted)
+        } else {
+            orca::parse(report, &wanted)
         };
         assert_eq!(loads.unwrap().as_slice()[0].0, LoadId::CPU);
     });

@@ -102,9 +102,10 @@ fn made_with() -> String {
     let libc = libc.to_string_lossy();
     // Libraries choose their code by that.
     #[cfg(target_arch = "x86_64")]
-    let machine = match std::arch::is_x86_feature_detected!("avx2") {
-        true => "x86_64 with AVX2",
-        false => "x86_64 without AVX2",
+    let machine = if std::arch::is_x86_feature_detected!("avx2") {
+        "x86_64 with AVX2"
+    } else {
+        "x86_64 without AVX2"
     };
     #[cfg(not(target_arch = "x86_64"))]
     let machine = std::env::consts::ARCH;
@@ -123,9 +124,10 @@ fn compare(accept: Option<&str>) -> ExitCode {
         Ok(counted) => counted,
         Err(Missing) => {
             println!("counts: SKIPPED: there is no valgrind here");
-            return match std::env::var("CI").is_ok_and(|ci| ci == "true") {
-                true => ExitCode::FAILURE,
-                false => ExitCode::SUCCESS,
+            return if std::env::var("CI").is_ok_and(|ci| ci == "true") {
+                ExitCode::FAILURE
+            } else {
+                ExitCode::SUCCESS
             };
         }
     };

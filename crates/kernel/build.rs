@@ -56,13 +56,14 @@ fn compile(source: &Path, out: &Path) -> Result<(), Box<dyn Error>> {
              pkg-config, or build without the feature"
         )
     })?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(format!(
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(format!(
             "feature bpf: {clang} cannot compile {} (clang 14 or newer, linux-libc-dev):\n{}",
             source.display(),
             String::from_utf8_lossy(&output.stderr)
         )
-        .into()),
+        .into())
     }
 }

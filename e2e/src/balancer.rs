@@ -313,9 +313,10 @@ pub fn evenkeel(arguments: &[&str]) -> Result<String, String> {
     let output = Command::new(binary()).args(arguments).output();
     let output = output.expect("evenkeel runs");
     let text = |bytes| String::from_utf8(bytes).expect("text");
-    match output.status.success() {
-        true => Ok(text(output.stdout)),
-        false => Err(text(output.stderr)),
+    if output.status.success() {
+        Ok(text(output.stdout))
+    } else {
+        Err(text(output.stderr))
     }
 }
 

@@ -76,9 +76,10 @@ impl Site {
 
 /// Bytes of a document: a lognormal body and a Pareto tail.
 fn length(rng: &mut Rng) -> u64 {
-    let length = match rng.f64() < 0.93 {
-        true => lognormal(9.357, 1.318, rng).min(LONGEST),
-        false => pareto(133_000.0, 1.1, LONGEST, rng),
+    let length = if rng.f64() < 0.93 {
+        lognormal(9.357, 1.318, rng).min(LONGEST)
+    } else {
+        pareto(133_000.0, 1.1, LONGEST, rng)
     };
     length as u64
 }

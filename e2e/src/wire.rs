@@ -160,9 +160,10 @@ impl Wire {
     /// Reads a request with its body.
     pub fn read_request(&mut self) -> Result<Message, Ended> {
         let Some(mut request) = self.try_read_head() else {
-            return Err(match self.read.is_empty() {
-                true => Ended::Between,
-                false => Ended::Within,
+            return Err(if self.read.is_empty() {
+                Ended::Between
+            } else {
+                Ended::Within
             });
         };
         self.read_framed_body(&mut request).ok_or(Ended::Within)?;

@@ -398,9 +398,10 @@ fn s5_ports_run_out() {
         for rule in ["web", "more", "most"] {
             for _ in 0..30 {
                 let mut client = connect(rule);
-                match echoes(&mut client) {
-                    true => served.push(client),
-                    false => refused += 1,
+                if echoes(&mut client) {
+                    served.push(client)
+                } else {
+                    refused += 1
                 }
             }
         }

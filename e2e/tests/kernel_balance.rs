@@ -662,9 +662,10 @@ impl Attached {
             attach.arg(format!("{target}={}", cgroup.path().display()));
         }
         let output = attach.output().expect("evenkeel runs");
-        match output.status.success() {
-            true => Ok(Self { pin }),
-            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        if output.status.success() {
+            Ok(Self { pin })
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
         }
     }
 }

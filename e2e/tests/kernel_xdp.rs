@@ -91,9 +91,10 @@ impl Machines {
             .args(more);
         let output = command.output().expect("it runs");
         let text = |bytes| String::from_utf8(bytes).expect("text");
-        match output.status.success() {
-            true => Ok(text(output.stdout)),
-            false => Err(text(output.stderr)),
+        if output.status.success() {
+            Ok(text(output.stdout))
+        } else {
+            Err(text(output.stderr))
         }
     }
 
@@ -151,9 +152,10 @@ impl Machines {
         command.arg(self.folder.join("key"));
         let output = command.output().expect("it runs");
         let text = |bytes| String::from_utf8(bytes).expect("text");
-        match output.status.success() {
-            true => Ok(text(output.stdout)),
-            false => Err(text(output.stderr)),
+        if output.status.success() {
+            Ok(text(output.stdout))
+        } else {
+            Err(text(output.stderr))
         }
     }
 

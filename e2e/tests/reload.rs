@@ -207,9 +207,10 @@ fn what_becomes_of_open_connections_is_up_to_the_rule() {
                      members = [\"{member}\"]\nterminate_on_disable = {terminate}\n"
                 )
             };
-            match enabled {
-                true => rule("cut", cut, true) + &rule("kept", kept, false),
-                false => String::new(),
+            if enabled {
+                rule("cut", cut, true) + &rule("kept", kept, false)
+            } else {
+                String::new()
             }
         };
         let balancer = Balancer::start(&config(&[member], &rules(true)));

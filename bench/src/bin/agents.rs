@@ -280,9 +280,10 @@ impl Agents {
         }
         let wait = self.send(n, now)?;
         let agent = &self.agents[n];
-        Ok(match self.pause {
-            true => wait,
-            false => wait.min(agent.measure_at),
+        Ok(if self.pause {
+            wait
+        } else {
+            wait.min(agent.measure_at)
         })
     }
 
@@ -317,9 +318,10 @@ impl Agents {
             let is_registered = agent.session.state() == State::Registered;
             if is_registered != agent.is_registered {
                 agent.is_registered = is_registered;
-                match is_registered {
-                    true => self.registered += 1,
-                    false => self.registered -= 1,
+                if is_registered {
+                    self.registered += 1
+                } else {
+                    self.registered -= 1
                 }
             }
             self.send(n, now)?;

@@ -267,9 +267,10 @@ fn measure(arguments: &Arguments) -> Result<()> {
     fs::create_dir_all(&folder)?;
     let peer = build(&folder)?;
     let own = std::env::current_exe()?;
-    let mut member = match arguments.real_member {
-        true => Command::new(&peer),
-        false => Command::new(&own),
+    let mut member = if arguments.real_member {
+        Command::new(&peer)
+    } else {
+        Command::new(&own)
     };
     member.arg("member");
     let (_member, reference) = Arm::start("member", member, load_cpu)?;
@@ -351,8 +352,9 @@ fn build(folder: &Path) -> Result<PathBuf> {
         folder.display(),
         source.display(),
     );
-    match Command::new("sh").args(["-c", &script]).status()?.success() {
-        true => Ok(program),
-        false => Err("the forwarding servant cannot be built: is omniORB installed?".into()),
+    if Command::new("sh").args(["-c", &script]).status()?.success() {
+        Ok(program)
+    } else {
+        Err("the forwarding servant cannot be built: is omniORB installed?".into())
     }
 }

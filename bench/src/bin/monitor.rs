@@ -59,9 +59,10 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let done = match options.back_ends {
-        true => back_ends().map(|()| true),
-        false => measure(&options),
+    let done = if options.back_ends {
+        back_ends().map(|()| true)
+    } else {
+        measure(&options)
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -267,8 +268,8 @@ fn back_ends() -> Result<()> {
     let mut control = vec![[0u64; 8]; BATCH];
     loop {
         // SAFETY: as above.
-        let mut vectors: [libc::iovec; BATCH] = unsafe { std::mem::zeroed() };
-        let mut messages: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
+        let (mut vectors, mut messages): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) =
+            unsafe { std::mem::zeroed() };
         for at in 0..BATCH {
             vectors[at].iov_base = bytes[at].as_mut_ptr().cast();
             vectors[at].iov_len = LONGEST;

@@ -241,9 +241,10 @@ impl Client {
         self.stream.write_all(self.request.as_bytes())?;
         self.stream.read_exact(&mut self.response)?;
         let took = start.elapsed();
-        match self.response.starts_with(b"HTTP/1.1 200 ") {
-            true => Ok(took),
-            false => Err("not the document".into()),
+        if self.response.starts_with(b"HTTP/1.1 200 ") {
+            Ok(took)
+        } else {
+            Err("not the document".into())
         }
     }
 }

@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use evenkeel_limits::{Shortage, Throttle};
 use evenkeel_manager::config::AccessLog as Target;
 use evenkeel_proxy::access::Record;
+use jiff::Timestamp;
 use serde::Serialize;
 
 /// Bytes after which a batch is written even if more records wait.
@@ -312,46 +313,15 @@ fn millis(duration: Duration) -> f64 {
 
 /// A time in UTC with milliseconds, as RFC 3339 has it.
 fn rfc3339(at: SystemTime) -> String {
-    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    let (year, month, day) = civil(days);
-    format!(
-        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:03}Z",
-        second / 3600,
-        second / 60 % 60,
-        second % 60,
-        since.subsec_millis()
-    )
-}
-
-/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar.
-fn civil(days: u64) -> (u64, u64, u64) {
-    // The calendar repeats itself after 400 years.
-    let mut year = 1970 + days / 146_097 * 400;
-    let mut day = days % 146_097;
-    let is_leap = |year: u64| {
-        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-    };
-    while day >= 365 + u64::from(is_leap(year)) {
-        day -= 365 + u64::from(is_leap(year));
-        year += 1;
-    }
-    let february = 28 + u64::from(is_leap(year));
-    let mut month = 1;
-    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
-        if day < length {
-            break;
-        }
-        day -= length;
-        month += 1;
-    }
-    (year, month, day + 1)
+    let at = Timestamp::try_from(at).unwrap_or_default();
+    format!("{at:.3}")
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
     use std::sync::mpsc::sync_channel;
+    use std::time::UNIX_EPOCH;
 
     use evenkeel_proxy::access::End;
 
@@ -413,13 +383,22 @@ mod tests {
     }
 
     #[test]
-    fn days_have_dates() {
-        assert_eq!(civil(0), (1970, 1, 1));
-        assert_eq!(civil(59), (1970, 3, 1));
-        assert_eq!(civil(11_016), (2000, 2, 29));
-        assert_eq!(civil(19_782), (2024, 2, 29));
-        assert_eq!(civil(20_453), (2025, 12, 31));
-        assert_eq!(civil(47_541), (2100, 3, 1));
+    fn times_have_dates() {
+        let text = |days: u64| rfc3339(UNIX_EPOCH + Duration::from_secs(days * 86_400));
+        for (days, date) in [
+            (0, "1970-01-01"),
+            (59, "1970-03-01"),
+            (11_016, "2000-02-29"),
+            (19_782, "2024-02-29"),
+            (20_453, "2025-12-31"),
+            (47_541, "2100-03-01"),
+        ] {
+            assert_eq!(text(days), format!("{date}T00:00:00.000Z"));
+        }
+        assert_eq!(
+            rfc3339(UNIX_EPOCH - Duration::from_millis(1)),
+            "1969-12-31T23:59:59.999Z"
+        );
     }
 
     /// A directory of its own, gone at the end.

@@ -130,10 +130,11 @@ async fn whole_requests(
             let too_large = error
                 .source()
                 .is_some_and(|cause| cause.is::<LengthLimitError>());
-            match too_large {
-                true => StatusCode::PAYLOAD_TOO_LARGE.into_response(),
+            if too_large {
+                StatusCode::PAYLOAD_TOO_LARGE.into_response()
+            } else {
                 // Most likely the client has gone.
-                false => StatusCode::BAD_REQUEST.into_response(),
+                StatusCode::BAD_REQUEST.into_response()
             }
         }
     }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use evenkeel_net::http::client::{self, Answer, AskError, Limits, Question};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -112,9 +113,7 @@ impl Client {
         let mut target = target(path);
         for (index, (name, value)) in query.iter().enumerate() {
             target.push(if index == 0 { '?' } else { '&' });
-            escape(name, &mut target);
-            target.push('=');
-            escape(value, &mut target);
+            target.push_str(&format!("{}={}", escaped(name), escaped(value)));
         }
         self.ask("GET", &target, None)
     }
@@ -201,27 +200,20 @@ impl Client {
     }
 }
 
-fn target(path: &[&str]) -> String {
-    let mut target = String::new();
-    for segment in path {
-        target.push('/');
-        escape(segment, &mut target);
-    }
-    target
+/// RFC 3986's unreserved characters stay as they are.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+fn escaped(text: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(text, RESERVED)
 }
 
-/// Percent-encodes everything but RFC 3986's unreserved characters.
-fn escape(segment: &str, url: &mut String) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    for byte in segment.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            url.push(char::from(byte));
-        } else {
-            url.push('%');
-            url.push(char::from(HEX[usize::from(byte >> 4)]));
-            url.push(char::from(HEX[usize::from(byte & 15)]));
-        }
-    }
+fn target(path: &[&str]) -> String {
+    let segments = path.iter().map(|segment| format!("/{}", escaped(segment)));
+    segments.collect()
 }
 
 #[cfg(test)]

@@ -352,9 +352,10 @@ impl State {
                 }),
             }
         }
-        match errors.is_empty() {
-            true => Ok((bound, next)),
-            false => Err(errors),
+        if errors.is_empty() {
+            Ok((bound, next))
+        } else {
+            Err(errors)
         }
     }
 }
@@ -565,13 +566,14 @@ impl PassedOn {
         let desired = state.broker.as_ref().map(Desired::of).unwrap_or_default();
         drop(state);
 
-        let members: HashSet<MemberId> = match same {
-            true => std::mem::take(&mut self.members),
-            false => groups
+        let members: HashSet<MemberId> = if same {
+            std::mem::take(&mut self.members)
+        } else {
+            groups
                 .iter()
                 .flat_map(|g| g.members())
                 .map(|m| m.id)
-                .collect(),
+                .collect()
         };
         for &member in &members {
             let opinion = desired.opinions.get(&member);

@@ -125,9 +125,10 @@ impl AgentStatus {
         let age = |at| now.since(at).as_secs_f64();
         let servers = agent.servers().map(|view| ServerStatus {
             group: view.server.group.clone(),
-            address: match view.server.host.contains(':') {
-                true => format!("[{}]:{}", view.server.host, view.server.port),
-                false => format!("{}:{}", view.server.host, view.server.port),
+            address: if view.server.host.contains(':') {
+                format!("[{}]:{}", view.server.host, view.server.port)
+            } else {
+                format!("{}:{}", view.server.host, view.server.port)
             },
             members: view.members.iter().map(|m| m.name.to_string()).collect(),
             state: match view.state {

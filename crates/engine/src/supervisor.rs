@@ -129,9 +129,10 @@ impl Supervisor {
                 match self.state.borrow_mut().bound(&binding, now) {
                     Ok(()) => {
                         let (server, seconds) = (&binding.server.url, binding.quantum_seconds);
-                        match before.is_some_and(|before| before.name == binding.server.name) {
-                            true => debug!(cluster = name, server, seconds, "bound again"),
-                            false => info!(cluster = name, server, seconds, "bound"),
+                        if before.is_some_and(|before| before.name == binding.server.name) {
+                            debug!(cluster = name, server, seconds, "bound again")
+                        } else {
+                            info!(cluster = name, server, seconds, "bound")
                         }
                         true
                     }

@@ -213,13 +213,14 @@ pub fn pin_folder(folder: &Path) -> Result<(), BpfError> {
     }
     fs::create_dir_all(folder)
         .map_err(|error| BpfError::File(format!("cannot make {}: {error}", folder.display())))?;
-    match is_bpf(folder) {
-        true => Ok(()),
-        false => Err(BpfError::File(format!(
+    if is_bpf(folder) {
+        Ok(())
+    } else {
+        Err(BpfError::File(format!(
             "{} is not in a BPF file system, where programs are held without a process: choose \
              a folder below {}",
             folder.display(),
             root.display()
-        ))),
+        )))
     }
 }

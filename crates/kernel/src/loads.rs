@@ -84,9 +84,10 @@ impl Loads {
             .then(|| share(base.totals.busy_ns, before.map(|before| before.busy_ns)))
             .flatten()
             .map(|busy| (busy / capacity).min(1.0));
-        let running = match has(Available::RUNNING_AVERAGE) {
-            true => Some(f64::from(base.running_average) / FIXED),
-            false => has(Available::RUNNING).then(|| f64::from(base.totals.running)),
+        let running = if has(Available::RUNNING_AVERAGE) {
+            Some(f64::from(base.running_average) / FIXED)
+        } else {
+            has(Available::RUNNING).then(|| f64::from(base.totals.running))
         };
         // Less than a CPU is in full use by one task already, so more of them would count several
         // times, and more than a request of ours is taken to add.
@@ -109,9 +110,10 @@ impl Loads {
             let stalled = has(Available::PRESSURE).then(|| share(now[at], then));
             stalled.flatten().map(|share| share.min(1.0))
         });
-        let accept_queue = match has(Available::PORTS) {
-            true => record.ports().filter_map(fill).reduce(f64::max),
-            false => None,
+        let accept_queue = if has(Available::PORTS) {
+            record.ports().filter_map(fill).reduce(f64::max)
+        } else {
+            None
         };
         let mut loads = Loads {
             cpu,

@@ -187,9 +187,10 @@ impl Query {
         let (query, key, head) = parse(datagram, 1)?;
         let key = keys.iter().find(|known| known.number == key);
         let key = key.ok_or(BadDatagram::Mac)?;
-        match same(key.mac([&head[..CODE], &[]]), &head[CODE..]) {
-            true => Ok((query, key)),
-            false => Err(BadDatagram::Mac),
+        if same(key.mac([&head[..CODE], &[]]), &head[CODE..]) {
+            Ok((query, key))
+        } else {
+            Err(BadDatagram::Mac)
         }
     }
 

@@ -162,12 +162,13 @@ impl Offer {
 ///
 /// `text` is null or a string that the library keeps.
 unsafe fn text(text: *const std::ffi::c_char) -> String {
-    match text.is_null() {
-        true => String::from("unknown"),
+    if text.is_null() {
+        String::from("unknown")
+    } else {
         // SAFETY: see above.
-        false => unsafe { CStr::from_ptr(text) }
+        unsafe { CStr::from_ptr(text) }
             .to_string_lossy()
-            .into_owned(),
+            .into_owned()
     }
 }
 
@@ -241,13 +242,14 @@ impl Channel {
         let happened = unsafe {
             let event = &*event;
             let connection = &event.connection;
-            let private_data = match connection.private_data.is_null() || !has_data(event.kind) {
-                true => Vec::new(),
-                false => std::slice::from_raw_parts(
+            let private_data = if connection.private_data.is_null() || !has_data(event.kind) {
+                Vec::new()
+            } else {
+                std::slice::from_raw_parts(
                     connection.private_data.cast::<u8>(),
                     connection.private_data_length.into(),
                 )
-                .to_vec(),
+                .to_vec()
             };
             Happened {
                 id: event.id,

@@ -54,7 +54,8 @@ pub const FIXED: f64 = 2048.0;
 const MAGIC: u32 = u32::from_le_bytes(*b"EVKR");
 
 /// Who wrote a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 #[repr(u8)]
 pub enum Source {
     /// The kernel, at the moment of the query.
@@ -65,14 +66,29 @@ pub enum Source {
     User = 3,
 }
 
+impl Source {
+    /// The name in the status.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+}
+
 /// Of what a record tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 #[repr(u8)]
 pub enum Scope {
     /// The whole machine.
     Machine = 1,
     /// A cgroup on it: a container, say.
     Cgroup = 2,
+}
+
+impl Scope {
+    /// The name in the status.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
 }
 
 /// Which parts of a record say something. The others are 0.
@@ -433,17 +449,8 @@ fn parse_base(bytes: &[u8]) -> Result<Base, BadRecord> {
     if version != VERSION {
         return Err(BadRecord::Version(version));
     }
-    let source = match bytes.u8() {
-        1 => Source::Responder,
-        2 => Source::KernelPage,
-        3 => Source::User,
-        _ => return Err(BadRecord::Field("source")),
-    };
-    let scope = match bytes.u8() {
-        1 => Scope::Machine,
-        2 => Scope::Cgroup,
-        _ => return Err(BadRecord::Field("scope")),
-    };
+    let source = Source::from_repr(bytes.u8()).ok_or(BadRecord::Field("source"))?;
+    let scope = Scope::from_repr(bytes.u8()).ok_or(BadRecord::Field("scope"))?;
     let mut base = Base {
         begin: bytes.u64(),
         time_ns: bytes.u64(),
@@ -529,9 +536,10 @@ fn parse_cpu(bytes: &mut Bytes<'_>) -> Result<Cpu, BadRecord> {
         softirq_threads: bytes.u32(),
         end: bytes.u64(),
     };
-    match cpu.begin == cpu.end && cpu.begin.is_multiple_of(2) {
-        true => Ok(cpu),
-        false => Err(BadRecord::Torn),
+    if cpu.begin == cpu.end && cpu.begin.is_multiple_of(2) {
+        Ok(cpu)
+    } else {
+        Err(BadRecord::Torn)
     }
 }
 

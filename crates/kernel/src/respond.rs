@@ -15,6 +15,8 @@ use std::hash::Hash;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use strum::VariantArray;
+
 pub use socket::{Batch, bind};
 
 use crate::host::Host;
@@ -41,29 +43,39 @@ pub struct Settings {
 }
 
 /// What became of a datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Verdict {
     /// It is an answer now: send it back.
     Answered,
     /// From an address that is not on the list.
+    #[strum(to_string = "source_not_allowed")]
     NotAllowed,
     /// Nothing of this protocol.
+    #[strum(to_string = "no_query")]
     Foreign,
     /// Of another version.
+    #[strum(to_string = "wrong_version")]
     Version,
     /// Of a length that no query has, or of another than it says.
+    #[strum(to_string = "wrong_length")]
     Length,
     /// No query, or with reserved fields in use.
+    #[strum(to_string = "wrong_field")]
     Field,
     /// Of a key that is not known.
+    #[strum(to_string = "unknown_key")]
     Key,
     /// With a wrong authentication code.
+    #[strum(to_string = "wrong_code")]
     Code,
     /// Its number is not larger than the last one of its reader.
+    #[strum(to_string = "replayed")]
     Replay,
     /// Too many from this address.
     Rate,
     /// It asks for a target that there is not.
+    #[strum(to_string = "unknown_target")]
     Target,
     /// It asks for a cgroup that is no more.
     Gone,
@@ -73,39 +85,11 @@ pub enum Verdict {
 
 impl Verdict {
     /// All of them.
-    pub const ALL: [Verdict; 13] = [
-        Verdict::Answered,
-        Verdict::NotAllowed,
-        Verdict::Foreign,
-        Verdict::Version,
-        Verdict::Length,
-        Verdict::Field,
-        Verdict::Key,
-        Verdict::Code,
-        Verdict::Replay,
-        Verdict::Rate,
-        Verdict::Target,
-        Verdict::Gone,
-        Verdict::OtherHost,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// Its name, as the kernel's own responder counts it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Verdict::Answered => "answered",
-            Verdict::NotAllowed => "source_not_allowed",
-            Verdict::Foreign => "no_query",
-            Verdict::Version => "wrong_version",
-            Verdict::Length => "wrong_length",
-            Verdict::Field => "wrong_field",
-            Verdict::Key => "unknown_key",
-            Verdict::Code => "wrong_code",
-            Verdict::Replay => "replayed",
-            Verdict::Rate => "rate",
-            Verdict::Target => "unknown_target",
-            Verdict::Gone => "gone",
-            Verdict::OtherHost => "other_host",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -121,7 +105,7 @@ impl Counters {
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = (Verdict, u64)> + use<'_> {
-        Verdict::ALL.into_iter().zip(self.0)
+        Verdict::ALL.iter().copied().zip(self.0)
     }
 }
 
@@ -216,9 +200,10 @@ impl Responder {
         let number = datagram.get(8..10).and_then(|bytes| bytes.try_into().ok());
         let number = number.map(u16::from_le_bytes);
         let keys = &mut self.settings.keys.iter();
-        match keys.any(|key| Some(key.number) == number) {
-            true => Verdict::Code,
-            false => Verdict::Key,
+        if keys.any(|key| Some(key.number) == number) {
+            Verdict::Code
+        } else {
+            Verdict::Key
         }
     }
 }

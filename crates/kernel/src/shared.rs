@@ -348,9 +348,10 @@ impl Reader {
         fence(Ordering::Acquire);
         let mut again = [0; 8];
         let read = file.read_at(&mut again, 8).map_err(io)?;
-        match read == 8 && u64::from_le_bytes(again) == begin {
-            true => Ok(()),
-            false => Err(bad(BadRecord::Torn)),
+        if read == 8 && u64::from_le_bytes(again) == begin {
+            Ok(())
+        } else {
+            Err(bad(BadRecord::Torn))
         }
     }
 }
@@ -375,9 +376,10 @@ fn open(path: &Path) -> Result<File, ReadError> {
         .map_err(|error| ReadError::Io(path.to_owned(), error))?;
     let owner = about.uid();
     let ours = owner == 0 || owner == rustix::process::geteuid().as_raw();
-    match about.is_file() && ours && about.mode() & 0o022 == 0 {
-        true => Ok(file),
-        false => Err(ReadError::Strange(path.to_owned())),
+    if about.is_file() && ours && about.mode() & 0o022 == 0 {
+        Ok(file)
+    } else {
+        Err(ReadError::Strange(path.to_owned()))
     }
 }
 

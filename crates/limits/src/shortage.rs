@@ -5,10 +5,13 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use strum::VariantArray;
+
 use crate::Throttle;
 
 /// What has run out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Shortage {
     /// Open files of this process (`EMFILE`).
     Files,
@@ -43,14 +46,7 @@ impl Shortage {
     }
 
     /// All of them, in the order of their numbers.
-    pub const ALL: [Shortage; 6] = [
-        Shortage::Files,
-        Shortage::SystemFiles,
-        Shortage::Memory,
-        Shortage::Ports,
-        Shortage::Threads,
-        Shortage::Disk,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// It has been met: counts that, and says so in the log from time to time. `what` could
     /// not be done.
@@ -70,14 +66,7 @@ impl Shortage {
 
     /// One word for it.
     pub fn name(self) -> &'static str {
-        match self {
-            Shortage::Files => "files",
-            Shortage::SystemFiles => "system_files",
-            Shortage::Memory => "memory",
-            Shortage::Ports => "ports",
-            Shortage::Threads => "threads",
-            Shortage::Disk => "disk",
-        }
+        self.into()
     }
 
     /// Whether closing a connection that nobody needs may help.
@@ -147,7 +136,7 @@ mod tests {
 
     #[test]
     fn s5_each_kind_is_counted_for_itself() {
-        for (index, kind) in Shortage::ALL.into_iter().enumerate() {
+        for (index, kind) in Shortage::ALL.iter().copied().enumerate() {
             assert_eq!(kind as usize, index);
         }
         let before = Shortage::Disk.count();

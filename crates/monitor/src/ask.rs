@@ -11,10 +11,8 @@ use evenkeel_kernel::loads::{Before, Loads};
 use evenkeel_kernel::query::{
     Answer, BadDatagram, DEFAULT_PORT, Key, LONGEST, Query, SHORT, WITH_PORTS,
 };
-use evenkeel_kernel::record::{Available, BadRecord, Base, Cpu, FIXED, MAX_CPUS, Port, Scope};
+use evenkeel_kernel::record::{Available, BadRecord, Base, Cpu, FIXED, MAX_CPUS, Port};
 use serde_json::{Map, Value, json};
-
-use crate::source_name;
 
 /// Questions until the answer is given up; each waits for the whole time limit.
 const TRIES: u32 = 3;
@@ -282,11 +280,8 @@ impl Reading {
         let mut line = |name: &str, value: String| {
             let _ = writeln!(out, "{name:<18} {value}");
         };
-        let scope = match base.scope {
-            Scope::Machine => "machine",
-            Scope::Cgroup => "cgroup",
-        };
-        let source = source_name(base.source);
+        let scope = base.scope.name();
+        let source = base.source.name();
         let micros = self.round_trip.as_secs_f64() * 1e6;
         line(
             "back-end",
@@ -302,21 +297,23 @@ impl Reading {
         );
         for (id, value) in loads.iter() {
             let name = id.to_string();
-            let unit = match id.is_utilization() {
-                true => format!("{:.1} %", value * 100.0),
-                false => format!("{value:.3} tasks per CPU"),
+            let unit = if id.is_utilization() {
+                format!("{:.1} %", value * 100.0)
+            } else {
+                format!("{value:.3} tasks per CPU")
             };
             line(&name, unit);
         }
         let totals = &base.totals;
         let has = |part| base.available.has(part);
         if has(Available::RUNNING) {
-            let average = match has(Available::RUNNING_AVERAGE) {
-                true => format!(
+            let average = if has(Available::RUNNING_AVERAGE) {
+                format!(
                     ", {:.2} on average over 100 ms",
                     f64::from(base.running_average) / FIXED
-                ),
-                false => String::new(),
+                )
+            } else {
+                String::new()
             };
             line("running", format!("{} tasks{average}", totals.running));
         }
@@ -375,9 +372,10 @@ impl Reading {
             );
         }
         for port in &self.ports {
-            let backlog = match port.listening {
-                true => format!("{} of {} connections wait", port.backlog, port.limit),
-                false => "nobody listens".into(),
+            let backlog = if port.listening {
+                format!("{} of {} connections wait", port.backlog, port.limit)
+            } else {
+                "nobody listens".into()
             };
             line(&format!("port {}", port.port), backlog);
         }
@@ -410,8 +408,8 @@ impl Reading {
             .collect();
         let mut out = json!({
             "target": base.target,
-            "scope": match base.scope { Scope::Machine => "machine", Scope::Cgroup => "cgroup" },
-            "source": source_name(base.source),
+            "scope": base.scope.name(),
+            "source": base.source.name(),
             "round_trip_us": self.round_trip.as_secs_f64() * 1e6,
             "time_ns": base.time_ns,
             "epoch": base.epoch.to_string(),
@@ -505,7 +503,7 @@ fn cpu_json(cpu: &Cpu, available: Available) -> Value {
 #[cfg(test)]
 mod tests {
     use evenkeel_kernel::query::ENVELOPE;
-    use evenkeel_kernel::record::{Source, Whole};
+    use evenkeel_kernel::record::{Scope, Source, Whole};
 
     use super::*;
 

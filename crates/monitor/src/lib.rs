@@ -11,5 +11,5 @@ pub mod sockets;
 mod status;
 mod task;
 
-pub use status::{AnswerCount, LocationMonitor, MonitorStatus, source_name, table};
+pub use status::{AnswerCount, LocationMonitor, MonitorStatus, table};
 pub use task::Monitor;

@@ -21,6 +21,7 @@ use evenkeel_kernel::host::Host;
 use evenkeel_kernel::loads::{Before, Loads};
 use evenkeel_kernel::query::{Answer, BadDatagram, Key, Query, SHORT, WITH_PORTS};
 use evenkeel_kernel::record::{BadRecord, Record, Source};
+use strum::VariantArray;
 
 /// Questions to one location to which an answer may still come.
 const OPEN: usize = 128;
@@ -107,15 +108,17 @@ impl Wanted {
     }
 
     fn length(&self) -> usize {
-        match self.config.listen_backlogs {
-            true => WITH_PORTS,
-            false => SHORT,
+        if self.config.listen_backlogs {
+            WITH_PORTS
+        } else {
+            SHORT
         }
     }
 }
 
 /// What became of a datagram or a reading.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case")]
 #[repr(u8)]
 pub enum Verdict {
     /// It is news.
@@ -142,33 +145,11 @@ pub enum Verdict {
 
 impl Verdict {
     /// All of them.
-    pub const ALL: [Verdict; 10] = [
-        Verdict::Taken,
-        Verdict::Old,
-        Verdict::Unasked,
-        Verdict::Foreign,
-        Verdict::Version,
-        Verdict::Malformed,
-        Verdict::Mac,
-        Verdict::Torn,
-        Verdict::Record,
-        Verdict::Unreadable,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// The name that metrics use.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Verdict::Taken => "taken",
-            Verdict::Old => "old",
-            Verdict::Unasked => "unasked",
-            Verdict::Foreign => "foreign",
-            Verdict::Version => "version",
-            Verdict::Malformed => "malformed",
-            Verdict::Mac => "mac",
-            Verdict::Torn => "torn",
-            Verdict::Record => "record",
-            Verdict::Unreadable => "unreadable",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     fn of(error: BadDatagram) -> Verdict {
@@ -193,7 +174,8 @@ impl Verdict {
 }
 
 /// Whether a location's loads are known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum State {
     /// There was no answer yet.
     Waiting,
@@ -205,12 +187,8 @@ pub enum State {
 
 impl State {
     /// The name in the status.
-    pub const fn name(self) -> &'static str {
-        match self {
-            State::Waiting => "waiting",
-            State::Fresh => "fresh",
-            State::Stale => "stale",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -755,7 +733,7 @@ impl Poller {
 
     /// Answers and readings, by what became of them.
     pub fn counts(&self) -> impl Iterator<Item = (Verdict, u64)> + '_ {
-        Verdict::ALL.into_iter().zip(self.counts)
+        Verdict::ALL.iter().copied().zip(self.counts)
     }
 
     /// How many questions were how late, by [`DELAYS`], with those later still at the end;

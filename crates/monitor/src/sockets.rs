@@ -29,9 +29,10 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// A socket from which anybody can be asked, over IPv4 or IPv6.
 pub fn open(v6: bool) -> io::Result<UdpSocket> {
-    let any: SocketAddr = match v6 {
-        true => (Ipv6Addr::UNSPECIFIED, 0).into(),
-        false => (Ipv4Addr::UNSPECIFIED, 0).into(),
+    let any: SocketAddr = if v6 {
+        (Ipv6Addr::UNSPECIFIED, 0).into()
+    } else {
+        (Ipv4Addr::UNSPECIFIED, 0).into()
     };
     let socket = datagram::open(any, BUFFER)?;
     if set_option(
@@ -142,8 +143,8 @@ impl Outgoing {
 /// Sends the first few; an error is that of the very first one.
 fn send_some(socket: &UdpSocket, all: &mut [(usize, SockAddr, Vec<u8>)]) -> io::Result<usize> {
     // SAFETY: both are plain data of C, for which all zeros are valid.
-    let mut vectors: [libc::iovec; BATCH] = unsafe { std::mem::zeroed() };
-    let mut messages: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
+    let (mut vectors, mut messages): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) =
+        unsafe { std::mem::zeroed() };
     let mut count = 0;
     let places = vectors.iter_mut().zip(&mut messages);
     for ((_, to, bytes), (vector, message)) in all.iter_mut().zip(places) {
@@ -189,10 +190,11 @@ impl Incoming {
         socket: &UdpSocket,
         mut take: impl FnMut(&[u8], SocketAddr, Duration),
     ) -> io::Result<usize> {
-        // SAFETY: all three are plain data of C, for which all zeros are valid.
+        // SAFETY: plain data of C, for which all zeros are valid.
         let mut names: [libc::sockaddr_storage; BATCH] = unsafe { std::mem::zeroed() };
-        let mut vectors: [libc::iovec; BATCH] = unsafe { std::mem::zeroed() };
-        let mut messages: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
+        // SAFETY: as above, both.
+        let (mut vectors, mut messages): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) =
+            unsafe { std::mem::zeroed() };
         let rooms = self.bytes.iter_mut().zip(&mut self.control);
         let places = names.iter_mut().zip(&mut vectors).zip(&mut messages);
         for ((bytes, control), ((name, vector), message)) in rooms.zip(places) {

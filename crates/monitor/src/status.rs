@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 
 use evenkeel_core::time::Instant;
-use evenkeel_kernel::record::Source;
 use evenkeel_manager::text;
 use serde::{Deserialize, Serialize};
 
@@ -104,7 +103,7 @@ impl LocationMonitor {
             target: config.target,
             interval_ms: config.interval.as_secs_f64() * 1e3,
             state: view.state.name().into(),
-            source: view.source.map(|source| source_name(source).into()),
+            source: view.source.map(|source| source.name().into()),
             age_seconds: view.at.map(|at| now.since(at).as_secs_f64()),
             round_trip_ms: view.round_trip.map(|time| time.as_secs_f64() * 1e3),
             asked: view.asked,
@@ -115,15 +114,6 @@ impl LocationMonitor {
             expired: view.expired,
             trouble: view.trouble.map(str::to_owned),
         }
-    }
-}
-
-/// The name of who wrote a record.
-pub const fn source_name(source: Source) -> &'static str {
-    match source {
-        Source::Responder => "responder",
-        Source::KernelPage => "kernel_page",
-        Source::User => "user",
     }
 }
 

@@ -50,7 +50,8 @@ pub struct Record {
 }
 
 /// How a request or connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum End {
     /// As it should.
     Complete,
@@ -83,18 +84,7 @@ impl End {
 
     /// The name in the log.
     pub fn name(self) -> &'static str {
-        match self {
-            End::Complete => "complete",
-            End::Client => "client",
-            End::ClientTimeout => "client_timeout",
-            End::Member => "member",
-            End::Stale => "stale",
-            End::MemberTimeout => "member_timeout",
-            End::Refused => "refused",
-            End::Alert => "alert",
-            End::Terminated => "terminated",
-            End::Exhausted => "exhausted",
-        }
+        self.into()
     }
 }
 

@@ -344,9 +344,10 @@ pub(crate) mod tests {
         let ours = StdStream::connect(listener.local_addr().unwrap()).unwrap();
         ours.set_nonblocking(true).unwrap();
         let ours = TcpStream::from_std(ours).unwrap();
-        let io = match wrapped {
-            true => Wrapped::io(ours),
-            false => Io::Plain(ours),
+        let io = if wrapped {
+            Wrapped::io(ours)
+        } else {
+            Io::Plain(ours)
         };
         (io, listener.accept().unwrap().0)
     }

@@ -62,12 +62,13 @@ impl Memory {
 
     /// Bytes for something large.
     pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Result<Charge, OutOfMemory> {
-        match take(&self.held, &self.most, bytes) {
-            true => Ok(Charge {
+        if take(&self.held, &self.most, bytes) {
+            Ok(Charge {
                 memory: Arc::clone(self),
                 bytes,
-            }),
-            false => Err(OutOfMemory),
+            })
+        } else {
+            Err(OutOfMemory)
         }
     }
 
@@ -77,9 +78,10 @@ impl Memory {
         free: usize,
         bytes: usize,
     ) -> Result<Option<Charge>, OutOfMemory> {
-        match bytes > free {
-            true => self.take(bytes).map(Some),
-            false => Ok(None),
+        if bytes > free {
+            self.take(bytes).map(Some)
+        } else {
+            Ok(None)
         }
     }
 }

@@ -186,17 +186,18 @@ impl Session {
         let waiting = rule.group.wait_for(again);
         tokio::pin!(waiting);
         self.watch.arm_and_look(rule.rule.timeouts.queue);
-        let waited = self
-            .watch
-            .until(|cx| match self.is_gone(cx, client) || client.is_reset(cx) {
-                true => Poll::Ready(Err(Refusal::ClientGone)),
-                false => waiting.as_mut().poll(cx).map(|bound| {
+        let waited = self.watch.until(|cx| {
+            if self.is_gone(cx, client) || client.is_reset(cx) {
+                Poll::Ready(Err(Refusal::ClientGone))
+            } else {
+                waiting.as_mut().poll(cx).map(|bound| {
                     bound.map_err(|error| match error {
                         PickError::NoneEligible => Refusal::NoMember,
                         PickError::AllFull => Refusal::QueueFull,
                     })
-                }),
-            });
+                })
+            }
+        });
         let bound = match waited.await {
             Ok(result) => result,
             Err(Stop::Expired) => Err(Refusal::QueueTimeout),

@@ -243,9 +243,10 @@ async fn another_file(session: &Session) -> Result<ConnectionFile, ConnectFailur
 }
 
 fn socket_for(address: SocketAddr) -> io::Result<TcpSocket> {
-    let socket = match address.is_ipv4() {
-        true => TcpSocket::new_v4(),
-        false => TcpSocket::new_v6(),
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()
+    } else {
+        TcpSocket::new_v6()
     }?;
     socket.set_nodelay(true)?;
     Ok(socket)

@@ -197,9 +197,10 @@ fn clients_that_are_bound_leave_between_two_requests() {
         let home = homes[0];
         set_shedding(&bed, home, true);
         let now: Vec<_> = clients.iter_mut().map(served_by).collect();
-        let expected = match moves {
-            true => vec![1 - home; 8],
-            false => homes.clone(),
+        let expected = if moves {
+            vec![1 - home; 8]
+        } else {
+            homes.clone()
         };
         assert_eq!(now, expected, "{granularity:?} {move_sessions}");
         // They stay where they are when it is over.

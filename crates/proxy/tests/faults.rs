@@ -205,9 +205,10 @@ fn a_response_that_is_cut_is_seen_to_be_cut() {
             stream.write_all(response.as_bytes()).unwrap();
             // Not before the first part has arrived.
             expect(&mut stream, b"");
-            match orderly {
-                true => drop(stream.shutdown(Shutdown::Write)),
-                false => reset(stream),
+            if orderly {
+                drop(stream.shutdown(Shutdown::Write))
+            } else {
+                reset(stream)
             }
         });
         let bed = Bed::new(Http, &[address], |_| {});
@@ -279,9 +280,10 @@ fn a_client_that_goes_away_in_its_body_is_seen_by_the_member() {
         let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhalf";
         client.write_all(head.as_bytes()).unwrap();
         assert!(seen.recv_timeout(HANG).unwrap());
-        match orderly {
-            true => drop(client),
-            false => reset(client),
+        if orderly {
+            drop(client)
+        } else {
+            reset(client)
         }
         assert!(
             seen.recv_timeout(HANG).unwrap(),

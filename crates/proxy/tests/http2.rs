@@ -614,9 +614,12 @@ fn what_is_ambiguous_is_refused() {
         rest.copied().collect::<Vec<_>>()
     };
     let instead = |name: &'static str, value: &'static str| {
-        let swap = |(known, old): (&'static str, &'static str)| match known == name {
-            true => (known, value),
-            false => (known, old),
+        let swap = |(known, old): (&'static str, &'static str)| {
+            if known == name {
+                (known, value)
+            } else {
+                (known, old)
+            }
         };
         GET.map(swap).to_vec()
     };

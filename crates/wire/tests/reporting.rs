@@ -809,9 +809,10 @@ impl Net {
             let mut copy = datagram.clone();
             if self.rng.u8(..20) == 0 {
                 let at = self.rng.usize(..copy.len());
-                match self.rng.bool() {
-                    true => copy.truncate(at),
-                    false => copy[at] ^= self.rng.u8(1..),
+                if self.rng.bool() {
+                    copy.truncate(at)
+                } else {
+                    copy[at] ^= self.rng.u8(1..)
                 }
             }
             let delay = match self.rng.u8(..10) {
@@ -830,19 +831,17 @@ impl Net {
         let which = self.rng.usize(..self.recorded.len());
         let (to_broker, datagram) = self.recorded[which].clone();
         let somebody = peer(self.rng.u8(..agents));
-        match to_broker {
+        if to_broker {
             // 200 and above is where nobody is: those who are to be flooded.
-            true => {
-                let from = if self.rng.bool() {
-                    somebody
-                } else {
-                    peer(self.rng.u8(200..))
-                };
-                self.under_way.push((self.now, from, None, datagram));
-            }
-            false => self
-                .under_way
-                .push((self.now, peer(255), Some(somebody), datagram)),
+            let from = if self.rng.bool() {
+                somebody
+            } else {
+                peer(self.rng.u8(200..))
+            };
+            self.under_way.push((self.now, from, None, datagram));
+        } else {
+            self.under_way
+                .push((self.now, peer(255), Some(somebody), datagram))
         }
     }
 

@@ -120,9 +120,10 @@ pub fn measure(run: &Run) -> Result<Vec<Verdict>> {
         let worst = native.max(generic);
         verdicts.push(Verdict::new("cost", what, seen, worst <= LIMIT_US));
         let what = "at most 3 us of CPU per query on the back-end: with all receive work (veth)";
-        verdicts.push(match all.is_nan() {
-            true => Verdict::unknown("cost", what, "no threaded NAPI".into()),
-            false => Verdict::new("cost", what, format!("{all:.2} us"), all <= LIMIT_US),
+        verdicts.push(if all.is_nan() {
+            Verdict::unknown("cost", what, "no threaded NAPI".into())
+        } else {
+            Verdict::new("cost", what, format!("{all:.2} us"), all <= LIMIT_US)
         });
     }
     Ok(verdicts)

@@ -101,9 +101,10 @@ fn serve(ip: &str, cache: &str, hit: &str, miss: &str) -> io::Result<()> {
             .spawn(move || {
                 let cost = |path: &str| {
                     let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
-                    match cache.has(path) {
-                        true => hit,
-                        false => cost(path, hit, miss),
+                    if cache.has(path) {
+                        hit
+                    } else {
+                        cost(path, hit, miss)
                     }
                 };
                 // A client that goes away ends it.

@@ -119,9 +119,10 @@ pub fn measure(run: &Run) -> Result<Vec<Verdict>> {
     let queries = run.scale(5000, 1000);
     const TURN: usize = 250;
     for busy in [false, true] {
-        let crowd = match busy {
-            true => ground::busy(Some(&crowd))?,
-            false => Vec::new(),
+        let crowd = if busy {
+            ground::busy(Some(&crowd))?
+        } else {
+            Vec::new()
         };
         std::thread::sleep(Duration::from_millis(500));
         std::thread::scope(|scope| {

@@ -158,9 +158,10 @@ fn measure(options: &Options) -> Result<()> {
     let table = Verdict::table(&verdicts);
     println!("{table}");
     keep(&run.file("verdicts.md"), &verdicts)?;
-    match failed.is_empty() {
-        true => Ok(()),
-        false => Err(format!("{} not measured", failed.join(", ")).into()),
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{} not measured", failed.join(", ")).into())
     }
 }
 

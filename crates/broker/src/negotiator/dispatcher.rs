@@ -187,39 +187,36 @@ impl Dispatcher {
         let book = self.book.borrow();
         let by_host = target.host.as_ref().and_then(|host| book.by_host.get(host));
         let for_programs = target.path() == NEGOTIATE;
-        let (cluster, asked) = match for_programs {
-            true => {
-                check_method(head, &[Method::GET, Method::HEAD])?;
-                let (name, asked) = asked_in_query(target.query())?;
-                let cluster = match name {
-                    Some(name) => book.by_name.get(&name).ok_or_else(|| {
-                        let detail = format!("there is no cluster {name:?}");
-                        Problem::new(Unheard::UnknownCluster, StatusCode::NOT_FOUND, detail)
-                    })?,
-                    None => by_host.ok_or_else(|| {
-                        Problem::bad("cluster is missing, and Host is not a site of any cluster")
-                    })?,
+        let (cluster, asked) = if for_programs {
+            check_method(head, &[Method::GET, Method::HEAD])?;
+            let (name, asked) = asked_in_query(target.query())?;
+            let cluster = match name {
+                Some(name) => book.by_name.get(&name).ok_or_else(|| {
+                    let detail = format!("there is no cluster {name:?}");
+                    Problem::new(Unheard::UnknownCluster, StatusCode::NOT_FOUND, detail)
+                })?,
+                None => by_host.ok_or_else(|| {
+                    Problem::bad("cluster is missing, and Host is not a site of any cluster")
+                })?,
+            };
+            (cluster, asked)
+        } else {
+            let cluster = by_host.ok_or_else(|| {
+                let detail = match &target.host {
+                    Some(host) => format!("{host:?} is not a site that is served here"),
+                    None => "an HTTP/1.0 request without Host has no site".into(),
                 };
-                (cluster, asked)
+                Problem::new(
+                    Unheard::UnknownHost,
+                    StatusCode::MISDIRECTED_REQUEST,
+                    detail,
+                )
+            })?;
+            if target.path_and_query == "*" {
+                check_method(head, &[Method::OPTIONS])?;
+                return Ok(answer::empty(StatusCode::NO_CONTENT));
             }
-            false => {
-                let cluster = by_host.ok_or_else(|| {
-                    let detail = match &target.host {
-                        Some(host) => format!("{host:?} is not a site that is served here"),
-                        None => "an HTTP/1.0 request without Host has no site".into(),
-                    };
-                    Problem::new(
-                        Unheard::UnknownHost,
-                        StatusCode::MISDIRECTED_REQUEST,
-                        detail,
-                    )
-                })?;
-                if target.path_and_query == "*" {
-                    check_method(head, &[Method::OPTIONS])?;
-                    return Ok(answer::empty(StatusCode::NO_CONTENT));
-                }
-                (cluster, asked_in_fields(head, target)?)
-            }
+            (cluster, asked_in_fields(head, target)?)
         };
         let Some(counter) = book.clusters.get(*cluster) else {
             return Err(Problem::bad("there is no such cluster"));
@@ -461,9 +458,10 @@ fn asked_in_fields(head: &Head, target: Target) -> Result<Asked, Problem> {
         Some(rest) if rest.is_empty() || rest.starts_with('?') => (format!("/{rest}"), false),
         _ => (target.path_and_query, true),
     };
-    let form = match wants_binding(head)? {
-        true => Form::Binding,
-        false => Form::Redirect { to, keep },
+    let form = if wants_binding(head)? {
+        Form::Binding
+    } else {
+        Form::Redirect { to, keep }
     };
     let mut asked = Asked::of(form);
     for (name, set) in SETTERS {

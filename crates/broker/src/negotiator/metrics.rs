@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use evenkeel_manager::exposition::{Exposition, Type};
+use strum::VariantArray;
 
 use super::decide::Refusal;
 
 /// How a negotiation ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Ending {
     /// With a redirect to a member.
     Redirected,
@@ -25,23 +27,11 @@ pub enum Ending {
 
 impl Ending {
     /// All of them, in the order in which they are shown.
-    pub const ALL: [Ending; 5] = [
-        Ending::Redirected,
-        Ending::Answered,
-        Ending::NoMember,
-        Ending::ResponseTime,
-        Ending::ClassLimit,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// The name that metrics and the admin API use.
     pub fn name(self) -> &'static str {
-        match self {
-            Ending::Redirected => "redirected",
-            Ending::Answered => "answered",
-            Ending::NoMember => "no_member",
-            Ending::ResponseTime => "response_time",
-            Ending::ClassLimit => "class_limit",
-        }
+        self.into()
     }
 }
 
@@ -56,7 +46,8 @@ impl From<Refusal> for Ending {
 }
 
 /// Why a request was no negotiation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Unheard {
     /// `Host` or target could be understood in two ways, or not at all.
     Malformed,
@@ -74,25 +65,11 @@ pub enum Unheard {
 
 impl Unheard {
     /// All of them, in the order in which they are shown.
-    pub const ALL: [Unheard; 6] = [
-        Unheard::Malformed,
-        Unheard::UnknownHost,
-        Unheard::UnknownCluster,
-        Unheard::UnknownClass,
-        Unheard::BadParameter,
-        Unheard::Method,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// The name that metrics and answers use.
     pub fn name(self) -> &'static str {
-        match self {
-            Unheard::Malformed => "malformed",
-            Unheard::UnknownHost => "unknown_host",
-            Unheard::UnknownCluster => "unknown_cluster",
-            Unheard::UnknownClass => "unknown_class",
-            Unheard::BadParameter => "bad_parameter",
-            Unheard::Method => "method",
-        }
+        self.into()
     }
 }
 
@@ -122,7 +99,7 @@ pub struct ClassTotals {
     /// Name of the class; empty for those who name none.
     pub class: String,
     /// How many ended how.
-    pub endings: [(Ending, u64); Ending::ALL.len()],
+    pub endings: Vec<(Ending, u64)>,
 }
 
 impl Metrics {
@@ -136,24 +113,25 @@ impl Metrics {
     }
 
     /// Requests that were no negotiation, by why.
-    pub fn unheard(&self) -> [(Unheard, u64); Unheard::ALL.len()] {
-        Unheard::ALL.map(|unheard| {
-            let count = self.unheard[unheard as usize].load(Ordering::Relaxed);
-            (unheard, count)
-        })
+    pub fn unheard(&self) -> impl Iterator<Item = (Unheard, u64)> {
+        let counts = self
+            .unheard
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed));
+        Unheard::ALL.iter().copied().zip(counts)
     }
 
     /// Negotiations by cluster and class, of all that ever were configured.
     pub fn classes(&self) -> Vec<ClassTotals> {
         let classes = self.classes.lock().unwrap_or_else(PoisonError::into_inner);
-        let totals = classes
-            .iter()
-            .map(|((cluster, class), counters)| ClassTotals {
+        let totals = classes.iter().map(|((cluster, class), counters)| {
+            let counts = counters.0.iter().map(|count| count.load(Ordering::Relaxed));
+            ClassTotals {
                 cluster: cluster.clone(),
                 class: class.clone(),
-                endings: Ending::ALL
-                    .map(|ending| (ending, counters.0[ending as usize].load(Ordering::Relaxed))),
-            });
+                endings: Ending::ALL.iter().copied().zip(counts).collect(),
+            }
+        });
         totals.collect()
     }
 

@@ -13,8 +13,10 @@ pub(super) fn clusters(clusters: &[Cluster], metrics: &Metrics) -> Vec<ClusterSt
     let negotiations = |cluster: &str, class: &str| -> BTreeMap<Word, u64> {
         let mut totals = totals.iter();
         let of_class = totals.find(|of| of.cluster == cluster && of.class == class);
-        let endings = of_class.into_iter().flat_map(|of| of.endings);
-        endings.map(|(e, count)| (e.name().into(), count)).collect()
+        let endings = of_class.into_iter().flat_map(|of| &of.endings);
+        endings
+            .map(|(e, count)| (e.name().into(), *count))
+            .collect()
     };
     let cluster_status = |cluster: &Cluster| {
         let class = |name: &str, terms: &Terms| ClassStatus {

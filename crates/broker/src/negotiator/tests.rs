@@ -389,7 +389,6 @@ fn what_is_not_understood_is_not_guessed_at() {
         .negotiator
         .metrics()
         .unheard()
-        .into_iter()
         .map(|(why, count)| (why.name(), count))
         .collect();
     assert_eq!(counts["unknown_cluster"], 1);

@@ -168,9 +168,10 @@ mod with {
     }
 
     pub(crate) fn detach(args: &Detach) -> Result<(), Failure> {
-        match responder::detach(&args.interface, args.pin.folder.as_deref()).map_err(Failure::of)? {
-            true => print(format!("{}: detached\n", args.interface)),
-            false => Err(none(&args.interface)),
+        if responder::detach(&args.interface, args.pin.folder.as_deref()).map_err(Failure::of)? {
+            print(format!("{}: detached\n", args.interface))
+        } else {
+            Err(none(&args.interface))
         }
     }
 

@@ -135,9 +135,10 @@ pub(super) fn serve(args: &Serve) -> Result<(), Failure> {
     options.check().map_err(failure)?;
     process::start_log_of(&args.log)?;
     // Before anything else begins, so that all of it has it.
-    let _own = match args.own_cgroup {
-        true => Some(OwnCgroup::enter(args.fifo.is_some()).map_err(Failure::of)?),
-        false => None,
+    let _own = if args.own_cgroup {
+        Some(OwnCgroup::enter(args.fifo.is_some()).map_err(Failure::of)?)
+    } else {
+        None
     };
     if let Some(value) = args.nice {
         priority::nice(value).map_err(Failure::of)?;

@@ -96,7 +96,8 @@ pub const COUNTERS: [(&str, &str); 13] = [
 ];
 
 /// How the responder receives packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 #[repr(u32)]
 pub enum Mode {
     /// XDP in the driver.
@@ -109,18 +110,8 @@ pub enum Mode {
 
 impl Mode {
     /// Its name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Mode::Native => "native",
-            Mode::Generic => "generic",
-            Mode::Tc => "tc",
-        }
-    }
-
-    fn from_number(number: u32) -> Option<Self> {
-        [Mode::Native, Mode::Generic, Mode::Tc]
-            .into_iter()
-            .find(|mode| *mode as u32 == number)
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -315,16 +306,15 @@ pub fn attach(options: &Options) -> Result<Mode, BpfError> {
         && (before.interface, before.namespace) != (interface, namespace())
         && before.namespace != 0
     {
-        match place::is_there(before, &folder) {
-            true => {
-                return Err(BpfError::File(format!(
-                    "{} is used by the responder of another interface; detach that, or choose another \
+        if place::is_there(before, &folder) {
+            return Err(BpfError::File(format!(
+                "{} is used by the responder of another interface; detach that, or choose another \
                      folder with --pin",
-                    folder.display()
-                )));
-            }
+                folder.display()
+            )));
+        } else {
             // Its interface is gone.
-            false => clear(&folder)?,
+            clear(&folder)?
         }
     }
     let result = load(options, interface, &folder);
@@ -452,7 +442,7 @@ fn load(options: &Options, interface: u32, folder: &Path) -> Result<Mode, BpfErr
     write(object, &config)?;
     trial::run(object, options)?;
     place::put(object, options, folder, &mut config, before.as_ref())?;
-    Mode::from_number(config.mode).ok_or(BpfError::Lost("it has no mode"))
+    Mode::from_repr(config.mode).ok_or(BpfError::Lost("it has no mode"))
 }
 
 fn write(object: &Object, config: &Config) -> Result<(), BpfError> {
@@ -687,7 +677,7 @@ pub fn status(interface: &str, folder: Option<&Path>) -> Result<Option<Status>, 
             .sum();
     }
     Ok(Some(Status {
-        mode: Mode::from_number(config.mode).ok_or(BpfError::Lost("it has no mode"))?,
+        mode: Mode::from_repr(config.mode).ok_or(BpfError::Lost("it has no mode"))?,
         program: place::program_of(&config, &folder),
         port: config.port,
         rate: match config.interval_ns {

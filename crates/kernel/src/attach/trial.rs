@@ -58,14 +58,13 @@ pub(super) fn run(object: &Object, options: &Options) -> Result<(), BpfError> {
     let base = &answer.record.base;
     let needed = Available::RUNNING.with(Available::BUSY);
     let busiest = u64::from(base.cpus).saturating_mul(base.time_ns);
-    match base.available.has(needed)
-        && base.totals.busy_ns <= busiest
-        && base.totals.running < 1 << 22
+    if base.available.has(needed) && base.totals.busy_ns <= busiest && base.totals.running < 1 << 22
     {
-        true => Ok(()),
-        false => Err(BpfError::Lost(
+        Ok(())
+    } else {
+        Err(BpfError::Lost(
             "the responder's values were impossible when it was tried",
-        )),
+        ))
     }
 }
 

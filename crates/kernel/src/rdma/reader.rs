@@ -544,9 +544,10 @@ impl Device {
             .map_err(|error| Error::System("epoll", error.into()))?;
         // SAFETY: the context is that of a device.
         device.domain = unsafe { (api.ibv_alloc_pd)(context) };
-        match device.domain.is_null() {
-            true => Err(Error::system("ibv_alloc_pd")),
-            false => Ok(device),
+        if device.domain.is_null() {
+            Err(Error::system("ibv_alloc_pd"))
+        } else {
+            Ok(device)
         }
     }
 

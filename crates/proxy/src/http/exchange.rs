@@ -333,9 +333,10 @@ impl Client {
             _ => Outcome::Cancelled,
         };
         // Mostly the head brings the body along.
-        let ended = match delivered.has_waited {
-            true => worker.now(),
-            false => head.at,
+        let ended = if delivered.has_waited {
+            worker.now()
+        } else {
+            head.at
         };
         bound.ticket.finish(outcome, ended);
         rule.group.vacated();
@@ -365,9 +366,10 @@ impl Client {
             return After::NextRequest;
         }
         // A client that asked for the end sends nothing more.
-        match !request.keep_alive && sent_all && !request.up.has_excess() {
-            true => After::Close,
-            false => After::Linger,
+        if !request.keep_alive && sent_all && !request.up.has_excess() {
+            After::Close
+        } else {
+            After::Linger
         }
     }
 }

@@ -227,9 +227,10 @@ impl Client {
         let mut waiting_for_head = self.input.is_some();
         let mut scan = HeadScan::default();
         let rule = self.session.service.rule();
-        self.session.watch.arm(match waiting_for_head {
-            true => rule.rule.timeouts.header,
-            false => rule.rule.timeouts.keep_alive,
+        self.session.watch.arm(if waiting_for_head {
+            rule.rule.timeouts.header
+        } else {
+            rule.rule.timeouts.keep_alive
         });
         drop(rule);
         loop {

@@ -121,9 +121,10 @@ impl Client {
             }
             loop {
                 let read = input.as_ref().map_or(&[][..], Buffer::bytes);
-                let parsed = match scan.is_due(read, limit) {
-                    true => self.parse_response(request, rule, bound, &mut input),
-                    false => Ok(None),
+                let parsed = if scan.is_due(read, limit) {
+                    self.parse_response(request, rule, bound, &mut input)
+                } else {
+                    Ok(None)
                 };
                 match parsed {
                     Ok(Some(Response::Final(head))) => return Ok(head),

@@ -143,9 +143,10 @@ impl Hop {
             out.extend_from_slice(self.forwarded_for.as_bytes());
             if let Some(host) = request.authority {
                 // An authority has no byte that would need escaping between quotes.
-                let quote: &[u8] = match is_token(host.as_bytes()) {
-                    true => b"",
-                    false => b"\"",
+                let quote: &[u8] = if is_token(host.as_bytes()) {
+                    b""
+                } else {
+                    b"\""
                 };
                 for part in [b";host=", quote, host.as_bytes(), quote] {
                     out.extend_from_slice(part);

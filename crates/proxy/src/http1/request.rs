@@ -77,9 +77,10 @@ impl<'a> RequestHead<'a> {
             Ok(Status::Partial) if raw.len() < limits.max_bytes => return Ok(Parsed::Partial),
             Ok(_) => {
                 let within = raw.get(..limits.max_bytes).unwrap_or(raw);
-                return Err(match within.contains(&b'\n') {
-                    true => HeadError::TooLarge,
-                    false => HeadError::TargetTooLong,
+                return Err(if within.contains(&b'\n') {
+                    HeadError::TooLarge
+                } else {
+                    HeadError::TargetTooLong
                 });
             }
             Err(httparse::Error::Version) => return Err(version_error(raw)),

@@ -128,9 +128,10 @@ mod tests {
                     panic!("{status}: {parsed:?}");
                 };
                 assert_eq!((head.status, head.keep_alive), (status, keep_alive));
-                let (body, rest) = match to_head {
-                    true => (Body::None, b"".as_slice()),
-                    false => (Body::Length(4), b"why\n".as_slice()),
+                let (body, rest) = if to_head {
+                    (Body::None, b"".as_slice())
+                } else {
+                    (Body::Length(4), b"why\n".as_slice())
                 };
                 assert_eq!((head.body, &out[head.len..]), (body, rest));
             }

@@ -153,9 +153,10 @@ impl Connection {
                 self.remember(cx);
                 let idle = self.streams.get() == 0;
                 if stage != Stage::Over && idle != std::mem::replace(&mut is_idle, idle) {
-                    match idle {
-                        true => watch.arm(self.session.service.rule().rule.timeouts.keep_alive),
-                        false => watch.disarm(),
+                    if idle {
+                        watch.arm(self.session.service.rule().rule.timeouts.keep_alive)
+                    } else {
+                        watch.disarm()
                     }
                 }
                 if stage == Stage::Open && self.is_draining() {

@@ -199,9 +199,10 @@ impl Chunks {
 }
 
 fn end_stream(stream: &mut SendStream<Bytes>, trailers: HeaderMap) -> io::Result<()> {
-    let ended = match trailers.is_empty() {
-        true => stream.send_data(Bytes::new(), true),
-        false => stream.send_trailers(trailers),
+    let ended = if trailers.is_empty() {
+        stream.send_data(Bytes::new(), true)
+    } else {
+        stream.send_trailers(trailers)
     };
     ended.map_err(broken)
 }

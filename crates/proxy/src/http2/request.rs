@@ -95,9 +95,10 @@ fn check_size(parts: &Parts, target: &str, limits: Limits) -> Result<(), HeadErr
     if target.len() > limits.max_bytes {
         return Err(HeadError::TargetTooLong);
     }
-    match target.len() + fields > limits.max_bytes {
-        true => Err(HeadError::TooLarge),
-        false => Ok(()),
+    if target.len() + fields > limits.max_bytes {
+        Err(HeadError::TooLarge)
+    } else {
+        Ok(())
     }
 }
 

@@ -188,9 +188,10 @@ impl Stream {
         if let Some(seconds) = answer.retry_after {
             fields.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        let body = match to_head {
-            true => Body::None,
-            false => Body::UntilClose,
+        let body = if to_head {
+            Body::None
+        } else {
+            Body::UntilClose
         };
         self.send(response, body)?;
         if let (Some(outgoing), false) = (&mut self.outgoing, to_head) {

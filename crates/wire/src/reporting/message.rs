@@ -52,7 +52,7 @@ pub const MAX_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// What a message is. Those to a broker are below 0x80, those to an agent are not, so
 /// that none can be reflected to the side that sent it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::FromRepr)]
 #[repr(u8)]
 pub enum Kind {
     /// Agent to broker: this is who I am, and these are my servers.
@@ -74,17 +74,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 8] = [
-        Kind::Registration,
-        Kind::Update,
-        Kind::Stop,
-        Kind::Challenge,
-        Kind::Acknowledgement,
-        Kind::Query,
-        Kind::StopAcknowledgement,
-        Kind::RegisterAgain,
-    ];
-
     /// Whether an agent sends it.
     pub fn is_from_agent(self) -> bool {
         (self as u8) < 0x80
@@ -528,7 +517,8 @@ pub fn seal(nonce: u64, identifier: u64, sequence: u64, body: &Body, key: &Key) 
 }
 
 /// Why bytes are not a message. None of them changes anything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Invalid {
     /// Shorter than any message.
     #[error("truncated")]
@@ -550,6 +540,7 @@ pub enum Invalid {
     Key,
     /// Changed on its way, or made with another secret.
     #[error("with a wrong authentication code")]
+    #[strum(to_string = "mac")]
     Tag,
     /// Authentic, but its body is not what this version says.
     #[error("malformed")]
@@ -577,7 +568,7 @@ pub fn peek(datagram: &[u8]) -> Result<Header, Invalid> {
     let mut input = Input(datagram.get(MAGIC.len() + 1..).unwrap_or_default());
     let mut header = || {
         let kind = input.u8()?;
-        let known = Kind::ALL.into_iter().find(|known| *known as u8 == kind);
+        let known = Kind::from_repr(kind);
         let (key, nonce) = (input.u16()?, input.u64()?);
         let (identifier, sequence) = (input.u64()?, input.u64()?);
         Some(known.map(|kind| Header {

@@ -67,7 +67,8 @@ pub struct Peer {
 }
 
 /// What has become of a datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Outcome {
     /// A Registration without a cookie, or with one that is of no use any more: the agent
     /// has to prove its address first.
@@ -79,6 +80,7 @@ pub enum Outcome {
     /// The agent has signed off.
     Stopped,
     /// No message.
+    #[strum(transparent)]
     Invalid(Invalid),
     /// From an agent that is not known (any more). It is asked to register again.
     UnknownIdentifier,
@@ -125,27 +127,7 @@ impl Outcome {
 
     /// The name in metrics.
     pub fn name(self) -> &'static str {
-        match self {
-            Outcome::Challenged => "challenged",
-            Outcome::Registered => "registered",
-            Outcome::Updated => "updated",
-            Outcome::Stopped => "stopped",
-            Outcome::Invalid(Invalid::Truncated) => "truncated",
-            Outcome::Invalid(Invalid::Oversized) => "oversized",
-            Outcome::Invalid(Invalid::Magic) => "magic",
-            Outcome::Invalid(Invalid::Version) => "version",
-            Outcome::Invalid(Invalid::Kind) => "kind",
-            Outcome::Invalid(Invalid::Key) => "key",
-            Outcome::Invalid(Invalid::Tag) => "mac",
-            Outcome::Invalid(Invalid::Malformed) => "malformed",
-            Outcome::UnknownIdentifier => "unknown_identifier",
-            Outcome::Duplicate => "duplicate",
-            Outcome::Reordered => "reordered",
-            Outcome::Replayed => "replayed",
-            Outcome::Load => "load",
-            Outcome::TooManyLoads => "too_many_loads",
-            Outcome::Full => "full",
-        }
+        self.into()
     }
 }
 
