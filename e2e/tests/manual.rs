@@ -26,7 +26,7 @@ END
     ";
 
 /// Pages whose commands are run, here or below.
-const FOLLOWED: [&str; 16] = [
+const FOLLOWED: [&str; 17] = [
     "README.md",
     "docs/admin-api.md",
     "docs/agent.md",
@@ -40,6 +40,7 @@ const FOLLOWED: [&str; 16] = [
     "docs/load-reports.md",
     "docs/negotiation.md",
     "docs/strategies.md",
+    "docs/tls.md",
     "docs/tutorial-load-reports.md",
     "modules/java/README.md",
     "modules/omniorb/README.md",
@@ -146,6 +147,14 @@ fn u10_configuration() {
 #[test]
 fn u10_http2() {
     follow("docs/http2.md", INSTALLED);
+}
+
+#[test]
+fn u10_tls() {
+    // The authority of clients is any certificate.
+    let clients = "openssl req -x509 -nodes -days 2 -newkey ec -pkeyopt ec_paramgen_curve:P-256 \
+        -subj /CN=clients -keyout clients.key -out clients.pem 2>/dev/null";
+    follow("docs/tls.md", &format!("{INSTALLED} {clients}"));
 }
 
 #[test]
