@@ -133,7 +133,8 @@ fn a_group_decides_by_the_gauges_of_a_real_client() {
 #[test]
 fn traffic_follows_the_load_of_cgroups() {
     let millisecond = Duration::from_millis(1);
-    let quota = || CpuQuota::new(10 * millisecond, 100 * millisecond);
+    // Many periods in each interval, so that each reading finds it busy.
+    let quota = || CpuQuota::new(millisecond, 10 * millisecond);
     let (Some(full), Some(idle)) = (quota(), quota()) else {
         eprintln!("skipped: no cgroup with a CPU controller may be made here");
         return;
@@ -156,13 +157,23 @@ fn traffic_follows_the_load_of_cgroups() {
     eventually("loads are read", || {
         cpu("full").is_some_and(|load| load > 0.5) && cpu("idle") == Some(0.0)
     });
-    let idle_has = answered_by(&balancer, "idle", 100);
+    // Few between two readings: until the next one, each is taken to add to the load.
+    let source = "group=\"web\",source=\"cgroup\"";
+    let taken = format!("evenkeel_reports_total{{{source},result=\"taken\"}}");
+    let mut idle_has = 0;
+    for _ in 0..20 {
+        let before = metric(&balancer, &taken);
+        eventually("both are read again", || {
+            metric(&balancer, &taken) >= before + 4.0
+        });
+        idle_has += answered_by(&balancer, "idle", 5);
+    }
     assert!(idle_has > 75, "the idle one has {idle_has} of 100");
     // Without its process it is as idle as the other one, and without it unknown.
     drop(busy);
     eventually("the load falls", || cpu("full") == Some(0.0));
     drop(full);
     eventually("the load is unknown", || cpu("full").is_none());
-    let gone = "evenkeel_reports_total{group=\"web\",source=\"cgroup\",result=\"unreachable\"}";
-    assert!(metric(&balancer, gone) > 0.0);
+    let gone = format!("evenkeel_reports_total{{{source},result=\"unreachable\"}}");
+    assert!(metric(&balancer, &gone) > 0.0);
 }
