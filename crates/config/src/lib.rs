@@ -32,7 +32,7 @@ pub use model::negotiator::{Class, Cluster, Negotiator, Quantum, Terms};
 pub use model::reach::{Reach, carries_in_pulses, default_for};
 pub use model::rule::{HttpOptions, MemberProtocol, Protocol, Rule, Timeouts};
 pub use model::sections::{Section, Sections};
-pub use model::tls::{CertificateFiles, ClientCertificates, Tls, TlsVersion};
+pub use model::tls::{CertificateFiles, ClientCertificates, ClientTls, Tls, TlsVersion};
 pub use model::{agent, engine, kind, negotiator, sources};
 pub use schema::address::{Origin, Scheme};
 pub use schema::amount::duration;

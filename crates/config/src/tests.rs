@@ -892,6 +892,10 @@ fn document_with(header: &str, line: &str) -> String {
             };
             format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{kind}\n{line}")
         }
+        "[group.x.member_tls]" if line.starts_with("key") => {
+            let needed = "certificate = \"c\"";
+            format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{needed}\n{line}")
+        }
         "[group.x.monitor]" => {
             let needed = match line {
                 _ if line.starts_with("key_file") => "",
@@ -954,6 +958,48 @@ fn every_example_and_default_in_the_reference_is_valid_and_every_example_does_so
         }
     }
     assert!(compared > 50, "{compared}");
+}
+
+#[test]
+fn tls_to_members_is_on_with_true_and_says_what_does_not_fit() {
+    let tls = |line: &str| {
+        let text = format!("[group.x]\nmembers = [\"a:1\"]\n{line}");
+        parse("/etc/t.toml", &text).map(|mut config| {
+            let tls = config.groups.remove(0).member_tls;
+            (tls, config.warnings.len())
+        })
+    };
+    let (plain, warnings) = tls("").unwrap();
+    assert_eq!(
+        (plain, warnings),
+        (None, 1),
+        "only that nobody uses the group"
+    );
+    let (on, _) = tls("member_tls = true").unwrap();
+    assert_eq!(on, Some(ClientTls::default()));
+    assert_eq!(on.map(|tls| tls.place.line), Some(3));
+    assert_eq!(tls("member_tls = false").unwrap().0, None);
+    let (some, _) = tls("member_tls = { ca_file = \"ca.pem\" }").unwrap();
+    let files: Vec<_> = some.iter().flat_map(ClientTls::files).collect();
+    assert_eq!(files, [Path::new("/etc/ca.pem")]);
+    let (_, warnings) = tls("member_tls = { verify = false }").unwrap();
+    assert_eq!(warnings, 2, "nobody is verified");
+    for (wrong, why) in [
+        ("member_tls = 1", "a table of keys of TLS, or true"),
+        ("member_tls = { key = \"k\" }", "needs the `certificate`"),
+        (
+            "member_tls = { verify = false, ca_file = \"c\" }",
+            "has no effect",
+        ),
+        (
+            "member_tls = { server_name = \"a b\" }",
+            "a host name, or an IP address",
+        ),
+        ("member_tls = { min_version = \"1.1\" }", "1.2"),
+    ] {
+        let text = tls(wrong).unwrap_err().to_string();
+        assert!(text.contains(why), "{text}");
+    }
 }
 
 proptest! {

@@ -115,7 +115,8 @@ pub(crate) fn problem(file: &FileName, error: &CertificateError) -> Problem {
     file.place.problem(format!("{path}: {error}"))
 }
 
-fn bytes(path: &Path) -> Result<Vec<u8>, CertificateError> {
+/// What is in a file that is not too long, and no open secret.
+pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>, CertificateError> {
     // A FIFO would block for ever.
     if !std::fs::metadata(path)?.is_file() {
         return Err(CertificateError::NoFile);

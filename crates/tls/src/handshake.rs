@@ -1,4 +1,4 @@
-//! Handshakes: rustls driven over a socket, with bounds, and why one has failed.
+//! Handshakes with clients: rustls driven over a socket, with bounds, and why one has failed.
 
 use std::fmt;
 use std::future::Future;
@@ -7,23 +7,16 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use rustls::server::UnbufferedServerConnection;
-use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
 use rustls::{Error, HandshakeKind, ProtocolVersion};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::identity;
+use crate::messages::{Messages, Next};
 use crate::server::{Server, take_asked};
 use crate::stream::{Kernel, Stream};
 
 /// Most bytes of a first message: no browser needs a quarter of it.
 const MAX_HELLO: usize = 16 * 1024;
-
-/// Bytes that are read at once: what follows a handshake is for the connection.
-const READ_BYTES: usize = 4096;
-
-/// Most bytes that are taken from somebody who gets no connection.
-const MAX_DRAINED: usize = 256 * 1024;
 
 /// Why there is no connection.
 #[derive(Debug)]
@@ -143,7 +136,7 @@ const PLAIN_ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/pla
 /// What was agreed on.
 #[derive(Clone, Debug)]
 pub struct Agreed {
-    /// The name that the client asked for.
+    /// The name that the client asked for; `None` where the balancer is the client.
     pub name: Option<Box<str>>,
     /// The version.
     pub version: &'static str,
@@ -157,17 +150,11 @@ pub struct Agreed {
 
 /// A handshake with a client.
 pub struct Accepting {
-    socket: Option<TcpStream>,
+    messages: Messages,
     connection: Option<Box<UnbufferedServerConnection>>,
     header: Option<Box<str>>,
     /// The name that the client asks for.
     name: Option<Box<str>>,
-    /// What arrived and was not understood yet.
-    input: Vec<u8>,
-    output: Vec<u8>,
-    written: usize,
-    /// Bytes of the connection that came with the handshake.
-    early: Vec<u8>,
     /// Most bytes of `input`.
     most: usize,
     most_later: usize,
@@ -180,59 +167,6 @@ impl fmt::Debug for Accepting {
     }
 }
 
-/// What is to be done next.
-enum Next {
-    /// The same again.
-    Again,
-    /// What was encoded has to be sent.
-    Send,
-    /// More is needed.
-    Read,
-    /// Bytes of the connection may flow.
-    Done,
-    /// The peer has ended it.
-    Closed,
-}
-
-/// Does what `status` asks for. Answers how many bytes of the input are done with.
-fn step<D>(
-    status: UnbufferedStatus<'_, '_, D>,
-    output: &mut Vec<u8>,
-    early: &mut Vec<u8>,
-) -> (usize, Result<Next, Error>) {
-    let mut discard = status.discard;
-    let next = match status.state {
-        Err(error) => Err(error),
-        Ok(ConnectionState::EncodeTlsData(mut data)) => {
-            let start = output.len();
-            let needed = match data.encode(&mut []) {
-                Err(EncodeError::InsufficientSize(size)) => size.required_size,
-                _ => 0,
-            };
-            output.resize(start + needed, 0);
-            let place = output.get_mut(start..).unwrap_or_default();
-            let encoded = data.encode(place).unwrap_or_default();
-            output.truncate(start + encoded);
-            Ok(Next::Again)
-        }
-        Ok(ConnectionState::TransmitTlsData(data)) => {
-            data.done();
-            Ok(Next::Send)
-        }
-        Ok(ConnectionState::BlockedHandshake) => Ok(Next::Read),
-        Ok(ConnectionState::WriteTraffic(_)) => Ok(Next::Done),
-        Ok(ConnectionState::ReadTraffic(mut data)) => {
-            while let Some(Ok(record)) = data.next_record() {
-                early.extend_from_slice(record.payload);
-                discard += record.discard;
-            }
-            Ok(Next::Again)
-        }
-        Ok(_) => Ok(Next::Closed),
-    };
-    (discard, next)
-}
-
 impl Accepting {
     /// A handshake over `socket`.
     pub fn new(socket: TcpStream, server: &Server) -> Self {
@@ -242,14 +176,10 @@ impl Accepting {
                 Err(error) => (None, Some(internal(error))),
             };
         Accepting {
-            socket: Some(socket),
+            messages: Messages::over(socket),
             connection,
             header: server.header.clone(),
             name: None,
-            input: Vec::new(),
-            output: Vec::new(),
-            written: 0,
-            early: Vec::new(),
             most: MAX_HELLO,
             most_later: server.most_input + MAX_HELLO,
             failed,
@@ -258,7 +188,7 @@ impl Accepting {
 
     /// The socket, until the handshake is over.
     pub fn socket(&self) -> Option<&TcpStream> {
-        self.socket.as_ref()
+        self.messages.socket.as_ref()
     }
 
     /// Understands what is there, and says what is to be done next.
@@ -272,17 +202,14 @@ impl Accepting {
             if self.failed.is_some() && !connection.wants_write() {
                 return Next::Send;
             }
-            let input = if is_over || self.failed.is_some() {
-                &mut []
-            } else {
-                &mut self.input[..]
-            };
-            let status = connection.process_tls_records(input);
-            let (discard, next) = step(status, &mut self.output, &mut self.early);
+            let reads = !is_over && self.failed.is_none();
+            let of = &mut **connection;
+            let next = self
+                .messages
+                .process(reads, move |input| of.process_tls_records(input));
             if let Some(name) = take_asked() {
                 self.name = Some(name);
             }
-            self.input.drain(..discard.min(self.input.len()));
             match next {
                 Ok(Next::Again) => {}
                 Ok(Next::Done) if connection.is_handshaking() => return Next::Read,
@@ -290,11 +217,11 @@ impl Accepting {
                 // The second time there is no alert left to be sent.
                 Err(_) if self.failed.is_some() => return Next::Send,
                 Err(error) => {
-                    let cause = Cause::of(&error, &self.input);
+                    let cause = Cause::of(&error, &self.messages.input);
                     let error = Detail::Tls(error);
                     self.failed = Some(Failure { cause, error });
                     if cause == Cause::PlainHttp {
-                        self.output = PLAIN_ANSWER.to_vec();
+                        self.messages.output = PLAIN_ANSWER.to_vec();
                         return Next::Send;
                     }
                 }
@@ -302,40 +229,11 @@ impl Accepting {
         }
     }
 
-    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(socket) = &mut self.socket else {
-            return Poll::Ready(Ok(()));
-        };
-        while let Some(rest @ [_, ..]) = self.output.get(self.written..) {
-            match ready!(Pin::new(&mut *socket).poll_write(cx, rest))? {
-                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                n => self.written += n,
-            }
-        }
-        self.output.clear();
-        self.written = 0;
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(socket) = &mut self.socket else {
-            return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
-        };
-        let mut bytes = [0; READ_BYTES];
-        let mut space = ReadBuf::new(&mut bytes);
-        ready!(Pin::new(socket).poll_read(cx, &mut space))?;
-        match space.filled() {
-            [] => Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
-            read => {
-                self.input.extend_from_slice(read);
-                Poll::Ready(Ok(()))
-            }
-        }
-    }
-
     /// Makes a connection of what was agreed on.
     fn finish(&mut self) -> Result<(Box<Stream>, Agreed), Failure> {
-        let (Some(connection), Some(socket)) = (self.connection.take(), self.socket.take()) else {
+        let (Some(connection), Some(socket)) =
+            (self.connection.take(), self.messages.socket.take())
+        else {
             return Err(closed(io::ErrorKind::NotConnected.into()));
         };
         let is_tls13 = connection.protocol_version() == Some(ProtocolVersion::TLSv1_3);
@@ -355,8 +253,8 @@ impl Accepting {
             .map_err(internal)?;
         let kernel = Kernel::Server(kernel);
         let kernel = is_tls13.then(|| Box::new(kernel));
-        let input = std::mem::take(&mut self.input);
-        let early = std::mem::take(&mut self.early);
+        let input = std::mem::take(&mut self.messages.input);
+        let early = std::mem::take(&mut self.messages.early);
         let stream = Stream::new(socket, secrets, kernel, input, early);
         let stream = stream.map_err(|_| internal(Error::HandshakeNotComplete))?;
         Ok((Box::new(stream), agreed))
@@ -384,12 +282,10 @@ impl Future for Accepting {
         let this = &mut *self;
         loop {
             let next = this.advance();
-            let sent = this.poll_send(cx);
+            let sent = this.messages.poll_send(cx);
             if let Some(failure) = this.failed.take() {
                 // The alert is worth one attempt.
-                if let Some(socket) = &this.socket {
-                    drain(socket);
-                }
+                this.messages.drain();
                 return Poll::Ready(Err(failure));
             }
             ready!(sent).map_err(closed)?;
@@ -400,25 +296,14 @@ impl Future for Accepting {
                 Next::Closed => {
                     return Poll::Ready(Err(closed(io::ErrorKind::UnexpectedEof.into())));
                 }
-                Next::Read if this.input.len() >= this.most => {
+                Next::Read if this.messages.input.len() >= this.most => {
                     return Poll::Ready(Err(Failure {
                         cause: Cause::Oversized,
                         error: Detail::Other("a message of the handshake is too long"),
                     }));
                 }
-                Next::Read => ready!(this.poll_read(cx)).map_err(closed)?,
+                Next::Read => ready!(this.messages.poll_read(cx)).map_err(closed)?,
             }
-        }
-    }
-}
-
-/// Takes what has arrived meanwhile: it would make closing the connection a reset, with which what
-/// was sent last could be lost.
-fn drain(socket: &TcpStream) {
-    let mut bytes = [0; READ_BYTES];
-    for _ in 0..MAX_DRAINED / READ_BYTES {
-        if !matches!(socket.try_read(&mut bytes), Ok(1..)) {
-            break;
         }
     }
 }

@@ -7,7 +7,9 @@
 //! | [`server`] | what a rule does for its clients: certificate by name, versions, client certificates |
 //! | [`ticket`] | the keys of session tickets |
 //! | [`identity`] | what a client's certificate says, for members |
-//! | [`handshake`] | handshakes over a socket, and why one has failed |
+//! | [`handshake`] | handshakes with clients over a socket, and why one has failed |
+//! | [`client`] | what it takes to be a client: whom it trusts, its own certificate, sessions |
+//! | [`connect`] | handshakes as a client, and why one has failed |
 //! | [`record`] | records: what is encrypted and sent after a handshake |
 //! | [`stream`] | a connection after its handshake |
 //!
@@ -19,11 +21,15 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 pub mod certificate;
+pub mod client;
+pub mod connect;
 pub mod expiry;
 pub mod handshake;
 pub mod identity;
+mod messages;
 pub mod record;
 pub mod server;
+mod sessions;
 pub mod stream;
 pub mod ticket;
 

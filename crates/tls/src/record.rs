@@ -9,7 +9,7 @@ use std::fmt;
 use aws_lc_rs::aead::{
     AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey,
 };
-use rustls::ConnectionTrafficSecrets;
+use rustls::{AlertDescription, ConnectionTrafficSecrets};
 
 /// Bytes of a record before its content: its kind, a version and its length.
 pub const HEADER_BYTES: usize = 5;
@@ -73,6 +73,9 @@ pub enum Violation {
     /// It carries something that does not belong there.
     #[error("a message that nobody expects here")]
     Unexpected,
+    /// The other side ends the connection, and says why.
+    #[error("the other side ends the connection: {0:?}")]
+    Alert(AlertDescription),
     /// There were too many that carry nothing, or ask for new keys.
     #[error("too many records without content")]
     Flood,

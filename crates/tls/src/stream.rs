@@ -43,7 +43,6 @@ pub(crate) enum Kernel {
     /// We are the server.
     Server(KernelConnection<ServerConnectionData>),
     /// We are the client.
-    #[allow(dead_code)] // until members speak TLS
     Client(KernelConnection<ClientConnectionData>),
 }
 
@@ -288,6 +287,7 @@ impl Stream {
             }
             (Kind::Alert, [_, USER_CANCELED]) => Ok(()),
             (Kind::Alert, [1, _]) if self.kernel.is_none() => Ok(()),
+            (Kind::Alert, [_, alert]) => Err(Violation::Alert((*alert).into())),
             (Kind::Handshake, messages) if self.kernel.is_some() => self.handle_all(messages),
             // TLS 1.2: it may be told once that there will be no other handshake.
             (Kind::Handshake, _) if self.idle_records == 1 => {
@@ -347,12 +347,16 @@ impl Stream {
     /// Nothing can follow. The other side is told so, if it still listens.
     fn broken(&mut self, violation: Violation) -> io::Error {
         let alert = match violation {
-            Violation::Decrypt => 20,
-            Violation::Header => 22,
-            Violation::Unexpected | Violation::Flood => 10,
-            Violation::Exhausted => 80,
+            Violation::Decrypt => Some(20),
+            Violation::Header => Some(22),
+            Violation::Unexpected | Violation::Flood => Some(10),
+            Violation::Exhausted => Some(80),
+            Violation::Alert(_) => None,
         };
-        if self.output.is_empty() && self.say(Kind::Alert, &[2, alert]).is_ok() {
+        if let Some(alert) = alert
+            && self.output.is_empty()
+            && self.say(Kind::Alert, &[2, alert]).is_ok()
+        {
             let _ = self.socket.try_write(&self.output);
         }
         self.cut.set(true);

@@ -13,7 +13,7 @@ use super::location::{self, LocationConfig, Placed};
 use super::negotiator::{self, Cluster, Negotiator};
 use super::reach::Reach;
 use super::rule::{self, Defaults, Rule};
-use super::tls::{self, Tls};
+use super::tls::{self, ClientTls, Tls};
 use super::{alert, ejection, health, member, monitor, sources};
 use crate::schema::document::Span;
 use crate::schema::errors::{Errors, Problem};
@@ -94,8 +94,11 @@ impl Config {
         let monitors = groups.chain(locations).flatten();
         let monitors = monitors.filter_map(|monitor| monitor.key_file.as_ref());
         let tls = self.rules.iter().flat_map(|rule| &rule.tls);
+        let members = self.groups.iter().flat_map(|group| &group.member_tls);
         let all = token.chain(broker).chain(monitors);
-        all.chain(tls.flat_map(Tls::files)).map(PathBuf::as_path)
+        let all = all.chain(tls.flat_map(Tls::files));
+        all.chain(members.flat_map(ClientTls::files))
+            .map(PathBuf::as_path)
     }
 
     /// The DNS names of members, with how often each is to be resolved. A name in
@@ -161,6 +164,11 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         .map(|location| &mut location.monitor);
     for monitor in of_groups.chain(of_locations).flatten() {
         monitor.resolve(folder);
+    }
+    for group in &mut config.groups {
+        if let Some(tls) = &mut group.member_tls {
+            tls.resolve(folder);
+        }
     }
     // What clusters have to say below may depend on the load.
     for group in &mut config.groups {

@@ -13,6 +13,7 @@ use super::member::MemberConfig;
 use super::monitor::Monitor;
 use super::reach::{Reach, carries_in_pulses, default_for, default_load};
 use super::sources::{SOURCES, Sources};
+use super::tls::ClientTls;
 use crate::schema::document::join;
 use crate::schema::field::choice_field;
 use crate::schema::key::{DAY, HOUR, docs, keys, millis, secs, section};
@@ -72,6 +73,9 @@ section! {
         /// that the balancer itself listens on are never allowed. An IPv4 address in IPv6 notation
         /// counts as IPv4. Members with an IP address in the file are not restricted.
         allowed_networks: Option<Networks> = None; r#"["10.0.0.0/8", "fd00::/8"]"#,
+        /// TLS to the members, of HTTP and TCP rules and of health checks: `true`, which verifies their
+        /// certificates with the authorities that the system trusts; a table (see below); or `false`.
+        member_tls: Option<ClientTls> = None; r#"{ ca_file = "/etc/evenkeel/members.pem" }"#,
         /// Active health check: a table (see below), `true` for one with all defaults, `false` for
         /// none.
         health_check: Option<HealthCheck> = None; r#"{ path = "/healthz" }"#,

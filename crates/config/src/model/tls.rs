@@ -1,11 +1,17 @@
-//! `[rule.NAME.tls]`: certificates, and what clients may say of themselves.
+//! `[rule.NAME.tls]`: certificates, and what clients may say of themselves; and
+//! `[group.NAME.member_tls]`: TLS where the balancer is the client.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use toml::de::DeValue;
+
+use crate::schema::address::is_host_name;
 use crate::schema::document::Item;
+use crate::schema::errors::Place;
 use crate::schema::field::{
-    Element, Field, FileName, Limits, Texts, blank, choice_field, read_one,
+    Element, Field, FileName, Limits, Texts, WRONG_TYPE, blank, choice_field, read_one,
 };
 use crate::schema::key::{docs, millis, secs, section};
 use crate::schema::reference::TableDoc;
@@ -87,7 +93,40 @@ section! {
     }
 }
 
-blank!(Tls, CertificateFiles, ClientCertificates);
+section! {
+    /// TLS where the balancer is the client: to members, for checks, polls and the like.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct ClientTls {
+        /// Where it is asked for.
+        place: Place = Place::default(),
+    }
+    keys CLIENT_TLS {
+        /// Certificates of the authorities that the other side's certificate has to come from (PEM).
+        /// By default those that the system trusts.
+        ca_file: Option<FileName> = None; r#""/etc/evenkeel/members.pem""#,
+        /// Whether the other side's certificate is verified. If not, whoever is on the way can pretend
+        /// to be it, and read and change everything.
+        verify: bool = true; "false",
+        /// Name that is asked for (SNI), and that the certificate has to be for. By default the host
+        /// in the address, be it a name or an IP address.
+        server_name: Option<String> [Text(HOST_NAME)] = None; r#""backend.example.org""#,
+        /// Certificate to show to the other side, if that asks for one, with those of the
+        /// authorities between it and the root (PEM).
+        certificate: Option<FileName> = None; r#""/etc/evenkeel/balancer.pem""#,
+        /// The private key of `certificate` (PEM), if it is not in the same file. Others than its
+        /// owner and group must have no access.
+        key: Option<FileName> = None; r#""/etc/evenkeel/balancer.key""#,
+        /// Oldest version of TLS to speak.
+        min_version: TlsVersion = TlsVersion::Tls12; r#""1.3""#,
+        /// Protocols to offer (ALPN), the best first. Where it is HTTP that is spoken, the protocol
+        /// decides, and this key has no effect.
+        alpn: Vec<String> [Text(ALPN)] = Vec::new(); r#"["postgresql"]"#,
+        /// Whether sessions are resumed, which saves most of a handshake.
+        resume: bool = true; "false",
+    }
+}
+
+blank!(Tls, CertificateFiles, ClientCertificates, ClientTls);
 
 /// Versions of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -117,6 +156,10 @@ pub(crate) const SERVER_NAMES: Texts = (
     },
 );
 
+const HOST_NAME: Texts = ("a host name, or an IP address", |text| {
+    text.parse::<IpAddr>().is_ok() || is_host_name(text)
+});
+
 const HEADER: Texts = ("1 to 64 letters, digits or \"-\"", |text| {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     (1..=64).contains(&text.len()) && text.bytes().all(is_part)
@@ -135,6 +178,58 @@ impl AsTable for ClientCertificates {
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(CLIENT_CERTIFICATES, self, report);
         table.require("ca_file", report);
+    }
+}
+
+/// A table, or `true`.
+impl Field for ClientTls {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        self.place = report.place(item);
+        if matches!(item.value, DeValue::Boolean(true)) {
+            return;
+        }
+        let Some(mut table) = Table::open(item) else {
+            return report.wrong(item, WRONG_TYPE, self.allowed(limits));
+        };
+        table.read(CLIENT_TLS, self, report);
+        if self.key.is_some() && self.certificate.is_none() {
+            table.problem("key", "needs the `certificate` that it belongs to", report);
+        }
+        if !self.verify && table.given("ca_file") {
+            let message = "has no effect with `verify = false`";
+            table.problem("ca_file", message, report);
+        }
+        if !self.verify && table.given("verify") {
+            let message = "certificates are not verified: whoever is on the way can pretend to be \
+                           the other side, and read and change everything; better name a `ca_file`";
+            report.warning(&table.span_of("verify"), &table.path_of("verify"), message);
+        }
+        table.finish(report);
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        "a table of keys of TLS, or true".into()
+    }
+}
+
+impl ClientTls {
+    fn all(&mut self) -> impl Iterator<Item = &mut FileName> {
+        let certificate = self.certificate.iter_mut();
+        self.ca_file
+            .iter_mut()
+            .chain(certificate)
+            .chain(&mut self.key)
+    }
+
+    /// The files that it names.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        let all = self.ca_file.iter().chain(&self.certificate);
+        all.chain(&self.key).map(|file| &file.path)
+    }
+
+    /// Relative paths start at `folder`.
+    pub(crate) fn resolve(&mut self, folder: &Path) {
+        self.all().for_each(|file| file.resolve(folder));
     }
 }
 
@@ -188,8 +283,13 @@ impl Tls {
     }
 }
 
+/// What the reference says of TLS where the balancer is the client.
+pub(crate) fn client_table(header: &'static str, doc: &'static str) -> TableDoc {
+    TableDoc::new(header, doc, [docs(CLIENT_TLS, ClientTls::default())])
+}
+
 /// What the reference says of the tables.
-pub(crate) fn tables() -> [TableDoc; 3] {
+pub(crate) fn tables() -> [TableDoc; 4] {
     let tls = "TLS between a rule and its clients: [tls.md](tls.md).";
     let certificate = "A certificate with its key; may also be written in a list, as `certificates \
                        = [{ certificate = \"www.pem\", key = \"www.key\" }]`.";
@@ -205,6 +305,10 @@ pub(crate) fn tables() -> [TableDoc; 3] {
             "[rule.NAME.tls.client_certificates]",
             clients,
             [docs(CLIENT_CERTIFICATES, ClientCertificates::default())],
+        ),
+        client_table(
+            "[group.NAME.member_tls]",
+            "TLS between the balancer and the members of a group: [tls.md](tls.md#members).",
         ),
     ]
 }

@@ -1,0 +1,399 @@
+//! What it takes to be a client: whom it trusts, what it shows of itself, and sessions.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::digest;
+use evenkeel_config::{CertificateFiles, ClientTls, Problem, TlsVersion};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, Tls12Resumption};
+use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::sign::SingleCertAndKey;
+use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use tokio::net::TcpStream;
+
+use crate::certificate::{Certificate, CertificateError, bytes, items, read, unix_now};
+use crate::connect::Connecting;
+use crate::provider;
+use crate::sessions::{AtAddress, Sessions};
+
+/// For so long the authorities that the system trusts are not read again: what one reload needs
+/// for many groups is read once.
+const SYSTEM_AGE: Duration = Duration::from_secs(5);
+
+/// What is needed for handshakes as a client.
+#[derive(Debug)]
+pub struct Client {
+    config: ClientConfig,
+    /// The name that the other side must have, unless that is its host.
+    name: Option<ServerName<'static>>,
+    alpn: Vec<Vec<u8>>,
+    sessions: Option<Arc<Sessions>>,
+    /// Whom it trusts, in words.
+    pub(crate) trusts: String,
+    /// The file of its own certificate.
+    pub(crate) own: Option<String>,
+    /// A number that no other one has, from 1.
+    pub id: u64,
+    /// A digest of all that it is made of.
+    made_of: [u8; 32],
+}
+
+impl Client {
+    /// Reads what `tls` names.
+    ///
+    /// # Errors
+    ///
+    /// All that is wrong, with the places in the configuration.
+    pub fn load(tls: &ClientTls) -> Result<Self, Vec<Problem>> {
+        let mut made_of = digest::Context::new(&digest::SHA256);
+        let mut errors = Vec::new();
+        let mut verifier: Option<Arc<dyn ServerCertVerifier>> = None;
+        let mut trusts = String::new();
+        match authorities(tls, &mut made_of) {
+            Ok(None) => verifier = Some(Arc::new(Anybody)),
+            Ok(Some((roots, of))) => {
+                let builder =
+                    WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider()));
+                match builder.build() {
+                    Ok(built) => verifier = Some(built),
+                    Err(error) => errors.push(tls.place.problem(error.to_string())),
+                }
+                trusts = of;
+            }
+            Err(problems) => errors.extend(problems),
+        }
+        let mut own = None;
+        if let Some(certificate) = &tls.certificate {
+            let files = CertificateFiles {
+                certificate: certificate.clone(),
+                key: tls.key.clone(),
+                names: Vec::new(),
+            };
+            match Certificate::load(&files, Some(unix_now()), true) {
+                Ok(loaded) => {
+                    made_of.update(loaded.details.fingerprint.as_bytes());
+                    own = Some(loaded);
+                }
+                Err(problems) => errors.extend(problems),
+            }
+        }
+        let name = tls
+            .server_name
+            .clone()
+            .map(ServerName::try_from)
+            .transpose();
+        if let Err(error) = &name {
+            errors.push(tls.place.problem(format!("server_name: {error}")));
+        }
+        let (Some(verifier), Ok(name), []) = (verifier, name, &errors[..]) else {
+            return Err(errors);
+        };
+        let versions: &[_] = match tls.min_version {
+            TlsVersion::Tls12 => &[&rustls::version::TLS13, &rustls::version::TLS12],
+            TlsVersion::Tls13 => &[&rustls::version::TLS13],
+        };
+        let config = ClientConfig::builder_with_provider(Arc::clone(provider()))
+            .with_protocol_versions(versions)
+            .map_err(|error| vec![tls.place.problem(error.to_string())])?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
+        let mut config = match &own {
+            Some(own) => {
+                let own = SingleCertAndKey::from(Arc::clone(&own.key));
+                config.with_client_cert_resolver(Arc::new(own))
+            }
+            None => config.with_no_client_auth(),
+        };
+        // Records are sealed by `Stream`.
+        config.enable_secret_extraction = true;
+        config.resumption = Resumption::disabled();
+        made_of.update(format!("{:?}", (&tls.server_name, tls.verify)).as_bytes());
+        made_of.update(format!("{:?}", (tls.min_version, &tls.alpn, tls.resume)).as_bytes());
+        let digest = made_of.finish();
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Ok(Client {
+            config,
+            name,
+            alpn: tls
+                .alpn
+                .iter()
+                .map(|name| name.as_bytes().to_vec())
+                .collect(),
+            sessions: tls.resume.then(Arc::default),
+            trusts,
+            own: own.map(|own| own.details.file),
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            made_of: digest.as_ref().try_into().unwrap_or_default(),
+        })
+    }
+
+    /// Whether connections of `other` are as good as its own: the same files and settings.
+    pub fn is_like(&self, other: &Client) -> bool {
+        self.made_of == other.made_of
+    }
+
+    /// A handshake with whoever is at the other end of `socket`, called `host` (a name, or an IP
+    /// address) unless the configuration names it. `protocols` are offered (ALPN); if there are
+    /// none, those of the configuration.
+    pub fn connect<'a>(
+        self: &'a Arc<Self>,
+        socket: TcpStream,
+        host: &str,
+        protocols: &[&str],
+    ) -> Connecting<'a> {
+        let offered = if protocols.is_empty() {
+            self.alpn.clone()
+        } else {
+            protocols
+                .iter()
+                .map(|name| name.as_bytes().to_vec())
+                .collect()
+        };
+        let name = match &self.name {
+            Some(name) => Ok(name.clone()),
+            None => ServerName::try_from(host.to_owned()),
+        };
+        Connecting::new(self, socket, name, offered)
+    }
+
+    /// What rustls needs for a handshake with the peer at `address`.
+    pub(crate) fn config(&self, address: SocketAddr) -> Arc<ClientConfig> {
+        let mut config = self.config.clone();
+        if let Some(sessions) = &self.sessions {
+            let sessions = Arc::clone(sessions);
+            let store = Resumption::store(Arc::new(AtAddress { sessions, address }));
+            config.resumption = store.tls12_resumption(Tls12Resumption::SessionIdOrTickets);
+        }
+        Arc::new(config)
+    }
+}
+
+/// Whose certificates are trusted, and what they are called; `None` is everybody's.
+fn authorities(
+    tls: &ClientTls,
+    made_of: &mut digest::Context,
+) -> Result<Option<(Arc<RootCertStore>, String)>, Vec<Problem>> {
+    if !tls.verify {
+        return Ok(None);
+    }
+    let Some(file) = &tls.ca_file else {
+        let roots = system().map_err(|why| {
+            let message = format!(
+                "this system has no certificates of trusted authorities ({why}): install them \
+                 (the package is mostly called ca-certificates), or name a `ca_file`"
+            );
+            vec![tls.place.problem(message)]
+        })?;
+        for root in &roots.roots {
+            made_of.update(&root.subject_public_key_info);
+        }
+        return Ok(Some((roots, "an authority that the system trusts".into())));
+    };
+    let roots = read(file, |text| {
+        made_of.update(text);
+        let mut roots = RootCertStore::empty();
+        let all = items::<CertificateDer<'static>>(text, "certificate")?;
+        for (index, der) in all.into_iter().enumerate() {
+            roots.add(der).map_err(|error| CertificateError::Damaged {
+                number: index + 1,
+                why: error.to_string(),
+            })?;
+        }
+        Ok(roots)
+    })?;
+    let of = format!("an authority in {}", file.path.display());
+    Ok(Some((Arc::new(roots), of)))
+}
+
+/// Where systems keep the certificates of authorities that they trust.
+const SYSTEM_FILES: [&str; 6] = [
+    // Debian, Ubuntu, Alpine, Arch.
+    "/etc/ssl/certs/ca-certificates.crt",
+    // Fedora, RHEL.
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    // SUSE.
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/cacert.pem",
+    // The BSDs.
+    "/etc/ssl/cert.pem",
+];
+
+/// The authorities that the system trusts: those in the file that `SSL_CERT_FILE` names, as with
+/// OpenSSL, or in the first of [`SYSTEM_FILES`] that is there.
+fn system() -> Result<Arc<RootCertStore>, String> {
+    static KNOWN: Mutex<Option<(Instant, Arc<RootCertStore>)>> = Mutex::new(None);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((at, roots)) = &*known
+        && at.elapsed() < SYSTEM_AGE
+    {
+        return Ok(Arc::clone(roots));
+    }
+    let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let there = || {
+        SYSTEM_FILES
+            .iter()
+            .map(PathBuf::from)
+            .find(|file| file.exists())
+    };
+    let file = named.or_else(there);
+    let file = file.ok_or_else(|| format!("there is no {}, nor the like", SYSTEM_FILES[0]))?;
+    let roots = roots_in(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let roots = Arc::new(roots);
+    *known = Some((Instant::now(), Arc::clone(&roots)));
+    Ok(roots)
+}
+
+/// What of the certificates in a file of the system can be used.
+fn roots_in(file: &Path) -> Result<RootCertStore, CertificateError> {
+    let all = items::<CertificateDer<'static>>(&bytes(file)?, "certificate")?;
+    let mut roots = RootCertStore::empty();
+    match roots.add_parsable_certificates(all) {
+        (0, _) => Err(CertificateError::Lacks("certificate of an authority")),
+        _ => Ok(roots),
+    }
+}
+
+/// Trusts everybody. Whoever it is must have the key of the certificate that is shown.
+#[derive(Debug)]
+struct Anybody;
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let known = &provider().signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, known)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let known = &provider().signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        provider()
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_config::FileName;
+
+    use super::*;
+    use crate::certificate::tests::{Folder, authority, params, sign};
+
+    #[test]
+    fn all_errors_are_told_at_once_with_their_files() {
+        let folder = Folder::new();
+        let missing = |name: &str| Some(FileName::from(folder.0.join(name)));
+        let tls = ClientTls {
+            ca_file: missing("ca.pem"),
+            certificate: missing("own.pem"),
+            key: missing("own.key"),
+            ..ClientTls::default()
+        };
+        let errors = Client::load(&tls).unwrap_err();
+        let errors: Vec<_> = errors.iter().map(|error| error.message.clone()).collect();
+        assert_eq!(errors.len(), 3, "{errors:?}");
+        for (error, file) in errors.iter().zip(["ca.pem", "own.pem", "own.key"]) {
+            assert!(
+                error.contains(&format!("{file}: cannot be read")),
+                "{error}"
+            );
+        }
+        let empty = ClientTls {
+            ca_file: Some(folder.write("empty.pem", "")),
+            ..ClientTls::default()
+        };
+        let error = Client::load(&empty).unwrap_err().remove(0);
+        assert!(
+            error.message.contains("empty.pem: holds no certificate"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_systems_authorities_are_read_as_far_as_they_can_be_used() {
+        let folder = Folder::new();
+        let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let file = folder.write("all.crt", format!("{broken}{}", authority().pem()));
+        assert_eq!(roots_in(&file.path).unwrap().len(), 1);
+        let file = folder.write("none.crt", broken);
+        let error = roots_in(&file.path).unwrap_err().to_string();
+        assert_eq!(error, "holds no certificate of an authority");
+        assert!(roots_in(&folder.0.join("missing")).is_err());
+    }
+
+    #[test]
+    fn a_client_is_like_one_of_the_same_files() {
+        let folder = Folder::new();
+        let root = authority();
+        let certificate = folder.certificate("own.pem", &sign(params(&["a.example"]), &root));
+        let tls = ClientTls {
+            ca_file: Some(folder.write("ca.pem", root.pem())),
+            certificate: Some(certificate.certificate),
+            ..ClientTls::default()
+        };
+        let load = |tls: &ClientTls| Client::load(tls).unwrap();
+        let first = load(&tls);
+        assert!(first.is_like(&load(&tls)) && first.id != load(&tls).id);
+        for other in [
+            ClientTls {
+                verify: false,
+                ca_file: None,
+                ..tls.clone()
+            },
+            ClientTls {
+                resume: false,
+                ..tls.clone()
+            },
+            ClientTls {
+                min_version: TlsVersion::Tls13,
+                ..tls.clone()
+            },
+            ClientTls {
+                server_name: Some("b.example".into()),
+                ..tls.clone()
+            },
+            ClientTls {
+                certificate: None,
+                ..tls.clone()
+            },
+        ] {
+            assert!(!first.is_like(&load(&other)), "{other:?}");
+        }
+        folder.write("ca.pem", authority().pem());
+        assert!(
+            !first.is_like(&load(&tls)),
+            "another authority in the same file"
+        );
+    }
+}

@@ -1,0 +1,395 @@
+//! Handshakes as a client: with members, and with whoever else is asked; and why one has failed.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::{InvalidDnsNameError, ServerName, UnixTime};
+use rustls::{AlertDescription, CertificateError, Error, HandshakeKind, ProtocolVersion};
+use tokio::net::TcpStream;
+
+use crate::client::Client;
+use crate::handshake::Agreed;
+use crate::messages::{Messages, Next};
+use crate::stream::{Kernel, Stream};
+
+/// Most bytes that are held of messages which are not whole: a chain of certificates, and the rest.
+const MAX_INPUT: usize = 80 * 1024;
+
+/// Kinds of reasons for a handshake to fail, as they are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The other side's certificate comes from no authority that is trusted.
+    Untrusted,
+    /// It has expired, or is not valid yet.
+    Expired,
+    /// It has another name.
+    WrongName,
+    /// Something else is wrong with it.
+    Certificate,
+    /// The other side wants a certificate, or another one.
+    ClientCertificate,
+    /// There is no version, suite, group or protocol in common.
+    Incompatible,
+    /// The other side refuses for another reason.
+    Refused,
+    /// What it sends is not TLS, or breaks its rules.
+    NotTls,
+    /// What it sends is too long.
+    Oversized,
+    /// The connection ended.
+    Closed,
+    /// It took too long.
+    Timeout,
+    /// Something here.
+    Internal,
+}
+
+impl Cause {
+    /// All of them.
+    pub const ALL: [Cause; 12] = [
+        Cause::Untrusted,
+        Cause::Expired,
+        Cause::WrongName,
+        Cause::Certificate,
+        Cause::ClientCertificate,
+        Cause::Incompatible,
+        Cause::Refused,
+        Cause::NotTls,
+        Cause::Oversized,
+        Cause::Closed,
+        Cause::Timeout,
+        Cause::Internal,
+    ];
+
+    /// A word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::Untrusted => "untrusted",
+            Cause::Expired => "expired",
+            Cause::WrongName => "wrong_name",
+            Cause::Certificate => "certificate",
+            Cause::ClientCertificate => "client_certificate",
+            Cause::Incompatible => "incompatible",
+            Cause::Refused => "refused",
+            Cause::NotTls => "not_tls",
+            Cause::Oversized => "oversized",
+            Cause::Closed => "closed",
+            Cause::Timeout => "timeout",
+            Cause::Internal => "internal",
+        }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The kind of reason.
+    pub cause: Cause,
+    /// What exactly, as what follows "no TLS: ".
+    pub text: String,
+}
+
+impl std::error::Error for Failure {}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no TLS: {}", self.text)
+    }
+}
+
+impl Failure {
+    fn new(cause: Cause, text: impl Into<String>) -> Self {
+        let text = text.into();
+        Failure { cause, text }
+    }
+
+    fn internal(error: &Error) -> Self {
+        Failure::new(Cause::Internal, error.to_string())
+    }
+
+    fn closed(error: &io::Error) -> Self {
+        let text = match error.kind() {
+            io::ErrorKind::UnexpectedEof => "it closed the connection in the handshake".into(),
+            _ => format!("the connection broke in the handshake: {error}"),
+        };
+        Failure::new(Cause::Closed, text)
+    }
+
+    /// What `error` of a handshake by `client` means; `input` is what was not understood.
+    fn of(error: &Error, client: &Client, input: &[u8]) -> Self {
+        let (cause, text) = match error {
+            Error::InvalidCertificate(error) => of_certificate(error, client),
+            Error::AlertReceived(alert) => of_alert(*alert, client),
+            Error::PeerIncompatible(what) => {
+                let text = format!("it has no version, suite or group in common: {what:?}");
+                (Cause::Incompatible, text)
+            }
+            Error::NoApplicationProtocol => {
+                let text = "it knows none of the protocols that are offered (ALPN)";
+                (Cause::Incompatible, text.into())
+            }
+            Error::InvalidMessage(_) if !matches!(input.first(), Some(20..=23)) => {
+                let text = "what it answers is not TLS: does it speak TLS at this port?";
+                (Cause::NotTls, text.into())
+            }
+            Error::InvalidMessage(_)
+            | Error::InappropriateMessage { .. }
+            | Error::InappropriateHandshakeMessage { .. }
+            | Error::PeerSentOversizedRecord
+            | Error::PeerMisbehaved(_)
+            | Error::NoCertificatesPresented
+            | Error::DecryptError => (Cause::NotTls, format!("it breaks the rules: {error}")),
+            error => (Cause::Internal, error.to_string()),
+        };
+        Failure { cause, text }
+    }
+}
+
+fn of_certificate(error: &CertificateError, client: &Client) -> (Cause, String) {
+    let trusts = &client.trusts;
+    match error {
+        CertificateError::UnknownIssuer => {
+            let text = format!("its certificate does not come from {trusts}");
+            (Cause::Untrusted, text)
+        }
+        CertificateError::BadSignature => {
+            let text = format!("its certificate names {trusts} that has not signed it");
+            (Cause::Untrusted, text)
+        }
+        CertificateError::Expired => (Cause::Expired, "its certificate has expired".into()),
+        CertificateError::ExpiredContext { not_after, .. } => {
+            let text = format!("its certificate has expired, on {}", date(*not_after));
+            (Cause::Expired, text)
+        }
+        CertificateError::NotValidYet => {
+            (Cause::Expired, "its certificate is not valid yet".into())
+        }
+        CertificateError::NotValidYetContext { not_before, .. } => {
+            let text = format!("its certificate is not valid before {}", date(*not_before));
+            (Cause::Expired, text)
+        }
+        CertificateError::NotValidForName => (
+            Cause::WrongName,
+            "its certificate is for another name".into(),
+        ),
+        CertificateError::NotValidForNameContext {
+            expected,
+            presented,
+        } => {
+            let has: Vec<_> = presented.iter().take(8).map(|name| bare(name)).collect();
+            let has = match has.is_empty() {
+                true => "no name".into(),
+                false => has.join(", "),
+            };
+            let expected = expected.to_str();
+            let text = format!(
+                "its certificate is for {has}, and not for {expected}; `server_name` says which \
+                 name it has to have"
+            );
+            (Cause::WrongName, text)
+        }
+        CertificateError::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+            let text = "its certificate is one of an authority (CA:TRUE), and not one of a server";
+            (Cause::Certificate, text.into())
+        }
+        other => {
+            let text = format!("something is wrong with its certificate: {other}");
+            (Cause::Certificate, text)
+        }
+    }
+}
+
+/// `DnsName("a.example")` as `a.example`.
+fn bare(name: &str) -> &str {
+    let inner = name.split_once('(').map(|(_, rest)| rest);
+    let inner = inner.and_then(|rest| rest.strip_suffix(')'));
+    inner.unwrap_or(name).trim_matches('"')
+}
+
+fn date(time: UnixTime) -> String {
+    let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    let time = x509_parser::time::ASN1Time::from_timestamp(seconds);
+    time.map_or_else(|_| "?".into(), |time| time.to_string())
+}
+
+fn of_alert(alert: AlertDescription, client: &Client) -> (Cause, String) {
+    let said = format!("{alert:?}");
+    match alert {
+        AlertDescription::CertificateRequired
+        | AlertDescription::NoCertificate
+        | AlertDescription::BadCertificate
+        | AlertDescription::UnsupportedCertificate
+        | AlertDescription::CertificateRevoked
+        | AlertDescription::CertificateExpired
+        | AlertDescription::CertificateUnknown
+        | AlertDescription::UnknownCA
+        | AlertDescription::AccessDenied => {
+            let text = match &client.own {
+                Some(file) => format!("it refuses the certificate in {file}: {said}"),
+                None => format!("it wants a `certificate`, and none is configured: {said}"),
+            };
+            (Cause::ClientCertificate, text)
+        }
+        AlertDescription::HandshakeFailure
+        | AlertDescription::ProtocolVersion
+        | AlertDescription::InsufficientSecurity
+        | AlertDescription::NoApplicationProtocol => {
+            let text = format!("it refuses what is offered: {said}");
+            (Cause::Incompatible, text)
+        }
+        AlertDescription::UnrecognisedName => {
+            let text = "it does not know the name that it is asked for (`server_name`)";
+            (Cause::WrongName, text.into())
+        }
+        _ => (Cause::Refused, format!("it ends the handshake: {said}")),
+    }
+}
+
+/// A handshake with a server.
+pub struct Connecting<'a> {
+    messages: Messages,
+    connection: Option<Box<UnbufferedClientConnection>>,
+    client: &'a Client,
+    failed: Option<Failure>,
+}
+
+impl fmt::Debug for Connecting<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connecting").finish_non_exhaustive()
+    }
+}
+
+impl<'a> Connecting<'a> {
+    pub(crate) fn new(
+        client: &'a Arc<Client>,
+        socket: TcpStream,
+        name: Result<ServerName<'static>, InvalidDnsNameError>,
+        protocols: Vec<Vec<u8>>,
+    ) -> Self {
+        let connection = socket
+            .peer_addr()
+            .map_err(|error| Failure::closed(&error))
+            .and_then(|address| {
+                let name = name.map_err(|error| {
+                    let text = format!("its host is no name for a certificate: {error}");
+                    Failure::new(Cause::WrongName, text)
+                })?;
+                let config = client.config(address);
+                UnbufferedClientConnection::new_with_alpn(config, name, protocols)
+                    .map_err(|error| Failure::internal(&error))
+            });
+        let (connection, failed) = match connection {
+            Ok(connection) => (Some(Box::new(connection)), None),
+            Err(failure) => (None, Some(failure)),
+        };
+        Connecting {
+            messages: Messages::over(socket),
+            connection,
+            client,
+            failed,
+        }
+    }
+
+    /// Understands what is there, and says what is to be done next.
+    fn advance(&mut self) -> Next {
+        let Some(connection) = &mut self.connection else {
+            return Next::Closed;
+        };
+        loop {
+            if self.failed.is_some() && !connection.wants_write() {
+                return Next::Send;
+            }
+            // What follows the handshake is not for rustls.
+            let reads = connection.is_handshaking() && self.failed.is_none();
+            let of = &mut **connection;
+            let next = self
+                .messages
+                .process(reads, move |input| of.process_tls_records(input));
+            match next {
+                Ok(Next::Again) => {}
+                Ok(Next::Done) if connection.is_handshaking() => return Next::Read,
+                Ok(next) => return next,
+                // The second time there is no alert left to be sent.
+                Err(_) if self.failed.is_some() => return Next::Send,
+                Err(error) => {
+                    let failure = Failure::of(&error, self.client, &self.messages.input);
+                    self.failed = Some(failure);
+                }
+            }
+        }
+    }
+
+    /// Makes a connection of what was agreed on.
+    fn finish(&mut self) -> Result<(Box<Stream>, Agreed), Failure> {
+        let (Some(connection), Some(socket)) =
+            (self.connection.take(), self.messages.socket.take())
+        else {
+            return Err(Failure::closed(&io::ErrorKind::NotConnected.into()));
+        };
+        let is_tls13 = connection.protocol_version() == Some(ProtocolVersion::TLSv1_3);
+        let agreed = Agreed {
+            name: None,
+            version: if is_tls13 { "TLSv1.3" } else { "TLSv1.2" },
+            resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
+            protocol: connection.alpn_protocol().map(Into::into),
+            identity: None,
+        };
+        let (secrets, kernel) = connection
+            .dangerous_into_kernel_connection()
+            .map_err(|error| Failure::internal(&error))?;
+        let kernel = is_tls13.then(|| Box::new(Kernel::Client(kernel)));
+        let input = std::mem::take(&mut self.messages.input);
+        let early = std::mem::take(&mut self.messages.early);
+        let stream = Stream::new(socket, secrets, kernel, input, early);
+        let stream = stream.map_err(|_| Failure::internal(&Error::HandshakeNotComplete))?;
+        Ok((Box::new(stream), agreed))
+    }
+}
+
+impl Future for Connecting<'_> {
+    type Output = Result<(Box<Stream>, Agreed), Failure>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let closed = |error: io::Error| Failure::closed(&error);
+        loop {
+            let next = this.advance();
+            let sent = this.messages.poll_send(cx);
+            if let Some(failure) = this.failed.take() {
+                // The alert is worth one attempt.
+                this.messages.drain();
+                return Poll::Ready(Err(failure));
+            }
+            if let Poll::Ready(Err(error)) = &sent {
+                // Perhaps it has said why before it closed.
+                let has_room = this.messages.input.len() < MAX_INPUT;
+                if has_room && matches!(this.messages.poll_read(cx), Poll::Ready(Ok(()))) {
+                    continue;
+                }
+                return Poll::Ready(Err(Failure::closed(error)));
+            }
+            match next {
+                _ if sent.is_pending() => return Poll::Pending,
+                Next::Again | Next::Send => {}
+                Next::Done => return Poll::Ready(this.finish()),
+                Next::Closed => {
+                    return Poll::Ready(Err(closed(io::ErrorKind::UnexpectedEof.into())));
+                }
+                Next::Read if this.messages.input.len() >= MAX_INPUT => {
+                    let text = "a message of its handshake is too long";
+                    return Poll::Ready(Err(Failure::new(Cause::Oversized, text)));
+                }
+                Next::Read => ready!(this.messages.poll_read(cx)).map_err(closed)?,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "connect_tests.rs"]
+mod tests;
