@@ -3,10 +3,12 @@
 use std::error::Error;
 use std::fs::{self, File};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::server::{Server, free_address};
+use crate::tls;
 
 /// Version of Envoy; the package's own version is the same.
 const ENVOY_VERSION: &str = "1.40.0";
@@ -115,16 +117,20 @@ impl Arm {
     ) -> Result<Running> {
         let directory = places.cache.join("run").join(self.name());
         fs::create_dir_all(&directory)?;
-        let [http, members, tcp, admin] = free_addresses(rng)?;
+        let [http, members, tcp, admin, https, h2, grpc] = free_addresses(rng)?;
         let has_tcp = self != Self::Nginx || Path::new(NGINX_STREAM_MODULE).exists();
         let fill = Fill {
             http,
             members,
             tcp,
             admin,
+            https,
+            h2,
+            grpc,
             ground,
             directory: &directory,
         };
+        fs::copy(certificate(places)?, directory.join("tls.pem"))?;
 
         let mut command = Command::new(program);
         let mut death_signal = libc::SIGKILL;
@@ -165,10 +171,15 @@ impl Arm {
             .stderr(log);
         let mut server = Server::start(command, ground.proxy_cpu, death_signal)
             .map_err(|error| format!("cannot run {}: {error}", program.display()))?;
-        let has_members = self != Self::Floor;
+        let is_proxy = self != Self::Floor;
         let tcp = has_tcp.then_some(tcp);
-        let members = has_members.then_some(members);
-        let addresses: Vec<SocketAddr> = [Some(http), members, tcp].into_iter().flatten().collect();
+        let members = is_proxy.then_some(members);
+        let https = is_proxy.then_some(https);
+        let grpc = is_proxy.then_some(grpc);
+        // nginx speaks HTTP/2 with members for gRPC only.
+        let h2 = (is_proxy && self != Self::Nginx).then_some(h2);
+        let all = [Some(http), members, tcp, https, h2, grpc];
+        let addresses: Vec<SocketAddr> = all.into_iter().flatten().collect();
         server.wait_for(&addresses).map_err(|error| {
             let log = fs::read_to_string(&log_file).unwrap_or_default();
             let last: Vec<&str> = log.lines().rev().take(5).collect();
@@ -181,6 +192,9 @@ impl Arm {
             http,
             members,
             tcp,
+            https,
+            h2,
+            grpc,
         })
     }
 }
@@ -205,6 +219,8 @@ pub struct Ground {
     pub members: [SocketAddr; 2],
     /// Back-end for TCP.
     pub tcp: SocketAddr,
+    /// Back-end for HTTP/2 and gRPC.
+    pub h2: SocketAddr,
     /// Processor of the proxies.
     pub proxy_cpu: usize,
     /// Files that a process may have open.
@@ -223,6 +239,12 @@ pub struct Running {
     pub members: Option<SocketAddr>,
     /// Where it takes TCP, if it can.
     pub tcp: Option<SocketAddr>,
+    /// Where it takes TLS, and in it HTTP/1.1 and HTTP/2, for the back-end of HTTP/1.1.
+    pub https: Option<SocketAddr>,
+    /// The same for the back-end of HTTP/2, if it can.
+    pub h2: Option<SocketAddr>,
+    /// The same for calls of gRPC.
+    pub grpc: Option<SocketAddr>,
 }
 
 /// Builds the product and these programs as users get them, with the command of `make
@@ -247,6 +269,9 @@ struct Fill<'a> {
     members: SocketAddr,
     tcp: SocketAddr,
     admin: SocketAddr,
+    https: SocketAddr,
+    h2: SocketAddr,
+    grpc: SocketAddr,
     ground: &'a Ground,
     directory: &'a Path,
 }
@@ -265,29 +290,34 @@ impl Fill<'_> {
             (String::new(), "")
         };
         let [one, two] = self.ground.members;
-        let words = [
-            ("@HTTP@", self.http.to_string()),
-            ("@HTTP_PORT@", self.http.port().to_string()),
-            ("@MEMBERS@", self.members.to_string()),
-            ("@MEMBERS_PORT@", self.members.port().to_string()),
-            ("@TCP@", self.tcp.to_string()),
-            ("@TCP_PORT@", self.tcp.port().to_string()),
-            ("@ADMIN@", self.admin.to_string()),
-            ("@ADMIN_PORT@", self.admin.port().to_string()),
-            ("@BACKEND_HTTP@", self.ground.http.to_string()),
-            ("@BACKEND_HTTP_PORT@", self.ground.http.port().to_string()),
-            ("@MEMBER_1@", one.to_string()),
-            ("@MEMBER_1_PORT@", one.port().to_string()),
-            ("@MEMBER_2@", two.to_string()),
-            ("@MEMBER_2_PORT@", two.port().to_string()),
-            ("@BACKEND_TCP@", self.ground.tcp.to_string()),
-            ("@BACKEND_TCP_PORT@", self.ground.tcp.port().to_string()),
-            ("@MAX_CONNECTIONS@", max_connections.to_string()),
-            ("@MAX_DESCRIPTORS@", (2 * max_connections).to_string()),
-            ("@DIRECTORY@", self.directory.display().to_string()),
-            ("@LOAD_STREAM_MODULE@", module),
-            ("@STREAM@", stream.into()),
+        let addresses = [
+            ("HTTP", self.http),
+            ("MEMBERS", self.members),
+            ("TCP", self.tcp),
+            ("ADMIN", self.admin),
+            ("HTTPS", self.https),
+            ("H2", self.h2),
+            ("GRPC", self.grpc),
+            ("BACKEND_HTTP", self.ground.http),
+            ("BACKEND_TCP", self.ground.tcp),
+            ("BACKEND_H2", self.ground.h2),
+            ("MEMBER_1", one),
+            ("MEMBER_2", two),
         ];
+        let mut words = vec![
+            ("@MAX_CONNECTIONS@".into(), max_connections.to_string()),
+            (
+                "@MAX_DESCRIPTORS@".into(),
+                (2 * max_connections).to_string(),
+            ),
+            ("@DIRECTORY@".into(), self.directory.display().to_string()),
+            ("@LOAD_STREAM_MODULE@".into(), module),
+            ("@STREAM@".into(), stream.into()),
+        ];
+        for (name, address) in addresses {
+            words.push((format!("@{name}@"), address.to_string()));
+            words.push((format!("@{name}_PORT@"), address.port().to_string()));
+        }
         fill(places, name, self.directory, &words)
     }
 }
@@ -297,7 +327,7 @@ fn fill(
     places: &Places,
     name: &str,
     directory: &Path,
-    words: &[(&str, String)],
+    words: &[(String, String)],
 ) -> Result<PathBuf> {
     let source = places.bench.join("peers").join(name);
     let mut text = fs::read_to_string(&source)
@@ -308,6 +338,18 @@ fn fill(
     let target = directory.join(name);
     fs::write(&target, text)?;
     Ok(target)
+}
+
+/// The certificate of all proxies with its key, of P-256, made once for each cache.
+fn certificate(places: &Places) -> Result<PathBuf> {
+    let file = places.cache.join("tls.pem");
+    if !file.exists() {
+        let made = rcgen::generate_simple_self_signed([tls::NAME.to_owned()])?;
+        let pem = made.cert.pem() + &made.signing_key.serialize_pem();
+        fs::write(&file, pem)?;
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?;
+    }
+    Ok(file)
 }
 
 /// Starts an nginx that answers itself: member number `index`.
@@ -326,8 +368,8 @@ pub fn start_member(
     fs::create_dir_all(&directory)?;
     let address = free_address(rng)?;
     let words = [
-        ("@MEMBER@", address.to_string()),
-        ("@DIRECTORY@", directory.display().to_string()),
+        ("@MEMBER@".into(), address.to_string()),
+        ("@DIRECTORY@".into(), directory.display().to_string()),
     ];
     let file = fill(places, "nginx-member.conf", &directory, &words)?;
     let mut command = Command::new(program);

@@ -7,9 +7,11 @@
 pub mod arms;
 pub mod epoll;
 pub mod giop;
+pub mod h2load;
 pub mod histogram;
 pub mod httpd;
 pub mod load;
 pub mod plot;
 pub mod report;
 pub mod server;
+pub mod tls;

@@ -8,10 +8,14 @@
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use rustls::ClientConfig;
 
 use crate::epoll::{Epoll, READ, WRITE};
 use crate::histogram::Histogram;
+use crate::tls::{self, Handshake, Stream};
 
 /// First byte of a TCP connection whose back-end sends as fast as it can.
 pub const BULK_DOWN: u8 = b'D';
@@ -33,7 +37,17 @@ pub enum Traffic {
         /// Path asked for.
         path: &'static str,
     },
-    /// The same, answered with a redirect.
+    /// The same over TLS.
+    Https {
+        /// Path asked for.
+        path: &'static str,
+    },
+    /// A connection for every handshake of TLS, and nothing else in it.
+    Handshake {
+        /// Whether each resumes the session of one before.
+        resumed: bool,
+    },
+    /// As `Http`, answered with a redirect.
     Redirect {
         /// Path asked for.
         path: &'static str,
@@ -117,6 +131,9 @@ pub fn run(
     for index in 0..plan.connections {
         run.connections.push(Connection {
             stream: None,
+            handshake: None,
+            client: client(&plan.traffic)?,
+            known: false,
             due: Instant::now(),
             busy: false,
             head: Vec::new(),
@@ -185,7 +202,7 @@ pub fn run(
 /// # Errors
 ///
 /// When a connection cannot be made or that request is not answered.
-pub fn open_slow(target: SocketAddr, count: usize) -> io::Result<Vec<TcpStream>> {
+pub fn open_slow(target: SocketAddr, count: usize) -> io::Result<Vec<Stream>> {
     let mut open = Vec::with_capacity(count + 1);
     for index in 0..count {
         let at = |error: io::Error| {
@@ -193,7 +210,7 @@ pub fn open_slow(target: SocketAddr, count: usize) -> io::Result<Vec<TcpStream>>
         };
         let mut stream = TcpStream::connect(target).map_err(at)?;
         stream.write_all(b"G").map_err(at)?;
-        open.push(stream);
+        open.push(Stream::Plain(stream));
     }
     open.extend(open_idle(target, &Traffic::Http { path: "/" }, 1)?);
     Ok(open)
@@ -204,20 +221,18 @@ pub fn open_slow(target: SocketAddr, count: usize) -> io::Result<Vec<TcpStream>>
 /// # Errors
 ///
 /// When a connection cannot be made or its request is not answered.
-pub fn open_idle(
-    target: SocketAddr,
-    traffic: &Traffic,
-    count: usize,
-) -> io::Result<Vec<TcpStream>> {
+pub fn open_idle(target: SocketAddr, traffic: &Traffic, count: usize) -> io::Result<Vec<Stream>> {
     let request = request_bytes(traffic);
+    let client = client(traffic)?;
     let mut open = Vec::with_capacity(count);
     let mut buffer = vec![0; 4096];
     for index in 0..count {
         let at = |error: io::Error| {
             io::Error::new(error.kind(), format!("idle connection {index}: {error}"))
         };
-        let mut stream = TcpStream::connect(target).map_err(at)?;
+        let stream = TcpStream::connect(target).map_err(at)?;
         stream.set_read_timeout(Some(STALL)).map_err(at)?;
+        let mut stream = secured(client.as_ref(), stream).map_err(at)?;
         stream.write_all(&request).map_err(at)?;
         let mut answer = Vec::new();
         loop {
@@ -265,7 +280,13 @@ struct Run<'a> {
 
 struct Connection {
     /// `None` until a request needs it.
-    stream: Option<TcpStream>,
+    stream: Option<Stream>,
+    /// Instead of it, where there is nothing but handshakes.
+    handshake: Option<Handshake>,
+    /// With TLS.
+    client: Option<Arc<ClientConfig>>,
+    /// Has a session that can be resumed.
+    known: bool,
     due: Instant,
     busy: bool,
     /// Start of a response head that has not all come.
@@ -275,17 +296,19 @@ struct Connection {
 }
 
 impl Run<'_> {
-    fn connect(&self, index: usize) -> io::Result<TcpStream> {
+    fn connect(&self, index: usize) -> io::Result<Stream> {
         let stream = TcpStream::connect(self.plan.target)?;
-        stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(STALL))?;
+        let stream = secured(self.connections[index].client.as_ref(), stream)?;
+        stream.socket().set_nonblocking(true)?;
         let bulk = matches!(self.plan.traffic, Traffic::TcpBulk);
         let interest = if bulk && is_upload(index) {
             READ | WRITE
         } else {
             READ
         };
-        self.epoll.add(&stream, interest, index as u64)?;
+        self.epoll.add(stream.socket(), interest, index as u64)?;
         Ok(stream)
     }
 
@@ -312,6 +335,9 @@ impl Run<'_> {
     }
 
     fn start(&mut self, index: usize, due: Instant) -> io::Result<()> {
+        if matches!(self.plan.traffic, Traffic::Handshake { .. }) {
+            return self.start_handshake(index, due);
+        }
         let mut stream = match self.connections[index].stream.take() {
             Some(stream) => stream,
             None => self.connect(index)?,
@@ -337,7 +363,42 @@ impl Run<'_> {
         Ok(())
     }
 
+    fn start_handshake(&mut self, index: usize, due: Instant) -> io::Result<()> {
+        let stream = TcpStream::connect(self.plan.target)?;
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        self.epoll.add(&stream, READ, index as u64)?;
+        let connection = &mut self.connections[index];
+        connection.due = due;
+        connection.busy = true;
+        if let Some(client) = &connection.client {
+            connection.handshake = Some(Handshake::new(client, stream)?);
+        }
+        Ok(())
+    }
+
+    fn advance_handshake(&mut self, index: usize, wants_resumed: bool) {
+        let connection = &mut self.connections[index];
+        let Some(handshake) = &mut connection.handshake else {
+            return;
+        };
+        let outcome = handshake.advance();
+        if matches!(outcome, Ok(None)) {
+            return;
+        }
+        connection.handshake = None;
+        let known = std::mem::replace(&mut connection.known, wants_resumed);
+        match outcome {
+            Ok(Some(was_resumed)) if was_resumed == known => self.finish(index),
+            _ => self.fail(index),
+        }
+    }
+
     fn advance(&mut self, index: usize, events: u32) -> io::Result<()> {
+        if let Traffic::Handshake { resumed } = self.plan.traffic {
+            self.advance_handshake(index, resumed);
+            return Ok(());
+        }
         if matches!(self.plan.traffic, Traffic::TcpBulk) {
             return self.advance_bulk(index, events);
         }
@@ -452,9 +513,25 @@ fn is_upload(index: usize) -> bool {
     index % 2 == 1
 }
 
+fn client(traffic: &Traffic) -> io::Result<Option<Arc<ClientConfig>>> {
+    let resumes = match traffic {
+        Traffic::Https { .. } => false,
+        Traffic::Handshake { resumed } => *resumed,
+        _ => return Ok(None),
+    };
+    tls::client(resumes).map(Some)
+}
+
+fn secured(client: Option<&Arc<ClientConfig>>, stream: TcpStream) -> io::Result<Stream> {
+    match client {
+        Some(client) => Stream::secure(client, stream),
+        None => Ok(Stream::Plain(stream)),
+    }
+}
+
 fn request_bytes(traffic: &Traffic) -> Vec<u8> {
     match traffic {
-        Traffic::Http { path } | Traffic::Redirect { path } => {
+        Traffic::Http { path } | Traffic::Https { path } | Traffic::Redirect { path } => {
             format!("GET {path} HTTP/1.1\r\nHost: bench.local\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n")
                 .into_bytes()
         }
@@ -463,7 +540,7 @@ fn request_bytes(traffic: &Traffic) -> Vec<u8> {
                 .into_bytes()
         }
         Traffic::TcpEcho { bytes } => vec![ECHO; *bytes],
-        Traffic::TcpBulk => Vec::new(),
+        Traffic::TcpBulk | Traffic::Handshake { .. } => Vec::new(),
     }
 }
 

@@ -41,6 +41,8 @@ pub struct Comparison {
 pub const CPU_PER_REQUEST: &str = "cpu_us_per_request";
 /// CPU time of the proxy per MiB.
 pub const CPU_PER_MIB: &str = "cpu_us_per_mib";
+/// Handshakes for a second of the proxy's CPU time.
+pub const HANDSHAKES: &str = "handshakes_per_cpu_s";
 /// Requests per second.
 pub const REQUESTS: &str = "requests_per_s";
 /// MiB per second.
@@ -94,6 +96,14 @@ pub const LIMITS: &[Limit] = &[
     limit("tcp-rr", P99, Bound::ToBestPeer(1.0)),
     limit("tcp-bulk", CPU_PER_MIB, Bound::ToBestPeer(1.0)),
     limit("tcp-bulk", MEBIBYTES, Bound::ToBestPeer(1.0)),
+    limit("https-small", CPU_PER_REQUEST, Bound::ToBestPeer(0.95)),
+    limit("https-64k", CPU_PER_MIB, Bound::ToBestPeer(0.95)),
+    limit("tls-full", HANDSHAKES, Bound::ToBestPeer(1.0)),
+    limit("tls-resumed", HANDSHAKES, Bound::ToBestPeer(1.0)),
+    limit("h2-small", CPU_PER_REQUEST, Bound::ToBestPeer(0.9)),
+    limit("h2-members", CPU_PER_REQUEST, Bound::ToBestPeer(0.9)),
+    limit("grpc-unary", CPU_PER_REQUEST, Bound::To(Arm::Envoy, 0.6)),
+    limit("idle-https", MEMORY, Bound::ToBestPeer(1.0)),
     limit("idle-http", MEMORY, Bound::Absolute(8192.0)),
     limit("idle-tcp", MEMORY, Bound::Absolute(8192.0)),
     limit("slow-heads", MEMORY, Bound::Absolute(8192.0)),
@@ -169,10 +179,8 @@ pub fn beside_before(samples: &[Sample]) -> String {
     let mut text = String::from("Beside the build before: median (quartiles)\n");
     for (row, metric) in rows_and_metrics(samples) {
         let (ours, before) = (Arm::Evenkeel.name(), Arm::Before.name());
-        let mut ratios = ratios(samples, row, metric, ours, before);
-        ratios.sort_by(f64::total_cmp);
-        let at = |part: usize| ratios.get(ratios.len() * part / 4).copied();
-        if let (Some(low), Some(middle), Some(high)) = (at(1), at(2), at(3)) {
+        let ratios = ratios(samples, row, metric, ours, before);
+        if let Some([low, middle, high]) = quartiles(ratios) {
             let _ = writeln!(
                 text,
                 "{row:<11} {metric:<20} {middle:.3} ({low:.3} to {high:.3})"
@@ -324,13 +332,23 @@ fn verdict(reached: bool) -> &'static str {
 pub fn verdicts(samples: &[Sample]) -> String {
     let mut text = String::new();
     for limit in LIMITS {
-        let more_is_better = matches!(limit.metric, REQUESTS | MEBIBYTES);
-        let ratio_to = |peer: Arm| {
+        let more_is_better = matches!(limit.metric, REQUESTS | MEBIBYTES | HANDSHAKES);
+        let to = |peer: Arm| {
             let (ours, peer) = (Arm::Evenkeel.name(), peer.name());
-            median(ratios(samples, limit.row, limit.metric, ours, peer))
+            ratios(samples, limit.row, limit.metric, ours, peer)
+        };
+        let ratio_to = |peer: Arm| median(to(peer));
+        // Half of all turns lie between.
+        let spread = |peer: Arm| {
+            quartiles(to(peer)).map_or_else(String::new, |[low, _, high]| {
+                format!(" ({} to {})", short(low), short(high))
+            })
         };
         let (measured, bound, against) = match limit.bound {
-            Bound::To(peer, bound) => (ratio_to(peer), bound, format!("of {}'s", peer.name())),
+            Bound::To(peer, bound) => {
+                let against = format!("of {}'s{}", peer.name(), spread(peer));
+                (ratio_to(peer), bound, against)
+            }
             Bound::Absolute(bound) => {
                 let ours = values(samples, limit.row, limit.metric, Arm::Evenkeel.name());
                 (median(ours), bound, "in all".into())
@@ -338,7 +356,7 @@ pub fn verdicts(samples: &[Sample]) -> String {
             Bound::ToBestPeer(bound) => {
                 let worst = PEERS
                     .iter()
-                    .filter_map(|peer| Some((ratio_to(*peer)?, peer.name())))
+                    .filter_map(|peer| Some((ratio_to(*peer)?, *peer)))
                     .max_by(|one, other| {
                         let order = one.0.total_cmp(&other.0);
                         if more_is_better {
@@ -349,7 +367,12 @@ pub fn verdicts(samples: &[Sample]) -> String {
                     });
                 match worst {
                     Some((ratio, peer)) => {
-                        (Some(ratio), bound, format!("of the best peer's ({peer})"))
+                        let (name, spread) = (peer.name(), spread(peer));
+                        (
+                            Some(ratio),
+                            bound,
+                            format!("of the best peer's ({name}){spread}"),
+                        )
                     }
                     None => (None, bound, "of the best peer's".into()),
                 }
@@ -386,6 +409,13 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
         return Some(upper);
     }
     Some((values[count / 2 - 1] + upper) / 2.0)
+}
+
+/// The first quartile, the middle value, and the third.
+fn quartiles(mut values: Vec<f64>) -> Option<[f64; 3]> {
+    values.sort_by(f64::total_cmp);
+    let at = |part: usize| values.get(values.len() * part / 4).copied();
+    Some([at(1)?, at(2)?, at(3)?])
 }
 
 /// Every row and metric once, in the order of measurement.

@@ -1,17 +1,26 @@
 //! The back-end of all measurements: answers with as little work as it can.
 //!
-//! `backend` binds two loopback ports, prints `HTTP_ADDRESS TCP_ADDRESS` on a line, and
-//! serves until it is ended.
+//! `backend` binds three loopback ports, prints `HTTP_ADDRESS TCP_ADDRESS H2_ADDRESS` on a line,
+//! and serves until it is ended.
 //!
 //! HTTP: a path that starts with `/64k` is answered with 64 KiB, any other with
 //! [`SMALL_BODY`]; a request with `Connection: close` also closes. TCP: the first byte of
-//! a connection says what it is for, see [`evenkeel_bench::load`].
+//! a connection says what it is for, see [`evenkeel_bench::load`]. HTTP/2 (by prior knowledge, in a
+//! thread of its own): a call of gRPC is answered with a message and a status, any other request
+//! with [`SMALL_BODY`].
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::server::SendResponse;
+use http::{HeaderMap, HeaderValue, Request, Response};
+
 use evenkeel_bench::epoll::{EDGE, Epoll, READ, WRITE};
 use evenkeel_bench::load::{BULK_DOWN, BULK_UP};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const SMALL_BODY: &[u8] = b"Hello from a back-end that has little to say.\n";
 const LARGE_BODY_BYTES: usize = 64 * 1024;
@@ -26,8 +35,16 @@ fn main() -> io::Result<()> {
     let http = TcpListener::bind("127.0.0.1:0")?;
     let tcp = TcpListener::bind("127.0.0.1:0")?;
     let mut stdout = io::stdout();
-    writeln!(stdout, "{} {}", http.local_addr()?, tcp.local_addr()?)?;
+    let http2 = TcpListener::bind("127.0.0.1:0")?;
+    let addresses = [&http, &tcp, &http2].map(TcpListener::local_addr);
+    let [http_address, tcp_address, http2_address] = addresses;
+    writeln!(
+        stdout,
+        "{} {} {}",
+        http_address?, tcp_address?, http2_address?
+    )?;
     stdout.flush()?;
+    std::thread::spawn(|| serve_http2(http2));
 
     let mut epoll = Epoll::new()?;
     for (listener, token) in [(&http, HTTP_LISTENER), (&tcp, TCP_LISTENER)] {
@@ -77,6 +94,70 @@ fn main() -> io::Result<()> {
         }
         free.append(&mut ended);
     }
+}
+
+fn serve_http2(listener: TcpListener) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        loop {
+            let (stream, _) = listener.accept().await?;
+            stream.set_nodelay(true)?;
+            // What a proxy does with its connection is its own affair.
+            tokio::spawn(async { serve_connection(stream).await.ok() });
+        }
+    })
+}
+
+async fn serve_connection(stream: tokio::net::TcpStream) -> Result<(), Failure> {
+    let mut connection = h2::server::Builder::new()
+        .max_concurrent_streams(1000)
+        .initial_connection_window_size(1 << 20)
+        .handshake(stream)
+        .await?;
+    while let Some(accepted) = connection.accept().await {
+        let (request, respond) = accepted?;
+        if request.body().is_end_stream() {
+            answer_http2(&request, respond)?;
+        } else {
+            tokio::spawn(async {
+                let mut request = request;
+                while let Some(data) = request.body_mut().data().await {
+                    let length = data?.len();
+                    request.body_mut().flow_control().release_capacity(length)?;
+                }
+                answer_http2(&request, respond)
+            });
+        }
+    }
+    Ok(())
+}
+
+fn answer_http2(
+    request: &Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+) -> Result<(), Failure> {
+    let is_grpc = request
+        .headers()
+        .get("content-type")
+        .is_some_and(|kind| kind == "application/grpc");
+    if is_grpc {
+        let head = Response::builder().header("content-type", "application/grpc");
+        let mut stream = respond.send_response(head.body(())?, false)?;
+        stream.send_data(Bytes::from_static(b"\0\0\0\0\x08whatever"), false)?;
+        let status = ("grpc-status".parse()?, HeaderValue::from_static("0"));
+        stream.send_trailers(HeaderMap::from_iter([status]))?;
+        return Ok(());
+    }
+    let head = Response::builder()
+        .header("content-type", "text/plain")
+        .header("content-length", SMALL_BODY.len());
+    let mut stream = respond.send_response(head.body(())?, false)?;
+    stream.send_data(Bytes::from_static(SMALL_BODY), true)?;
+    Ok(())
 }
 
 struct Answers {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use evenkeel_bench::arms::{Arm, Ground, PROFILE, Places, Result, Running, build, start_member};
+use evenkeel_bench::h2load::{self, Call};
 use evenkeel_bench::load::{self, ECHO, Plan, Traffic};
 use evenkeel_bench::report::{self, Pick, Sample};
 use evenkeel_bench::server::{Server, pin_to, processors, raise_file_limit, sharpen_timers};
@@ -56,6 +57,12 @@ enum Front {
     Members,
     /// One back-end of ours, for TCP.
     Tcp,
+    /// The first, behind TLS.
+    Https,
+    /// One back-end of ours, for HTTP/2, behind TLS.
+    H2,
+    /// The same for gRPC.
+    Grpc,
 }
 
 impl Front {
@@ -64,6 +71,9 @@ impl Front {
             Self::Http => Some(proxy.http),
             Self::Members => proxy.members,
             Self::Tcp => proxy.tcp,
+            Self::Https => proxy.https,
+            Self::H2 => proxy.h2,
+            Self::Grpc => proxy.grpc,
         }
     }
 }
@@ -93,13 +103,51 @@ const ROWS: &[Row] = &[
         rate: Some(8000.0),
         ..row("http-rate", Front::Http, Traffic::Http { path: SMALL }, 32)
     },
+    row(
+        "https-small",
+        Front::Https,
+        Traffic::Https { path: SMALL },
+        32,
+    ),
+    row(
+        "https-64k",
+        Front::Https,
+        Traffic::Https { path: LARGE },
+        32,
+    ),
+    row(
+        "tls-full",
+        Front::Https,
+        Traffic::Handshake { resumed: false },
+        32,
+    ),
+    row(
+        "tls-resumed",
+        Front::Https,
+        Traffic::Handshake { resumed: true },
+        32,
+    ),
 ];
 
-const IDLE: [(&str, Traffic); 3] = [
-    ("idle-http", Traffic::Http { path: SMALL }),
-    ("idle-tcp", Traffic::TcpEcho { bytes: 64 }),
+/// Rows that `h2load` drives.
+const H2_ROWS: [(&str, Front, Call); 3] = [
+    ("h2-small", Front::Https, Call::Get),
+    ("h2-members", Front::H2, Call::Get),
+    ("grpc-unary", Front::Grpc, Call::Grpc),
+];
+/// Connections, and streams at once in each.
+const H2_LOAD: (usize, usize) = (8, 32);
+/// Requests for each second that a turn is to take, and before the first turn.
+const H2_PER_SECOND: f64 = 25_000.0;
+const H2_WARM_UP: usize = 1000;
+
+const IDLE: [(&str, Traffic, usize); 4] = [
+    ("idle-http", Traffic::Http { path: SMALL }, IDLE_CONNECTIONS),
+    ("idle-tcp", Traffic::TcpEcho { bytes: 64 }, IDLE_CONNECTIONS),
     // One byte of a head, and no more.
-    (SLOW_HEADS, Traffic::Http { path: SMALL }),
+    (SLOW_HEADS, Traffic::Http { path: SMALL }, IDLE_CONNECTIONS),
+    // Fewer, since each costs a handshake.
+    ("idle-https", Traffic::Https { path: SMALL }, 2000),
 ];
 const SLOW_HEADS: &str = "slow-heads";
 /// Idle connections, if the limit of open files allows that many.
@@ -117,6 +165,9 @@ const fn row(name: &'static str, front: Front, traffic: Traffic, connections: us
         rate: None,
     }
 }
+
+/// Measures a proxy in a turn; `None` where it does not have what the row needs.
+type Measure<'a> = dyn FnMut(&Running, usize) -> Result<Option<BTreeMap<&'static str, f64>>> + 'a;
 
 struct Pace {
     /// Rounds start cold: every program anew.
@@ -225,28 +276,57 @@ fn measure(arguments: &Arguments) -> Result<()> {
             }
             true
         });
-        for row in ROWS.iter().filter(|row| wanted(&arguments.rows, row.name)) {
+        let mut all = |name: &'static str, measure: &mut Measure<'_>| {
+            if !wanted(&arguments.rows, name) {
+                return;
+            }
             let mut failed = Vec::new();
             for turn in 0..pace.turns {
                 for proxy in &running {
                     if failed.contains(&proxy.arm) {
                         continue;
                     }
-                    match measure_row(row, proxy, &pace) {
+                    match measure(proxy, turn) {
                         Ok(Some(metrics)) => samples.push(Sample {
                             round: round * pace.turns + turn,
-                            row: row.name,
+                            row: name,
                             arm: proxy.arm.name(),
                             metrics,
                         }),
                         Ok(None) => {}
                         Err(error) => {
-                            println!("{} fails {}: {error}", proxy.arm.name(), row.name);
+                            println!("{} fails {name}: {error}", proxy.arm.name());
                             failed.push(proxy.arm);
                         }
                     }
                 }
             }
+        };
+        for row in ROWS {
+            all(row.name, &mut |proxy, _| measure_row(row, proxy, &pace));
+        }
+        for (name, front, call) in H2_ROWS {
+            all(name, &mut |proxy, turn| {
+                let Some(target) = front.of(proxy) else {
+                    return Ok(None);
+                };
+                let requests = (pace.measure.as_secs_f64() * H2_PER_SECOND) as usize;
+                let run = |requests| {
+                    let meter = &mut || proxy.server.cpu_time();
+                    h2load::run(target, call, requests, H2_LOAD, &places.cache, meter)
+                };
+                if turn == 0 {
+                    run(H2_WARM_UP)?;
+                }
+                let outcome = run(requests)?;
+                Ok(Some(BTreeMap::from([
+                    (
+                        report::CPU_PER_REQUEST,
+                        outcome.cpu.as_secs_f64() * 1e6 / requests as f64,
+                    ),
+                    (report::REQUESTS, outcome.rate),
+                ])))
+            });
         }
         println!(
             "Round {} of {rounds} done after {:.0} s.",
@@ -255,18 +335,18 @@ fn measure(arguments: &Arguments) -> Result<()> {
         );
     }
 
-    let idle = IDLE_CONNECTIONS.min((max_descriptors.saturating_sub(1000) / 2) as usize);
+    let most_idle = (max_descriptors.saturating_sub(1000) / 2) as usize;
     for round in 0..pace.idle_rounds.min(rounds) {
-        for (name, traffic) in IDLE
+        for (name, traffic, idle) in IDLE
             .iter()
-            .filter(|(name, _)| wanted(&arguments.rows, name))
+            .filter(|(name, ..)| wanted(&arguments.rows, name))
         {
             for (arm, program) in &arms {
                 let (_backends, ground) =
                     start_backends(&places, own_cpu, proxy_cpu, max_descriptors, &mut rng)?;
                 let measured = arm
                     .start(program, &places, &ground, &mut rng)
-                    .and_then(|proxy| measure_idle(name, traffic, &proxy, idle));
+                    .and_then(|proxy| measure_idle(name, traffic, &proxy, most_idle.min(*idle)));
                 match measured {
                     Ok(Some(bytes)) => samples.push(Sample {
                         round,
@@ -280,8 +360,8 @@ fn measure(arguments: &Arguments) -> Result<()> {
             }
         }
     }
-    if idle < IDLE_CONNECTIONS {
-        println!("Idle connections: {idle}, by the limit of {max_descriptors} open files.");
+    if most_idle < IDLE_CONNECTIONS {
+        println!("Idle connections: {most_idle}, by the limit of {max_descriptors} open files.");
     }
 
     let picks = if wanted(&arguments.rows, "pick") {
@@ -344,8 +424,8 @@ fn start_backends(
         .split_whitespace()
         .map(str::parse)
         .collect::<std::result::Result<Vec<SocketAddr>, _>>()?;
-    let [http, tcp] = addresses[..] else {
-        return Err(format!("the back-end said {line:?}, not two addresses").into());
+    let [http, tcp, h2] = addresses[..] else {
+        return Err(format!("the back-end said {line:?}, not three addresses").into());
     };
     let (one, one_address) = start_member(places, 1, own_cpu, rng)?;
     let (two, two_address) = start_member(places, 2, own_cpu, rng)?;
@@ -353,6 +433,7 @@ fn start_backends(
         http,
         members: [one_address, two_address],
         tcp,
+        h2,
         proxy_cpu,
         max_descriptors,
     };
@@ -427,11 +508,18 @@ fn measure_row(
         ])));
     }
     let requests = outcome.requests as f64;
+    if matches!(row.traffic, Traffic::Handshake { .. }) {
+        let per_cpu_second = requests / outcome.cpu.as_secs_f64();
+        return Ok(Some(BTreeMap::from([(report::HANDSHAKES, per_cpu_second)])));
+    }
     let mut metrics = BTreeMap::from([
         (report::CPU_PER_REQUEST, cpu_us / requests),
         (report::P50, outcome.latency.quantile(0.5) as f64 / 1e3),
         (report::P99, outcome.latency.quantile(0.99) as f64 / 1e3),
     ]);
+    if matches!(row.traffic, Traffic::Https { path: LARGE }) {
+        metrics.insert(report::CPU_PER_MIB, cpu_us / requests * 16.0);
+    }
     // At a fixed rate it is the rate.
     if row.rate.is_none() {
         metrics.insert(report::REQUESTS, requests / seconds);
@@ -463,6 +551,7 @@ fn measure_idle(
 ) -> Result<Option<f64>> {
     let target = match traffic {
         Traffic::Http { .. } => Some(proxy.http),
+        Traffic::Https { .. } => proxy.https,
         _ => proxy.tcp,
     };
     let Some(target) = target else {

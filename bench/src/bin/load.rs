@@ -35,6 +35,14 @@ enum Kind {
     Http,
     /// Keep-alive GET, 64 KiB answer.
     Http64k,
+    /// Keep-alive GET over TLS, small answer.
+    Https,
+    /// The same, 64 KiB answer.
+    Https64k,
+    /// A connection for every handshake of TLS.
+    TlsFull,
+    /// The same with resumed sessions.
+    TlsResumed,
     /// A connection for every GET.
     HttpClose,
     /// Request and response of 64 bytes.
@@ -63,6 +71,10 @@ fn drive(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
         traffic: match arguments.traffic {
             Kind::Http => Traffic::Http { path: "/" },
             Kind::Http64k => Traffic::Http { path: "/64k" },
+            Kind::Https => Traffic::Https { path: "/" },
+            Kind::Https64k => Traffic::Https { path: "/64k" },
+            Kind::TlsFull => Traffic::Handshake { resumed: false },
+            Kind::TlsResumed => Traffic::Handshake { resumed: true },
             Kind::HttpClose => Traffic::HttpClose { path: "/" },
             Kind::TcpRr => Traffic::TcpEcho { bytes: 64 },
             Kind::TcpBulk => Traffic::TcpBulk,
