@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Stdio, id};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -80,6 +81,50 @@ http {{
             proxy_http_version 1.1;
             proxy_set_header Upgrade $http_upgrade;
             proxy_set_header Connection "upgrade";
+        }}
+    }}
+}}
+"#
+            ),
+        );
+        Self::started(Kind::Nginx, address, folder)
+    }
+
+    /// Starts nginx with TLS: `certificate` has its key, too, and clients may have certificates from
+    /// `clients`. It answers `/who` with `NAME|name asked for|verification|subject of the client`.
+    pub fn nginx_tls(name: &str, certificate: &Path, clients: &Path) -> Self {
+        let folder = Folder::new();
+        let address = address();
+        let root = folder.path().display();
+        let (certificate, clients) = (certificate.display(), clients.display());
+        folder.write(
+            "server.conf",
+            format!(
+                r#"
+daemon off;
+master_process off;
+pid {root}/nginx.pid;
+error_log {root}/error.log;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off;
+    client_body_temp_path {root}/body;
+    proxy_temp_path {root}/proxy;
+    fastcgi_temp_path {root}/fastcgi;
+    uwsgi_temp_path {root}/uwsgi;
+    scgi_temp_path {root}/scgi;
+    server {{
+        listen {address} ssl;
+        ssl_protocols TLSv1.2 TLSv1.3;
+        ssl_certificate {certificate};
+        ssl_certificate_key {certificate};
+        ssl_client_certificate {clients};
+        ssl_verify_client optional;
+        root {root}/docs;
+        location / {{ return 404; }}
+        location /files/ {{ }}
+        location = /who {{
+            return 200 "{name}|$ssl_server_name|$ssl_client_verify|$ssl_client_s_dn";
         }}
     }}
 }}

@@ -196,7 +196,7 @@ fn rule_table(rules: &[RuleStatus]) -> String {
             if rule.enabled { "enabled" } else { "disabled" }.into(),
             rule.protocol.to_string(),
             listen.join(" "),
-            rule.group.clone(),
+            rule.groups().join(" "),
         ]
     };
     let names = ["RULE", "STATE", "PROTOCOL", "LISTEN", "GROUP"];

@@ -30,7 +30,7 @@ pub use model::member::MemberConfig;
 pub use model::monitor::{Monitor, MonitorAddress, MonitorHost, MonitorKind};
 pub use model::negotiator::{Class, Cluster, Negotiator, Quantum, Terms};
 pub use model::reach::{Reach, carries_in_pulses, default_for};
-pub use model::rule::{HttpOptions, MemberProtocol, Protocol, Rule, Timeouts};
+pub use model::rule::{HttpOptions, MemberProtocol, Protocol, Rule, Timeouts, groups};
 pub use model::sections::{Section, Sections};
 pub use model::tls::{CertificateFiles, ClientCertificates, ClientTls, Tls, TlsVersion};
 pub use model::{agent, engine, kind, negotiator, sources};

@@ -525,6 +525,90 @@ fn http_keys_are_for_http_rules() {
     );
 }
 
+/// A TCP rule with `lines`, then groups by name.
+fn named(lines: &str, names: &str) -> String {
+    format!(
+        "[rule.x]\nlisten = \"127.0.0.1:80\"\nprotocol = \"tcp\"\n{lines}\n[rule.x.sni]\n{names}\n\
+         [group.a]\nmembers = [\"a:1\"]\n[group.b]\nmembers = [\"b:1\"]"
+    )
+}
+
+#[test]
+fn groups_may_be_chosen_by_name() {
+    let names = "\"*.example.org\" = \"b\"\n\"www.example.org\" = \"a\"";
+    for (lines, groups) in [
+        ("", &["a", "b"][..]),
+        ("group = \"b\"", &["b", "a"]),
+        ("members = [\"c:1\"]", &["x", "a", "b"]),
+    ] {
+        let config = parse("test.toml", &named(lines, names)).unwrap();
+        assert_eq!(config.rules[0].groups(), groups);
+        assert_eq!(config.warnings, []);
+    }
+}
+
+#[test]
+fn what_is_wrong_with_groups_by_name() {
+    for (lines, names, start, part) in [
+        (
+            "",
+            "\"a.example\" = \"c\"",
+            "test.toml:6:15: rule.x.sni.\"a.example\": unknown group",
+            "\"a\", \"b\"",
+        ),
+        (
+            "",
+            "\"a.example\" = \"a\"\n\"A.example\" = \"b\"",
+            "test.toml:6:15: rule.x.sni.\"a.example\": the same name as \"A.example\"",
+            "",
+        ),
+        (
+            "",
+            "\"a.example\" = \"a\"\n\"a.example\" = \"b\"",
+            "test.toml:7:1: duplicate key",
+            "",
+        ),
+        (
+            "",
+            "\"*.*.example\" = \"a\"",
+            "test.toml:6:17: rule.x.sni.\"*.*.example\": the name must be a host name",
+            "",
+        ),
+        (
+            "",
+            "\"a.example\" = 1",
+            "test.toml:6:15: rule.x.sni.\"a.example\": wrong type",
+            "the name of a group",
+        ),
+        ("", "", "test.toml:5:1: rule.x.sni: has no name", ""),
+        (
+            "strategy = \"random\"",
+            "\"a.example\" = \"a\"",
+            "test.toml:4:12: rule.x.strategy: belongs in the groups that `sni` names",
+            "",
+        ),
+        (
+            "tls = { certificates = \"c\" }\ngroup = \"b\"",
+            "\"a.example\" = \"a\"",
+            "test.toml:6:1: rule.x.sni: names are for `tls` here",
+            "",
+        ),
+    ] {
+        let text = named(lines, names);
+        let said = errors(&text);
+        assert!(said[0].starts_with(start), "{said:?}");
+        assert!(said[0].contains(part), "{said:?}");
+        assert_eq!(said.len(), 1, "{said:?}");
+    }
+    let text = named("group = \"b\"", "\"a.example\" = \"a\"");
+    let text = text.replace("\"tcp\"", "\"http\"");
+    one_error(
+        &text,
+        "test.toml:5:1: rule.x.sni: only a rule with `protocol = \"tcp\"`",
+        &[],
+    );
+}
+
 #[test]
 fn the_admin_api_is_not_open_to_the_network_without_a_token() {
     one_error(
@@ -866,6 +950,9 @@ fn document_with(header: &str, line: &str) -> String {
             if line.starts_with("group = ") {
                 let rest = rest.replace("members = [\"a:1\"]", "");
                 format!("{header}\n{rest}\n{line}\n[group.backends]\nmembers = [\"a:1\"]")
+            } else if line.starts_with("sni = ") {
+                let group = "[group.backends]\nmembers = [\"a:1\"]";
+                format!("{header}\n{rest}\n{line}\nprotocol = \"tcp\"\n{group}")
             } else {
                 format!("{header}\n{rest}\n{line}")
             }

@@ -22,7 +22,7 @@ use crate::admission::Refused;
 use crate::config::{self, Admin, Config, GroupConfig, MemberConfig};
 use crate::dns::{Lookup, Resolver};
 use crate::inputs::{AdminState, AlertSetting, Inputs, endpoint_of};
-use crate::snapshot::{GroupHandle, RuleSnapshot, Snapshot};
+use crate::snapshot::{GroupHandle, Snapshot};
 use crate::state::{GroupEntry, State, name_taken};
 use crate::subsystem::{ApplyError, Subsystem};
 
@@ -166,14 +166,14 @@ impl Manager {
             return Readiness::NoConfig;
         }
         let request = Request::at(self.clock.now());
-        let serves = |rule: &RuleSnapshot| {
-            let group = rule.group.current.load();
+        let serves = |group: &Arc<GroupHandle>| {
+            let group = group.current.load();
             let view = group.view(&request);
             (0..group.members().len())
                 .any(|index| view.is_eligible_unless_full(index) && view.weight(index) > 0.0)
         };
         let mut enabled = snapshot.rules.iter().filter(|rule| rule.rule.enabled);
-        match enabled.all(|rule| serves(rule)) {
+        match enabled.all(|rule| rule.groups().any(&serves)) {
             true => Readiness::Ready,
             false => Readiness::NoMember,
         }

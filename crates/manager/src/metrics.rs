@@ -85,13 +85,14 @@ fn queues(out: &mut Exposition, snapshot: &Snapshot) {
         "Requests that wait for a member below its connection limit.",
     );
     // Several rules may share a group.
-    let handles: BTreeMap<&str, &GroupHandle> = snapshot
+    let handles: BTreeMap<Arc<str>, &GroupHandle> = snapshot
         .rules
         .iter()
-        .map(|rule| (rule.rule.group.as_str(), &*rule.group))
+        .flat_map(|rule| rule.groups())
+        .map(|group| (Arc::clone(group.current.load().name()), &**group))
         .collect();
     for (group, handle) in handles {
-        out.sample(&[("group", group)], handle.queue.waiting() as f64);
+        out.sample(&[("group", &group)], handle.queue.waiting() as f64);
     }
 }
 

@@ -45,6 +45,7 @@ impl Manager {
             },
             listen: rule.rule.listen.clone(),
             group: rule.rule.group.clone(),
+            sni: rule.rule.sni.clone(),
         });
         let mut locations: Vec<_> = state
             .locations

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use evenkeel_control::queue::Queue;
-use evenkeel_core::group::{Group, PickError};
+use evenkeel_core::group::{Group, GroupSettings, PickError};
 use evenkeel_core::signal::Signal;
+use evenkeel_core::strategy::{Values, default_kind};
 use tokio::sync::Notify;
 
 use crate::config::sources::Sources;
@@ -55,10 +56,63 @@ pub struct GroupSnapshot {
 pub struct RuleSnapshot {
     /// The rule as configured; `enabled` as it is now.
     pub rule: Rule,
-    /// Its group; the same handle over all snapshots in which the group exists.
+    /// Its group; the same handle over all snapshots in which the group exists. One without
+    /// members if the rule has groups by name only.
     pub group: Arc<GroupHandle>,
+    /// Its groups by name.
+    pub names: Names,
     /// The load sources of the group: whoever reads responses sees the reports in them.
     pub sources: Sources,
+}
+
+impl RuleSnapshot {
+    /// All groups that serve its clients.
+    pub fn groups(&self) -> impl Iterator<Item = &Arc<GroupHandle>> {
+        let own = (!self.rule.group.is_empty()).then_some(&self.group);
+        own.into_iter().chain(&self.names.groups)
+    }
+}
+
+/// Groups by the names that clients ask for.
+#[derive(Debug, Default)]
+pub struct Names {
+    groups: Vec<Arc<GroupHandle>>,
+    /// Places in `groups`.
+    exact: HashMap<Box<str>, usize>,
+    /// By what follows the first dot.
+    below: HashMap<Box<str>, usize>,
+}
+
+impl Names {
+    /// Names with their groups. A name that begins with `*.` is for all right below it.
+    pub fn new<'a>(names: impl IntoIterator<Item = (&'a str, Arc<GroupHandle>)>) -> Self {
+        let mut all = Names::default();
+        for (name, group) in names {
+            let name = name.to_ascii_lowercase();
+            match name.strip_prefix("*.") {
+                Some(below) => all.below.insert(below.into(), all.groups.len()),
+                None => all.exact.insert(name.into(), all.groups.len()),
+            };
+            all.groups.push(group);
+        }
+        all
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// The groups, one for each name, in the order of the names given.
+    pub fn groups(&self) -> &[Arc<GroupHandle>] {
+        &self.groups
+    }
+
+    /// The group for `name`, which is in lower case: of that very name, or else of a wildcard.
+    pub fn find(&self, name: &str) -> Option<&Arc<GroupHandle>> {
+        let below = || self.below.get(name.split_once('.')?.1);
+        self.groups.get(*self.exact.get(name).or_else(below)?)
+    }
 }
 
 /// A group over time: the current snapshot, and what outlives snapshots.
@@ -87,6 +141,14 @@ impl GroupHandle {
             reports: ReportCounts::default(),
             queue: Queue::new(max_queue),
         }
+    }
+
+    /// One without members.
+    pub fn nobody() -> Self {
+        let strategy = Values::defaults(default_kind());
+        let settings = GroupSettings::default();
+        let group = Group::new("", settings, &strategy, Vec::new(), Arc::default());
+        GroupHandle::new(Arc::new(group), 0)
     }
 
     /// Waits in the queue until `bind` finds a member below its connection limit.
@@ -126,5 +188,27 @@ impl GroupHandle {
         if self.queue.vacated() {
             self.room.notify_one();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_very_name_goes_before_a_wildcard_for_one_label() {
+        let [a, b] = [(); 2].map(|()| Arc::new(GroupHandle::nobody()));
+        let names = [("*.Example.org", &a), ("www.example.org", &b)];
+        let names = Names::new(names.map(|(name, group)| (name, Arc::clone(group))));
+        let is = |name: &str, group: Option<&Arc<GroupHandle>>| {
+            let found = names.find(name).map(Arc::as_ptr);
+            assert_eq!(found, group.map(Arc::as_ptr), "{name}");
+        };
+        is("www.example.org", Some(&b));
+        is("api.example.org", Some(&a));
+        is("a.b.example.org", None);
+        is("example.org", None);
+        is("*.example.org", Some(&a));
+        is("", None);
     }
 }

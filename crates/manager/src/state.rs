@@ -22,10 +22,11 @@ use evenkeel_core::strategy::shaping::shaping;
 use evenkeel_core::time::Instant;
 
 use crate::admission::{Admission, Refused};
+use crate::config::sources::Sources;
 use crate::config::{GroupConfig, MemberConfig};
 use crate::history::History;
 use crate::inputs::{AdminState, Inputs};
-use crate::snapshot::{GroupHandle, GroupSnapshot, RuleSnapshot, Snapshot};
+use crate::snapshot::{GroupHandle, GroupSnapshot, Names, RuleSnapshot, Snapshot};
 use crate::subsystem::{ApplyError, PrepareError};
 
 /// Whether the group asks that source at all. Agents come by themselves.
@@ -626,20 +627,39 @@ impl State {
                 if let Some(&enabled) = self.inputs.live.enabled.get(&rule.name) {
                     rule.enabled = enabled;
                 }
-                let entry = self.group(&rule.group)?;
-                let (group, sources) = (Arc::clone(&entry.handle), &entry.config.sources);
+                let of_name = |(name, group): (_, &String)| {
+                    let entry = self.group(group)?;
+                    Some((name, Arc::clone(&entry.handle)))
+                };
+                let names = rule.sni.iter().map(|(name, group)| (name.as_str(), group));
+                let names = names.map(of_name).collect::<Option<Vec<_>>>()?;
+                let names = Names::new(names);
+                let (group, sources) = match rule.group.is_empty() {
+                    true => (None, Sources::default()),
+                    false => {
+                        let entry = self.group(&rule.group)?;
+                        (
+                            Some(Arc::clone(&entry.handle)),
+                            entry.config.sources.clone(),
+                        )
+                    }
+                };
                 // An unchanged rule stays the same object, which makes the data plane's
                 // comparison cheap.
                 let same = old.rules.iter().find(|old| {
-                    let is_same = old.rule == rule && old.sources == *sources;
-                    is_same && Arc::ptr_eq(&old.group, &group)
+                    let is_same = old.rule == rule && old.sources == sources;
+                    let same_group = |group| Arc::ptr_eq(&old.group, group);
+                    is_same
+                        && group.as_ref().is_none_or(same_group)
+                        && same_objects(old.names.groups(), names.groups())
                 });
                 Some(match same {
                     Some(same) => Arc::clone(same),
                     None => Arc::new(RuleSnapshot {
                         rule,
-                        group,
-                        sources: sources.clone(),
+                        group: group.unwrap_or_else(|| Arc::new(GroupHandle::nobody())),
+                        names,
+                        sources,
                     }),
                 })
             })

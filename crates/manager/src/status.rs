@@ -13,6 +13,7 @@ use evenkeel_core::member::Weight;
 use evenkeel_core::time::Instant;
 use serde::{Deserialize, Serialize};
 
+use crate::config;
 use crate::inputs::{AdminState, AlertSetting};
 
 /// A word from a fixed set; owned only in clients, which read it from JSON.
@@ -112,8 +113,18 @@ pub struct RuleStatus {
     pub protocol: Word,
     /// Where it listens.
     pub listen: Vec<SocketAddr>,
-    /// Name of its group.
+    /// Name of its group; empty if it has groups by name only.
     pub group: String,
+    /// Groups by the names that clients ask for.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sni: BTreeMap<String, String>,
+}
+
+impl RuleStatus {
+    /// The names of its groups, each once: first the one of clients that ask for no name.
+    pub fn groups(&self) -> Vec<&str> {
+        config::groups(&self.group, &self.sni)
+    }
 }
 
 /// A group.

@@ -31,6 +31,8 @@ pub struct Record {
     pub member: Option<Arc<str>>,
     /// What was agreed on with a client that speaks TLS.
     pub tls: Option<Arc<Agreed>>,
+    /// The name that a client asked for whose TLS ends at the member.
+    pub server_name: Option<Box<str>>,
     /// HTTP: method and target (at most 32 and 1,024 bytes of them).
     pub request: Option<(Box<str>, Box<str>)>,
     /// HTTP: the status that the client got; `None` if it got none.

@@ -23,6 +23,7 @@ mod pipe;
 mod plane;
 mod pool;
 mod service;
+mod sni;
 mod tcp;
 mod tls;
 mod watch;

@@ -14,7 +14,7 @@ use evenkeel_core::binding::{Binding, Verdict, Why};
 use evenkeel_core::group::{Granularity, PickError, Request, Ticket};
 use evenkeel_core::member::{Member, MemberId};
 use evenkeel_core::time::Instant;
-use evenkeel_manager::snapshot::RuleSnapshot;
+use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot};
 use evenkeel_tls::server::Server;
 use tokio::sync::Notify;
 
@@ -163,27 +163,28 @@ pub(crate) enum Refusal {
 }
 
 impl Session {
-    /// Binds `request` to a member that it was not tried at, waiting for one in the group's
+    /// Binds `request` to a member of `group` that it was not tried at, waiting for one in the group's
     /// queue if all are full. `binding` is the tie of this client's earlier requests,
     /// as the group's granularity has it. Whose connection `client` is reset meanwhile
     /// waits no longer; a client that has only ended its side may still want an answer.
     pub(crate) async fn bind(
         &self,
         rule: &RuleSnapshot,
+        group: &GroupHandle,
         binding: &RefCell<Option<Binding>>,
         request: &Request<'_>,
         client: &mut Io,
     ) -> Result<Bound, Refusal> {
-        match self.try_bind(rule, binding, request) {
+        match self.try_bind(group, binding, request) {
             Ok(bound) => return Ok(bound),
             Err(PickError::NoneEligible) => return Err(Refusal::NoMember),
             Err(PickError::AllFull) => {}
         }
         let again = || {
             let now = self.worker.now();
-            self.try_bind(rule, binding, &Request { now, ..*request })
+            self.try_bind(group, binding, &Request { now, ..*request })
         };
-        let waiting = rule.group.wait_for(again);
+        let waiting = group.wait_for(again);
         tokio::pin!(waiting);
         self.watch.arm_and_look(rule.rule.timeouts.queue);
         let waited = self.watch.until(|cx| {
@@ -221,13 +222,13 @@ impl Session {
 
     fn try_bind(
         &self,
-        rule: &RuleSnapshot,
+        group: &GroupHandle,
         binding: &RefCell<Option<Binding>>,
         request: &Request<'_>,
     ) -> Result<Bound, PickError> {
         let binding = &mut *binding.borrow_mut();
         let (now, tried) = (request.now, request.tried);
-        let group = rule.group.current.load();
+        let group = group.current.load();
         let rng = &mut *self.worker.rng.borrow_mut();
         let mut ended = None;
         let kept = match binding {

@@ -4,13 +4,14 @@ use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use evenkeel_core::group::{Outcome, Request};
 use evenkeel_core::member::MemberId;
 use evenkeel_limits::Shortage;
-use evenkeel_manager::snapshot::RuleSnapshot;
+use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot};
 use tokio::io::AsyncWrite;
 use tokio::net::TcpSocket;
 
@@ -22,6 +23,7 @@ use crate::listen::Session;
 use crate::pipe::Pipe;
 use crate::pool::Upstream;
 use crate::service::{Bound, Refusal, insert};
+use crate::sni;
 use crate::watch::Stop;
 use crate::worker::Worker;
 
@@ -34,50 +36,66 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
     let mut member = None;
     let mut retries = 0;
     let mut response_time = None;
-    // In a box, which is gone when the member is found: connections live longer than that.
-    let end = match Box::pin(connect_member(&session, &rule, &mut client, &mut retries)).await {
-        Err(end) => {
-            client.reset();
-            end
-        }
-        Ok((mut bound, mut upstream)) => {
-            let waited = session.worker.now().since(started);
-            session.service.metrics.waits.add(waited);
-            member = bound.name.take();
-            let tunnel = Tunnel {
-                session: &session,
-                rule: &rule,
-                member: bound.member,
-                half_close: rule.rule.half_close,
+    let mut server_name = None;
+    let group = match rule.names.is_empty() {
+        true => Ok(&rule.group),
+        false => named(&session, &rule, &mut client, &mut traffic, &mut server_name).await,
+    };
+    let end = match group {
+        // It was told, and counted.
+        Err(end) => end,
+        Ok(group) => {
+            let asked = session.worker.now();
+            // In a box, which is gone when the member is found: connections live longer than that.
+            let connected = connect_member(&session, &rule, group, &mut client, &mut retries);
+            let end = match Box::pin(connected).await {
+                Err(end) => {
+                    traffic.up.release(&session.worker);
+                    client.reset();
+                    end
+                }
+                Ok((mut bound, mut upstream)) => {
+                    let waited = session.worker.now().since(asked);
+                    session.service.metrics.waits.add(waited);
+                    member = bound.name.take();
+                    let tunnel = Tunnel {
+                        session: &session,
+                        rule: &rule,
+                        member: bound.member,
+                        half_close: rule.rule.half_close,
+                    };
+                    let end = tunnel
+                        .run(&mut client, &mut upstream, &mut traffic, || {
+                            let now = session.worker.now();
+                            response_time = Some(now.since(bound.ticket.started()));
+                            bound.ticket.responded(Outcome::Success, now);
+                        })
+                        .await;
+                    let outcome = match end {
+                        // A server that closes with something unread resets the connection: what
+                        // a client sends must not make it a failure.
+                        _ if response_time.is_some() => Outcome::Success,
+                        // Nor before the first byte, unless it happens to this member more often
+                        // than to the others.
+                        End::Member => Outcome::Error,
+                        _ => Outcome::Cancelled,
+                    };
+                    bound.ticket.finish(outcome, session.worker.now());
+                    group.vacated();
+                    end
+                }
             };
-            let end = tunnel
-                .run(&mut client, &mut upstream, &mut traffic, || {
-                    let now = session.worker.now();
-                    response_time = Some(now.since(bound.ticket.started()));
-                    bound.ticket.responded(Outcome::Success, now);
-                })
-                .await;
-            let outcome = match end {
-                // A server that closes with something unread resets the connection: what a
-                // client sends must not make it a failure.
-                _ if response_time.is_some() => Outcome::Success,
-                // Nor before the first byte, unless it happens to this member more often
-                // than to the others.
-                End::Member => Outcome::Error,
-                _ => Outcome::Cancelled,
-            };
-            bound.ticket.finish(outcome, session.worker.now());
-            rule.group.vacated();
+            session.count_end(end);
             end
         }
     };
-    session.count_end(end);
     session.log(|| Record {
         at,
         client: session.peer,
         rule: session.service.name.clone(),
         member,
         tls: client.agreed().cloned(),
+        server_name,
         request: None,
         status: None,
         bytes_received: traffic.up.moved,
@@ -89,10 +107,30 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
     });
 }
 
+/// Finds the group of a client by the name that it asks for. What was read is the beginning of its
+/// traffic.
+async fn named<'a>(
+    session: &Session,
+    rule: &'a RuleSnapshot,
+    client: &mut Io,
+    traffic: &mut Traffic,
+    server_name: &mut Option<Box<str>>,
+) -> Result<&'a Arc<GroupHandle>, End> {
+    let mut name = None;
+    let routed = Box::pin(sni::route(session, rule, client, &mut name)).await;
+    if session.worker.log.borrow().is_some() {
+        *server_name = name.map(|name| name.as_str().into());
+    }
+    let route = routed?;
+    traffic.up = Flow::with(route.read);
+    Ok(route.group)
+}
+
 /// Finds a member that can be connected to.
 async fn connect_member(
     session: &Session,
     rule: &RuleSnapshot,
+    group: &GroupHandle,
     client: &mut Io,
     retries: &mut u32,
 ) -> Result<(Bound, Upstream), End> {
@@ -106,7 +144,7 @@ async fn connect_member(
             ..Request::at(now)
         };
         let bound = match session
-            .bind(rule, &RefCell::default(), &request, client)
+            .bind(rule, group, &RefCell::default(), &request, client)
             .await
         {
             Ok(bound) => bound,
@@ -126,7 +164,7 @@ async fn connect_member(
             Err(failure) => {
                 let outcome = failure.outcome();
                 bound.ticket.finish(outcome, session.worker.now());
-                rule.group.vacated();
+                group.vacated();
                 let end = match failure {
                     ConnectFailure::Cut => End::Terminated,
                     ConnectFailure::Exhausted(_) => End::Refused,

@@ -185,7 +185,7 @@ async fn accept(session: &Session, socket: TcpStream, server: &Server) -> Option
 
 impl RuleMetrics {
     /// Counts a handshake that failed.
-    fn count_tls_failure(&self, cause: Cause) {
+    pub(crate) fn count_tls_failure(&self, cause: Cause) {
         match cause {
             Cause::Incompatible => self.tls_incompatible.add(1),
             Cause::UnknownName => self.tls_unknown_name.add(1),

@@ -359,14 +359,16 @@ impl Worker {
     fn shedding(&self) -> Shedding {
         let mut shedding = Shedding::new();
         for service in self.services.borrow().values() {
-            let group = service.rule().group.current.load();
-            let alert = &group.settings().alert;
-            if alert.close_idle.is_none() {
-                continue;
-            }
-            for member in group.members() {
-                if member.slot.has(Reason::Shedding) {
-                    shedding.insert(member.id, alert.clone());
+            for group in service.rule().groups() {
+                let group = group.current.load();
+                let alert = &group.settings().alert;
+                if alert.close_idle.is_none() {
+                    continue;
+                }
+                for member in group.members() {
+                    if member.slot.has(Reason::Shedding) {
+                        shedding.insert(member.id, alert.clone());
+                    }
                 }
             }
         }

@@ -316,6 +316,7 @@ fn a_listener_that_cannot_be_bound_changes_nothing() {
         std::sync::Arc::new(evenkeel_manager::snapshot::RuleSnapshot {
             rule,
             group: group.clone(),
+            names: Default::default(),
             sources: Default::default(),
         })
     };

@@ -7,11 +7,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use rustls::server::UnbufferedServerConnection;
-use rustls::{Error, HandshakeKind, ProtocolVersion};
+use rustls::{AlertDescription, Error, HandshakeKind, ProtocolVersion};
 use tokio::net::TcpStream;
 
 use crate::identity;
-use crate::messages::{Messages, Next};
+use crate::messages::{Messages, Next, drain};
 use crate::server::{Server, take_asked};
 use crate::stream::{Kernel, Stream};
 
@@ -306,6 +306,25 @@ impl Future for Accepting {
             }
         }
     }
+}
+
+/// Tells a client that has sent `input`, and whose handshake would be another server's, why it gets
+/// no connection; not if it would have to wait for that. Answers the cause: there is another one for
+/// HTTP.
+pub fn turn_away(socket: &TcpStream, input: &[u8], cause: Cause) -> Cause {
+    let (cause, alert) = match cause {
+        Cause::Garbage if is_http(input) => (Cause::PlainHttp, None),
+        Cause::UnknownName => (cause, Some(AlertDescription::UnrecognisedName)),
+        Cause::Garbage | Cause::Oversized => (cause, Some(AlertDescription::DecodeError)),
+        _ => return cause,
+    };
+    // One write of a few bytes to a socket that nothing was written to.
+    let _ = match alert {
+        Some(alert) => socket.try_write(&[21, 3, 3, 0, 2, 2, alert.into()]),
+        None => socket.try_write(PLAIN_ANSWER),
+    };
+    drain(socket);
+    cause
 }
 
 #[cfg(test)]

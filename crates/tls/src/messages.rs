@@ -96,16 +96,21 @@ impl Messages {
         }
     }
 
-    /// Takes what has arrived meanwhile: it would make closing the connection a reset, with which
-    /// what was sent last could be lost.
+    /// Takes what has arrived meanwhile.
     pub(crate) fn drain(&self) {
-        let mut bytes = [0; READ_BYTES];
-        for _ in 0..MAX_DRAINED / READ_BYTES {
-            let socket = self.socket.as_ref();
-            let read = socket.map(|socket| socket.try_read(&mut bytes));
-            if !matches!(read, Some(Ok(1..))) {
-                break;
-            }
+        if let Some(socket) = &self.socket {
+            drain(socket);
+        }
+    }
+}
+
+/// Takes what has arrived meanwhile: it would make closing the connection a reset, with which what
+/// was sent last could be lost.
+pub(crate) fn drain(socket: &TcpStream) {
+    let mut bytes = [0; READ_BYTES];
+    for _ in 0..MAX_DRAINED / READ_BYTES {
+        if !matches!(socket.try_read(&mut bytes), Ok(1..)) {
+            break;
         }
     }
 }

@@ -6,6 +6,7 @@
 //! | [`negotiation`] | clients and the negotiator, over HTTP |
 //! | [`agent_check`] | the balancer and an agent beside a member, a line over TCP |
 //! | [`orca`] | servers, in their responses or over gRPC |
+//! | [`client_hello`] | clients that speak TLS, in their first message |
 //! | [`exposition`] | servers that show their metrics as Prometheus reads them |
 //! | [`response`] | servers, over HTTP/1.1 |
 //! | [`protobuf`] | what ORCA is written in |
@@ -17,6 +18,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 pub mod agent_check;
+pub mod client_hello;
 pub mod exposition;
 pub mod negotiation;
 pub mod orca;

@@ -60,7 +60,12 @@ fn row(status: &Status, group: &GroupStatus, view: &GroupView) -> Row {
     let (usable, alerts) = (view.usable, alerts(group));
     let in_flight = view.members.iter().map(|member| member.in_flight).sum();
     let failed = failures(recent);
-    let rules = || status.rules.iter().filter(|rule| rule.group == group.name);
+    let rules = || {
+        status
+            .rules
+            .iter()
+            .filter(|rule| rule.groups().contains(&&*group.name))
+    };
     let clusters = status.clusters.iter();
     let clusters = clusters.filter(|cluster| cluster.group == group.name);
     let names = rules().map(|rule| &rule.name);

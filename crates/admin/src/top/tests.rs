@@ -83,6 +83,7 @@ fn status() -> Status {
         protocol: "http".into(),
         listen: vec!["127.0.0.1:8080".parse().unwrap()],
         group: group.name.clone(),
+        sni: Default::default(),
     });
     let locations = groups.iter().flat_map(|group| &group.members);
     let locations = locations.map(|member| LocationStatus {

@@ -140,7 +140,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         let who = format!("rule {:?}", rule.name);
         listeners.add(&rule.listen, &who, (&table, "listen"), report);
         groups.extend(own.map(|group| (table.name_span().clone(), group)));
-        used.insert(rule.group.clone());
+        used.extend(rule.groups().into_iter().map(str::to_owned));
         if let Some(tls) = &mut rule.tls {
             tls.resolve(folder);
         }

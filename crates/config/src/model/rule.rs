@@ -1,11 +1,11 @@
 //! `[rule.NAME]`: services that clients connect to.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::group::{self, GroupConfig};
-use super::tls::Tls;
+use super::tls::{SERVER_NAMES, Tls};
 use crate::schema::document::Span;
 use crate::schema::field::{Texts, choice_field};
 use crate::schema::foreign;
@@ -13,7 +13,7 @@ use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::similar::{similar, unknown};
-use crate::schema::table::{AsTable, Table};
+use crate::schema::table::{AsTable, Table, is_name};
 
 section! {
     /// A rule: a service that clients connect to, and the group that serves it.
@@ -34,6 +34,11 @@ section! {
         /// TLS between clients and the rule: a table, see below. Without it clients connect without
         /// encryption.
         tls: Option<Tls> = None; r#"{ certificates = "/etc/evenkeel/www.pem" }"#,
+        /// TCP: groups by the names that clients ask for (SNI), which speak TLS with the members:
+        /// [pass-through](tls.md#pass-through). A name may begin with `*.` for all right below it.
+        /// Clients with other names, or none, are for the group of the rule; without `group` and
+        /// `members` they are refused.
+        sni: BTreeMap<String, String> [Text(GROUP)] = BTreeMap::new(); r#"{ "www.example.org" = "backends" }"#,
     }
     keys RULE {
         /// Whether the rule accepts clients. The admin API can change this at run time.
@@ -59,6 +64,11 @@ section! {
 }
 
 impl Rule {
+    /// The names of its groups, each once: first the one of clients that ask for no name.
+    pub fn groups(&self) -> Vec<&str> {
+        groups(&self.group, &self.sni)
+    }
+
     /// A rule with all defaults: HTTP, enabled.
     pub fn new(name: &str, listen: Vec<SocketAddr>, group: &str) -> Self {
         let (name, group) = (name.into(), group.into());
@@ -69,6 +79,16 @@ impl Rule {
             ..Rule::default()
         }
     }
+}
+
+/// The names of a rule's groups, each once: its own, if there is one, and those by name.
+pub fn groups<'a>(own: &'a str, by_name: &'a BTreeMap<String, String>) -> Vec<&'a str> {
+    let mut groups: Vec<&str> = by_name.values().map(String::as_str).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    groups.retain(|group| *group != own);
+    let own = Some(own).filter(|own| !own.is_empty());
+    own.into_iter().chain(groups).collect()
 }
 
 /// What a rule speaks.
@@ -106,6 +126,8 @@ section! {
         idle "idle_timeout": Duration [Time(millis(1), DAY)] = secs(600); r#""1h""#,
         /// How long a request or connection waits when all members are at their connection limit.
         queue "queue_timeout": Duration [Time(secs(0), secs(600))] = secs(2); r#""250ms""#,
+        /// TCP with `sni`: time limit for a client's first message, from the connection on.
+        sni "sni_timeout": Duration [Time(millis(1), secs(600))] = secs(10); r#""5s""#,
         /// HTTP: time from the first byte of a request head to its end.
         header "header_timeout": Duration [Time(millis(1), HOUR)] = secs(10); r#""5s""#,
         /// HTTP: how long a client connection is kept open without a request.
@@ -175,6 +197,9 @@ impl AsTable for HttpOptions {
     }
 }
 
+/// What `sni` names.
+const GROUP: Texts = ("the name of a group", is_name);
+
 /// A token of RFC 9110, section 5.6.2.
 const VIA: Texts = (
     "a token of RFC 9110 (letters, digits, - . _ and a few more)",
@@ -242,9 +267,10 @@ pub(crate) fn read(
             table.problem(key, message, report);
         }
     }
+    check_names(&rule, table, shared, report);
     if table.given("group") {
         if !shared.contains_key(&rule.group) {
-            unknown_group(table, &rule.group, shared, report);
+            unknown_group(table, "group", &rule.group, shared, report);
         }
         for key in group::keys()
             .filter(|key| table.given(key))
@@ -263,6 +289,15 @@ pub(crate) fn read(
         group.warn_of_key(table, report);
     }
     let has_members = table.given("members") || group.agents_may_join;
+    if table.given("sni") && !has_members {
+        for key in group::keys().filter(|key| table.given(key)) {
+            let message = "belongs in the groups that `sni` names, because the rule has none of \
+                           its own";
+            table.problem(key, message, report);
+        }
+        rule.group.clear();
+        return (rule, None);
+    }
     match shared.get(&rule.name) {
         Some(_) if !has_members => {
             let message = format!(
@@ -289,8 +324,48 @@ pub(crate) fn read(
     (rule, Some(group))
 }
 
+/// Looks at the groups by name.
+fn check_names(
+    rule: &Rule,
+    table: &mut Table<'_>,
+    shared: &HashMap<String, Span>,
+    report: &mut Report<'_>,
+) {
+    if !table.given("sni") {
+        return;
+    }
+    if rule.protocol == Protocol::Http {
+        let message = "only a rule with `protocol = \"tcp\"` has this key";
+        table.problem("sni", message, report);
+    } else if table.given("tls") {
+        let message = "names are for `tls` here, which ends at the balancer; members of a rule \
+                       with `sni` have the certificates";
+        table.problem("sni", message, report);
+    }
+    let Some(names) = table.table("sni", report) else {
+        return;
+    };
+    if names.is_empty() {
+        table.problem("sni", "has no name", report);
+    }
+    let (what, is_server_name) = SERVER_NAMES;
+    let mut lower = HashMap::new();
+    for (name, group) in &rule.sni {
+        if !is_server_name(name) {
+            names.problem(name, format!("the name must be {what}"), report);
+        }
+        if let Some(twin) = lower.insert(name.to_ascii_lowercase(), name) {
+            names.problem(name, format!("the same name as {twin:?}"), report);
+        }
+        if !shared.contains_key(group) {
+            unknown_group(&names, name, group, shared, report);
+        }
+    }
+}
+
 fn unknown_group(
     table: &Table<'_>,
+    key: &str,
     name: &str,
     shared: &HashMap<String, Span>,
     report: &mut Report<'_>,
@@ -312,7 +387,7 @@ fn unknown_group(
     } else {
         some.join(", ")
     };
-    let (span, path) = (table.span_of("group"), table.path_of("group"));
+    let (span, path) = (table.span_of(key), table.path_of(key));
     report.misplaced(&span, &path, message, Some(allowed));
 }
 

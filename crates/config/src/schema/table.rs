@@ -127,6 +127,11 @@ impl<'d> Table<'d> {
         }
     }
 
+    /// Whether nothing stands in the table.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Whether `key` stands in the table.
     pub fn given(&self, key: &str) -> bool {
         self.entry(key).is_some()

@@ -53,7 +53,9 @@ impl Client {
                 tried: &tried,
                 ..group::Request::at(now)
             };
-            let bound = self.session.bind(&rule, binding, &asks, &mut self.stream);
+            let bound = self
+                .session
+                .bind(&rule, &rule.group, binding, &asks, &mut self.stream);
             let bound = bound.await;
             let mut bound = match bound {
                 Ok(bound) => bound,

@@ -523,6 +523,7 @@ impl Client {
                 rule: Arc::clone(&self.session.service.name),
                 member: summary.member,
                 tls: self.stream.agreed().cloned(),
+                server_name: None,
                 request: line.map(|line| (line.method, line.target)),
                 status: summary.status,
                 bytes_received: summary.received,

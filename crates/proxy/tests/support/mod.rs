@@ -103,6 +103,7 @@ impl Bed {
             rules: vec![Arc::new(RuleSnapshot {
                 rule: self.rule.clone(),
                 group: Arc::clone(&self.group),
+                names: Default::default(),
                 sources: self.sources.clone(),
             })],
             ..Snapshot::default()
@@ -202,7 +203,9 @@ pub fn rule(protocol: Protocol) -> Rule {
             body: long,
             response: long,
             queue: long,
+            sni: long,
         },
+        sni: Default::default(),
         http: HttpOptions {
             http2: true,
             http2_streams: 128,

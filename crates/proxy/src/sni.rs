@@ -1,0 +1,146 @@
+//! Pass-through: the group of a client by the name in its first message. TLS is between the client
+//! and the member, which gets every byte as it is.
+
+use std::sync::Arc;
+use std::task::Poll;
+
+use evenkeel_limits::Shortage;
+use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot};
+use evenkeel_tls::handshake::{self, Cause};
+use evenkeel_wire::client_hello::{MAX_BYTES, Problem, Scanner, ServerName};
+
+use crate::access::End;
+use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::io::Io;
+use crate::listen::Session;
+use crate::memory::OutOfMemory;
+use crate::watch::Stop;
+
+/// Where a client wants to.
+pub(crate) struct Route<'a> {
+    pub(crate) group: &'a Arc<GroupHandle>,
+    /// What was read to find that out: for the member.
+    pub(crate) read: Option<Buffer>,
+}
+
+/// Finds the group for a client. `name` is set to what it asks for as soon as that is known. A
+/// client that is refused has been told, and counted.
+pub(crate) async fn route<'a>(
+    session: &Session,
+    rule: &'a RuleSnapshot,
+    client: &mut Io,
+    name: &mut Option<ServerName>,
+) -> Result<Route<'a>, End> {
+    let mut read = None;
+    session.watch.arm(rule.rule.timeouts.sni);
+    let hello = hello(session, client, &mut read, name).await;
+    session.watch.disarm();
+    let group = hello.and_then(|()| {
+        let named = name
+            .as_ref()
+            .and_then(|name| rule.names.find(name.as_str()));
+        let own = (!rule.rule.group.is_empty()).then_some(&rule.group);
+        named.or(own).ok_or(Refused::For(Cause::UnknownName))
+    });
+    let (buffers, metrics) = (&session.worker.buffers, &session.service.metrics);
+    let refused = match group {
+        Ok(group) => {
+            let read = read.map(|read| buffers.shrink(read));
+            return Ok(Route { group, read });
+        }
+        Err(refused) => refused,
+    };
+    let end = match refused {
+        Refused::For(cause) => {
+            let input = read.as_ref().map_or(&[][..], Buffer::bytes);
+            let cause = match client.socket() {
+                Some(socket) => handshake::turn_away(socket, input, cause),
+                None => cause,
+            };
+            metrics.count_tls_failure(cause);
+            let (rule, client) = (&session.service.name, session.peer);
+            tracing::debug!(%rule, %client, cause = cause.name(), ?name, "no group for a client");
+            match cause {
+                Cause::UnknownName => End::Refused,
+                _ => End::Client,
+            }
+        }
+        Refused::By(Stop::Expired) => {
+            metrics.tls_timeout.add(1);
+            End::ClientTimeout
+        }
+        Refused::By(Stop::Cut) => {
+            metrics.terminated.add(1);
+            client.reset();
+            End::Terminated
+        }
+        Refused::Exhausted => {
+            Shortage::Memory.met("read a client's first message");
+            metrics.refused_exhausted.add(1);
+            client.reset();
+            End::Exhausted
+        }
+    };
+    if let Some(read) = read {
+        buffers.give(read);
+    }
+    Err(end)
+}
+
+/// Why a client is not served.
+enum Refused {
+    For(Cause),
+    By(Stop),
+    Exhausted,
+}
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        Refused::For(match problem {
+            Problem::Garbage => Cause::Garbage,
+            Problem::Oversized => Cause::Oversized,
+        })
+    }
+}
+
+/// Reads the first message, and perhaps more.
+async fn hello(
+    session: &Session,
+    client: &mut Io,
+    read: &mut Option<Buffer>,
+    name: &mut Option<ServerName>,
+) -> Result<(), Refused> {
+    let worker = &session.worker;
+    let mut scanner = Scanner::default();
+    loop {
+        if let Some(read) = read {
+            if let Some(hello) = scanner.scan(read.bytes())? {
+                *name = hello.name;
+                return Ok(());
+            }
+            let limit = MAX_BYTES.max(BUFFER_BYTES);
+            match read.make_room(limit, &worker.memory) {
+                Ok(true) => {}
+                // Larger than what the scanner takes, so this cannot be.
+                Ok(false) => return Err(Problem::Oversized.into()),
+                Err(OutOfMemory) => return Err(Refused::Exhausted),
+            }
+        }
+        // No buffer is held while nothing comes, and a small one while nothing more comes.
+        let filled = session.watch.until(|cx| {
+            let mut buffer = read.take().unwrap_or_else(|| worker.buffers.take());
+            let filled = buffer.poll_fill(cx, client);
+            match (buffer.is_empty(), &filled) {
+                (true, _) => worker.buffers.give(buffer),
+                (false, Poll::Pending) => *read = Some(worker.buffers.shrink(buffer)),
+                (false, Poll::Ready(_)) => *read = Some(buffer),
+            }
+            filled
+        });
+        match filled.await {
+            Ok(Ok(1..)) => {}
+            Ok(Ok(0) | Err(_)) => return Err(Refused::For(Cause::Closed)),
+            Err(stop) => return Err(Refused::By(stop)),
+        }
+    }
+}
