@@ -8,7 +8,6 @@
 use std::net::SocketAddr;
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::corba::free_address;
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::jacorb::JacOrb;
 use evenkeel_e2e::omniorb::OmniOrb;
@@ -86,15 +85,19 @@ impl Service {
 
     /// With these further keys of `[corba]`.
     fn with(more: &str) -> Self {
-        let address = free_address();
-        let config = format!(
-            "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
-             [corba]\nlisten = \"{address}\"\nior_file = \"lm.ior\"\nalert_retry = \"100ms\"\n{more}\n\
-             [corba.groups]\nstrategy = \"round_robin\"\n"
-        );
+        let config = |listen: SocketAddr| {
+            format!(
+                "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+                 [corba]\nlisten = \"{listen}\"\nior_file = \"lm.ior\"\nalert_retry = \"100ms\"\n{more}\n\
+                 [corba.groups]\nstrategy = \"round_robin\"\n"
+            )
+        };
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let balancer = Balancer::start(&config(any));
+        let address = balancer.corba();
         Self {
-            balancer: Balancer::start(&config),
-            config,
+            balancer,
+            config: config(address),
             address,
         }
     }

@@ -333,15 +333,18 @@ fn a_response_that_breaks_off_is_reset() {
 #[test]
 fn a_client_that_gives_up_frees_its_member() {
     let (told, cut) = channel();
+    let (got, head) = channel();
     let address = member(move |_, mut stream| {
         read_head(&mut stream);
+        got.send(()).unwrap();
         told.send(is_cut(&mut stream)).unwrap();
     });
     let bed = Bed::new(Http, &[address], |_| {});
     on(async {
         let mut client = connect(&bed).await;
         let (response, mut stream) = client.send_request(request("POST", "/"), false).unwrap();
-        while bed.in_flight() == 0 {
+        // Before that the request is in flight already, and the member may never hear of it.
+        while head.try_recv().is_err() {
             tokio::task::yield_now().await;
         }
         stream.send_reset(Reason::CANCEL);
