@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
 use std::net::SocketAddr;
+use std::process::Output;
 
 use evenkeel_e2e::balancer::{Balancer, evenkeel};
 use evenkeel_e2e::eventually;
@@ -144,7 +145,7 @@ fn http2_is_offered_and_certificates_are_shown() {
     assert!(table.contains("a.example,*.b.example  ECDSA"), "{table}");
     assert!(table.contains("36"), "{table}");
     let metrics = balancer.admin_get("/metrics");
-    let name = "evenkeel_certificate_expiry_timestamp_seconds{rule=\"web\",file=";
+    let name = "evenkeel_certificate_expiry_timestamp_seconds{listener=\"rule web\",file=";
     assert!(metrics.text().contains(name));
     assert!(!balancer.log().contains("expires in"), "{}", balancer.log());
 }
@@ -507,4 +508,140 @@ fn what_is_wrong_with_certificates_is_told_before_the_start() {
     }
     let said = evenkeel(&["run", file.to_str().unwrap()]).unwrap_err();
     assert!(said.contains("evenkeel.toml:12:32:"), "{said}");
+}
+
+/// curl with an authority, for a name that leads to `address`.
+fn ask(balancer: &Balancer, address: SocketAddr, authority: &str, more: &[&str]) -> Output {
+    let port = address.port();
+    let authority = balancer.folder().join(authority).display().to_string();
+    let at = format!("a.example:{port}:127.0.0.1:{port}");
+    let mut arguments = vec!["--cacert", &authority, "--connect-to", &at];
+    arguments.extend(more);
+    try_curl(&arguments)
+}
+
+#[test]
+fn the_negotiator_speaks_tls() {
+    if !installed(&["openssl", "curl"]) {
+        return;
+    }
+    let config = "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+                  [negotiator]\nlisten = \"127.0.0.1:0\"\n\
+                  tls = { certificates = \"a.pem\" }\n\
+                  [group.servers]\nmembers = [\"127.0.0.1:9\"]\n\
+                  [cluster.site]\ngroup = \"servers\"\nhosts = [\"a.example\"]\n";
+    let make = |folder: &Folder| certificate(folder, "a", Key::Ecdsa, "DNS:a.example", None);
+    let balancer = Balancer::start_with(config, make);
+    let negotiator = balancer.negotiator();
+    let url = format!("https://a.example:{}/x", negotiator.port());
+    let location = ["--write-out", "%{http_code} %{redirect_url}", &url];
+    let moved = |authority: &str| {
+        let output = ask(&balancer, negotiator, authority, &location);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(
+        moved("a.crt").ends_with("307 http://127.0.0.1:9/x"),
+        "{}",
+        moved("a.crt")
+    );
+    // Who speaks HTTP is told, and counted.
+    let mut plain = Wire::connect(negotiator);
+    plain.send("GET /x HTTP/1.1\r\nHost: a.example\r\n\r\n");
+    assert_eq!(plain.read_response().second_word(), "400");
+    let counted = "evenkeel_negotiator_tls_failures_total{cause=\"plain_http\"} 1\n";
+    eventually("it is counted", || {
+        balancer.admin_get("/metrics").text().contains(counted)
+    });
+    assert!(
+        balancer
+            .ctl("certs")
+            .unwrap()
+            .contains("negotiator  a.example")
+    );
+
+    // A broken certificate changes nothing; a new one is used for new connections.
+    let old = balancer.folder().text("a.crt");
+    balancer.folder().write("old.crt", old);
+    secret(balancer.folder(), "a.pem", "broken");
+    eventually("it is refused", || balancer.log().contains("a.pem"));
+    assert!(moved("old.crt").starts_with("307"), "{}", moved("old.crt"));
+    make(balancer.folder());
+    eventually("the new one is used", || moved("a.crt").starts_with("307"));
+    // Without TLS again.
+    balancer.reconfigure(&config.replace("tls = { certificates = \"a.pem\" }\n", ""));
+    plain = Wire::connect(negotiator);
+    plain.send("GET /x HTTP/1.1\r\nHost: a.example\r\n\r\n");
+    assert_eq!(plain.read_response().second_word(), "307");
+}
+
+#[test]
+fn the_admin_api_knows_its_users_by_their_certificates() {
+    if !installed(&["openssl", "curl"]) {
+        return;
+    }
+    let config = |more: &str| {
+        format!(
+            "workers = 1\n[admin]\nlisten = \"0.0.0.0:0\"\n\
+             [admin.tls]\ncertificates = \"a.pem\"\n{more}\
+             [rule.web]\nlisten = \"127.0.0.1:0\"\nmembers = [\"127.0.0.1:9\"]\n"
+        )
+    };
+    let clients = "client_certificates = { ca_file = \"authority.crt\" }\n";
+    let balancer = Balancer::start_with(&config(clients), |folder| {
+        certificate(folder, "a", Key::Ecdsa, "DNS:a.example", None);
+        certificate(folder, "authority", Key::Ecdsa, "DNS:authority", None);
+        let by = Some("authority");
+        certificate(folder, "client", Key::Ecdsa, "DNS:client.example", by);
+        certificate(folder, "stranger", Key::Ecdsa, "DNS:stranger.example", None);
+    });
+    let admin = balancer.admin();
+    let client = balancer.folder().join("client.pem").display().to_string();
+    let stranger = balancer.folder().join("stranger.pem").display().to_string();
+    let get = |path: &str, more: &[&str]| {
+        let url = format!("https://a.example:{}{path}", admin.port());
+        let arguments = [&["--fail", &url][..], more].concat();
+        let output = ask(&balancer, admin, "a.crt", &arguments);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        output.status.success().then_some(text)
+    };
+    let status = get("/v1/status", &["--cert", &client]);
+    assert!(status.is_some_and(|status| status.contains("\"web\"")));
+    assert_eq!(get("/v1/status", &[]), None);
+    assert_eq!(get("/v1/status", &["--cert", &stranger]), None);
+    let counted = "evenkeel_admin_tls_failures_total{cause=\"client_certificate\"} ";
+    let metrics = get("/metrics", &["--cert", &client]).unwrap();
+    let line = metrics.lines().find_map(|line| line.strip_prefix(counted));
+    assert_eq!(line, Some("2"));
+    let certificates = get("/v1/certificates", &["--cert", &client]).unwrap();
+    assert!(
+        certificates.contains("\"listener\":\"admin API\""),
+        "{certificates}"
+    );
+
+    // Others than its own machine would be let in by nobody.
+    let file = balancer
+        .folder()
+        .join("evenkeel.toml")
+        .display()
+        .to_string();
+    for open in [
+        "",
+        "client_certificates = { ca_file = \"authority.crt\", required = false }\n",
+    ] {
+        balancer.folder().write("evenkeel.toml", config(open));
+        let error = evenkeel(&["check", &file]).unwrap_err();
+        assert!(
+            error.contains("`token` or `token_file` is required"),
+            "{error}"
+        );
+    }
+    balancer.folder().write(
+        "evenkeel.toml",
+        config(clients).replace("a.pem", "none.pem"),
+    );
+    let error = evenkeel(&["check", &file]).unwrap_err();
+    assert!(
+        error.contains("admin.tls.certificates") && error.contains("none.pem"),
+        "{error}"
+    );
 }

@@ -17,6 +17,7 @@ use axum::routing::{get, post, put};
 use axum::{Json, Router, middleware};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy;
+use evenkeel_manager::certificates::CertificateStatus;
 use evenkeel_manager::endpoint::{Action, CommandError, Endpoint};
 use evenkeel_manager::exposition;
 use evenkeel_manager::status::{
@@ -51,6 +52,7 @@ pub(crate) fn router(sources: Arc<Sources>, guarded_by: Guard) -> Router {
         .route("/v1/groups/{group}/members/{member}", get(member))
         .route("/v1/locations", get(locations))
         .route("/v1/clusters", get(clusters))
+        .route("/v1/certificates", get(certificates))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
@@ -395,6 +397,10 @@ async fn groups(State(sources): State<Arc<Sources>>) -> Json<Vec<GroupStatus>> {
 
 async fn clusters(State(sources): State<Arc<Sources>>) -> Json<Vec<ClusterStatus>> {
     Json(sources.manager.status().clusters)
+}
+
+async fn certificates(State(sources): State<Arc<Sources>>) -> Json<Vec<CertificateStatus>> {
+    Json(sources.manager.certificates())
 }
 
 async fn locations(State(sources): State<Arc<Sources>>) -> Json<Vec<LocationStatus>> {

@@ -2,12 +2,14 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
 use evenkeel_limits::files::Shares;
 use evenkeel_net::http::{Activity, Bounded, Connection};
+use evenkeel_tls::listener as tls;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -24,7 +26,11 @@ pub(crate) struct ApiListener {
 
 impl ApiListener {
     /// A listener that gives its address up when `close` says so, or nobody is there to say it.
-    pub(crate) fn new(listener: TcpListener, close: oneshot::Receiver<()>) -> Self {
+    pub(crate) fn new(
+        listener: TcpListener,
+        tls: Arc<tls::Listener>,
+        close: oneshot::Receiver<()>,
+    ) -> Self {
         let listener = Bounded::new(
             listener,
             "admin API",
@@ -34,7 +40,7 @@ impl ApiListener {
             PATIENCE,
         );
         ApiListener {
-            listener,
+            listener: listener.with_tls(tls),
             close: Some(close),
         }
     }

@@ -37,6 +37,8 @@ pub(crate) struct Guard {
     /// Replaced while requests are answered. There is one for ever, or none.
     token: Option<Arc<RwLock<Arc<str>>>>,
     behind_proxy: bool,
+    /// Then no other name can lead to it: the certificate would not have that.
+    has_tls: bool,
 }
 
 impl Guard {
@@ -48,6 +50,7 @@ impl Guard {
                 .as_deref()
                 .map(|token| Arc::new(RwLock::new(token.into()))),
             behind_proxy: settings.behind_proxy,
+            has_tls: settings.tls.is_some(),
         }
     }
 
@@ -75,6 +78,7 @@ impl Guard {
                 check_token(&token, headers)?;
             }
             Some(_) => {}
+            None if self.has_tls => {}
             None => self.check_host(headers)?,
         }
         if !matches!(*method, Method::GET | Method::HEAD) {

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access_log;
+pub mod address;
 mod api;
 pub mod client;
 mod columns;
@@ -30,6 +31,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use address::Address;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::Admin;
 use tokio::net::TcpListener;
@@ -46,6 +48,8 @@ pub struct Sources {
     pub config_file: PathBuf,
     /// Counters of the access log's writer.
     pub access_log: access_log::Counts,
+    /// Where it listens.
+    pub address: Arc<Address>,
     /// Set when the process begins to shut down: `/readyz` then says no.
     pub draining: AtomicBool,
 }
@@ -73,9 +77,10 @@ pub async fn serve(
 ) -> io::Result<()> {
     let guard = guard::Guard::new(settings);
     let manager = Arc::clone(&sources.manager);
+    let tls = Arc::clone(&sources.address.tls);
     let router = api::router(sources, guard.clone());
     let serving = axum::serve(
-        conn::ApiListener::new(listener, close),
+        conn::ApiListener::new(listener, tls, close),
         router.into_make_service_with_connect_info::<conn::Peer>(),
     )
     .with_graceful_shutdown(shutdown);

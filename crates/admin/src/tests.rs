@@ -23,6 +23,7 @@ use evenkeel_proxy::Proxy;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use crate::address::Address;
 use crate::client::{Client, ClientError};
 use crate::exposition::strict;
 use crate::wire::{Done, Explain, Reloaded};
@@ -62,8 +63,10 @@ impl Balancer {
 
         let clock = Clock::start();
         let proxy = Proxy::start(clock, 1).unwrap();
+        let own = Arc::new(Address::default());
         let mut subsystems: Vec<Arc<dyn Service>> = vec![
             Arc::new(proxy.clone()),
+            Arc::clone(&own) as _,
             Arc::new(Negotiator::new(clock)),
             Arc::new(Reporting::new(clock).unwrap()),
             Arc::new(Corba::new(clock)),
@@ -82,6 +85,7 @@ impl Balancer {
             manager,
             config_file,
             access_log: access_log::Counts::default(),
+            address: own,
             draining: AtomicBool::new(false),
         });
         let listener = runtime

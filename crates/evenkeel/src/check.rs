@@ -3,7 +3,9 @@
 //! Whether addresses are free is not looked at: they are not where the balancer runs.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use evenkeel_admin::address::Address;
 use evenkeel_manager::config::agent::{self, AgentConfig};
 use evenkeel_manager::config::engine::{self, EngineConfig};
 use evenkeel_manager::config::kind::Kind;
@@ -98,7 +100,9 @@ fn problems(config: &Config) -> Result<Vec<String>, Failure> {
             .iter()
             .map(ToString::to_string),
     );
-    for subsystem in subsystems(Clock::start())? {
+    let mut subsystems = subsystems(Clock::start())?;
+    subsystems.push(Arc::new(Address::default()));
+    for subsystem in subsystems {
         problems.extend(subsystem.check(config).iter().map(ToString::to_string));
     }
     Ok(problems)

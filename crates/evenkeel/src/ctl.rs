@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
             ctl.done(done, || format!("{group} uses {strategy}"))
         }
         CtlCommand::Certs => ctl.show(&["v1", "certificates"], |certificates: &Vec<_>| {
-            evenkeel_proxy::certificates::table(certificates)
+            evenkeel_manager::certificates::table(certificates)
         }),
         CtlCommand::Monitor => ctl.show(&["v1", "monitor", "locations"], |locations: &Vec<_>| {
             evenkeel_monitor::table(locations)

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
 use evenkeel_admin::access_log::{Counts, Writer};
+use evenkeel_admin::address::Address;
 use evenkeel_admin::{Sources, serve};
 use evenkeel_broker::negotiator::Negotiator;
 use evenkeel_broker::reporting::Reporting;
@@ -17,8 +17,7 @@ use evenkeel_manager::Manager;
 use evenkeel_manager::config::watch::{Cause, Reloads};
 use evenkeel_manager::config::{self, AccessLog as Target, Admin, Config};
 use evenkeel_manager::service::Service;
-use evenkeel_manager::snapshot::Snapshot;
-use evenkeel_manager::subsystem::{Exclusive, Subsystem};
+use evenkeel_manager::subsystem::Exclusive;
 use evenkeel_monitor::Monitor;
 use evenkeel_net::Clock;
 use evenkeel_proxy::Proxy;
@@ -55,17 +54,21 @@ async fn live(file: &Path) -> Result<(), Failure> {
     let proxy = Proxy::start(clock, workers).map_err(Failure::of)?;
     let mut subsystems = subsystems(clock)?;
     subsystems.insert(0, Arc::new(proxy.clone()));
-    let address = Arc::new(AdminAddress::default());
+    let address = Arc::new(Address::default());
     subsystems.push(Arc::clone(&address) as _);
     wait_for_predecessor(&subsystems, &config).await;
     let admin = match &config.admin {
-        Some(settings) => Some((settings.clone(), address.bind(settings).await?)),
+        Some(settings) => {
+            let listener = address.bind(settings).await.map_err(Failure::of)?;
+            Some((settings.clone(), listener))
+        }
         None => None,
     };
     let process = Process {
         manager: Manager::new(clock, Arc::new(subsystems.clone())),
         proxy,
         subsystems,
+        address,
     };
     process.live(file, config, admin, signals, reloads).await
 }
@@ -89,45 +92,9 @@ pub(crate) fn subsystems(clock: Clock) -> Result<Vec<Arc<dyn Service>>, Failure>
 /// The admin API's settings and listener.
 type AdminApi = Option<(Admin, TcpListener)>;
 
-/// Where the admin API listens, once it does: no member may be there.
-#[derive(Default)]
-struct AdminAddress(OnceLock<SocketAddr>);
-
-impl AdminAddress {
-    async fn bind(&self, settings: &Admin) -> Result<TcpListener, Failure> {
-        let address = settings.listen;
-        let cannot_listen = |error| {
-            Failure::new(format!(
-                "cannot listen on {address} for the admin API: {error}; choose another address with listen in [admin]"
-            ))
-        };
-        let listener = TcpListener::bind(address).await.map_err(cannot_listen)?;
-        let real = listener.local_addr().map_err(cannot_listen)?;
-        self.0.get_or_init(|| real);
-        Ok(listener)
-    }
-}
-
-impl Service for AdminAddress {}
-
-impl Subsystem for AdminAddress {
-    fn listening(&self) -> Vec<SocketAddr> {
-        self.0.get().copied().into_iter().collect()
-    }
-
-    fn exclusive(&self, config: &Config) -> Vec<Exclusive> {
-        let listen = config.admin.iter().map(|admin| [admin.listen]);
-        listen.flat_map(|listen| Exclusive::tcp(&listen)).collect()
-    }
-
-    fn announce(&self, _: &Snapshot) -> Vec<String> {
-        let address = self.0.get().into_iter();
-        address.map(|at| format!("admin API on {at}")).collect()
-    }
-}
-
 struct Process {
     manager: Arc<Manager>,
+    address: Arc<Address>,
     proxy: Proxy,
     subsystems: Vec<Arc<dyn Service>>,
 }
@@ -167,6 +134,7 @@ impl Process {
             manager: Arc::clone(&self.manager),
             config_file: file.to_owned(),
             access_log: access_log.counts.clone(),
+            address: Arc::clone(&self.address),
             draining: AtomicBool::new(false),
         });
         let (close_admin, admin_closed) = oneshot::channel();

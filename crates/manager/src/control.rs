@@ -17,11 +17,16 @@ use crate::state::{GroupEntry, State};
 const ROUND: Duration = Duration::from_millis(100);
 
 impl Manager {
-    /// Follows names, checks members and runs the control loop, as long as it is polled.
+    /// Follows names, checks members, watches certificates and runs the control loop, as long as it is polled.
     ///
     /// Needs a tokio runtime with I/O and time; a single-threaded one is enough.
     pub async fn run(self: Arc<Self>) {
-        tokio::join!(self.control(), self.follow_names(), self.check_members());
+        tokio::join!(
+            self.control(),
+            self.follow_names(),
+            self.check_members(),
+            self.watch_certificates()
+        );
     }
 
     async fn control(&self) {

@@ -639,11 +639,19 @@ fn one_name_each(inputs: &Inputs) -> Result<(), ApplyError> {
 }
 
 /// The settings of the admin API that count from the start of the process.
-fn without_token(admin: &Option<Admin>) -> Option<(SocketAddr, bool, bool)> {
-    let has_token = |admin: &Admin| admin.token.is_some();
-    admin
-        .as_ref()
-        .map(|admin| (admin.listen, admin.behind_proxy, has_token(admin)))
+/// The settings that need a restart: the token and the certificates may change, but not whether
+/// there are any.
+fn fixed(admin: &Option<Admin>) -> impl PartialEq {
+    let fixed = |admin: &Admin| {
+        let secured = (admin.token.is_some(), admin.tls.is_some());
+        (
+            admin.listen,
+            admin.behind_proxy,
+            secured,
+            admin.knows_clients(),
+        )
+    };
+    admin.as_ref().map(fixed)
 }
 
 /// What of `new` has no effect on the process, which was started with `old`.
@@ -652,7 +660,7 @@ fn fixed_at_start(old: &Config, new: &Config) -> impl Iterator<Item = &'static s
         ("the number of workers", old.workers != new.workers),
         (
             "the admin API's settings",
-            without_token(&old.admin) != without_token(&new.admin),
+            fixed(&old.admin) != fixed(&new.admin),
         ),
     ];
     let changed = parts.into_iter().filter(|(_, changed)| *changed);

@@ -24,6 +24,7 @@ impl Manager {
         reports(out, &self.handles());
         latencies(out, &self.groups());
         locations(out, &status.locations);
+        self.certificate_families(out);
         self.subsystems().metrics(out);
     }
 }

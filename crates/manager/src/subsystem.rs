@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use evenkeel_net::datagram;
 use evenkeel_net::listen::{self, ListenError};
+use evenkeel_tls::certificate::Details;
 
-use crate::config::Config;
+use crate::config::{Config, Problem};
 use crate::endpoint::Endpoint;
 use crate::exposition::Exposition;
 use crate::snapshot::Snapshot;
@@ -89,6 +90,11 @@ pub trait Subsystem: Send + Sync {
     fn endpoints(&self) -> Vec<Endpoint> {
         Vec::new()
     }
+
+    /// The certificates that it shows to clients, each with who shows it, as in `rule web`.
+    fn certificates(&self) -> Vec<(String, Details)> {
+        Vec::new()
+    }
 }
 
 /// Something that only one process can have at a time.
@@ -160,6 +166,9 @@ pub enum PrepareError {
         /// Whose groups they are; `None` is the configuration's.
         owners: (Option<&'static str>, Option<&'static str>),
     },
+    /// A file that cannot be used.
+    #[error("{0}")]
+    File(Problem),
     /// An error of the subsystem itself.
     #[error(transparent)]
     Other(Box<dyn Error + Send + Sync>),
@@ -174,6 +183,11 @@ impl PrepareError {
             error: source,
         };
         move |errors| errors.into_iter().map(error).collect()
+    }
+
+    /// Files that cannot be used.
+    pub fn files(problems: Vec<Problem>) -> PrepareErrors {
+        problems.into_iter().map(PrepareError::File).collect()
     }
 
     /// An error of the subsystem itself.
@@ -251,6 +265,10 @@ impl<S: Subsystem + ?Sized> Subsystem for Vec<Arc<S>> {
 
     fn endpoints(&self) -> Vec<Endpoint> {
         self.iter().flat_map(|one| one.endpoints()).collect()
+    }
+
+    fn certificates(&self) -> Vec<(String, Details)> {
+        self.iter().flat_map(|one| one.certificates()).collect()
     }
 }
 

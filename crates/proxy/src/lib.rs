@@ -8,7 +8,6 @@
 
 pub mod access;
 mod buffer;
-pub mod certificates;
 mod families;
 mod files;
 mod http;

@@ -8,16 +8,15 @@ use std::time::Duration;
 
 use evenkeel_limits::files::{self, Shares, Users};
 use evenkeel_limits::memory;
-use evenkeel_manager::Manager;
-use evenkeel_manager::config::{Config, Corba, Negotiator, Problem, Rule};
-use evenkeel_manager::endpoint::Endpoint;
+use evenkeel_manager::config::{Config, Corba, Negotiator, Rule};
 use evenkeel_manager::exposition::Exposition;
-use evenkeel_manager::service::{Service, Work};
+use evenkeel_manager::service::Service;
 use evenkeel_manager::snapshot::{RuleSnapshot, Snapshot};
 use evenkeel_manager::status::Status;
 use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::Clock;
 use evenkeel_net::listen::{self, Options};
+use evenkeel_tls::certificate::Details;
 use evenkeel_tls::server::Server;
 use evenkeel_tls::ticket::Keys;
 
@@ -204,12 +203,6 @@ impl Proxy {
     fn state(&self) -> MutexGuard<'_, PlaneState> {
         self.inner.state()
     }
-
-    /// What rules with TLS use, in the order of their names.
-    pub(crate) fn servers(&self) -> BTreeMap<Box<str>, Arc<Server>> {
-        let (_, servers) = &self.state().tls;
-        servers.clone().into_iter().collect()
-    }
 }
 
 impl Inner {
@@ -303,10 +296,7 @@ fn servers<'a>(
                 let server = server.map(|server| (rule.name.as_str().into(), Arc::new(server)));
                 servers.extend(server);
             }
-            Err(problems) => {
-                let problems = problems.into_iter().map(RuleError::Tls);
-                errors.extend(problems.map(PrepareError::other));
-            }
+            Err(problems) => errors.extend(PrepareError::files(problems)),
         }
     }
     match errors.is_empty() {
@@ -345,11 +335,7 @@ fn tell_of_shares(files: &Shares, memory: &memory::Shares) {
     }
 }
 
-impl Service for Proxy {
-    fn run(&self, _: Arc<Manager>) -> Work<()> {
-        Box::pin(self.clone().watch_certificates())
-    }
-}
+impl Service for Proxy {}
 
 impl Subsystem for Proxy {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
@@ -429,14 +415,19 @@ impl Subsystem for Proxy {
 
     fn metrics(&self, out: &mut Exposition) {
         self.families(out);
-        self.certificate_families(out);
     }
 
-    fn endpoints(&self) -> Vec<Endpoint> {
-        let proxy = self.clone();
-        vec![Endpoint::show("/v1/certificates", move || {
-            proxy.certificates()
-        })]
+    fn certificates(&self) -> Vec<(String, Details)> {
+        let (_, servers) = &self.state().tls;
+        let all: BTreeMap<_, _> = servers.iter().collect();
+        let of_rule = |(rule, server): (&Box<str>, &Arc<Server>)| {
+            let who = format!("rule {rule}");
+            let certificates = server.certificates.iter().cloned();
+            certificates
+                .map(move |one| (who.clone(), one))
+                .collect::<Vec<_>>()
+        };
+        all.into_iter().flat_map(of_rule).collect()
     }
 }
 
@@ -451,8 +442,6 @@ enum RuleError {
         address: SocketAddr,
         error: io::Error,
     },
-    #[error("{0}")]
-    Tls(Problem),
 }
 
 fn cannot_listen(snapshot: &RuleSnapshot, key: &ListenKey, error: io::Error) -> PrepareError {

@@ -14,7 +14,7 @@ const WARNINGS: [i64; 4] = [0, 1, 7, 30];
 pub struct Warnings(HashMap<String, i64>);
 
 impl Warnings {
-    /// What there is to say of `certificates`, each with its rule, at `now` in seconds since 1970,
+    /// What there is to say of `certificates`, each with who shows it, at `now` in seconds since 1970,
     /// and was not said before.
     pub fn next<'a>(
         &mut self,
@@ -22,7 +22,7 @@ impl Warnings {
         now: i64,
     ) -> Vec<String> {
         let (mut warnings, mut due) = (Vec::new(), HashMap::new());
-        for (rule, details) in certificates {
+        for (listener, details) in certificates {
             let left = details.not_after - now;
             let Some(days) = WARNINGS.into_iter().find(|days| left <= days * DAY) else {
                 continue;
@@ -36,7 +36,7 @@ impl Warnings {
                 };
                 let (file, names) = (&details.file, details.names.join(", "));
                 warnings.push(format!(
-                    "rule {rule:?}: the certificate {file} for {names} {when}"
+                    "{listener}: the certificate {file} for {names} {when}"
                 ));
             }
             due.insert(details.fingerprint.clone(), days);
@@ -67,7 +67,7 @@ mod tests {
         let mut told = Vec::new();
         for hour in (60 * 24)..(103 * 24) {
             // The second one comes when there is a week left; the first one is in two rules.
-            let all = [("web", &one), ("api", &one), ("web", &other)];
+            let all = [("rule web", &one), ("rule api", &one), ("rule web", &other)];
             let count = if hour < 93 * 24 { 2 } else { 3 };
             for warning in warnings.next(all.into_iter().take(count), hour * 3600) {
                 told.push(format!("{}: {warning}", hour / 24));
@@ -78,13 +78,13 @@ mod tests {
         assert_eq!(
             told,
             [
-                format!("70: rule \"web\": {a} expires in 30 days"),
-                format!("93: rule \"web\": {a} expires in 7 days"),
-                format!("93: rule \"web\": {b} expires in 7 days"),
-                format!("99: rule \"web\": {a} expires within a day"),
-                format!("99: rule \"web\": {b} expires within a day"),
-                format!("100: rule \"web\": {a} has expired"),
-                format!("100: rule \"web\": {b} has expired"),
+                format!("70: rule web: {a} expires in 30 days"),
+                format!("93: rule web: {a} expires in 7 days"),
+                format!("93: rule web: {b} expires in 7 days"),
+                format!("99: rule web: {a} expires within a day"),
+                format!("99: rule web: {b} expires within a day"),
+                format!("100: rule web: {a} has expired"),
+                format!("100: rule web: {b} has expired"),
             ]
         );
     }

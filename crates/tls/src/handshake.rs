@@ -71,6 +71,19 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// All of them.
+    pub const ALL: [Cause; 9] = [
+        Cause::Incompatible,
+        Cause::UnknownName,
+        Cause::PlainHttp,
+        Cause::Garbage,
+        Cause::Oversized,
+        Cause::ClientCertificate,
+        Cause::RefusedByClient,
+        Cause::Closed,
+        Cause::Internal,
+    ];
+
     /// A word for it.
     pub fn name(self) -> &'static str {
         match self {

@@ -7,6 +7,7 @@
 //! | [`server`] | what a rule does for its clients: certificate by name, versions, client certificates |
 //! | [`ticket`] | the keys of session tickets |
 //! | [`identity`] | what a client's certificate says, for members |
+//! | [`listener`] | TLS of the negotiator and of the admin API |
 //! | [`handshake`] | handshakes with clients over a socket, and why one has failed |
 //! | [`client`] | what it takes to be a client: whom it trusts, its own certificate, sessions |
 //! | [`connect`] | handshakes as a client, and why one has failed |
@@ -26,6 +27,7 @@ pub mod connect;
 pub mod expiry;
 pub mod handshake;
 pub mod identity;
+pub mod listener;
 mod messages;
 pub mod record;
 pub mod server;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use arc_swap::ArcSwap;
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use aws_lc_rs::digest;
+use aws_lc_rs::{digest, rand};
 use rustls::server::ProducesTickets;
 
 use crate::certificate::{CertificateError, unix_now};
@@ -112,7 +112,7 @@ impl Keys {
                 .until
                 .compare_exchange(until, next, order.0, order.1)
                 .is_ok();
-            if mine && let Some(key) = evenkeel_net::random().ok().and_then(Key::new) {
+            if mine && let Some(key) = random().and_then(Key::new) {
                 let key = Arc::new(key);
                 self.keys.rcu(|old| {
                     let kept = old.iter().take(KEPT).cloned();
@@ -174,7 +174,7 @@ impl Tickets {
 
     fn seal(&self, plain: &[u8], now: i64) -> Option<Vec<u8>> {
         let key = self.keys.first(now)?;
-        let nonce: [u8; NONCE_LEN] = evenkeel_net::random().ok()?;
+        let nonce: [u8; NONCE_LEN] = random()?;
         let mut ticket = Vec::with_capacity(NAME_BYTES + NONCE_LEN + plain.len() + TAG_BYTES);
         ticket.extend_from_slice(&key.name);
         ticket.extend_from_slice(&nonce);
@@ -217,6 +217,12 @@ impl ProducesTickets for Tickets {
     fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
         self.open(cipher)
     }
+}
+
+/// Bytes that nobody can guess, if there are any to be had.
+fn random<const N: usize>() -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    rand::fill(&mut bytes).ok().map(|()| bytes)
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ use std::thread::JoinHandle;
 use evenkeel_config::{Cluster, Config, Negotiator as Settings};
 use evenkeel_limits::files::Shares;
 use evenkeel_limits::memory;
+use evenkeel_manager::certificates;
 use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::service::Service;
 use evenkeel_manager::snapshot::Snapshot;
@@ -34,6 +35,8 @@ use evenkeel_net::Clock;
 use evenkeel_net::http::{Bounded, Phase};
 use evenkeel_net::listen::Listeners;
 use evenkeel_net::start_thread;
+use evenkeel_tls::certificate::Details;
+use evenkeel_tls::listener::Listener;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
@@ -52,6 +55,7 @@ pub struct Negotiator {
 struct Inner {
     clock: Clock,
     metrics: Arc<Metrics>,
+    tls: Arc<Listener>,
     state: Mutex<State>,
 }
 
@@ -97,6 +101,7 @@ impl Negotiator {
             inner: Arc::new(Inner {
                 clock,
                 metrics: Arc::default(),
+                tls: Arc::default(),
                 state: Mutex::default(),
             }),
         }
@@ -129,11 +134,13 @@ impl Negotiator {
 }
 
 impl Thread {
-    fn start(clock: Clock, metrics: Arc<Metrics>) -> io::Result<Self> {
+    fn start(inner: &Inner) -> io::Result<Self> {
         let (orders, commands) = mpsc::unbounded_channel();
+        let (clock, metrics) = (inner.clock, Arc::clone(&inner.metrics));
+        let tls = Arc::clone(&inner.tls);
         let handle = start_thread("negotiator", move |runtime| {
             let dispatcher = Rc::new(Dispatcher::new(clock, metrics));
-            LocalSet::new().block_on(&runtime, follow(dispatcher, commands));
+            LocalSet::new().block_on(&runtime, follow(dispatcher, tls, commands));
         })?;
         Ok(Thread { orders, handle })
     }
@@ -157,12 +164,15 @@ impl Subsystem for Negotiator {
             return Ok(Box::new(move || inner.state().clusters = clusters));
         }
         if state.thread.is_none() {
-            let started = Thread::start(self.inner.clock, Arc::clone(&self.inner.metrics));
+            let started = Thread::start(&self.inner);
             let whose = "negotiator";
             let started = started.map_err(|error| vec![PrepareError::Thread { whose, error }])?;
             state.thread = Some(started);
         }
         let wanted = settings.map_or(&[][..], |settings| &settings.listen);
+        let tls = settings.and_then(|settings| settings.tls.as_ref());
+        let server = self.inner.tls.load(next.generation, tls, "negotiator");
+        let server = server.map_err(PrepareError::files)?;
         let cannot_listen = PrepareError::listen("negotiator");
         let listeners = state.listeners.prepare(wanted, 1).map_err(&cannot_listen)?;
         // The thread gets handles of its own.
@@ -172,6 +182,7 @@ impl Subsystem for Negotiator {
             let mut state = inner.state();
             state.clusters = clusters_of(&next);
             state.listeners = listeners;
+            inner.tls.set(next.generation, server);
             let listeners = for_thread;
             if let Some(thread) = &state.thread {
                 let _ = thread.orders.send(Order::Apply { next, listeners });
@@ -205,6 +216,21 @@ impl Subsystem for Negotiator {
 
     fn metrics(&self, out: &mut Exposition) {
         self.inner.metrics.families(out);
+        certificates::failures(
+            out,
+            "evenkeel_negotiator_tls_failures_total",
+            &self.inner.tls,
+        );
+    }
+
+    fn check(&self, config: &Config) -> PrepareErrors {
+        let own = config.negotiator.as_ref();
+        PrepareError::files(Listener::check(own.and_then(|own| own.tls.as_ref())))
+    }
+
+    fn certificates(&self) -> Vec<(String, Details)> {
+        let all = self.inner.tls.certificates().into_iter();
+        all.map(|one| ("negotiator".to_owned(), one)).collect()
     }
 }
 
@@ -216,7 +242,11 @@ fn clusters_of(snapshot: &Snapshot) -> Vec<Cluster> {
 }
 
 /// Follows orders until the last one.
-async fn follow(dispatcher: Rc<Dispatcher>, mut orders: mpsc::UnboundedReceiver<Order>) {
+async fn follow(
+    dispatcher: Rc<Dispatcher>,
+    tls: Arc<Listener>,
+    mut orders: mpsc::UnboundedReceiver<Order>,
+) {
     let mut serving: HashMap<SocketAddr, Serving> = HashMap::new();
     // Those that accept nobody any more, but have connections.
     let mut closing: Vec<Serving> = Vec::new();
@@ -235,7 +265,7 @@ async fn follow(dispatcher: Rc<Dispatcher>, mut orders: mpsc::UnboundedReceiver<
             });
             let started = match same {
                 Some(same) => Ok(same),
-                None => Serving::start(listener, &settings, &dispatcher),
+                None => Serving::start(listener, &settings, &tls, &dispatcher),
             };
             match started {
                 Ok(started) => {
@@ -256,10 +286,14 @@ async fn follow(dispatcher: Rc<Dispatcher>, mut orders: mpsc::UnboundedReceiver<
 /// What the hyper library and a decision take of each connection beside its request, in bytes.
 const CONNECTION_BYTES: u64 = 16 << 10;
 
+/// What TLS takes of each, in bytes: a handshake with its certificates, or two records.
+const TLS_BYTES: u64 = 48 << 10;
+
 /// As many connections as are configured, if there are files and memory for them.
 fn most_connections(settings: &Settings) -> usize {
     let memory = memory::Shares::of_process();
-    let each = settings.max_header_bytes as u64 + CONNECTION_BYTES;
+    let tls = settings.tls.as_ref().map_or(0, |_| TLS_BYTES);
+    let each = settings.max_header_bytes as u64 + CONNECTION_BYTES + tls;
     let fit = usize::try_from(memory.negotiator / each).unwrap_or(usize::MAX);
     if fit < settings.max_connections {
         info!(
@@ -284,6 +318,7 @@ impl Serving {
     fn start(
         listener: StdListener,
         settings: &Settings,
+        tls: &Arc<Listener>,
         dispatcher: &Rc<Dispatcher>,
     ) -> io::Result<Self> {
         let listener = Bounded::new(
@@ -292,6 +327,7 @@ impl Serving {
             most_connections(settings),
             settings.idle_timeout,
         );
+        let listener = listener.with_tls(Arc::clone(tls));
         let limits = evenkeel_net::http::Settings {
             max_header_bytes: settings.max_header_bytes,
         };
@@ -306,12 +342,13 @@ impl Serving {
 
     /// Whether its limits are those that `settings` ask for.
     fn has_settings(&self, settings: &Settings) -> bool {
-        let listen = self.settings.listen.clone();
-        self.settings
-            == Settings {
-                listen,
-                ..settings.clone()
-            }
+        // What it listens on, and its certificates, are not the limits of a listener.
+        let settings = Settings {
+            listen: self.settings.listen.clone(),
+            tls: self.settings.tls.clone(),
+            ..settings.clone()
+        };
+        self.settings == settings
     }
 
     fn tell(self, phase: Phase) -> Self {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use toml::de::DeValue;
 
 use super::listeners::Listeners;
+use super::tls::Tls;
 use crate::schema::document::{Item, quote};
 use crate::schema::field::{Field, Limits, Texts, WRONG_TYPE};
 use crate::schema::key::{docs, section};
@@ -36,6 +37,17 @@ section! {
         /// `X-Forwarded-…` or `X-Real-IP` get 403, so that no rule of this or another proxy exposes
         /// the admin API by mistake. Needs a token.
         behind_proxy: bool = false; "true",
+        /// TLS between clients and the admin API: a table with the keys of `[rule.NAME.tls]`. If
+        /// clients must have a certificate, an address that is not loopback needs no token.
+        tls: Option<Tls> = None; r#"{ certificates = "/etc/evenkeel/admin.pem" }"#,
+    }
+}
+
+impl Admin {
+    /// Whether clients need a certificate.
+    pub fn knows_clients(&self) -> bool {
+        let clients = self.tls.iter().flat_map(|tls| &tls.client_certificates);
+        clients.into_iter().any(|clients| clients.required)
     }
 }
 
@@ -53,6 +65,9 @@ pub(crate) fn read(
     let mut admin = Admin::default();
     if let Some(mut table) = top.table("admin", report) {
         table.read(ADMIN, &mut admin, report);
+        if let Some(tls) = &mut admin.tls {
+            tls.resolve(folder);
+        }
         resolve_token(&mut admin, &table, folder, report);
         table.finish(report);
     }
@@ -83,7 +98,7 @@ fn resolve_token(admin: &mut Admin, table: &Table<'_>, folder: &Path, report: &m
                        administer the balancer";
         table.misplaced("behind_proxy", message, report);
     }
-    if admin.enabled && !admin.listen.ip().is_loopback() {
+    if admin.enabled && !admin.listen.ip().is_loopback() && !admin.knows_clients() {
         let what = "is not a loopback address, so `token` or `token_file` is required";
         table.misplaced("listen", format!("{} {what}", admin.listen), report);
     }

@@ -93,7 +93,10 @@ impl Config {
         let locations = self.locations.iter().map(|location| &location.monitor);
         let monitors = groups.chain(locations).flatten();
         let monitors = monitors.filter_map(|monitor| monitor.key_file.as_ref());
-        let tls = self.rules.iter().flat_map(|rule| &rule.tls);
+        let rules = self.rules.iter().flat_map(|rule| &rule.tls);
+        let negotiator = self.negotiator.iter().flat_map(|own| &own.tls);
+        let tls = self.admin.iter().flat_map(|admin| &admin.tls);
+        let tls = rules.chain(negotiator).chain(tls);
         let members = self.groups.iter().flat_map(|group| &group.member_tls);
         let all = token.chain(broker).chain(monitors);
         let all = all.chain(tls.flat_map(Tls::files));
@@ -175,8 +178,14 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         group.choose(Reach::Carried);
     }
     let carried = used.clone();
-    (config.negotiator, config.clusters) =
-        negotiator::read(&mut top, &config.groups, &mut used, &mut listeners, report);
+    (config.negotiator, config.clusters) = negotiator::read(
+        &mut top,
+        folder,
+        &config.groups,
+        &mut used,
+        &mut listeners,
+        report,
+    );
     for group in &mut config.groups {
         // Where a rule carries clients, too, what is good for them counts.
         if used.contains(&group.name) && !carried.contains(&group.name) {

@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use evenkeel_core::load::LoadId;
@@ -11,6 +12,7 @@ use toml::de::DeValue;
 use super::group::GroupConfig;
 use super::listeners::Listeners;
 use super::member::MemberConfig;
+use super::tls::Tls;
 pub use crate::schema::address::{Origin, ParseOriginError, Scheme, host};
 use crate::schema::amount::show_duration;
 use crate::schema::document::{Item, entries};
@@ -37,6 +39,8 @@ section! {
         /// Time limit from the start of a connection, or from an answer, to the next answer;
         /// applies to idle clients and to clients that send slowly.
         idle_timeout: Duration [Time(millis(10), HOUR)] = secs(15); r#""5s""#,
+        /// TLS between clients and the negotiator: a table with the keys of `[rule.NAME.tls]`.
+        tls: Option<Tls> = None; r#"{ certificates = "/etc/evenkeel/www.pem" }"#,
     }
 }
 
@@ -204,6 +208,7 @@ impl Field for Quantum {
 /// serve them.
 pub(crate) fn read(
     top: &mut Table<'_>,
+    folder: &Path,
     groups: &[GroupConfig],
     used: &mut HashSet<String>,
     listeners: &mut Listeners,
@@ -214,6 +219,9 @@ pub(crate) fn read(
         let mut found = Negotiator::default();
         table.read(NEGOTIATOR, &mut found, report);
         table.require("listen", report);
+        if let Some(tls) = &mut found.tls {
+            tls.resolve(folder);
+        }
         listeners.add(&found.listen, "the negotiator", (&table, "listen"), report);
         table.finish(report);
         negotiator = Some(found);

@@ -1,4 +1,4 @@
-//! `[rule.NAME.tls]`: certificates, and what clients may say of themselves; and
+//! `[rule.NAME.tls]` and the like: certificates, and what clients may say of themselves; and
 //! `[group.NAME.member_tls]`: TLS where the balancer is the client.
 
 use std::net::IpAddr;
@@ -38,8 +38,8 @@ section! {
         /// Oldest version of TLS that clients may use.
         min_version: TlsVersion = TlsVersion::Tls12; r#""1.3""#,
         /// Protocols that clients are offered (ALPN), the best first; a client that knows none of
-        /// them is refused. By default a rule with `protocol = "http"` offers `h2` and `http/1.1`,
-        /// others offer nothing.
+        /// them is refused. By default a rule with `protocol = "http"` offers `h2` and `http/1.1`, one
+        /// with `tcp` nothing, and the negotiator and the admin API `http/1.1`.
         alpn: Vec<String> [Text(ALPN)] = Vec::new(); r#"["postgresql"]"#,
         /// Time limit for the handshake, from the connection on.
         handshake_timeout: Duration [Time(millis(1), secs(600))] = secs(10); r#""5s""#,
@@ -85,7 +85,7 @@ section! {
         crl_file: Option<FileName> = None; r#""/etc/evenkeel/clients.crl""#,
         /// Whether a client without a certificate is refused. A bad one is refused in any case.
         required: bool = true; "false",
-        /// HTTP: beginning of the names of the fields that tell members about the client's
+        /// Rules with HTTP: beginning of the names of the fields that tell members about the client's
         /// certificate: `-Verified` (`yes` or `no`), `-Subject`, `-SAN` and `-Fingerprint` (SHA-256) are
         /// added to it. Fields of clients that begin so are removed from requests of all rules.
         /// `false` adds none.
@@ -290,7 +290,8 @@ pub(crate) fn client_table(header: &'static str, doc: &'static str) -> TableDoc 
 
 /// What the reference says of the tables.
 pub(crate) fn tables() -> [TableDoc; 4] {
-    let tls = "TLS between a rule and its clients: [tls.md](tls.md).";
+    let tls = "TLS between a rule and its clients: [tls.md](tls.md). `[negotiator.tls]` and `[admin.tls]` have \
+               the same keys.";
     let certificate = "A certificate with its key; may also be written in a list, as `certificates \
                        = [{ certificate = \"www.pem\", key = \"www.key\" }]`.";
     let clients = "Certificates of clients.";

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use evenkeel_limits::{Shortage, warn_throttled};
+use evenkeel_tls::listener;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -35,6 +36,7 @@ pub struct Bounded {
     listener: Option<TcpListener>,
     /// Whose it is, for the log.
     name: &'static str,
+    tls: Arc<listener::Listener>,
     room: Arc<Semaphore>,
     patience: Duration,
     seats: Arc<Seats>,
@@ -58,11 +60,18 @@ impl Bounded {
         Bounded {
             listener: Some(listener),
             name,
+            tls: Arc::default(),
             room: Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))),
             patience,
             seats: Arc::default(),
             waiting: VecDeque::new(),
         }
+    }
+
+    /// Its connections speak what `tls` says when they begin. A handshake is limited in time as
+    /// that says, and the time of the first request begins after it.
+    pub fn with_tls(self, tls: Arc<listener::Listener>) -> Self {
+        Bounded { tls, ..self }
     }
 
     /// Where it listens; an error when it is closed.
@@ -117,6 +126,7 @@ impl Bounded {
                 // segment a wait, and without it all works, too.
                 let _ = stream.set_nodelay(true);
                 let seats = Arc::clone(&self.seats);
+                let stream = self.tls.accept(stream);
                 let connection = Connection::new(stream, permit, self.patience, seats);
                 return Some((connection, peer));
             }
@@ -239,7 +249,9 @@ impl Activity {
 /// A connection that breaks when its peer takes too long to ask or to read.
 #[derive(Debug)]
 pub struct Connection {
-    stream: TcpStream,
+    stream: listener::Connection,
+    /// Whether the handshake is not over.
+    greeting: bool,
     patience: Duration,
     deadline: Pin<Box<Sleep>>,
     /// Whether a part of a request has arrived, or must soon.
@@ -252,17 +264,20 @@ pub struct Connection {
 
 impl Connection {
     fn new(
-        stream: TcpStream,
+        stream: listener::Connection,
         permit: OwnedSemaphorePermit,
         patience: Duration,
         seats: Arc<Seats>,
     ) -> Self {
         let seat = Arc::default();
         seats.be_silent(&seat);
+        let limit = stream.handshake_limit();
+        let first = limit.unwrap_or_else(|| patience.min(REQUEST_TIME));
         Connection {
             stream,
+            greeting: limit.is_some(),
             patience,
-            deadline: Box::pin(tokio::time::sleep(patience.min(REQUEST_TIME))),
+            deadline: Box::pin(tokio::time::sleep(first)),
             asking: true,
             linger: None,
             activity: Activity { seats, seat },
@@ -292,6 +307,15 @@ impl Connection {
         match self.deadline.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// The time of the first request begins with the end of the handshake.
+    fn greeted(&mut self) {
+        if self.greeting && self.stream.handshake_limit().is_none() {
+            self.greeting = false;
+            let deadline = Instant::now() + self.patience.min(REQUEST_TIME);
+            self.deadline.as_mut().reset(deadline);
         }
     }
 
@@ -329,7 +353,9 @@ impl AsyncRead for Connection {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        match Pin::new(&mut self.stream).poll_read(context, buffer) {
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.greeted();
+        match read {
             Poll::Ready(result) => {
                 self.read(buffer.filled().len().saturating_sub(before));
                 Poll::Ready(result)
@@ -404,6 +430,13 @@ mod tests {
 
     use super::*;
 
+    fn socket(connection: &Connection) -> &TcpStream {
+        match &connection.stream {
+            listener::Connection::Plain(socket) => socket,
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// The clock is paused: it jumps to the next timer whenever nothing else is to do,
     /// even between a packet's departure and its arrival. Hence `readable` and
     /// `writable`, which have no deadline, before anything that has one.
@@ -416,16 +449,16 @@ mod tests {
         let (mut server, _) = bounded.accept().await.unwrap();
 
         client.write_all(b"G").await.unwrap();
-        server.stream.readable().await.unwrap();
+        socket(&server).readable().await.unwrap();
         assert_eq!(server.read_u8().await.unwrap(), b'G');
         let error = server.read_u8().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
 
         // An answer wins time, so that a kept connection lives from answer to answer.
-        server.stream.writable().await.unwrap();
+        socket(&server).writable().await.unwrap();
         server.write_all(b"ok").await.unwrap();
         client.write_all(b"G").await.unwrap();
-        server.stream.readable().await.unwrap();
+        socket(&server).readable().await.unwrap();
         assert_eq!(server.read_u8().await.unwrap(), b'G');
     }
 
@@ -529,11 +562,11 @@ mod tests {
         let start = Instant::now();
         server.read_u8().await.unwrap_err();
         assert_eq!(start.elapsed().as_secs(), 90, "while it is being answered");
-        server.stream.writable().await.unwrap();
+        socket(&server).writable().await.unwrap();
         server.write_all(b"answer").await.unwrap();
         let start = Instant::now();
         other.write_all(b"G").await.unwrap();
-        server.stream.readable().await.unwrap();
+        socket(&server).readable().await.unwrap();
         server.read_u8().await.unwrap();
         server.read_u8().await.unwrap_err();
         assert_eq!(start.elapsed().as_secs(), REQUEST_TIME.as_secs());

@@ -1,23 +1,24 @@
-//! The certificates of rules: shown, and warned of before they expire.
+//! The certificates that clients are shown: listed, and warned of before they expire.
 
 use std::time::Duration;
 
-use evenkeel_manager::exposition::{Exposition, Type};
-use evenkeel_manager::text;
 use evenkeel_tls::certificate::{Details, unix_now};
 use evenkeel_tls::expiry::Warnings;
+use evenkeel_tls::listener::Listener;
 use serde::{Deserialize, Serialize};
 
-use crate::plane::Proxy;
+use crate::exposition::{Exposition, Type};
+use crate::manager::Manager;
+use crate::text;
 
 /// How often it is looked whether a certificate is about to expire.
 const LOOK: Duration = Duration::from_secs(600);
 
-/// A certificate of a rule, as the admin API shows it.
+/// A certificate, as the admin API shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CertificateStatus {
-    /// The rule.
-    pub rule: String,
+    /// Who shows it to clients, as in `rule web`.
+    pub listener: String,
     /// The file that it is in.
     pub file: String,
     /// Names that clients get it for.
@@ -39,10 +40,9 @@ pub struct CertificateStatus {
 }
 
 impl CertificateStatus {
-    fn of(rule: &str, details: &Details, now: i64) -> Self {
-        let details = details.clone();
+    fn new(listener: String, details: Details, now: i64) -> Self {
         CertificateStatus {
-            rule: rule.into(),
+            listener,
             file: details.file,
             names: details.names,
             subject: details.subject,
@@ -66,23 +66,36 @@ pub fn table(certificates: &[CertificateStatus]) -> String {
             left => format!("{}d", left / DAY),
         };
         let names = one.names.join(",");
-        let (rule, file) = (one.rule.clone(), one.file.clone());
-        vec![rule, names, one.key.clone(), left, one.issuer.clone(), file]
+        let (listener, file) = (one.listener.clone(), one.file.clone());
+        vec![
+            listener,
+            names,
+            one.key.clone(),
+            left,
+            one.issuer.clone(),
+            file,
+        ]
     };
-    let names = ["RULE", "NAMES", "KEY", ">EXPIRES IN", "ISSUER", "FILE"];
+    let names = ["LISTENER", "NAMES", "KEY", ">EXPIRES IN", "ISSUER", "FILE"];
     text::table(&names, certificates.iter().map(row))
 }
 
-impl Proxy {
-    /// The certificates in use, in the order of rules' names.
-    pub(crate) fn certificates(&self) -> Vec<CertificateStatus> {
+/// Writes how many handshakes of a listener have failed, as the family called `name`.
+pub fn failures(out: &mut Exposition, name: &'static str, listener: &Listener) {
+    let what = "TLS handshakes with clients that failed.";
+    out.family(name, Type::Counter, what);
+    for (cause, count) in listener.failures() {
+        out.sample(&[("cause", cause.name())], count as f64);
+    }
+}
+
+impl Manager {
+    /// The certificates in use.
+    pub fn certificates(&self) -> Vec<CertificateStatus> {
         let now = unix_now();
-        let of_rules = self.servers();
-        let all = of_rules.iter().flat_map(|(rule, server)| {
-            let details = server.certificates.iter();
-            details.map(move |details| CertificateStatus::of(rule, details, now))
-        });
-        all.collect()
+        let all = self.subsystems().certificates().into_iter();
+        all.map(|(listener, details)| CertificateStatus::new(listener, details, now))
+            .collect()
     }
 
     /// Writes when certificates expire.
@@ -94,7 +107,7 @@ impl Proxy {
         );
         for one in self.certificates() {
             let labels = [
-                ("rule", one.rule.as_str()),
+                ("listener", one.listener.as_str()),
                 ("file", &one.file),
                 ("fingerprint", &one.fingerprint),
             ];
@@ -103,14 +116,11 @@ impl Proxy {
     }
 
     /// Warns of certificates that are about to expire, for ever.
-    pub(crate) async fn watch_certificates(self) {
+    pub(crate) async fn watch_certificates(&self) {
         let mut warnings = Warnings::default();
         loop {
-            let servers = self.servers();
-            let all = servers.iter().flat_map(|(rule, server)| {
-                let details = server.certificates.iter();
-                details.map(move |details| (&**rule, details))
-            });
+            let all = self.subsystems().certificates();
+            let all = all.iter().map(|(listener, one)| (&**listener, one));
             for warning in warnings.next(all, unix_now()) {
                 tracing::warn!("{warning}");
             }

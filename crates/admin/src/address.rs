@@ -1,0 +1,93 @@
+//! Where the admin API listens, and its TLS.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+
+use evenkeel_manager::certificates;
+use evenkeel_manager::config::{Admin, Config};
+use evenkeel_manager::exposition::Exposition;
+use evenkeel_manager::service::Service;
+use evenkeel_manager::snapshot::Snapshot;
+use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
+use evenkeel_tls::certificate::Details;
+use evenkeel_tls::listener::Listener;
+use tokio::net::TcpListener;
+
+/// What others need to know of the admin API: no member may be at its address.
+#[derive(Debug, Default)]
+pub struct Address {
+    bound: OnceLock<SocketAddr>,
+    pub(crate) tls: Arc<Listener>,
+    /// Whether the process was started with TLS there; a change needs a restart.
+    has_tls: OnceLock<bool>,
+}
+
+/// The address cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot listen on {address} for the admin API: {source}; choose another address with listen in [admin]"
+)]
+pub struct CannotListen {
+    address: SocketAddr,
+    source: io::Error,
+}
+
+impl Address {
+    /// Listens where `settings` say.
+    ///
+    /// # Errors
+    ///
+    /// That is not possible.
+    pub async fn bind(&self, settings: &Admin) -> Result<TcpListener, CannotListen> {
+        let address = settings.listen;
+        let cannot_listen = |source| CannotListen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(cannot_listen)?;
+        let real = listener.local_addr().map_err(cannot_listen)?;
+        self.bound.get_or_init(|| real);
+        Ok(listener)
+    }
+}
+
+impl Service for Address {}
+
+impl Subsystem for Address {
+    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
+        let tls = next.section::<Admin>().and_then(|admin| admin.tls.as_ref());
+        if tls.is_some() != *self.has_tls.get_or_init(|| tls.is_some()) {
+            return Ok(Box::new(|| ()));
+        }
+        let server = self.tls.load(next.generation, tls, "admin");
+        let server = server.map_err(PrepareError::files)?;
+        let (tls, generation) = (Arc::clone(&self.tls), next.generation);
+        Ok(Box::new(move || tls.set(generation, server)))
+    }
+
+    fn listening(&self) -> Vec<SocketAddr> {
+        self.bound.get().copied().into_iter().collect()
+    }
+
+    fn exclusive(&self, config: &Config) -> Vec<Exclusive> {
+        let listen = config.admin.iter().map(|admin| [admin.listen]);
+        listen.flat_map(|listen| Exclusive::tcp(&listen)).collect()
+    }
+
+    fn check(&self, config: &Config) -> PrepareErrors {
+        let own = config.admin.as_ref();
+        PrepareError::files(Listener::check(own.and_then(|own| own.tls.as_ref())))
+    }
+
+    fn announce(&self, _: &Snapshot) -> Vec<String> {
+        let address = self.bound.get().into_iter();
+        address.map(|at| format!("admin API on {at}")).collect()
+    }
+
+    fn metrics(&self, out: &mut Exposition) {
+        certificates::failures(out, "evenkeel_admin_tls_failures_total", &self.tls);
+    }
+
+    fn certificates(&self) -> Vec<(String, Details)> {
+        let all = self.tls.certificates().into_iter();
+        all.map(|one| ("admin API".to_owned(), one)).collect()
+    }
+}

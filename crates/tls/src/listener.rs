@@ -1,0 +1,207 @@
+//! TLS of the negotiator and of the admin API, whose connections are few.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use evenkeel_config::{Problem, Tls};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::certificate::Details;
+use crate::handshake::{Accepting, Cause};
+use crate::server::Server;
+use crate::stream::Stream;
+use crate::ticket::Keys;
+
+/// What a listener speaks with its clients: TLS with the certificates of the moment, or no TLS.
+#[derive(Debug)]
+pub struct Listener {
+    server: ArcSwapOption<Server>,
+    /// The configuration that it is of.
+    generation: AtomicU64,
+    ticket_keys: Arc<Keys>,
+    /// Handshakes that have failed, by cause.
+    failures: [AtomicU64; Cause::ALL.len()],
+}
+
+impl Default for Listener {
+    /// No TLS.
+    fn default() -> Self {
+        Listener {
+            server: ArcSwapOption::empty(),
+            generation: AtomicU64::new(0),
+            ticket_keys: Arc::new(Keys::rotating()),
+            failures: Default::default(),
+        }
+    }
+}
+
+impl Listener {
+    /// Reads what `tls` names, for the listener called `name`, without putting it into effect. What
+    /// is in effect stays if it is of that `generation` of the configuration, counted from 1: a live
+    /// change of something else does not depend on files.
+    ///
+    /// # Errors
+    ///
+    /// All that is wrong, with the places in the configuration.
+    pub fn load(
+        &self,
+        generation: u64,
+        tls: Option<&Tls>,
+        name: &str,
+    ) -> Result<Option<Arc<Server>>, Vec<Problem>> {
+        if self.generation.load(Ordering::Relaxed) == generation {
+            return Ok(self.server.load_full());
+        }
+        let load = |tls| Server::load(tls, name, &["http/1.1"], &self.ticket_keys);
+        Ok(tls.map(load).transpose()?.map(Arc::new))
+    }
+
+    /// This counts for connections from now on.
+    pub fn set(&self, generation: u64, server: Option<Arc<Server>>) {
+        self.server.store(server);
+        self.generation.store(generation, Ordering::Relaxed);
+    }
+
+    /// What is wrong with the files that `tls` names.
+    pub fn check(tls: Option<&Tls>) -> Vec<Problem> {
+        let loaded = Listener::default().load(1, tls, "");
+        loaded.err().unwrap_or_default()
+    }
+
+    /// The certificates in use.
+    pub fn certificates(&self) -> Vec<Details> {
+        let server = self.server.load();
+        let certificates = server.iter().flat_map(|server| &server.certificates);
+        certificates.cloned().collect()
+    }
+
+    /// How many handshakes have failed, by cause.
+    pub fn failures(&self) -> impl Iterator<Item = (Cause, u64)> + '_ {
+        let counts = self.failures.iter();
+        let counts = counts.map(|count| count.load(Ordering::Relaxed));
+        Cause::ALL.into_iter().zip(counts)
+    }
+
+    /// A connection with a client that has just connected.
+    pub fn accept(self: &Arc<Self>, socket: TcpStream) -> Connection {
+        match &*self.server.load() {
+            None => Connection::Plain(socket),
+            Some(server) => Connection::Greeting {
+                handshake: Box::new(Accepting::new(socket, server)),
+                limit: server.handshake_timeout,
+                listener: Arc::clone(self),
+            },
+        }
+    }
+
+    fn count(&self, cause: Cause) {
+        let counts = Cause::ALL.into_iter().zip(&self.failures);
+        for (_, count) in counts.filter(|(known, _)| *known == cause) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A connection, with TLS or without. The handshake takes place with the first read or write.
+#[derive(Debug)]
+pub enum Connection {
+    /// Without.
+    Plain(TcpStream),
+    /// The handshake is not over.
+    Greeting {
+        /// How far it is.
+        handshake: Box<Accepting>,
+        /// How long it may take.
+        limit: Duration,
+        /// Counts its failure.
+        listener: Arc<Listener>,
+    },
+    /// With.
+    Tls(Box<Stream>),
+    /// The handshake has failed.
+    Over,
+}
+
+/// What reads and writes.
+trait Duplex: AsyncRead + AsyncWrite + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Unpin> Duplex for T {}
+
+impl Connection {
+    /// Time limit of the handshake, while it is not over.
+    pub fn handshake_limit(&self) -> Option<Duration> {
+        match self {
+            Connection::Greeting { limit, .. } => Some(*limit),
+            _ => None,
+        }
+    }
+
+    fn poll_greeted(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Pin<&mut dyn Duplex>>> {
+        if let Connection::Greeting {
+            handshake,
+            listener,
+            ..
+        } = self
+        {
+            match ready!(Pin::new(handshake).poll(cx)) {
+                Ok((stream, _)) => *self = Connection::Tls(stream),
+                Err(failure) => {
+                    listener.count(failure.cause);
+                    let error = io::Error::new(io::ErrorKind::InvalidData, failure.to_string());
+                    *self = Connection::Over;
+                    return Poll::Ready(Err(error));
+                }
+            }
+        }
+        Poll::Ready(match self {
+            Connection::Plain(socket) => Ok(Pin::new(socket)),
+            Connection::Tls(stream) => Ok(Pin::new(stream)),
+            _ => Err(io::ErrorKind::NotConnected.into()),
+        })
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.get_mut().poll_greeted(cx))?.poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.get_mut().poll_greeted(cx))?.poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.get_mut().poll_greeted(cx))?.poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.get_mut().poll_greeted(cx))?.poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.get_mut().poll_greeted(cx))?.poll_shutdown(cx)
+    }
+}
