@@ -419,15 +419,13 @@ impl Subsystem for Proxy {
 
     fn certificates(&self) -> Vec<(String, Details)> {
         let (_, servers) = &self.state().tls;
-        let all: BTreeMap<_, _> = servers.iter().collect();
-        let of_rule = |(rule, server): (&Box<str>, &Arc<Server>)| {
-            let who = format!("rule {rule}");
+        let rules: BTreeMap<_, _> = servers.iter().collect();
+        let mut all = Vec::new();
+        for (rule, server) in rules {
             let certificates = server.certificates.iter().cloned();
-            certificates
-                .map(move |one| (who.clone(), one))
-                .collect::<Vec<_>>()
-        };
-        all.into_iter().flat_map(of_rule).collect()
+            all.extend(certificates.map(|one| (format!("rule {rule}"), one)));
+        }
+        all
     }
 }
 
