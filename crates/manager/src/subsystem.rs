@@ -168,7 +168,7 @@ pub enum PrepareError {
     },
     /// A file that cannot be used.
     #[error("{0}")]
-    File(Problem),
+    File(Box<Problem>),
     /// An error of the subsystem itself.
     #[error(transparent)]
     Other(Box<dyn Error + Send + Sync>),
@@ -187,7 +187,8 @@ impl PrepareError {
 
     /// Files that cannot be used.
     pub fn files(problems: Vec<Problem>) -> PrepareErrors {
-        problems.into_iter().map(PrepareError::File).collect()
+        let all = problems.into_iter().map(Box::new);
+        all.map(PrepareError::File).collect()
     }
 
     /// An error of the subsystem itself.
