@@ -31,6 +31,7 @@ pub fn group(kind: &'static Kind, members: usize) -> Group {
                 id: MemberId(i as u64),
                 name: format!("m{i}").into(),
                 address: "192.0.2.1:80".parse().unwrap(),
+                host: "192.0.2.1".into(),
                 max_connections: Some(1000),
                 location: Arc::new(location),
                 slot: Arc::new(Slot::new(Weight::new([1.0, 2.0][i % 2]).unwrap())),

@@ -45,6 +45,19 @@ impl Server {
     /// Starts nginx. It answers any `/echo/…` with its target, and passes `/ws` on to
     /// `behind`, upgrades included.
     pub fn nginx(behind: Option<SocketAddr>) -> Self {
+        Self::nginx_with(behind, "", "")
+    }
+
+    /// Starts nginx with TLS. `listen` is `ssl`, or more; `lines` name certificates. It answers `/tls`
+    /// with what was agreed on: `version|whether resumed|HTTP|client's certificate|name`.
+    pub fn nginx_secured(listen: &str, lines: &str) -> Self {
+        let answer = "$ssl_protocol|$ssl_session_reused|$server_protocol|$ssl_client_verify|\
+                      $ssl_server_name";
+        let location = format!("location = /tls {{ return 200 \"{answer}\"; }}");
+        Self::nginx_with(None, listen, &format!("{lines}\n{location}"))
+    }
+
+    fn nginx_with(behind: Option<SocketAddr>, listen: &str, lines: &str) -> Self {
         let folder = Folder::new();
         let address = address();
         let behind = behind.unwrap_or(address);
@@ -69,7 +82,8 @@ http {{
     client_max_body_size 100m;
     keepalive_requests 100000000;
     server {{
-        listen {address};
+        listen {address} {listen};
+        {lines}
         root {root}/docs;
         location / {{ return 404; }}
         location /files/ {{ }}
@@ -136,6 +150,16 @@ http {{
 
     /// Starts Apache httpd. `/cgi/echo` answers a request with its body.
     pub fn apache() -> Self {
+        Self::apache_with(&[], "")
+    }
+
+    /// Starts Apache httpd with TLS and HTTP/2. `lines` name certificates.
+    pub fn apache_secured(lines: &str) -> Self {
+        let lines = format!("SSLEngine on\nSSLSessionCache none\nProtocols h2 http/1.1\n{lines}");
+        Self::apache_with(&["socache_shmcb", "ssl", "http2"], &lines)
+    }
+
+    fn apache_with(more: &[&str], lines: &str) -> Self {
         let folder = Folder::new();
         let address = address();
         let root = folder.path().display();
@@ -160,6 +184,7 @@ http {{
         ];
         let modules: String = modules
             .iter()
+            .chain(more)
             .map(|module| {
                 format!("LoadModule {module}_module /usr/lib/apache2/modules/mod_{module}.so\n")
             })
@@ -197,6 +222,7 @@ RewriteRule ^/name$ /files/name [PT]
 <Location /dav>
     Dav On
 </Location>
+{lines}
 "#
             ),
         );

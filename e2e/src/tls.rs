@@ -69,6 +69,43 @@ pub fn certificate(folder: &Folder, name: &str, key: Key, names: &str, by: Optio
     folder.write(&format!("{name}.crt"), folder.read(&cert_file));
 }
 
+/// A certificate as [`certificate`] makes one, whose time was over in 2021.
+pub fn expired(folder: &Folder, name: &str, names: &str, by: &str) {
+    folder.write(
+        "ca.cnf",
+        "[ca]\ndefault_ca = own\n[own]\ndatabase = index.txt\nnew_certs_dir = .\nserial = serial\n\
+         default_md = sha256\npolicy = any\n[any]\ncommonName = supplied\n",
+    );
+    folder.write("index.txt", "");
+    folder.write("names.ext", format!("subjectAltName={names}"));
+    let (key, request, made) = (
+        format!("{name}.key.tmp"),
+        format!("{name}.csr.tmp"),
+        format!("{name}.crt.tmp"),
+    );
+    let mut arguments = vec!["req", "-new", "-nodes", "-newkey", "ec"];
+    arguments.extend(["-pkeyopt", "ec_paramgen_curve:P-256"]);
+    arguments.extend(["-keyout", &key, "-out", &request]);
+    let subject = format!("/CN={name}");
+    arguments.extend(["-subj", &subject]);
+    openssl(folder, &arguments);
+    let by = format!("{by}.pem");
+    let mut arguments = vec![
+        "ca",
+        "-batch",
+        "-notext",
+        "-rand_serial",
+        "-config",
+        "ca.cnf",
+    ];
+    arguments.extend(["-cert", &by, "-keyfile", &by, "-extfile", "names.ext"]);
+    arguments.extend(["-startdate", "200101000000Z", "-enddate", "210101000000Z"]);
+    arguments.extend(["-in", &request, "-out", &made]);
+    openssl(folder, &arguments);
+    let both = [folder.read(&made), folder.read(&key)].concat();
+    secret(folder, &format!("{name}.pem"), both);
+}
+
 /// `openssl s_client` with an address: what it prints when it is given `input`.
 pub fn s_client(address: SocketAddr, arguments: &[&str], input: &str) -> String {
     let mut client = program("openssl");

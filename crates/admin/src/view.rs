@@ -66,7 +66,7 @@ pub struct MemberView {
     pub load: String,
     /// Whether its location is under a load alert, and since when; empty if not.
     pub alert: String,
-    /// Why its last health check failed; empty if it passed, or there is none.
+    /// Why its last health check failed, or there was no TLS with it; empty otherwise.
     pub check: String,
     /// What sources of reports say that is more than `up`.
     pub reports: String,
@@ -229,9 +229,11 @@ impl MemberView {
                 .map(load_word)
                 .unwrap_or_default(),
             alert: location.map(alert_word).unwrap_or_default(),
-            check: match &member.check {
-                Some(check) => check.error.clone().unwrap_or_default(),
-                None => String::new(),
+            check: {
+                let mut found = member.check.iter().chain(&member.tls);
+                found
+                    .find_map(|found| found.error.clone())
+                    .unwrap_or_default()
             },
             reports: {
                 let told = member

@@ -298,6 +298,7 @@ mod tests {
             id: MemberId(id),
             name: format!("m{id}").into(),
             address: "192.0.2.1:80".parse().unwrap(),
+            host: "192.0.2.1".into(),
             max_connections: None,
             location: Arc::new(Location::new(format!("l{id}"))),
             slot: Arc::new(Slot::new(Weight::ONE)),

@@ -302,6 +302,7 @@ pub(crate) mod tests {
             id: MemberId(id),
             name: format!("host{id}").into(),
             address: "192.0.2.1:1".parse().unwrap(),
+            host: "192.0.2.1".into(),
             max_connections: None,
             location: Arc::new(Location::new(format!("host{id}"))),
             slot: Arc::new(Slot::new(Weight::ONE)),

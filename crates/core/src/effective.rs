@@ -170,6 +170,7 @@ mod tests {
             id: MemberId(1),
             name: "m".into(),
             address: "192.0.2.1:80".parse().unwrap(),
+            host: "192.0.2.1".into(),
             max_connections: None,
             location: Arc::new(Location::new("l")),
             slot: Arc::new(Slot::new(Weight::ONE)),

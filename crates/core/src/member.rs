@@ -476,6 +476,9 @@ pub struct Member {
     pub name: Arc<str>,
     /// Where it listens.
     pub address: SocketAddr,
+    /// The host as the configuration names it, which its certificate is for: a name or an IP
+    /// address.
+    pub host: Arc<str>,
     /// Most requests (HTTP) or connections (TCP) that this process puts there at
     /// once; `None` is no limit. A lower one that is reported counts instead.
     pub max_connections: Option<u32>,

@@ -10,6 +10,7 @@ use evenkeel_core::strategy::Values;
 
 use crate::admission::Admission;
 use crate::config::{Config, GroupConfig, MemberConfig};
+use crate::member_tls::Clients;
 
 /// What an administrator says about a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -48,6 +49,8 @@ pub(crate) struct Inputs {
     pub addresses: HashMap<String, Vec<IpAddr>>,
     /// Where the data plane listens already.
     pub listening: Vec<SocketAddr>,
+    /// What `member_tls` of groups names, as it was read with the file.
+    pub clients: Clients,
 }
 
 /// Live changes. They last until the process ends, or until the file changes the very
@@ -81,6 +84,7 @@ impl Inputs {
             live: Live::default(),
             addresses: HashMap::new(),
             listening: Vec::new(),
+            clients: Clients::new(),
         }
     }
 

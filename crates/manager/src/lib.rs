@@ -17,6 +17,7 @@ pub mod groups;
 mod history;
 mod inputs;
 mod manager;
+pub mod member_tls;
 mod metrics;
 mod names;
 mod query;

@@ -22,9 +22,10 @@ use crate::admission::Refused;
 use crate::config::{self, Admin, Config, GroupConfig, MemberConfig};
 use crate::dns::{Lookup, Resolver};
 use crate::inputs::{AdminState, AlertSetting, Inputs, endpoint_of};
+use crate::member_tls;
 use crate::snapshot::{GroupHandle, Snapshot};
 use crate::state::{GroupEntry, State, name_taken};
-use crate::subsystem::{ApplyError, Subsystem};
+use crate::subsystem::{ApplyError, PrepareError, Subsystem};
 
 /// The load manager. Share it in an `Arc`; all methods may be called from any thread.
 ///
@@ -209,11 +210,15 @@ impl Manager {
             .map(str::to_owned)
             .collect();
         let found = self.resolver.lookup_all(new).await;
+        let clients = self.lock().state.inputs.clients.clone();
+        let clients = member_tls::load(&config.groups, &clients);
+        let clients = clients.map_err(PrepareError::files)?;
 
         let mut owned = self.lock();
         let old = &owned.state.inputs;
         let mut inputs = old.with_config(config);
         inputs.addresses.extend(found);
+        inputs.clients = clients;
         let generation = owned.state.snapshot.generation + 1;
         let warnings = inputs.config.warnings.iter();
         let mut notes: Vec<String> = warnings.map(ToString::to_string).collect();

@@ -21,7 +21,9 @@ impl Manager {
         groups(out, &status.groups);
         queues(out, &self.snapshots().borrow());
         members(out, &status.groups);
-        reports(out, &self.handles());
+        let handles = self.handles();
+        handshakes(out, &handles);
+        reports(out, &handles);
         latencies(out, &self.groups());
         locations(out, &status.locations);
         self.certificate_families(out);
@@ -202,6 +204,35 @@ fn opinions(out: &mut Exposition, groups: &[GroupStatus]) {
             most.map(|most| ("", f64::from(*most))).collect()
         },
     );
+}
+
+fn handshakes(out: &mut Exposition, handles: &[Arc<GroupHandle>]) {
+    let known = || {
+        let all = handles.iter();
+        all.filter_map(|handle| Some((handle.current.load(), handle.known_handshakes()?)))
+    };
+    out.family(
+        "evenkeel_group_tls_handshakes_total",
+        Type::Counter,
+        "TLS handshakes with members of the group, full or resumed; groups without any are left out.",
+    );
+    for (group, handshakes) in known() {
+        for (kind, count) in ["full", "resumed"].into_iter().zip(handshakes.counts()) {
+            let labels = [("group", &**group.name()), ("kind", kind)];
+            out.sample(&labels, count as f64);
+        }
+    }
+    out.family(
+        "evenkeel_group_tls_failures_total",
+        Type::Counter,
+        "TLS handshakes with members of the group that failed, by cause; groups without any handshake are left out.",
+    );
+    for (group, handshakes) in known() {
+        for (cause, count) in handshakes.failures() {
+            let labels = [("group", &**group.name()), ("cause", cause.name())];
+            out.sample(&labels, count as f64);
+        }
+    }
 }
 
 fn reports(out: &mut Exposition, handles: &[Arc<GroupHandle>]) {

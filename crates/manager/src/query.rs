@@ -140,6 +140,16 @@ impl Manager {
             .iter()
             .map(|endpoint| (&*endpoint.member.name, &endpoint.opinions))
             .collect();
+        let now = self.clock().now();
+        let failure = |endpoint: &Endpoint| {
+            let CheckStatus { age_seconds, error } = tls_failure(entry, endpoint, now)?;
+            Some(format!("{} ({age_seconds:.0} s ago)", error?))
+        };
+        let failures = entry
+            .endpoints
+            .iter()
+            .filter_map(|endpoint| Some((&*endpoint.member.name, failure(endpoint)?)));
+        let failures: HashMap<&str, String> = failures.collect();
         Explained {
             group: entry.config.name.clone(),
             strategy: decision.strategy.into(),
@@ -153,6 +163,9 @@ impl Manager {
                 .map(|candidate| {
                     let member = name(candidate.index).unwrap_or_default();
                     let mut verdict = candidate.verdict.clone();
+                    if let Some(tls) = failures.get(&*member) {
+                        verdict.push_str(&format!("; {tls}"));
+                    }
                     for held in opinions.get(&*member).into_iter().flat_map(|o| o.iter()) {
                         let (source, opinion) = (held.source.name(), &held.opinion);
                         verdict.push_str(&format!("; {source} says {opinion}"));
@@ -166,6 +179,16 @@ impl Manager {
                 .collect(),
         }
     }
+}
+
+/// Why there was no TLS with a member the last time.
+fn tls_failure(entry: &GroupEntry, endpoint: &Endpoint, now: Instant) -> Option<CheckStatus> {
+    let known = entry.handle.known_handshakes()?;
+    let (at, error) = known.failure(endpoint.member.id)?;
+    Some(CheckStatus {
+        age_seconds: now.since(at).as_secs_f64(),
+        error: Some(error.to_string()),
+    })
 }
 
 fn last_reload(owned: &Owned) -> Option<Reload> {
@@ -307,6 +330,7 @@ fn member_status(
             cancelled: totals.cancelled,
             assigned: slot.record().assigned(),
         },
+        tls: tls_failure(entry, endpoint, now),
         check: endpoint.checked.as_ref().map(|checked| CheckStatus {
             age_seconds: now.since(checked.at).as_secs_f64(),
             error: checked.error.as_deref().map(str::to_owned),

@@ -1,18 +1,20 @@
 //! What subsystems see of the manager: rules and groups, replaced as a whole.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use evenkeel_control::queue::Queue;
 use evenkeel_core::group::{Group, GroupSettings, PickError};
 use evenkeel_core::signal::Signal;
 use evenkeel_core::strategy::{Values, default_kind};
+use evenkeel_tls::client::Client;
 use tokio::sync::Notify;
 
 use crate::config::sources::Sources;
 use crate::config::{MemberConfig, Rule, Section, Sections};
 use crate::counts::ReportCounts;
+use crate::member_tls::Handshakes;
 
 /// All rules of one configuration, with live changes applied. Workers receive each
 /// new one through a `tokio::sync::watch` channel.
@@ -61,11 +63,19 @@ pub struct RuleSnapshot {
     pub group: Arc<GroupHandle>,
     /// Its groups by name.
     pub names: Names,
+    /// What TLS to its members needs, if they speak it.
+    pub tls: Option<Arc<Client>>,
     /// The load sources of the group: whoever reads responses sees the reports in them.
     pub sources: Sources,
 }
 
 impl RuleSnapshot {
+    /// The number of what does the handshakes with its members; 0 without TLS.
+    #[inline]
+    pub fn tls_id(&self) -> u64 {
+        self.tls.as_ref().map_or(0, |client| client.id)
+    }
+
     /// All groups that serve its clients.
     pub fn groups(&self) -> impl Iterator<Item = &Arc<GroupHandle>> {
         let own = (!self.rule.group.is_empty()).then_some(&self.group);
@@ -129,6 +139,8 @@ pub struct GroupHandle {
     pub reports: ReportCounts,
     /// Who waits for `room`.
     pub queue: Queue,
+    /// What came of handshakes with its members.
+    handshakes: OnceLock<Box<Handshakes>>,
 }
 
 impl GroupHandle {
@@ -140,6 +152,7 @@ impl GroupHandle {
             changed: Signal::default(),
             reports: ReportCounts::default(),
             queue: Queue::new(max_queue),
+            handshakes: OnceLock::new(),
         }
     }
 
@@ -149,6 +162,16 @@ impl GroupHandle {
         let settings = GroupSettings::default();
         let group = Group::new("", settings, &strategy, Vec::new(), Arc::default());
         GroupHandle::new(Arc::new(group), 0)
+    }
+
+    /// What came of handshakes with its members.
+    pub fn handshakes(&self) -> &Handshakes {
+        self.handshakes.get_or_init(Box::default)
+    }
+
+    /// The same, if there was one.
+    pub fn known_handshakes(&self) -> Option<&Handshakes> {
+        self.handshakes.get().map(|known| &**known)
     }
 
     /// Waits in the queue until `bind` finds a member below its connection limit.

@@ -20,9 +20,9 @@ use evenkeel_core::load::Location;
 use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
 use evenkeel_core::strategy::shaping::shaping;
 use evenkeel_core::time::Instant;
+use evenkeel_tls::client::Client;
 
 use crate::admission::{Admission, Refused};
-use crate::config::sources::Sources;
 use crate::config::{GroupConfig, MemberConfig};
 use crate::history::History;
 use crate::inputs::{AdminState, Inputs};
@@ -82,6 +82,8 @@ pub(crate) struct GroupEntry {
     pub owner: Option<&'static str>,
     pub handle: Arc<GroupHandle>,
     pub group: Arc<Group>,
+    /// What TLS to its members needs, if they speak it.
+    pub tls: Option<Arc<Client>>,
     /// One for each member of `group`, in the same order.
     pub endpoints: Vec<Endpoint>,
     /// What rounds keep of it.
@@ -461,7 +463,10 @@ impl State {
             Some(old) => old.control.next(rules),
             None => GroupControl::new(rules),
         };
+        let tls = config.member_tls.as_ref();
+        let tls = tls.and_then(|_| self.inputs.clients.get(&config.name));
         GroupEntry {
+            tls: tls.cloned(),
             config,
             owner,
             handle,
@@ -577,6 +582,7 @@ impl State {
                     id,
                     name: name.into(),
                     address,
+                    host: host.as_str().into(),
                     max_connections: member.max_connections,
                     location,
                     slot,
@@ -634,22 +640,23 @@ impl State {
                 let names = rule.sni.iter().map(|(name, group)| (name.as_str(), group));
                 let names = names.map(of_name).collect::<Option<Vec<_>>>()?;
                 let names = Names::new(names);
-                let (group, sources) = match rule.group.is_empty() {
-                    true => (None, Sources::default()),
-                    false => {
-                        let entry = self.group(&rule.group)?;
-                        (
-                            Some(Arc::clone(&entry.handle)),
-                            entry.config.sources.clone(),
-                        )
-                    }
+                let entry = match rule.group.is_empty() {
+                    true => None,
+                    false => Some(self.group(&rule.group)?),
                 };
+                let group = entry.map(|entry| Arc::clone(&entry.handle));
+                let sources = entry.map(|entry| entry.config.sources.clone());
+                let sources = sources.unwrap_or_default();
+                // What passes through is encrypted already.
+                let tls = entry.filter(|_| names.is_empty());
+                let tls = tls.and_then(|entry| entry.tls.clone());
                 // An unchanged rule stays the same object, which makes the data plane's
                 // comparison cheap.
                 let same = old.rules.iter().find(|old| {
                     let is_same = old.rule == rule && old.sources == sources;
                     let same_group = |group| Arc::ptr_eq(&old.group, group);
                     is_same
+                        && old.tls == tls
                         && group.as_ref().is_none_or(same_group)
                         && same_objects(old.names.groups(), names.groups())
                 });
@@ -659,6 +666,7 @@ impl State {
                         rule,
                         group: group.unwrap_or_else(|| Arc::new(GroupHandle::nobody())),
                         names,
+                        tls,
                         sources,
                     }),
                 })

@@ -218,6 +218,9 @@ pub struct MemberStatus {
     pub totals: TotalsStatus,
     /// The last active health check.
     pub check: Option<CheckStatus>,
+    /// Why there was no TLS with it the last time, and how long ago.
+    #[serde(default)]
+    pub tls: Option<CheckStatus>,
     /// What sources of reports say about it.
     pub opinions: Vec<OpinionStatus>,
     /// The location's load that the group looks at, while it is not too old.

@@ -152,6 +152,10 @@ impl Io {
     /// last `epoll_wait`; since then up to 128 tasks have run, and a client that pipelines has had
     /// its next request there already. A response that came meanwhile would be given to it.
     pub(crate) fn is_silent(&mut self) -> bool {
+        // What is not for us is read first, such as a ticket: it may come at any time.
+        if self.spliced().is_none() && !self.is_quiet() {
+            return false;
+        }
         let Some(socket) = self.socket() else {
             return false;
         };
@@ -161,8 +165,7 @@ impl Io {
             revents: 0,
         };
         // SAFETY: the call changes only the one entry that it is given.
-        let nothing = unsafe { libc::poll(&raw mut socket, 1, 0) == 0 };
-        nothing && (self.spliced().is_some() || self.is_quiet())
+        unsafe { libc::poll(&raw mut socket, 1, 0) == 0 }
     }
 
     /// The same as far as the runtime knows. Without an event since the last read this is no
@@ -172,6 +175,9 @@ impl Io {
         if let Some(socket) = self.spliced() {
             let nothing = socket.try_read(&mut byte);
             return matches!(nothing, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+        }
+        if let Io::Tls(tls) = self {
+            return tls.is_idle();
         }
         let mut byte = ReadBuf::new(&mut byte);
         let cx = &mut Context::from_waker(Waker::noop());

@@ -10,6 +10,7 @@ use evenkeel_limits::files::{self, Shares, Users};
 use evenkeel_limits::memory;
 use evenkeel_manager::config::{Config, Corba, Negotiator, Rule};
 use evenkeel_manager::exposition::Exposition;
+use evenkeel_manager::member_tls::{self, Clients};
 use evenkeel_manager::service::Service;
 use evenkeel_manager::snapshot::{RuleSnapshot, Snapshot};
 use evenkeel_manager::status::Status;
@@ -309,7 +310,10 @@ fn servers<'a>(
 /// be used.
 pub fn check(config: &Config) -> PrepareErrors {
     let keys = Arc::new(Keys::rotating());
-    servers(&config.rules, &keys).err().unwrap_or_default()
+    let mut errors = servers(&config.rules, &keys).err().unwrap_or_default();
+    let members = member_tls::load(&config.groups, &Clients::new());
+    errors.extend(members.err().into_iter().flat_map(PrepareError::files));
+    errors
 }
 
 /// Says how many clients there may be, and why not more.

@@ -17,12 +17,20 @@ pub(crate) struct Upstream {
     io: Io,
     /// None for a stream, which is no connection.
     file: Option<ConnectionFile>,
+    /// The number of the [`Client`](evenkeel_tls::client::Client) that has done the handshake; 0 is
+    /// none.
+    tls: u64,
 }
 
 impl Upstream {
     pub(crate) fn new(io: Io, file: ConnectionFile) -> Self {
         let file = Some(file);
-        Upstream { io, file }
+        Upstream { io, file, tls: 0 }
+    }
+
+    /// The same connection after a handshake.
+    pub(crate) fn secured(io: Io, file: Option<ConnectionFile>, tls: u64) -> Self {
+        Upstream { io, file, tls }
     }
 
     /// A request in a connection that others use, too.
@@ -30,7 +38,13 @@ impl Upstream {
         Upstream {
             io: Io::Call(Box::new(call)),
             file: None,
+            tls: 0,
         }
+    }
+
+    /// The number of what has done its handshake; 0 is nobody.
+    pub(crate) fn tls(&self) -> u64 {
+        self.tls
     }
 
     pub(crate) fn into_parts(self) -> (Io, Option<ConnectionFile>) {
@@ -65,17 +79,18 @@ struct Idle {
 }
 
 impl UpstreamPool {
-    /// The connection to `member` that was used last and is still alive.
+    /// The connection to `member` that was used last and is still alive. `tls` is who would do the
+    /// handshake of a new one: nobody gets a connection that somebody else has secured, or nobody.
     ///
     /// What the runtime knows is not enough: a response that nobody asked for may have come
     /// since it last looked, and would be given to the next request. So the socket itself is
     /// asked, right before it is used.
-    pub(crate) fn take(&self, member: MemberId) -> Option<Upstream> {
+    pub(crate) fn take(&self, member: MemberId, tls: u64) -> Option<Upstream> {
         let mut idle = self.idle.borrow_mut();
         let connections = idle.get_mut(&member)?;
         // The last one is the one least likely to be closed by the member just now.
         while let Some(mut connection) = connections.pop() {
-            if connection.stream.is_silent() {
+            if connection.stream.tls == tls && connection.stream.is_silent() {
                 return Some(connection.stream);
             }
         }
@@ -153,10 +168,10 @@ mod tests {
         pool.give(MemberId(1), b, 8, at(20));
         pool.give(MemberId(1), c, 8, at(30));
         pool.give(MemberId(2), a, 8, at(10));
-        assert!(pool.evict() && pool.take(MemberId(2)).is_none());
+        assert!(pool.evict() && pool.take(MemberId(2), 0).is_none());
         assert!(pool.evict());
         assert_eq!(
-            pool.take(MemberId(1))
+            pool.take(MemberId(1), 0)
                 .unwrap()
                 .socket()
                 .unwrap()
@@ -176,9 +191,9 @@ mod tests {
         for stream in [a, b, c] {
             pool.give(member, stream, 2, at(100));
         }
-        assert!(pool.take(MemberId(8)).is_none());
+        assert!(pool.take(MemberId(8), 0).is_none());
         assert_eq!(
-            pool.take(member)
+            pool.take(member, 0)
                 .unwrap()
                 .socket()
                 .unwrap()
@@ -186,8 +201,8 @@ mod tests {
                 .unwrap(),
             second
         );
-        assert!(pool.take(member).is_some());
-        assert!(pool.take(member).is_none());
+        assert!(pool.take(member, 0).is_some());
+        assert!(pool.take(member, 0).is_none());
     }
 
     /// What is in the socket already when the next request is about to be sent was not sent
@@ -202,12 +217,12 @@ mod tests {
         pool.give(member, stream, 8, at(100));
         peer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
             .unwrap();
-        assert!(pool.take(member).is_none());
+        assert!(pool.take(member, 0).is_none());
         let (mut stream, closed) = pair().await;
         assert!(stream.is_quiet());
         pool.give(member, stream, 8, at(100));
         drop(closed);
-        assert!(pool.take(member).is_none());
+        assert!(pool.take(member, 0).is_none());
     }
 
     #[tokio::test]
@@ -224,7 +239,7 @@ mod tests {
         b.socket().unwrap().readable().await.unwrap();
         pool.give(member, a, 8, at(100));
         pool.give(member, b, 8, at(100));
-        assert!(pool.take(member).is_none());
+        assert!(pool.take(member, 0).is_none());
     }
 
     #[tokio::test]

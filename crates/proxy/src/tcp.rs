@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use evenkeel_core::group::{Outcome, Request};
 use evenkeel_core::member::MemberId;
@@ -24,6 +24,7 @@ use crate::pipe::Pipe;
 use crate::pool::Upstream;
 use crate::service::{Bound, Refusal, insert};
 use crate::sni;
+use crate::tls;
 use crate::watch::Stop;
 use crate::worker::Worker;
 
@@ -159,8 +160,8 @@ async fn connect_member(
                 });
             }
         };
-        match connect(session, bound.address, rule.rule.timeouts.connect).await {
-            Ok(stream) => return Ok((bound, stream)),
+        match connect(session, rule, &bound, &[]).await {
+            Ok((stream, _)) => return Ok((bound, stream)),
             Err(failure) => {
                 let outcome = failure.outcome();
                 bound.ticket.finish(outcome, session.worker.now());
@@ -168,7 +169,7 @@ async fn connect_member(
                 let end = match failure {
                     ConnectFailure::Cut => End::Terminated,
                     ConnectFailure::Exhausted(_) => End::Refused,
-                    ConnectFailure::Refused => End::Member,
+                    ConnectFailure::Refused | ConnectFailure::NoTls => End::Member,
                     ConnectFailure::TimedOut => End::MemberTimeout,
                 };
                 if !failure.is_of_one_member() || *retries >= rule.rule.connect_retries {
@@ -191,6 +192,8 @@ pub(crate) enum ConnectFailure {
     Refused,
     /// It did not answer in time.
     TimedOut,
+    /// There was no agreement on TLS.
+    NoTls,
     /// This process, or machine, has run out of something: not the member's fault.
     Exhausted(Shortage),
     /// The client's connection is to be cut.
@@ -201,7 +204,9 @@ impl ConnectFailure {
     /// What it tells about the member.
     pub(crate) fn outcome(self) -> Outcome {
         match self {
-            ConnectFailure::Refused | ConnectFailure::TimedOut => Outcome::Failure,
+            ConnectFailure::Refused | ConnectFailure::TimedOut | ConnectFailure::NoTls => {
+                Outcome::Failure
+            }
             ConnectFailure::Exhausted(_) | ConnectFailure::Cut => Outcome::Cancelled,
         }
     }
@@ -210,22 +215,31 @@ impl ConnectFailure {
     /// address by itself.
     pub(crate) fn is_of_one_member(self) -> bool {
         match self {
-            ConnectFailure::Refused | ConnectFailure::TimedOut => true,
+            ConnectFailure::Refused | ConnectFailure::TimedOut | ConnectFailure::NoTls => true,
             ConnectFailure::Exhausted(shortage) => shortage == Shortage::Ports,
             ConnectFailure::Cut => false,
         }
     }
 }
 
-/// Opens a connection to a member.
+/// Opens a connection to a member, with TLS if it speaks that; then `protocols` are offered. Answers
+/// whether HTTP/2 was agreed on, too.
 pub(crate) async fn connect(
     session: &Session,
-    address: SocketAddr,
-    limit: Duration,
-) -> Result<Upstream, ConnectFailure> {
-    let metrics = &session.service.metrics;
-    session.watch.arm(limit);
-    let result = open(session, address).await;
+    rule: &RuleSnapshot,
+    bound: &Bound,
+    protocols: &[&str],
+) -> Result<(Upstream, bool), ConnectFailure> {
+    let (metrics, address) = (&session.service.metrics, bound.address);
+    session.watch.arm(rule.rule.timeouts.connect);
+    let mut result = open(session, address).await.map(|opened| (opened, false));
+    if let Some(client) = &rule.tls
+        && let Ok((upstream, _)) = result
+    {
+        // In a box: connections without TLS are to stay small.
+        let secured = tls::with_member(session, rule, bound, client, upstream, protocols);
+        result = Box::pin(secured).await;
+    }
     session.watch.disarm();
     match &result {
         Ok(_) => metrics.member_connects.add(1),

@@ -1,12 +1,19 @@
-//! TLS between clients and a rule: the handshake, and a connection whose bytes are encrypted.
+//! TLS between clients and a rule, and between a rule and its members: handshakes, and connections
+//! whose bytes are encrypted.
 
+use std::fmt;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
+use evenkeel_core::member::Member;
 use evenkeel_limits::Shortage;
 use evenkeel_manager::config::Protocol;
+use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot};
+use evenkeel_net::Clock;
+use evenkeel_tls::client::Client;
+use evenkeel_tls::connect as client;
 use evenkeel_tls::handshake::{Accepting, Agreed, Cause};
 use evenkeel_tls::server::Server;
 use evenkeel_tls::stream::Stream;
@@ -17,6 +24,9 @@ use crate::io::{Io, Transport};
 use crate::listen::Session;
 use crate::memory::{Charge, Memory, SMALL_BYTES};
 use crate::metrics::RuleMetrics;
+use crate::pool::Upstream;
+use crate::service::Bound;
+use crate::tcp::ConnectFailure;
 use crate::watch::Stop;
 use crate::{http, tcp};
 
@@ -38,6 +48,33 @@ pub(crate) struct Tls {
     /// For what it holds of what a side does not take.
     held: Option<Charge>,
     _idle: Charge,
+    /// Whom to tell if the member refuses the connection after the handshake.
+    fresh: Option<Box<Fresh>>,
+}
+
+/// A member that has sent nothing yet.
+struct Fresh {
+    group: Arc<GroupHandle>,
+    member: Member,
+    client: Arc<Client>,
+    clock: Clock,
+}
+
+impl fmt::Debug for Fresh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fresh").finish_non_exhaustive()
+    }
+}
+
+impl Fresh {
+    /// Takes note of a member that has refused the connection.
+    fn failed(self, error: &io::Error) {
+        if let Some(failure) = client::Failure::after(error, &self.client) {
+            let (group, now) = (self.group.current.load(), self.clock.now());
+            let handshakes = self.group.handshakes();
+            handshakes.failed_with(group.name(), &self.member, &failure, now);
+        }
+    }
 }
 
 impl Tls {
@@ -49,6 +86,17 @@ impl Tls {
     /// The other side will see that something is missing.
     pub(crate) fn cut(&self) {
         self.stream.cut();
+    }
+
+    /// Whether nothing has come that was not asked for, as far as the runtime knows; messages of TLS
+    /// itself are taken in.
+    pub(crate) fn is_idle(&mut self) -> bool {
+        let mut byte = [0];
+        let mut byte = ReadBuf::new(&mut byte);
+        let cx = &mut Context::from_waker(Waker::noop());
+        let read = Pin::new(&mut *self.stream).poll_read(cx, &mut byte);
+        // Half a record may be that of an answer to nobody.
+        read.is_pending() && self.stream.held() == 0
     }
 
     /// Counts what the connection holds.
@@ -91,6 +139,12 @@ impl AsyncRead for Tls {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let read = Pin::new(&mut *this.stream).poll_read(cx, space);
+        if this.fresh.is_some()
+            && let Poll::Ready(first) = &read
+            && let (Some(fresh), Err(error)) = (this.fresh.take(), first)
+        {
+            fresh.failed(error);
+        }
         this.counted(read)
     }
 }
@@ -170,6 +224,7 @@ async fn accept(session: &Session, socket: TcpStream, server: &Server) -> Option
                 memory: Arc::clone(&worker.memory),
                 held: None,
                 _idle: idle,
+                fresh: None,
             });
         }
         Ok(Err(failure)) => {
@@ -181,6 +236,80 @@ async fn accept(session: &Session, socket: TcpStream, server: &Server) -> Option
         Err(Stop::Cut) => metrics.terminated.add(1),
     }
     None
+}
+
+/// Does the handshake with a member over a connection that was just opened. Answers whether HTTP/2
+/// was agreed on, too.
+pub(crate) async fn with_member(
+    session: &Session,
+    rule: &RuleSnapshot,
+    bound: &Bound,
+    client: &Arc<Client>,
+    upstream: Upstream,
+    protocols: &[&str],
+) -> Result<(Upstream, bool), ConnectFailure> {
+    let worker = &session.worker;
+    let (io, file) = upstream.into_parts();
+    let Io::Plain(socket) = io else {
+        return Err(ConnectFailure::Refused);
+    };
+    let charges = [HANDSHAKE_BYTES, IDLE_BYTES].map(|bytes| worker.memory.take(bytes));
+    let [Ok(_handshake), Ok(idle)] = charges else {
+        return Err(ConnectFailure::Exhausted(Shortage::Memory));
+    };
+    let group = rule.group.current.load_full();
+    let member = group
+        .members()
+        .iter()
+        .find(|member| member.id == bound.member);
+    let address = bound.address.ip();
+    let host = match member {
+        Some(member) => Arc::clone(&member.host),
+        // It has left meanwhile.
+        None => address.to_string().into(),
+    };
+    let mut connecting = client.connect(socket, &host, protocols);
+    let connected = session
+        .watch
+        .until(|cx| Pin::new(&mut connecting).poll(cx))
+        .await;
+    let failure = match connected {
+        Ok(Ok((stream, agreed))) => {
+            let is_http2 = agreed.protocol.as_deref() == Some(b"h2");
+            if is_http2 || protocols != ["h2"] {
+                let handshakes = rule.group.handshakes();
+                handshakes.succeeded(bound.member, agreed.resumed);
+                let fresh = member.map(|member| Fresh {
+                    group: Arc::clone(&rule.group),
+                    member: member.clone(),
+                    client: Arc::clone(client),
+                    clock: worker.clock,
+                });
+                let tls = Tls {
+                    stream,
+                    agreed: Arc::new(agreed),
+                    memory: Arc::clone(&worker.memory),
+                    held: None,
+                    _idle: idle,
+                    fresh: fresh.map(Box::new),
+                };
+                let io = Io::Tls(Box::new(tls));
+                return Ok((Upstream::secured(io, file, client.id), is_http2));
+            }
+            client::Failure::no_http2()
+        }
+        Ok(Err(failure)) => failure,
+        Err(Stop::Expired) => client::Failure::timed_out(rule.rule.timeouts.connect),
+        Err(Stop::Cut) => return Err(ConnectFailure::Cut),
+    };
+    if let Some(member) = member {
+        let (handshakes, now) = (rule.group.handshakes(), worker.now());
+        handshakes.failed_with(group.name(), member, &failure, now);
+    }
+    Err(match failure.cause {
+        client::Cause::Timeout => ConnectFailure::TimedOut,
+        _ => ConnectFailure::NoTls,
+    })
 }
 
 impl RuleMetrics {

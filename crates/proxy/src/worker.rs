@@ -69,7 +69,7 @@ pub(crate) struct ServicePlan {
 /// What all tasks of a worker share.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    clock: Clock,
+    pub(crate) clock: Clock,
     pub(crate) rng: RefCell<fastrand::Rng>,
     pub(crate) buffers: BufferPool,
     pub(crate) pipes: PipePool,

@@ -314,6 +314,7 @@ fn a_listener_that_cannot_be_bound_changes_nothing() {
     other.listen = vec![taken.local_addr().unwrap()];
     let snapshot = |rule| {
         std::sync::Arc::new(evenkeel_manager::snapshot::RuleSnapshot {
+            tls: None,
             rule,
             group: group.clone(),
             names: Default::default(),

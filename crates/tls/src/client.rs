@@ -44,6 +44,13 @@ pub struct Client {
     made_of: [u8; 32],
 }
 
+/// Each is only like itself: see [`Client::is_like`] for its settings.
+impl PartialEq for Client {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
 impl Client {
     /// Reads what `tls` names.
     ///

@@ -6,6 +6,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::{InvalidDnsNameError, ServerName, UnixTime};
@@ -15,6 +16,7 @@ use tokio::net::TcpStream;
 use crate::client::Client;
 use crate::handshake::Agreed;
 use crate::messages::{Messages, Next};
+use crate::record::Violation;
 use crate::stream::{Kernel, Stream};
 
 /// Most bytes that are held of messages which are not whole: a chain of certificates, and the rest.
@@ -108,6 +110,29 @@ impl Failure {
         Failure { cause, text }
     }
 
+    /// It took longer than `limit`.
+    pub fn timed_out(limit: Duration) -> Self {
+        let text = format!("the handshake was not done within {limit:?}");
+        Failure::new(Cause::Timeout, text)
+    }
+
+    /// HTTP/2 was offered, and the other side has said nothing of it.
+    pub fn no_http2() -> Self {
+        let text = "it does not agree on HTTP/2 (ALPN)";
+        Failure::new(Cause::Incompatible, text)
+    }
+
+    /// What the first `error` of a connection means, if the other side has refused it after the
+    /// handshake: with TLS 1.3 it looks at the client's certificate when the client is done.
+    pub fn after(error: &io::Error, client: &Client) -> Option<Self> {
+        let violation = error.get_ref()?.downcast_ref::<Violation>()?;
+        let Violation::Alert(alert) = violation else {
+            return None;
+        };
+        let (cause, text) = of_alert(*alert, client);
+        Some(Failure { cause, text })
+    }
+
     fn internal(error: &Error) -> Self {
         Failure::new(Cause::Internal, error.to_string())
     }
@@ -194,7 +219,8 @@ fn of_certificate(error: &CertificateError, client: &Client) -> (Cause, String) 
             (Cause::WrongName, text)
         }
         CertificateError::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
-            let text = "its certificate is one of an authority (CA:TRUE), and not one of a server";
+            let text = "its certificate is one of an authority (CA:TRUE), and not one of a server \
+                        (basicConstraints=CA:FALSE)";
             (Cause::Certificate, text.into())
         }
         other => {

@@ -79,6 +79,7 @@ fn site(count: u8) -> Site {
         id: MemberId(n.into()),
         name: format!("10.0.0.{n}:80").into(),
         address: SocketAddr::from(([10, 0, 0, n], 80)),
+        host: "192.0.2.1".into(),
         max_connections: None,
         location: Arc::clone(location),
         slot: Arc::new(Slot::new(Weight::ONE)),

@@ -172,6 +172,7 @@ impl Desk {
             id: MemberId(0),
             name: "one".into(),
             address: member,
+            host: "192.0.2.1".into(),
             max_connections: None,
             location: Arc::clone(&location),
             slot: Arc::new(Slot::new(Weight::ONE)),

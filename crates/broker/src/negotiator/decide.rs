@@ -293,6 +293,7 @@ mod tests {
             id: MemberId(index as u64 + 1),
             name: format!("m{index}:80").into(),
             address: "192.0.2.1:80".parse().unwrap(),
+            host: "192.0.2.1".into(),
             max_connections: None,
             location: Arc::new(Location::new(format!("l{index}"))),
             slot: Arc::new(Slot::new(Weight::ONE)),

@@ -109,9 +109,14 @@ pub enum MemberProtocol {
     Http1,
     /// HTTP/2.
     Http2,
+    /// What they choose in the handshake of TLS.
+    Auto,
 }
 
-choice_field!(MemberProtocol, "http1" => MemberProtocol::Http1, "h2" => MemberProtocol::Http2);
+choice_field!(MemberProtocol,
+    "http1" => MemberProtocol::Http1,
+    "h2" => MemberProtocol::Http2,
+    "auto" => MemberProtocol::Auto);
 
 section! {
     /// Time limits of a rule.
@@ -155,8 +160,9 @@ section! {
         http2: bool = true; "false",
         /// Maximum number of requests at once in a connection of HTTP/2.
         http2_streams: u32 [Number(1.0, 10_000.0, "streams")] = 128; "32",
-        /// What members speak: HTTP/1.1, or HTTP/2 without TLS by prior knowledge (`h2`), with many
-        /// requests at once in a connection.
+        /// What members speak: HTTP/1.1 (`http1`), or HTTP/2 (`h2`), with many requests at once in a
+        /// connection. With `member_tls` that is what they are offered (ALPN); `auto` offers both, and
+        /// they choose. Without, it is known before, and `auto` is HTTP/1.1.
         member_protocol: MemberProtocol = MemberProtocol::Http1; r#""h2""#,
         /// Maximum size of the head of a request or response. A larger request gets 431, a larger
         /// response counts as a failure of the member.

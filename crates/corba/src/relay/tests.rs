@@ -206,6 +206,7 @@ impl House {
             id: MemberId(id as u64),
             name: format!("{id}").into(),
             address: "192.0.2.1:1".parse().unwrap(),
+            host: "192.0.2.1".into(),
             max_connections: None,
             location: Arc::new(Location::new(format!("{id}"))),
             slot: Arc::new(Slot::new(Weight::ONE)),

@@ -16,6 +16,7 @@ fn group(members: usize, max_connections: Option<u32>) -> Group {
         .map(|i| Member {
             id: MemberId(i as u64),
             name: format!("m{i}").into(),
+            host: "192.0.2.1".into(),
             address: "192.0.2.1:80".parse().unwrap(),
             max_connections,
             location: Arc::new(Location::new(format!("l{i}"))),

@@ -20,6 +20,7 @@ pub fn members(weights: &[f64]) -> Vec<Member> {
         id: MemberId(i as u64),
         name: format!("m{i}").into(),
         address: "192.0.2.1:80".parse().unwrap(),
+        host: "192.0.2.1".into(),
         max_connections: None,
         location: Arc::new(Location::new(format!("l{i}"))),
         slot: Arc::new(Slot::new(Weight::new(weight).unwrap())),

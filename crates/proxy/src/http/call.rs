@@ -15,6 +15,14 @@ use crate::service::Bound;
 use crate::tcp::{ConnectFailure, connect};
 use crate::watch::Stop;
 
+/// What a member has chosen.
+pub(super) enum Chosen {
+    /// HTTP/1.1, over a connection of its own.
+    Http1(Upstream),
+    /// HTTP/2.
+    Http2(Rc<Link>),
+}
+
 impl Client {
     /// Sends the request to a member, and reads the head of its response.
     pub(super) async fn call(
@@ -24,6 +32,17 @@ impl Client {
         bound: &mut Bound,
     ) -> Result<(Head, Upstream), Failure> {
         let link = self.link(rule, bound).await.map_err(Failure::Connect)?;
+        self.call_over(link, request, rule, bound).await
+    }
+
+    /// The same in a connection that has room for it.
+    pub(super) async fn call_over(
+        &mut self,
+        link: Rc<Link>,
+        request: &mut Request,
+        rule: &RuleSnapshot,
+        bound: &mut Bound,
+    ) -> Result<(Head, Upstream), Failure> {
         let call = Call::new(link, Rc::clone(&self.session.worker));
         let mut upstream = Upstream::of_call(call);
         match self
@@ -42,19 +61,43 @@ impl Client {
         }
     }
 
-    /// A connection with room for another request. Who comes while one is opened waits for it.
+    /// A connection of HTTP/2 with room for another request.
     async fn link(&self, rule: &RuleSnapshot, bound: &Bound) -> Result<Rc<Link>, ConnectFailure> {
+        match self.reach(rule, bound, &["h2"]).await? {
+            Chosen::Http2(link) => Ok(link),
+            Chosen::Http1(_) => Err(ConnectFailure::Refused),
+        }
+    }
+
+    /// A connection of the protocol that the member chooses.
+    pub(super) async fn choose(
+        &self,
+        rule: &RuleSnapshot,
+        bound: &Bound,
+    ) -> Result<Chosen, ConnectFailure> {
+        self.reach(rule, bound, &["h2", "http/1.1"]).await
+    }
+
+    /// A connection with room for another request. Who comes while one is opened waits for it.
+    async fn reach(
+        &self,
+        rule: &RuleSnapshot,
+        bound: &Bound,
+        protocols: &[&str],
+    ) -> Result<Chosen, ConnectFailure> {
         let (session, worker) = (&self.session, &self.session.worker);
-        let limit = rule.rule.timeouts.connect;
-        let metrics = &session.service.metrics;
         loop {
-            match Links::way(worker, bound.member) {
+            if protocols.len() > 1 && worker.links.has_declined(bound.member) {
+                // Each request needs a connection of its own.
+                return self.open(rule, bound, protocols).await;
+            }
+            match Links::way(worker, bound.member, rule.tls_id()) {
                 Way::Here(link) => {
-                    metrics.member_connections_reused.add(1);
-                    return Ok(link);
+                    session.service.metrics.member_connections_reused.add(1);
+                    return Ok(Chosen::Http2(link));
                 }
                 Way::Wait(opened) => {
-                    session.watch.arm(limit);
+                    session.watch.arm(rule.rule.timeouts.connect);
                     let notified = opened.notified();
                     tokio::pin!(notified);
                     // Nothing else runs between the two.
@@ -68,13 +111,30 @@ impl Client {
                     }
                 }
                 Way::Open(opening) => {
-                    let upstream = connect(session, bound.address, limit).await?;
-                    let idle = rule.rule.http.pool_idle_timeout;
-                    let link = Links::begin(worker, bound.member, upstream, idle).await;
+                    let opened = self.open(rule, bound, protocols).await;
                     drop(opening);
-                    return link.ok_or(ConnectFailure::Refused);
+                    return opened;
                 }
             }
         }
+    }
+
+    async fn open(
+        &self,
+        rule: &RuleSnapshot,
+        bound: &Bound,
+        protocols: &[&str],
+    ) -> Result<Chosen, ConnectFailure> {
+        let worker = &self.session.worker;
+        let (upstream, agreed) = connect(&self.session, rule, bound, protocols).await?;
+        if protocols.len() > 1 {
+            worker.links.note(bound.member, !agreed);
+            if !agreed {
+                return Ok(Chosen::Http1(upstream));
+            }
+        }
+        let idle = rule.rule.http.pool_idle_timeout;
+        let link = Links::begin(worker, bound.member, upstream, idle).await;
+        link.map(Chosen::Http2).ok_or(ConnectFailure::Refused)
     }
 }

@@ -9,6 +9,7 @@ use evenkeel_limits::Shortage;
 use evenkeel_manager::config::MemberProtocol;
 use evenkeel_manager::snapshot::RuleSnapshot;
 
+use super::call::Chosen;
 use super::failure::Failure;
 use super::progress::{Progress, Side};
 use super::response::{Head, take_reports};
@@ -157,12 +158,13 @@ impl Client {
         rule: &RuleSnapshot,
         bound: &mut Bound,
     ) -> Result<(Head, Upstream), Failure> {
-        if rule.rule.http.member_protocol == MemberProtocol::Http2 {
+        let protocol = rule.rule.http.member_protocol;
+        if protocol == MemberProtocol::Http2 {
             // In a box: a connection of HTTP/1.1 is to stay small.
             return Box::pin(self.call(request, rule, bound)).await;
         }
         let pool = &self.session.worker.upstreams;
-        if let Some(mut upstream) = pool.take(bound.member) {
+        if let Some(mut upstream) = pool.take(bound.member, rule.tls_id()) {
             self.session
                 .service
                 .metrics
@@ -185,8 +187,18 @@ impl Client {
                 }
             }
         }
-        let limit = rule.rule.timeouts.connect;
-        let upstream = connect(&self.session, bound.address, limit).await;
+        let upstream = if protocol == MemberProtocol::Auto && rule.tls.is_some() {
+            match Box::pin(self.choose(rule, bound)).await {
+                Ok(Chosen::Http1(upstream)) => Ok(upstream),
+                Ok(Chosen::Http2(link)) => {
+                    return Box::pin(self.call_over(link, request, rule, bound)).await;
+                }
+                Err(failure) => Err(failure),
+            }
+        } else {
+            let connected = connect(&self.session, rule, bound, &["http/1.1"]).await;
+            connected.map(|(upstream, _)| upstream)
+        };
         let mut upstream = upstream.map_err(Failure::Connect)?;
         match self
             .response_head(request, rule, bound, &mut upstream)

@@ -122,6 +122,10 @@ impl Client {
             Failure::Connect(ConnectFailure::Refused) => {
                 (End::Member, 502, "The server could not be reached.".into())
             }
+            Failure::Connect(ConnectFailure::NoTls) => {
+                let text = "There was no secure connection to the server.".into();
+                (End::Member, 502, text)
+            }
             Failure::Exhausted(shortage) => {
                 shortage.met("carry a request");
                 let text = "The balancer is out of memory. Try again later.".into();

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use h2::Reason;
 use h2::client::ResponseFuture;
 use http::header::CONTENT_LENGTH;
-use http::uri::{Authority, PathAndQuery, Scheme, Uri};
+use http::uri::{Authority, PathAndQuery, Uri};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -97,7 +97,7 @@ impl Call {
         };
         let invalid = |_| io::Error::from(io::ErrorKind::InvalidData);
         let mut uri = http::uri::Parts::default();
-        uri.scheme = Some(Scheme::HTTP);
+        uri.scheme = Some(self.place.link.scheme());
         let authority = head.request.authority.unwrap_or_default();
         uri.authority = Some(authority.parse::<Authority>().map_err(|_| invalid(()))?);
         let path = head.request.path_and_query;

@@ -1,7 +1,7 @@
 //! Connections of HTTP/2 to members, kept by each worker for itself: many requests at once in one.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -12,6 +12,7 @@ use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 use h2::client::{Builder, SendRequest};
 use h2::{Ping, PingPong};
+use http::uri::Scheme;
 use tokio::sync::Notify;
 
 use super::meter::Meter;
@@ -33,6 +34,9 @@ const SEND_BUFFER: usize = 32 * 1024;
 const FIRST_STREAMS: usize = 100;
 const MOST_STREAMS: usize = 256;
 
+/// Most members of which it is kept that they have chosen HTTP/1.1.
+const MOST_DECLINED: usize = 4096;
+
 /// After so long without a sign of life, with requests under way, a member is asked for one,
 const PING_AFTER: Duration = Duration::from_secs(30);
 
@@ -45,12 +49,16 @@ pub(crate) struct Links {
     members: RefCell<BTreeMap<MemberId, Vec<Rc<Link>>>>,
     /// Members that are being connected to, and who wants to know when that is over.
     opening: RefCell<BTreeMap<MemberId, Rc<Notify>>>,
+    /// Members that had the choice, and have chosen HTTP/1.1.
+    declined: RefCell<BTreeSet<MemberId>>,
 }
 
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(super) send: RefCell<SendRequest<Bytes>>,
+    /// The number of what has done the handshake of TLS; 0 is nobody.
+    tls: u64,
     /// Requests that are under way.
     streams: Cell<usize>,
     /// Since when there are none.
@@ -94,13 +102,32 @@ impl Drop for Opening {
 }
 
 impl Links {
-    /// How to get a connection to `member`.
-    pub(crate) fn way(worker: &Rc<Worker>, member: MemberId) -> Way {
+    /// Whether a member has chosen HTTP/1.1 the last time.
+    pub(crate) fn has_declined(&self, member: MemberId) -> bool {
+        self.declined.borrow().contains(&member)
+    }
+
+    /// Keeps what a member has chosen.
+    pub(crate) fn note(&self, member: MemberId, declined: bool) {
+        let mut known = self.declined.borrow_mut();
+        if !declined {
+            known.remove(&member);
+            return;
+        }
+        if known.len() >= MOST_DECLINED {
+            known.clear();
+        }
+        known.insert(member);
+    }
+
+    /// How to get a connection to `member` whose handshake was done by `tls`.
+    pub(crate) fn way(worker: &Rc<Worker>, member: MemberId, tls: u64) -> Way {
         let links = &worker.links;
         let mut members = links.members.borrow_mut();
         if let Some(known) = members.get_mut(&member) {
             known.retain(|link| !link.closed.get());
-            if let Some(link) = known.iter().find(|link| link.has_room()) {
+            let mut same = known.iter().filter(|link| link.tls == tls);
+            if let Some(link) = same.find(|link| link.has_room()) {
                 return Way::Here(Rc::clone(link));
             }
         }
@@ -128,6 +155,7 @@ impl Links {
             flood: None,
             sent: 0,
         }));
+        let tls = upstream.tls();
         let (io, file) = upstream.into_parts();
         let wire = Wire {
             io,
@@ -147,6 +175,7 @@ impl Links {
         let (send, mut connection) = builder.handshake::<_, Bytes>(wire).await.ok()?;
         let link = Rc::new(Link {
             send: RefCell::new(send),
+            tls,
             streams: Cell::new(0),
             idle_since: Cell::new(now),
             closed: Cell::new(false),
@@ -191,6 +220,14 @@ impl Links {
 }
 
 impl Link {
+    /// The scheme of URIs of requests in it.
+    pub(super) fn scheme(&self) -> Scheme {
+        match self.tls {
+            0 => Scheme::HTTP,
+            _ => Scheme::HTTPS,
+        }
+    }
+
     fn has_room(&self) -> bool {
         let most = self.send.borrow().current_max_send_streams();
         !self.closed.get() && self.streams.get() < most.min(MOST_STREAMS)

@@ -101,6 +101,7 @@ impl Bed {
         let snapshot = Snapshot {
             generation: 1,
             rules: vec![Arc::new(RuleSnapshot {
+                tls: None,
                 rule: self.rule.clone(),
                 group: Arc::clone(&self.group),
                 names: Default::default(),
@@ -158,6 +159,7 @@ pub fn members(addresses: &[SocketAddr]) -> Vec<Member> {
         id: MemberId(index as u64 + 1),
         name: format!("m{}", index + 1).into(),
         address: *address,
+        host: "192.0.2.1".into(),
         max_connections: None,
         location: Arc::new(Location::new(address.to_string())),
         slot: Arc::new(Slot::new(Weight::ONE)),

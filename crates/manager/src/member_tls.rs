@@ -1,0 +1,115 @@
+//! TLS to members: what groups need for it, and what came of it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use evenkeel_core::member::{Member, MemberId};
+use evenkeel_core::time::Instant;
+use evenkeel_limits::Throttle;
+use evenkeel_tls::client::Client;
+use evenkeel_tls::connect::{Cause, Failure};
+
+use crate::config::{GroupConfig, Problem};
+
+/// What groups whose members speak TLS need, by their names.
+pub type Clients = HashMap<String, Arc<Client>>;
+
+/// Most members of which it is kept why there was no TLS.
+const MAX_FAILED: usize = 1024;
+
+/// Reads what `member_tls` of `groups` names. Where it says the same as before, with the same
+/// files, the one that is `known` stays, with its sessions and connections.
+///
+/// # Errors
+///
+/// All that is wrong, with the places in the configuration.
+pub fn load(groups: &[GroupConfig], known: &Clients) -> Result<Clients, Vec<Problem>> {
+    let (mut clients, mut errors) = (Clients::new(), Vec::new());
+    for group in groups {
+        let Some(tls) = &group.member_tls else {
+            continue;
+        };
+        match Client::load(tls) {
+            Ok(client) => {
+                let known = known
+                    .get(&group.name)
+                    .filter(|known| known.is_like(&client));
+                let client = known.cloned().unwrap_or_else(|| Arc::new(client));
+                clients.insert(group.name.clone(), client);
+            }
+            Err(problems) => errors.extend(problems),
+        }
+    }
+    match errors.is_empty() {
+        true => Ok(clients),
+        false => Err(errors),
+    }
+}
+
+/// What came of handshakes with the members of a group.
+#[derive(Default)]
+pub struct Handshakes {
+    full: AtomicU64,
+    resumed: AtomicU64,
+    failures: [AtomicU64; Cause::ALL.len()],
+    /// The last failure of each member with which there was no handshake since.
+    failed: Mutex<HashMap<MemberId, (Instant, Arc<str>)>>,
+    throttle: Throttle,
+}
+
+impl fmt::Debug for Handshakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handshakes").finish_non_exhaustive()
+    }
+}
+
+impl Handshakes {
+    fn failed(&self) -> MutexGuard<'_, HashMap<MemberId, (Instant, Arc<str>)>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A handshake went well.
+    pub fn succeeded(&self, member: MemberId, resumed: bool) {
+        let count = if resumed { &self.resumed } else { &self.full };
+        count.fetch_add(1, Ordering::Relaxed);
+        self.failed().remove(&member);
+    }
+
+    /// A handshake has failed. The log says why, now and then.
+    pub fn failed_with(&self, group: &str, member: &Member, failure: &Failure, now: Instant) {
+        if let Some(count) = self.failures.get(failure.cause as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        {
+            let mut failed = self.failed();
+            if failed.len() >= MAX_FAILED {
+                failed.clear();
+            }
+            failed.insert(member.id, (now, failure.to_string().into()));
+        }
+        if let Some(left_out) = self.throttle.turn() {
+            let (name, address) = (&member.name, member.address);
+            let cause = failure.cause.name();
+            tracing::warn!(group, member = %name, %address, cause, left_out, "{failure}");
+        }
+    }
+
+    /// Why the last handshake with a member has failed, and when.
+    pub fn failure(&self, member: MemberId) -> Option<(Instant, Arc<str>)> {
+        self.failed().get(&member).cloned()
+    }
+
+    /// Handshakes that went well: full ones, and resumed ones.
+    pub fn counts(&self) -> [u64; 2] {
+        [&self.full, &self.resumed].map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// Handshakes that failed, by cause.
+    pub fn failures(&self) -> impl Iterator<Item = (Cause, u64)> + '_ {
+        let counts = self.failures.iter();
+        let counts = counts.map(|count| count.load(Ordering::Relaxed));
+        Cause::ALL.into_iter().zip(counts)
+    }
+}

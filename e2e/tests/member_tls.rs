@@ -1,0 +1,467 @@
+//! TLS between the balancer and members: nginx, Apache httpd and openssl as members.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Stdio};
+
+use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::eventually;
+use evenkeel_e2e::folder::Folder;
+use evenkeel_e2e::process::{curl, installed, program};
+use evenkeel_e2e::server::{self, Server};
+use evenkeel_e2e::tls::{Key, certificate, expired};
+use evenkeel_e2e::wire::Wire;
+
+/// An authority with its certificates, in a folder.
+struct Authority(Folder);
+
+impl Authority {
+    fn new() -> Self {
+        let folder = Folder::new();
+        certificate(&folder, "authority", Key::Ecdsa, "DNS:authority", None);
+        Authority(folder)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+
+    /// A certificate for `names`, as nginx is told of it.
+    fn nginx(&self, name: &str, names: &str) -> String {
+        certificate(&self.0, name, Key::Ecdsa, names, Some("authority"));
+        nginx_lines(&self.file(&format!("{name}.pem")))
+    }
+
+    /// An nginx with a certificate for `m.example`.
+    fn member(&self, listen: &str) -> Server {
+        Server::nginx_secured(listen, &self.nginx("m", "DNS:m.example"))
+    }
+
+    /// What a group says that trusts it, and expects that name.
+    fn trust(&self) -> String {
+        let file = self.file("authority.crt");
+        format!("ca_file = {file:?}\nserver_name = \"m.example\"")
+    }
+}
+
+fn nginx_lines(file: &str) -> String {
+    let versions = "ssl_protocols TLSv1.2 TLSv1.3;";
+    format!("ssl_certificate {file};\nssl_certificate_key {file};\n{versions}")
+}
+
+fn can_run() -> bool {
+    installed(&["openssl", "nginx", "curl"])
+}
+
+fn config(members: &[SocketAddr], rule: &str, tls: &str) -> String {
+    let members: Vec<_> = members.iter().map(|m| format!("\"{m}\"")).collect();
+    let members = members.join(", ");
+    format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[rule.web]\n\
+         listen = \"127.0.0.1:0\"\nmembers = [{members}]\n{rule}\n\
+         [rule.web.member_tls]\n{tls}\n"
+    )
+}
+
+fn get(balancer: &Balancer, path: &str) -> (u16, String) {
+    let mut wire = Wire::connect(balancer.address("web"));
+    wire.send(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"));
+    let answer = wire.read_response();
+    (
+        answer.second_word().parse().unwrap(),
+        answer.text().to_owned(),
+    )
+}
+
+/// A counter of the group `web`.
+fn count(balancer: &Balancer, name: &str, label: &str) -> u64 {
+    let text = balancer.admin_get("/metrics");
+    let line = format!("{name}{{group=\"web\",{label}}} ");
+    let mut lines = text.text().lines();
+    let value = lines.find_map(|known| known.strip_prefix(&line));
+    value.map_or(0, |value| value.parse().unwrap())
+}
+
+fn handshakes(balancer: &Balancer, kind: &str) -> u64 {
+    let name = "evenkeel_group_tls_handshakes_total";
+    count(balancer, name, &format!("kind=\"{kind}\""))
+}
+
+fn failures(balancer: &Balancer, cause: &str) -> u64 {
+    let name = "evenkeel_group_tls_failures_total";
+    count(balancer, name, &format!("cause=\"{cause}\""))
+}
+
+#[test]
+fn requests_pass_over_connections_that_are_verified_and_kept() {
+    if !can_run() {
+        return;
+    }
+    let authority = Authority::new();
+    let member = authority.member("ssl");
+    let body = "0123456789".repeat(300_000);
+    member.serve("long", &body);
+    let balancer = Balancer::start(&config(&[member.address()], "", &authority.trust()));
+    for _ in 0..5 {
+        let (status, text) = get(&balancer, "/tls");
+        assert_eq!((status, &*text), (200, "TLSv1.3|.|HTTP/1.1|NONE|m.example"));
+    }
+    assert_eq!(
+        handshakes(&balancer, "full"),
+        1,
+        "the connection is used again"
+    );
+    assert!(get(&balancer, "/files/long").1 == body);
+    balancer.folder().write("body", &body);
+    let file = format!("@{}", balancer.folder().join("body").display());
+    let url = format!("http://{}/dav/up", balancer.address("web"));
+    curl(&["-X", "PUT", "--data-binary", &file, &url]);
+    assert!(member.uploaded("up") == body.as_bytes());
+    // TLS 1.2, and the same with TLS in front.
+    let old = authority.nginx("o", "DNS:m.example");
+    let old = old.replace("TLSv1.2 TLSv1.3", "TLSv1.2");
+    let old = Server::nginx_secured("ssl", &old);
+    balancer.reconfigure(&config(&[old.address()], "", &authority.trust()));
+    for _ in 0..2 {
+        assert_eq!(
+            get(&balancer, "/tls").1,
+            "TLSv1.2|.|HTTP/1.1|NONE|m.example"
+        );
+    }
+    let strict = format!("{}\nmin_version = \"1.3\"", authority.trust());
+    balancer.reconfigure(&config(&[old.address()], "", &strict));
+    assert_eq!(get(&balancer, "/tls").0, 502);
+    assert_eq!(failures(&balancer, "incompatible"), 1);
+}
+
+#[test]
+fn sessions_are_resumed_with_a_member() {
+    if !can_run() {
+        return;
+    }
+    let authority = Authority::new();
+    for versions in ["TLSv1.2", "TLSv1.3"] {
+        let lines = authority.nginx("m", "DNS:m.example");
+        let lines = lines.replace("TLSv1.2 TLSv1.3", versions);
+        let lines = format!("{lines}\nssl_session_cache shared:s:1m;");
+        let member = Server::nginx_secured("ssl", &lines);
+        let rule = "[rule.web.http]\npool_idle_connections = 0";
+        let start = |more: &str| {
+            let tls = format!("{}\n{more}", authority.trust());
+            Balancer::start(&config(&[member.address()], rule, &tls))
+        };
+        let balancer = start("");
+        let seen: Vec<_> = (0..4).map(|_| get(&balancer, "/tls").1).collect();
+        assert!(seen[0].starts_with(&format!("{versions}|.|")), "{seen:?}");
+        for next in &seen[1..] {
+            assert!(next.starts_with(&format!("{versions}|r|")), "{seen:?}");
+        }
+        assert_eq!(handshakes(&balancer, "full"), 1);
+        assert_eq!(handshakes(&balancer, "resumed"), 3);
+        // Nor does a reload that changes nothing begin anew.
+        balancer.reconfigure(&(config(&[member.address()], rule, &authority.trust()) + "# more\n"));
+        assert!(get(&balancer, "/tls").1.contains("|r|"));
+        let balancer = start("resume = false");
+        for _ in 0..2 {
+            assert!(get(&balancer, "/tls").1.contains("|.|"));
+        }
+    }
+}
+
+#[test]
+fn a_member_that_cannot_be_trusted_is_not_used_and_it_is_said_why() {
+    if !can_run() {
+        return;
+    }
+    let authority = Authority::new();
+    expired(&authority.0, "old", "DNS:m.example", "authority");
+    certificate(&authority.0, "own", Key::Ecdsa, "DNS:m.example", None);
+    let other = authority.nginx("other", "DNS:other.example");
+    let stranger = Authority::new();
+    for (lines, cause, why) in [
+        (
+            nginx_lines(&authority.file("old.pem")),
+            "expired",
+            "has expired, on Jan  1 00:00:00 2021",
+        ),
+        (
+            other,
+            "wrong_name",
+            "is for other.example, and not for m.example",
+        ),
+        (
+            stranger.nginx("m", "DNS:m.example"),
+            "untrusted",
+            "authority.crt that has not signed it",
+        ),
+        (
+            nginx_lines(&authority.file("own.pem")),
+            "certificate",
+            "is one of an authority (CA:TRUE)",
+        ),
+    ] {
+        let bad = Server::nginx_secured("ssl", &lines);
+        let good = authority.member("ssl");
+        let rule = "strategy = \"round_robin\"";
+        let members = [bad.address(), good.address()];
+        let balancer = Balancer::start(&config(&members, rule, &authority.trust()));
+        // Another member is tried.
+        for _ in 0..4 {
+            assert_eq!(get(&balancer, "/name").1, good.address().to_string());
+        }
+        assert!(
+            failures(&balancer, cause) > 0,
+            "{cause}: {}",
+            balancer.log()
+        );
+        let name = format!("member={}", bad.address());
+        eventually(&format!("the log names {cause}"), || {
+            let log = balancer.log();
+            log.lines()
+                .any(|line| line.contains(&name) && line.contains(why))
+        });
+        let explained = balancer.ctl("explain web").unwrap();
+        assert!(explained.contains(why), "{explained}");
+        // As it is said: nobody looks.
+        balancer.reconfigure(&config(&[bad.address()], "", "verify = false"));
+        assert_eq!(get(&balancer, "/name").1, bad.address().to_string());
+        eventually("the log warns", || {
+            balancer.log().contains("are not verified")
+        });
+    }
+}
+
+#[test]
+fn a_member_without_tls_is_told_from_one_that_is_away() {
+    if !can_run() {
+        return;
+    }
+    let authority = Authority::new();
+    let plain = Server::nginx(None);
+    let balancer = Balancer::start(&config(&[plain.address()], "", &authority.trust()));
+    assert_eq!(get(&balancer, "/name").0, 502);
+    assert!(failures(&balancer, "not_tls") > 0, "{}", balancer.log());
+    // Without TLS it is what it was, and no connection of the one is taken for the other.
+    let without = config(&[plain.address()], "", "").replace("[rule.web.member_tls]", "");
+    balancer.reconfigure(&without);
+    assert_eq!(get(&balancer, "/name").0, 200);
+    balancer.reconfigure(&config(&[plain.address()], "", &authority.trust()));
+    assert_eq!(get(&balancer, "/name").0, 502);
+}
+
+#[test]
+fn members_may_ask_for_a_certificate() {
+    if !can_run() {
+        return;
+    }
+    let authority = Authority::new();
+    certificate(
+        &authority.0,
+        "me",
+        Key::Ecdsa,
+        "DNS:balancer",
+        Some("authority"),
+    );
+    let clients = authority.file("authority.crt");
+    let lines = authority.nginx("m", "DNS:m.example");
+    let lines = format!("{lines}\nssl_client_certificate {clients};\nssl_verify_client optional;");
+    let member = Server::nginx_secured("ssl", &lines);
+    let own = format!(
+        "{}\ncertificate = {:?}",
+        authority.trust(),
+        authority.file("me.pem")
+    );
+    let balancer = Balancer::start(&config(&[member.address()], "", &own));
+    assert!(get(&balancer, "/tls").1.contains("|SUCCESS|"));
+    balancer.reconfigure(&config(&[member.address()], "", &authority.trust()));
+    // The connection of before is somebody else's.
+    assert!(get(&balancer, "/tls").1.contains("|NONE|"));
+}
+
+#[test]
+fn http2_is_spoken_as_it_is_agreed_on() {
+    if !can_run() || !installed(&["apache2"]) {
+        return;
+    }
+    let authority = Authority::new();
+    let nginx = authority.member("ssl http2");
+    let (only_http1, trust) = (authority.member("ssl"), authority.trust());
+    let rule = |protocol: &str| format!("[rule.web.http]\nmember_protocol = {protocol:?}");
+    let balancer = Balancer::start(&config(&[nginx.address()], &rule("h2"), &trust));
+    for _ in 0..3 {
+        assert_eq!(
+            get(&balancer, "/tls").1,
+            "TLSv1.3|.|HTTP/2.0|NONE|m.example"
+        );
+    }
+    assert_eq!(handshakes(&balancer, "full"), 1);
+    // Whoever can speak only HTTP/1.1 is no member then, and is with `auto`.
+    let both = [nginx.address(), only_http1.address()];
+    balancer.reconfigure(&config(&both[1..], &rule("h2"), &trust));
+    assert_eq!(get(&balancer, "/tls").0, 502);
+    assert!(failures(&balancer, "incompatible") > 0);
+    let each = format!("strategy = \"round_robin\"\n{}", rule("auto"));
+    balancer.reconfigure(&config(&both, &each, &trust));
+    let mut seen: Vec<_> = (0..10).map(|_| get(&balancer, "/tls").1).collect();
+    seen.sort();
+    seen.dedup();
+    let of = |http: &str| format!("TLSv1.3|.|{http}|NONE|m.example");
+    assert_eq!(seen, [of("HTTP/1.1"), of("HTTP/2.0")]);
+    let before = handshakes(&balancer, "full");
+    for _ in 0..10 {
+        assert_eq!(get(&balancer, "/name").0, 200);
+    }
+    assert_eq!(
+        handshakes(&balancer, "full"),
+        before,
+        "connections are kept"
+    );
+    balancer.reconfigure(&config(&both, "", &trust));
+    assert!((0..4).all(|_| get(&balancer, "/tls").1.contains("|HTTP/1.1|")));
+    let file = authority.file("m.pem");
+    let lines = format!("SSLCertificateFile {file}\nSSLCertificateKeyFile {file}");
+    let apache = Server::apache_secured(&lines);
+    let body = "0123456789".repeat(100_000);
+    apache.serve("long", &body);
+    for (protocol, version) in [
+        ("h2", "HTTP/2.0"),
+        ("auto", "HTTP/2.0"),
+        ("http1", "HTTP/1.1"),
+    ] {
+        balancer.reconfigure(&config(&[apache.address()], &rule(protocol), &trust));
+        assert!(get(&balancer, "/files/long").1 == body);
+        eventually(&format!("Apache has seen {version}"), || {
+            let log = apache.access_log();
+            log.last().is_some_and(|line| line.contains(version))
+        });
+    }
+}
+
+#[test]
+fn a_tcp_rule_adds_tls_for_clients_that_have_none() {
+    if !can_run() {
+        return;
+    }
+    let authority = Authority::new();
+    let member = authority.member("ssl");
+    let tcp = "protocol = \"tcp\"";
+    let balancer = Balancer::start(&config(&[member.address()], tcp, &authority.trust()));
+    assert_eq!(
+        get(&balancer, "/tls").1,
+        "TLSv1.3|.|HTTP/1.1|NONE|m.example"
+    );
+    let body = "0123456789".repeat(300_000);
+    member.serve("long", &body);
+    assert!(get(&balancer, "/files/long").1 == body);
+    // In front and behind, with certificates of their own.
+    certificate(
+        balancer.folder(),
+        "front",
+        Key::Ecdsa,
+        "DNS:a.example",
+        None,
+    );
+    let front = "protocol = \"tcp\"\ntls = { certificates = \"front.pem\" }";
+    balancer.reconfigure(&config(&[member.address()], front, &authority.trust()));
+    let port = balancer.address("web").port();
+    let authority_of_front = balancer.folder().join("front.crt").display().to_string();
+    let connect = format!("a.example:{port}:127.0.0.1:{port}");
+    let url = format!("https://a.example:{port}/tls");
+    let answer = curl(&[
+        "--cacert",
+        &authority_of_front,
+        "--connect-to",
+        &connect,
+        &url,
+    ]);
+    assert!(answer.ends_with("|HTTP/1.1|NONE|m.example"), "{answer}");
+    // No byte gets to a member that is not trusted.
+    let stranger = Authority::new();
+    balancer.reconfigure(&config(&[member.address()], tcp, &stranger.trust()));
+    let mut wire = Wire::connect(balancer.address("web"));
+    wire.send("GET /name HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(wire.try_read_head().is_none());
+    assert!(failures(&balancer, "untrusted") > 0);
+}
+
+#[test]
+fn a_member_that_refuses_our_certificate_says_why() {
+    if !can_run() {
+        return;
+    }
+    let authority = Authority::new();
+    certificate(
+        &authority.0,
+        "me",
+        Key::Ecdsa,
+        "DNS:balancer",
+        Some("authority"),
+    );
+    certificate(
+        &authority.0,
+        "m",
+        Key::Ecdsa,
+        "DNS:m.example",
+        Some("authority"),
+    );
+    let member = SServer::start(&authority);
+    let balancer = Balancer::start(&config(&[member.address], "", &authority.trust()));
+    assert_eq!(get(&balancer, "/").0, 502);
+    eventually("it is counted", || {
+        failures(&balancer, "client_certificate") > 0
+    });
+    eventually("it is logged", || {
+        balancer.log().contains("it wants a `certificate`")
+    });
+    let own = format!(
+        "{}\ncertificate = {:?}",
+        authority.trust(),
+        authority.file("me.pem")
+    );
+    balancer.reconfigure(&config(&[member.address], "", &own));
+    let (status, text) = get(&balancer, "/");
+    assert_eq!(status, 200, "{text}");
+    assert!(text.contains("s_server"), "{text}");
+}
+
+/// `openssl s_server`, which refuses clients without a certificate and shows a page.
+struct SServer {
+    address: SocketAddr,
+    process: Child,
+}
+
+impl SServer {
+    fn start(authority: &Authority) -> Self {
+        let address = server::address();
+        let mut openssl = program("openssl");
+        openssl.args([
+            "s_server",
+            "-accept",
+            &address.to_string(),
+            "-www",
+            "-quiet",
+        ]);
+        openssl.args([
+            "-cert",
+            &authority.file("m.pem"),
+            "-CAfile",
+            &authority.file("authority.crt"),
+        ]);
+        openssl.args(["-Verify", "1", "-verify_return_error"]);
+        openssl
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let process = openssl.spawn().unwrap();
+        eventually("s_server listens", || TcpStream::connect(address).is_ok());
+        SServer { address, process }
+    }
+}
+
+impl Drop for SServer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
