@@ -8,10 +8,15 @@ use std::process::{Child, Stdio};
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
+use evenkeel_e2e::member::{Member, ok};
 use evenkeel_e2e::process::{curl, installed, program};
+use evenkeel_e2e::script::Script;
 use evenkeel_e2e::server::{self, Server};
-use evenkeel_e2e::tls::{Key, certificate, expired};
+use evenkeel_e2e::tls::{Key, certificate, expired, secret};
 use evenkeel_e2e::wire::Wire;
+use serde_json::Value;
+
+const PYTHON: &str = "/usr/bin/python3";
 
 /// An authority with its certificates, in a folder.
 struct Authority(Folder);
@@ -423,6 +428,213 @@ fn a_member_that_refuses_our_certificate_says_why() {
     let (status, text) = get(&balancer, "/");
     assert_eq!(status, 200, "{text}");
     assert!(text.contains("s_server"), "{text}");
+}
+
+#[test]
+fn files_are_read_again_when_they_change() {
+    if !can_run() {
+        return;
+    }
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let member = authority.member("ssl");
+    let trust = "ca_file = \"ca.crt\"\nserver_name = \"m.example\"";
+    let own = authority.0.read("authority.crt");
+    let config = config(&[member.address()], "", trust);
+    let balancer = Balancer::start_with(&config, |folder| secret(folder, "ca.crt", &own));
+    assert_eq!(get(&balancer, "/name").0, 200);
+    // The connection that is kept was made with the file of before.
+    secret(
+        balancer.folder(),
+        "ca.crt",
+        stranger.0.read("authority.crt"),
+    );
+    eventually("nobody is trusted", || get(&balancer, "/name").0 == 502);
+    secret(balancer.folder(), "ca.crt", &own);
+    eventually("the member is trusted again", || {
+        get(&balancer, "/name").0 == 200
+    });
+    let before = handshakes(&balancer, "full");
+    secret(balancer.folder(), "ca.crt", "nothing");
+    eventually("what is wrong is said", || {
+        let log = balancer.log();
+        log.contains("ca.crt: holds no certificate") && log.contains("stays as it was")
+    });
+    assert_eq!(get(&balancer, "/name").0, 200);
+    assert_eq!(handshakes(&balancer, "full"), before);
+}
+
+/// The only member.
+fn only(balancer: &Balancer) -> Value {
+    let status = balancer.status();
+    let groups = status["groups"].as_array().unwrap();
+    groups[0]["members"][0].clone()
+}
+
+/// Waits until the only member is so, and its last check has said that.
+fn eventually_checked(balancer: &Balancer, state_is: &str, error: &str) {
+    eventually(&format!("{state_is}: {error}"), || {
+        let member = only(balancer);
+        let check = &member["check"];
+        let found = check["error"].as_str().unwrap_or_default();
+        let is_so = found.contains(error) && found.is_empty() == error.is_empty();
+        member["state"] == state_is && check.is_object() && is_so
+    });
+}
+
+#[test]
+fn health_checks_speak_tls_and_say_what_is_wrong_with_a_certificate() {
+    if !can_run() {
+        return;
+    }
+    let authority = Authority::new();
+    let member = authority.member("ssl");
+    let stranger = Authority::new();
+    let quick = "interval = \"20ms\", fall = 1, rise = 1, timeout = \"5s\"";
+    let rule = |keys: &str| format!("slow_start = \"0s\"\nhealth_check = {{ {quick}, {keys} }}");
+    let balancer = Balancer::start(&config(
+        &[member.address()],
+        &rule("path = \"/name\""),
+        &stranger.trust(),
+    ));
+    for kind in ["type = \"tcp\"", "path = \"/name\""] {
+        balancer.reconfigure(&config(&[member.address()], &rule(kind), &stranger.trust()));
+        eventually_checked(&balancer, "down", "its certificate names an authority");
+        balancer.reconfigure(&config(
+            &[member.address()],
+            &rule(kind),
+            &authority.trust(),
+        ));
+        eventually_checked(&balancer, "up", "");
+    }
+    assert!(balancer.log().contains("member is down"));
+    // A port beside it may do without.
+    let plain = Server::nginx(None);
+    let keys = |more: &str| format!("path = \"/name\", port = {}{more}", plain.address().port());
+    let members = [SocketAddr::new(
+        plain.address().ip(),
+        member.address().port(),
+    )];
+    balancer.reconfigure(&config(&members, &rule(&keys("")), &authority.trust()));
+    eventually_checked(&balancer, "down", "does it speak TLS at this port?");
+    balancer.reconfigure(&config(
+        &members,
+        &rule(&keys(", plain = true")),
+        &authority.trust(),
+    ));
+    eventually_checked(&balancer, "up", "");
+    // Who wants a certificate says so after the handshake: a GET finds it out.
+    certificate(
+        &authority.0,
+        "m",
+        Key::Ecdsa,
+        "DNS:m.example",
+        Some("authority"),
+    );
+    let strict = SServer::start(&authority);
+    balancer.reconfigure(&config(
+        &[strict.address],
+        &rule("path = \"/\""),
+        &authority.trust(),
+    ));
+    eventually_checked(&balancer, "down", "it wants a `certificate`");
+}
+
+/// A server of gRPC whose health is what a file says, with TLS if it is given a certificate.
+const HEALTH: &str = r#"
+import sys
+from concurrent import futures
+import grpc
+def check(request, context):
+    service = request[2:].decode()
+    for line in open("health"):
+        name, _, status = line.strip().partition("=")
+        if name == service:
+            return bytes([8, int(status)])
+    context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
+server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
+server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("grpc.health.v1.Health", {
+    "Check": grpc.unary_unary_rpc_method_handler(check),
+})])
+if len(sys.argv) > 1:
+    both = open(sys.argv[1], "rb").read()
+    secured = grpc.ssl_server_credentials([(both, both)])
+    port = server.add_secure_port("127.0.0.1:0", secured)
+else:
+    port = server.add_insecure_port("127.0.0.1:0")
+server.start()
+print(port, flush=True)
+server.wait_for_termination()
+"#;
+
+#[test]
+fn the_health_service_of_grpc_is_asked_with_tls_and_without() {
+    if !installed(&[
+        "openssl",
+        PYTHON,
+        "/usr/lib/python3/dist-packages/grpc/__init__.py",
+    ]) {
+        return;
+    }
+    let authority = Authority::new();
+    certificate(
+        &authority.0,
+        "m",
+        Key::Ecdsa,
+        "DNS:m.example",
+        Some("authority"),
+    );
+    let folder = Folder::new();
+    let file = folder.write("health.py", HEALTH);
+    let say = |text: &str| secret(&folder, "health", text);
+    say("=1\nshop=1\n");
+    let quick = "interval = \"20ms\", fall = 1, rise = 1, timeout = \"5s\"";
+    let rule = |keys: &str| {
+        format!(
+            "slow_start = \"0s\"\nhealth_check = {{ {quick}, {keys} }}\n\
+             http = {{ member_protocol = \"h2\" }}"
+        )
+    };
+    for secured in [false, true] {
+        let mut python = program(PYTHON);
+        python.arg(&file).current_dir(folder.path());
+        if secured {
+            python.arg(authority.file("m.pem"));
+        }
+        let server = Script::start(&mut python);
+        let address = format!("127.0.0.1:{}", server.line()).parse().unwrap();
+        let whole = |rule: &str| {
+            let whole = config(&[address], rule, &authority.trust());
+            match secured {
+                true => whole,
+                false => whole
+                    .split("[rule.web.member_tls]")
+                    .next()
+                    .unwrap()
+                    .to_owned(),
+            }
+        };
+        say("=1\nshop=1\n");
+        let balancer = Balancer::start(&whole(&rule("type = \"grpc\"")));
+        eventually_checked(&balancer, "up", "");
+        say("=2\nshop=1\n");
+        eventually_checked(&balancer, "down", "NOT_SERVING");
+        balancer.reconfigure(&whole(&rule("service = \"shop\"")));
+        eventually_checked(&balancer, "up", "");
+        say("=1\nshop=0\n");
+        eventually_checked(&balancer, "down", "UNKNOWN");
+        say("=1\n");
+        eventually_checked(&balancer, "down", "gRPC status 5: no such service");
+        balancer.reconfigure(&whole(&rule("type = \"grpc\"")));
+        eventually_checked(&balancer, "up", "");
+        drop(server);
+        eventually_checked(&balancer, "down", "no connection");
+    }
+    // What is no server of gRPC.
+    let member = Member::answering(|_| ok("hello"));
+    let text = config(&[member.address()], &rule("type = \"grpc\""), "");
+    let text = text.replace("[rule.web.member_tls]", "");
+    let balancer = Balancer::start(&text);
+    eventually_checked(&balancer, "down", "the connection broke");
 }
 
 /// `openssl s_server`, which refuses clients without a certificate and shows a page.

@@ -972,10 +972,10 @@ fn document_with(header: &str, line: &str) -> String {
         "[group.x]" => format!("{header}\nmembers = [\"a:1\"]\n{line}"),
         "[group.x.health_check]" => {
             // The keys of an HTTP check would make it one.
-            let kind = if line.starts_with("type") {
-                ""
-            } else {
-                "type = \"http\""
+            let kind = match line {
+                _ if line.starts_with("type") => "",
+                _ if line.starts_with("service") => "type = \"grpc\"",
+                _ => "type = \"http\"",
             };
             format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{kind}\n{line}")
         }
@@ -1045,6 +1045,37 @@ fn every_example_and_default_in_the_reference_is_valid_and_every_example_does_so
         }
     }
     assert!(compared > 50, "{compared}");
+}
+
+#[test]
+fn keys_of_a_health_check_say_which_it_is() {
+    let check = |keys: &str| {
+        let text = format!("[group.x]\nmembers = [\"a:1\"]\nhealth_check = {{ {keys} }}");
+        parse("t", &text).map(|mut config| config.groups.remove(0).health_check.unwrap().kind)
+    };
+    for (keys, kind) in [
+        ("", HealthCheckKind::Tcp),
+        ("path = \"/\"", HealthCheckKind::Http),
+        ("host = \"a\"", HealthCheckKind::Http),
+        ("service = \"a.B\"", HealthCheckKind::Grpc),
+        ("service = \"a.B\", host = \"a\"", HealthCheckKind::Grpc),
+        ("type = \"grpc\", host = \"a\"", HealthCheckKind::Grpc),
+    ] {
+        assert_eq!(check(keys), Ok(kind), "{keys}");
+    }
+    for (keys, needed) in [
+        ("type = \"tcp\", path = \"/\"", "http"),
+        ("type = \"tcp\", host = \"a\"", "http"),
+        ("type = \"grpc\", path = \"/\"", "http"),
+        ("type = \"http\", service = \"a.B\"", "grpc"),
+        ("service = \"a.B\", path = \"/\"", "http"),
+    ] {
+        let error = check(keys).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("needs `type = {needed:?}`")),
+            "{error}"
+        );
+    }
 }
 
 #[test]

@@ -1,23 +1,21 @@
 //! Active health checks (keep-alive): one task per member, results into
 //! [`evenkeel_control::health`].
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use evenkeel_control::health::{Change, Check, Limits};
 use evenkeel_core::member::MemberId;
-use evenkeel_limits::{Shortage, files};
+use evenkeel_limits::files;
 use evenkeel_net::Tasks;
-use evenkeel_wire::response::{NotHttp, Reader, Seen};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use evenkeel_tls::client::Client;
 use tokio::sync::Semaphore;
 use tokio::time::{Duration, sleep, timeout};
 use tracing::{info, warn};
 
-use crate::config::{HealthCheck, HealthCheckKind};
+use crate::config::HealthCheck;
 use crate::manager::Manager;
+use crate::probe::{CheckError, Target, check_once};
 use crate::state::{Checked, Endpoint, GroupEntry};
 
 /// A check that could not be made for want of something here, or that found a member dead,
@@ -31,23 +29,10 @@ const PIECE: Duration = Duration::from_millis(100);
 /// the first time, each at a random moment.
 const START_SPREAD: Duration = Duration::from_secs(1);
 
-/// The part of a response that is read: head and body together, in bytes.
-const MAX_RESPONSE: usize = 64 * 1024;
-
-/// Bytes that are read at once.
-const READ_BYTES: usize = 4096;
-
-/// What a member's task has to do.
-#[derive(Clone, Debug, PartialEq)]
-struct Target {
-    address: SocketAddr,
-    /// `Host` field, if the check names none.
-    host: String,
-    check: HealthCheck,
-}
-
 impl Target {
-    fn of(endpoint: &Endpoint, check: &HealthCheck) -> Self {
+    fn of(endpoint: &Endpoint, check: &HealthCheck, tls: Option<&Arc<Client>>) -> Self {
+        let tls = tls.filter(|_| !check.plain);
+        let usual = if tls.is_some() { 443 } else { 80 };
         let port = check.port.unwrap_or(endpoint.port);
         let host = if endpoint.host.contains(':') {
             format!("[{}]", endpoint.host)
@@ -56,11 +41,13 @@ impl Target {
         };
         Target {
             address: SocketAddr::new(endpoint.member.address.ip(), port),
-            host: match port {
-                80 => host,
-                port => format!("{host}:{port}"),
+            host: match port == usual {
+                true => host,
+                false => format!("{host}:{port}"),
             },
+            name: endpoint.host.clone(),
             check: check.clone(),
+            tls: tls.cloned(),
         }
     }
 }
@@ -141,7 +128,12 @@ fn targets(entry: &GroupEntry) -> Vec<(MemberId, Target)> {
     };
     let resolved = entry.endpoints.iter().filter(|endpoint| endpoint.resolved);
     resolved
-        .map(|endpoint| (endpoint.member.id, Target::of(endpoint, check)))
+        .map(|endpoint| {
+            (
+                endpoint.member.id,
+                Target::of(endpoint, check, entry.tls.as_ref()),
+            )
+        })
         .collect()
 }
 
@@ -197,150 +189,20 @@ async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T
     None
 }
 
-/// Why a check has failed.
-#[derive(Debug, thiserror::Error)]
-enum CheckError {
-    #[error("no connection: {0}")]
-    Connect(io::Error),
-    #[error("the connection broke: {0}")]
-    Io(#[from] io::Error),
-    #[error("not done within {0:?}")]
-    Timeout(Duration),
-    #[error("the connection was closed before the response was complete")]
-    Closed,
-    #[error("the response is not HTTP/1.x")]
-    Garbage,
-    #[error("the response head is longer than {MAX_RESPONSE} bytes")]
-    LongHead,
-    #[error("response code {0}")]
-    Code(u16),
-    #[error("the text was not found in the first {MAX_RESPONSE} bytes of the response")]
-    Text,
-}
-
-impl CheckError {
-    /// What has run out here, if that is why there was no check.
-    fn shortage(&self) -> Option<Shortage> {
-        match self {
-            CheckError::Connect(error) | CheckError::Io(error) => Shortage::of(error),
-            _ => None,
-        }
-    }
-
-    /// Whether nobody listens.
-    fn is_refused(&self) -> bool {
-        matches!(self, CheckError::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused)
-    }
-}
-
-async fn check_once(target: &Target) -> Result<(), CheckError> {
-    let stream = TcpStream::connect(target.address).await;
-    let mut stream = stream.map_err(CheckError::Connect)?;
-    let check = &target.check;
-    if check.kind == HealthCheckKind::Tcp {
-        return Ok(());
-    }
-    let (path, host) = (&check.path, check.host.as_ref().unwrap_or(&target.host));
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: evenkeel-health-check\r\n\
-         Accept: */*\r\nConnection: close\r\n\r\n"
-    );
-    stream.write_all(request.as_bytes()).await?;
-
-    let mut judge = Judge {
-        codes: &check.codes,
-        text: check.text.as_deref().unwrap_or_default().as_bytes(),
-        response: Reader::new(),
-        searched: 0,
-    };
-    let mut bytes = Vec::with_capacity(READ_BYTES);
-    loop {
-        let left = MAX_RESPONSE - judge.response.len();
-        bytes.clear();
-        let read = (&mut stream)
-            .take(left.min(READ_BYTES) as u64)
-            .read_buf(&mut bytes)
-            .await?;
-        let more = match read {
-            0 if left == 0 => More::TooLong,
-            0 => More::Closed,
-            _ => More::Open,
-        };
-        if let Some(result) = judge.next(&bytes, more) {
-            return result;
-        }
-    }
-}
-
-/// What may follow the bytes that were read.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum More {
-    /// More bytes, perhaps.
-    Open,
-    /// Nothing: the peer has closed.
-    Closed,
-    /// Nothing that is read.
-    TooLong,
-}
-
-/// What is to be thought of a response, found out as it comes.
-struct Judge<'a> {
-    codes: &'a [u16],
-    /// Empty is in every body.
-    text: &'a [u8],
-    response: Reader,
-    /// Bytes of the body in which the text is not.
-    searched: usize,
-}
-
-impl Judge<'_> {
-    /// The verdict after the next `bytes`; `None` if it depends on the rest.
-    fn next(&mut self, bytes: &[u8], more: More) -> Option<Result<(), CheckError>> {
-        if let Err(NotHttp) = self.response.push(bytes) {
-            return Some(Err(CheckError::Garbage));
-        }
-        let Some(code) = self.response.code() else {
-            return match more {
-                More::Open => None,
-                More::Closed => Some(Err(CheckError::Closed)),
-                More::TooLong => Some(Err(CheckError::LongHead)),
-            };
-        };
-        if !self.codes.contains(&code) {
-            return Some(Err(CheckError::Code(code)));
-        }
-        if self.finds_text() {
-            Some(Ok(()))
-        } else if self.response.seen() != Seen::Part || more != More::Open {
-            Some(Err(CheckError::Text))
-        } else {
-            None
-        }
-    }
-
-    /// Looks for the text where it was not looked for yet.
-    fn finds_text(&mut self) -> bool {
-        let body = self.response.body();
-        let fresh = body.get(self.searched..).unwrap_or_default();
-        let found =
-            self.text.is_empty() || fresh.windows(self.text.len()).any(|part| part == self.text);
-        // It may begin with the last bytes.
-        self.searched = body
-            .len()
-            .saturating_sub(self.text.len().saturating_sub(1))
-            .max(self.searched);
-        found
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io;
+
+    use evenkeel_limits::Shortage;
     use evenkeel_net::Clock;
+    use evenkeel_wire::response::Reader;
     use proptest::prelude::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::config::{Config, GroupConfig, MemberConfig};
+    use crate::config::{Config, GroupConfig, HealthCheckKind, MemberConfig};
+    use crate::probe::{Judge, MAX_RESPONSE, More};
 
     fn http(codes: &[u16], text: Option<&str>) -> HealthCheck {
         HealthCheck {
@@ -357,7 +219,9 @@ mod tests {
         let target = Target {
             address: listener.local_addr().unwrap(),
             host: "app.example:8080".into(),
+            name: "app.example".into(),
             check,
+            tls: None,
         };
         (listener, target)
     }
@@ -629,7 +493,7 @@ mod tests {
             inputs.config.groups = vec![GroupConfig::new("app", vec![member])];
             state = state.next(inputs, 1, evenkeel_core::time::Instant::from_nanos(1));
             let check = HealthCheck::new(HealthCheckKind::Tcp);
-            Target::of(&state.groups[0].endpoints[0], &check).host
+            Target::of(&state.groups[0].endpoints[0], &check, None).host
         };
         assert_eq!(host("app.example", 80), "app.example");
         assert_eq!(host("app.example", 8080), "app.example:8080");

@@ -20,6 +20,7 @@ mod manager;
 pub mod member_tls;
 mod metrics;
 mod names;
+mod probe;
 mod query;
 pub mod service;
 pub mod snapshot;

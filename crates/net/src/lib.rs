@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`listen`] | TCP listeners: opened, kept over a change of configuration |
 //! | [`datagram`] | a thread that serves UDP sockets, and how those are opened |
+//! | [`grpc`] | a call of gRPC as a client |
 //! | [`http`] | a server and a client with limits, for what is not the data path |
 //! | [`Clock`] | the time |
 //! | [`key_file`] | files with secrets |
@@ -15,6 +16,7 @@
 
 mod clock;
 pub mod datagram;
+pub mod grpc;
 pub mod http;
 pub mod key_file;
 pub mod listen;

@@ -243,6 +243,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_connection_is_lent_to_whom_it_was_secured_for() {
+        let pool = UpstreamPool::default();
+        let member = MemberId(1);
+        for (secured, wanted, lent) in [(0, 0, true), (0, 1, false), (1, 0, false), (1, 2, false)] {
+            let (mut stream, _peer) = pair().await;
+            stream.tls = secured;
+            pool.give(member, stream, 8, at(100));
+            assert_eq!(pool.take(member, wanted).is_some(), lent);
+            assert!(pool.take(member, secured).is_none(), "it is closed");
+        }
+    }
+
+    #[tokio::test]
     async fn idle_connections_expire() {
         let pool = UpstreamPool::default();
         let (a, _peer) = pair().await;

@@ -1,9 +1,7 @@
 //! ORCA out of band: a stream of load reports over gRPC, beside the traffic.
 //!
 //! The service is `xds.service.orca.v3.OpenRcaService`, its only method
-//! `StreamCoreMetrics`: one request, which says how often, and any number of reports. A
-//! call of gRPC is little enough on HTTP/2 that it needs no framework: a message is a byte
-//! that says whether it is compressed, four bytes of length, and itself.
+//! `StreamCoreMetrics`: one request, which says how often, and any number of reports.
 //!
 //! Each report is all that the server says at that moment. Protocol Buffers do not write a
 //! number that is 0, so a load that was reported before and is missing now is 0.
@@ -19,10 +17,10 @@ use evenkeel_core::member::MemberId;
 use evenkeel_manager::config::sources::{NamedLoads, OrcaService};
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_net::Clock;
+use evenkeel_net::grpc::{self, Call, CallError};
 use evenkeel_wire::orca::{self, Invalid};
 use evenkeel_wire::protobuf::put_varint;
-use h2::RecvStream;
-use http::{HeaderMap, Request};
+use h2::client::SendRequest;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
@@ -32,15 +30,6 @@ use crate::source::{Context, Source, Wanted};
 
 /// Path of the method.
 const METHOD: &str = "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics";
-
-/// Longest message in bytes.
-const MAX_MESSAGE: usize = 64 * 1024;
-
-/// Bytes before each message.
-const PREFIX: usize = 5;
-
-/// Most bytes of the fields of an answer.
-const MAX_FIELDS: u32 = 16 * 1024;
 
 /// Waits between two attempts: the first, which doubles, and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
@@ -57,20 +46,10 @@ enum Ended {
     Connect(io::Error),
     #[error("no connection within {0:?}")]
     Timeout(Duration),
-    #[error("the connection broke: {0}")]
-    Broken(#[from] h2::Error),
     #[error("no report for {0:?}")]
     Silent(Duration),
-    #[error("the answer is not gRPC: status {0}")]
-    NotGrpc(u16),
-    #[error("gRPC status {0}{1}")]
-    Status(String, String),
-    #[error("the stream was ended by the server")]
-    Closed,
-    #[error("a message is compressed, which was not negotiated")]
-    Compressed,
-    #[error("a message of {0} bytes; the limit is {MAX_MESSAGE}")]
-    TooLong(usize),
+    #[error("{0}")]
+    Call(#[from] CallError),
 }
 
 impl Ended {
@@ -78,16 +57,16 @@ impl Ended {
         match self {
             Ended::Connect(_) => Fate::Unreachable,
             Ended::Timeout(_) | Ended::Silent(_) => Fate::TimedOut,
-            Ended::TooLong(_) => Fate::TooLong,
-            Ended::NotGrpc(_) | Ended::Compressed => Fate::Malformed,
-            Ended::Broken(_) | Ended::Status(..) | Ended::Closed => Fate::Failed,
+            Ended::Call(CallError::TooLong(_)) => Fate::TooLong,
+            Ended::Call(CallError::NotGrpc(_) | CallError::Compressed) => Fate::Malformed,
+            Ended::Call(_) => Fate::Failed,
         }
     }
 
     /// Whether there is no such service, so that it is no use to ask again soon.
     fn is_final(&self) -> bool {
         const UNIMPLEMENTED: &str = "12";
-        matches!(self, Ended::Status(status, _) if status == UNIMPLEMENTED)
+        matches!(self, Ended::Call(CallError::Status(status, _)) if status == UNIMPLEMENTED)
     }
 }
 
@@ -168,111 +147,45 @@ async fn stream(
     let connect = async {
         let _permit = permits.acquire().await;
         let stream = TcpStream::connect(address).await.map_err(Ended::Connect)?;
-        let shaken = h2::client::Builder::new()
-            .max_header_list_size(MAX_FIELDS)
-            .enable_push(false)
-            .handshake::<_, Bytes>(stream)
-            .await;
-        Ok::<_, Ended>(shaken?)
+        Ok::<_, Ended>(grpc::connect(stream).await?)
     };
     let connected = timeout(limit, connect).await;
     let (client, connection) = connected.map_err(|_| Ended::Timeout(limit))??;
     tokio::select! {
         ended = talk(reports, client) => ended,
         ended = connection => match ended {
-            Ok(()) => Err(Ended::Closed),
-            Err(error) => Err(error.into()),
+            Ok(()) => Err(CallError::Closed.into()),
+            Err(error) => Err(CallError::from(error).into()),
         },
     }
 }
 
 async fn talk(
     reports: &mut Reports,
-    client: h2::client::SendRequest<Bytes>,
+    client: SendRequest<Bytes>,
 ) -> Result<std::convert::Infallible, Ended> {
     let service = &reports.target.service;
     let silence = SILENCE.max(service.interval * 3);
     let silent = |_| Ended::Silent(silence);
     let (message, address) = (request(service.interval), reports.target.address);
-    let request = Request::post(format!("http://{address}{METHOD}"))
-        .header("content-type", "application/grpc")
-        .header("te", "trailers")
-        .header("user-agent", "evenkeel")
-        .body(());
-    // All parts of it are valid.
-    let request = request.map_err(|_| Ended::Closed)?;
-    let mut client = timeout(silence, client.ready()).await.map_err(silent)??;
-    let (answer, mut sender) = client.send_request(request, false)?;
-    sender.send_data(message, true)?;
-    let answer = timeout(silence, answer).await.map_err(silent)??;
-    let is_grpc = answer
-        .headers()
-        .get("content-type")
-        .is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
-    if answer.status() != 200 || !is_grpc {
-        return Err(Ended::NotGrpc(answer.status().as_u16()));
-    }
-    status(answer.headers())?;
-
-    let mut body: RecvStream = answer.into_body();
-    let mut buffer = Vec::new();
+    let uri = format!("http://{address}{METHOD}");
+    let call = timeout(silence, Call::begin(client, &uri, &message)).await;
+    let mut call = call.map_err(silent)??;
     loop {
-        let Some(data) = timeout(silence, body.data()).await.map_err(silent)? else {
-            let trailers = timeout(silence, body.trailers()).await.map_err(silent)??;
-            status(&trailers.unwrap_or_default())?;
-            return Err(Ended::Closed);
-        };
-        let data = data?;
-        buffer.extend_from_slice(&data);
-        body.flow_control().release_capacity(data.len())?;
-        while let Some(length) = message_length(&buffer)? {
-            let message: Vec<u8> = buffer.drain(..PREFIX + length).collect();
-            reports.take(message.get(PREFIX..).unwrap_or_default());
-        }
+        let message = timeout(silence, call.next()).await.map_err(silent)??;
+        reports.take(&message);
     }
 }
 
-/// The length of the message at the start of `buffer`, if all of it is there.
-fn message_length(buffer: &[u8]) -> Result<Option<usize>, Ended> {
-    let Some((&[compressed, a, b, c, d], rest)) = buffer.split_first_chunk() else {
-        return Ok(None);
-    };
-    let length = u32::from_be_bytes([a, b, c, d]) as usize;
-    if compressed != 0 {
-        return Err(Ended::Compressed);
-    }
-    if length > MAX_MESSAGE {
-        return Err(Ended::TooLong(length));
-    }
-    Ok((rest.len() >= length).then_some(length))
-}
-
-/// An error, if the fields tell of one.
-fn status(fields: &HeaderMap) -> Result<(), Ended> {
-    let text = |name: &str| {
-        let value = fields.get(name)?;
-        let text = String::from_utf8_lossy(value.as_bytes());
-        Some(text.chars().take(200).collect::<String>())
-    };
-    match text("grpc-status") {
-        Some(status) if status != "0" => {
-            let message = text("grpc-message").map(|message| format!(": {message}"));
-            Err(Ended::Status(status, message.unwrap_or_default()))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// The request, with what is before a message: an `OrcaLoadReportRequest` with a
-/// `report_interval`, which is a `google.protobuf.Duration`.
-fn request(interval: Duration) -> Bytes {
+/// The request: an `OrcaLoadReportRequest` with a `report_interval`, which is a
+/// `google.protobuf.Duration`.
+fn request(interval: Duration) -> Vec<u8> {
     let mut duration = Vec::new();
     put_varint(1, interval.as_secs(), &mut duration);
     put_varint(2, u64::from(interval.subsec_nanos()), &mut duration);
-    let mut bytes = vec![0, 0, 0, 0, duration.len() as u8 + 2];
-    bytes.extend([1 << 3 | 2, duration.len() as u8]);
+    let mut bytes = vec![1 << 3 | 2, duration.len() as u8];
     bytes.extend(duration);
-    bytes.into()
+    bytes
 }
 
 /// What becomes of the reports of a member.
@@ -324,29 +237,15 @@ impl Reports {
 mod tests {
     use evenkeel_manager::{Manager, config};
     use h2::server;
-    use http::Response;
+    use http::{HeaderMap, Response};
     use tokio::net::TcpListener;
 
     use super::*;
 
     #[test]
     fn requests_are_small() {
-        let expected = b"\0\0\0\0\x09\x0a\x07\x08\x01\x10\x80\xe5\x9a\x77";
+        let expected = b"\x0a\x07\x08\x01\x10\x80\xe5\x9a\x77";
         assert_eq!(&request(Duration::from_millis(1250))[..], expected);
-    }
-
-    #[test]
-    fn messages_come_whole() {
-        let length = |bytes: &[u8]| message_length(bytes);
-        assert!(matches!(length(b"\0\0\0\0"), Ok(None)));
-        assert!(matches!(length(b"\0\0\0\0\x02x"), Ok(None)));
-        assert!(matches!(length(b"\0\0\0\0\x02xyz"), Ok(Some(2))));
-        assert!(matches!(length(b"\0\0\0\0\0"), Ok(Some(0))));
-        assert!(matches!(length(b"\x01\0\0\0\0"), Err(Ended::Compressed)));
-        assert!(matches!(
-            length(b"\0\0\x01\0\x01"),
-            Err(Ended::TooLong(65_537))
-        ));
     }
 
     /// A server that answers each connection's call with one of `scripts`, in turn.

@@ -17,8 +17,10 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct HealthCheck {}
     keys HEALTH_CHECK {
-        /// `tcp`: a connection can be established. `http`: a GET is answered as expected. With
-        /// `path`, `host`, `response_code` or `doc_text` the default is `http`.
+        /// `tcp`: a connection can be established, with TLS if the group has `member_tls`. `http`: a GET
+        /// is answered as expected. `grpc`: `grpc.health.v1.Health/Check` answers `SERVING`. With
+        /// `path`, `host`, `response_code` or `doc_text` the default is `http`, with `service` it is
+        /// `grpc`.
         kind "type": HealthCheckKind = HealthCheckKind::Tcp; r#""http""#,
         /// Time between two checks of a member.
         interval | "frequency": Duration [Time(millis(10), DAY)] = secs(2); r#""500ms""#,
@@ -30,9 +32,13 @@ section! {
         rise: u32 [Number(1.0, 1000.0, "checks")] = 2; "3",
         /// Port to check, if not the member's.
         port: Option<u16> [Number(1.0, 65_535.0, "")] = None; "8081",
+        /// Whether the check does without TLS although the group has `member_tls`.
+        plain: bool = false; "true",
+        /// gRPC: the service whose health is asked for. By default that of the server as a whole.
+        service: Option<String> [Text(SERVICE)] = None; r#""shop.Orders""#,
         /// HTTP: path of the document to request, optionally with a query.
         path | "doc_path": String [Text(PATH)] = "/".into(); r#""/healthz""#,
-        /// HTTP: the `Host` field. By default the member's address.
+        /// HTTP: the `Host` field; gRPC: the authority. By default the member's address.
         host: Option<String> [Text(HOST)] = None; r#""www.example.org""#,
         /// HTTP: response codes that pass.
         codes "response_code": Vec<u16> = (200..=399).collect(); r#"[200, 204, "300-399"]"#,
@@ -48,9 +54,14 @@ pub enum HealthCheckKind {
     Tcp,
     /// A GET is answered as expected.
     Http,
+    /// The health service of gRPC says that all is well.
+    Grpc,
 }
 
-choice_field!(HealthCheckKind, "tcp" => HealthCheckKind::Tcp, "http" => HealthCheckKind::Http);
+choice_field!(HealthCheckKind,
+    "tcp" => HealthCheckKind::Tcp,
+    "http" => HealthCheckKind::Http,
+    "grpc" => HealthCheckKind::Grpc);
 blank!(HealthCheck);
 
 const PATH: Texts = (
@@ -66,12 +77,22 @@ const HOST: Texts = ("a host name, with or without a port", |text| {
     is_host_name(name) && port.parse::<u16>().is_ok()
 });
 
+const SERVICE: Texts = ("1 to 120 visible ASCII characters", |text| {
+    (1..=120).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+});
+
 const TEXT: Texts = ("1 to 1024 characters", |text| {
     (1..=1024).contains(&text.len())
 });
 
-/// Keys that make it an HTTP check.
-const HTTP: [&str; 4] = ["path", "host", "response_code", "doc_text"];
+/// Keys that make it an HTTP check, or one of gRPC, and the types that may have them.
+const KEYS: [(&str, &[HealthCheckKind]); 5] = [
+    ("service", &[HealthCheckKind::Grpc]),
+    ("path", &[HealthCheckKind::Http]),
+    ("response_code", &[HealthCheckKind::Http]),
+    ("doc_text", &[HealthCheckKind::Http]),
+    ("host", &[HealthCheckKind::Http, HealthCheckKind::Grpc]),
+];
 
 impl HealthCheck {
     /// A check of `kind` with all defaults.
@@ -89,11 +110,21 @@ impl AsTable for HealthCheck {
 
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(HEALTH_CHECK, self, report);
-        if let Some(key) = HTTP.into_iter().find(|key| table.given(key)) {
-            if table.given("type") && self.kind == HealthCheckKind::Tcp {
-                table.problem(key, "needs `type = \"http\"`", report);
+        for (key, kinds) in KEYS.into_iter().filter(|(key, _)| table.given(key)) {
+            if kinds.contains(&self.kind) {
+                continue;
             }
-            self.kind = HealthCheckKind::Http;
+            let is_said = table.given("type") || self.kind != HealthCheckKind::Tcp;
+            let [kind, ..] = kinds else { continue };
+            if is_said {
+                let needed = if *kind == HealthCheckKind::Grpc {
+                    "grpc"
+                } else {
+                    "http"
+                };
+                table.problem(key, format!("needs `type = {needed:?}`"), report);
+            }
+            self.kind = *kind;
         }
     }
 }
