@@ -24,9 +24,13 @@ impl Engine {
     /// ready. `more` are further lines of the cluster.
     pub fn start(brokers: &[SocketAddr], more: &str) -> Self {
         let brokers: Vec<_> = brokers.iter().map(|at| format!("http://{at}")).collect();
+        Self::start_with(&format!("brokers = {brokers:?}\n"), more)
+    }
+
+    /// The same, with these lines before the cluster.
+    pub fn start_with(brokers: &str, more: &str) -> Self {
         let folder = Folder::new();
-        let config =
-            format!("brokers = {brokers:?}\n[cluster.shop]\nlisten = \"127.0.0.1:0\"\n{more}\n");
+        let config = format!("{brokers}\n[cluster.shop]\nlisten = \"127.0.0.1:0\"\n{more}\n");
         let file = folder.write("engine.toml", config);
         let mut process = Command::new(binary())
             .args(["engine".as_ref(), file.as_os_str()])

@@ -7,12 +7,13 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Instant;
 
-use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::balancer::{Balancer, evenkeel};
 use evenkeel_e2e::engine::Engine;
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::process::{curl, installed, program, try_curl};
 use evenkeel_e2e::server::{Server, address};
+use evenkeel_e2e::tls::{Key, certificate};
 use serde_json::Value;
 
 /// A broker whose cluster `shop` has these members; `more` are further lines of it.
@@ -348,6 +349,47 @@ fn the_engine_bridges_the_death_of_its_broker() {
         assert_eq!(through(&engine).as_deref(), Some(name.as_str()));
         count(&broker, "answered") > 0
     });
+}
+
+#[test]
+fn the_engine_trusts_brokers_with_the_right_certificate() {
+    if !installed(&["curl", "nginx", "openssl"]) {
+        return;
+    }
+    let server = Server::nginx(None);
+    let name = server.address().to_string();
+    let listen = "127.0.0.1:0".parse().unwrap();
+    let plain = config(listen, &[server.address()], "quantum = \"1s\"");
+    let secure = plain.replacen(
+        "[negotiator]\n",
+        "[negotiator]\ntls = { certificates = \"b.pem\" }\n",
+        1,
+    );
+    assert_ne!(plain, secure);
+    let broker = Balancer::start_with(&secure, |folder| {
+        certificate(folder, "authority", Key::Ecdsa, "DNS:authority", None);
+        certificate(folder, "b", Key::Ecdsa, "IP:127.0.0.1", Some("authority"));
+        certificate(folder, "other", Key::Ecdsa, "DNS:authority", None);
+    });
+    let brokers = |authority: &str| {
+        let file = broker.folder().join(authority).display().to_string();
+        let at = broker.negotiator();
+        format!("brokers = \"https://{at}\"\nbroker_tls = {{ ca_file = {file:?} }}\n")
+    };
+    let engine = Engine::start_with(&brokers("authority.crt"), "");
+    assert_eq!(through(&engine).as_deref(), Some(name.as_str()));
+    let engine = Engine::start_with(&brokers("other.crt"), "");
+    assert_eq!(through(&engine), None);
+    eventually("the engine says why", || {
+        let log = engine.log();
+        log.contains("no connection with TLS") && log.contains("other.crt")
+    });
+    let file = broker.folder().write("engine.toml", brokers("none.crt"));
+    let error = evenkeel(&["engine", &file.display().to_string()]).unwrap_err();
+    assert!(
+        error.contains("broker_tls.ca_file") && error.contains("none.crt"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, ChildStderr, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -16,6 +16,7 @@ use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::process::{installed, program};
+use evenkeel_e2e::tls::{Key, certificate};
 use serde_json::Value;
 
 /// Debian's own, which knows Debian's packages.
@@ -26,6 +27,8 @@ struct Peer {
     process: Child,
     address: SocketAddr,
     _folder: Folder,
+    /// Kept open: it may say more.
+    _stderr: Option<BufReader<ChildStderr>>,
 }
 
 impl Peer {
@@ -47,6 +50,28 @@ impl Peer {
             process,
             address: format!("127.0.0.1:{port}").parse().unwrap(),
             _folder: folder,
+            _stderr: None,
+        }
+    }
+}
+
+impl Peer {
+    /// Runs Prometheus' node exporter, with further arguments.
+    fn exporter(folder: Folder, arguments: &[&str]) -> Self {
+        let mut process = program("prometheus-node-exporter")
+            .arg("--web.listen-address=127.0.0.1:0")
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stderr = BufReader::new(process.stderr.take().unwrap());
+        let address = said(&mut stderr, "msg=\"Listening on\" address=");
+        Peer {
+            process,
+            address: address.trim().parse().unwrap(),
+            _folder: folder,
+            _stderr: Some(stderr),
         }
     }
 }
@@ -335,19 +360,7 @@ fn metrics_of_the_node_exporter() {
     if !installed(&["prometheus-node-exporter"]) {
         return;
     }
-    let mut process = program("prometheus-node-exporter")
-        .arg("--web.listen-address=127.0.0.1:0")
-        .stdin(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stderr = BufReader::new(process.stderr.take().unwrap());
-    let address = said(&mut stderr, "msg=\"Listening on\" address=");
-    let exporter = Peer {
-        process,
-        address: address.trim().parse().unwrap(),
-        _folder: Folder::new(),
-    };
+    let exporter = Peer::exporter(Folder::new(), &[]);
     let port = exporter.address.port();
     let source = format!(
         "[rule.web.prometheus]\nurl = \"http://{{host}}:{port}/metrics\"\n\
@@ -392,6 +405,56 @@ fn metrics_of_the_node_exporter() {
     });
 }
 
+/// A folder with an authority, and a certificate of it for `m.example`.
+fn certificates() -> Folder {
+    let folder = Folder::new();
+    certificate(&folder, "authority", Key::Ecdsa, "DNS:authority", None);
+    certificate(&folder, "other", Key::Ecdsa, "DNS:authority", None);
+    certificate(&folder, "m", Key::Ecdsa, "DNS:m.example", Some("authority"));
+    folder
+}
+
+#[test]
+fn metrics_are_fetched_with_tls_from_who_can_be_trusted() {
+    if !installed(&["prometheus-node-exporter", "openssl"]) {
+        return;
+    }
+    let folder = certificates();
+    let file = |name: &str| folder.join(name).display().to_string();
+    let own = file("m.pem");
+    let settings = format!("tls_server_config:\n  cert_file: {own}\n  key_file: {own}\n");
+    let settings = folder.write("web.yml", settings).display().to_string();
+    let exporter = Peer::exporter(Folder::new(), &["--web.config.file", &settings]);
+    let port = exporter.address.port();
+    let config = |authority: &str, name: &str| {
+        let authority = file(authority);
+        format!(
+            "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+             [rule.web]\nlisten = \"127.0.0.1:0\"\nmembers = [\"127.0.0.1:1\"]\n\
+             [rule.web.prometheus]\nurl = \"https://{{host}}:{port}/metrics\"\n\
+             preset = \"node_exporter\"\ninterval = \"100ms\"\n\
+             tls = {{ ca_file = {authority:?}, server_name = {name:?} }}\n"
+        )
+    };
+    let balancer = Balancer::start(&config("authority.crt", "m.example"));
+    eventually("loads are known", || load(&balancer, "memory").is_some());
+    balancer.reconfigure(&config("other.crt", "m.example"));
+    let authority = file("other.crt");
+    eventually("it is not trusted", || {
+        let log = balancer.log();
+        log.contains("no connection with TLS") && log.contains(&authority)
+    });
+    balancer.reconfigure(&config("authority.crt", "n.example"));
+    eventually("it has another name", || {
+        balancer.log().contains("m.example")
+    });
+    // What cannot be read changes nothing.
+    balancer.write_config(&config("none.crt", "m.example"));
+    let error = balancer.ctl("reload").unwrap_err();
+    assert!(error.contains("prometheus.tls.ca_file"), "{error}");
+    assert!(error.contains("none.crt: cannot be read"), "{error}");
+}
+
 /// The ORCA service with gRPC's own library: reports as fast as it is asked to, first one
 /// that is NaN, and a load that falls to 0.
 const SERVICE: &str = r#"
@@ -416,8 +479,14 @@ method = grpc.unary_stream_rpc_method_handler(stream)
 service = grpc.method_handlers_generic_handler(
     "xds.service.orca.v3.OpenRcaService", {"StreamCoreMetrics": method})
 server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
-server.add_generic_rpc_handlers([service] if len(sys.argv) < 3 else [])
-print("listening on", server.add_insecure_port("127.0.0.1:" + sys.argv[1]), flush=True)
+server.add_generic_rpc_handlers([] if "without" in sys.argv else [service])
+place = "127.0.0.1:" + sys.argv[1]
+if "tls" in sys.argv:
+    own = open(sys.argv[3], "rb").read()
+    port = server.add_secure_port(place, grpc.ssl_server_credentials([(own, own)]))
+else:
+    port = server.add_insecure_port(place)
+print("listening on", port, flush=True)
 server.start()
 server.wait_for_termination()
 "#;
@@ -451,6 +520,29 @@ fn orca_out_of_band() {
     drop(peer);
     eventually("it is missed", || {
         count(&balancer, "orca_out_of_band", "unreachable") > 0
+    });
+}
+
+#[test]
+fn orca_out_of_band_with_tls() {
+    if !has_grpc() || !installed(&["openssl"]) {
+        return;
+    }
+    let folder = certificates();
+    let own = folder.join("m.pem").display().to_string();
+    let peer = Peer::python(SERVICE, &["tls", &own]);
+    let authority = folder.join("authority.crt").display().to_string();
+    let tls = format!("tls = {{ ca_file = {authority:?}, server_name = \"m.example\" }}");
+    let balancer = Balancer::tcp(
+        &[peer.address],
+        &OUT_OF_BAND.replace("\"20ms\"", &format!("\"20ms\", {tls}")),
+    );
+    eventually("reports arrive", || load(&balancer, "cpu") == Some(0.0));
+    drop(balancer);
+    let all = OUT_OF_BAND.replace("\"20ms\"", "\"20ms\", tls = { verify = false }");
+    let balancer = Balancer::tcp(&[peer.address], &all);
+    eventually("reports arrive, too", || {
+        load(&balancer, "cpu") == Some(0.0)
     });
 }
 

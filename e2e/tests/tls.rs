@@ -588,9 +588,9 @@ fn the_admin_api_knows_its_users_by_their_certificates() {
     };
     let clients = "client_certificates = { ca_file = \"authority.crt\" }\n";
     let balancer = Balancer::start_with(&config(clients), |folder| {
-        certificate(folder, "a", Key::Ecdsa, "DNS:a.example", None);
         certificate(folder, "authority", Key::Ecdsa, "DNS:authority", None);
         let by = Some("authority");
+        certificate(folder, "a", Key::Ecdsa, "DNS:a.example,IP:127.0.0.1", by);
         certificate(folder, "client", Key::Ecdsa, "DNS:client.example", by);
         certificate(folder, "stranger", Key::Ecdsa, "DNS:stranger.example", None);
     });
@@ -600,7 +600,7 @@ fn the_admin_api_knows_its_users_by_their_certificates() {
     let get = |path: &str, more: &[&str]| {
         let url = format!("https://a.example:{}{path}", admin.port());
         let arguments = [&["--fail", &url][..], more].concat();
-        let output = ask(&balancer, admin, "a.crt", &arguments);
+        let output = ask(&balancer, admin, "authority.crt", &arguments);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         output.status.success().then_some(text)
     };
@@ -617,6 +617,21 @@ fn the_admin_api_knows_its_users_by_their_certificates() {
         certificates.contains("\"listener\":\"admin API\""),
         "{certificates}"
     );
+
+    // Our own client.
+    let at = format!("https://127.0.0.1:{}", admin.port());
+    let authority = balancer
+        .folder()
+        .join("authority.crt")
+        .display()
+        .to_string();
+    let ctl = |more: &[&str]| evenkeel(&[&["ctl", "--admin", &at, "certs"][..], more].concat());
+    let known = ctl(&["--ca-file", &authority, "--cert", &client]).unwrap();
+    assert!(known.contains("admin API  a.example"), "{known}");
+    let error = ctl(&["--ca-file", &authority]).unwrap_err();
+    assert!(error.contains("CertificateRequired"), "{error}");
+    let error = ctl(&["--ca-file", &client, "--cert", &client]).unwrap_err();
+    assert!(error.contains("client.pem"), "{error}");
 
     // Others than its own machine would be let in by nobody.
     let file = balancer

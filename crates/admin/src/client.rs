@@ -2,9 +2,11 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_net::http::client::{self, Answer, AskError, Limits, Question};
+use evenkeel_manager::config::ClientTls;
+use evenkeel_net::http::client::{self, Answer, AskError, Limits, Question, Whom};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -29,9 +31,15 @@ const MAX_ANSWER: Limits = Limits {
 pub enum ClientError {
     /// The address makes no URL.
     #[error(
-        "{0:?} is not an address of an admin API; expected HOST:PORT, such as {DEFAULT_ADDRESS}"
+        "{0:?} is not an address of an admin API; expected HOST:PORT, such as {DEFAULT_ADDRESS}, or https://HOST:PORT"
     )]
     Address(String),
+    /// A file of TLS cannot be used.
+    #[error("{0}")]
+    Files(String),
+    /// There is something about TLS where it is not spoken.
+    #[error("{0} is for an admin API with TLS; write --admin https://HOST:PORT")]
+    NoTls(&'static str),
     /// The token cannot be sent.
     #[error("the token holds characters that HTTP cannot carry; only visible ASCII can be used")]
     Token,
@@ -73,28 +81,60 @@ fn allowed(body: &ErrorBody) -> String {
 /// A client of one admin API.
 #[derive(Debug)]
 pub struct Client {
+    /// Host and port.
     address: String,
+    host: String,
+    port: u16,
+    tls: Option<Arc<evenkeel_tls::client::Client>>,
     authorization: Option<String>,
 }
 
 impl Client {
-    /// A client of the API at `address` (`host:port`, or a URL without path).
-    pub fn new(address: &str, token: Option<&str>) -> Result<Self, ClientError> {
-        let authority = address.strip_prefix("http://").unwrap_or(address);
+    /// A client of the API at `address`: `HOST:PORT`, or a URL without path. One that begins with
+    /// `https://` is asked as `tls` says.
+    ///
+    /// # Errors
+    ///
+    /// The address is none, the token cannot be sent, or a file cannot be used.
+    pub fn new(address: &str, token: Option<&str>, tls: &ClientTls) -> Result<Self, ClientError> {
+        let (authority, is_secure) = match address.strip_prefix("https://") {
+            Some(authority) => (authority, true),
+            None => (address.strip_prefix("http://").unwrap_or(address), false),
+        };
         let authority = authority.trim_end_matches('/');
-        let is_authority = authority.parse::<SocketAddr>().is_ok()
-            || authority.rsplit_once(':').is_some_and(|(host, port)| {
-                let name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-                !host.is_empty() && host.chars().all(name) && port.parse::<u16>().is_ok()
-            });
-        if !is_authority {
-            return Err(ClientError::Address(address.into()));
+        let no_address = || ClientError::Address(address.into());
+        let (host, port) = authority.rsplit_once(':').ok_or_else(no_address)?;
+        let port = port.parse::<u16>().map_err(|_| no_address())?;
+        let name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        let is_name = !host.is_empty() && host.chars().all(name);
+        if !is_name && authority.parse::<SocketAddr>().is_err() {
+            return Err(no_address());
         }
         if token.is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
             return Err(ClientError::Token);
         }
+        let given = [
+            ("--ca-file", tls.ca_file.is_some()),
+            ("--cert", tls.certificate.is_some()),
+            ("--key", tls.key.is_some()),
+        ];
+        let given = given.into_iter().find(|(_, given)| *given);
+        let tls = match (is_secure, given) {
+            (false, Some((option, _))) => return Err(ClientError::NoTls(option)),
+            (false, None) => None,
+            (true, _) => {
+                let loaded = evenkeel_tls::client::Client::load(tls);
+                Some(Arc::new(loaded.map_err(|problems| {
+                    let problems = problems.iter().map(|problem| problem.message.as_str());
+                    ClientError::Files(problems.collect::<Vec<_>>().join("; "))
+                })?))
+            }
+        };
         Ok(Client {
             address: authority.into(),
+            host: host.trim_matches(['[', ']']).into(),
+            port,
+            tls,
             authorization: token.map(|token| format!("Bearer {token}")),
         })
     }
@@ -187,7 +227,12 @@ impl Client {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let answer = client::ask(&*self.address, question, MAX_ANSWER, |_| true);
+        let whom = Whom {
+            host: &self.host,
+            port: self.port,
+            tls: self.tls.as_ref(),
+        };
+        let answer = client::ask(whom, question, MAX_ANSWER, |_| true);
         let answer = runtime.block_on(async { tokio::time::timeout(TIMEOUT, answer).await });
         answer.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
     }
@@ -222,13 +267,18 @@ mod tests {
 
     #[test]
     fn addresses_are_hosts_with_ports() {
+        let tls = ClientTls {
+            verify: false,
+            ..ClientTls::default()
+        };
         for good in [
             "127.0.0.1:1",
             "[::1]:9900",
             "localhost:9900",
             "http://lb-1.example:80/",
+            "https://[::1]:9900",
         ] {
-            assert!(Client::new(good, None).is_ok(), "{good}");
+            assert!(Client::new(good, None, &tls).is_ok(), "{good}");
         }
         for bad in [
             "",
@@ -238,11 +288,31 @@ mod tests {
             "a b:1",
             "h:1/x",
             "u@h:1",
-            "https://h:1",
+            "https://h",
+            "ftp://h:1",
         ] {
-            assert!(Client::new(bad, None).is_err(), "{bad}");
+            assert!(Client::new(bad, None, &tls).is_err(), "{bad}");
         }
-        assert!(Client::new("h:1", Some("a\r\nb: c")).is_err());
+        assert!(Client::new("h:1", Some("a\r\nb: c"), &tls).is_err());
+    }
+
+    #[test]
+    fn what_is_for_tls_needs_it() {
+        let tls = ClientTls {
+            ca_file: Some("none.pem".into()),
+            ..ClientTls::default()
+        };
+        let error = |address| Client::new(address, None, &tls).unwrap_err().to_string();
+        assert!(
+            error("h:1").starts_with("--ca-file is for"),
+            "{}",
+            error("h:1")
+        );
+        assert!(
+            error("https://h:1").contains("none.pem"),
+            "{}",
+            error("https://h:1")
+        );
     }
 
     #[test]

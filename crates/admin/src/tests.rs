@@ -13,7 +13,7 @@ use evenkeel_broker::negotiator::Negotiator;
 use evenkeel_broker::reporting::Reporting;
 use evenkeel_corba::subsystem::Corba;
 use evenkeel_core::load::LOADS_PER_LOCATION;
-use evenkeel_manager::config::{self, Admin};
+use evenkeel_manager::config::{self, Admin, ClientTls};
 use evenkeel_manager::service::Service;
 use evenkeel_manager::status::{GroupStatus, LocationStatus, MemberStatus, Status};
 use evenkeel_manager::{AdminState, Manager};
@@ -119,7 +119,7 @@ impl Balancer {
     }
 
     fn client(&self) -> Client {
-        Client::new(&self.address.to_string(), None).unwrap()
+        Client::new(&self.address.to_string(), None, &ClientTls::default()).unwrap()
     }
 
     /// Sends a request as it is; answers status and body.
@@ -587,7 +587,8 @@ fn who_has_connected_before_the_end_is_answered() {
 #[test]
 fn a_token_is_asked_for() {
     let balancer = Balancer::start(&two_members(), Some("s3cret"));
-    let with = |token| Client::new(&balancer.address.to_string(), token).unwrap();
+    let with =
+        |token| Client::new(&balancer.address.to_string(), token, &ClientTls::default()).unwrap();
     let ask = |token| with(token).get::<Status>(&["v1", "status"], &[]);
     assert!(ask(Some("s3cret")).is_ok());
     assert_eq!(refusal(ask(None)), (401, "unauthorized".into()));

@@ -73,6 +73,30 @@ fn with(line: &str) -> String {
 }
 
 #[test]
+fn tls_of_scrapes_needs_a_url_with_tls() {
+    let warnings = |url: &str| {
+        let text = format!(
+            "[rule.a]\nlisten = \"127.0.0.1:1\"\nmembers = [\"10.0.0.1:1\"]\n\
+             prometheus = {{ url = \"{url}\", preset = \"node_exporter\", tls = true }}\n"
+        );
+        let config = parse("t", &text).unwrap();
+        let pages = config.groups[0].sources.prometheus.as_ref().unwrap();
+        let is_secure = pages.client_tls().is_some();
+        let warnings = config
+            .warnings
+            .iter()
+            .map(|warning| warning.message.clone());
+        (is_secure, warnings.collect::<Vec<_>>())
+    };
+    assert_eq!(warnings("https://{host}/"), (true, Vec::new()));
+    let (is_secure, warned) = warnings("http://{host}/");
+    assert!(
+        !is_secure && warned[0].contains("`url` is not `https`"),
+        "{warned:?}"
+    );
+}
+
+#[test]
 fn a_configuration_means_what_it_says() {
     let config = parse("test.toml", GOOD).unwrap();
     assert_eq!(config.workers, Some(2));
@@ -864,10 +888,6 @@ fn what_no_source_of_reports_can_do_is_refused() {
         (
             "prometheus = { preset = \"node_exporter\" }",
             "`url` is missing",
-        ),
-        (
-            "prometheus = { url = \"https://a/\", preset = \"node_exporter\" }",
-            "https is not supported",
         ),
         (
             "prometheus = { url = \"http://a/\", loads = { cpu = \"1 -\" } }",

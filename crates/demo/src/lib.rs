@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_admin::client::{Client, ClientError};
 use evenkeel_admin::wire::{Done, Report};
+use evenkeel_manager::config::ClientTls;
 use evenkeel_manager::status::Status;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 
@@ -78,7 +79,7 @@ pub enum DemoError {
 pub fn run(evenkeel: &Path, seconds: u64) -> Result<(), DemoError> {
     let interrupted = interrupted().map_err(DemoError::Terminal)?;
     let mut stage = Stage::set_up(evenkeel)?;
-    let client = Client::new(&stage.admin.to_string(), None)?;
+    let client = Client::new(&stage.admin.to_string(), None, &ClientTls::default())?;
     wait_until_ready(&mut stage, &client)?;
     println!("{}", view::where_to_look(&stage));
     stage.start_load()?;

@@ -4,10 +4,11 @@ use std::cell::RefCell;
 use std::fmt;
 use std::time::Duration;
 
-use evenkeel_config::Origin;
 use evenkeel_config::engine::EngineConfig;
+use evenkeel_config::{Origin, Problem};
 use evenkeel_core::time::Instant;
-use evenkeel_net::http::client::{self, AskError, Limits};
+use evenkeel_net::http::client::{self, AskError, Limits, Whom};
+use evenkeel_tls::current::Current;
 use evenkeel_wire::negotiation::{self, Binding, Refused};
 use hyper::StatusCode;
 
@@ -28,6 +29,7 @@ const LEFT_OUT: Duration = Duration::from_secs(10);
 pub struct Brokers {
     timeout: Duration,
     origins: Vec<Origin>,
+    tls: Option<RefCell<Current>>,
     /// Since when each of them does not answer.
     silent: RefCell<Vec<Option<Instant>>>,
 }
@@ -67,6 +69,9 @@ pub enum Unanswered {
     /// Not in time.
     #[error("no answer in {0:?}")]
     Timeout(Duration),
+    /// Its files for TLS cannot be used.
+    #[error("{0}")]
+    Files(String),
     /// Not what was asked for.
     #[error("the answer is not from a negotiator: {0}")]
     Nonsense(String),
@@ -78,6 +83,13 @@ pub enum Unanswered {
         /// What it says.
         detail: String,
     },
+}
+
+impl Unanswered {
+    fn files(problems: Vec<Problem>) -> Self {
+        let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
+        Unanswered::Files(problems.join("; "))
+    }
 }
 
 impl Question {
@@ -110,6 +122,11 @@ impl Brokers {
         Brokers {
             timeout: config.broker_timeout,
             origins: config.brokers.clone(),
+            tls: config
+                .broker_tls
+                .clone()
+                .map(Current::new)
+                .map(RefCell::new),
             silent: RefCell::new(vec![None; config.brokers.len()]),
         }
     }
@@ -131,7 +148,7 @@ impl Brokers {
             let Some(broker) = self.origins.get(index) else {
                 continue;
             };
-            let asked = tokio::time::timeout(self.timeout, ask(broker, question)).await;
+            let asked = tokio::time::timeout(self.timeout, self.ask_one(broker, question)).await;
             let answer = asked.unwrap_or(Err(Unanswered::Timeout(self.timeout)));
             // One that does not understand is there.
             let is_silent =
@@ -145,6 +162,28 @@ impl Brokers {
             }
         }
         Err(failures)
+    }
+
+    async fn ask_one(&self, broker: &Origin, question: &Question) -> Result<Reply, Unanswered> {
+        let question = client::Question {
+            method: "GET",
+            target: &question.target(),
+            authority: broker.authority(),
+            fields: &[("Accept", "application/json")],
+            body: None,
+        };
+        let tls = self.tls.iter().filter(|_| broker.is_secure());
+        let tls = tls.map(|tls| tls.borrow_mut().client()).next().transpose();
+        let tls = tls.map_err(Unanswered::files)?;
+        let whom = Whom {
+            host: broker.host(),
+            port: broker.port(),
+            tls: tls.as_ref(),
+        };
+        let answer = client::ask(whom, question, MAX_ANSWER, |_| true).await?;
+        let status = StatusCode::from_u16(answer.code);
+        let status = status.map_err(|error| Unanswered::Nonsense(error.to_string()))?;
+        understand(status, &answer.body)
     }
 
     /// Who is asked, by index: those that lately did not answer come last.
@@ -168,21 +207,6 @@ impl fmt::Display for Reply {
             Reply::Refused(after, detail) => write!(f, "refused for {after:?}: {detail}"),
         }
     }
-}
-
-async fn ask(broker: &Origin, question: &Question) -> Result<Reply, Unanswered> {
-    let question = client::Question {
-        method: "GET",
-        target: &question.target(),
-        authority: broker.as_str().strip_prefix("http://").unwrap_or_default(),
-        fields: &[("Accept", "application/json")],
-        body: None,
-    };
-    let address = (broker.host(), broker.port());
-    let answer = client::ask(address, question, MAX_ANSWER, |_| true).await?;
-    let status = StatusCode::from_u16(answer.code);
-    let status = status.map_err(|error| Unanswered::Nonsense(error.to_string()))?;
-    understand(status, &answer.body)
 }
 
 fn understand(status: StatusCode, body: &[u8]) -> Result<Reply, Unanswered> {

@@ -20,9 +20,11 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use evenkeel_config::Problem;
 use evenkeel_config::engine::{EngineCluster, EngineConfig};
 use evenkeel_net::Clock;
 use evenkeel_net::http::{Bounded, Phase, Settings};
+use evenkeel_tls::client::Client;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -47,6 +49,12 @@ pub struct ListenError {
     cluster: String,
     address: SocketAddr,
     source: io::Error,
+}
+
+/// What is wrong with the files that a configuration names.
+pub fn check(config: &EngineConfig) -> Vec<Problem> {
+    let loaded = config.broker_tls.iter().map(Client::load);
+    loaded.filter_map(Result::err).flatten().collect()
 }
 
 /// An engine that listens, and answers when it runs.

@@ -38,7 +38,10 @@ pub(crate) fn check(file: &Path) -> Result<String, Failure> {
             passed(
                 file,
                 &config.warnings,
-                Vec::new(),
+                evenkeel_engine::check(&config)
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect(),
                 &summary_of_engine(&config),
             )
         }

@@ -118,8 +118,20 @@ pub(crate) enum LogFormat {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Api {
     /// Address of the admin API [default: $EVENKEEL_ADMIN, or 127.0.0.1:9900]
+    ///
+    /// With TLS: https://HOST:PORT.
     #[arg(long, value_name = "HOST:PORT", global = true)]
     pub admin: Option<String>,
+    /// Certificates of authorities that the admin API's certificate may come from (PEM), instead of
+    /// those that the system trusts [default: $EVENKEEL_CA_FILE]
+    #[arg(long, value_name = "FILE", global = true)]
+    pub ca_file: Option<PathBuf>,
+    /// Certificate to show to an admin API that asks for one (PEM) [default: $EVENKEEL_CERT]
+    #[arg(long, value_name = "FILE", global = true)]
+    pub cert: Option<PathBuf>,
+    /// Its private key (PEM), if that is not in the same file [default: $EVENKEEL_KEY]
+    #[arg(long, value_name = "FILE", global = true)]
+    pub key: Option<PathBuf>,
     /// Bearer token; others on the machine may see it in the list of processes, so prefer
     /// --token-file or $EVENKEEL_TOKEN
     #[arg(

@@ -4,12 +4,13 @@
 pub(crate) mod corba;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use evenkeel_admin::client::{Client, ClientError, DEFAULT_ADDRESS};
 use evenkeel_admin::command::{Command, Member};
 use evenkeel_admin::ctl;
 use evenkeel_admin::wire::{Report, SetEnabled, SetStrategy};
+use evenkeel_config::{ClientTls, FileName};
 use evenkeel_manager::AdminState;
 
 use crate::Failure;
@@ -28,7 +29,20 @@ pub(crate) fn client(api: &Api) -> Result<Client, Failure> {
         (None, None) => from_environment("EVENKEEL_TOKEN"),
     };
     let address = address.as_deref().unwrap_or(DEFAULT_ADDRESS);
-    Ok(Client::new(address, token.as_deref())?)
+    let is_secure = address.starts_with("https://");
+    let file = |given: &Option<PathBuf>, name| {
+        // What the environment says is not for this address alone.
+        let other = is_secure.then(|| from_environment(name)).flatten();
+        let file = given.clone().or(other.map(PathBuf::from));
+        file.map(FileName::from)
+    };
+    let tls = ClientTls {
+        ca_file: file(&api.ca_file, "EVENKEEL_CA_FILE"),
+        certificate: file(&api.cert, "EVENKEEL_CERT"),
+        key: file(&api.key, "EVENKEEL_KEY"),
+        ..ClientTls::default()
+    };
+    Ok(Client::new(address, token.as_deref(), &tls)?)
 }
 
 fn read_token(file: &Path) -> Result<String, Failure> {
@@ -147,7 +161,10 @@ impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let code = match &error {
             ClientError::Refused { .. } => 1,
-            ClientError::Address(_) | ClientError::Token => 2,
+            ClientError::Address(_)
+            | ClientError::Files(_)
+            | ClientError::NoTls(_)
+            | ClientError::Token => 2,
             ClientError::Unreachable { .. } | ClientError::NotTheApi { .. } => 3,
         };
         Failure {

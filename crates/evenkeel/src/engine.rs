@@ -28,6 +28,14 @@ async fn live(args: &cli::Run) -> Result<(), Failure> {
     for warning in &config.warnings {
         warn!("{warning}");
     }
+    let problems = evenkeel_engine::check(&config);
+    if !problems.is_empty() {
+        let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
+        return Err(Failure::new(format!(
+            "cannot start: {}",
+            problems.join("; ")
+        )));
+    }
     let engine = Engine::listen(config).await;
     let engine = engine.map_err(Failure::of)?;
     let mut text = String::new();

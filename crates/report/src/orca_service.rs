@@ -14,10 +14,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use evenkeel_core::load::LoadId;
 use evenkeel_core::member::MemberId;
-use evenkeel_manager::config::sources::{NamedLoads, OrcaService};
+use evenkeel_manager::config::ClientTls;
+use evenkeel_manager::config::sources::{NamedLoads, OrcaService, Sources};
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_net::Clock;
 use evenkeel_net::grpc::{self, Call, CallError};
+use evenkeel_tls::client::Client;
+use evenkeel_tls::current::Current;
+use evenkeel_tls::listener::Connection;
 use evenkeel_wire::orca::{self, Invalid};
 use evenkeel_wire::protobuf::put_varint;
 use h2::client::SendRequest;
@@ -44,6 +48,12 @@ const SILENCE: Duration = Duration::from_secs(100);
 enum Ended {
     #[error("no connection: {0}")]
     Connect(io::Error),
+    #[error("{0}")]
+    Files(String),
+    #[error("no connection with TLS: {0}")]
+    Tls(String),
+    #[error("it does not choose h2 by ALPN")]
+    NoHttp2,
     #[error("no connection within {0:?}")]
     Timeout(Duration),
     #[error("no report for {0:?}")]
@@ -55,10 +65,11 @@ enum Ended {
 impl Ended {
     fn fate(&self) -> Fate {
         match self {
-            Ended::Connect(_) => Fate::Unreachable,
+            Ended::Connect(_) | Ended::Files(_) | Ended::Tls(_) => Fate::Unreachable,
             Ended::Timeout(_) | Ended::Silent(_) => Fate::TimedOut,
             Ended::Call(CallError::TooLong(_)) => Fate::TooLong,
-            Ended::Call(CallError::NotGrpc(_) | CallError::Compressed) => Fate::Malformed,
+            Ended::Call(CallError::NotGrpc(_) | CallError::Compressed)
+            | Ended::NoHttp2 => Fate::Malformed,
             Ended::Call(_) => Fate::Failed,
         }
     }
@@ -74,6 +85,8 @@ impl Ended {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Target {
     address: SocketAddr,
+    /// Name, or IP address.
+    host: String,
     location: Place,
     service: OrcaService,
     loads: NamedLoads,
@@ -87,6 +100,10 @@ impl Source for Streams {
     type Key = MemberId;
     type Target = Target;
 
+    fn tls(sources: &Sources) -> Option<ClientTls> {
+        sources.orca.as_ref()?.out_of_band.as_ref()?.tls.clone()
+    }
+
     fn want(group: &Followed, wanted: &mut Wanted<MemberId, Target>) {
         let Some(orca) = &group.config.sources.orca else {
             return;
@@ -98,6 +115,7 @@ impl Source for Streams {
             let port = service.port.unwrap_or(member.address.port());
             let target = Target {
                 address: SocketAddr::new(member.address.ip(), port),
+                host: member.host.to_string(),
                 location: Place(Arc::clone(&member.location)),
                 service: service.clone(),
                 loads: orca.loads.clone(),
@@ -113,8 +131,10 @@ impl Source for Streams {
 
 async fn stream_forever(context: Context, target: Target, journal: Journal) {
     let (clock, permits) = (context.manager.clock(), context.permits);
+    let tls = target.service.tls.clone().map(Current::new);
     let mut reports = Reports {
         clock,
+        tls,
         target,
         journal,
         seen: Vec::new(),
@@ -144,9 +164,12 @@ async fn stream(
 ) -> Result<std::convert::Infallible, Ended> {
     let limit = reports.target.service.timeout;
     let address = reports.target.address;
+    let tls = reports.tls.as_mut().map(Current::client).transpose();
+    let tls = tls.map_err(poll::files).map_err(Ended::Files)?;
     let connect = async {
         let _permit = permits.acquire().await;
         let stream = TcpStream::connect(address).await.map_err(Ended::Connect)?;
+        let stream = secured(stream, &reports.target.host, tls).await?;
         Ok::<_, Ended>(grpc::connect(stream).await?)
     };
     let connected = timeout(limit, connect).await;
@@ -160,6 +183,23 @@ async fn stream(
     }
 }
 
+/// A connection with TLS, if there is to be any.
+async fn secured(
+    stream: TcpStream,
+    host: &str,
+    tls: Option<Arc<Client>>,
+) -> Result<Connection, Ended> {
+    let Some(client) = tls else {
+        return Ok(Connection::Plain(stream));
+    };
+    let connected = client.connect(stream, host, &["h2"]).await;
+    let (stream, agreed) = connected.map_err(|failure| Ended::Tls(failure.to_string()))?;
+    match agreed.protocol.as_deref() {
+        Some(b"h2") => Ok(Connection::Tls(stream)),
+        _ => Err(Ended::NoHttp2),
+    }
+}
+
 async fn talk(
     reports: &mut Reports,
     client: SendRequest<Bytes>,
@@ -168,7 +208,12 @@ async fn talk(
     let silence = SILENCE.max(service.interval * 3);
     let silent = |_| Ended::Silent(silence);
     let (message, address) = (request(service.interval), reports.target.address);
-    let uri = format!("http://{address}{METHOD}");
+    let scheme = if service.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    let uri = format!("{scheme}://{address}{METHOD}");
     let call = timeout(silence, Call::begin(client, &uri, &message)).await;
     let mut call = call.map_err(silent)??;
     loop {
@@ -191,6 +236,7 @@ fn request(interval: Duration) -> Vec<u8> {
 /// What becomes of the reports of a member.
 struct Reports {
     clock: Clock,
+    tls: Option<Current>,
     target: Target,
     journal: Journal,
     /// Loads that were ever reported.

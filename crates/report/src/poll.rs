@@ -11,6 +11,7 @@ use evenkeel_core::member::{Member, Reason};
 use evenkeel_limits::files::Shares;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::GroupConfig;
+use evenkeel_manager::config::Problem;
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_manager::snapshot::GroupHandle;
 use tokio::sync::Semaphore;
@@ -126,4 +127,9 @@ impl Journal {
             None => info!(%group, source, whom, "load reports are used again"),
         }
     }
+}
+/// What is wrong with files, in one text.
+pub(crate) fn files(problems: Vec<Problem>) -> String {
+    let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
+    problems.join("; ")
 }

@@ -9,10 +9,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_core::load::{LoadId, LoadValue, TooManyLoads};
+use evenkeel_manager::config::ClientTls;
 use evenkeel_manager::config::expression::{Aggregate, Expression, Operator, Series};
-use evenkeel_manager::config::sources::{MetricLoad, Prometheus, Url};
+use evenkeel_manager::config::sources::{MetricLoad, Prometheus, Sources, Url};
 use evenkeel_manager::counts::{Fate, Origin};
-use evenkeel_net::http::client::{self, AskError, Limits, Question};
+use evenkeel_net::http::client::{self, AskError, Limits, Question, Whom};
+use evenkeel_tls::current::Current;
 use evenkeel_wire::exposition::{self, InvalidPage, Sample};
 use tokio::time::{Instant, timeout};
 
@@ -192,6 +194,8 @@ fn made_one(aggregate: Aggregate, values: &[f64]) -> Option<f64> {
 /// Why there is no page.
 #[derive(Debug, thiserror::Error)]
 enum FetchError {
+    #[error("{0}")]
+    Files(String),
     #[error(transparent)]
     Ask(#[from] AskError),
     #[error("no answer within {0:?}")]
@@ -207,7 +211,9 @@ enum FetchError {
 impl FetchError {
     fn fate(&self) -> Fate {
         match self {
-            FetchError::Ask(AskError::Connect(_)) => Fate::Unreachable,
+            FetchError::Ask(AskError::Connect(_) | AskError::Tls(_)) | FetchError::Files(_) => {
+                Fate::Unreachable
+            }
             FetchError::Timeout(_) => Fate::TimedOut,
             FetchError::Ask(AskError::TooLong(_)) => Fate::TooLong,
             FetchError::Code(_) => Fate::Failed,
@@ -236,6 +242,10 @@ impl Source for Exporters {
     const ORIGIN: Origin = Origin("prometheus");
     type Key = Key;
     type Target = Target;
+
+    fn tls(sources: &Sources) -> Option<ClientTls> {
+        sources.prometheus.as_ref()?.client_tls()
+    }
 
     fn want(group: &Followed, wanted: &mut Wanted<Key, Target>) {
         let Some(config) = &group.config.sources.prometheus else {
@@ -273,11 +283,13 @@ async fn fetch_forever(context: Context, url: Url, target: Target, mut journal: 
     let config = &target.config;
     poll::begin(config.interval).await;
     let mut before: Option<(Readings, Instant)> = None;
+    let mut tls = config.client_tls().map(Current::new);
     loop {
         let started = Instant::now();
         let fetched = {
             let _permit = permits.acquire().await;
-            match timeout(config.timeout, fetch(&url, config, target.max_age)).await {
+            let fetch = fetch(&url, tls.as_mut(), config, target.max_age);
+            match timeout(config.timeout, fetch).await {
                 Ok(fetched) => fetched,
                 Err(_) => Err(FetchError::Timeout(config.timeout)),
             }
@@ -353,9 +365,12 @@ fn report(
 /// Fetches a page; answers what was read, and when it came.
 async fn fetch(
     url: &Url,
+    tls: Option<&mut Current>,
     config: &Prometheus,
     max_age: Duration,
 ) -> Result<(Readings, Instant), FetchError> {
+    let tls = tls.map(Current::client).transpose();
+    let tls = tls.map_err(poll::files).map_err(FetchError::Files)?;
     let authority = url.authority();
     let question = Question {
         method: "GET",
@@ -371,8 +386,12 @@ async fn fetch(
         head: MAX_HEAD,
         body: config.max_bytes,
     };
-    let address = (url.host.as_str(), url.port);
-    let answer = client::ask(address, question, limits, |code| code == 200).await?;
+    let whom = Whom {
+        host: &url.host,
+        port: url.port,
+        tls: tls.as_ref(),
+    };
+    let answer = client::ask(whom, question, limits, |code| code == 200).await?;
     let at = Instant::now();
     if answer.code != 200 {
         return Err(FetchError::Code(answer.code));

@@ -9,13 +9,17 @@ use std::future::Future;
 use std::hash::Hash;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use evenkeel_manager::Manager;
+use evenkeel_manager::config::sources::Sources;
+use evenkeel_manager::config::{ClientTls, Config};
 use evenkeel_manager::counts::Origin;
 use evenkeel_manager::service::{Service, Work};
-use evenkeel_manager::snapshot::GroupHandle;
-use evenkeel_manager::subsystem::Subsystem;
+use evenkeel_manager::snapshot::{GroupHandle, Snapshot};
+use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::Tasks;
+use evenkeel_tls::client::Client;
 use tokio::sync::Semaphore;
 
 use crate::poll::{Followed, Journal, permits};
@@ -28,6 +32,12 @@ pub(crate) trait Source: 'static {
     type Key: Clone + Eq + Hash + Send + 'static;
     /// How. A task whose target has changed begins anew.
     type Target: Clone + PartialEq + Send + 'static;
+
+    /// Whom it trusts where it asks with TLS.
+    fn tls(sources: &Sources) -> Option<ClientTls> {
+        let _ = sources;
+        None
+    }
 
     /// Adds whom a group's configuration wants to be asked.
     fn want(group: &Followed, wanted: &mut Wanted<Self::Key, Self::Target>);
@@ -71,15 +81,46 @@ impl<K: Clone + Eq + Hash, T> Wanted<K, T> {
 }
 
 /// A source with its tasks.
-pub(crate) struct Asked<S>(PhantomData<fn() -> S>);
+pub(crate) struct Asked<S> {
+    /// The configuration that was looked at last.
+    generation: AtomicU64,
+    source: PhantomData<fn() -> S>,
+}
 
 impl<S> Default for Asked<S> {
     fn default() -> Self {
-        Asked(PhantomData)
+        Asked {
+            generation: AtomicU64::new(0),
+            source: PhantomData,
+        }
     }
 }
 
-impl<S: Source> Subsystem for Asked<S> {}
+/// What is wrong with the files that groups name.
+fn check<'a, S: Source>(all: impl IntoIterator<Item = &'a Sources>) -> PrepareErrors {
+    let of_groups = all.into_iter().filter_map(S::tls);
+    let problems = of_groups.filter_map(|tls| Client::load(&tls).err());
+    PrepareError::files(problems.flatten().collect())
+}
+
+impl<S: Source> Subsystem for Asked<S> {
+    /// Tasks read the files, and follow them. A new configuration must be right to begin with.
+    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
+        if self.generation.swap(next.generation, Ordering::Relaxed) != next.generation {
+            let all = next.section::<Vec<Sources>>();
+            let errors = check::<S>(all.into_iter().flatten());
+            if !errors.is_empty() {
+                self.generation.store(0, Ordering::Relaxed);
+                return Err(errors);
+            }
+        }
+        Ok(Box::new(|| ()))
+    }
+
+    fn check(&self, config: &Config) -> PrepareErrors {
+        check::<S>(config.groups.iter().map(|group| &group.sources))
+    }
+}
 
 impl<S: Source> Service for Asked<S> {
     fn run(&self, manager: Arc<Manager>) -> Work<()> {

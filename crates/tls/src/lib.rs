@@ -10,6 +10,7 @@
 //! | [`listener`] | TLS of the negotiator and of the admin API |
 //! | [`handshake`] | handshakes with clients over a socket, and why one has failed |
 //! | [`client`] | what it takes to be a client: whom it trusts, its own certificate, sessions |
+//! | [`current`] | the same, following its files |
 //! | [`connect`] | handshakes as a client, and why one has failed |
 //! | [`record`] | records: what is encrypted and sent after a handshake |
 //! | [`stream`] | a connection after its handshake |
@@ -24,6 +25,7 @@
 pub mod certificate;
 pub mod client;
 pub mod connect;
+pub mod current;
 pub mod expiry;
 pub mod handshake;
 pub mod identity;

@@ -169,7 +169,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         monitor.resolve(folder);
     }
     for group in &mut config.groups {
-        if let Some(tls) = &mut group.member_tls {
+        for tls in group.member_tls.iter_mut().chain(group.sources.tls_mut()) {
             tls.resolve(folder);
         }
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::listeners::Listeners;
+use super::tls::{self, ClientTls};
 use crate::schema::address::Origin;
 use crate::schema::errors::{Errors, Problem};
 use crate::schema::field::Element;
@@ -45,11 +46,14 @@ section! {
         warnings: Vec<Problem> = Vec::new(),
     }
     keys TOP {
-        /// URLs of the brokers' negotiators, over `http`: one, or a list. **Required.** They are
+        /// URLs of the brokers' negotiators, `http` or `https`: one, or a list. **Required.** They are
         /// asked in this order; one that does not answer is skipped for a while.
         brokers: Vec<Origin> = Vec::new(); r#"["http://broker-1.example:8088", "http://broker-2.example:8088"]"#,
         /// Time limit for a broker's answer; then the next one is asked.
         broker_timeout: Duration [Time(millis(10), secs(60))] = secs(2); r#""500ms""#,
+        /// TLS with brokers at `https`: a table. Without it their certificates are verified with the
+        /// authorities that the system trusts. Its files are read again when they change.
+        broker_tls: Option<ClientTls> = None; r#"{ ca_file = "/etc/evenkeel/brokers.pem" }"#,
     }
 }
 
@@ -100,22 +104,29 @@ impl Element for Origin {
     const NONE: Option<&'static str> = Some("no broker");
 }
 
-fn read(mut top: Table<'_>, _: &Path, report: &mut Report<'_>) -> EngineConfig {
+fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> EngineConfig {
     let mut config = EngineConfig::default();
     top.read(TOP, &mut config, report);
     top.require("brokers", report);
     for (index, origin) in config.brokers.iter().enumerate() {
-        if origin.as_str().starts_with("https:") {
-            let message = format!("https is not spoken with brokers: {origin}");
-            top.problem("brokers", message, report);
-        } else if config
-            .brokers
-            .iter()
-            .take(index)
-            .any(|other| other == origin)
-        {
+        let before = config.brokers.iter().take(index);
+        if before.into_iter().any(|other| other == origin) {
             top.problem("brokers", format!("{origin} comes twice"), report);
         }
+    }
+    let secure = config.brokers.iter().any(Origin::is_secure);
+    if let Some(tls) = &mut config.broker_tls {
+        tls.resolve(folder);
+        if !secure {
+            let message = "has no effect: no broker is at `https`";
+            report.warning(
+                &top.span_of("broker_tls"),
+                &top.path_of("broker_tls"),
+                message,
+            );
+        }
+    } else if secure {
+        config.broker_tls = Some(ClientTls::default());
     }
     let mut listeners = Listeners::default();
     for mut table in top.named_tables("cluster", NAMES, report) {
@@ -140,6 +151,7 @@ pub(crate) fn tables() -> Vec<TableDoc> {
     let keys = [docs(CLUSTER, EngineCluster::default())];
     vec![
         TableDoc::new("", top, [docs(TOP, EngineConfig::default())]),
+        tls::client_table("[broker_tls]", "TLS with brokers."),
         TableDoc::new("[cluster.NAME]", "A cluster of the brokers.", keys),
     ]
 }
@@ -173,7 +185,11 @@ mod tests {
     #[test]
     fn what_cannot_be_meant_is_refused() {
         assert!(errors("").contains("`brokers` is missing"));
-        assert!(errors("brokers = \"https://b\"").contains("https is not spoken"));
+        let plain = "brokers = \"http://b\"\nbroker_tls = true\n";
+        let warned = parse("engine.toml", plain).unwrap().warnings;
+        assert!(warned[0].message.contains("no broker is at `https`"));
+        let secure = parse("engine.toml", "brokers = \"https://b\"").unwrap();
+        assert_eq!(secure.broker_tls, Some(ClientTls::default()));
         assert!(errors("brokers = \"b:80\"").contains("not an origin"));
         assert!(errors("brokers = [\"http://b\", \"http://B:80\"]").contains("twice"));
         let twice = "brokers = \"http://b\"\n[cluster.a]\nlisten = \"127.0.0.1:80\"\n\

@@ -5,6 +5,7 @@ use std::time::Duration;
 use evenkeel_core::load::LoadId;
 
 use super::loads::NamedLoads;
+use super::tls::ClientTls;
 use crate::schema::field::blank;
 use crate::schema::key::{HOUR, docs, millis, secs, section};
 use crate::schema::reference::TableDoc;
@@ -45,6 +46,9 @@ section! {
         /// Time limit for connecting. A stream without a report for three intervals, and at least
         /// 100 s, is opened again.
         timeout: Duration [Time(millis(10), HOUR)] = secs(2); r#""1s""#,
+        /// TLS: `true`, or a table with the keys of `member_tls`. The files are read again when they
+        /// change.
+        tls: Option<ClientTls> = None; r#"{ ca_file = "/etc/evenkeel/members.pem" }"#,
     }
 }
 

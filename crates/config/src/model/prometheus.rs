@@ -8,7 +8,8 @@ use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId};
 use toml::de::DeValue;
 
 use super::loads::check_load;
-use crate::schema::address::{authority, bracketed};
+use super::tls::ClientTls;
+use crate::schema::address::{Scheme, authority, bracketed};
 use crate::schema::document::{Item, entries};
 use crate::schema::expression::Expression;
 use crate::schema::field::{Blank, Field, Limits, WRONG_TYPE, blank, choice_field, read_text};
@@ -29,6 +30,10 @@ section! {
         /// `{member}` by its name. Members of one location with the same URL are asked once.
         /// **Required.**
         url: UrlTemplate = UrlTemplate::default(); r#""http://{host}:9100/metrics""#,
+        /// TLS with a `url` at `https`: a table with the keys of `member_tls`. Without it certificates
+        /// are verified with the authorities that the system trusts, and have to be for the URL's host.
+        /// The files are read again when they change.
+        tls: Option<ClientTls> = None; r#"{ ca_file = "/etc/evenkeel/exporters.pem" }"#,
         /// Time between two fetches. A rate is the mean over this time.
         interval: Duration [Time(millis(100), HOUR)] = secs(5); r#""1s""#,
         /// Time limit for a fetch.
@@ -59,6 +64,10 @@ impl AsTable for Prometheus {
         table.read(PROMETHEUS, self, report);
         if self.url.0.is_empty() {
             table.require("url", report);
+        }
+        if table.given("tls") && self.tls.is_some() && !self.url.is_secure() {
+            let message = "has no effect: `url` is not `https`";
+            report.warning(&table.span_of("tls"), &table.path_of("tls"), message);
         }
         self.loads = self.preset.map(Preset::loads).unwrap_or_default();
         for own in &self.named.0 {
@@ -97,13 +106,16 @@ pub struct Url {
     pub host: String,
     /// Port.
     pub port: u16,
+    /// Whether it is `https`.
+    pub is_secure: bool,
     /// Path and query.
     pub path: String,
 }
 
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}{}", self.authority(), self.path)
+        let scheme = self.scheme().name();
+        write!(f, "{scheme}://{}{}", self.authority(), self.path)
     }
 }
 
@@ -112,33 +124,56 @@ impl Url {
     pub fn authority(&self) -> String {
         let host = bracketed(&self.host);
         match self.port {
-            80 => host.into(),
+            port if port == self.scheme().default_port() => host.into(),
             port => format!("{host}:{port}"),
         }
     }
 
-    fn parse(text: &str) -> Result<Url, &'static str> {
-        if text.starts_with("https://") {
-            return Err("https is not supported here: use http within a trusted network");
+    fn scheme(&self) -> Scheme {
+        match self.is_secure {
+            true => Scheme::Https,
+            false => Scheme::Http,
         }
-        let rest = text
-            .strip_prefix("http://")
-            .ok_or("does not begin with http://")?;
+    }
+
+    fn parse(text: &str) -> Result<Url, &'static str> {
+        let (is_secure, rest) = match text.strip_prefix("https://") {
+            Some(rest) => (true, Some(rest)),
+            None => (false, text.strip_prefix("http://")),
+        };
+        let rest = rest.ok_or("does not begin with http:// or https://")?;
         let (place, path) = match rest.find(['/', '?']) {
             Some(at) => rest.split_at(at),
             None => (rest, "/"),
         };
-        let (host, port) = authority(place, 80)?;
+        let (host, port) = authority(place, if is_secure { 443 } else { 80 })?;
         let visible = path.bytes().all(|byte| byte.is_ascii_graphic());
         if !visible || path.contains(['#', '{', '}']) || !path.starts_with('/') {
             return Err("not a path, or an unknown {name}");
         }
         let (host, path) = (host.into(), path.into());
-        Ok(Url { host, port, path })
+        Ok(Url {
+            host,
+            port,
+            is_secure,
+            path,
+        })
+    }
+}
+
+impl Prometheus {
+    /// Whom to trust, if the URL is `https`.
+    pub fn client_tls(&self) -> Option<ClientTls> {
+        let tls = self.url.is_secure();
+        tls.then(|| self.tls.clone().unwrap_or_default())
     }
 }
 
 impl UrlTemplate {
+    fn is_secure(&self) -> bool {
+        self.0.starts_with("https:")
+    }
+
     /// Parses a template.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         if text.len() > 2048 {
@@ -348,7 +383,7 @@ mod tests {
         for text in [
             "",
             "metrics",
-            "https://{host}/metrics",
+            "ftp://{host}/metrics",
             "http://",
             "http://{hots}/",
             "http://{host}:99999/",

@@ -11,6 +11,7 @@ pub use super::agent_check::AgentCheck;
 pub use super::loads::NamedLoads;
 pub use super::orca::{Orca, OrcaService};
 pub use super::prometheus::{MetricLoad, Prometheus, Url, UrlTemplate};
+use super::tls::ClientTls;
 use super::{agent_check, orca, prometheus};
 use crate::schema::field::{Texts, blank};
 use crate::schema::key::{HOUR, docs, millis, secs, section};
@@ -43,6 +44,14 @@ section! {
 }
 
 impl Sources {
+    /// TLS of all that is asked.
+    pub(crate) fn tls_mut(&mut self) -> impl Iterator<Item = &mut ClientTls> {
+        let streams = self.orca.iter_mut().flat_map(|orca| &mut orca.out_of_band);
+        let streams = streams.flat_map(|service| &mut service.tls);
+        let pages = self.prometheus.iter_mut().flat_map(|pages| &mut pages.tls);
+        streams.chain(pages)
+    }
+
     /// Warns of loads that two sources report: which of them counts then depends on the moment.
     pub(crate) fn warn_of_twins(&self, table: &Table<'_>, report: &mut Report<'_>) {
         let (Some(orca), Some(prometheus)) = (&self.orca, &self.prometheus) else {

@@ -155,6 +155,17 @@ pub struct ParseOriginError;
 pub(crate) const ORIGIN: &str = r#"a URL of scheme, host and port alone, as in "https://www-1.example.org" or "http://192.0.2.1:8080""#;
 
 impl Origin {
+    /// Whether it is `https`.
+    pub fn is_secure(&self) -> bool {
+        self.text.starts_with("https:")
+    }
+
+    /// Host and port, as in a `Host` field.
+    pub fn authority(&self) -> &str {
+        let (_, authority) = self.text.split_once("://").unwrap_or_default();
+        authority
+    }
+
     /// The origin of what listens on `port` at `host`, a name or an IP address.
     pub fn new(scheme: Scheme, host: &str, port: u16) -> Result<Self, ParseOriginError> {
         format!("{}://{}:{port}", scheme.name(), bracketed(host)).parse()

@@ -1,13 +1,27 @@
 //! The client: one question on one connection, with a bound on its answer.
 
 use std::io;
+use std::sync::Arc;
 
+use evenkeel_tls::client::Client;
+use evenkeel_tls::listener::Connection;
 use evenkeel_wire::response::{Reader, Seen};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpStream, ToSocketAddrs};
+use tokio::net::TcpStream;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 * 1024;
+
+/// Whom to ask.
+#[derive(Clone, Copy, Debug)]
+pub struct Whom<'a> {
+    /// Name, or IP address without brackets.
+    pub host: &'a str,
+    /// Port.
+    pub port: u16,
+    /// Whom to trust, if it is to be asked with TLS.
+    pub tls: Option<&'a Arc<Client>>,
+}
 
 /// A question. Nothing in it may hold line ends: whoever makes it has checked that.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +62,9 @@ pub enum AskError {
     /// Nobody can be reached.
     #[error("no connection: {0}")]
     Connect(io::Error),
+    /// There is no agreement on TLS.
+    #[error("no connection with TLS: {0}")]
+    Tls(String),
     /// The connection failed.
     #[error("the connection broke: {0}")]
     Io(#[from] io::Error),
@@ -81,22 +98,34 @@ impl Question<'_> {
     }
 }
 
-/// Asks whoever listens at `address`, and reads the answer. The body of one whose code
+impl Whom<'_> {
+    async fn connect(self) -> Result<Connection, AskError> {
+        let stream = TcpStream::connect((self.host, self.port)).await;
+        let stream = stream.map_err(AskError::Connect)?;
+        // All is written at once; the option only spares its last segment a wait.
+        let _ = stream.set_nodelay(true);
+        let Some(client) = self.tls else {
+            return Ok(Connection::Plain(stream));
+        };
+        let connected = client.connect(stream, self.host, &["http/1.1"]).await;
+        let (stream, _) = connected.map_err(|failure| AskError::Tls(failure.to_string()))?;
+        Ok(Connection::Tls(stream))
+    }
+}
+
+/// Asks somebody, and reads the answer. The body of one whose code
 /// `is_read` does not want is left out.
 ///
 /// # Errors
 ///
 /// There is no answer, or none within the limits.
 pub async fn ask(
-    address: impl ToSocketAddrs,
+    whom: Whom<'_>,
     question: Question<'_>,
     limits: Limits,
     is_read: impl Fn(u16) -> bool,
 ) -> Result<Answer, AskError> {
-    let stream = TcpStream::connect(address).await;
-    let mut stream = stream.map_err(AskError::Connect)?;
-    // All is written at once; the option only spares its last segment a wait.
-    let _ = stream.set_nodelay(true);
+    let mut stream = whom.connect().await?;
     // Who answers without reading all of the question may have closed already.
     let mut unsent = stream.write_all(&question.to_bytes()).await.err();
     let mut bytes = Vec::with_capacity(READ_BYTES);
@@ -142,6 +171,15 @@ mod tests {
 
     use super::*;
 
+    /// Whoever listens there.
+    fn at(address: std::net::SocketAddr) -> Whom<'static> {
+        Whom {
+            host: "127.0.0.1",
+            port: address.port(),
+            tls: None,
+        }
+    }
+
     /// What comes of `answer` to a question with a body, with the question itself.
     async fn exchange(answer: &[u8]) -> (Result<Answer, AskError>, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -164,7 +202,7 @@ mod tests {
             let _ = stream.write_all(answer).await;
             String::from_utf8(asked).unwrap()
         };
-        tokio::join!(ask(address, question, limits, |code| code < 500), serve)
+        tokio::join!(ask(at(address), question, limits, |code| code < 500), serve)
     }
 
     #[tokio::test]
@@ -207,7 +245,7 @@ mod tests {
             body: None,
         };
         let limits = Limits { head: 1, body: 1 };
-        let refused = ask(address, question, limits, |_| true).await;
+        let refused = ask(at(address), question, limits, |_| true).await;
         assert!(matches!(refused, Err(AskError::Connect(_))));
     }
 }
