@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn what_is_for_tls_needs_it() {
         let tls = ClientTls {
-            ca_file: Some("none.pem".into()),
+            ca_file: Some(std::path::PathBuf::from("none.pem").into()),
             ..ClientTls::default()
         };
         let error = |address| Client::new(address, None, &tls).unwrap_err().to_string();
