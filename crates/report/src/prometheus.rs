@@ -565,6 +565,7 @@ mod tests {
         let url = Url {
             host: "127.0.0.1".into(),
             port: listener.local_addr().unwrap().port(),
+            is_secure: false,
             path: "/m?x=1".into(),
         };
         let serve = async {
@@ -577,7 +578,7 @@ mod tests {
             // Whoever asks may have seen enough and be gone.
             let _ = stream.write_all(bytes).await;
         };
-        let (fetched, ()) = tokio::join!(fetch(&url, &wanted, Duration::from_secs(1)), serve);
+        let (fetched, ()) = tokio::join!(fetch(&url, None, &wanted, Duration::from_secs(1)), serve);
         let (readings, _) = fetched?;
         let loads = readings.loads(&wanted, None).into_iter();
         Ok(loads.filter_map(|(_, value)| value.ok()).collect())
