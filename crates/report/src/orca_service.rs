@@ -68,8 +68,9 @@ impl Ended {
             Ended::Connect(_) | Ended::Files(_) | Ended::Tls(_) => Fate::Unreachable,
             Ended::Timeout(_) | Ended::Silent(_) => Fate::TimedOut,
             Ended::Call(CallError::TooLong(_)) => Fate::TooLong,
-            Ended::Call(CallError::NotGrpc(_) | CallError::Compressed)
-            | Ended::NoHttp2 => Fate::Malformed,
+            Ended::Call(CallError::NotGrpc(_) | CallError::Compressed) | Ended::NoHttp2 => {
+                Fate::Malformed
+            }
             Ended::Call(_) => Fate::Failed,
         }
     }
