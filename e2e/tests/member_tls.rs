@@ -279,6 +279,8 @@ fn members_may_ask_for_a_certificate() {
     );
     let balancer = Balancer::start(&config(&[member.address()], "", &own));
     assert!(get(&balancer, "/tls").1.contains("|SUCCESS|"));
+    let shown = balancer.ctl("certs").unwrap();
+    assert!(shown.contains("group web  balancer  ECDSA"), "{shown}");
     balancer.reconfigure(&config(&[member.address()], "", &authority.trust()));
     // The connection of before is somebody else's.
     assert!(get(&balancer, "/tls").1.contains("|NONE|"));

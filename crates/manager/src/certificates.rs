@@ -1,4 +1,4 @@
-//! The certificates that clients are shown: listed, and warned of before they expire.
+//! The certificates that clients and members are shown: listed, and warned of before they expire.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_secs(600);
 /// A certificate, as the admin API shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CertificateStatus {
-    /// Who shows it to clients, as in `rule web`.
+    /// Who shows it to clients, as in `rule web`; or to members, as in `group web`.
     pub listener: String,
     /// The file that it is in.
     pub file: String,
@@ -90,10 +90,25 @@ pub fn failures(out: &mut Exposition, name: &'static str, listener: &Listener) {
 }
 
 impl Manager {
+    /// The certificates that clients are shown, and those that members are, each with who shows it.
+    fn shown(&self) -> Vec<(String, Details)> {
+        let mut all = self.subsystems().certificates();
+        let clients = self.lock().state.inputs.clients.clone();
+        let own = clients
+            .iter()
+            .filter_map(|(group, client)| Some((format!("group {group}"), client.own.clone()?)));
+        let of_clients = all.len();
+        all.extend(own);
+        if let Some(own) = all.get_mut(of_clients..) {
+            own.sort_by(|(a, _), (b, _)| a.cmp(b));
+        }
+        all
+    }
+
     /// The certificates in use.
     pub fn certificates(&self) -> Vec<CertificateStatus> {
         let now = unix_now();
-        let all = self.subsystems().certificates().into_iter();
+        let all = self.shown().into_iter();
         all.map(|(listener, details)| CertificateStatus::new(listener, details, now))
             .collect()
     }
@@ -119,7 +134,7 @@ impl Manager {
     pub(crate) async fn watch_certificates(&self) {
         let mut warnings = Warnings::default();
         loop {
-            let all = self.subsystems().certificates();
+            let all = self.shown();
             let all = all.iter().map(|(listener, one)| (&**listener, one));
             for warning in warnings.next(all, unix_now()) {
                 tracing::warn!("{warning}");

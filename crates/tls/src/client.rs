@@ -17,7 +17,7 @@ use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use tokio::net::TcpStream;
 
-use crate::certificate::{Certificate, CertificateError, bytes, items, read, unix_now};
+use crate::certificate::{Certificate, CertificateError, Details, bytes, items, read, unix_now};
 use crate::connect::Connecting;
 use crate::provider;
 use crate::sessions::{AtAddress, Sessions};
@@ -36,8 +36,8 @@ pub struct Client {
     sessions: Option<Arc<Sessions>>,
     /// Whom it trusts, in words.
     pub(crate) trusts: String,
-    /// The file of its own certificate.
-    pub(crate) own: Option<String>,
+    /// Its own certificate.
+    pub own: Option<Details>,
     /// A number that no other one has, from 1.
     pub id: u64,
     /// A digest of all that it is made of.
@@ -134,7 +134,7 @@ impl Client {
                 .collect(),
             sessions: tls.resume.then(Arc::default),
             trusts,
-            own: own.map(|own| own.details.file),
+            own: own.map(|own| own.details),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             made_of: digest.as_ref().try_into().unwrap_or_default(),
         })

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::{InvalidDnsNameError, ServerName, UnixTime};
-use rustls::{AlertDescription, CertificateError, Error, HandshakeKind, ProtocolVersion};
+use rustls::{
+    AlertDescription, CertificateError, Error, HandshakeKind, InvalidMessage, ProtocolVersion,
+};
 use tokio::net::TcpStream;
 
 use crate::client::Client;
@@ -21,6 +23,8 @@ use crate::stream::{Kernel, Stream};
 
 /// Most bytes that are held of messages which are not whole: a chain of certificates, and the rest.
 const MAX_INPUT: usize = 80 * 1024;
+
+const TOO_LONG: &str = "a message of its handshake is too long";
 
 /// Kinds of reasons for a handshake to fail, as they are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,6 +162,10 @@ impl Failure {
                 let text = "it knows none of the protocols that are offered (ALPN)";
                 (Cause::Incompatible, text.into())
             }
+            Error::InvalidMessage(
+                InvalidMessage::HandshakePayloadTooLarge | InvalidMessage::MessageTooLarge,
+            )
+            | Error::PeerSentOversizedRecord => (Cause::Oversized, TOO_LONG.into()),
             Error::InvalidMessage(_) if !matches!(input.first(), Some(20..=23)) => {
                 let text = "what it answers is not TLS: does it speak TLS at this port?";
                 (Cause::NotTls, text.into())
@@ -165,7 +173,6 @@ impl Failure {
             Error::InvalidMessage(_)
             | Error::InappropriateMessage { .. }
             | Error::InappropriateHandshakeMessage { .. }
-            | Error::PeerSentOversizedRecord
             | Error::PeerMisbehaved(_)
             | Error::NoCertificatesPresented
             | Error::DecryptError => (Cause::NotTls, format!("it breaks the rules: {error}")),
@@ -256,7 +263,7 @@ fn of_alert(alert: AlertDescription, client: &Client) -> (Cause, String) {
         | AlertDescription::UnknownCA
         | AlertDescription::AccessDenied => {
             let text = match &client.own {
-                Some(file) => format!("it refuses the certificate in {file}: {said}"),
+                Some(own) => format!("it refuses the certificate in {}: {said}", own.file),
                 None => format!("it wants a `certificate`, and none is configured: {said}"),
             };
             (Cause::ClientCertificate, text)
@@ -407,8 +414,7 @@ impl Future for Connecting<'_> {
                     return Poll::Ready(Err(closed(io::ErrorKind::UnexpectedEof.into())));
                 }
                 Next::Read if this.messages.input.len() >= MAX_INPUT => {
-                    let text = "a message of its handshake is too long";
-                    return Poll::Ready(Err(Failure::new(Cause::Oversized, text)));
+                    return Poll::Ready(Err(Failure::new(Cause::Oversized, TOO_LONG)));
                 }
                 Next::Read => ready!(this.messages.poll_read(cx)).map_err(closed)?,
             }
