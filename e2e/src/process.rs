@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -43,11 +43,13 @@ pub fn succeeds(command: &mut Command) -> bool {
     output.is_ok_and(|output| output.status.success())
 }
 
-/// Where a program is. Servers are not on everybody's `PATH`.
+/// Where a program is. Servers are not on everybody's `PATH`, and what is built for the tests alone
+/// is in a folder of its own.
 fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<_> = std::env::split_paths(&path).collect();
-    folders.push(Path::new("/usr/sbin").to_owned());
+    folders.push("/usr/sbin".into());
+    folders.push(concat!(env!("CARGO_MANIFEST_DIR"), "/.cache").into());
     folders
         .into_iter()
         .map(|folder| folder.join(program))

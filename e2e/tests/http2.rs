@@ -9,8 +9,9 @@ use std::net::SocketAddr;
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::member::{Member, ok};
-use evenkeel_e2e::process::{curl, installed, program, skipped};
+use evenkeel_e2e::process::{curl, installed, program};
 use evenkeel_e2e::script::Script;
+use evenkeel_e2e::tls::{Key, certificate};
 
 const PYTHON: &str = "/usr/bin/python3";
 
@@ -194,36 +195,42 @@ fn calls_of_grpc_are_balanced_one_by_one() {
     assert_eq!(client.ask("wait"), "UNAVAILABLE");
 }
 
-/// What h2spec finds that others share: a port that serves HTTP/1.1, too, answers what is no
-/// preface of HTTP/2 in HTTP/1.1.
-const ALLOWED: [&str; 1] = ["Sends invalid connection preface"];
+/// What h2spec finds only in the clear: a port that serves HTTP/1.1, too, answers what is no preface
+/// of HTTP/2 in HTTP/1.1. nginx and Envoy fail 25 and 11 of its tests, HAProxy none.
+const IN_THE_CLEAR: [&str; 1] = ["Sends invalid connection preface"];
 
 #[test]
 fn h2spec_finds_nothing() {
-    // No package has it: go install github.com/summerwind/h2spec/cmd/h2spec@latest
-    let is_there = std::env::var_os("PATH").is_some_and(|path| {
-        std::env::split_paths(&path).any(|folder| folder.join("h2spec").is_file())
-    });
-    if !is_there {
-        if std::env::var("CI").is_err() {
-            skipped("h2spec is not installed");
-        }
+    if !installed(&["h2spec"]) {
         return;
     }
     let member = Member::answering(|_| ok("small"));
-    let balancer = Balancer::http(&[member.address()], "");
-    let port = balancer.address("web").port().to_string();
-    let output = program("h2spec")
-        .args(["--host", "127.0.0.1", "--port", &port, "--timeout", "5"])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("145 tests"), "{said}");
-    let failed = said.lines().filter(|line| line.contains('×'));
-    for line in failed {
-        assert!(
-            ALLOWED.iter().any(|allowed| line.contains(allowed)),
-            "{line}"
-        );
+    let config = format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [rule.plain]\nlisten = \"127.0.0.1:0\"\nmembers = [\"{0}\"]\n\
+         [rule.secure]\nlisten = \"127.0.0.1:0\"\nmembers = [\"{0}\"]\n\
+         tls = {{ certificates = [\"a.pem\"] }}\n",
+        member.address()
+    );
+    let balancer = Balancer::start_with(&config, |folder| {
+        certificate(folder, "a", Key::Ecdsa, "DNS:a.example", None);
+    });
+    for (rule, options, allowed) in [
+        ("plain", &[][..], &IN_THE_CLEAR[..]),
+        ("secure", &["--tls", "--insecure"], &[]),
+    ] {
+        let port = balancer.address(rule).port().to_string();
+        let output = program("h2spec")
+            .args(["--host", "127.0.0.1", "--port", &port, "--timeout", "5"])
+            .args(options)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("145 tests"), "{said}");
+        let failed = said.lines().filter(|line| line.contains('×'));
+        for line in failed {
+            let is_known = allowed.iter().any(|allowed| line.contains(allowed));
+            assert!(is_known, "{rule}: {line}");
+        }
     }
 }
