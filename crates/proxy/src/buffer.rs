@@ -25,6 +25,9 @@ const PARTIAL_BYTES: usize = 2 * 1024;
 /// Buffers that a worker keeps when nobody needs them (5 MiB), if there is memory for that.
 const KEPT: usize = 64;
 
+/// The same for vectors of heads. Streams of HTTP/2 need many at once.
+const KEPT_HEADS: usize = 256;
+
 /// Bytes that were read and not yet taken: `data[start..end]`.
 #[derive(Debug)]
 pub(crate) struct Buffer {
@@ -211,7 +214,7 @@ impl BufferPool {
     #[inline]
     pub(crate) fn give_head(&self, mut head: Vec<u8>) {
         let mut heads = self.heads.borrow_mut();
-        if heads.len() < KEPT && (1..=HEAD_BYTES).contains(&head.capacity()) {
+        if heads.len() < KEPT_HEADS && (1..=HEAD_BYTES).contains(&head.capacity()) {
             head.clear();
             heads.push(head);
         }

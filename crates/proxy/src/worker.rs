@@ -28,6 +28,7 @@ use crate::access::AccessLog;
 use crate::buffer::BufferPool;
 use crate::files::{ClientFile, ConnectionFile, Files, Taken};
 use crate::http2::links::Links;
+use crate::http2::tasks::Tasks;
 use crate::listen::{ListenKey, Listening};
 use crate::memory::Memory;
 use crate::metrics::RuleMetrics;
@@ -75,6 +76,7 @@ pub(crate) struct Worker {
     pub(crate) pipes: PipePool,
     pub(crate) upstreams: UpstreamPool,
     pub(crate) links: Links,
+    pub(crate) stream_tasks: Tasks,
     pub(crate) files: Arc<Files>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) watchers: Rc<Watchers>,
@@ -221,6 +223,7 @@ fn build(
         pipes: PipePool::new(Arc::clone(&files)),
         upstreams: UpstreamPool::default(),
         links: Links::default(),
+        stream_tasks: Tasks::default(),
         files,
         memory,
         watchers: Watchers::new(clock.now()),

@@ -188,7 +188,7 @@ section! {
         retry_budget: f32 [Number(0.0, 1.0, "")] = 0.2; "0.1",
         /// Maximum number of idle connections to a member that each worker keeps for later
         /// requests.
-        pool_idle_connections: usize [Number(0.0, 65_536.0, "connections")] = 64; "16",
+        pool_idle_connections: usize [Number(0.0, 65_536.0, "connections")] = 512; "16",
         /// How long idle connections to members are kept. Should be shorter than the keep-alive
         /// timeout of the members.
         pool_idle_timeout: Duration [Time(millis(1), DAY)] = secs(30); r#""4s""#,

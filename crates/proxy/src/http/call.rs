@@ -4,9 +4,8 @@ use std::rc::Rc;
 
 use evenkeel_manager::snapshot::RuleSnapshot;
 
+use super::Client;
 use super::failure::Failure;
-use super::response::Head;
-use super::{Client, Request};
 use crate::http2::Call;
 use crate::http2::links::{Link, Links, Way};
 use crate::io::Io;
@@ -16,7 +15,7 @@ use crate::tcp::{ConnectFailure, connect};
 use crate::watch::Stop;
 
 /// What a member has chosen.
-pub(super) enum Chosen {
+enum Chosen {
     /// HTTP/1.1, over a connection of its own.
     Http1(Upstream),
     /// HTTP/2.
@@ -24,58 +23,28 @@ pub(super) enum Chosen {
 }
 
 impl Client {
-    /// Sends the request to a member, and reads the head of its response.
+    /// A connection to a member for one request: a stream of HTTP/2 if the member speaks one of
+    /// `protocols` that is HTTP/2.
     pub(super) async fn call(
-        &mut self,
-        request: &mut Request,
-        rule: &RuleSnapshot,
-        bound: &mut Bound,
-    ) -> Result<(Head, Upstream), Failure> {
-        let link = self.link(rule, bound).await.map_err(Failure::Connect)?;
-        self.call_over(link, request, rule, bound).await
-    }
-
-    /// The same in a connection that has room for it.
-    pub(super) async fn call_over(
-        &mut self,
-        link: Rc<Link>,
-        request: &mut Request,
-        rule: &RuleSnapshot,
-        bound: &mut Bound,
-    ) -> Result<(Head, Upstream), Failure> {
-        let call = Call::new(link, Rc::clone(&self.session.worker));
-        let mut upstream = Upstream::of_call(call);
-        match self
-            .response_head(request, rule, bound, &mut upstream)
-            .await
-        {
-            Ok(head) => Ok((head, upstream)),
-            Err(failure) => {
-                upstream.reset();
-                let refused = matches!(&*upstream, Io::Call(call) if call.is_refused());
-                Err(match failure {
-                    Failure::Silent | Failure::Garbage if refused => Failure::Refused,
-                    failure => failure,
-                })
-            }
-        }
-    }
-
-    /// A connection of HTTP/2 with room for another request.
-    async fn link(&self, rule: &RuleSnapshot, bound: &Bound) -> Result<Rc<Link>, ConnectFailure> {
-        match self.reach(rule, bound, &["h2"]).await? {
-            Chosen::Http2(link) => Ok(link),
-            Chosen::Http1(_) => Err(ConnectFailure::Refused),
-        }
-    }
-
-    /// A connection of the protocol that the member chooses.
-    pub(super) async fn choose(
         &self,
         rule: &RuleSnapshot,
         bound: &Bound,
-    ) -> Result<Chosen, ConnectFailure> {
-        self.reach(rule, bound, &["h2", "http/1.1"]).await
+        protocols: &[&str],
+    ) -> Result<Upstream, ConnectFailure> {
+        let worker = &self.session.worker;
+        let chosen = match worker.links.here(bound.member, rule.tls_id()) {
+            Some(link) => {
+                let metrics = &self.session.service.metrics;
+                metrics.member_connections_reused.add(1);
+                Chosen::Http2(link)
+            }
+            // In a box: a connection of HTTP/1.1 is to stay small.
+            None => Box::pin(self.reach(rule, bound, protocols)).await?,
+        };
+        Ok(match chosen {
+            Chosen::Http1(upstream) => upstream,
+            Chosen::Http2(link) => Upstream::of_call(Call::new(link, Rc::clone(worker))),
+        })
     }
 
     /// A connection with room for another request. Who comes while one is opened waits for it.
@@ -136,5 +105,17 @@ impl Client {
         let idle = rule.rule.http.pool_idle_timeout;
         let link = Links::begin(worker, bound.member, upstream, idle).await;
         link.map(Chosen::Http2).ok_or(ConnectFailure::Refused)
+    }
+}
+
+impl Failure {
+    /// What it is if `upstream` is a stream: one that the member has refused was not processed.
+    pub(super) fn of_call(self, upstream: &Upstream) -> Self {
+        match (self, &**upstream) {
+            (Failure::Silent | Failure::Garbage, Io::Call(call)) if call.is_refused() => {
+                Failure::Refused
+            }
+            (failure, _) => failure,
+        }
     }
 }

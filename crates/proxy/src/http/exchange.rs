@@ -9,7 +9,6 @@ use evenkeel_limits::Shortage;
 use evenkeel_manager::config::MemberProtocol;
 use evenkeel_manager::snapshot::RuleSnapshot;
 
-use super::call::Chosen;
 use super::failure::Failure;
 use super::progress::{Progress, Side};
 use super::response::{Head, take_reports};
@@ -34,7 +33,7 @@ struct Delivered {
 impl Client {
     /// Carries one request.
     pub(super) async fn exchange(&mut self, request: &mut Request) -> After {
-        self.session.worker.others_first().await;
+        self.others_first().await;
         let rule = Rc::clone(&request.rule);
         let options = &rule.rule.http;
         let mut summary = Summary::new(End::Complete);
@@ -159,12 +158,9 @@ impl Client {
         bound: &mut Bound,
     ) -> Result<(Head, Upstream), Failure> {
         let protocol = rule.rule.http.member_protocol;
-        if protocol == MemberProtocol::Http2 {
-            // In a box: a connection of HTTP/1.1 is to stay small.
-            return Box::pin(self.call(request, rule, bound)).await;
-        }
+        let speaks_http2 = protocol == MemberProtocol::Http2;
         let pool = &self.session.worker.upstreams;
-        if let Some(mut upstream) = pool.take(bound.member, rule.tls_id()) {
+        if !speaks_http2 && let Some(mut upstream) = pool.take(bound.member, rule.tls_id()) {
             self.session
                 .service
                 .metrics
@@ -187,14 +183,10 @@ impl Client {
                 }
             }
         }
-        let upstream = if protocol == MemberProtocol::Auto && rule.tls.is_some() {
-            match Box::pin(self.choose(rule, bound)).await {
-                Ok(Chosen::Http1(upstream)) => Ok(upstream),
-                Ok(Chosen::Http2(link)) => {
-                    return Box::pin(self.call_over(link, request, rule, bound)).await;
-                }
-                Err(failure) => Err(failure),
-            }
+        let upstream = if speaks_http2 {
+            self.call(rule, bound, &["h2"]).await
+        } else if protocol == MemberProtocol::Auto && rule.tls.is_some() {
+            self.call(rule, bound, &["h2", "http/1.1"]).await
         } else {
             let connected = connect(&self.session, rule, bound, &["http/1.1"]).await;
             connected.map(|(upstream, _)| upstream)
@@ -208,7 +200,7 @@ impl Client {
             Err(failure) => {
                 // The member must not take half a request for a whole one.
                 upstream.reset();
-                Err(failure)
+                Err(failure.of_call(&upstream))
             }
         }
     }
@@ -223,7 +215,7 @@ impl Client {
         head: &mut Head,
         upstream: &mut Io,
     ) -> Delivered {
-        self.session.worker.others_first().await;
+        self.others_first().await;
         let timeouts = &rule.rule.timeouts;
         let mut progress = Progress::new(request);
         let Client {

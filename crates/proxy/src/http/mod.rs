@@ -43,7 +43,7 @@ const LINGER: Duration = Duration::from_secs(2);
 
 /// Serves one client.
 pub(crate) async fn serve(session: Session, stream: Io) {
-    let mut client = Client::new(session, stream);
+    let mut client = Client::new(session, stream, Rc::default());
     let after = loop {
         let mut request = match client.next_request().await {
             Ok(request) => request,
@@ -209,15 +209,23 @@ enum NoRequest {
 }
 
 impl Client {
-    fn new(session: Session, stream: Io) -> Self {
+    fn new(session: Session, stream: Io, binding: Rc<RefCell<Option<Binding>>>) -> Self {
         Client {
             session,
             stream,
             input: None,
             hop: None,
-            binding: Rc::default(),
+            binding,
             served: false,
             last_call: false,
+        }
+    }
+
+    /// As [`Worker::others_first`](crate::worker::Worker::others_first), but for streams: those that
+    /// came together are all read before one has its turn, and what they send leaves together.
+    async fn others_first(&self) {
+        if !matches!(self.stream, Io::Stream(_)) {
+            self.session.worker.others_first().await;
         }
     }
 

@@ -19,13 +19,13 @@ use crate::message::Body;
 /// Serves one stream. `connects` says that it asks for WebSocket.
 pub(crate) async fn serve_stream(
     connection: &Connection,
-    stream: Stream,
+    stream: Box<Stream>,
     parts: Parts,
     connects: bool,
 ) {
     let session = connection.session.of_stream();
-    let mut client = Client::new(session, Io::Stream(Box::new(stream)));
-    client.binding = Rc::clone(&connection.binding);
+    let binding = Rc::clone(&connection.binding);
+    let mut client = Client::new(session, Io::Stream(stream), binding);
     let after = match client.parse_stream(connection, &parts, connects) {
         Ok(mut request) => {
             if grpc::is_call(&parts.headers)

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
 use h2::Reason;
 use h2::client::ResponseFuture;
 use http::header::CONTENT_LENGTH;
@@ -17,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::incoming::{Incoming, put_fields};
 use super::links::{Link, Place};
 use super::outgoing::{Outgoing, broken};
+use super::stream::{part_of, value_of};
 use crate::http1::head::MAX_FIELDS;
 use crate::http1::{Fields, Limits, Parsed, RequestHead};
 use crate::message::Body;
@@ -32,8 +34,6 @@ const LIMITS: Limits = Limits {
 #[derive(Debug)]
 pub(crate) struct Call {
     place: Place,
-    /// What was written of the request's head.
-    head: Vec<u8>,
     outgoing: Option<Outgoing>,
     asks_for_head: bool,
     response: Option<ResponseFuture>,
@@ -50,12 +50,11 @@ pub(crate) struct Call {
 impl Call {
     pub(crate) fn new(link: Rc<Link>, worker: Rc<Worker>) -> Self {
         Call {
-            place: Place::take(link, worker),
-            head: Vec::new(),
             outgoing: None,
             asks_for_head: false,
             response: None,
-            answer: Vec::new(),
+            answer: worker.buffers.take_head(),
+            place: Place::take(link, worker),
             answer_read: 0,
             incoming: None,
             refused: false,
@@ -88,20 +87,24 @@ impl Call {
         io::Error::new(io::ErrorKind::ConnectionReset, error.to_string())
     }
 
-    /// Sends the head, of which the last byte was written.
-    fn begin(&mut self) -> io::Result<()> {
+    /// Sends a head.
+    fn begin(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut fields = Fields::new();
-        let head = match RequestHead::parse(&self.head, LIMITS, &mut fields) {
+        let raw = Bytes::copy_from_slice(bytes);
+        let head = match RequestHead::parse(bytes, LIMITS, &mut fields) {
             Ok(Parsed::Head(head)) => head,
             _ => return Err(io::ErrorKind::InvalidData.into()),
         };
         let invalid = |_| io::Error::from(io::ErrorKind::InvalidData);
+        let part = |part: &str| part_of(&raw, bytes, part.as_bytes()).ok_or_else(|| invalid(()));
         let mut uri = http::uri::Parts::default();
         uri.scheme = Some(self.place.link.scheme());
-        let authority = head.request.authority.unwrap_or_default();
-        uri.authority = Some(authority.parse::<Authority>().map_err(|_| invalid(()))?);
-        let path = head.request.path_and_query;
-        uri.path_and_query = Some(path.parse::<PathAndQuery>().map_err(|_| invalid(()))?);
+        let authority = part(head.request.authority.unwrap_or_default())?;
+        let authority = Authority::from_maybe_shared(authority).map_err(|_| invalid(()))?;
+        uri.authority = Some(authority);
+        let path = part(head.request.path_and_query)?;
+        let path = PathAndQuery::from_maybe_shared(path).map_err(|_| invalid(()))?;
+        uri.path_and_query = Some(path);
         let mut request = http::Request::new(());
         *request.uri_mut() = Uri::from_parts(uri).map_err(|_| invalid(()))?;
         *request.method_mut() =
@@ -110,7 +113,7 @@ impl Call {
         let out = request.headers_mut();
         for field in head.request.kept() {
             let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| invalid(()))?;
-            let value = HeaderValue::from_bytes(field.value).map_err(|_| invalid(()))?;
+            let value = value_of(&raw, bytes, field.value).ok_or_else(|| invalid(()))?;
             out.append(name, value);
         }
         if head.request.takes_trailers {
@@ -132,7 +135,6 @@ impl Call {
             Ok((response, stream)) => {
                 self.response = Some(response);
                 self.outgoing = Some(Outgoing::new(stream, body));
-                self.head = Vec::new();
                 Ok(())
             }
             Err(error) => {
@@ -249,9 +251,8 @@ impl AsyncWrite for Call {
         let Some(end) = end.map(|end| end + 4) else {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         };
-        this.head
-            .extend_from_slice(bytes.get(..end).unwrap_or_default());
-        Poll::Ready(this.begin().map(|()| end))
+        let head = bytes.get(..end).unwrap_or_default();
+        Poll::Ready(this.begin(head).map(|()| end))
     }
 
     /// What was written goes out when the connection's task has its turn.
@@ -267,6 +268,8 @@ impl AsyncWrite for Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
+        let answer = std::mem::take(&mut self.answer);
+        self.place.worker.buffers.give_head(answer);
         if self.cut.get()
             && let Some(outgoing) = &mut self.outgoing
         {

@@ -12,11 +12,11 @@ use evenkeel_tls::handshake::Agreed;
 use h2::server::{Builder, SendResponse};
 use h2::{Reason, RecvStream};
 
-use super::meter::{Flood, Meter, PREFACE};
+use super::meter::{Flood, Meter, PREFACE, Refusals};
 use super::stream::Stream;
+use super::tasks::{Tasks, Work};
 use super::wire::{Metered, Wire};
 use crate::buffer::Buffer;
-use crate::http;
 use crate::http1::Hop;
 use crate::io::Io;
 use crate::listen::Session;
@@ -109,6 +109,7 @@ pub(crate) async fn serve(session: Session, io: Io, read: Option<Buffer>) {
         read,
         metered,
         worker,
+        refusals: Some((Refusals::default(), Rc::clone(&connection.session.service))),
         _file: None,
     };
     let watch = &connection.session.watch;
@@ -246,10 +247,13 @@ impl Connection {
         let protocol = parts.extensions.get::<h2::ext::Protocol>();
         let connects = protocol.is_some_and(|protocol| protocol.as_str() == "websocket");
         let stream = Stream::new(Rc::clone(self), respond, body, connects);
-        let connection = Rc::clone(self);
-        tokio::task::spawn_local(async move {
-            http::serve_stream(&connection, stream, parts, connects).await;
-        });
+        let work = Work {
+            connection: Rc::clone(self),
+            stream: Box::new(stream),
+            parts,
+            connects,
+        };
+        Tasks::serve(&self.session.worker, work);
     }
 
     /// What is said of the client to members of the rule.

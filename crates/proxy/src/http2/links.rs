@@ -120,16 +120,20 @@ impl Links {
         known.insert(member);
     }
 
+    /// A connection to `member` with room for another request.
+    pub(crate) fn here(&self, member: MemberId, tls: u64) -> Option<Rc<Link>> {
+        let mut members = self.members.borrow_mut();
+        let known = members.get_mut(&member)?;
+        known.retain(|link| !link.closed.get());
+        let mut same = known.iter().filter(|link| link.tls == tls);
+        same.find(|link| link.has_room()).cloned()
+    }
+
     /// How to get a connection to `member` whose handshake was done by `tls`.
     pub(crate) fn way(worker: &Rc<Worker>, member: MemberId, tls: u64) -> Way {
         let links = &worker.links;
-        let mut members = links.members.borrow_mut();
-        if let Some(known) = members.get_mut(&member) {
-            known.retain(|link| !link.closed.get());
-            let mut same = known.iter().filter(|link| link.tls == tls);
-            if let Some(link) = same.find(|link| link.has_room()) {
-                return Way::Here(Rc::clone(link));
-            }
+        if let Some(link) = links.here(member, tls) {
+            return Way::Here(link);
         }
         let mut opening = links.opening.borrow_mut();
         if let Some(waiting) = opening.get(&member) {
@@ -162,6 +166,7 @@ impl Links {
             read: None,
             metered: Rc::clone(&metered),
             worker: Rc::clone(worker),
+            refusals: None,
             _file: file,
         };
         let mut builder = Builder::new();

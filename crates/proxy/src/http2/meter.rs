@@ -39,6 +39,66 @@ pub enum Flood {
     Data,
 }
 
+/// Follows the frames that a peer gets, for what `h2` refuses by itself: streams that it resets since
+/// their requests are malformed (RFC 9113, section 8.1.1), and connections whose heads are.
+#[derive(Debug, Default)]
+pub struct Refusals {
+    /// Bytes of a frame's payload.
+    skip: usize,
+    frame: [u8; GOAWAY_BYTES],
+    filled: usize,
+}
+
+const RST_STREAM: u8 = 3;
+const GOAWAY: u8 = 7;
+/// As far as the reason.
+const RST_STREAM_BYTES: usize = HEADER_BYTES + 4;
+const GOAWAY_BYTES: usize = HEADER_BYTES + 8;
+const PROTOCOL_ERROR: [u8; 4] = [0, 0, 0, 1];
+
+impl Refusals {
+    /// Looks at what was sent: how many errors of the protocol it tells.
+    pub fn sent(&mut self, mut bytes: &[u8]) -> u64 {
+        let mut found = 0;
+        while !bytes.is_empty() {
+            let skipped = self.skip.min(bytes.len());
+            self.skip -= skipped;
+            bytes = bytes.get(skipped..).unwrap_or_default();
+            let [a, b, c, kind, ..] = self.frame;
+            let whole = match kind {
+                _ if self.filled < HEADER_BYTES => HEADER_BYTES,
+                RST_STREAM => RST_STREAM_BYTES,
+                _ => GOAWAY_BYTES,
+            };
+            let wanted = (whole - self.filled).min(bytes.len());
+            let (part, rest) = bytes.split_at_checked(wanted).unwrap_or_default();
+            let place = self.frame.get_mut(self.filled..self.filled + wanted);
+            if let Some(place) = place {
+                place.copy_from_slice(part);
+            }
+            self.filled += wanted;
+            bytes = rest;
+            if self.filled < whole {
+                return found;
+            }
+            if whole == HEADER_BYTES {
+                let [a, b, c, kind, ..] = self.frame;
+                if kind != RST_STREAM && kind != GOAWAY {
+                    self.skip = u32::from_be_bytes([0, a, b, c]) as usize;
+                    self.filled = 0;
+                }
+            } else {
+                let length = u32::from_be_bytes([0, a, b, c]) as usize;
+                self.skip = (HEADER_BYTES + length).saturating_sub(whole);
+                let frame = self.frame.get(..whole).unwrap_or_default();
+                found += u64::from(frame.ends_with(&PROTOCOL_ERROR));
+                self.filled = 0;
+            }
+        }
+        found
+    }
+}
+
 /// Follows the frames of a peer.
 #[derive(Debug)]
 pub struct Meter {
@@ -146,6 +206,31 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_refused_is_counted_however_the_bytes_are_cut() {
+        let frame = |kind: u8, payload: &[u8]| {
+            let header = [0, 0, payload.len() as u8, kind, 0, 0, 0, 0, 1];
+            [&header[..], payload].concat()
+        };
+        let malformed = frame(RST_STREAM, &PROTOCOL_ERROR);
+        // What looks like such a frame within another is none.
+        let sent = [
+            frame(0, &malformed),
+            malformed.clone(),
+            frame(RST_STREAM, &[0, 0, 0, 8]),
+            frame(4, &[]),
+            malformed,
+            frame(GOAWAY, b"\0\0\0\x05\0\0\0\x01and why"),
+            frame(GOAWAY, b"\0\0\0\x01\0\0\0\x0b"),
+        ]
+        .concat();
+        for size in 1..=sent.len() {
+            let mut refusals = Refusals::default();
+            let found: u64 = sent.chunks(size).map(|part| refusals.sent(part)).sum();
+            assert_eq!(found, 3, "{size}");
+        }
+    }
 
     fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
         let mut frame = vec![0, 0, payload.len() as u8, kind, flags, 0, 0, 0, 1];

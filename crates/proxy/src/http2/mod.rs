@@ -16,6 +16,7 @@ pub mod meter;
 mod outgoing;
 pub(crate) mod request;
 mod stream;
+pub(crate) mod tasks;
 mod wire;
 
 pub(crate) use call::Call;

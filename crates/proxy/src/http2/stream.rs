@@ -218,7 +218,7 @@ fn response(head: &ResponseHead<'_>, status: u16) -> Option<Response<()>> {
             continue;
         }
         let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
-        fields.append(name, value(&raw, head.raw(), field.value)?);
+        fields.append(name, value_of(&raw, head.raw(), field.value)?);
     }
     if let Some(length) = head.content_length() {
         fields.insert(CONTENT_LENGTH, HeaderValue::from(length));
@@ -227,11 +227,16 @@ fn response(head: &ResponseHead<'_>, status: u16) -> Option<Response<()>> {
     Some(response)
 }
 
-/// A part of `raw` as a value, without copying it.
-fn value(bytes: &Bytes, raw: &[u8], value: &[u8]) -> Option<HeaderValue> {
-    let start = value.as_ptr().addr().checked_sub(raw.as_ptr().addr())?;
-    let end = start.checked_add(value.len())?;
-    (end <= bytes.len()).then(|| HeaderValue::from_maybe_shared(bytes.slice(start..end)).ok())?
+/// A part of `raw`, of which `bytes` is a copy, without another.
+pub(super) fn part_of(bytes: &Bytes, raw: &[u8], part: &[u8]) -> Option<Bytes> {
+    let start = part.as_ptr().addr().checked_sub(raw.as_ptr().addr())?;
+    let end = start.checked_add(part.len())?;
+    (end <= bytes.len()).then(|| bytes.slice(start..end))
+}
+
+/// The same as a value.
+pub(super) fn value_of(bytes: &Bytes, raw: &[u8], part: &[u8]) -> Option<HeaderValue> {
+    HeaderValue::from_maybe_shared(part_of(bytes, raw, part)?).ok()
 }
 
 /// Whether a field is a part of the handshake of HTTP/1 for another protocol.

@@ -8,10 +8,11 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::meter::{Flood, Meter};
+use super::meter::{Flood, Meter, Refusals};
 use crate::buffer::Buffer;
 use crate::files::ConnectionFile;
 use crate::io::Io;
+use crate::service::Service;
 use crate::worker::Worker;
 
 /// What is known of the bytes.
@@ -31,6 +32,8 @@ pub(super) struct Wire {
     pub(super) read: Option<Buffer>,
     pub(super) metered: Rc<RefCell<Metered>>,
     pub(super) worker: Rc<Worker>,
+    /// What is refused before anybody else sees it, if it leads to a client, and whose it is.
+    pub(super) refusals: Option<(Refusals, Rc<Service>)>,
     /// The right to it, if it leads to a member.
     pub(super) _file: Option<ConnectionFile>,
 }
@@ -51,7 +54,16 @@ impl Wire {
         Poll::Ready(Ok(()))
     }
 
-    fn sent(&self, n: usize) {
+    /// The first `n` bytes of `parts` were sent.
+    fn sent<'a>(&mut self, n: usize, parts: impl Iterator<Item = &'a [u8]>) {
+        if let Some((refusals, service)) = &mut self.refusals {
+            let mut left = n;
+            for part in parts {
+                let part = part.get(..left).unwrap_or(part);
+                left -= part.len();
+                service.metrics.refused_malformed.add(refusals.sent(part));
+            }
+        }
         let mut metered = self.metered.borrow_mut();
         metered.meter.sent(n);
         metered.sent += n as u64;
@@ -86,7 +98,7 @@ impl AsyncWrite for Wire {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = ready!(Pin::new(&mut this.io).poll_write(cx, bytes))?;
-        this.sent(written);
+        this.sent(written, std::iter::once(bytes));
         Poll::Ready(Ok(written))
     }
 
@@ -97,7 +109,7 @@ impl AsyncWrite for Wire {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = ready!(Pin::new(&mut this.io).poll_write_vectored(cx, parts))?;
-        this.sent(written);
+        this.sent(written, parts.iter().map(|part| &**part));
         Poll::Ready(Ok(written))
     }
 

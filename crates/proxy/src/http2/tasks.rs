@@ -1,0 +1,94 @@
+//! Tasks that serve streams, one stream after the other: a task is kilobytes, and for each stream a
+//! new one would cost more than all else that is allocated for it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use ::http::request::Parts;
+
+use super::connection::Connection;
+use super::stream::Stream;
+use crate::http;
+use crate::worker::Worker;
+
+/// Most tasks that wait for a stream.
+const MOST_IDLE: usize = 256;
+
+/// A stream to be served.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) connection: Rc<Connection>,
+    pub(super) stream: Box<Stream>,
+    pub(super) parts: Parts,
+    /// It asks for WebSocket.
+    pub(super) connects: bool,
+}
+
+/// The tasks of a worker that wait for a stream.
+#[derive(Debug, Default)]
+pub(crate) struct Tasks {
+    idle: RefCell<Vec<Rc<Desk>>>,
+}
+
+/// Where a task finds its work.
+#[derive(Debug)]
+struct Desk {
+    work: RefCell<Option<Work>>,
+    task: RefCell<Option<Waker>>,
+}
+
+impl Tasks {
+    /// Has a stream served.
+    pub(super) fn serve(worker: &Rc<Worker>, work: Work) {
+        let idle = worker.stream_tasks.idle.borrow_mut().pop();
+        let Some(desk) = idle else {
+            tokio::task::spawn_local(run(Rc::clone(worker), work));
+            return;
+        };
+        desk.work.replace(Some(work));
+        if let Some(task) = &*desk.task.borrow() {
+            task.wake_by_ref();
+        }
+    }
+
+    /// Waits for work; false if there are enough who do.
+    fn wait(&self, desk: &Rc<Desk>) -> bool {
+        let mut idle = self.idle.borrow_mut();
+        let has_room = idle.len() < MOST_IDLE;
+        if has_room {
+            idle.push(Rc::clone(desk));
+        }
+        has_room
+    }
+}
+
+/// A task. Should it panic, nobody finds its desk among those of the others.
+async fn run(worker: Rc<Worker>, work: Work) {
+    let desk = Rc::new(Desk {
+        work: RefCell::new(Some(work)),
+        task: RefCell::default(),
+    });
+    loop {
+        let next = std::future::poll_fn(|cx| {
+            if let Some(work) = desk.work.take() {
+                return Poll::Ready(work);
+            }
+            desk.task
+                .borrow_mut()
+                .get_or_insert_with(|| cx.waker().clone());
+            Poll::Pending
+        });
+        let Work {
+            connection,
+            stream,
+            parts,
+            connects,
+        } = next.await;
+        http::serve_stream(&connection, stream, parts, connects).await;
+        drop(connection);
+        if !worker.stream_tasks.wait(&desk) {
+            return;
+        }
+    }
+}
