@@ -9,8 +9,9 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::eventually;
 use evenkeel_e2e::member::{Member, Seen, Signal, ok};
-use evenkeel_e2e::wire::Ended;
+use evenkeel_e2e::wire::{Ended, Wire};
 
 /// What a smuggler wants to be taken for a request of its own.
 const HIDDEN: &str = "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -498,4 +499,212 @@ fn s9_an_answer_that_nobody_asked_for_is_given_to_nobody() {
     );
     assert!(wrong.len() <= BETWEEN_LOOK_AND_SEND, "{wrong:?}");
     assert!(early.len() > REQUESTS / 10, "the test shows nothing");
+}
+
+/// Requests over HTTP/2 that are refused: name, fields, content. A field that starts with `:` stands
+/// in place of the good one of that name; two of a name are both sent.
+type OverHttp2 = (
+    &'static str,
+    &'static [(&'static str, &'static str)],
+    &'static str,
+);
+
+const REFUSED_OVER_HTTP2: &[OverHttp2] = &[
+    ("TE", &[("transfer-encoding", "chunked")], "0\r\n\r\n"),
+    (
+        "TE in upper case",
+        &[("Transfer-Encoding", "chunked")],
+        "0\r\n\r\n",
+    ),
+    (
+        "TE with underscore",
+        &[("transfer_encoding", "chunked")],
+        "0\r\n\r\n",
+    ),
+    ("CL too short", &[("content-length", "1")], ""),
+    ("CL too long", &[("content-length", "1000")], ""),
+    ("CL of nothing", &[("content-length", "0")], ""),
+    (
+        "CL twice",
+        &[("content-length", "33"), ("content-length", "33")],
+        "",
+    ),
+    ("CL list", &[("content-length", "34, 34")], ""),
+    ("CL with plus", &[("content-length", "+34")], ""),
+    ("CL empty", &[("content-length", "")], ""),
+    ("CL with underscore", &[("content_length", "0")], ""),
+    ("connection", &[("connection", "close")], ""),
+    (
+        "connection names CL",
+        &[("connection", "content-length")],
+        "",
+    ),
+    ("keep-alive", &[("keep-alive", "1")], ""),
+    ("proxy-connection", &[("proxy-connection", "close")], ""),
+    ("upgrade", &[("upgrade", "h2c")], ""),
+    ("te", &[("te", "gzip")], ""),
+    ("te and more", &[("te", "trailers, deflate")], ""),
+    (
+        "LF in a value",
+        &[("x", "a\nTransfer-Encoding: chunked")],
+        "",
+    ),
+    (
+        "CR in a value",
+        &[("x", "a\rTransfer-Encoding: chunked")],
+        "",
+    ),
+    (
+        "CR LF in a value",
+        &[("x", "a\r\n\r\nGET /hidden HTTP/1.1\r\nHost: a\r\n\r\n")],
+        "",
+    ),
+    ("NUL in a value", &[("x", "a\0b")], ""),
+    (
+        "CR LF in a name",
+        &[("x: y\r\ntransfer-encoding", "chunked")],
+        "",
+    ),
+    ("colon in a name", &[("transfer-encoding:", "chunked")], ""),
+    ("space in a name", &[("transfer-encoding ", "chunked")], ""),
+    ("no name", &[("", "x")], ""),
+    ("upper case", &[("X-Upper", "x")], ""),
+    (
+        "CR LF in the path",
+        &[(":path", "/ HTTP/1.1\r\nHost: a\r\n\r\nGET /hidden")],
+        "",
+    ),
+    ("space in the path", &[(":path", "/ HTTP/1.1 x")], ""),
+    ("empty path", &[(":path", "")], ""),
+    ("path of a URI", &[(":path", "http://b/hidden")], ""),
+    ("path without a slash", &[(":path", "hidden")], ""),
+    ("path twice", &[(":path", "/bad"), (":path", "/hidden")], ""),
+    (
+        "CR LF in the method",
+        &[(":method", "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\nGET")],
+        "",
+    ),
+    ("space in the method", &[(":method", "GET /hidden")], ""),
+    (
+        "method twice",
+        &[(":method", "POST"), (":method", "GET")],
+        "",
+    ),
+    (
+        "scheme twice",
+        &[(":scheme", "http"), (":scheme", "https")],
+        "",
+    ),
+    ("CR LF in the authority", &[(":authority", "a\r\nX: y")], ""),
+    ("authority with a path", &[(":authority", "a/hidden")], ""),
+    ("authority with a user", &[(":authority", "u@a")], ""),
+    ("another Host", &[("host", "b")], ""),
+    ("two Hosts", &[("host", "a"), ("host", "a")], ""),
+    ("pseudo-field of a response", &[(":status", "200")], ""),
+    ("unknown pseudo-field", &[(":x", "y")], ""),
+    (
+        "pseudo-field after a field",
+        &[("x", "y"), (":path", "/hidden")],
+        "",
+    ),
+    (
+        "protocol without CONNECT",
+        &[(":protocol", "websocket")],
+        "",
+    ),
+    ("other expectation", &[("expect", "more")], ""),
+];
+
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let length = (payload.len() as u32).to_be_bytes();
+    let header = [
+        length[1], length[2], length[3], kind, flags, 0, 0, 0, stream,
+    ];
+    [&header[..], payload].concat()
+}
+
+/// A POST whose content is followed by what would be another request, as a connection's all bytes.
+fn over_http2(fields: &[(&str, &str)], content: &str) -> Vec<u8> {
+    let good = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/bad"),
+        (":authority", "a"),
+    ];
+    let named = |name: &str| fields.iter().any(|(other, _)| *other == name);
+    let moved = fields
+        .first()
+        .is_some_and(|(name, _)| !name.starts_with(':'));
+    // Literals that are in no table.
+    let mut block = Vec::new();
+    let kept = good.iter().filter(|(name, _)| moved || !named(name));
+    for (name, value) in kept.chain(fields) {
+        block.push(0);
+        for text in [name, value] {
+            block.push(text.len() as u8);
+            block.extend_from_slice(text.as_bytes());
+        }
+    }
+    [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        frame(4, 0, 0, &[]),
+        frame(1, 4, 1, &block),
+        frame(0, 1, 1, format!("{content}{HIDDEN}").as_bytes()),
+    ]
+    .concat()
+}
+
+/// What the request came to: `200`, another status, a reset or the end of the connection.
+fn outcome_over_http2(client: &mut Wire) -> &'static str {
+    while let Some(header) = client.try_read_exact(9) {
+        let length = u32::from_be_bytes([0, header[0], header[1], header[2]]);
+        let Some(payload) = client.try_read_exact(length as usize) else {
+            break;
+        };
+        match (header[3], payload.first()) {
+            // The index of `:status: 200` in the static table.
+            (1, Some(0x88)) => return "200",
+            (1, _) => return "another status",
+            (3, _) => return "reset",
+            (7, _) => return "goaway",
+            _ => {}
+        }
+    }
+    "closed"
+}
+
+#[test]
+fn what_is_ambiguous_over_http2_is_refused_counted_and_reaches_no_member_as_a_whole() {
+    let member = Member::echoing_targets();
+    let balancer = Balancer::http(&[member.address()], "[rule.web.http]\nretries = 0");
+    let refused = || {
+        let metrics = balancer.admin_get("/metrics");
+        let line = "evenkeel_rule_refused_total{rule=\"web\",reason=\"malformed\"} ";
+        let mut lines = metrics.text().lines();
+        let count = lines.find_map(|text| text.strip_prefix(line)).unwrap();
+        count.parse::<u64>().unwrap()
+    };
+    for &(name, fields, content) in REFUSED_OVER_HTTP2 {
+        let before = refused();
+        let mut client = balancer.connect();
+        client.send(over_http2(fields, content));
+        let outcome = outcome_over_http2(&mut client);
+        let expected = ["another status", "reset", "goaway"];
+        assert!(expected.contains(&outcome), "{name}: {outcome}");
+        // It is counted right after it was sent; a head and its content can both be wrong.
+        eventually(name, || refused() > before);
+    }
+    // The same without what is wrong.
+    let mut client = balancer.connect();
+    client.send(over_http2(&[], ""));
+    assert_eq!(outcome_over_http2(&mut client), "200");
+    let mut good = 0;
+    for seen in member.seen() {
+        if let Seen::Request(_, request) = seen {
+            assert_eq!(request.second_word(), "/bad");
+            assert_eq!(request.text(), HIDDEN);
+            good += 1;
+        }
+    }
+    assert_eq!(good, 1);
 }
