@@ -19,7 +19,7 @@ use evenkeel_bench::server::{Server, pin_to, processors, raise_file_limit, sharp
 
 /// Measures Evenkeel beside other proxies on this machine.
 ///
-/// With `BENCH_QUICK=1` in the environment less exactly, in under three minutes.
+/// With `BENCH_QUICK=1` in the environment less exactly, in about five minutes.
 #[derive(Parser)]
 struct Arguments {
     /// Measure what lies beside this program instead of building it.
