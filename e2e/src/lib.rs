@@ -23,6 +23,7 @@ pub mod member;
 pub mod netns;
 pub mod omniorb;
 pub mod orb;
+pub mod pebble;
 pub mod process;
 pub mod script;
 pub mod server;

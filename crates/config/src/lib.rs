@@ -19,6 +19,7 @@ mod schema;
 mod tests;
 pub mod watch;
 
+pub use model::acme::{Acme, AcmeChallenge};
 pub use model::admin::{AccessLog, Admin};
 pub use model::broker::Broker;
 pub use model::config::{Config, load, parse};

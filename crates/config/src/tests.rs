@@ -956,6 +956,12 @@ fn document_with(header: &str, line: &str) -> String {
             let rest = own.into_iter().filter(|own| own.split(' ').next() != key);
             format!("{header}\n{line}\n{}", rest.collect::<Vec<_>>().join("\n"))
         }
+        "[acme]" if line.starts_with("folder") => format!("{header}\n{line}"),
+        "[acme]" => format!("{header}\nfolder = \"f\"\n{line}"),
+        "[rule.x.tls]" if line.starts_with("acme") => {
+            let acme = "[acme]\nfolder = \"f\"\nagree_to_terms = true";
+            format!("{acme}\n[rule.x]\n{rule}{header}\n{line}")
+        }
         "[negotiator]" | "[corba]" if line.starts_with("listen") => format!("{header}\n{line}"),
         "[negotiator]" | "[corba]" => format!("{header}\nlisten = \"127.0.0.1:80\"\n{line}"),
         "[cluster.x]" if line.starts_with("group") => cluster(line),

@@ -12,6 +12,7 @@ use evenkeel_limits::Shortage;
 use evenkeel_manager::config::Protocol;
 use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot};
 use evenkeel_net::Clock;
+use evenkeel_tls::challenge;
 use evenkeel_tls::client::Client;
 use evenkeel_tls::connect as client;
 use evenkeel_tls::handshake::{Accepting, Agreed, Cause};
@@ -187,6 +188,10 @@ pub(crate) async fn serve(session: Session, socket: TcpStream, server: Arc<Serve
     let Some(client) = accept(&session, socket, &server).await else {
         return;
     };
+    // An authority has seen what it was to see.
+    if client.agreed.protocol.as_deref() == Some(challenge::ALPN) {
+        return;
+    }
     let client = Io::Tls(Box::new(client));
     // In tasks of their own, so that what the handshake took is gone.
     match session.service.rule().rule.protocol {

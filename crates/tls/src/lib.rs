@@ -3,6 +3,7 @@
 //! | module | what it has |
 //! |---|---|
 //! | [`certificate`] | certificates and keys from files, with what is wrong with them |
+//! | [`challenge`] | what an authority has to find that looks whether a name is ours |
 //! | [`expiry`] | warnings before certificates expire |
 //! | [`server`] | what a rule does for its clients: certificate by name, versions, client certificates |
 //! | [`ticket`] | the keys of session tickets |
@@ -23,6 +24,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 pub mod certificate;
+pub mod challenge;
 pub mod client;
 pub mod connect;
 pub mod current;

@@ -15,8 +15,8 @@ use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig};
 
 use crate::certificate::{Certificate, CertificateError, Details, items, problem, read, unix_now};
-use crate::provider;
 use crate::ticket::{Keys, Tickets};
+use crate::{challenge, provider};
 
 /// Tickets that a client of TLS 1.3 gets, so that it can open two connections at once.
 const TICKETS: usize = 2;
@@ -72,6 +72,17 @@ impl Server {
         let mut certificates: Vec<Certificate> = Vec::new();
         for (index, files) in tls.certificates.iter().enumerate() {
             match Certificate::load(files, now, index == 0) {
+                Ok(certificate) => certificates.push(certificate),
+                Err(problems) => errors.extend(problems),
+            }
+        }
+        for files in &tls.issued {
+            // Until there is one, clients that ask for its name are refused. One whose time is over
+            // is used until there is another one.
+            if !files.certificate.path.exists() {
+                continue;
+            }
+            match Certificate::load(files, None, true) {
                 Ok(certificate) => certificates.push(certificate),
                 Err(problems) => errors.extend(problems),
             }
@@ -132,6 +143,10 @@ impl Server {
             .iter()
             .map(|name| name.as_bytes().to_vec())
             .collect();
+        // With nothing else to offer it would keep those away who know something else.
+        if !tls.issued.is_empty() && !config.alpn_protocols.is_empty() {
+            config.alpn_protocols.push(challenge::ALPN.to_vec());
+        }
         let asked = tls.client_certificates.as_ref();
         Ok(Server {
             config: Arc::new(config),
@@ -280,6 +295,11 @@ impl ByName {
 impl ResolvesServerCert for ByName {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name().map(str::to_ascii_lowercase);
+        // An authority offers nothing else (RFC 8737, section 3).
+        let mut alpn = hello.alpn().into_iter().flatten();
+        if alpn.next() == Some(challenge::ALPN) && alpn.next().is_none() {
+            return challenge::certificate(name.as_deref()?);
+        }
         let found = name.as_deref().and_then(|name| self.find(name));
         ASKED.set(name.map(Into::into));
         let list = found.unwrap_or(&self.default);

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::acme::{self, Acme};
 use super::admin::{self, AccessLog, Admin};
 use super::broker::{self, Broker};
 use super::corba::{self, Corba};
@@ -51,6 +52,8 @@ section! {
     pub struct Config {
         /// The admin API.
         admin: Option<Admin> = Some(Admin::default()),
+        /// Where certificates come from that rules have by themselves; `None` is nowhere.
+        acme: Option<Acme> = None,
         /// Rules, in the order of the file. Names are unique.
         rules: Vec<Rule> = Vec::new(),
         /// Groups, in the order of the file. Names are unique.
@@ -124,6 +127,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     let mut listeners = Listeners::default();
     config.admin = admin::read(&mut top, folder, &mut listeners, report);
 
+    config.acme = acme::read(&mut top, folder, report);
     let defaults = Defaults::read(&mut top, report);
     // With where each stands: rules refer to groups, and own ones keep their order.
     let mut groups: Vec<(Span, GroupConfig)> = Vec::new();
@@ -146,6 +150,9 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         used.extend(rule.groups().into_iter().map(str::to_owned));
         if let Some(tls) = &mut rule.tls {
             tls.resolve(folder);
+            if !tls.have_issued(&mut config.acme) {
+                table.problem("tls", NO_AUTHORITY, report);
+            }
         }
         config.rules.push(rule);
         table.finish(report);
@@ -186,6 +193,19 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         &mut listeners,
         report,
     );
+    let of_admin = config
+        .admin
+        .iter_mut()
+        .map(|admin| ("admin", &mut admin.tls));
+    let own = config.negotiator.iter_mut();
+    let of_negotiator = own.map(|own| ("negotiator", &mut own.tls));
+    for (key, tls) in of_admin.chain(of_negotiator) {
+        if let Some(tls) = tls
+            && !tls.have_issued(&mut config.acme)
+        {
+            top.problem(key, NO_AUTHORITY, report);
+        }
+    }
     for group in &mut config.groups {
         // Where a rule carries clients, too, what is good for them counts.
         if used.contains(&group.name) && !carried.contains(&group.name) {
@@ -211,6 +231,10 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     config
 }
 
+/// What a table `tls` with names for ACME lacks.
+const NO_AUTHORITY: &str =
+    "`acme` in `tls` needs a table [acme] with `folder` and `agree_to_terms = true`";
+
 /// What one rule tells members of its clients no client of another rule may say: they may have the
 /// same members.
 fn reserve(rules: &mut [Rule]) {
@@ -233,6 +257,7 @@ pub(crate) fn tables() -> Vec<TableDoc> {
     let mut tables = vec![
         TableDoc::new("", top, [docs(TOP, Config::default())]),
         admin::tables(),
+        acme::tables(),
         TableDoc::new("[access_log]", "The access log.", access_log),
     ];
     tables.extend(rule::tables());

@@ -1,6 +1,7 @@
 //! What the files of the balancer, the agent and the client engine may say: one file a section,
 //! each with its type, its keys and what it checks.
 
+pub(crate) mod acme;
 pub(crate) mod admin;
 pub mod agent;
 pub(crate) mod agent_check;

@@ -69,6 +69,7 @@ impl Config {
         let sources = self.groups.iter().map(|group| group.sources.clone());
         let sources: Vec<_> = sources.collect();
         Sections::default()
+            .with(self.acme.as_ref())
             .with(self.admin.as_ref())
             .with(self.broker.as_ref())
             .with(self.negotiator.as_ref())

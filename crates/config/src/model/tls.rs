@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
+use super::acme::Acme;
 use crate::schema::address::is_host_name;
 use crate::schema::document::Item;
 use crate::schema::errors::Place;
@@ -21,7 +22,10 @@ use crate::schema::table::{AsTable, Table};
 section! {
     /// TLS between a rule and its clients.
     #[derive(Clone, Debug, PartialEq)]
-    pub struct Tls {}
+    pub struct Tls {
+        /// Files with certificates that are had by ACME; one may not be there yet.
+        issued: Vec<CertificateFiles> = Vec::new(),
+    }
     keys TLS {
         /// Certificates: one, or a list. **Required.** Each is the path of a PEM file with the
         /// certificate, those of the authorities between it and the root, and the private key; or a
@@ -29,6 +33,10 @@ section! {
         /// it asks for: one with that very name, then one with a wildcard for it. Of several for a
         /// name it gets one whose kind of key it knows; the one that comes first, if it knows all.
         certificates: Vec<CertificateFiles> = Vec::new(); r#"["/etc/evenkeel/www.pem"]"#,
+        /// Names that certificates are had for by themselves, from the authority of
+        /// [`[acme]`](#acme), one for each. They come after `certificates`, which may then be left
+        /// out.
+        acme: Vec<String> [Text(HOST_NAMES)] = Vec::new(); r#"["www.example.org", "example.org"]"#,
         /// Whether clients that ask for a name without a certificate, or for none, are refused.
         /// Otherwise they get the first certificate.
         strict_sni: bool = false; "true",
@@ -160,6 +168,12 @@ const HOST_NAME: Texts = ("a host name, or an IP address", |text| {
     text.parse::<IpAddr>().is_ok() || is_host_name(text)
 });
 
+/// Names that an authority can verify: without a wildcard.
+const HOST_NAMES: Texts = ("a host name", |text| {
+    let (_, is_name) = SERVER_NAMES;
+    !text.starts_with("*.") && is_name(text)
+});
+
 const HEADER: Texts = ("1 to 64 letters, digits or \"-\"", |text| {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     (1..=64).contains(&text.len()) && text.bytes().all(is_part)
@@ -170,7 +184,9 @@ impl AsTable for Tls {
 
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(TLS, self, report);
-        table.require("certificates", report);
+        if !table.given("acme") {
+            table.require("certificates", report);
+        }
     }
 }
 
@@ -262,9 +278,31 @@ impl CertificateFiles {
 }
 
 impl Tls {
+    /// Has certificates issued for its names; false if there is no authority.
+    pub(crate) fn have_issued(&mut self, by: &mut Option<Acme>) -> bool {
+        if self.acme.is_empty() {
+            return true;
+        }
+        let Some(by) = by.as_mut().filter(|by| by.agree_to_terms) else {
+            return false;
+        };
+        for name in &self.acme {
+            let certificate = FileName::from(by.file(name));
+            let issued = CertificateFiles {
+                certificate,
+                ..CertificateFiles::default()
+            };
+            self.issued.push(issued);
+            by.names.push(name.to_ascii_lowercase());
+        }
+        by.names.sort_unstable();
+        by.names.dedup();
+        true
+    }
+
     /// The files that it names.
     pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
-        let certificates = self.certificates.iter();
+        let certificates = self.certificates.iter().chain(&self.issued);
         let certificates = certificates.flat_map(|c| std::iter::once(&c.certificate).chain(&c.key));
         let clients = self.client_certificates.iter();
         let clients = clients.flat_map(|c| std::iter::once(&c.ca_file).chain(&c.crl_file));

@@ -19,6 +19,7 @@ use std::time::{Duration, SystemTime};
 use evenkeel_core::binding::Binding;
 use evenkeel_core::time::Instant;
 use evenkeel_limits::Shortage;
+use evenkeel_tls::challenge;
 use evenkeel_wire::response::HeadScan;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
@@ -206,6 +207,8 @@ enum NoRequest {
     Malformed(u16, String, bool),
     /// Whether the answer is one to a `HEAD`.
     OutOfMemory(bool),
+    /// One of an authority that looks whether a name is ours: the answer, and the same.
+    Challenge(Arc<str>, bool),
 }
 
 impl Client {
@@ -267,6 +270,11 @@ impl Client {
                     }
                     Err(NoRequest::OutOfMemory(to_head)) => {
                         return Err(self.refuse_for_memory(to_head).await);
+                    }
+                    Err(NoRequest::Challenge(answer, to_head)) => {
+                        self.session.service.metrics.requests.add(1);
+                        self.answer(&Answer::closing(200, &answer), to_head).await;
+                        return Err(After::Linger);
                     }
                 }
                 if !waiting_for_head {
@@ -381,6 +389,9 @@ impl Client {
             Ok(Parsed::Partial) => return Err(NoRequest::Partial),
             Err(error) => return Err(malformed(error, input.bytes())),
         };
+        if let Some(answer) = challenge::answer(head.target) {
+            return Err(NoRequest::Challenge(answer, head.asked.head));
+        }
         let mut out = worker.buffers.take_head();
         write_request(&head.request, hop, &mut out);
         let (len, body, asked) = (head.len, head.request.body, head.asked);

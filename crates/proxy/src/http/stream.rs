@@ -44,7 +44,7 @@ pub(crate) async fn serve_stream(
             client.refuse(status, &text, to_head).await
         }
         Err(NoRequest::OutOfMemory(to_head)) => client.refuse_for_memory(to_head).await,
-        Err(NoRequest::Partial) => After::Cut,
+        Err(NoRequest::Partial | NoRequest::Challenge(..)) => After::Cut,
     };
     if after == After::Cut {
         client.stream.reset();

@@ -60,6 +60,7 @@ impl<'a> Answer<'a> {
 /// Reason phrase of the statuses that the balancer answers with.
 fn reason(status: u16) -> &'static str {
     match status {
+        200 => "OK",
         400 => "Bad Request",
         404 => "Not Found",
         408 => "Request Timeout",

@@ -1,0 +1,155 @@
+//! One try to get a certificate.
+
+use std::error::Error as _;
+use std::io;
+use std::time::Duration;
+
+use evenkeel_config::{Acme, AcmeChallenge};
+use evenkeel_tls::challenge::{self, Shown};
+use instant_acme::{
+    Account, AuthorizationStatus, ChallengeType, Identifier, NewAccount, NewOrder, OrderStatus,
+    RetryPolicy,
+};
+use rcgen::{CertificateParams, CustomExtension, KeyPair};
+
+use crate::store::Store;
+
+/// Longest time for the authority to look, and to sign.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Longest time for all of it.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The conversation has failed.
+    #[error("{}", causes(.0))]
+    Acme(#[from] instant_acme::Error),
+    /// The folder cannot be used.
+    #[error("the folder cannot be used: {0}")]
+    Store(#[from] io::Error),
+    /// The certificate for a challenge cannot be made.
+    #[error("no certificate for the challenge: {0}")]
+    Challenge(#[from] rcgen::Error),
+    /// The authority does not offer the challenge.
+    #[error("the authority does not offer {0} for this name")]
+    NotOffered(&'static str),
+    /// The authority has looked, and not found what it expects.
+    #[error("the authority could not verify the name: {0}")]
+    Refused(String),
+    /// It takes too long.
+    #[error("nothing within {LIMIT:?}")]
+    Timeout,
+}
+
+/// An error with what is behind it: "cannot connect" alone helps nobody.
+fn causes(error: &instant_acme::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// Gets a certificate for `name` and keeps it in `store`.
+///
+/// # Errors
+///
+/// Whatever has gone wrong. What was there before is still there.
+pub async fn obtain(settings: &Acme, store: &Store, name: &str) -> Result<(), Error> {
+    let result = tokio::time::timeout(LIMIT, attempt(settings, store, name)).await;
+    let result = result.unwrap_or(Err(Error::Timeout));
+    if let Err(Error::Acme(instant_acme::Error::Api(problem))) = &result
+        && problem.r#type.as_deref() == Some("urn:ietf:params:acme:error:accountDoesNotExist")
+    {
+        store.forget_account();
+    }
+    result
+}
+
+async fn attempt(settings: &Acme, store: &Store, name: &str) -> Result<(), Error> {
+    let account = account(settings, store).await?;
+    let identifiers = [Identifier::Dns(name.to_owned())];
+    let mut order = account.new_order(&NewOrder::new(&identifiers)).await?;
+    // What is shown for challenges is taken back at the end.
+    let mut shown = Vec::new();
+    let mut authorizations = order.authorizations();
+    while let Some(authorization) = authorizations.next().await {
+        let mut authorization = authorization?;
+        if authorization.status == AuthorizationStatus::Valid {
+            continue;
+        }
+        let (kind, word) = match settings.challenge {
+            AcmeChallenge::Http01 => (ChallengeType::Http01, "http-01"),
+            AcmeChallenge::TlsAlpn01 => (ChallengeType::TlsAlpn01, "tls-alpn-01"),
+        };
+        let mut challenge = authorization
+            .challenge(kind)
+            .ok_or(Error::NotOffered(word))?;
+        let answer = challenge.key_authorization();
+        shown.push(match settings.challenge {
+            AcmeChallenge::Http01 => challenge::show_token(&challenge.token, answer.as_str()),
+            AcmeChallenge::TlsAlpn01 => certificate(name, answer.digest().as_ref())?,
+        });
+        challenge.set_ready().await?;
+    }
+    let patience = RetryPolicy::new().timeout(PATIENCE);
+    if order.poll_ready(&patience).await? != OrderStatus::Ready {
+        return Err(Error::Refused(reason(&mut order).await));
+    }
+    let key = order.finalize().await?;
+    let chain = order.poll_certificate(&patience).await?;
+    drop(shown);
+    Ok(store.keep(name, &chain, &key)?)
+}
+
+/// The account, which is made when there is none yet.
+async fn account(settings: &Acme, store: &Store) -> Result<Account, Error> {
+    let builder = match &settings.ca_file {
+        Some(file) => Account::builder_with_root(&file.path)?,
+        None => Account::builder()?,
+    };
+    if let Some(known) = store.account(&settings.directory)? {
+        return Ok(builder.from_credentials(known).await?);
+    }
+    let contact = settings.contact.iter();
+    let contact: Vec<String> = contact.map(|address| format!("mailto:{address}")).collect();
+    let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
+    let wanted = NewAccount {
+        contact: &contact,
+        terms_of_service_agreed: settings.agree_to_terms,
+        only_return_existing: false,
+    };
+    let made = builder.create(&wanted, settings.directory.clone(), None);
+    let (account, credentials) = made.await?;
+    store.keep_account(&credentials)?;
+    Ok(account)
+}
+
+/// Shows a certificate with the answer to a TLS-ALPN-01 challenge (RFC 8737).
+fn certificate(name: &str, digest: &[u8]) -> Result<Shown, Error> {
+    let mut params = CertificateParams::new([name.to_owned()])?;
+    params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
+    let key = KeyPair::generate()?;
+    let certificate = params.self_signed(&key)?;
+    let shown = challenge::show_certificate(name, certificate.der(), &key.serialize_der());
+    shown.map_err(|error| Error::Refused(error.to_string()))
+}
+
+/// What the authority says of challenges that it has not found good.
+async fn reason(order: &mut instant_acme::Order) -> String {
+    let mut authorizations = order.authorizations();
+    while let Some(Ok(authorization)) = authorizations.next().await {
+        let mut errors = authorization.challenges.iter();
+        if let Some(problem) = errors.find_map(|challenge| challenge.error.as_ref()) {
+            return problem.to_string();
+        }
+    }
+    "it does not say why".into()
+}

@@ -1,0 +1,96 @@
+//! When the certificate for a name is to be had the next time. Times are in seconds since 1970, random
+//! numbers are from 0 to 1.
+
+use std::time::Duration;
+
+/// Longest pause after failures.
+const LONGEST: Duration = Duration::from_secs(6 * 3600);
+
+/// From when to when a certificate is valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    /// From then on.
+    pub from: i64,
+    /// Until then.
+    pub until: i64,
+}
+
+impl Validity {
+    /// When it is to be renewed: with a third of its life left, or up to a tenth of that earlier, so
+    /// that many that began together do not go on so.
+    pub fn renewal(self, random: f64) -> i64 {
+        let left = self.until.saturating_sub(self.from).max(0) / 3;
+        self.until - left - (left as f64 * random / 10.0) as i64
+    }
+}
+
+/// What is planned for a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// When to try next.
+    pub next: i64,
+    /// How many tries in a row have failed.
+    pub failures: u32,
+}
+
+impl Plan {
+    /// For a certificate as it is; at once if there is none.
+    pub fn new(validity: Option<Validity>, now: i64, random: f64) -> Self {
+        let next = validity.map_or(now, |validity| validity.renewal(random));
+        Plan { next, failures: 0 }
+    }
+
+    /// After a try that has failed: after `first`, then after twice as long each time, up to six
+    /// hours; a quarter more or less.
+    pub fn failed(&mut self, now: i64, first: Duration, random: f64) {
+        let times = 2f64.powi(self.failures.min(30) as i32);
+        let pause = (first.as_secs_f64() * times).min(LONGEST.as_secs_f64());
+        let pause = pause * (0.75 + random / 2.0);
+        self.failures = self.failures.saturating_add(1);
+        self.next = now.saturating_add((pause.ceil() as i64).max(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: i64 = 24 * 3600;
+
+    #[test]
+    fn a_certificate_is_renewed_with_a_third_of_its_life_left() {
+        let of_90_days = Validity {
+            from: 1000,
+            until: 1000 + 90 * DAY,
+        };
+        assert_eq!(of_90_days.renewal(0.0), 1000 + 60 * DAY);
+        assert_eq!(of_90_days.renewal(1.0), 1000 + 57 * DAY);
+        assert_eq!(Plan::new(Some(of_90_days), 5, 0.0).next, 1000 + 60 * DAY);
+        assert_eq!(Plan::new(None, 5, 0.7).next, 5);
+        let none = Validity { from: 9, until: 3 };
+        assert_eq!(none.renewal(1.0), 3);
+    }
+
+    #[test]
+    fn pauses_double_up_to_six_hours_with_jitter() {
+        let minute = Duration::from_secs(60);
+        let mut plan = Plan::new(None, 0, 0.0);
+        let pauses = (0..12).map(|_| {
+            plan.failed(100, minute, 0.5);
+            plan.next - 100
+        });
+        let pauses: Vec<_> = pauses.collect();
+        assert_eq!(pauses[..4], [60, 120, 240, 480]);
+        assert_eq!(pauses[9..], [6 * 3600; 3]);
+        assert_eq!(plan.failures, 12);
+        for (random, pause) in [(0.0, 45), (1.0, 75)] {
+            let mut plan = Plan::new(None, 0, 0.0);
+            plan.failed(0, minute, random);
+            assert_eq!(plan.next, pause);
+        }
+        // However often, and however short.
+        plan.failures = u32::MAX;
+        plan.failed(0, Duration::from_millis(1), 0.0);
+        assert!((1..=6 * 3600).contains(&plan.next));
+    }
+}

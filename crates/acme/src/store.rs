@@ -1,0 +1,151 @@
+//! The folder: the account, and a file for each name with its certificate and key.
+
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use evenkeel_config::{CertificateFiles, FileName};
+use evenkeel_tls::certificate::Certificate;
+use instant_acme::AccountCredentials;
+
+use crate::plan::Validity;
+
+/// Where the account is.
+const ACCOUNT: &str = "account.json";
+
+/// A folder, used by one process at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    folder: PathBuf,
+}
+
+impl Store {
+    /// Opens a folder, or makes it, and finds out whether files can be written.
+    ///
+    /// # Errors
+    ///
+    /// They cannot.
+    pub fn open(folder: &Path) -> io::Result<Self> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)?;
+        let probe = folder.join(format!(".probe.{}", std::process::id()));
+        OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&probe)?;
+        fs::remove_file(probe)?;
+        let folder = folder.to_owned();
+        Ok(Store { folder })
+    }
+
+    /// The account at `directory`; `None` if there is none, or only one at another directory.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or is damaged.
+    pub fn account(&self, directory: &str) -> io::Result<Option<AccountCredentials>> {
+        let text = match fs::read(self.folder.join(ACCOUNT)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            text => text?,
+        };
+        let value: serde_json::Value = serde_json::from_slice(&text)?;
+        if value.get("directory").and_then(|known| known.as_str()) != Some(directory) {
+            return Ok(None);
+        }
+        Ok(Some(serde_json::from_value(value)?))
+    }
+
+    /// Keeps the account.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn keep_account(&self, account: &AccountCredentials) -> io::Result<()> {
+        self.write(ACCOUNT, &serde_json::to_vec(account)?)
+    }
+
+    /// Forgets the account: the authority does not know it any more.
+    pub fn forget_account(&self) {
+        let _ = fs::remove_file(self.folder.join(ACCOUNT));
+    }
+
+    /// From when to when the certificate for `name` is valid; `None` if there is none that can be
+    /// used.
+    pub fn validity(&self, name: &str) -> Option<Validity> {
+        let files = CertificateFiles {
+            certificate: FileName::from(self.folder.join(format!("{name}.pem"))),
+            ..CertificateFiles::default()
+        };
+        let details = Certificate::load(&files, None, false).ok()?.details;
+        Some(Validity {
+            from: details.not_before,
+            until: details.not_after,
+        })
+    }
+
+    /// Keeps the certificate for `name`, with its key.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn keep(&self, name: &str, chain: &str, key: &str) -> io::Result<()> {
+        let text = format!("{}\n{key}", chain.trim_end());
+        self.write(&format!("{name}.pem"), text.as_bytes())
+    }
+
+    /// Whoever reads the file finds the old one or the new one, and only its owner reads it.
+    fn write(&self, name: &str, text: &[u8]) -> io::Result<()> {
+        let fresh = self.folder.join(format!(".{name}.fresh"));
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&fresh)?;
+        // One of a process that was killed may have had other rights.
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        file.write_all(text)?;
+        file.sync_all()?;
+        fs::rename(fresh, self.folder.join(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_secret_and_whole() {
+        let folder = std::env::temp_dir().join(format!("evenkeel-acme-{}", std::process::id()));
+        let store = Store::open(&folder.join("a/b")).unwrap();
+        let path = folder.join("a/b");
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&path), 0o700);
+        store.keep("a.example", "chain\n\n", "key").unwrap();
+        let file = path.join("a.example.pem");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "chain\nkey");
+        assert_eq!(mode(&file), 0o600);
+        assert_eq!(store.validity("a.example"), None, "no certificate");
+        assert_eq!(
+            fs::read_dir(&path).unwrap().count(),
+            1,
+            "nothing is left over"
+        );
+        assert!(store.account("https://a.example/").unwrap().is_none());
+        let other = r#"{"directory":"https://b.example/"}"#;
+        fs::write(path.join(ACCOUNT), other).unwrap();
+        assert!(store.account("https://a.example/").unwrap().is_none());
+        fs::write(path.join(ACCOUNT), "{").unwrap();
+        assert!(store.account("https://a.example/").is_err());
+        store.forget_account();
+        assert!(store.account("https://a.example/").unwrap().is_none());
+        fs::write(folder.join("file"), "").unwrap();
+        assert!(Store::open(&folder.join("file")).is_err());
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

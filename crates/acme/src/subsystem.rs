@@ -1,0 +1,244 @@
+//! All names, one after the other, for ever.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_config as config;
+use evenkeel_manager::Manager;
+use evenkeel_manager::endpoint::Endpoint;
+use evenkeel_manager::exposition::{Exposition, Type};
+use evenkeel_manager::service::{Service, Work};
+use evenkeel_manager::snapshot::Snapshot;
+use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
+use evenkeel_tls::certificate::unix_now;
+use parking_lot::Mutex;
+use serde::Serialize;
+use tokio::sync::Notify;
+
+use crate::order;
+use crate::plan::Plan;
+use crate::store::Store;
+
+/// Longest time without a look at the clock, which may have been set.
+const LOOK: Duration = Duration::from_secs(600);
+
+/// Certificates by themselves. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Acme {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    current: Option<(config::Acme, Store)>,
+    names: BTreeMap<String, Name>,
+    issued: u64,
+    failed: u64,
+}
+
+#[derive(Debug)]
+struct Name {
+    plan: Plan,
+    error: Option<String>,
+}
+
+/// A name, as the admin API shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NameStatus {
+    /// The name.
+    pub name: String,
+    /// When the certificate will be asked for next, in seconds since 1970.
+    pub next: i64,
+    /// How many tries in a row have failed.
+    pub failures: u32,
+    /// Why the last one has; `null` if it has not.
+    pub error: Option<String>,
+}
+
+/// The folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "acme.folder: cannot write in {folder}: {error}; choose another folder, or let this user write there"
+)]
+struct Unusable {
+    folder: String,
+    error: std::io::Error,
+}
+
+fn open(settings: &config::Acme) -> Result<Store, PrepareErrors> {
+    Store::open(&settings.folder).map_err(|error| {
+        let folder = settings.folder.display().to_string();
+        vec![PrepareError::other(Unusable { folder, error })]
+    })
+}
+
+impl Acme {
+    /// Follows another configuration. What is known of names that stay is kept.
+    fn follow(&self, next: Option<(config::Acme, Store)>) {
+        let mut state = self.inner.state.lock();
+        if state.current == next {
+            return;
+        }
+        let now = unix_now();
+        let folder = |current: &Option<(config::Acme, Store)>| {
+            current
+                .as_ref()
+                .map(|(settings, _)| settings.folder.clone())
+        };
+        if folder(&state.current) != folder(&next) {
+            state.names.clear();
+        }
+        let mut before = std::mem::take(&mut state.names);
+        if let Some((settings, store)) = &next {
+            for name in &settings.names {
+                let kept = before.remove(name).map(|mut kept| {
+                    // Perhaps what was wrong has been mended.
+                    if kept.plan.failures > 0 {
+                        kept.plan.next = now;
+                    }
+                    kept
+                });
+                let fresh = || Name {
+                    plan: Plan::new(store.validity(name), now, fastrand::f64()),
+                    error: None,
+                };
+                let one = kept.unwrap_or_else(fresh);
+                state.names.insert(name.clone(), one);
+            }
+        }
+        state.current = next;
+        self.inner.changed.notify_one();
+    }
+
+    /// Whose turn it is, or how long nobody's.
+    fn next(&self, now: i64) -> Result<(String, config::Acme, Store), Duration> {
+        let state = self.inner.state.lock();
+        let Some((settings, store)) = &state.current else {
+            return Err(LOOK);
+        };
+        let first = state.names.iter().min_by_key(|(_, name)| name.plan.next);
+        match first {
+            Some((name, one)) if one.plan.next <= now => {
+                Ok((name.clone(), settings.clone(), store.clone()))
+            }
+            Some((_, one)) => Err(Duration::from_secs((one.plan.next - now) as u64).min(LOOK)),
+            None => Err(LOOK),
+        }
+    }
+
+    async fn live(self) {
+        loop {
+            let (name, settings, store) = match self.next(unix_now()) {
+                Ok(turn) => turn,
+                Err(pause) => {
+                    let _ = tokio::time::timeout(pause, self.inner.changed.notified()).await;
+                    continue;
+                }
+            };
+            let result = order::obtain(&settings, &store, &name).await;
+            self.note(&name, &settings, &store, result);
+        }
+    }
+
+    fn note(
+        &self,
+        name: &str,
+        settings: &config::Acme,
+        store: &Store,
+        result: Result<(), order::Error>,
+    ) {
+        let (now, random) = (unix_now(), fastrand::f64());
+        let state = &mut *self.inner.state.lock();
+        let Some(one) = state.names.get_mut(name) else {
+            return;
+        };
+        match result {
+            Ok(()) => {
+                state.issued += 1;
+                one.error = None;
+                one.plan = Plan::new(store.validity(name), now, random);
+                tracing::info!(name, "a certificate was issued");
+            }
+            Err(error) => {
+                state.failed += 1;
+                one.plan.failed(now, settings.retry_interval, random);
+                let (failures, seconds) = (one.plan.failures, one.plan.next - now);
+                tracing::warn!(
+                    name,
+                    failures,
+                    "no certificate by ACME: {error}; the next try is in {seconds} s"
+                );
+                one.error = Some(error.to_string());
+            }
+        }
+    }
+
+    fn names(&self) -> Vec<NameStatus> {
+        let state = self.inner.state.lock();
+        let names = state.names.iter().map(|(name, one)| NameStatus {
+            name: name.clone(),
+            next: one.plan.next,
+            failures: one.plan.failures,
+            error: one.error.clone(),
+        });
+        names.collect()
+    }
+}
+
+impl Service for Acme {
+    fn run(&self, _: Arc<Manager>) -> Work<()> {
+        Box::pin(self.clone().live())
+    }
+}
+
+impl Subsystem for Acme {
+    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
+        let settings = next.section::<config::Acme>().cloned();
+        let store = settings.as_ref().map(open).transpose()?;
+        let this = self.clone();
+        Ok(Box::new(move || this.follow(settings.zip(store))))
+    }
+
+    fn metrics(&self, out: &mut Exposition) {
+        let (issued, failed) = {
+            let state = self.inner.state.lock();
+            (state.issued, state.failed)
+        };
+        out.family(
+            "evenkeel_acme_orders_total",
+            Type::Counter,
+            "Certificates ordered by ACME: issued, or not.",
+        );
+        out.sample(&[("result", "issued")], issued as f64);
+        out.sample(&[("result", "failed")], failed as f64);
+        let names = self.names();
+        let mut gauge = |name, help, read: fn(&NameStatus) -> f64| {
+            out.family(name, Type::Gauge, help);
+            for one in &names {
+                out.sample(&[("name", &one.name)], read(one));
+            }
+        };
+        gauge(
+            "evenkeel_acme_failures",
+            "Tries in a row that have failed to get a certificate.",
+            |one| f64::from(one.failures),
+        );
+        gauge(
+            "evenkeel_acme_next_timestamp_seconds",
+            "When the certificate will be asked for next, in seconds since 1970.",
+            |one| one.next as f64,
+        );
+    }
+
+    fn endpoints(&self) -> Vec<Endpoint> {
+        let this = self.clone();
+        vec![Endpoint::show("/v1/acme", move || this.names())]
+    }
+}

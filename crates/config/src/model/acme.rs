@@ -1,0 +1,154 @@
+//! `[acme]`: where certificates come from that are had by themselves.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::schema::field::{FileName, Texts, choice_field};
+use crate::schema::key::{HOUR, docs, secs, section};
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::table::Table;
+
+section! {
+    /// An authority that issues certificates by ACME (RFC 8555), and how it is asked.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Acme {
+        /// The names that rules want certificates for, each once, in order.
+        names: Vec<String> = Vec::new(),
+    }
+    keys ACME {
+        /// Whether you agree to the terms of service of the authority, which issues nothing otherwise:
+        /// must be `true` if a rule wants certificates.
+        agree_to_terms: bool = false; "true",
+        /// Folder for the account and the certificates with their keys, a file each. It is made if it
+        /// is not there; a relative path starts at the configuration's folder. Keep it over restarts:
+        /// authorities limit how many certificates they issue. **Required.**
+        folder: PathBuf = PathBuf::new(); r#""/var/lib/evenkeel/acme""#,
+        /// The directory of the authority.
+        directory: String [Text(DIRECTORY)] = "https://acme-v02.api.letsencrypt.org/directory".into(); r#""https://acme-staging-v02.api.letsencrypt.org/directory""#,
+        /// Where the authority may write to: e-mail addresses.
+        contact: Vec<String> [Text(CONTACT)] = Vec::new(); r#"["ops@example.org"]"#,
+        /// How names are proved to be yours: by a file at port 80 (`http-01`, which any HTTP rule
+        /// answers), or in a handshake at port 443 (`tls-alpn-01`, which HTTP rules with `tls`
+        /// answer).
+        challenge: AcmeChallenge = AcmeChallenge::Http01; r#""tls-alpn-01""#,
+        /// The certificate of the authority that has signed that of the directory (PEM), if it is
+        /// not one that this system knows.
+        ca_file: Option<FileName> = None; r#""/etc/evenkeel/pebble.pem""#,
+        /// Pause after a failure. It doubles with each further one, up to six hours.
+        retry_interval: Duration [Time(secs(1), HOUR)] = secs(60); r#""5m""#,
+    }
+}
+
+/// How names are proved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcmeChallenge {
+    /// A file over HTTP (RFC 8555, section 8.3).
+    Http01,
+    /// A handshake (RFC 8737).
+    TlsAlpn01,
+}
+
+choice_field!(AcmeChallenge, "http-01" => AcmeChallenge::Http01, "tls-alpn-01" => AcmeChallenge::TlsAlpn01);
+
+const DIRECTORY: Texts = ("a URL that begins with https://", |text| {
+    let rest = text.strip_prefix("https://").unwrap_or_default();
+    !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_graphic())
+});
+
+const CONTACT: Texts = ("an e-mail address", |text| {
+    let parts = text.split_once('@');
+    let is_part = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_graphic());
+    parts.is_some_and(|(user, host)| is_part(user) && is_part(host) && !host.contains('@'))
+});
+
+/// Reads `[acme]` of the file, if it is there.
+pub(crate) fn read(top: &mut Table<'_>, folder: &Path, report: &mut Report<'_>) -> Option<Acme> {
+    let mut table = top.table("acme", report)?;
+    let mut acme = Acme::default();
+    table.read(ACME, &mut acme, report);
+    table.require("folder", report);
+    acme.folder = folder.join(&acme.folder);
+    if let Some(file) = &mut acme.ca_file {
+        file.resolve(folder);
+    }
+    table.finish(report);
+    Some(acme)
+}
+
+impl Acme {
+    /// The file of the certificate for `name`.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder
+            .join(format!("{}.pem", name.to_ascii_lowercase()))
+    }
+}
+
+/// What the reference says of the table.
+pub(crate) fn tables() -> TableDoc {
+    let doc = "Where certificates come from that rules have by themselves: see \
+               [tls.md](tls.md#certificates-by-themselves).";
+    TableDoc::new("[acme]", doc, [docs(ACME, Acme::default())])
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::parse;
+
+    const RULE: &str = "[rule.x]\nlisten = \"127.0.0.1:1\"\nmembers = [\"a:1\"]\n\
+                        [rule.x.tls]\nacme = [\"www.example.org\", \"A.example\"]\n";
+
+    #[test]
+    fn names_of_rules_have_files() {
+        let text = format!("[acme]\nfolder = \"acme\"\nagree_to_terms = true\n{RULE}");
+        let config = parse("/etc/evenkeel/evenkeel.toml", &text).unwrap();
+        let acme = config.acme.as_ref().unwrap();
+        assert_eq!(acme.names, ["a.example", "www.example.org"]);
+        let files: Vec<_> = config
+            .files()
+            .map(|path| path.display().to_string())
+            .collect();
+        assert_eq!(
+            files,
+            [
+                "/etc/evenkeel/acme/www.example.org.pem",
+                "/etc/evenkeel/acme/a.example.pem"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_wrong() {
+        for (text, wanted) in [
+            (
+                RULE.to_owned(),
+                "rule.x.tls: `acme` in `tls` needs a table [acme]",
+            ),
+            (
+                "[admin]\ntls = { acme = \"a.example\" }".to_owned(),
+                "admin: `acme` in `tls` needs",
+            ),
+            (
+                format!("[acme]\nfolder = \"f\"\n{RULE}"),
+                "and `agree_to_terms = true`",
+            ),
+            (
+                format!("[acme]\nagree_to_terms = true\n{RULE}"),
+                "`folder` is missing",
+            ),
+            (
+                format!("[acme]\nfolder = \"f\"\nagree_to_terms = true\ncontact = \"x\"\n{RULE}"),
+                "an e-mail address",
+            ),
+            (
+                format!("[acme]\nfolder = \"f\"\nagree_to_terms = true\n{RULE}")
+                    .replace("www", "*"),
+                "a host name",
+            ),
+        ] {
+            let errors = parse("f", &text).unwrap_err().to_string();
+            assert!(errors.contains(wanted), "{errors}");
+            assert_eq!(errors.lines().count(), 1, "{errors}");
+        }
+    }
+}
