@@ -51,10 +51,15 @@ impl Server {
     /// Starts nginx with TLS. `listen` is `ssl`, or more; `lines` name certificates. It answers `/tls`
     /// with what was agreed on: `version|whether resumed|HTTP|client's certificate|name`.
     pub fn nginx_secured(listen: &str, lines: &str) -> Self {
+        Self::nginx_secured_before(None, listen, lines)
+    }
+
+    /// The same, and `/ws` leads to `behind`.
+    pub fn nginx_secured_before(behind: Option<SocketAddr>, listen: &str, lines: &str) -> Self {
         let answer = "$ssl_protocol|$ssl_session_reused|$server_protocol|$ssl_client_verify|\
                       $ssl_server_name";
         let location = format!("location = /tls {{ return 200 \"{answer}\"; }}");
-        Self::nginx_with(None, listen, &format!("{lines}\n{location}"))
+        Self::nginx_with(behind, listen, &format!("{lines}\n{location}"))
     }
 
     fn nginx_with(behind: Option<SocketAddr>, listen: &str, lines: &str) -> Self {

@@ -346,6 +346,43 @@ fn http2_is_spoken_as_it_is_agreed_on() {
 }
 
 #[test]
+fn websockets_pass_to_members_that_may_choose_http2() {
+    if !can_run() {
+        return;
+    }
+    let behind = Member::start(|script, mut wire| {
+        let Some(request) = script.request(&mut wire) else {
+            return;
+        };
+        assert_eq!(request.values("upgrade"), ["websocket"]);
+        wire.send(
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n",
+        );
+        while let Some(bytes) = wire.try_read_exact(8) {
+            wire.send(bytes);
+        }
+    });
+    let authority = Authority::new();
+    let lines = authority.nginx("m", "DNS:m.example");
+    let member = Server::nginx_secured_before(Some(behind.address()), "ssl http2", &lines);
+    let rule = "[rule.web.http]\nmember_protocol = \"auto\"";
+    let balancer = Balancer::start(&config(&[member.address()], rule, &authority.trust()));
+    assert!(get(&balancer, "/tls").1.contains("|HTTP/2.0|"));
+    let mut client = Wire::connect(balancer.address("web"));
+    client.send(
+        "GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
+    );
+    assert_eq!(client.read_head().second_word(), "101");
+    for word in ["12345678", "abcdefgh"] {
+        client.send(word);
+        assert_eq!(client.try_read_exact(8).unwrap(), word.as_bytes());
+    }
+    assert!(get(&balancer, "/tls").1.contains("|HTTP/2.0|"));
+}
+
+#[test]
 fn a_tcp_rule_adds_tls_for_clients_that_have_none() {
     if !can_run() {
         return;

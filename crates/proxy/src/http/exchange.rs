@@ -183,9 +183,11 @@ impl Client {
                 }
             }
         }
+        // What is to become another protocol needs a connection of its own.
+        let may_choose = protocol == MemberProtocol::Auto && !request.asked.upgrade;
         let upstream = if speaks_http2 {
             self.call(rule, bound, &["h2"]).await
-        } else if protocol == MemberProtocol::Auto && rule.tls.is_some() {
+        } else if may_choose && rule.tls.is_some() {
             self.call(rule, bound, &["h2", "http/1.1"]).await
         } else {
             let connected = connect(&self.session, rule, bound, &["http/1.1"]).await;
