@@ -135,7 +135,7 @@ fn stocks_are_traded_by_balanced_sessions() {
         return;
     }
     let (config, manager) = configuration();
-    let _balancer = Balancer::start(&config);
+    let balancer = Balancer::start(&config);
     let manager = ["-ORBInitRef", &manager];
     let folder = Folder::new();
     let file = folder.join("stock.ior");
@@ -163,6 +163,17 @@ fn stocks_are_traded_by_balanced_sessions() {
         };
         ["host1", "host2"].map(sessions)
     };
+    // One of which nothing is known yet counts like the others, whatever it is given.
+    eventually("both have told their load", || {
+        let status = balancer.status();
+        let known = |at: &str| {
+            let mut all = status["locations"].as_array().into_iter().flatten();
+            all.any(|one| {
+                one["name"] == at && one["loads"].as_array().is_some_and(|l| !l.is_empty())
+            })
+        };
+        known("host1") && known("host2")
+    });
     // A load that was told while a session was about to open may leave one out.
     let [at_host1, at_host2] = traded();
     assert_eq!(at_host1 + at_host2, 12);
