@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use evenkeel_acme::Acme;
 use evenkeel_broker::negotiator::Negotiator;
 use evenkeel_broker::reporting::Reporting;
 use evenkeel_corba::subsystem::Corba;
@@ -71,6 +72,7 @@ impl Balancer {
             Arc::new(Reporting::new(clock).unwrap()),
             Arc::new(Corba::new(clock)),
             Arc::new(Monitor::new(clock).unwrap()),
+            Arc::new(Acme::default()),
         ];
         subsystems.extend(evenkeel_report::sources(clock).unwrap());
         let manager = Manager::new(clock, Arc::new(subsystems));
