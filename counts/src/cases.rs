@@ -30,7 +30,7 @@ use evenkeel_wire::reporting::message::{self as report, Body, ServerState, Updat
 use crate::Counter;
 
 /// Counts all of them.
-pub fn all(counter: &mut Counter) {
+pub(crate) fn all(counter: &mut Counter) {
     decisions(counter);
     heads(counter);
     chunks(counter);

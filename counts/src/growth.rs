@@ -34,7 +34,7 @@ use crate::Counter;
 type Case = (&'static str, fn(&mut Counter));
 
 /// All of them.
-pub const CASES: &[Case] = &[
+pub(crate) const CASES: &[Case] = &[
     ("report", report),
     ("report-of-nobody", report_of_nobody),
     ("report-agents", report_agents),

@@ -16,6 +16,8 @@ pub struct Pebble {
     directory: SocketAddr,
     management: SocketAddr,
     processes: Vec<Child>,
+    /// Identifier and key (base64) of the accounts that new ones have to be bound to.
+    binding: Option<(&'static str, &'static str)>,
 }
 
 impl Pebble {
@@ -30,7 +32,13 @@ impl Pebble {
             directory,
             management: address(),
             processes: Vec::new(),
+            binding: None,
         }
+    }
+
+    /// From its start on accounts have to be bound to this one.
+    pub fn require_binding(&mut self, id: &'static str, key: &'static str) {
+        self.binding = Some((id, key));
     }
 
     /// Keys of `[acme]` that lead to it.
@@ -48,7 +56,11 @@ impl Pebble {
     pub fn start(&mut self, http: SocketAddr, tls: SocketAddr, validity: u64) {
         let (dns, web) = (address(), address());
         let pem = self.folder.join("pebble.pem").display().to_string();
+        let keys = self.binding.into_iter();
+        let keys: serde_json::Map<_, _> = keys.map(|(id, key)| (id.into(), key.into())).collect();
         let config = serde_json::json!({ "pebble": {
+            "externalAccountBindingRequired": self.binding.is_some(),
+            "externalAccountMACKeys": keys,
             "listenAddress": self.directory.to_string(),
             "managementListenAddress": self.management.to_string(),
             "certificate": pem,

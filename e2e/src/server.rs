@@ -62,6 +62,19 @@ impl Server {
         Self::nginx_with(behind, listen, &format!("{lines}\n{location}"))
     }
 
+    /// Starts nginx that speaks HTTP/2 in the clear, by prior knowledge, and nothing else.
+    pub fn nginx_http2() -> Self {
+        Self::nginx_with(None, "http2", "")
+    }
+
+    /// Starts nginx that is told who the client is (PROXY protocol). It answers `/who` with
+    /// `client's address|port|address that the client has connected to`.
+    pub fn nginx_told() -> Self {
+        let answer = "$proxy_protocol_addr|$proxy_protocol_port|$proxy_protocol_server_addr";
+        let location = format!("location = /who {{ return 200 \"{answer}\"; }}");
+        Self::nginx_with(None, "proxy_protocol", &location)
+    }
+
     fn nginx_with(behind: Option<SocketAddr>, listen: &str, lines: &str) -> Self {
         let folder = Folder::new();
         let address = address();

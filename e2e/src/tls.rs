@@ -106,6 +106,26 @@ pub fn expired(folder: &Folder, name: &str, names: &str, by: &str) {
     secret(folder, &format!("{name}.pem"), both);
 }
 
+/// A list of the authority in `BY.pem` that revokes these certificates (`NAME.crt`): its text.
+pub fn revocations(folder: &Folder, by: &str, revoked: &[&str]) -> Vec<u8> {
+    folder.write(
+        "crl.cnf",
+        "[ca]\ndefault_ca = own\n[own]\ndatabase = revoked.txt\ncrlnumber = number\n\
+         default_md = sha256\ndefault_crl_days = 30\n",
+    );
+    folder.write("revoked.txt", "");
+    folder.write("number", "01\n");
+    let by = format!("{by}.pem");
+    let common = ["ca", "-config", "crl.cnf", "-cert", &by, "-keyfile", &by];
+    for name in revoked {
+        let certificate = format!("{name}.crt");
+        openssl(folder, &[&common[..], &["-revoke", &certificate]].concat());
+    }
+    let made = ["-gencrl", "-out", "list.crl.tmp"];
+    openssl(folder, &[&common[..], &made].concat());
+    folder.read("list.crl.tmp")
+}
+
 /// `openssl s_client` with an address: what it prints when it is given `input`.
 pub fn s_client(address: SocketAddr, arguments: &[&str], input: &str) -> String {
     let mut client = program("openssl");

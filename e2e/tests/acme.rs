@@ -11,7 +11,7 @@ use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::member::{Member, ok};
 use evenkeel_e2e::pebble::Pebble;
 use evenkeel_e2e::process::{curl, installed};
-use evenkeel_e2e::tls::s_client;
+use evenkeel_e2e::tls::{Key, certificate, s_client, secret};
 
 const TOOLS: [&str; 4] = ["pebble", "pebble-challtestsrv", "openssl", "curl"];
 
@@ -105,6 +105,39 @@ fn names_get_certificates_once_the_authority_is_there_and_keep_them() {
     assert_eq!((issued(&balancer), failed(&balancer)), (0.0, 0.0));
 }
 
+#[test]
+fn an_authority_may_want_accounts_that_are_bound() {
+    if !installed(&TOOLS) {
+        return;
+    }
+    const KEY: &str = "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W";
+    let member = Member::answering(|_| ok("hello"));
+    let mut pebble = Pebble::new();
+    pebble.require_binding("kid-1", KEY);
+    let unbound = config(&pebble, &member, "[\"a.example\"]", "");
+    let balancer = Balancer::start(&unbound);
+    let (plain, web) = (balancer.address("plain"), balancer.address("web"));
+    pebble.start(plain, web, YEAR);
+    eventually("it is refused", || {
+        let log = balancer.log();
+        log.contains("externalAccountRequired") || log.contains("external account binding")
+    });
+    let shown = balancer.ctl("certs").unwrap();
+    assert!(
+        shown.contains("a.example has no certificate yet ("),
+        "{shown}"
+    );
+    // Nobody listens at port 80 here.
+    assert!(balancer.log().contains("the authority asks at port 80"));
+    let more = "eab_key_id = \"kid-1\"\neab_key_file = \"eab.key\"";
+    let bound = config(&pebble, &member, "[\"a.example\"]", more);
+    secret(balancer.folder(), "eab.key", KEY);
+    balancer.reconfigure(&bound);
+    eventually("there is one", || fingerprints(&balancer).len() == 1);
+    let shown = balancer.ctl("certs").unwrap();
+    assert!(!shown.contains("has no certificate yet"), "{shown}");
+}
+
 /// Failures in a row.
 fn failed_now(balancer: &Balancer) -> f64 {
     metric(balancer, "failures{name=\"a.example\"}")
@@ -160,6 +193,47 @@ fn certificates_are_renewed_and_the_old_one_is_kept_when_that_fails() {
     eventually("all is well again", || failed_now(&balancer) == 0.0);
     eventually("there is a third one", || fingerprints(&balancer) != kept);
     assert_eq!(get(&balancer, &pebble.root(), "a.example"), "hello");
+}
+
+#[test]
+fn a_live_change_does_not_depend_on_files() {
+    if !installed(&["openssl"]) {
+        return;
+    }
+    let member = Member::answering(|_| ok("hello"));
+    let at = member.address();
+    let config = format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [acme]\nagree_to_terms = true\nfolder = \"acme\"\ndirectory = \"https://{at}/dir\"\n\
+         [broker]\nlisten = \"127.0.0.1:0\"\nkey_file = \"agents.keys\"\n\
+         [rule.plain]\nlisten = \"127.0.0.1:0\"\nmembers = [\"{at}\"]\n\
+         [rule.web]\nlisten = \"127.0.0.1:0\"\nmembers = [\"{at}\"]\n\
+         [rule.web.tls]\nacme = [\"a.example\"]\ncertificates = \"own.pem\"\n"
+    );
+    let balancer = Balancer::start_with(&config, |folder| {
+        certificate(folder, "own", Key::Ecdsa, "DNS:b.example", None);
+        secret(
+            folder,
+            "agents.keys",
+            "1:0123456789abcdef0123456789abcdef\n",
+        );
+    });
+    let folder = balancer.folder();
+    fs::remove_dir_all(folder.join("acme")).unwrap();
+    fs::write(folder.join("acme"), "no folder").unwrap();
+    for file in ["own.pem", "agents.keys"] {
+        fs::remove_file(folder.join(file)).unwrap();
+    }
+    let refused = balancer.ctl("reload").unwrap_err();
+    for file in ["own.pem", "agents.keys", "acme.folder"] {
+        assert!(refused.contains(file), "{refused}");
+    }
+    balancer.ctl("disable plain").unwrap();
+    balancer.ctl("enable plain").unwrap();
+    // What was read stays.
+    let said = s_client(balancer.address("web"), &["-servername", "b.example"], "");
+    assert!(!said.contains("no peer certificate available"), "{said}");
+    assert_eq!(fingerprints(&balancer).len(), 1);
 }
 
 #[test]

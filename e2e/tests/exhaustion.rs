@@ -234,6 +234,30 @@ impl Glutton {
     }
 }
 
+/// Requests over HTTP/2, each of which is `method` for `path` and has so many bytes of body, from a
+/// client whose windows are as wide as they can be.
+fn over_http2(method: u8, path: &str, requests: u8, body: usize) -> &'static [u8] {
+    let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        let header = [&length[1..], &[kind, flags, 0, 0, 0, stream]].concat();
+        [&header[..], payload].concat()
+    };
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(4, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff]));
+    bytes.extend(frame(8, 0, 0, &[0x7f, 0, 0, 0]));
+    for number in 0..requests {
+        let length = u8::try_from(path.len()).unwrap();
+        // From the table of HPACK: the method, the scheme, the path and the authority `a`.
+        let head = [&[method, 0x86, 4, length], path.as_bytes(), &[1, 1, b'a']].concat();
+        let end_of_stream = u8::from(body == 0);
+        bytes.extend(frame(1, 4 | end_of_stream, 2 * number + 1, &head));
+        if body > 0 {
+            bytes.extend(frame(0, 0, 2 * number + 1, &vec![b'x'; body]));
+        }
+    }
+    bytes.leak()
+}
+
 /// Far more clients than there is memory for, and each takes what it can get: a large part of
 /// a head, a body that nobody reads, a response that it does not read. The process would be
 /// aborted if it allocated more than it may. Checks, the admin API and a reload go on, the
@@ -282,6 +306,9 @@ fn s5_memory_runs_out() {
     .leak()
     .as_bytes();
     let large: &[u8] = b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n";
+    // 0x82 is GET, 0x83 is POST.
+    let many_large = over_http2(0x82, "/large", 4, 0);
+    let many_bodies = over_http2(0x83, "/", 4, 16_000);
     namespace.inside(move || {
         let limits = status(balancer)["limits"].clone();
         let most = limits["clients"].as_u64().unwrap() as usize;
@@ -291,7 +318,7 @@ fn s5_memory_runs_out() {
             balancer.log().contains("there is memory for")
         });
 
-        let kinds = [head, body, large];
+        let kinds = [head, body, large, many_large, many_bodies];
         let mut clients: Vec<Glutton> = (0..2 * most)
             .map(|number| Glutton::start(balancer.address("web"), kinds[number % kinds.len()]))
             .collect();

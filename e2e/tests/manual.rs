@@ -26,7 +26,7 @@ END
     ";
 
 /// Pages whose commands are run, here or below.
-const FOLLOWED: [&str; 17] = [
+const FOLLOWED: [&str; 18] = [
     "README.md",
     "docs/admin-api.md",
     "docs/agent.md",
@@ -39,6 +39,7 @@ const FOLLOWED: [&str; 17] = [
     "docs/kernel-monitor.md",
     "docs/load-reports.md",
     "docs/negotiation.md",
+    "docs/proxy-protocol.md",
     "docs/strategies.md",
     "docs/tls.md",
     "docs/tutorial-load-reports.md",
@@ -147,6 +148,11 @@ fn u10_configuration() {
 #[test]
 fn u10_http2() {
     follow("docs/http2.md", INSTALLED);
+}
+
+#[test]
+fn u10_proxy_protocol() {
+    follow("docs/proxy-protocol.md", INSTALLED);
 }
 
 #[test]

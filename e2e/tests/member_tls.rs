@@ -12,7 +12,7 @@ use evenkeel_e2e::member::{Member, ok};
 use evenkeel_e2e::process::{curl, installed, program};
 use evenkeel_e2e::script::Script;
 use evenkeel_e2e::server::{self, Server};
-use evenkeel_e2e::tls::{Key, certificate, expired, secret};
+use evenkeel_e2e::tls::{Key, certificate, expired, revocations, secret};
 use evenkeel_e2e::wire::Wire;
 use serde_json::Value;
 
@@ -32,9 +32,14 @@ impl Authority {
         self.0.join(name).display().to_string()
     }
 
+    /// Signs a certificate for `names`.
+    fn sign(&self, name: &str, names: &str) {
+        certificate(&self.0, name, Key::Ecdsa, names, Some("authority"));
+    }
+
     /// A certificate for `names`, as nginx is told of it.
     fn nginx(&self, name: &str, names: &str) -> String {
-        certificate(&self.0, name, Key::Ecdsa, names, Some("authority"));
+        self.sign(name, names);
         nginx_lines(&self.file(&format!("{name}.pem")))
     }
 
@@ -47,6 +52,12 @@ impl Authority {
     fn trust(&self) -> String {
         let file = self.file("authority.crt");
         format!("ca_file = {file:?}\nserver_name = \"m.example\"")
+    }
+
+    /// The same of a group that has a certificate of its own.
+    fn trust_as(&self, name: &str) -> String {
+        let file = self.file(&format!("{name}.pem"));
+        format!("{}\ncertificate = {file:?}", self.trust())
     }
 }
 
@@ -261,22 +272,12 @@ fn members_may_ask_for_a_certificate() {
         return;
     }
     let authority = Authority::new();
-    certificate(
-        &authority.0,
-        "me",
-        Key::Ecdsa,
-        "DNS:balancer",
-        Some("authority"),
-    );
+    authority.sign("me", "DNS:balancer");
     let clients = authority.file("authority.crt");
     let lines = authority.nginx("m", "DNS:m.example");
     let lines = format!("{lines}\nssl_client_certificate {clients};\nssl_verify_client optional;");
     let member = Server::nginx_secured("ssl", &lines);
-    let own = format!(
-        "{}\ncertificate = {:?}",
-        authority.trust(),
-        authority.file("me.pem")
-    );
+    let own = authority.trust_as("me");
     let balancer = Balancer::start(&config(&[member.address()], "", &own));
     assert!(get(&balancer, "/tls").1.contains("|SUCCESS|"));
     let shown = balancer.ctl("certs").unwrap();
@@ -435,20 +436,8 @@ fn a_member_that_refuses_our_certificate_says_why() {
         return;
     }
     let authority = Authority::new();
-    certificate(
-        &authority.0,
-        "me",
-        Key::Ecdsa,
-        "DNS:balancer",
-        Some("authority"),
-    );
-    certificate(
-        &authority.0,
-        "m",
-        Key::Ecdsa,
-        "DNS:m.example",
-        Some("authority"),
-    );
+    authority.sign("me", "DNS:balancer");
+    authority.sign("m", "DNS:m.example");
     let member = SServer::start(&authority);
     let balancer = Balancer::start(&config(&[member.address], "", &authority.trust()));
     assert_eq!(get(&balancer, "/").0, 502);
@@ -458,15 +447,45 @@ fn a_member_that_refuses_our_certificate_says_why() {
     eventually("it is logged", || {
         balancer.log().contains("it wants a `certificate`")
     });
-    let own = format!(
-        "{}\ncertificate = {:?}",
-        authority.trust(),
-        authority.file("me.pem")
-    );
+    let own = authority.trust_as("me");
     balancer.reconfigure(&config(&[member.address], "", &own));
     let (status, text) = get(&balancer, "/");
     assert_eq!(status, 200, "{text}");
     assert!(text.contains("s_server"), "{text}");
+}
+
+#[test]
+fn a_request_goes_elsewhere_if_our_certificate_is_refused_after_the_handshake() {
+    if !can_run() {
+        return;
+    }
+    let authority = Authority::new();
+    authority.sign("m", "DNS:m.example");
+    for (alpn, listen, http) in [
+        ("http/1.1", "ssl", ""),
+        ("h2", "ssl http2", "http = { member_protocol = \"h2\" }"),
+    ] {
+        let refuses = SServer::start_with(&authority, &["-tls1_3", "-alpn", alpn]);
+        let serves = authority.member(listen);
+        let rule = format!("strategy = \"round_robin\"\n{http}");
+        let members = [refuses.address, serves.address()];
+        let balancer = Balancer::start(&config(&members, &rule, &authority.trust()));
+        for number in 0..6 {
+            let mut wire = Wire::connect(balancer.address("web"));
+            wire.send("POST /name HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi");
+            let answer = wire.read_response();
+            assert_eq!(answer.second_word(), "200", "{alpn} {number}");
+            assert_eq!(answer.text(), serves.address().to_string());
+        }
+        assert!(failures(&balancer, "client_certificate") > 0);
+        // What is left is the reason.
+        let balancer = Balancer::start(&config(&[refuses.address], http, &authority.trust()));
+        let (status, text) = get(&balancer, "/name");
+        assert_eq!(
+            (status, &*text),
+            (502, "There was no secure connection to the server.\n")
+        );
+    }
 }
 
 #[test]
@@ -500,6 +519,55 @@ fn files_are_read_again_when_they_change() {
     });
     assert_eq!(get(&balancer, "/name").0, 200);
     assert_eq!(handshakes(&balancer, "full"), before);
+}
+
+#[test]
+fn what_is_revoked_is_not_trusted() {
+    if !can_run() {
+        return;
+    }
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let member = authority.member("ssl");
+    certificate(&stranger.0, "other", Key::Ecdsa, "DNS:other", None);
+    let none = revocations(&authority.0, "authority", &[]);
+    let trust = format!("{}\ncrl_file = \"revoked.crl\"", authority.trust());
+    let config = config(&[member.address()], "", &trust);
+    let balancer = Balancer::start_with(&config, |folder| secret(folder, "revoked.crl", &none));
+    let put = |list: &[u8]| secret(balancer.folder(), "revoked.crl", list);
+    assert_eq!(get(&balancer, "/name").0, 200);
+    // The connection that is kept was made with the list of before, and so was the session.
+    for (folder, by, revoked, says) in [
+        (&authority.0, "authority", &["m"][..], "has been revoked"),
+        (&stranger.0, "other", &[], "has no list of an authority"),
+        // One of the same name.
+        (
+            &stranger.0,
+            "authority",
+            &[],
+            "cannot be used for its certificate",
+        ),
+    ] {
+        let before = failures(&balancer, "revoked");
+        put(&revocations(folder, by, revoked));
+        eventually("the member is not trusted", || {
+            get(&balancer, "/name").0 == 502 && failures(&balancer, "revoked") > before
+        });
+        eventually("it is said why", || {
+            let status = balancer.ctl("explain web").unwrap_or_default();
+            status.contains(says)
+        });
+        put(&none);
+        eventually("the member is trusted again", || {
+            get(&balancer, "/name").0 == 200
+        });
+    }
+    put(b"nothing");
+    eventually("what is wrong is said", || {
+        let log = balancer.log();
+        log.contains("revoked.crl: holds no list of revoked certificates")
+            && log.contains("stays as it was")
+    });
+    assert_eq!(get(&balancer, "/name").0, 200);
 }
 
 /// The only member.
@@ -562,13 +630,7 @@ fn health_checks_speak_tls_and_say_what_is_wrong_with_a_certificate() {
     ));
     eventually_checked(&balancer, "up", "");
     // Who wants a certificate says so after the handshake: a GET finds it out.
-    certificate(
-        &authority.0,
-        "m",
-        Key::Ecdsa,
-        "DNS:m.example",
-        Some("authority"),
-    );
+    authority.sign("m", "DNS:m.example");
     let strict = SServer::start(&authority);
     balancer.reconfigure(&config(
         &[strict.address],
@@ -615,13 +677,7 @@ fn the_health_service_of_grpc_is_asked_with_tls_and_without() {
         return;
     }
     let authority = Authority::new();
-    certificate(
-        &authority.0,
-        "m",
-        Key::Ecdsa,
-        "DNS:m.example",
-        Some("authority"),
-    );
+    authority.sign("m", "DNS:m.example");
     let folder = Folder::new();
     let file = folder.write("health.py", HEALTH);
     let say = |text: &str| secret(&folder, "health", text);
@@ -684,6 +740,10 @@ struct SServer {
 
 impl SServer {
     fn start(authority: &Authority) -> Self {
+        Self::start_with(authority, &[])
+    }
+
+    fn start_with(authority: &Authority, more: &[&str]) -> Self {
         let address = server::address();
         let mut openssl = program("openssl");
         openssl.args([
@@ -699,7 +759,9 @@ impl SServer {
             "-CAfile",
             &authority.file("authority.crt"),
         ]);
-        openssl.args(["-Verify", "1", "-verify_return_error"]);
+        openssl
+            .args(["-Verify", "1", "-verify_return_error"])
+            .args(more);
         openssl
             .stdin(Stdio::null())
             .stdout(Stdio::null())

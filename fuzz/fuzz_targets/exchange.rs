@@ -118,7 +118,7 @@ fn system() -> (&'static Runtime, SocketAddr, &'static TcpListener) {
             "[rule.web]\nlisten = \"127.0.0.1:0\"\nmembers = [\"{}\"]\n\
              health_check = false\nslow_start = \"0s\"\n\
              response_timeout = \"300ms\"\nheader_timeout = \"300ms\"\nbody_timeout = \"300ms\"\n\
-             idle_timeout = \"300ms\"\n[rule.web.http]\nretry_budget = 1.0\n",
+             idle_timeout = \"300ms\"\n[rule.web.http]\nretry_budget = 1.0\ncost_header = \"X-Cost\"\n",
             members.local_addr().expect("its address")
         );
         let clock = Clock::start();

@@ -11,6 +11,7 @@
 //! notices when it changes.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 pub mod order;
 pub mod plan;

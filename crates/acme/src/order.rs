@@ -5,10 +5,11 @@ use std::io;
 use std::time::Duration;
 
 use evenkeel_config::{Acme, AcmeChallenge};
+use evenkeel_net::key_file::{self, KeyFileError};
 use evenkeel_tls::challenge::{self, Shown};
 use instant_acme::{
-    Account, AuthorizationStatus, ChallengeType, Identifier, NewAccount, NewOrder, OrderStatus,
-    RetryPolicy,
+    Account, AuthorizationStatus, ChallengeType, ExternalAccountKey, Identifier, NewAccount,
+    NewOrder, OrderStatus, RetryPolicy,
 };
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
 
@@ -38,6 +39,9 @@ pub enum Error {
     /// The authority has looked, and not found what it expects.
     #[error("the authority could not verify the name: {0}")]
     Refused(String),
+    /// The key that binds the account to another one cannot be read.
+    #[error("eab_key_file: {0}")]
+    Binding(#[from] KeyFileError),
     /// It takes too long.
     #[error("nothing within {LIMIT:?}")]
     Timeout,
@@ -126,10 +130,46 @@ async fn account(settings: &Acme, store: &Store) -> Result<Account, Error> {
         terms_of_service_agreed: settings.agree_to_terms,
         only_return_existing: false,
     };
-    let made = builder.create(&wanted, settings.directory.clone(), None);
+    let binding = binding(settings)?;
+    let made = builder.create(&wanted, settings.directory.clone(), binding.as_ref());
     let (account, credentials) = made.await?;
     store.keep_account(&credentials)?;
     Ok(account)
+}
+
+/// The account elsewhere that a new one is to be bound to (RFC 8555, section 7.3.4).
+pub(crate) fn binding(settings: &Acme) -> Result<Option<ExternalAccountKey>, KeyFileError> {
+    let (Some(id), Some(file)) = (&settings.eab_key_id, &settings.eab_key_file) else {
+        return Ok(None);
+    };
+    let key = key_file::load(&file.path, |text| decode(text.trim()).ok_or(NoKey))?;
+    Ok(Some(ExternalAccountKey::new(id.clone(), &key)))
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("is not a key of at least 16 bytes in base64")]
+struct NoKey;
+
+/// Base64 in either alphabet, with `=` at the end or without.
+fn decode(text: &str) -> Option<Vec<u8>> {
+    let (mut bits, mut count, mut bytes) = (0_u32, 0, Vec::new());
+    for byte in text.trim_end_matches('=').bytes() {
+        let digit = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' | b'-' => 62,
+            b'/' | b'_' => 63,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(digit);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+        }
+    }
+    (bytes.len() >= 16).then_some(bytes)
 }
 
 /// Shows a certificate with the answer to a TLS-ALPN-01 challenge (RFC 8737).
@@ -152,4 +192,29 @@ async fn reason(order: &mut instant_acme::Order) -> String {
         }
     }
     "it does not say why".into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_read_in_both_alphabets() {
+        let key: Vec<u8> = (0..18).map(|n| 0xf8 + n % 8).collect();
+        for text in ["+Pn6+/z9/v/4+fr7/P3+//j5", "-Pn6-_z9_v_4-fr7_P3-__j5"] {
+            assert_eq!(decode(text).as_deref(), Some(&key[..]), "{text}");
+        }
+        assert_eq!(
+            decode("AAAAAAAAAAAAAAAAAAAAAA==").map(|key| key.len()),
+            Some(16)
+        );
+        for text in [
+            "",
+            "AAAA",
+            "AAAAAAAAAAAAAAAAAAAAAA*",
+            "AAAAAAAA AAAAAAAAAAAAAAAA",
+        ] {
+            assert_eq!(decode(text), None, "{text}");
+        }
+    }
 }

@@ -13,7 +13,7 @@ use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_tls::certificate::unix_now;
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use crate::order;
@@ -46,20 +46,48 @@ struct State {
 #[derive(Debug)]
 struct Name {
     plan: Plan,
+    issued: bool,
     error: Option<String>,
 }
 
 /// A name, as the admin API shows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NameStatus {
     /// The name.
     pub name: String,
+    /// Whether there is a certificate for it, perhaps one that has expired.
+    pub issued: bool,
     /// When the certificate will be asked for next, in seconds since 1970.
     pub next: i64,
     /// How many tries in a row have failed.
     pub failures: u32,
     /// Why the last one has; `null` if it has not.
     pub error: Option<String>,
+}
+
+/// What is to be said of names that wait for a certificate, or for another one in vain; nothing if
+/// there is none.
+pub fn waiting(names: &[NameStatus]) -> String {
+    waiting_at(names, unix_now())
+}
+
+fn waiting_at(names: &[NameStatus], now: i64) -> String {
+    let mut lines = String::new();
+    for one in names.iter().filter(|one| !one.issued || one.failures > 0) {
+        let what = match one.issued {
+            true => "could not be renewed",
+            false => "has no certificate yet",
+        };
+        lines += &format!("{} {what}", one.name);
+        if one.failures > 0 {
+            let seconds = one.next.saturating_sub(now).max(0);
+            let why = one.error.as_deref().unwrap_or("?").escape_debug();
+            let failures = one.failures;
+            lines += &format!(" ({failures} failures, next try in {seconds} s): {why}");
+        }
+        lines.push('\n');
+    }
+    lines
 }
 
 /// The folder cannot be used.
@@ -73,6 +101,8 @@ struct Unusable {
 }
 
 fn open(settings: &config::Acme) -> Result<Store, PrepareErrors> {
+    order::binding(settings)
+        .map_err(|error| vec![PrepareError::other(order::Error::from(error))])?;
     Store::open(&settings.folder).map_err(|error| {
         let folder = settings.folder.display().to_string();
         vec![PrepareError::other(Unusable { folder, error })]
@@ -105,9 +135,13 @@ impl Acme {
                     }
                     kept
                 });
-                let fresh = || Name {
-                    plan: Plan::new(store.validity(name), now, fastrand::f64()),
-                    error: None,
+                let fresh = || {
+                    let validity = store.validity(name);
+                    Name {
+                        plan: Plan::new(validity, now, fastrand::f64()),
+                        issued: validity.is_some(),
+                        error: None,
+                    }
                 };
                 let one = kept.unwrap_or_else(fresh);
                 state.names.insert(name.clone(), one);
@@ -163,6 +197,7 @@ impl Acme {
             Ok(()) => {
                 state.issued += 1;
                 one.error = None;
+                one.issued = true;
                 one.plan = Plan::new(store.validity(name), now, random);
                 tracing::info!(name, "a certificate was issued");
             }
@@ -184,6 +219,7 @@ impl Acme {
         let state = self.inner.state.lock();
         let names = state.names.iter().map(|(name, one)| NameStatus {
             name: name.clone(),
+            issued: one.issued,
             next: one.plan.next,
             failures: one.plan.failures,
             error: one.error.clone(),
@@ -200,6 +236,9 @@ impl Service for Acme {
 
 impl Subsystem for Acme {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
+        if !next.reload {
+            return Ok(Box::new(|| ()));
+        }
         let settings = next.section::<config::Acme>().cloned();
         let store = settings.as_ref().map(open).transpose()?;
         let this = self.clone();
@@ -240,5 +279,33 @@ impl Subsystem for Acme {
     fn endpoints(&self) -> Vec<Endpoint> {
         let this = self.clone();
         vec![Endpoint::show("/v1/acme", move || this.names())]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_told_which_names_wait() {
+        let name = |name: &str, issued, failures| NameStatus {
+            name: name.into(),
+            issued,
+            next: 160,
+            failures,
+            error: (failures > 0).then(|| "no route".into()),
+        };
+        let names = [
+            name("a.example", true, 0),
+            name("b.example", false, 0),
+            name("c.example", false, 2),
+            name("d.example", true, 1),
+        ];
+        assert_eq!(
+            waiting_at(&names, 100),
+            "b.example has no certificate yet\n\
+             c.example has no certificate yet (2 failures, next try in 60 s): no route\n\
+             d.example could not be renewed (1 failures, next try in 60 s): no route\n"
+        );
     }
 }

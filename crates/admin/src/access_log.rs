@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
+use evenkeel_core::cost::Cost;
 use evenkeel_limits::{Shortage, Throttle};
 use evenkeel_manager::config::AccessLog as Target;
 use evenkeel_proxy::access::Record;
@@ -275,6 +276,8 @@ struct Line<'a> {
     bytes_sent: u64,
     response_ms: Option<f64>,
     total_ms: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<f32>,
     retries: u32,
     end: &'static str,
 }
@@ -299,6 +302,7 @@ fn push(record: &Record, batch: &mut Vec<u8>) -> bool {
         bytes_sent: record.bytes_sent,
         response_ms: record.response_time.map(millis),
         total_ms: millis(record.total_time),
+        cost: (record.cost != Cost::ONE).then(|| record.cost.get()),
         retries: record.retries,
         end: record.end.name(),
     };
@@ -344,6 +348,7 @@ mod tests {
             bytes_sent: 1234,
             response_time: Some(Duration::from_micros(1_250)),
             total_time: Duration::from_micros(2_500),
+            cost: Cost::ONE,
             retries: 1,
             end: End::Complete,
         }
@@ -377,12 +382,14 @@ mod tests {
             request: None,
             status: None,
             member: None,
+            cost: Cost::new(2.5).unwrap(),
             ..record("")
         };
         let mut batch = Vec::new();
         push(&record, &mut batch);
         let line: serde_json::Value = serde_json::from_slice(&batch).unwrap();
         assert!(line.get("target").is_none() && line.get("status").is_none());
+        assert_eq!(line["cost"], 2.5);
         assert!(line["member"].is_null());
     }
 

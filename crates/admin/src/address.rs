@@ -54,13 +54,13 @@ impl Service for Address {}
 impl Subsystem for Address {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
         let tls = next.section::<Admin>().and_then(|admin| admin.tls.as_ref());
-        if tls.is_some() != *self.has_tls.get_or_init(|| tls.is_some()) {
+        if !next.reload || tls.is_some() != *self.has_tls.get_or_init(|| tls.is_some()) {
             return Ok(Box::new(|| ()));
         }
-        let server = self.tls.load(next.generation, tls, "admin");
+        let server = self.tls.load(tls, "admin");
         let server = server.map_err(PrepareError::files)?;
-        let (tls, generation) = (Arc::clone(&self.tls), next.generation);
-        Ok(Box::new(move || tls.set(generation, server)))
+        let tls = Arc::clone(&self.tls);
+        Ok(Box::new(move || tls.set(server)))
     }
 
     fn listening(&self) -> Vec<SocketAddr> {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_manager::config::ClientTls;
+use evenkeel_manager::config::{ClientTls, one_line};
 use evenkeel_net::http::client::{self, Answer, AskError, Limits, Question, Whom};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use serde::Serialize;
@@ -124,10 +124,8 @@ impl Client {
             (false, None) => None,
             (true, _) => {
                 let loaded = evenkeel_tls::client::Client::load(tls);
-                Some(Arc::new(loaded.map_err(|problems| {
-                    let problems = problems.iter().map(|problem| problem.message.as_str());
-                    ClientError::Files(problems.collect::<Vec<_>>().join("; "))
-                })?))
+                let files = |problems: Vec<_>| ClientError::Files(one_line(&problems));
+                Some(Arc::new(loaded.map_err(files)?))
             }
         };
         Ok(Client {

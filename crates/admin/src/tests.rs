@@ -441,7 +441,7 @@ fn metrics_count_what_happened() {
     assert_eq!(of_member("evenkeel_member_in_flight", ""), 0.0);
     assert_eq!(of_member("evenkeel_member_up", ""), 1.0);
     let per_member = metrics.keys().filter(|key| key.contains("member="));
-    assert_eq!(per_member.count(), 19, "{metrics:#?}");
+    assert_eq!(per_member.count(), 20, "{metrics:#?}");
     assert_eq!(
         of_member("evenkeel_member_latency_seconds_bucket", ",le=\"+Inf\""),
         3.0

@@ -7,26 +7,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arm::page::{self, Lease};
-use evenkeel_config::agent::{self as config, AgentConfig, HostSettings};
+use evenkeel_config::agent::{self as config, AgentConfig};
 use evenkeel_config::watch::{Cause, Reloads};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::time::Instant;
 use evenkeel_net::Clock;
-use evenkeel_net::key_file;
-use evenkeel_wire::reporting::keys::Keys;
-use evenkeel_wire::reporting::message::{self, Registration, ServerState};
+use evenkeel_wire::reporting::message::ServerState;
 use tokio::sync::{mpsc, watch};
 
-use crate::agent_check::{Bound, Lines, Responder, Subject, Weight, answer};
+use crate::agent_check::{Lines, Responder, Subject, Weight, answer};
 use crate::figures::Figures;
 use crate::hook::Hook;
-use crate::host::{Files, HostLoad, Monitor};
-use crate::link::{Incoming, Link, Place, Plan};
+use crate::host::{HostLoad, Monitor};
+use crate::link::{Incoming, Link};
 use crate::location::{Part, combine, loads};
 use crate::owners::Owners;
 use crate::pages::Pages;
 use crate::server::Server;
 use crate::state::State;
+
+mod configuration;
+mod registrations;
+
+use registrations::default_location;
 
 /// Why an agent cannot start, or cannot take a configuration.
 #[derive(Debug, thiserror::Error)]
@@ -118,18 +121,6 @@ pub struct Beside {
     alert: Option<(Instant, Lease)>,
 }
 
-/// A configuration that can be taken: everything that could fail has been done.
-#[derive(Debug)]
-pub struct Prepared {
-    config: AgentConfig,
-    plans: Vec<Plan>,
-    bound: Bound,
-    /// Whose pages are read.
-    owners: Owners,
-    /// Whose pages count for each server.
-    of_servers: Vec<Owners>,
-}
-
 impl Agent {
     /// An agent with a configuration; what comes in for it goes to the receiver.
     ///
@@ -165,146 +156,6 @@ impl Agent {
         agent.take(prepared);
         agent.begin();
         Ok((agent, receiver))
-    }
-
-    /// Does everything about a configuration that can fail.
-    async fn prepare(&self, config: AgentConfig) -> Result<Prepared, Error> {
-        let plans = plans(&config)?;
-        let default = Owners::of_agent(&config).map_err(Error::Owners)?;
-        let servers = config.servers.iter();
-        let of_servers = servers.map(|server| Owners::of_server(server, &default));
-        let of_servers = of_servers.collect::<Result<Vec<_>, _>>();
-        let of_servers = of_servers.map_err(Error::Owners)?;
-        let owners = of_servers.iter().fold(default, Owners::and);
-        let named = config.agent_check.listen.iter();
-        let named = named.map(|address| (*address, Subject::Named));
-        let own = config.servers.iter().flat_map(|server| {
-            let subject = Subject::Server(server.name.clone());
-            let addresses = server.agent_check.iter();
-            addresses.map(move |address| (*address, subject.clone()))
-        });
-        let wanted = named.chain(own).collect();
-        let bound = self.responder.bind(wanted).await.map_err(Error::Listen)?;
-        Ok(Prepared {
-            config,
-            plans,
-            bound,
-            owners,
-            of_servers,
-        })
-    }
-
-    /// Goes on with a configuration. What is not changed goes on as it was.
-    fn take(&mut self, prepared: Prepared) {
-        let now = self.clock.now();
-        let Prepared {
-            config,
-            plans,
-            bound,
-            owners,
-            of_servers,
-        } = prepared;
-        let is_same_folder = config.arm_dir == self.config.arm_dir;
-        if !is_same_folder {
-            self.pages = Pages::new(config.arm_dir.clone(), owners.clone());
-        }
-        if config.state_file != self.config.state_file {
-            self.keep(now);
-            self.state = State::open(config.state_file.clone());
-        }
-        self.take_locations(&config);
-        self.take_servers(&config, of_servers);
-        if is_same_folder {
-            // Alerts on pages that are closed by it have been taken back.
-            self.pages.set_owners(owners);
-        }
-        self.take_plans(plans, now);
-        self.responder.serve(bound);
-        self.config = config;
-        self.publish_lines();
-    }
-
-    fn take_locations(&mut self, config: &AgentConfig) {
-        let mut before = std::mem::take(&mut self.places);
-        for (name, settings) in locations(config) {
-            let known = before
-                .iter()
-                .position(|place| place.name == name && *place.monitor.settings() == settings);
-            self.places.push(match known {
-                Some(index) => before.swap_remove(index),
-                None => Watched {
-                    monitor: Monitor::new(Files::new("/"), settings),
-                    load: HostLoad::default(),
-                    name,
-                },
-            });
-        }
-    }
-
-    fn take_servers(&mut self, config: &AgentConfig, owners: Vec<Owners>) {
-        let mut before = std::mem::take(&mut self.servers);
-        for (wanted, owners) in config.servers.iter().zip(owners) {
-            let known = before
-                .iter()
-                .position(|known| known.server.config.name == wanted.name);
-            self.servers.push(match known {
-                Some(index) => {
-                    let mut known = before.swap_remove(index);
-                    let server = &known.server;
-                    let applications = &server.config.applications;
-                    let is_same = (applications, &server.owners) == (&wanted.applications, &owners);
-                    if !is_same && known.alert.take().is_some() {
-                        self.pages.set_alert(applications, &server.owners, None);
-                    }
-                    known.server.reconfigure(wanted.clone(), owners);
-                    known
-                }
-                None => Beside {
-                    server: Server::new(wanted.clone(), owners, self.state.learned(&wanted.name)),
-                    weight: Weight::default(),
-                    hook: Hook::default(),
-                    alert: None,
-                },
-            });
-        }
-        // Nobody would lift their alerts any more.
-        for mut gone in before {
-            if gone.alert.take().is_some() {
-                let server = &gone.server;
-                self.pages
-                    .set_alert(&server.config.applications, &server.owners, None);
-                self.gone.push(gone);
-            }
-        }
-    }
-
-    fn take_plans(&mut self, plans: Vec<Plan>, now: Instant) {
-        let mut before = std::mem::take(&mut self.links);
-        for plan in plans {
-            let known = before
-                .iter()
-                .position(|link| *link.address() == plan.address);
-            let link = match known {
-                Some(index) => {
-                    let mut link = before.swap_remove(index);
-                    for session in link.replan(plan, now, &mut self.rng) {
-                        link.adopt(session, now);
-                    }
-                    link
-                }
-                None => {
-                    self.next_link += 1;
-                    let incoming = self.incoming.clone();
-                    Link::new(plan, self.next_link, incoming, now, &mut self.rng)
-                }
-            };
-            self.links.push(link);
-        }
-        // They end when their brokers have acknowledged it.
-        for mut link in before {
-            link.stop(now);
-            self.links.push(link);
-        }
     }
 
     /// Looks at everything once, so that there is something to compare with.
@@ -660,106 +511,6 @@ fn tell_all_is_over(servers: &mut Vec<Beside>) {
         beside.hook.tell(&config.on_alert, &config.name, false);
         beside.hook.is_behind() || beside.hook.runs()
     });
-}
-
-/// The name of the machine.
-fn host_name() -> String {
-    let name = rustix::system::uname();
-    name.nodename().to_string_lossy().into_owned()
-}
-
-fn default_location(config: &AgentConfig) -> String {
-    config.location.clone().unwrap_or_else(host_name)
-}
-
-/// All locations of a configuration, with what is measured there.
-fn locations(config: &AgentConfig) -> Vec<(String, HostSettings)> {
-    let named = config.locations.iter().map(|(name, _)| name.clone());
-    let of_servers = config
-        .servers
-        .iter()
-        .filter_map(|server| server.location.clone());
-    let mut names = vec![default_location(config)];
-    for name in named.chain(of_servers) {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    let settings = |name: &str| {
-        let own = config.locations.iter().find(|(known, _)| known == name);
-        own.map_or_else(|| config.host.clone(), |(_, settings)| settings.clone())
-    };
-    names
-        .into_iter()
-        .map(|name| {
-            let settings = settings(&name);
-            (name, settings)
-        })
-        .collect()
-}
-
-/// What is to be registered where.
-fn plans(config: &AgentConfig) -> Result<Vec<Plan>, Error> {
-    let places = registrations(config)?;
-    let plan = |broker: &config::BrokerConfig| {
-        let keys = key_file::load(&broker.key_file, Keys::parse).map_err(|error| Error::Keys {
-            broker: broker.name.clone(),
-            reason: error.to_string(),
-        })?;
-        Ok(Plan {
-            broker: broker.name.clone(),
-            address: broker.address.clone(),
-            keys,
-            registrations: places.clone(),
-        })
-    };
-    config.brokers.iter().map(plan).collect()
-}
-
-fn registrations(config: &AgentConfig) -> Result<Vec<Place>, Error> {
-    let agent = config.name.clone().unwrap_or_else(agent_name);
-    let default = default_location(config);
-    let place = |(location, _): (String, HostSettings)| {
-        let (mut servers, mut indices) = (Vec::new(), Vec::new());
-        for (index, server) in config.servers.iter().enumerate() {
-            if *server.location.as_ref().unwrap_or(&default) != location {
-                continue;
-            }
-            for group in &server.groups {
-                servers.push(message::Server {
-                    group: group.clone(),
-                    host: server.address.host.clone(),
-                    port: server.address.port,
-                    weight: server.weight,
-                });
-                indices.push(index);
-            }
-        }
-        let registration = Registration::new(location.clone(), agent.clone(), servers);
-        Ok(Place {
-            registration: registration.map_err(|error| Error::Registration {
-                location,
-                reason: error.to_string(),
-            })?,
-            servers: indices,
-        })
-    };
-    locations(config).into_iter().map(place).collect()
-}
-
-/// Tells the agents of a location apart, unless the file does: the name of the machine, in the letters that
-/// names have.
-fn agent_name() -> String {
-    let plain = |letter: char| match letter {
-        'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' | '.' => letter,
-        _ => '-',
-    };
-    let name: String = host_name().chars().map(plain).take(64).collect();
-    if name.is_empty() {
-        "agent".into()
-    } else {
-        name
-    }
 }
 
 /// A load of a server: its own where it has one, else its host's.

@@ -8,6 +8,7 @@
 //! Everything happens on one thread, and nothing between two ticks.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 pub mod agent;
 pub mod agent_check;

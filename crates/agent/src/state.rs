@@ -118,13 +118,14 @@ fn text(learned: &BTreeMap<String, Learner>) -> String {
 
 fn parse(text: &str) -> BTreeMap<String, Learner> {
     let value: Value = serde_json::from_str(text).unwrap_or_default();
-    if value["version"] != 1 {
+    if value.get("version") != Some(&Value::from(1)) {
         return BTreeMap::new();
     }
-    let servers = value["servers"].as_object().into_iter().flatten();
+    let servers = value.get("servers").and_then(Value::as_object);
+    let servers = servers.into_iter().flatten();
     let learned = servers.filter_map(|(name, value)| {
-        let mean = value["service_time_seconds"].as_f64()?;
-        let learner = Learner::restored(mean, value["evidence"].as_f64()?)?;
+        let number = |key| value.get(key)?.as_f64();
+        let learner = Learner::restored(number("service_time_seconds")?, number("evidence")?)?;
         Some((name.clone(), learner))
     });
     learned.collect()

@@ -1,6 +1,7 @@
 //! The QoS broker: the reporting protocol over UDP, and negotiation over HTTP.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod metrics;
 pub mod negotiator;

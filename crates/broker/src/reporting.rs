@@ -71,8 +71,6 @@ pub struct Reporting {
 
 #[derive(Default)]
 struct State {
-    /// What was prepared last: the generation of the configuration, and what it says.
-    config: Option<(u64, Config)>,
     broker: Option<Broker>,
     sockets: Arc<Vec<Bound>>,
     next_socket: usize,
@@ -193,16 +191,13 @@ impl Reporting {
 impl Subsystem for Reporting {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
         let mut state = self.task.lock();
-        if state.stopped {
+        if state.stopped || !next.reload {
             return Ok(Box::new(|| ()));
         }
-        let config = next.section::<Config>().cloned();
-        let config = config.map(|config| (next.generation, config));
-        // A live change of something else: keys are read again at reloads only.
-        if config == state.config {
-            return Ok(Box::new(|| ()));
-        }
-        let Some((_, wanted)) = &config else {
+        let Some(wanted) = next.section::<Config>() else {
+            if state.broker.is_none() {
+                return Ok(Box::new(|| ()));
+            }
             let reporting = self.clone();
             return Ok(Box::new(move || reporting.close(false)));
         };
@@ -238,7 +233,6 @@ impl Subsystem for Reporting {
                 broker.configure(settings, keys);
             }
             state.sockets = Arc::new(sockets);
-            state.config = config;
             drop(state);
             reporting.task.wake();
         }))
@@ -317,7 +311,6 @@ impl Reporting {
     fn close(&self, for_good: bool) {
         let mut state = self.task.lock();
         state.stopped |= for_good;
-        state.config = None;
         state.broker = None;
         state.sockets = Arc::default();
         drop(state);

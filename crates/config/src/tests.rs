@@ -168,6 +168,41 @@ health_check = { type = "tcp" }
 }
 
 #[test]
+fn checks_speak_what_the_rules_of_their_group_do() {
+    use crate::MemberProtocol::{Auto, Http1, Http2};
+    let check = |line: &str, rules: &[&str]| {
+        let mut text = format!("[group.app]\nmembers = [\"a:1\"]\nhealth_check = {{ {line} }}\n");
+        for (number, spoken) in rules.iter().enumerate() {
+            text += &format!(
+                "[rule.r{number}]\nlisten = \"127.0.0.1:{}\"\ngroup = \"app\"\n{spoken}\n",
+                number + 80
+            );
+        }
+        let config = parse("test.toml", &text).unwrap();
+        config.groups[0].health_check.clone().unwrap().protocol
+    };
+    let [h2, auto, http1, tcp] = ["h2", "auto", "http1", ""].map(|name| match name {
+        "" => "protocol = \"tcp\"".to_owned(),
+        name => format!("http = {{ member_protocol = \"{name}\" }}"),
+    });
+    let (h2, auto, http1, tcp) = (&*h2, &*auto, &*http1, &*tcp);
+    for (line, rules, protocol) in [
+        ("path = \"/\"", &[h2][..], Some(Http2)),
+        ("path = \"/\"", &[h2, tcp, h2], Some(Http2)),
+        ("path = \"/\"", &[h2, auto], None),
+        ("path = \"/\"", &[auto], Some(Auto)),
+        ("path = \"/\"", &[tcp], None),
+        ("path = \"/\", port = 81", &[h2], None),
+        ("path = \"/\", plain = true", &[h2], None),
+        ("port = 81, protocol = \"h2\"", &[http1], Some(Http2)),
+        ("protocol = \"http1\"", &[h2], Some(Http1)),
+        ("type = \"tcp\"", &[h2], None),
+    ] {
+        assert_eq!(check(line, rules), protocol, "{line} {rules:?}");
+    }
+}
+
+#[test]
 fn u12_older_names_of_keys_are_read_and_both_at_once_are_refused() {
     let check = |line: &str| {
         let text = with(&format!("health_check = {{ {line} }}"));
@@ -788,6 +823,35 @@ fn a_key_that_no_request_can_have_is_a_warning() {
 }
 
 #[test]
+fn costs_are_bounded() {
+    let with = |line: &str, http: &str| {
+        format!(
+            "[rule.x]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:1\"]\n{line}\n[rule.x.http]\n{http}"
+        )
+    };
+    let config = parse("test.toml", &with("cost = 2.5", "cost_header = \"X-Cost\"")).unwrap();
+    let rule = &config.rules[0];
+    assert_eq!(rule.cost.get(), 2.5);
+    assert_eq!(rule.http.cost_header.as_deref(), Some("X-Cost"));
+    let plain = parse("test.toml", &with("", "")).unwrap();
+    assert_eq!(plain.rules[0].cost.get(), 1.0);
+    assert_eq!(plain.rules[0].http.cost_header, None);
+    for bad in ["0", "0.001", "1001", "-1", "nan", "inf", "\"5\""] {
+        let errors = parse("test.toml", &with(&format!("cost = {bad}"), "")).unwrap_err();
+        let text = errors.to_string();
+        assert!(
+            text.contains("test.toml:4:") && text.contains("a number from 0.01 to 1000"),
+            "{text}"
+        );
+    }
+    for bad in ["", "X Cost", "X-Cost:"] {
+        let text = with("", &format!("cost_header = {bad:?}"));
+        let errors = parse("test.toml", &text).unwrap_err().to_string();
+        assert!(errors.contains("the name of a header field"), "{errors}");
+    }
+}
+
+#[test]
 fn a_flood_of_errors_is_cut() {
     let text: String = (0..5000).map(|n| format!("k{n} = 1\n")).collect();
     let errors = parse("test.toml", &text).unwrap_err();
@@ -957,6 +1021,12 @@ fn document_with(header: &str, line: &str) -> String {
             format!("{header}\n{line}\n{}", rest.collect::<Vec<_>>().join("\n"))
         }
         "[acme]" if line.starts_with("folder") => format!("{header}\n{line}"),
+        "[acme]" if line.starts_with("eab_key_id") => {
+            format!("{header}\nfolder = \"f\"\neab_key_file = \"f\"\n{line}")
+        }
+        "[acme]" if line.starts_with("eab_key_file") => {
+            format!("{header}\nfolder = \"f\"\neab_key_id = \"k\"\n{line}")
+        }
         "[acme]" => format!("{header}\nfolder = \"f\"\n{line}"),
         "[rule.x.tls]" if line.starts_with("acme") => {
             let acme = "[acme]\nfolder = \"f\"\nagree_to_terms = true";

@@ -264,7 +264,13 @@ pub(crate) struct AllThere(HashMap<Arc<str>, There>);
 
 impl AllThere {
     /// Looks at those of a group.
-    pub fn look(&mut self, group: &Group, alerts: &Alerts, is_owned: bool, alerted: &Alerted) {
+    pub(crate) fn look(
+        &mut self,
+        group: &Group,
+        alerts: &Alerts,
+        is_owned: bool,
+        alerted: &Alerted,
+    ) {
         if alerted.is_empty() {
             return;
         }

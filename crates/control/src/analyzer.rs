@@ -10,8 +10,8 @@
 //! the same time, and those are the most loaded ones.
 //!
 //! Groups share locations, and one that must shed for any of them sheds for all. Each
-//! group then has a word of its own ([`shed`]), because a group whose locations are all
-//! alerted by others has nowhere to send its clients.
+//! group then decides by itself from which of them its clients leave ([`shed`]): where all of its
+//! locations are under alerts of others, it has nowhere to send them.
 
 use evenkeel_core::alert::{AlertSettings, Threshold};
 use evenkeel_core::load::LoadId;

@@ -19,7 +19,7 @@ pub struct Trail {
     index: usize,
     waits: Option<Waits>,
     knocks_since: Option<Instant>,
-    /// When it last knocked in vain, and how often it did so in a row.
+    /// When it was last sent to a member and came back, and how often that happened in a row.
     in_vain: Option<(Instant, u32)>,
 }
 
@@ -136,7 +136,7 @@ impl Trail {
         knocks
     }
 
-    /// How often it had knocked in vain of late when it began to at `since`.
+    /// How often it had come back of late when this began, at `since`.
     fn in_vain_at(&self, since: Instant) -> u32 {
         let lately = |(at, _): &(Instant, u32)| since.since(*at) < Advice::MEMORY;
         self.in_vain.filter(lately).map_or(0, |(_, times)| times)

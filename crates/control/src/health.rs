@@ -20,6 +20,28 @@ pub struct Limits {
     pub rise: u32,
 }
 
+/// A check that could not be made for want of something here, or that found a member dead,
+/// is made again after this time, or the interval if that is shorter.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Within this time, or the interval if that is shorter, all members are checked for
+/// the first time, each at a random moment.
+const START_SPREAD: Duration = Duration::from_secs(1);
+
+/// When a member is checked for the first time that is to be checked every `interval`. `luck` is
+/// random, from 0 to 1.
+pub fn first_check(interval: Duration, luck: f32) -> Duration {
+    interval.min(START_SPREAD).mul_f32(luck)
+}
+
+/// How long after the begin of a check the next one begins, which is to be `soon` if the member is
+/// dead, or nothing was found out. `luck` is random, from 0 to 1.
+pub fn next_check(interval: Duration, soon: bool, luck: f32) -> Duration {
+    let interval = if soon { interval.min(RETRY) } else { interval };
+    // A little earlier or later each time, so that checks do not fall into step.
+    interval.mul_f32(0.95 + 0.1 * luck)
+}
+
 /// The active health of one member. A member that is not checked is up.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
@@ -47,7 +69,7 @@ pub enum Change {
 }
 
 /// What an active check has found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Check {
     /// The member is well.
     Passed,

@@ -91,7 +91,7 @@ impl std::fmt::Display for Cause {
 }
 
 impl Outliers {
-    /// Ends ejections whose time is over and ejects who deserves it. Call it some ten
+    /// Ends ejections whose time is over, and ejects members that fail too much. Call it some ten
     /// times a second.
     pub fn tick(&mut self, group: &Group, now: Instant) -> Vec<Change> {
         let members = group.members();
@@ -131,8 +131,8 @@ impl Outliers {
                 changes.push(Change { index, event });
             }
         }
-        // Whoever behaved for as long as the ejection was, is as good as new. Members that
-        // left the group are forgotten with them.
+        // A member that did not fail for as long as it was ejected counts as one that never was.
+        // Members that left the group are forgotten, too.
         self.histories
             .retain(|_, history| now < history.until.after(history.time.max(window)));
         changes

@@ -30,7 +30,7 @@ pub(crate) struct Places<'a> {
 }
 
 impl<'a> Places<'a> {
-    pub fn of(group: &'a Group, shaping: &Shaping, now: Instant) -> Self {
+    pub(crate) fn of(group: &'a Group, shaping: &Shaping, now: Instant) -> Self {
         let request = Request::at(now);
         let view = group.view(&request).despite_alerts();
         let mut known: HashMap<&Arc<str>, usize> = HashMap::new();
@@ -57,7 +57,7 @@ impl<'a> Places<'a> {
     }
 
     /// What the analyzer is told of them; `alerted` says what its last answer was.
-    pub fn sites(&self, alerted: impl Fn(&Place<'_>) -> bool) -> Vec<Site> {
+    pub(crate) fn sites(&self, alerted: impl Fn(&Place<'_>) -> bool) -> Vec<Site> {
         let site = |place: &Place<'_>| Site {
             load: place.reading.map(|(load, _)| load),
             takes_traffic: place.takes_traffic,
@@ -67,7 +67,7 @@ impl<'a> Places<'a> {
     }
 
     /// A member of the group at the location of number `place` that may be used.
-    pub fn member_at(&self, group: &Group, place: usize) -> Option<MemberId> {
+    pub(crate) fn member_at(&self, group: &Group, place: usize) -> Option<MemberId> {
         let request = Request::at(Instant::ZERO);
         let view = group.view(&request).despite_alerts();
         let mut members = self.of_member.iter().enumerate();

@@ -3,6 +3,7 @@
 //! It counts who waits and says who is to look for room; how one waits is a matter of whoever
 //! carries requests.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 /// How many requests wait, of so many that may. Any thread counts.
@@ -40,19 +41,8 @@ impl Queue {
     }
 
     /// Takes a place, for as long as the answer lives; `None` if the queue is full.
-    pub fn enter(&self) -> Option<Place<'_>> {
-        let place = Place {
-            queue: self,
-            seen: self.vacancies.load(Ordering::Acquire),
-        };
-        if self.waiting.fetch_add(1, Ordering::SeqCst) < self.limit() {
-            // Pairs with the fence in `vacated`: either who waits sees the member's
-            // place that became free, or who freed it sees somebody waiting.
-            fence(Ordering::SeqCst);
-            Some(place)
-        } else {
-            None
-        }
+    pub fn enter(&self) -> Option<Place<&Queue>> {
+        Place::enter(self)
     }
 
     /// A request has left its member: answers whether somebody waits, who is to look for room.
@@ -67,15 +57,31 @@ impl Queue {
     }
 }
 
-/// A place in the queue.
+/// A place in the queue, by whatever leads there.
 #[derive(Debug)]
-pub struct Place<'a> {
-    queue: &'a Queue,
+pub struct Place<Q: Deref<Target = Queue>> {
+    queue: Q,
     /// Vacancies at the last look.
     seen: usize,
 }
 
-impl Place<'_> {
+impl<Q: Deref<Target = Queue>> Place<Q> {
+    /// Takes a place, for as long as the answer lives; `None` if the queue is full.
+    pub fn enter(queue: Q) -> Option<Self> {
+        let place = Place {
+            seen: queue.vacancies.load(Ordering::Acquire),
+            queue,
+        };
+        if place.queue.waiting.fetch_add(1, Ordering::SeqCst) < place.queue.limit() {
+            // Pairs with the fence in `vacated`: either who waits sees the member's
+            // place that became free, or who freed it sees somebody waiting.
+            fence(Ordering::SeqCst);
+            Some(place)
+        } else {
+            None
+        }
+    }
+
     /// Who waits here is about to look for room. Answers whether there was a vacancy since its
     /// last look, which it hands on if it cannot use it: each is handed on at most once by
     /// everybody, so that this ends when all have looked.
@@ -85,7 +91,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl<Q: Deref<Target = Queue>> Drop for Place<Q> {
     fn drop(&mut self) {
         self.queue.waiting.fetch_sub(1, Ordering::SeqCst);
     }

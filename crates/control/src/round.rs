@@ -16,12 +16,14 @@ use crate::alerts::{self, Alerted, AllThere, Forced, Locations};
 use crate::event::Event;
 use crate::group::GroupControl;
 
-/// Every so often the next decision of each group is traced, for whoever asks for the
-/// last one. Tracing allocates, so not every decision is.
+/// How often a decision of each group is traced and kept as the last one. Tracing allocates, so
+/// not every decision is traced.
 const TRACE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often what may become old is kept old (times on a line that wraps), and figures of the
-/// past are taken down.
+/// How often times that wrap are kept from seeming new again ([`keep_age`]), and figures for the
+/// history of members are stored.
+///
+/// [`keep_age`]: evenkeel_core::member::Slot::keep_age
 pub const KEEP_INTERVAL: Duration = Duration::from_millis(2_500);
 
 /// A group as rounds see it.
@@ -30,14 +32,14 @@ pub trait Controlled {
     fn controlled(&mut self) -> (&Group, &mut GroupControl);
 }
 
-/// Everything that a round needs and that is no group.
+/// What a round needs beside the groups.
 #[derive(Debug)]
 pub struct Surroundings<'a> {
     /// All locations.
     pub locations: &'a Locations,
     /// What an administrator says.
     pub forced: &'a Forced,
-    /// Locations whose servers are to be told something else than what pulses say.
+    /// Locations whose servers are told of an alert, or of its end, whatever pulses say.
     pub told: &'a mut HashSet<Arc<str>>,
 }
 

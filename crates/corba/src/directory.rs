@@ -6,11 +6,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use arc_swap::{ArcSwap, Guard};
 use evenkeel_core::group::Group;
 use evenkeel_core::member::MemberId;
+use evenkeel_core::tally::Tally;
 use evenkeel_giop::cdr::{Endian, Writer};
 use evenkeel_giop::ior::{IiopProfile, Ior};
 use evenkeel_manager::snapshot::GroupHandle;
@@ -113,18 +114,19 @@ impl Answer {
 
 /// Counters of a group. They only ever grow, and last as long as the group.
 #[derive(Debug, Default)]
-pub struct Counters([AtomicU64; Answer::ALL.len()]);
+pub struct Counters(Tally<{ Answer::ALL.len() }>);
 
 impl Counters {
-    #[inline]
     /// Counts one.
+    #[inline]
     pub fn count(&self, answer: Answer) {
-        self.0[answer as usize].fetch_add(1, Ordering::Relaxed);
+        self.0.add(answer as usize);
     }
 
     /// How many requests ended how.
     pub fn totals(&self) -> [(Answer, u64); Answer::ALL.len()] {
-        Answer::ALL.map(|answer| (answer, self.0[answer as usize].load(Ordering::Relaxed)))
+        let mut totals = self.0.totals().into_iter();
+        Answer::ALL.map(|answer| (answer, totals.next().unwrap_or(0)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The OMG's load balancing and monitoring service, over IIOP.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 pub mod alerts;
 pub mod call;

@@ -124,9 +124,12 @@ pub fn choose<'a>(
         if let Some(reference) = entry.member(group, index) {
             return Ok(Chosen { index, reference });
         }
-        if let (Some(place), Some(member)) = (unknown.get_mut(known), group.members().get(index)) {
+        if let Some(member) = group.members().get(index)
+            && let Some(found) = unknown.get_mut(..=known)
+            && let Some(place) = found.last_mut()
+        {
             *place = member.id;
-            unknown[..=known].sort_unstable();
+            found.sort_unstable();
         }
     }
     Err(PickError::NoneEligible)

@@ -9,17 +9,13 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use evenkeel_config::{Config, Corba as Settings};
-use evenkeel_giop::client::{self, Client};
-use evenkeel_giop::server::{self, Server};
-use evenkeel_limits::files::Shares;
-use evenkeel_limits::memory;
+use evenkeel_giop::server::Server;
 use evenkeel_manager::Manager;
 use evenkeel_manager::endpoint::{CommandError, Endpoint};
 use evenkeel_manager::exposition::Exposition;
@@ -31,29 +27,27 @@ use evenkeel_manager::subsystem::{
 use evenkeel_net::Clock;
 use evenkeel_net::listen::Listeners;
 use evenkeel_net::{start_thread, writable};
-use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::{JoinSet, LocalSet};
-use tracing::{error, info};
+use tokio::sync::{mpsc, oneshot};
+use tracing::error;
 
 use crate::alerts::Alerts;
-use crate::call::{Call, Outcome};
-use crate::directory::Directory;
-use crate::dispatcher::{Counters, Dispatcher, Objects};
-use crate::keys::Level;
+use crate::dispatcher::Counters;
 use crate::monitors;
-use crate::relay::{self, Relay};
+use crate::relay::{self};
 use crate::service::registered::{Registered, RemoveError};
 use crate::service::state::State;
 use crate::service::store::{self, StoreError};
-use crate::service::{Address, LoadManager, Parts};
+use crate::service::{Address, LoadManager};
+
+mod limits;
+mod supervisor;
+mod worker;
+
+use supervisor::Supervisor;
 
 /// How long a predecessor may keep its state file: until its clients have their answers, and
 /// what they have changed is written.
 const HANDOVER: Duration = Duration::from_secs(15);
-
-/// How long the last changes may take to be written at the end.
-const LAST_WRITE: Duration = Duration::from_secs(5);
 
 /// The CORBA service from outside. Cheap to clone; all clones are the same one.
 #[derive(Clone)]
@@ -528,345 +522,4 @@ fn address_of(settings: &Settings, listeners: &Listeners) -> Address {
         port => port,
     };
     Address { host, port }
-}
-
-/// What the service's thread owns.
-struct Supervisor {
-    clock: Clock,
-    outside: Weak<Inner>,
-    manager: Option<Arc<Manager>>,
-    running: Option<Running>,
-    workers: Vec<Worker>,
-    /// Of the state file, once it has been read.
-    lock: Option<store::Lock>,
-}
-
-/// The service, switched on at least once.
-struct Running {
-    service: Arc<LoadManager>,
-    /// What the workers serve with; `None` while it is switched off.
-    serving: Option<Arc<Settings>>,
-    /// Asks load monitors, and tells load alerts, while it is switched on.
-    tasks: JoinSet<()>,
-}
-
-impl Supervisor {
-    /// Follows commands until the last one. Answers what is to be given up in the end.
-    async fn follow(
-        mut self,
-        mut commands: mpsc::UnboundedReceiver<Command>,
-    ) -> Option<store::Lock> {
-        // What counts when there is no manager yet.
-        let mut first = None;
-        while let Some(command) = commands.recv().await {
-            match command {
-                Command::Stop => break,
-                Command::Apply(desired) if self.manager.is_none() => first = desired,
-                Command::Apply(desired) => {
-                    if let Err(problem) = self.apply(desired) {
-                        error!("the CORBA service does not follow its configuration: {problem}");
-                    }
-                }
-                Command::Start(manager, answer) => {
-                    self.manager = Some(manager);
-                    let _ = answer.send(self.apply(first.take()));
-                }
-            }
-        }
-        // All at once: whoever takes over needs every address.
-        let mut ends = JoinSet::new();
-        for worker in self.workers.drain(..) {
-            ends.spawn(worker.end());
-        }
-        while ends.join_next().await.is_some() {}
-        if let Some(running) = &self.running {
-            // What was changed without waiting for it, too.
-            let _ = tokio::time::timeout(LAST_WRITE, running.service.kept()).await;
-        }
-        self.lock.take()
-    }
-
-    fn apply(&mut self, desired: Option<Box<Desired>>) -> Result<(), ServeError> {
-        match desired {
-            Some(desired) => self.switch_on(*desired),
-            None => self.switch_off(),
-        }
-    }
-
-    fn switch_off(&mut self) -> Result<(), ServeError> {
-        let Some(running) = &mut self.running else {
-            return Ok(());
-        };
-        running.serving = None;
-        running.tasks.abort_all();
-        for worker in &self.workers {
-            worker.serve(None);
-        }
-        if let Some(outside) = self.outside.upgrade() {
-            outside.server.store(None);
-        }
-        info!("the CORBA service is off");
-        Ok(running.service.close()?)
-    }
-
-    fn switch_on(&mut self, desired: Desired) -> Result<(), ServeError> {
-        let settings = Arc::clone(&desired.settings);
-        match (&mut self.running, desired.stored, &self.manager) {
-            (Some(running), _, _) => running
-                .service
-                .configure(Arc::clone(&settings), desired.address)?,
-            (None, Some(StoredState { state, lock }), Some(manager)) => {
-                self.lock = lock;
-                let parts = Parts {
-                    manager: Arc::clone(manager),
-                    directory: Arc::new(Directory::default()),
-                    client: Client::new(client_settings(&settings)),
-                    runtime: tokio::runtime::Handle::current(),
-                };
-                let service =
-                    LoadManager::open(parts, Arc::clone(&settings), desired.address, state)?;
-                self.running = Some(Running {
-                    service,
-                    serving: None,
-                    tasks: JoinSet::new(),
-                });
-            }
-            // The state is read before anything else, and once.
-            (None, _, _) => return Err(ServeError::NoState),
-        }
-        let Some(running) = &mut self.running else {
-            return Ok(());
-        };
-        let service = Arc::clone(&running.service);
-        if let (None, Some(outside)) = (&running.serving, self.outside.upgrade()) {
-            let counters = Arc::clone(&outside.monitors);
-            running
-                .tasks
-                .spawn(monitors::pull(Arc::clone(&service), counters));
-            let (alerts, service) = (Arc::clone(&outside.alerts), Arc::clone(&service));
-            running
-                .tasks
-                .spawn(async move { alerts.run(service).await });
-        }
-        if let Some(file) = &settings.ior_file {
-            let text = service.reference().to_string();
-            let written = store::replace(file, text.as_bytes(), store::PUBLIC);
-            written.map_err(|error| ServeError::Reference(file.clone(), error))?;
-        }
-        while self.workers.len() < desired.listeners.len() {
-            let worker = Worker::start(self.workers.len(), self.clock);
-            self.workers.push(worker.map_err(ServeError::Worker)?);
-        }
-        let unchanged = running
-            .serving
-            .as_ref()
-            .is_some_and(|before| is_served_alike(before, &settings));
-        running.serving = Some(Arc::clone(&settings));
-        let Some(outside) = self.outside.upgrade().filter(|_| !unchanged) else {
-            return Ok(());
-        };
-        let limits = server_settings(&settings);
-        if limits.max_connections < settings.max_connections {
-            info!(
-                connections = limits.max_connections,
-                "CORBA: no more connections than there are open files and memory for"
-            );
-        }
-        let server = Server::new(limits);
-        outside.service.store(Some(Arc::clone(&service)));
-        outside.server.store(Some(Arc::clone(&server)));
-        for (worker, listeners) in self.workers.iter().zip(desired.listeners) {
-            worker.serve(Some(Serving {
-                server: Arc::clone(&server),
-                listeners,
-                service: Arc::clone(&service),
-                counters: Arc::clone(&outside.counters),
-                relayed: Arc::clone(&outside.relayed),
-            }));
-        }
-        Ok(())
-    }
-}
-
-/// What a connection takes beside messages that are not complete and output that is not sent,
-/// in bytes.
-const CONNECTION_BYTES: usize = 16 << 10;
-
-/// The share of memory, in eighths: two are for connections, two for their output, one for
-/// messages of clients that are not complete, and two for requests and replies that are relayed.
-fn eighth_of_memory() -> usize {
-    let share = memory::Shares::of_process().corba / 8;
-    usize::try_from(share).unwrap_or(usize::MAX)
-}
-
-fn server_settings(settings: &Settings) -> server::Settings {
-    let usual = server::Settings::default();
-    let memory = eighth_of_memory();
-    let connections = settings
-        .max_connections
-        // Half of the share: the relay may need a connection to a member for each.
-        .min(Shares::of_process().corba / 2)
-        .min(memory.saturating_mul(2) / CONNECTION_BYTES)
-        .max(1);
-    server::Settings {
-        max_message: settings.max_message,
-        max_connections: connections,
-        max_output: usual
-            .max_output
-            .min((memory.saturating_mul(2) / connections).max(CONNECTION_BYTES)),
-        max_held: usual.max_held.min(memory / settings.workers.max(1)),
-        idle_timeout: settings.idle_timeout,
-        ..usual
-    }
-}
-
-fn client_settings(settings: &Settings) -> client::Settings {
-    client::Settings {
-        max_message: settings.max_message,
-        ..client::Settings::default()
-    }
-}
-
-fn relay_settings(settings: &Settings) -> relay::Settings {
-    let usual = relay::Settings::default();
-    relay::Settings {
-        max_message: settings.max_message,
-        max_held: usual
-            .max_held
-            .min(eighth_of_memory() / settings.workers.max(1)),
-        request_timeout: settings.relay_timeout,
-        ..usual
-    }
-}
-
-/// Whether clients may stay connected when one configuration follows the other.
-fn is_served_alike(one: &Settings, other: &Settings) -> bool {
-    one.listen == other.listen
-        && server_settings(one) == server_settings(other)
-        && relay_settings(one) == relay_settings(other)
-}
-
-/// A thread that serves clients.
-struct Worker {
-    assignments: mpsc::UnboundedSender<Option<Serving>>,
-    ended: oneshot::Receiver<()>,
-}
-
-/// What a worker serves.
-struct Serving {
-    server: Arc<Server>,
-    listeners: Vec<StdListener>,
-    service: Arc<LoadManager>,
-    counters: Arc<Counters>,
-    relayed: Arc<relay::Counters>,
-}
-
-impl Worker {
-    fn start(number: usize, clock: Clock) -> io::Result<Self> {
-        let (assignments, commands) = mpsc::unbounded_channel();
-        let (end, ended) = oneshot::channel();
-        start_thread(&format!("corba-{number}"), move |runtime| {
-            LocalSet::new().block_on(&runtime, work(commands, clock));
-            let _ = end.send(());
-        })?;
-        Ok(Worker { assignments, ended })
-    }
-
-    /// Serves something else from now on, or nothing.
-    fn serve(&self, serving: Option<Serving>) {
-        // It only ends when it is told to.
-        let _ = self.assignments.send(serving);
-    }
-
-    /// Ends it in good order.
-    async fn end(self) {
-        drop(self.assignments);
-        if self.ended.await.is_err() {
-            error!("a worker of the CORBA service has panicked");
-        }
-    }
-}
-
-/// Serves with one configuration after the other. Who is connected when that changes is told that the
-/// connection ends, and connects again.
-async fn work(mut assignments: mpsc::UnboundedReceiver<Option<Serving>>, clock: Clock) {
-    let mut tasks = JoinSet::new();
-    // Dropped, it stops what it belongs to.
-    let mut stop = watch::Sender::new(());
-    while let Some(serving) = assignments.recv().await {
-        stop = watch::Sender::new(());
-        while tasks.try_join_next().is_some() {}
-        let Some(serving) = serving else { continue };
-        let relay = Relay::start(
-            relay_settings(&serving.service.settings()),
-            Arc::clone(&serving.relayed),
-            clock,
-            fastrand::Rng::new(),
-        );
-        for listener in serving.listeners {
-            let listener = match TcpListener::from_std(listener) {
-                Ok(listener) => listener,
-                Err(error) => {
-                    error!("the CORBA service cannot listen: {error}");
-                    continue;
-                }
-            };
-            let service = &serving.service;
-            let dispatcher = Rc::new(Dispatcher::new(
-                clock,
-                Rc::clone(&relay),
-                Arc::clone(service.directory()),
-                Rc::new(LocalObjects(Arc::clone(service))),
-                Arc::clone(&serving.counters),
-            ));
-            let (server, mut stopped) = (Arc::clone(&serving.server), stop.subscribe());
-            tasks.spawn_local(async move {
-                let stopped = async move { while stopped.changed().await.is_ok() {} };
-                server.serve(listener, dispatcher, stopped).await;
-            });
-        }
-    }
-    drop(stop);
-    while tasks.join_next().await.is_some() {}
-}
-
-/// Our own objects.
-struct LocalObjects(Arc<LoadManager>);
-
-impl Objects for LocalObjects {
-    fn manager(&self, call: Call) -> impl Future<Output = Outcome> + use<> {
-        self.0.invoke(call)
-    }
-
-    fn strategy(&self, level: Level<'_>, call: Call) -> impl Future<Output = Outcome> + use<> {
-        self.0.invoke_strategy(level, call)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Workers begin anew, with clients that connect again, where anything differs that they
-    /// have been given.
-    #[test]
-    fn a_reload_reaches_the_workers_c4() {
-        let before = Settings::default();
-        assert!(is_served_alike(&before, &before.clone()));
-        let relay = Settings {
-            relay_timeout: Duration::from_millis(100),
-            ..before.clone()
-        };
-        assert!(!is_served_alike(&before, &relay));
-        let large = Settings {
-            max_message: 1 << 24,
-            ..before.clone()
-        };
-        assert!(!is_served_alike(&before, &large));
-        let liveness = Settings {
-            liveness: None,
-            ..before.clone()
-        };
-        assert!(is_served_alike(&before, &liveness));
-    }
 }

@@ -6,8 +6,9 @@
 //! `LoadMinimum` and `LoadAverage` of the OMG's `CosLoadBalancing`. Strategies pick by
 //! it, the analyzer raises and lifts alerts by it.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::cost::of_units;
 use crate::load::Report;
 use crate::time::{Horizon, Instant, keep_word_old};
 
@@ -44,7 +45,7 @@ impl Shaping {
             0.0 => report.value,
             _ => history.step(&report, &self),
         };
-        let load = damped + self.per_balance_load * report.bound as f32;
+        let load = damped + self.per_balance_load * report.bound;
         let expected = if self.per_balance_load > 0.0 {
             load
         } else {
@@ -76,8 +77,8 @@ pub struct Damped {
     /// The load before tolerance (f32 bits, high half) and the time of the report that
     /// it stands for (low half); 0 is none yet.
     word: AtomicU64,
-    /// Clients ever bound to the location when that report arrived.
-    bound_at: AtomicU32,
+    /// What all cost that were ever bound to the location when that report arrived, in units.
+    bound_at: AtomicU64,
 }
 
 impl Damped {
@@ -94,8 +95,8 @@ impl Damped {
         } else {
             let before = self.bound_at.load(Ordering::Relaxed);
             let bound = report.bound_at.wrapping_sub(before);
-            let bound = if bound > u32::MAX / 2 { 0 } else { bound };
-            let previous = held + shaping.per_balance_load * bound as f32;
+            let bound = (bound as i64).max(0);
+            let previous = held + shaping.per_balance_load * of_units(bound as u64);
             shaping.dampening * previous + (1.0 - shaping.dampening) * report.value
         };
         let stepped = (u64::from(next.to_bits()) << 32) | u64::from(report.at);
@@ -107,7 +108,7 @@ impl Damped {
                 self.bound_at.store(report.bound_at, Ordering::Relaxed);
                 next
             }
-            // Somebody else took the step.
+            // Another thread has stored the next load.
             Err(other) => f32::from_bits((other >> 32) as u32),
         }
     }
@@ -157,6 +158,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::cost::Cost;
     use crate::group::GroupSettings;
     use crate::load::{LoadId, LoadValue, Location};
     use crate::member::{Member, MemberId, Slot, Weight};
@@ -229,8 +231,8 @@ mod tests {
         };
         let member = member();
         report(&member, 1.0, 1000);
-        member.location.begin();
-        member.location.begin();
+        member.location.begin(Cost::ONE);
+        member.location.begin(Cost::ONE);
         assert_eq!(load(&member, &shaping, 1500), Some(1.5));
         report(&member, 1.0, 2000);
         assert_eq!(load(&member, &shaping, 2000), Some(1.0));
@@ -246,7 +248,7 @@ mod tests {
         let member = member();
         report(&member, 2.0, 1000);
         assert_eq!(load(&member, &shaping, 1000), Some(2.0));
-        (0..4).for_each(|_| member.location.begin());
+        (0..4).for_each(|_| member.location.begin(Cost::ONE));
         report(&member, 2.0, 2000);
         // (0.5 * (2 + 4 * 1) + 0.5 * 2)
         assert_eq!(load(&member, &shaping, 2000), Some(4.0));
@@ -256,7 +258,7 @@ mod tests {
     fn the_expected_load_estimates_what_is_not_configured() {
         let member = member();
         report(&member, 0.5, 1000);
-        member.location.begin();
+        member.location.begin(Cost::ONE);
         let settings = GroupSettings::default();
         let got = member.effective_load(&Shaping::NONE, &settings, at(1001));
         let got = got.unwrap();

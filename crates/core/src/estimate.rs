@@ -280,12 +280,13 @@ impl Estimate {
         self.unanswered.fetch_sub(entry(started), Ordering::Relaxed);
     }
 
-    /// Takes the latency of a success that found `places - 1` others at the member.
+    /// Takes the latency of a success that with those that it found at the member counts for
+    /// `places` requests of cost 1, of which what costs `in_flight` is there now.
     pub(crate) fn sample(
         &self,
         latency: Duration,
         places: f32,
-        in_flight: u32,
+        in_flight: f32,
         now: Instant,
         decay: Duration,
     ) {
@@ -315,26 +316,28 @@ impl Estimate {
         self.answered_at.store(millis(now), Ordering::Relaxed);
     }
 
-    /// Learns from the latency of a success that was there with `others` how latencies grow.
-    pub(crate) fn learn(&self, latency: Duration, others: f32, regression: &Regression) {
+    /// Learns from the latency of a success of that cost, which was there with `others`, how
+    /// latencies grow: of a request of cost 1, which waits for what is there in proportion.
+    pub(crate) fn learn(&self, latency: Duration, cost: f32, others: f32, regression: &Regression) {
         let (latencies, places) = unpack(self.sums.load(Ordering::Relaxed));
+        let (latency, others) = (latency.as_secs_f32() / cost, others / cost);
         let most = match places > 0.0 {
             true => OUTLIER * (others + 1.0) * latencies / places,
             false => f32::INFINITY,
         };
-        regression.learn(latency.as_secs_f32().min(most), others);
+        regression.learn(latency.min(most), others);
     }
 
     /// What is known of the service time; `None` before the first answer.
     #[inline]
-    pub(crate) fn service(&self, in_flight: u32, moment: &Moment) -> Option<Service> {
+    pub(crate) fn service(&self, in_flight: f32, moment: &Moment) -> Option<Service> {
         let (latencies, places) = unpack(self.sums.load(Ordering::Relaxed));
         if places <= 0.0 {
             return None;
         }
         let share = 1.0 / places;
         let mean = latencies * share;
-        let queued = mean * (in_flight + 1) as f32;
+        let queued = mean * (in_flight + 1.0);
         let unanswered = self.unanswered.load(Ordering::Relaxed);
         let waiting = match unanswered & COUNT_MASK {
             0 => 0.0,
@@ -358,16 +361,16 @@ impl Estimate {
     }
 
     /// The service time in seconds; `None` before the first answer.
-    pub(crate) fn service_time(&self, in_flight: u32, now: Instant) -> Option<f32> {
+    pub(crate) fn service_time(&self, in_flight: f32, now: Instant) -> Option<f32> {
         let service = self.service(in_flight, &Moment::new(now, Duration::ZERO));
         service.map(|service| service.time)
     }
 
     /// Whether the last answer is so long ago that the member may have changed since, or there
     /// was none.
-    pub(crate) fn is_stale(&self, in_flight: u32, now: Instant, decay: Duration) -> bool {
+    pub(crate) fn is_stale(&self, in_flight: f32, now: Instant, decay: Duration) -> bool {
         let (latencies, places) = unpack(self.sums.load(Ordering::Relaxed));
-        let queued = latencies / places * (in_flight + 1) as f32;
+        let queued = latencies / places * (in_flight + 1.0);
         places <= 0.0 || self.is_silent(queued, &Horizon::new(now, decay))
     }
 
@@ -409,47 +412,47 @@ mod tests {
     #[test]
     fn queueing_does_not_raise_it() {
         let estimate = Estimate::default();
-        assert_eq!(estimate.service_time(1, at(0)), None);
+        assert_eq!(estimate.service_time(1.0, at(0)), None);
         for step in 1..200 {
             let places = step % 7 + 1;
             let latency = MS * 10 * places;
             estimate.sample(
                 latency,
                 places as f32,
-                places - 1,
+                (places - 1) as f32,
                 at(u64::from(step)),
                 DECAY,
             );
         }
-        close(estimate.service_time(1, at(200)), 0.010);
+        close(estimate.service_time(1.0, at(200)), 0.010);
     }
 
     #[test]
     fn what_is_unanswered_raises_it_before_the_answer() {
         let estimate = Estimate::default();
         for step in 1..200 {
-            estimate.sample(10 * MS, 1.0, 0, at(step), DECAY);
+            estimate.sample(10 * MS, 1.0, 0.0, at(step), DECAY);
         }
         estimate.begin(at(200));
         estimate.begin(at(210));
         close(
-            estimate.service_time(1, at(230)),
+            estimate.service_time(1.0, at(230)),
             (0.320 + 0.030 + 0.020) / 32.0,
         );
         estimate.end(at(200));
-        close(estimate.service_time(1, at(230)), (0.320 + 0.020) / 32.0);
+        close(estimate.service_time(1.0, at(230)), (0.320 + 0.020) / 32.0);
         // However old it gets, one request adds a bounded amount.
-        assert!(estimate.service_time(1, at(1_000_000)).unwrap() < 0.026);
+        assert!(estimate.service_time(1.0, at(1_000_000)).unwrap() < 0.026);
         estimate.end(at(210));
-        close(estimate.service_time(1, at(1_000_000)), 0.010);
+        close(estimate.service_time(1.0, at(1_000_000)), 0.010);
     }
 
     #[test]
     fn clocks_that_differ_a_little_do_no_harm() {
         let estimate = Estimate::default();
-        estimate.sample(10 * MS, 1.0, 0, at(1), DECAY);
+        estimate.sample(10 * MS, 1.0, 0.0, at(1), DECAY);
         estimate.begin(at(105));
-        close(estimate.service_time(1, at(100)), 0.010);
+        close(estimate.service_time(1.0, at(100)), 0.010);
     }
 
     #[test]
@@ -458,7 +461,7 @@ mod tests {
         for hung in [1u32, 100, 10_000] {
             let estimate = Estimate::default();
             for step in 1..200 {
-                estimate.sample(10 * MS, 1.0, 0, at(step), DECAY);
+                estimate.sample(10 * MS, 1.0, 0.0, at(step), DECAY);
             }
             for request in 0..hung {
                 estimate.begin(at(200 + u64::from(request % 10)));
@@ -466,7 +469,7 @@ mod tests {
             let mut before = 0.0;
             for minute in 1..7 * 60 {
                 let now = at(210 + minute * HOUR / 60);
-                let is = estimate.service_time(hung, now).unwrap();
+                let is = estimate.service_time(hung as f32, now).unwrap();
                 assert!(is >= before, "{hung} for {minute} min: {is} after {before}");
                 before = is;
             }
@@ -478,29 +481,29 @@ mod tests {
     fn one_outlier_is_bounded_and_a_change_is_followed() {
         let estimate = Estimate::default();
         for step in 1..200 {
-            estimate.sample(10 * MS, 1.0, 0, at(step), DECAY);
+            estimate.sample(10 * MS, 1.0, 0.0, at(step), DECAY);
         }
-        estimate.sample(Duration::from_secs(3600), 1.0, 0, at(200), DECAY);
-        assert!(estimate.service_time(1, at(200)).unwrap() < 0.016);
+        estimate.sample(Duration::from_secs(3600), 1.0, 0.0, at(200), DECAY);
+        assert!(estimate.service_time(1.0, at(200)).unwrap() < 0.016);
         for step in 200..400 {
-            estimate.sample(Duration::from_secs(1), 1.0, 0, at(step), DECAY);
+            estimate.sample(Duration::from_secs(1), 1.0, 0.0, at(step), DECAY);
         }
-        close(estimate.service_time(1, at(400)), 1.0);
+        close(estimate.service_time(1.0, at(400)), 1.0);
     }
 
     #[test]
     fn a_stale_estimate_yields_to_new_answers() {
         let estimate = Estimate::default();
         for step in 1..200 {
-            estimate.sample(50 * MS, 1.0, 0, at(step), DECAY);
+            estimate.sample(50 * MS, 1.0, 0.0, at(step), DECAY);
         }
-        assert!(!estimate.is_stale(0, at(1000), DECAY));
-        assert!(estimate.is_stale(0, at(1300), DECAY));
-        estimate.sample(10 * MS, 1.0, 0, at(2000), DECAY);
+        assert!(!estimate.is_stale(0.0, at(1000), DECAY));
+        assert!(estimate.is_stale(0.0, at(1300), DECAY));
+        estimate.sample(10 * MS, 1.0, 0.0, at(2000), DECAY);
         // Eight old answers, faded a little, and the new one.
         let faded = 0.050 * fade(Duration::from_millis(1800), DECAY);
         close(
-            estimate.service_time(1, at(2000)),
+            estimate.service_time(1.0, at(2000)),
             (8.0 * faded + 0.010) / 9.0,
         );
     }

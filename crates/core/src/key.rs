@@ -27,15 +27,19 @@ pub enum Key {
 #[error(r#"expected "client", "path", "uri", "header:NAME" or "cookie:NAME""#)]
 pub struct ParseKeyError;
 
+/// Whether a field or a cookie may be called so: a token (RFC 9110, section 5.6.2) of at most 128
+/// bytes.
+pub fn is_field_name(name: &str) -> bool {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(is_token)
+}
+
 impl FromStr for Key {
     type Err = ParseKeyError;
 
     fn from_str(text: &str) -> Result<Self, ParseKeyError> {
         let named = |name: &str| {
-            // The bytes of a token (RFC 9110, section 5.6.2).
-            let is_token =
-                |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-            let valid = (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(is_token);
+            let valid = is_field_name(name);
             valid.then(|| name.into()).ok_or(ParseKeyError)
         };
         match text.split_once(':') {

@@ -8,6 +8,7 @@
 
 pub mod alert;
 pub mod binding;
+pub mod cost;
 pub mod effective;
 pub mod ejection;
 mod estimate;
@@ -19,5 +20,6 @@ pub mod observe;
 pub mod relocation;
 pub mod signal;
 pub mod strategy;
+pub mod tally;
 pub mod time;
 pub mod trace;

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::cost::{Cost, Flying, InFlight};
 use crate::effective::{Damped, Effective, LoadFactor, Shaping};
-use crate::estimate::{Estimate, Moment, Regression, Service};
+use crate::estimate::{Estimate, Moment, Regression, Service, higher};
 use crate::group::settings::GroupSettings;
 use crate::load::{Location, Query};
 use crate::observe::{Decaying, FailureShare, Outcome, Record};
@@ -125,7 +126,7 @@ impl Reason {
 #[repr(C, align(64))]
 pub struct Slot {
     /// Requests (HTTP) or connections (TCP) that this process has at the member.
-    in_flight: AtomicU32,
+    in_flight: InFlight,
     /// Bits of [`Reason`].
     reasons: AtomicU32,
     /// Current weight (f32 bits): configured, or changed live, times what is reported.
@@ -139,7 +140,7 @@ pub struct Slot {
     /// How long it takes for one request.
     estimate: Estimate,
 
-    // Here the first cache line ends. What follows is read by few strategies.
+    // Here the first cache line ends (see `LINE`). What follows is read by few strategies.
     /// Latency of successes, in seconds.
     latency: Decaying,
     /// What failures cost, in seconds.
@@ -159,6 +160,10 @@ pub struct Slot {
     record: OnceLock<Box<Record>>,
 }
 
+/// What `pick` reads of a slot fills its first cache line.
+const LINE: usize = 64;
+const _: () = assert!(std::mem::offset_of!(Slot, latency) == LINE);
+
 /// What a slot needs to know of its group's settings to digest an observation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Digest {
@@ -174,7 +179,7 @@ impl Slot {
     /// A slot for a member that was never used.
     pub fn new(weight: Weight) -> Self {
         Slot {
-            in_flight: AtomicU32::new(0),
+            in_flight: InFlight::default(),
             reasons: AtomicU32::new(0),
             weight: AtomicU32::new(weight.get().to_bits()),
             reported_limit: AtomicU32::new(u32::MAX),
@@ -191,10 +196,16 @@ impl Slot {
         }
     }
 
-    /// Requests or connections of this process at the member.
+    /// Requests or connections of this process at the member: what limits count.
     #[inline]
     pub fn in_flight(&self) -> u32 {
-        self.in_flight.load(Ordering::Relaxed)
+        self.in_flight.get().count()
+    }
+
+    /// What they [cost](Cost) together: what strategies count.
+    #[inline]
+    pub fn cost_in_flight(&self) -> f32 {
+        self.in_flight.get().cost()
     }
 
     /// The bits of all [`Reason`]s against the member; 0 is eligible.
@@ -258,8 +269,8 @@ impl Slot {
         }
     }
 
-    /// Peak-sensitive moving average of the latency of successes, in seconds; `None`
-    /// if there never was one. Without new samples it decays with time constant
+    /// Peak-sensitive moving average of the latency of successes, in seconds, divided by what they
+    /// cost where that is above 1; `None` if there never was one. Without new samples it decays with time constant
     /// `decay`, so that a member that was slow is tried again.
     #[inline]
     pub fn latency(&self, now: Instant, decay: Duration) -> Option<f32> {
@@ -313,17 +324,17 @@ impl Slot {
         &self.load_factor
     }
 
-    /// How long the member takes for one request in seconds, queueing excluded; `None`
+    /// How long the member takes for a request of cost 1 in seconds, queueing excluded; `None`
     /// before its first answer.
     #[inline]
     pub fn service_time(&self, now: Instant) -> Option<f32> {
-        self.estimate.service_time(self.in_flight(), now)
+        self.estimate.service_time(self.cost_in_flight(), now)
     }
 
-    /// The same, and whether it is stale.
+    /// The same, and whether it is stale, where so much is in flight.
     #[inline]
-    pub(crate) fn service(&self, moment: &Moment) -> Option<Service> {
-        self.estimate.service(self.in_flight(), moment)
+    pub(crate) fn service(&self, in_flight: f32, moment: &Moment) -> Option<Service> {
+        self.estimate.service(in_flight, moment)
     }
 
     /// What there is to learn from how latencies grow with requests in flight.
@@ -335,7 +346,8 @@ impl Slot {
     /// `decay`, that the member may have changed since.
     #[inline]
     pub fn stale_since(&self, now: Instant, decay: Duration) -> Option<Duration> {
-        let stale = self.estimate.is_stale(self.in_flight(), now, decay);
+        let in_flight = self.cost_in_flight();
+        let stale = self.estimate.is_stale(in_flight, now, decay);
         stale.then(|| self.silence(now))
     }
 
@@ -354,25 +366,28 @@ impl Slot {
         self.estimate.end(started);
     }
 
-    /// Digests the latency of a success that found `others` requests at the member.
+    /// Digests the latency of a success that cost so much, and found others at the member that cost
+    /// `others` together.
     pub(crate) fn sample_service(
         &self,
         latency: Duration,
-        others: u32,
+        cost: f32,
+        others: f32,
         now: Instant,
         digest: Digest,
     ) {
-        let places = 1.0 + digest.growth * others as f32;
+        let places = cost + digest.growth * others;
         // Where all share the server those count, too, that came later: half of what was found
         // at the begin and at the end is right for both.
-        let meanwhile = (others + self.in_flight().saturating_sub(1)) as f32 / 2.0;
-        self.estimate.learn(latency, meanwhile, &self.regression);
+        let meanwhile = (others + higher(self.cost_in_flight() - cost, 0.0)) / 2.0;
+        self.estimate
+            .learn(latency, cost, meanwhile, &self.regression);
         self.estimate
             .sample(latency, places, others, now, digest.decay);
     }
 
-    /// Keeps old what is old: a latency, a penalty, a share of failures. Their times wrap
-    /// after 49 days, and would then seem to be new. Call it once a day or oftener.
+    /// Keeps times of observations (latency, penalty, share of failures) from seeming to be new:
+    /// they wrap after 49 days. Call it once a day or oftener.
     pub fn keep_age(&self, now: Instant) {
         self.latency.keep_age(now);
         self.penalty.keep_age(now);
@@ -393,29 +408,31 @@ impl Slot {
         self.record();
     }
 
-    /// Counts a request that begins; answers how many there were before.
-    pub(crate) fn begin(&self) -> u32 {
-        self.in_flight.fetch_add(1, Ordering::Relaxed)
+    /// Counts a request that begins; answers what there was before.
+    pub(crate) fn begin(&self, cost: Cost) -> Flying {
+        self.in_flight.begin(cost)
     }
 
-    pub(crate) fn end(&self) {
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    pub(crate) fn end(&self, cost: Cost) {
+        self.in_flight.end(cost);
     }
 
-    /// Digests a success or a failure `latency` after the request was bound. Returns
-    /// the failures in a row that it ended, if it was a success.
+    /// Digests a success or a failure `latency` after a request was bound that costs so much.
+    /// Returns the failures in a row that it ended, if it was a success.
     pub(crate) fn observe(
         &self,
         outcome: Outcome,
         latency: Duration,
+        cost: f32,
         now: Instant,
         digest: Digest,
     ) -> u32 {
-        let cost = match outcome {
+        let penalty = match outcome {
             Outcome::Cancelled => return 0,
             Outcome::Success => {
-                self.latency
-                    .sample(latency.as_secs_f32(), now, digest.decay);
+                // What costs more may take longer; what costs less may have waited as long.
+                let seconds = latency.as_secs_f32() / higher(cost, 1.0);
+                self.latency.sample(seconds, now, digest.decay);
                 self.record().histogram.add(latency);
                 self.record().window.count(now, true);
                 self.failure_share.add(false, now, digest.decay);
@@ -430,8 +447,8 @@ impl Slot {
                 latency.max(retry_after.unwrap_or_default().min(MAX_RETRY_AFTER))
             }
         };
-        let cost = cost.max(digest.penalty).as_secs_f32();
-        self.penalty.sample(cost, now, digest.decay);
+        let penalty = penalty.max(digest.penalty).as_secs_f32();
+        self.penalty.sample(penalty, now, digest.decay);
         self.record().histogram.add(latency);
         self.record().window.count(now, false);
         self.failure_share.add(true, now, digest.decay);
@@ -540,9 +557,9 @@ mod tests {
             let digest = Digest { decay, penalty, growth: 1.0 };
             let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
             let slot = Slot::new(Weight::ONE);
-            slot.observe(Outcome::Success, Duration::from_millis(20), at(start), digest);
-            slot.observe(Outcome::Failure, Duration::from_millis(20), at(start), digest);
-            slot.sample_service(Duration::from_millis(20), 0, at(start), digest);
+            slot.observe(Outcome::Success, Duration::from_millis(20), 1.0, at(start), digest);
+            slot.observe(Outcome::Failure, Duration::from_millis(20), 1.0, at(start), digest);
+            slot.sample_service(Duration::from_millis(20), 1.0, 0.0, at(start), digest);
             slot.load_factor().set(0.5, crate::time::millis(at(start)));
             let seen = |now| {
                 let silence = slot.stale_since(now, decay).unwrap_or_default();

@@ -90,7 +90,7 @@ impl Decaying {
 }
 
 /// The share of requests that fail, over about the last sixteen: one failure makes 6 %,
-/// so that a single one at low traffic is no verdict. It decays without requests, so
+/// so that a single one at low traffic decides nothing. It decays without requests, so
 /// that a member that failed is tried again.
 ///
 /// Share (f32 bits, high half) and time in milliseconds (low half); 0 is "none failed".
@@ -99,7 +99,7 @@ pub(crate) struct FailureShare(AtomicU64);
 
 impl FailureShare {
     const STEP: f32 = 1.0 / 16.0;
-    /// Below this a share is forgotten, and with it the writes for every success.
+    /// A share below this becomes 0; then successes need not be written any more.
     const NEGLIGIBLE: f32 = 1e-3;
 
     /// Whether it is not 0: mostly it is.

@@ -54,7 +54,7 @@ pub const fn millis(at: Instant) -> u32 {
     ((at.0 / 1_000_000) as u32) | 1
 }
 
-/// A time that seems to lie up to a minute in the future is another worker's, and just now.
+/// A time up to a minute in the future was read from another worker's clock, and counts as now.
 const PAST: u32 = u32::MAX - 60_000;
 
 /// Milliseconds from `earlier`, made by [`millis`], to `now`.
@@ -70,8 +70,8 @@ pub const fn millis_since(earlier: u32, now: Instant) -> u32 {
 /// Nothing counts as older than this, in milliseconds (12 days).
 const OLDEST: u32 = u32::MAX / 4;
 
-/// In place of a time made by [`millis`] one that is as old as anything is, if it is
-/// older than that; for whoever looks at it once a day or oftener. An even one stays even.
+/// The time to store in place of one made by [`millis`] that is older than [`OLDEST`]: one of that
+/// age. Times wrap, so whoever keeps one calls this at least once a day. An even one stays even.
 pub(crate) const fn keep_old(at: u32, now: Instant) -> Option<u32> {
     match millis_since(at, now) > OLDEST {
         true => Some((millis(now).wrapping_sub(OLDEST) | 1) - 1 + (at & 1)),

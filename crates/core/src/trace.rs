@@ -18,7 +18,7 @@ pub struct Explanation {
     pub notes: Vec<String>,
 }
 
-// Out of line: what nobody asks for is to take no room in the loops of a decision.
+// Out of line: decisions are seldom traced, and their loops are to stay small.
 impl Explanation {
     #[cold]
     #[inline(never)]

@@ -7,6 +7,7 @@ mod common;
 use std::net::IpAddr;
 
 use common::*;
+use evenkeel_core::cost::Cost;
 use evenkeel_core::group::{Group, GroupSettings, Outcome, PickError, Request, Ticket};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::member::{MemberId, Reason, Weight};
@@ -21,6 +22,8 @@ struct State {
     live_weight: f64,
     reasons: u32,
     in_flight: u32,
+    /// What each of those costs.
+    cost: f64,
     max_connections: Option<u32>,
     load: Option<f64>,
     /// Age of the load in ms: fresh or stale.
@@ -48,7 +51,11 @@ fn state() -> impl Strategy<Value = State> {
             weights(),
             prop_oneof![3 => Just(0u32), 1 => 0u32..512],
         ),
-        (0u32..4, prop::option::of(0u32..4)),
+        (
+            0u32..4,
+            prop::option::of(0u32..4),
+            prop_oneof![Just(1.0), Just(0.01), Just(1000.0), 0.1..20.0],
+        ),
         (
             prop::option::of(loads),
             prop_oneof![0u64..10_000, 20_000u64..50_000],
@@ -65,6 +72,7 @@ fn state() -> impl Strategy<Value = State> {
             reasons: weights.2,
             in_flight: flying.0,
             max_connections: flying.1,
+            cost: flying.2,
             load: load.0,
             load_age: load.1,
             latency_ms: observed.0,
@@ -114,7 +122,8 @@ fn make(values: &Values, load_id: LoadId, states: &[State]) -> (Group, Vec<Ticke
             report(&group, index, load_id, load, NOW - state.load_age);
         }
         for _ in 0..state.in_flight {
-            tickets.extend(group.bind(index, at(NOW - 100)));
+            let cost = Cost::new(state.cost).unwrap();
+            tickets.extend(group.bind_for(index, cost, at(NOW - 100)));
         }
     }
     for (member, state) in members.iter_mut().zip(states) {

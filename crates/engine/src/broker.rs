@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use evenkeel_config::engine::EngineConfig;
-use evenkeel_config::{Origin, Problem};
+use evenkeel_config::{Origin, one_line};
 use evenkeel_core::time::Instant;
 use evenkeel_net::http::client::{self, AskError, Limits, Whom};
 use evenkeel_tls::current::Current;
@@ -83,13 +83,6 @@ pub enum Unanswered {
         /// What it says.
         detail: String,
     },
-}
-
-impl Unanswered {
-    fn files(problems: Vec<Problem>) -> Self {
-        let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
-        Unanswered::Files(problems.join("; "))
-    }
 }
 
 impl Question {
@@ -174,7 +167,7 @@ impl Brokers {
         };
         let tls = self.tls.iter().filter(|_| broker.is_secure());
         let tls = tls.map(|tls| tls.borrow_mut().client()).next().transpose();
-        let tls = tls.map_err(Unanswered::files)?;
+        let tls = tls.map_err(|problems| Unanswered::Files(one_line(&problems)))?;
         let whom = Whom {
             host: broker.host(),
             port: broker.port(),

@@ -10,6 +10,7 @@
 //! which asks them one at a time, however many clients wait.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 pub mod broker;
 pub mod state;

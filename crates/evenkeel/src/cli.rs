@@ -226,7 +226,7 @@ pub(crate) enum CtlCommand {
         #[command(subcommand)]
         command: Option<AgentsCommand>,
     },
-    /// Show the certificates that clients are shown, and when they expire
+    /// Show the certificates that clients are shown, when they expire, and names that wait for one
     Certs,
     /// Show the locations whose load is read from their kernels, and the state of each
     Monitor,

@@ -103,9 +103,16 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
             let done = ctl.client.put(&path, &SetStrategy { name, params });
             ctl.done(done, || format!("{group} uses {strategy}"))
         }
-        CtlCommand::Certs => ctl.show(&["v1", "certificates"], |certificates: &Vec<_>| {
-            evenkeel_manager::certificates::table(certificates)
-        }),
+        CtlCommand::Certs => {
+            let mut printed = ctl.show(&["v1", "certificates"], |certificates: &Vec<_>| {
+                evenkeel_manager::certificates::table(certificates)
+            })?;
+            if !ctl.json {
+                let names: Vec<_> = ctl.client.get(&["v1", "acme"], &[])?;
+                printed += &evenkeel_acme::subsystem::waiting(&names);
+            }
+            Ok(printed)
+        }
         CtlCommand::Monitor => ctl.show(&["v1", "monitor", "locations"], |locations: &Vec<_>| {
             evenkeel_monitor::table(locations)
         }),

@@ -1,6 +1,6 @@
 //! `evenkeel engine`.
 
-use evenkeel_config::engine;
+use evenkeel_config::{engine, one_line};
 use evenkeel_engine::Engine;
 use evenkeel_net::Clock;
 use evenkeel_net::http::Phase;
@@ -30,11 +30,8 @@ async fn live(args: &cli::Run) -> Result<(), Failure> {
     }
     let problems = evenkeel_engine::check(&config);
     if !problems.is_empty() {
-        let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
-        return Err(Failure::new(format!(
-            "cannot start: {}",
-            problems.join("; ")
-        )));
+        let problems = one_line(&problems);
+        return Err(Failure::new(format!("cannot start: {problems}")));
     }
     let engine = Engine::listen(config).await;
     let engine = engine.map_err(Failure::of)?;

@@ -288,7 +288,8 @@ impl<'a> Reader<'a> {
     /// Reads one `octet`.
     #[inline]
     pub fn read_u8(&mut self) -> Result<u8, CdrError> {
-        Ok(self.array::<1>("octet")?[0])
+        let [octet] = self.array("octet")?;
+        Ok(octet)
     }
 
     /// Reads one `boolean`: 0 or 1.

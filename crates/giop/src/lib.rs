@@ -6,6 +6,7 @@
 //! what is ambiguous is refused.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 pub mod any;
 pub mod cdr;

@@ -161,10 +161,13 @@ impl Header {
     /// Reads the header at the start of `buffer`; none if it has not come yet. What can be
     /// told wrong from fewer bytes is. `limit` is for the size.
     pub fn peek(buffer: &[u8], limit: usize) -> Result<Option<Self>, GiopError> {
-        let magic = &buffer[..buffer.len().min(4)];
+        let magic = buffer.get(..4).unwrap_or(buffer);
         if !b"GIOP".starts_with(magic) {
             let mut found = [0; 4];
-            found[..magic.len()].copy_from_slice(magic);
+            found
+                .iter_mut()
+                .zip(magic)
+                .for_each(|(to, from)| *to = *from);
             return Err(GiopError::NotGiop(found));
         }
         let Some(&[_, _, _, _, major, minor, flags, kind, a, b, c, d]) = buffer.first_chunk()
@@ -371,7 +374,9 @@ fn frame(
         let limit = u32::MAX as usize;
         GiopError::TooLarge { size, limit }
     })?;
-    out[start..start + Header::LEN].copy_from_slice(&header.encode());
+    if let Some(place) = out.get_mut(start..).and_then(<[u8]>::first_chunk_mut) {
+        *place = header.encode();
+    }
     Ok(())
 }
 

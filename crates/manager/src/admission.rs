@@ -32,7 +32,7 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    pub fn new(listening: Vec<SocketAddr>) -> Self {
+    pub(crate) fn new(listening: Vec<SocketAddr>) -> Self {
         Admission {
             listening,
             machine: OnceCell::new(),
@@ -48,7 +48,7 @@ impl Admission {
     /// # Errors
     ///
     /// Why not.
-    pub fn judge(
+    pub(crate) fn judge(
         &self,
         group: &GroupConfig,
         host: &str,

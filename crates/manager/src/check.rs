@@ -4,8 +4,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use evenkeel_control::health::{Change, Check, Limits};
+use evenkeel_control::health::{self, Change, Check, Limits, first_check, next_check};
 use evenkeel_core::member::MemberId;
+use evenkeel_core::time::Instant;
 use evenkeel_limits::files;
 use evenkeel_net::Tasks;
 use evenkeel_tls::client::Client;
@@ -13,24 +14,21 @@ use tokio::sync::Semaphore;
 use tokio::time::{Duration, sleep, timeout};
 use tracing::{info, warn};
 
-use crate::config::HealthCheck;
+use crate::config::{HealthCheck, SendProxy};
 use crate::manager::Manager;
 use crate::probe::{CheckError, Target, check_once};
 use crate::state::{Checked, Endpoint, GroupEntry};
 
-/// A check that could not be made for want of something here, or that found a member dead,
-/// is made again after this time, or the interval if that is shorter.
-const RETRY: Duration = Duration::from_secs(1);
-
 /// A time limit is counted in pieces of this length, see [`within`].
 const PIECE: Duration = Duration::from_millis(100);
 
-/// Within this time, or the interval if that is shorter, all members are checked for
-/// the first time, each at a random moment.
-const START_SPREAD: Duration = Duration::from_secs(1);
-
 impl Target {
-    fn of(endpoint: &Endpoint, check: &HealthCheck, tls: Option<&Arc<Client>>) -> Self {
+    fn of(
+        endpoint: &Endpoint,
+        check: &HealthCheck,
+        tls: Option<&Arc<Client>>,
+        send_proxy: Option<SendProxy>,
+    ) -> Self {
         let tls = tls.filter(|_| !check.plain);
         let usual = if tls.is_some() { 443 } else { 80 };
         let port = check.port.unwrap_or(endpoint.port);
@@ -48,6 +46,8 @@ impl Target {
             name: endpoint.host.clone(),
             check: check.clone(),
             tls: tls.cloned(),
+            // What answers at another port is somebody else.
+            send_proxy: send_proxy.filter(|_| port == endpoint.port),
         }
     }
 }
@@ -87,10 +87,6 @@ impl Manager {
         };
         let group = handle.current.load();
         let group = group.name();
-        let limits = Limits {
-            fall: check.fall,
-            rise: check.rise,
-        };
         let own_port = check.port.is_none_or(|port| port == endpoint.port);
         let refused = own_port && result.as_ref().is_err_and(CheckError::is_refused);
         let found = match &result {
@@ -98,10 +94,7 @@ impl Manager {
             Err(_) if refused => Check::Refused,
             Err(_) => Check::Failed,
         };
-        let of = (&*endpoint.member.slot, &mut endpoint.opinions);
-        let checked = endpoint
-            .health
-            .apply(found, limits, of, endpoint.weight, now);
+        let checked = take_in(endpoint, check, found, now);
         let member = &endpoint.member.name;
         match checked.change {
             Some(Change::Up) => info!(%group, %member, "member is up"),
@@ -122,6 +115,23 @@ impl Manager {
     }
 }
 
+/// What a check has found of a member is taken in.
+pub(crate) fn take_in(
+    endpoint: &mut Endpoint,
+    check: &HealthCheck,
+    found: Check,
+    now: Instant,
+) -> health::Checked {
+    let limits = Limits {
+        fall: check.fall,
+        rise: check.rise,
+    };
+    let of = (&*endpoint.member.slot, &mut endpoint.opinions);
+    endpoint
+        .health
+        .apply(found, limits, of, endpoint.weight, now)
+}
+
 fn targets(entry: &GroupEntry) -> Vec<(MemberId, Target)> {
     let Some(check) = &entry.config.health_check else {
         return Vec::new();
@@ -131,7 +141,7 @@ fn targets(entry: &GroupEntry) -> Vec<(MemberId, Target)> {
         .map(|endpoint| {
             (
                 endpoint.member.id,
-                Target::of(endpoint, check, entry.tls.as_ref()),
+                Target::of(endpoint, check, entry.tls.as_ref(), entry.config.send_proxy),
             )
         })
         .collect()
@@ -144,7 +154,7 @@ async fn check_forever(
     target: Target,
 ) {
     let check = &target.check;
-    sleep(check.interval.min(START_SPREAD).mul_f32(fastrand::f32())).await;
+    sleep(first_check(check.interval, fastrand::f32())).await;
     loop {
         let started = tokio::time::Instant::now();
         let result = {
@@ -155,18 +165,16 @@ async fn check_forever(
             }
         };
         let shortage = result.as_ref().err().and_then(CheckError::shortage);
-        let interval = match shortage {
+        let soon = match shortage {
             Some(shortage) => {
                 // It says nothing about the member, which stays as it is.
                 shortage.met("check a member's health");
-                check.interval.min(RETRY)
+                true
             }
-            // Panic does not bring back who is dead, so it is found out soon when it is.
-            None if manager.checked(member, check, result) => check.interval.min(RETRY),
-            None => check.interval,
+            // Panic mode does not use dead members: it must be found out soon when one is back.
+            None => manager.checked(member, check, result),
         };
-        // A little earlier or later each time, so that checks do not fall into step.
-        let pause = interval.mul_f32(0.95 + 0.1 * fastrand::f32());
+        let pause = next_check(check.interval, soon, fastrand::f32());
         sleep(pause.saturating_sub(started.elapsed())).await;
     }
 }
@@ -222,6 +230,7 @@ mod tests {
             name: "app.example".into(),
             check,
             tls: None,
+            send_proxy: None,
         };
         (listener, target)
     }
@@ -493,7 +502,7 @@ mod tests {
             inputs.config.groups = vec![GroupConfig::new("app", vec![member])];
             state = state.next(inputs, 1, evenkeel_core::time::Instant::from_nanos(1));
             let check = HealthCheck::new(HealthCheckKind::Tcp);
-            Target::of(&state.groups[0].endpoints[0], &check, None).host
+            Target::of(&state.groups[0].endpoints[0], &check, None, None).host
         };
         assert_eq!(host("app.example", 80), "app.example");
         assert_eq!(host("app.example", 8080), "app.example:8080");

@@ -1,8 +1,8 @@
 //! How many reports there were, by source and by what became of them.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use evenkeel_core::tally::Tally;
 use evenkeel_wire::orca;
 
 /// A source of reports, by the name that metrics and logs use.
@@ -94,7 +94,7 @@ pub struct ReportCounts(SourceCounts);
 #[derive(Debug)]
 struct SourceCounts {
     origin: Origin,
-    fates: [AtomicU64; Fate::ALL.len()],
+    fates: Tally<{ Fate::ALL.len() }>,
     next: OnceLock<Box<SourceCounts>>,
 }
 
@@ -102,7 +102,7 @@ impl SourceCounts {
     fn new(origin: Origin) -> Self {
         SourceCounts {
             origin,
-            fates: Default::default(),
+            fates: Tally::default(),
             next: OnceLock::new(),
         }
     }
@@ -122,23 +122,18 @@ impl ReportCounts {
             let new = || Box::new(SourceCounts::new(origin));
             counts = counts.next.get_or_init(new);
         }
-        counts.fates[fate as usize].fetch_add(1, Ordering::Relaxed);
+        counts.fates.add(fate as usize);
     }
 
     /// Reports of that origin with that fate.
     pub fn get(&self, origin: Origin, fate: Fate) -> u64 {
         let found = self.iter().find(|counts| counts.origin == origin);
-        found.map_or(0, |counts| {
-            counts.fates[fate as usize].load(Ordering::Relaxed)
-        })
+        found.map_or(0, |counts| counts.fates.totals()[fate as usize])
     }
 
     /// The sources that have had reports, by name.
     pub fn origins(&self) -> Vec<Origin> {
-        let counted = |counts: &&SourceCounts| {
-            let mut fates = counts.fates.iter();
-            fates.any(|count| count.load(Ordering::Relaxed) > 0)
-        };
+        let counted = |counts: &&SourceCounts| counts.fates.totals().iter().any(|count| *count > 0);
         let mut origins: Vec<_> = { self.iter().filter(counted) }
             .map(|counts| counts.origin)
             .collect();

@@ -53,7 +53,7 @@ pub(crate) struct Resolver {
 }
 
 impl Resolver {
-    pub fn new(lookup: Lookup) -> Self {
+    pub(crate) fn new(lookup: Lookup) -> Self {
         Resolver {
             lookup,
             permits: Arc::new(Semaphore::new(CONCURRENT_LOOKUPS)),
@@ -65,7 +65,7 @@ impl Resolver {
     /// A name with addresses of both families stands for hosts that have both, more
     /// often than not. Each must become one member and not two, so only the IPv4
     /// addresses are taken if there are any.
-    pub async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, LookupError> {
+    pub(crate) async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, LookupError> {
         let permit = Arc::clone(&self.permits).acquire_owned().await;
         let lookup = (self.lookup)(host.to_owned());
         // A lookup cannot be stopped. It keeps its permit until it is really over.
@@ -93,7 +93,7 @@ impl Resolver {
     }
 
     /// The addresses of those `hosts` that resolve in time.
-    pub async fn lookup_all(
+    pub(crate) async fn lookup_all(
         self: &Arc<Self>,
         hosts: HashSet<String>,
     ) -> HashMap<String, Vec<IpAddr>> {

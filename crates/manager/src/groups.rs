@@ -8,10 +8,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_control::event::Event;
+use evenkeel_control::health::{Check, Checked};
 use evenkeel_control::round::{Due, Round};
+use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 
-use crate::config::Config;
+use crate::check::take_in;
+use crate::config::{Config, HealthCheck};
 use crate::inputs::Inputs;
 use crate::snapshot::GroupHandle;
 use crate::state::State;
@@ -42,6 +45,24 @@ impl Groups {
     /// The group called `name`.
     pub fn handle(&self, name: &str) -> Option<&Arc<GroupHandle>> {
         Some(&self.state.group(name)?.handle)
+    }
+
+    /// How members of the group `name` are checked, if they are.
+    pub fn health_check(&self, name: &str) -> Option<&HealthCheck> {
+        self.state.group(name)?.config.health_check.as_ref()
+    }
+
+    /// A check of a member of the group `name` is over; answers what that has done.
+    pub fn checked(
+        &mut self,
+        name: &str,
+        member: MemberId,
+        found: Check,
+        now: Instant,
+    ) -> Option<Checked> {
+        let check = self.health_check(name)?.clone();
+        let (_, endpoint) = self.state.endpoint_mut(member)?;
+        Some(take_in(endpoint, &check, found, now))
     }
 
     /// A round of control; answers what has happened to which group.

@@ -36,12 +36,12 @@ impl History {
     const KEPT: usize = 4;
 
     /// Whether nothing is known of the past yet.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Keeps this moment.
-    pub fn note(&mut self, slot: &Slot, now: Instant) {
+    pub(crate) fn note(&mut self, slot: &Slot, now: Instant) {
         if self.0.len() >= Self::KEPT {
             self.0.pop_front();
         }
@@ -49,7 +49,7 @@ impl History {
     }
 
     /// What happened since the oldest moment that is kept.
-    pub fn past(&self, slot: &Slot, now: Instant) -> Past {
+    pub(crate) fn past(&self, slot: &Slot, now: Instant) -> Past {
         let Some(then) = self.0.front() else {
             return Past::default();
         };
@@ -69,7 +69,7 @@ impl Moment {
         let totals = slot.record().totals();
         Moment {
             at: now,
-            // What was ever bound is over, in flight, or somebody else's to carry.
+            // All that was ever bound: over, in flight, or clients that were sent to go there themselves.
             bound: totals.total() + u64::from(slot.in_flight()) + slot.record().assigned(),
             totals,
             latencies: slot.record().latencies(),
@@ -79,7 +79,7 @@ impl Moment {
 
 impl Past {
     /// Adds what happened elsewhere in the same time.
-    pub fn merge(&mut self, other: &Past) {
+    pub(crate) fn merge(&mut self, other: &Past) {
         self.span = self.span.max(other.span);
         self.picks += other.picks;
         self.failures += other.failures;

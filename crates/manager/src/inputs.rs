@@ -78,7 +78,7 @@ pub(crate) struct Live {
 }
 
 impl Inputs {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Inputs {
             config: Config::default(),
             live: Live::default(),
@@ -90,7 +90,7 @@ impl Inputs {
 
     /// The inputs after the file has become `config`. A live change stays where the
     /// file says the same as before; where it says something new, the file wins.
-    pub fn with_config(&self, config: Config) -> Inputs {
+    pub(crate) fn with_config(&self, config: Config) -> Inputs {
         let mut next = Inputs {
             config,
             ..self.clone()
@@ -105,7 +105,7 @@ impl Inputs {
 
     /// The inputs after the groups that do not stand in the file, and that `owner` has,
     /// have become `groups`. A live change stays as in [`Inputs::with_config`].
-    pub fn with_groups(&self, owner: &'static str, groups: Vec<GroupConfig>) -> Inputs {
+    pub(crate) fn with_groups(&self, owner: &'static str, groups: Vec<GroupConfig>) -> Inputs {
         let mut next = self.clone();
         next.live.groups.retain(|_, (of, _)| *of != owner);
         let named = |group: GroupConfig| (group.name.clone(), (owner, Arc::new(group)));
@@ -134,31 +134,31 @@ impl Inputs {
 
     /// Who may become a member without the file naming its address: nobody where the data
     /// plane listens, or is about to.
-    pub fn admission(&self) -> Admission {
+    pub(crate) fn admission(&self) -> Admission {
         let all = self.listening.iter().copied().chain(self.config.listens());
         Admission::new(all.filter(|address| address.port() != 0).collect())
     }
 
     /// Whether anybody is a member whose address the file does not name.
-    pub fn has_guests(&self) -> bool {
+    pub(crate) fn has_guests(&self) -> bool {
         !self.live.joined.is_empty() || !self.addresses.is_empty()
     }
 
     /// All groups, each with its owner if it does not stand in the file.
-    pub fn groups(&self) -> impl Iterator<Item = (Option<&'static str>, &GroupConfig)> {
+    pub(crate) fn groups(&self) -> impl Iterator<Item = (Option<&'static str>, &GroupConfig)> {
         let in_file = self.config.groups.iter().map(|group| (None, group));
         let live = self.live.groups.values();
         in_file.chain(live.map(|(owner, group)| (Some(*owner), &**group)))
     }
 
-    pub fn group(&self, name: &str) -> Option<&GroupConfig> {
+    pub(crate) fn group(&self, name: &str) -> Option<&GroupConfig> {
         let mut in_file = self.config.groups.iter();
         let in_file = in_file.find(|group| group.name == name);
         in_file.or_else(|| Some(&*self.live.groups.get(name)?.1))
     }
 
     #[cfg(test)]
-    pub fn member(&self, group: &str, name: &str) -> Option<&MemberConfig> {
+    pub(crate) fn member(&self, group: &str, name: &str) -> Option<&MemberConfig> {
         member_of(self.group(group)?, name)
     }
 }
@@ -172,7 +172,7 @@ fn member_of<'a>(group: &'a GroupConfig, name: &str) -> Option<&'a MemberConfig>
 impl Live {
     /// Forgets changes of what is gone, or is not as it was: `group` answers, for each group
     /// of which something is known, what it was and what it is.
-    pub fn keep_of_groups<'a>(
+    pub(crate) fn keep_of_groups<'a>(
         &mut self,
         group: impl Fn(&str) -> (Option<&'a GroupConfig>, Option<&'a GroupConfig>),
     ) {

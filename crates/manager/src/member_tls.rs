@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use evenkeel_core::member::{Member, MemberId};
+use evenkeel_core::tally::Tally;
 use evenkeel_core::time::Instant;
 use evenkeel_limits::Throttle;
 use evenkeel_tls::client::Client;
@@ -53,7 +54,7 @@ pub fn load(groups: &[GroupConfig], known: &Clients) -> Result<Clients, Vec<Prob
 pub struct Handshakes {
     full: AtomicU64,
     resumed: AtomicU64,
-    failures: [AtomicU64; Cause::ALL.len()],
+    failures: Tally<{ Cause::ALL.len() }>,
     /// The last failure of each member with which there was no handshake since.
     failed: Mutex<HashMap<MemberId, (Instant, Arc<str>)>>,
     throttle: Throttle,
@@ -79,9 +80,7 @@ impl Handshakes {
 
     /// A handshake has failed. The log says why, now and then.
     pub fn failed_with(&self, group: &str, member: &Member, failure: &Failure, now: Instant) {
-        if let Some(count) = self.failures.get(failure.cause as usize) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+        self.failures.add(failure.cause as usize);
         {
             let mut failed = self.failed();
             if failed.len() >= MAX_FAILED {
@@ -107,9 +106,7 @@ impl Handshakes {
     }
 
     /// Handshakes that failed, by cause.
-    pub fn failures(&self) -> impl Iterator<Item = (Cause, u64)> + '_ {
-        let counts = self.failures.iter();
-        let counts = counts.map(|count| count.load(Ordering::Relaxed));
-        Cause::ALL.into_iter().zip(counts)
+    pub fn failures(&self) -> impl Iterator<Item = (Cause, u64)> {
+        self.failures.of(&Cause::ALL)
     }
 }

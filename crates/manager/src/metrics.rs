@@ -117,6 +117,11 @@ fn members(out: &mut Exposition, groups: &[GroupStatus]) {
         |member| f64::from(member.in_flight),
     );
     gauge(
+        "evenkeel_member_cost_in_flight",
+        "What the requests or connections at the member cost together, as strategies count them.",
+        |member| f64::from(member.cost_in_flight),
+    );
+    gauge(
         "evenkeel_member_weight",
         "Weight as configured or changed live.",
         |member| f64::from(member.weight),

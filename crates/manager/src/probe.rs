@@ -5,19 +5,23 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use evenkeel_limits::Shortage;
-use evenkeel_net::grpc::{self, Call, CallError};
+use evenkeel_net::grpc::{Call, CallError};
+use evenkeel_net::http2::{self, Answer};
 use evenkeel_tls::client::Client;
 use evenkeel_tls::connect::Failure;
 use evenkeel_wire::protobuf::{Fields, NoMessage, Value};
+use evenkeel_wire::proxy_protocol::{self, Addresses};
 use evenkeel_wire::response::{NotHttp, Reader, Seen};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Duration;
 
-use crate::config::{HealthCheck, HealthCheckKind};
+use crate::config::{HealthCheck, HealthCheckKind, MemberProtocol, SendProxy};
 
 /// The part of a response that is read: head and body together, in bytes.
 pub(crate) const MAX_RESPONSE: usize = 64 * 1024;
+
+const USER_AGENT: &str = "evenkeel-health-check";
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 4096;
@@ -33,6 +37,20 @@ pub(crate) struct Target {
     pub(crate) check: HealthCheck,
     /// What TLS needs, if it is spoken.
     pub(crate) tls: Option<Arc<Client>>,
+    /// Whether a PROXY header comes first.
+    pub(crate) send_proxy: Option<SendProxy>,
+}
+
+impl Target {
+    /// The URI of a path.
+    fn uri(&self, path: &str) -> String {
+        let scheme = match self.tls {
+            Some(_) => "https",
+            None => "http",
+        };
+        let authority = self.check.host.as_ref().unwrap_or(&self.host);
+        format!("{scheme}://{authority}{path}")
+    }
 }
 
 /// Why a check has failed.
@@ -54,7 +72,9 @@ pub(crate) enum CheckError {
     Code(u16),
     #[error("{0}")]
     Tls(Failure),
-    #[error("{0}")]
+    #[error(transparent)]
+    Http2(#[from] http2::Error),
+    #[error(transparent)]
     Call(#[from] CallError),
     #[error("the answer is no HealthCheckResponse")]
     Garbled,
@@ -82,21 +102,42 @@ impl CheckError {
 /// Checks a member once.
 pub(crate) async fn check_once(target: &Target) -> Result<(), CheckError> {
     let stream = TcpStream::connect(target.address).await;
-    let stream = stream.map_err(CheckError::Connect)?;
+    let mut stream = stream.map_err(CheckError::Connect)?;
+    if let Some(version) = target.send_proxy {
+        let mut header = Vec::new();
+        match version {
+            // A connection of the balancer's own: not every server takes that in a line.
+            SendProxy::V1 => {
+                let source = stream.local_addr()?;
+                let destination = target.address;
+                let own = Addresses {
+                    source,
+                    destination,
+                };
+                proxy_protocol::write_line(Some(own), &mut header);
+            }
+            SendProxy::V2 => proxy_protocol::write_binary(None, &[], &mut header),
+        }
+        stream.write_all(&header).await?;
+    }
+    let check = &target.check;
     let Some(client) = &target.tls else {
-        return ask(stream, target).await;
+        let speaks_http2 = check.protocol == Some(MemberProtocol::Http2);
+        return ask(stream, target, speaks_http2).await;
     };
-    let protocols: &[&str] = match target.check.kind {
-        HealthCheckKind::Tcp => &[],
-        HealthCheckKind::Http => &["http/1.1"],
-        HealthCheckKind::Grpc => &["h2"],
+    let protocols: &[&str] = match (check.kind, check.protocol) {
+        (HealthCheckKind::Tcp, _) => &[],
+        (HealthCheckKind::Grpc, _) | (_, Some(MemberProtocol::Http2)) => &["h2"],
+        (_, Some(MemberProtocol::Auto)) => &["h2", "http/1.1"],
+        _ => &["http/1.1"],
     };
     let connected = client.connect(stream, &target.name, protocols).await;
     let (stream, agreed) = connected.map_err(CheckError::Tls)?;
-    if target.check.kind == HealthCheckKind::Grpc && agreed.protocol.as_deref() != Some(b"h2") {
+    let speaks_http2 = agreed.protocol.as_deref() == Some(b"h2");
+    if protocols == ["h2"] && !speaks_http2 {
         return Err(CheckError::Tls(Failure::no_http2()));
     }
-    let asked = ask(*stream, target).await;
+    let asked = ask(*stream, target, speaks_http2).await;
     // With TLS 1.3 it is said after the handshake that a certificate is wanted.
     asked.map_err(|error| match error {
         CheckError::Io(error) => match Failure::after(&error, client) {
@@ -111,9 +152,11 @@ pub(crate) async fn check_once(target: &Target) -> Result<(), CheckError> {
 async fn ask<T: AsyncRead + AsyncWrite + Unpin>(
     stream: T,
     target: &Target,
+    speaks_http2: bool,
 ) -> Result<(), CheckError> {
     match target.check.kind {
         HealthCheckKind::Tcp => Ok(()),
+        HealthCheckKind::Http if speaks_http2 => ask_http2(stream, target).await,
         HealthCheckKind::Http => ask_http(stream, target).await,
         HealthCheckKind::Grpc => ask_grpc(stream, target).await,
     }
@@ -128,33 +171,40 @@ async fn ask_grpc<T: AsyncRead + AsyncWrite + Unpin>(
     stream: T,
     target: &Target,
 ) -> Result<(), CheckError> {
-    let check = &target.check;
-    let authority = check.host.as_ref().unwrap_or(&target.host);
-    let scheme = if target.tls.is_some() {
-        "https"
-    } else {
-        "http"
-    };
-    let uri = format!("{scheme}://{authority}{METHOD}");
-    let service = check.service.as_deref().unwrap_or_default();
+    let uri = target.uri(METHOD);
+    let service = target.check.service.as_deref().unwrap_or_default();
     let mut request = Vec::new();
     if let Ok(length @ 1..=127) = u8::try_from(service.len()) {
         request.extend([1 << 3 | 2, length]);
         request.extend(service.as_bytes());
     }
-    let (client, connection) = grpc::connect(stream).await?;
+    let (client, connection) = http2::connect(stream).await?;
     let answer = async {
         let mut call = Call::begin(client, &uri, &request).await?;
-        call.next().await
+        Ok(call.next().await?)
     };
-    let answer = tokio::select! {
-        answer = answer => answer?,
-        ended = connection => return Err(match ended {
-            Ok(()) => CheckError::Closed,
-            Err(error) => CallError::from(error).into(),
-        }),
+    serving(&over(connection, answer).await?)
+}
+
+/// What `work` answers over a connection. An answer that was complete before the connection broke
+/// counts.
+async fn over<T, E>(
+    connection: impl Future<Output = Result<(), E>>,
+    work: impl Future<Output = Result<T, CheckError>>,
+) -> Result<T, CheckError> {
+    tokio::pin!(work);
+    let ended = {
+        tokio::select! {
+            done = &mut work => return done,
+            ended = connection => ended,
+        }
     };
-    serving(&answer)
+    work.await.map_err(|error| match (error, ended) {
+        (CheckError::Http2(_) | CheckError::Call(CallError::Http2(_)), Ok(())) => {
+            CheckError::Closed
+        }
+        (error, _) => error,
+    })
 }
 
 /// What a `HealthCheckResponse` says.
@@ -175,6 +225,35 @@ fn serving(message: &[u8]) -> Result<(), CheckError> {
     }
 }
 
+/// The same as over HTTP/1.1, for members that speak HTTP/2.
+async fn ask_http2<T: AsyncRead + AsyncWrite + Unpin>(
+    stream: T,
+    target: &Target,
+) -> Result<(), CheckError> {
+    let uri = target.uri(&target.check.path);
+    let fields = [("user-agent", USER_AGENT), ("accept", "*/*")];
+    let (client, connection) = http2::connect(stream).await?;
+    let asked = async {
+        let mut answer = Answer::get(client, &uri, &fields).await?;
+        let mut judge = Judge::new(&target.check);
+        // For the check it is as a response over HTTP/1.1 that ends with its connection.
+        let head = format!("HTTP/1.1 {} \r\n\r\n", answer.status);
+        let mut result = judge.next(head.as_bytes(), More::Open);
+        while result.is_none() {
+            let left = MAX_RESPONSE.saturating_sub(judge.response.len());
+            result = match answer.next().await? {
+                None => judge.next(b"", More::Closed),
+                Some(bytes) => match bytes.get(..left) {
+                    Some(bytes) => judge.next(bytes, More::TooLong),
+                    None => judge.next(&bytes, More::Open),
+                },
+            };
+        }
+        result.unwrap_or(Ok(()))
+    };
+    over(connection, asked).await
+}
+
 async fn ask_http<T: AsyncRead + AsyncWrite + Unpin>(
     mut stream: T,
     target: &Target,
@@ -182,18 +261,13 @@ async fn ask_http<T: AsyncRead + AsyncWrite + Unpin>(
     let check = &target.check;
     let (path, host) = (&check.path, check.host.as_ref().unwrap_or(&target.host));
     let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: evenkeel-health-check\r\n\
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {USER_AGENT}\r\n\
          Accept: */*\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).await?;
     stream.flush().await?;
 
-    let mut judge = Judge {
-        codes: &check.codes,
-        text: check.text.as_deref().unwrap_or_default().as_bytes(),
-        response: Reader::new(),
-        searched: 0,
-    };
+    let mut judge = Judge::new(check);
     let mut bytes = Vec::with_capacity(READ_BYTES);
     loop {
         let left = MAX_RESPONSE - judge.response.len();
@@ -234,7 +308,16 @@ pub(crate) struct Judge<'a> {
     pub(crate) searched: usize,
 }
 
-impl Judge<'_> {
+impl<'a> Judge<'a> {
+    fn new(check: &'a HealthCheck) -> Self {
+        Judge {
+            codes: &check.codes,
+            text: check.text.as_deref().unwrap_or_default().as_bytes(),
+            response: Reader::new(),
+            searched: 0,
+        }
+    }
+
     /// The verdict after the next `bytes`; `None` if it depends on the rest.
     pub(crate) fn next(&mut self, bytes: &[u8], more: More) -> Option<Result<(), CheckError>> {
         if let Err(NotHttp) = self.response.push(bytes) {

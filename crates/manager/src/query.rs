@@ -315,6 +315,7 @@ fn member_status(
             limit => Some(member.max_connections.map_or(limit, |most| most.min(limit))),
         },
         in_flight: slot.in_flight(),
+        cost_in_flight: slot.cost_in_flight(),
         latency_ms: slot
             .latency(now, settings.latency_decay)
             .map(|seconds| f64::from(seconds) * 1e3),

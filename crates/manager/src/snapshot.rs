@@ -12,7 +12,7 @@ use evenkeel_tls::client::Client;
 use tokio::sync::Notify;
 
 use crate::config::sources::Sources;
-use crate::config::{MemberConfig, Rule, Section, Sections};
+use crate::config::{MemberConfig, Rule, Section, Sections, SendProxy};
 use crate::counts::ReportCounts;
 use crate::member_tls::Handshakes;
 
@@ -22,6 +22,11 @@ use crate::member_tls::Handshakes;
 pub struct Snapshot {
     /// Counts the configurations that this process has run; 0 is none yet.
     pub generation: u64,
+    /// Whether the configuration was read anew, at the start or at a reload: files that it names are
+    /// read again then. If not, it is what it was, and something else has changed (a member, a
+    /// weight, a rule that was switched off): what was read from files stays in effect, so that such
+    /// a change succeeds whatever has become of them.
+    pub reload: bool,
     /// The rules, enabled or not, in the order of the file.
     pub rules: Vec<Arc<RuleSnapshot>>,
     /// The groups of the file that subsystems name in their sections.
@@ -65,6 +70,8 @@ pub struct RuleSnapshot {
     pub names: Names,
     /// What TLS to its members needs, if they speak it.
     pub tls: Option<Arc<Client>>,
+    /// The groups whose members are told who the client is, and how.
+    pub told: Vec<(Arc<GroupHandle>, SendProxy)>,
     /// The load sources of the group: whoever reads responses sees the reports in them.
     pub sources: Sources,
 }
@@ -74,6 +81,14 @@ impl RuleSnapshot {
     #[inline]
     pub fn tls_id(&self) -> u64 {
         self.tls.as_ref().map_or(0, |client| client.id)
+    }
+
+    /// How members of `group` are told who the client is.
+    #[inline]
+    pub fn send_proxy(&self, group: &GroupHandle) -> Option<SendProxy> {
+        let mut told = self.told.iter();
+        let told = told.find(|(told, _)| std::ptr::eq(&**told, group));
+        told.map(|(_, version)| *version)
     }
 
     /// All groups that serve its clients.
@@ -194,7 +209,7 @@ impl GroupHandle {
             notified.as_mut().enable();
             let news = place.look();
             let bound = bind();
-            // One is told of each vacancy. Whoever cannot use it tells the next one.
+            // Only one waiting request is woken for each vacancy; if it cannot use it, it wakes the next.
             if bound.is_err() && news {
                 self.room.notify_one();
             }

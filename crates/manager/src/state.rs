@@ -6,37 +6,26 @@
 //! can still be refused.
 
 use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use evenkeel_control::alerts::Locations;
-use evenkeel_control::group::{GroupControl, Rules};
-use evenkeel_control::health::Health;
-use evenkeel_control::opinion::{Opinions, Source};
-use evenkeel_control::round::{Controlled, Surroundings};
-use evenkeel_core::group::Group;
+use evenkeel_control::opinion::Source;
+use evenkeel_control::round::Surroundings;
 use evenkeel_core::load::Location;
-use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
-use evenkeel_core::strategy::shaping::shaping;
+use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
-use evenkeel_tls::client::Client;
 
-use crate::admission::{Admission, Refused};
-use crate::config::{GroupConfig, MemberConfig};
-use crate::history::History;
-use crate::inputs::{AdminState, Inputs};
-use crate::snapshot::{GroupHandle, GroupSnapshot, Names, RuleSnapshot, Snapshot};
+use crate::config::GroupConfig;
+use crate::inputs::Inputs;
+use crate::snapshot::{GroupHandle, Snapshot};
 use crate::subsystem::{ApplyError, PrepareError};
 
-/// Whether the group asks that source at all. Agents come by themselves.
-fn is_asked(config: &GroupConfig, source: Source) -> bool {
-    match source {
-        Source::AgentCheck => config.sources.agent_check.is_some(),
-        Source::HealthCheck => config.health_check.is_some(),
-        Source::Agent | Source::Liveness | Source::Membership => true,
-    }
-}
+mod entry;
+mod members;
+mod snapshots;
+
+use entry::is_asked;
+pub(crate) use entry::{Checked, Endpoint, GroupEntry};
 
 /// Two groups, of these owners, have the same name.
 pub(crate) fn name_taken(
@@ -73,96 +62,9 @@ pub(crate) struct State {
     pub built: usize,
 }
 
-/// A group and what it keeps over reloads.
-#[derive(Debug)]
-pub(crate) struct GroupEntry {
-    /// As in the file, with the strategy of now.
-    pub config: GroupConfig,
-    /// Who owns it, if it does not stand in the file.
-    pub owner: Option<&'static str>,
-    pub handle: Arc<GroupHandle>,
-    pub group: Arc<Group>,
-    /// What TLS to its members needs, if they speak it.
-    pub tls: Option<Arc<Client>>,
-    /// One for each member of `group`, in the same order.
-    pub endpoints: Vec<Endpoint>,
-    /// What rounds keep of it.
-    pub control: GroupControl,
-    /// Addresses that agents registered, or names resolved to, and that are no members.
-    pub refused: Vec<Refused>,
-    /// Endpoints that left, the longest gone first.
-    departed: Vec<Endpoint>,
-    fresh: bool,
-}
-
-/// How long an endpoint that left is kept, and longer while it has requests. A DNS
-/// server that gives a part of its addresses at a time gives each of them again
-/// sooner; it must find its slot then, or it would start slowly again and again, and
-/// get more than `max_connections` while its old requests run.
-const DEPARTED_FOR: Duration = Duration::from_secs(300);
-
-/// Most endpoints that left which a group keeps, with requests or without.
-const MAX_DEPARTED: usize = 1024;
-
-/// What makes an endpoint of a group the same one in the next state: host and port as
-/// in the file, and the address.
-type Identity<'a> = (&'a str, u16, SocketAddr);
-
-/// What the state before has for a group.
-struct Before<'a> {
-    /// Its endpoints, with those that had left.
-    by_identity: HashMap<Identity<'a>, &'a Endpoint>,
-    locations: &'a Locations,
-}
-
-/// The last check of a member.
-#[derive(Clone, Debug)]
-pub(crate) struct Checked {
-    pub at: Instant,
-    /// Why it failed.
-    pub error: Option<Arc<str>>,
-}
-
-/// One member as the data plane knows it.
-#[derive(Clone, Debug)]
-pub(crate) struct Endpoint {
-    pub member: Member,
-    /// The name of the member of the file whose endpoint it is.
-    pub in_file: Arc<str>,
-    /// The host in the file, which a health check also uses as the `Host`; or the name of
-    /// a reference.
-    pub host: String,
-    pub port: u16,
-    pub weight: Weight,
-    pub admin: AdminState,
-    pub resolved: bool,
-    /// An agent has registered it; it does not stand in the file.
-    pub joined: bool,
-    pub health: Health,
-    /// The last active check.
-    pub checked: Option<Checked>,
-    /// What sources of reports say.
-    pub opinions: Opinions,
-    pub history: History,
-    fresh: bool,
-    /// When it left, if it is no member now.
-    left: Option<Instant>,
-}
-
-impl Endpoint {
-    fn identity(&self) -> Identity<'_> {
-        (&self.host, self.port, self.member.address)
-    }
-
-    /// Whether it left so long ago that it may have changed since.
-    fn is_long_gone(&self, now: Instant) -> bool {
-        self.left.is_some_and(|left| now.since(left) > DEPARTED_FOR)
-    }
-}
-
 impl State {
     /// The state of a process without a configuration.
-    pub fn empty() -> Self {
+    pub(crate) fn empty() -> Self {
         State {
             inputs: Inputs::new(),
             groups: Vec::new(),
@@ -180,7 +82,7 @@ impl State {
 
     /// The state that `inputs` make, with everything of `self` that goes on: slots,
     /// ids, locations, health. `now` is when endpoints that are in it no more have left.
-    pub fn next(&self, inputs: Inputs, generation: u64, now: Instant) -> State {
+    pub(crate) fn next(&self, inputs: Inputs, generation: u64, now: Instant) -> State {
         let mut next = State {
             inputs,
             told: self.told.clone(),
@@ -206,12 +108,12 @@ impl State {
         next
     }
 
-    pub fn group(&self, name: &str) -> Option<&GroupEntry> {
+    pub(crate) fn group(&self, name: &str) -> Option<&GroupEntry> {
         self.groups.get(*self.names.get(name)?)
     }
 
     /// Whether `owner` may have `groups`: their names are its own, or free, and come once.
-    pub fn check_names(
+    pub(crate) fn check_names(
         &self,
         owner: &'static str,
         groups: &[GroupConfig],
@@ -236,7 +138,7 @@ impl State {
     /// Puts a group that `owner` has, and that does not stand in the file, in place of the one
     /// of that name, and makes it the one that the data plane sees. Others are not looked at.
     /// The name must be free, or the owner's ([`State::check_names`]).
-    pub fn set_owned(
+    pub(crate) fn set_owned(
         &mut self,
         owner: &'static str,
         config: GroupConfig,
@@ -266,7 +168,7 @@ impl State {
     }
 
     /// Takes a group away that `owner` has, if there is one of that name.
-    pub fn remove_owned(&mut self, owner: &'static str, name: &str) {
+    pub(crate) fn remove_owned(&mut self, owner: &'static str, name: &str) {
         let groups = &mut self.inputs.live.groups;
         if groups.get(name).is_none_or(|(of, _)| *of != owner) {
             return;
@@ -276,7 +178,7 @@ impl State {
         if let Some(&at) = self.names.get(name) {
             let old = self.leave(at);
             self.forget_locations(&old);
-            // Whoever waits has nobody to wait for.
+            // Those who wait for a member would wait in vain.
             old.handle.room.notify_waiters();
         }
     }
@@ -301,7 +203,7 @@ impl State {
     }
 
     /// Keeps a location, whether a member is there or not, or no longer.
-    pub fn hold(&mut self, name: &str, held: bool) {
+    pub(crate) fn hold(&mut self, name: &str, held: bool) {
         match held {
             true if self.inputs.live.held.insert(name.into()) => {
                 self.location(name, &HashMap::new());
@@ -371,7 +273,7 @@ impl State {
     }
 
     /// What a round needs.
-    pub fn controlled(&mut self) -> (&mut [GroupEntry], Surroundings<'_>) {
+    pub(crate) fn controlled(&mut self) -> (&mut [GroupEntry], Surroundings<'_>) {
         let around = Surroundings {
             locations: &self.locations,
             forced: &self.inputs.live.alerts,
@@ -381,232 +283,23 @@ impl State {
     }
 
     /// The member `id`, with the handle of its group.
-    pub fn endpoint_mut(&mut self, id: MemberId) -> Option<(&GroupHandle, &mut Endpoint)> {
+    pub(crate) fn endpoint_mut(&mut self, id: MemberId) -> Option<(&GroupHandle, &mut Endpoint)> {
         let &(group, endpoint) = self.index.get(&id)?;
         let entry = self.groups.get_mut(group)?;
         Some((&entry.handle, entry.endpoints.get_mut(endpoint)?))
     }
 
-    /// Whether `source` has a say about the member `id`. An answer may come when nobody
-    /// wants it any more, and would stay for ever.
-    pub fn may_say(&self, id: MemberId, source: Source) -> bool {
+    /// Whether what `source` says of the member `id` counts. An answer may come after the
+    /// configuration has stopped asking: nobody would ever take it back.
+    pub(crate) fn may_say(&self, id: MemberId, source: Source) -> bool {
         let entry = self.index.get(&id).and_then(|at| self.groups.get(at.0));
         entry.is_some_and(|entry| is_asked(&entry.config, source))
     }
 
     /// Makes this state the one that the data plane sees, as far as groups go.
-    pub fn commit(&mut self, now: Instant) {
+    pub(crate) fn commit(&mut self, now: Instant) {
         for entry in &mut self.groups {
             entry.commit(now);
-        }
-    }
-
-    fn next_group(
-        &mut self,
-        owner: Option<&'static str>,
-        mut config: GroupConfig,
-        old: Option<&GroupEntry>,
-        old_locations: &Locations,
-        admission: &Admission,
-        now: Instant,
-    ) -> GroupEntry {
-        if let Some(strategy) = self.inputs.live.strategies.get(&config.name) {
-            config.set_strategy(strategy.clone());
-        }
-        let before: Vec<&Endpoint> = old.map(|old| old.kept(now).collect()).unwrap_or_default();
-        let old_endpoints = Before {
-            by_identity: before.iter().map(|e| (e.identity(), *e)).collect(),
-            locations: old_locations,
-        };
-        let (mut endpoints, mut refused) = (Vec::new(), Vec::new());
-        for member in &config.members {
-            let ips = self.addresses_of(&config, member, admission, &mut refused);
-            let into = &mut endpoints;
-            self.next_endpoints(&config, member, ips, &old_endpoints, now, into);
-        }
-        let in_file = endpoints.len();
-        for member in self.joined(&config, admission, &mut refused) {
-            let into = &mut endpoints;
-            let ips = member.ip().into_iter().collect();
-            self.next_endpoints(&config, &member, ips, &old_endpoints, now, into);
-            config.members.push(member);
-        }
-        for endpoint in &mut endpoints[in_file..] {
-            endpoint.joined = true;
-        }
-        let departed = departed(&before, &endpoints, now);
-        let members: Vec<Member> = endpoints.iter().map(|e| e.member.clone()).collect();
-        let unchanged = old.filter(|old| {
-            old.config.strategy == config.strategy
-                && old.config.settings == config.settings
-                && old.group.members().len() == members.len()
-                && old.group.members().iter().zip(&members).all(same_member)
-        });
-        let group = match unchanged {
-            Some(old) => Arc::clone(&old.group),
-            None => {
-                let (name, settings) = (config.name.as_str(), config.settings.clone());
-                let state = old.map(|old| Arc::clone(old.group.state()));
-                let state = state.unwrap_or_default();
-                Arc::new(Group::new(name, settings, &config.strategy, members, state))
-            }
-        };
-        let handle = match old {
-            Some(old) => Arc::clone(&old.handle),
-            None => Arc::new(GroupHandle::new(Arc::clone(&group), config.max_queue)),
-        };
-        let rules = Rules {
-            shaping: shaping(&config.strategy),
-            is_owned: owner.is_some(),
-        };
-        let control = match old {
-            Some(old) => old.control.next(rules),
-            None => GroupControl::new(rules),
-        };
-        let tls = config.member_tls.as_ref();
-        let tls = tls.and_then(|_| self.inputs.clients.get(&config.name));
-        GroupEntry {
-            tls: tls.cloned(),
-            config,
-            owner,
-            handle,
-            group,
-            endpoints,
-            control,
-            refused,
-            departed,
-            fresh: old.is_none(),
-        }
-    }
-
-    /// The addresses of a member of the file: its own, or those that its name has and may
-    /// have.
-    fn addresses_of(
-        &self,
-        group: &GroupConfig,
-        member: &MemberConfig,
-        admission: &Admission,
-        refused: &mut Vec<Refused>,
-    ) -> Vec<IpAddr> {
-        if let Some(ip) = member.ip() {
-            return vec![ip];
-        }
-        let found = self.inputs.addresses.get(&member.host);
-        let mut ips = found.cloned().unwrap_or_default();
-        ips.retain(|&ip| is_admitted(group, member, ip, admission, refused));
-        ips
-    }
-
-    /// The members that agents have added to a group.
-    fn joined(
-        &self,
-        group: &GroupConfig,
-        admission: &Admission,
-        refused: &mut Vec<Refused>,
-    ) -> Vec<MemberConfig> {
-        if !group.agents_may_join {
-            return Vec::new();
-        }
-        let mut names: HashSet<String> = group.members.iter().map(MemberConfig::name).collect();
-        let joined = self.inputs.live.joined.get(&group.name);
-        let joined = joined.into_iter().flatten();
-        joined
-            .filter(|member| names.insert(member.name()))
-            .filter(|member| {
-                // Agents register addresses, not names.
-                member
-                    .ip()
-                    .is_some_and(|ip| is_admitted(group, member, ip, admission, refused))
-            })
-            .cloned()
-            .collect()
-    }
-
-    /// Appends the endpoints that a member of the file stands for: one per address, or
-    /// a placeholder if it has none yet.
-    fn next_endpoints(
-        &mut self,
-        config: &GroupConfig,
-        member: &MemberConfig,
-        ips: Vec<IpAddr>,
-        old: &Before<'_>,
-        now: Instant,
-        endpoints: &mut Vec<Endpoint>,
-    ) {
-        let is_name = member.ip().is_none() && member.reference.is_none();
-        let in_file = member.name();
-        let host = member.reference.as_ref().unwrap_or(&member.host);
-        let none = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
-        let addresses: Vec<(SocketAddr, bool)> = match ips.is_empty() {
-            true => vec![(none, member.reference.is_some())],
-            false => ips
-                .iter()
-                .map(|&ip| (SocketAddr::new(ip, member.port), true))
-                .collect(),
-        };
-        let alone = addresses.len() == 1;
-        for (address, resolved) in addresses {
-            let (name, place) = if alone {
-                (in_file.clone(), host.clone())
-            } else {
-                (
-                    format!("{in_file}/{}", address.ip()),
-                    address.ip().to_string(),
-                )
-            };
-            let place = member.location.clone().unwrap_or(place);
-            let identity = (host.as_str(), member.port, address);
-            let before = old.by_identity.get(&identity);
-            let key = |name: &str| (config.name.clone(), name.to_owned());
-            let live = &self.inputs.live;
-            let admin = live.admin.get(&key(&name));
-            let admin = admin.or_else(|| live.admin.get(&key(&in_file))).copied();
-            let admin = admin.unwrap_or(match member.drain {
-                true => AdminState::Drain,
-                false => AdminState::Ready,
-            });
-            let weight = live.weights.get(&key(&name));
-            let weight = weight.or_else(|| live.weights.get(&key(&in_file)));
-            let weight = weight.copied().unwrap_or(member.weight);
-            let (id, slot) = match before {
-                Some(before) => (before.member.id, Arc::clone(&before.member.slot)),
-                None => {
-                    let id = MemberId(self.next_id);
-                    self.next_id += 1;
-                    (id, Arc::new(Slot::new(weight)))
-                }
-            };
-            let location = self.location(&place, old.locations);
-            endpoints.push(Endpoint {
-                member: Member {
-                    id,
-                    name: name.into(),
-                    address,
-                    host: host.as_str().into(),
-                    max_connections: member.max_connections,
-                    location,
-                    slot,
-                },
-                in_file: in_file.as_str().into(),
-                host: host.clone(),
-                port: member.port,
-                weight,
-                admin,
-                resolved,
-                joined: false,
-                health: before.map(|e| e.health.clone()).unwrap_or_default(),
-                checked: before.and_then(|e| e.checked.clone()),
-                opinions: before.map(|e| e.opinions.clone()).unwrap_or_default(),
-                history: before.map(|e| e.history.clone()).unwrap_or_default(),
-                // Whoever takes an address out of the file and puts it back may have
-                // restarted what is there. A gap in DNS answers says no such thing.
-                fresh: match before {
-                    Some(before) if is_name => before.is_long_gone(now),
-                    Some(before) => before.left.is_some(),
-                    None => true,
-                },
-                left: None,
-            });
         }
     }
 
@@ -620,193 +313,6 @@ impl State {
         self.locations.insert(name, Arc::clone(&location));
         location
     }
-
-    /// The snapshot of this state's rules: the old one if they are the same.
-    fn next_snapshot(&self, old: &Arc<Snapshot>, generation: u64) -> Arc<Snapshot> {
-        let rules: Vec<Arc<RuleSnapshot>> = self
-            .inputs
-            .config
-            .rules
-            .iter()
-            .filter_map(|rule| {
-                let mut rule = rule.clone();
-                if let Some(&enabled) = self.inputs.live.enabled.get(&rule.name) {
-                    rule.enabled = enabled;
-                }
-                let of_name = |(name, group): (_, &String)| {
-                    let entry = self.group(group)?;
-                    Some((name, Arc::clone(&entry.handle)))
-                };
-                let names = rule.sni.iter().map(|(name, group)| (name.as_str(), group));
-                let names = names.map(of_name).collect::<Option<Vec<_>>>()?;
-                let names = Names::new(names);
-                let entry = match rule.group.is_empty() {
-                    true => None,
-                    false => Some(self.group(&rule.group)?),
-                };
-                let group = entry.map(|entry| Arc::clone(&entry.handle));
-                let sources = entry.map(|entry| entry.config.sources.clone());
-                let sources = sources.unwrap_or_default();
-                // What passes through is encrypted already.
-                let tls = entry.filter(|_| names.is_empty());
-                let tls = tls.and_then(|entry| entry.tls.clone());
-                // An unchanged rule stays the same object, which makes the data plane's
-                // comparison cheap.
-                let same = old.rules.iter().find(|old| {
-                    let is_same = old.rule == rule && old.sources == sources;
-                    let same_group = |group| Arc::ptr_eq(&old.group, group);
-                    is_same
-                        && old.tls == tls
-                        && group.as_ref().is_none_or(same_group)
-                        && same_objects(old.names.groups(), names.groups())
-                });
-                Some(match same {
-                    Some(same) => Arc::clone(same),
-                    None => Arc::new(RuleSnapshot {
-                        rule,
-                        group: group.unwrap_or_else(|| Arc::new(GroupHandle::nobody())),
-                        names,
-                        tls,
-                        sources,
-                    }),
-                })
-            })
-            .collect();
-        let groups = self.next_groups(old);
-        let sections = self.inputs.config.sections();
-        let same = same_objects(&old.rules, &rules)
-            && same_objects(&old.groups, &groups)
-            && old.sections == sections;
-        if same && old.generation == generation {
-            return Arc::clone(old);
-        }
-        Arc::new(Snapshot {
-            generation,
-            rules,
-            groups,
-            sections,
-        })
-    }
-
-    /// The groups that subsystems name: the old objects where nothing has changed.
-    fn next_groups(&self, old: &Snapshot) -> Vec<Arc<GroupSnapshot>> {
-        let mut next: Vec<Arc<GroupSnapshot>> = Vec::new();
-        for name in self.inputs.config.groups_of_sections() {
-            let Some(entry) = self.group(name) else {
-                continue;
-            };
-            if next.iter().any(|known| known.name == name) {
-                continue;
-            }
-            let members = entry.config.members.iter();
-            let members = members
-                .map(|member| (member.name(), member.clone()))
-                .collect();
-            let same = old
-                .group(name)
-                .filter(|old| Arc::ptr_eq(&old.group, &entry.handle) && old.members == members);
-            next.push(match same {
-                Some(same) => Arc::clone(same),
-                None => Arc::new(GroupSnapshot {
-                    name: name.to_owned(),
-                    group: Arc::clone(&entry.handle),
-                    members,
-                }),
-            });
-        }
-        next
-    }
-}
-
-/// Whether a member may be at an address that it got by its name or from an agent. What is
-/// refused is noted.
-fn is_admitted(
-    group: &GroupConfig,
-    member: &MemberConfig,
-    ip: IpAddr,
-    admission: &Admission,
-    refused: &mut Vec<Refused>,
-) -> bool {
-    let address = SocketAddr::new(ip, member.port);
-    let judged = admission.judge(group, &member.host, address);
-    refused.extend(judged.err().map(|why| Refused {
-        name: member.name(),
-        address,
-        why,
-    }));
-    judged.is_ok()
-}
-
-impl Controlled for GroupEntry {
-    fn controlled(&mut self) -> (&Group, &mut GroupControl) {
-        (&self.group, &mut self.control)
-    }
-}
-
-impl GroupEntry {
-    /// Makes it the one that the data plane sees.
-    fn commit(&mut self, now: Instant) {
-        for endpoint in &mut self.endpoints {
-            let slot = &endpoint.member.slot;
-            endpoint.opinions.retain(|of| is_asked(&self.config, of));
-            endpoint.opinions.publish(slot, endpoint.weight, now);
-            slot.set(Reason::Draining, endpoint.admin == AdminState::Drain);
-            let maintenance = endpoint.admin == AdminState::Maintenance;
-            let left = slot.set(Reason::Maintenance, maintenance) && !maintenance;
-            slot.set(Reason::Unresolved, !endpoint.resolved);
-            if self.config.health_check.is_none() {
-                endpoint.health.reset(slot, now);
-                endpoint.checked = None;
-            }
-            // A new group starts at full speed: nobody else is there to take its
-            // traffic. A new member of an old group does not.
-            if left || (endpoint.fresh && !self.fresh) {
-                slot.set_ramp_from(Some(now));
-            }
-        }
-        self.handle.queue.set_limit(self.config.max_queue);
-        if !Arc::ptr_eq(&self.handle.current.load(), &self.group) {
-            self.handle.current.store(Arc::clone(&self.group));
-            self.handle.changed.wake();
-        }
-        // Whoever waits may have new members to wait for, or none any more.
-        self.handle.room.notify_waiters();
-    }
-
-    /// The endpoints that the next state may go on with: first those that had left,
-    /// the longest gone first.
-    fn kept(&self, now: Instant) -> impl Iterator<Item = &Endpoint> {
-        let is_kept = move |e: &&Endpoint| !e.is_long_gone(now) || e.member.slot.in_flight() > 0;
-        self.departed.iter().filter(is_kept).chain(&self.endpoints)
-    }
-}
-
-/// Those of `before` that are not among `endpoints`, in the same order: the last
-/// [`MAX_DEPARTED`] of them.
-fn departed(before: &[&Endpoint], endpoints: &[Endpoint], now: Instant) -> Vec<Endpoint> {
-    let present: HashSet<MemberId> = endpoints.iter().map(|e| e.member.id).collect();
-    let gone = before
-        .iter()
-        .filter(|e| e.resolved && !present.contains(&e.member.id));
-    let surplus = gone.clone().count().saturating_sub(MAX_DEPARTED);
-    gone.skip(surplus)
-        .map(|&endpoint| Endpoint {
-            left: endpoint.left.or(Some(now)),
-            ..endpoint.clone()
-        })
-        .collect()
-}
-
-fn same_objects<T>(a: &[Arc<T>], b: &[Arc<T>]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b))
-}
-
-fn same_member((a, b): (&Member, &Member)) -> bool {
-    a.id == b.id
-        && a.name == b.name
-        && a.address == b.address
-        && a.max_connections == b.max_connections
-        && Arc::ptr_eq(&a.location, &b.location)
 }
 
 #[cfg(test)]
@@ -816,8 +322,16 @@ mod tests {
     use evenkeel_core::load::{LoadId, LoadValue};
     use proptest::prelude::*;
 
+    use std::net::{IpAddr, SocketAddr};
+    use std::time::Duration;
+
+    use evenkeel_core::member::{Reason, Slot};
+
+    use super::entry::DEPARTED_FOR;
+    use super::members::MAX_DEPARTED;
     use super::*;
-    use crate::config::{Config, HealthCheck, HealthCheckKind, Rule};
+    use crate::config::{Config, HealthCheck, HealthCheckKind, MemberConfig, Rule};
+    use crate::inputs::AdminState;
 
     /// What happens to the inputs.
     #[derive(Clone, Debug)]

@@ -208,6 +208,9 @@ pub struct MemberStatus {
     pub max_connections: Option<u32>,
     /// Requests (HTTP) or connections (TCP) at the member now.
     pub in_flight: u32,
+    /// What they cost together: what strategies count.
+    #[serde(default)]
+    pub cost_in_flight: f32,
     /// Smoothed latency that latency-aware strategies see.
     pub latency_ms: Option<f64>,
     /// The last 10 seconds.

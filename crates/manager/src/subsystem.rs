@@ -32,6 +32,9 @@ pub trait Subsystem: Send + Sync {
     /// answer. If something else fails it drops the answer uncalled, and what was
     /// prepared must be given back.
     ///
+    /// Files that the configuration names are read if `next` is of a [reload](Snapshot::reload),
+    /// and not otherwise.
+    ///
     /// Called with the manager's lock held: it must not call the manager.
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
         let _ = next;

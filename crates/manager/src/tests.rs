@@ -27,12 +27,16 @@ use evenkeel_control::alerts::HANDOVER;
 #[derive(Default)]
 struct Plane {
     prepared: AtomicUsize,
+    /// How often files were to be read.
+    reloads: AtomicUsize,
     committed: Arc<AtomicUsize>,
 }
 
 impl Subsystem for Plane {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
         self.prepared.fetch_add(1, Ordering::Relaxed);
+        let reloads = usize::from(next.reload);
+        self.reloads.fetch_add(reloads, Ordering::Relaxed);
         if next.rules.iter().any(|rule| rule.rule.name == "refused") {
             return Err(vec![PrepareError::Other("cannot listen on it".into())]);
         }
@@ -259,6 +263,29 @@ async fn a_broken_file_changes_nothing() {
     assert_eq!(names(&manager), ["10.0.0.1:80"]);
     let last = manager.status().last_reload.unwrap();
     assert_eq!(last.error, Some(error.to_string()));
+}
+
+#[tokio::test]
+async fn files_are_read_at_reloads_only() {
+    let (manager, plane, _) = manager();
+    let reloads = || plane.reloads.load(Ordering::Relaxed);
+    let prepared = || plane.prepared.load(Ordering::Relaxed);
+    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    assert_eq!((prepared(), reloads()), (1, 1));
+    manager.set_rule_enabled("web", false).unwrap();
+    assert_eq!((prepared(), reloads()), (2, 1));
+    // The same configuration again: its files may be others.
+    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    assert_eq!((prepared(), reloads()), (3, 2));
+    // One that was refused has changed nothing.
+    let mut refused = config(&["10.0.0.1:80"]);
+    refused.rules[0].name = "refused".into();
+    manager.apply(refused).await.unwrap_err();
+    assert_eq!((prepared(), reloads()), (4, 3));
+    manager.set_rule_enabled("web", true).unwrap();
+    assert_eq!((prepared(), reloads()), (5, 3));
+    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    assert_eq!((prepared(), reloads()), (6, 4));
 }
 
 #[tokio::test]

@@ -399,6 +399,10 @@ impl Reading {
     }
 
     /// As JSON. What is not available is not there.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "keys that are added to an object of our own: it cannot be anything else"
+    )]
     pub fn json(&self, loads: &Loads) -> Value {
         let base = &self.base;
         let has = |part| base.available.has(part);

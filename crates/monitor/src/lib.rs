@@ -3,6 +3,8 @@
 //! [`poller`] decides who is asked when and what an answer is worth, without I/O; `task` is
 //! the one thread around it, with a socket for each IP version and the pages that are read.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
 pub mod ask;
 mod metrics;
 mod pages;

@@ -8,20 +8,24 @@
 //! reordered answers are all the same to the schedule.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_config::{Monitor, MonitorHost};
-use evenkeel_core::load::{LoadId, LoadValue, Location};
+use evenkeel_core::load::Location;
+use evenkeel_core::tally::Tally;
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::host::Host;
-use evenkeel_kernel::loads::{Before, Loads};
 use evenkeel_kernel::query::{Answer, BadDatagram, Key, Query, SHORT, WITH_PORTS};
 use evenkeel_kernel::record::{BadRecord, Record, Source};
 use strum::VariantArray;
+
+mod entry;
+
+use entry::Entry;
 
 /// Questions to one location to which an answer may still come.
 const OPEN: usize = 128;
@@ -32,9 +36,6 @@ const START_SPREAD: Duration = Duration::from_secs(1);
 
 /// Whoever has not answered for long is asked less and less often, but at least so often.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// How much earlier or later than its interval a question comes, at most.
-const JITTER: f64 = 0.05;
 
 /// Bits of a reader number that say which place it stands for.
 const PLACE_BITS: u32 = 24;
@@ -238,146 +239,6 @@ pub enum Ask {
     },
 }
 
-struct Entry {
-    wanted: Wanted,
-    /// Whose answer counts.
-    host: Host,
-    state: State,
-    before: Option<(Before, u64, u64)>,
-    /// Numbers of questions and when they were sent, in that order.
-    open: VecDeque<(u64, Instant)>,
-    /// The first question without news since the last.
-    silent_since: Option<Instant>,
-    /// When the next question is due.
-    next: Instant,
-    /// When the last one was.
-    due: Instant,
-    /// Distinguishes the entry's event in the queue from those that do not count any more.
-    stamp: u32,
-    /// The present pause between questions while there is no news.
-    pause: Duration,
-    at: Option<Instant>,
-    round_trip: Option<Duration>,
-    source: Option<Source>,
-    asked: u64,
-    taken: u64,
-    missed: u64,
-    refused: u64,
-    unsent: u64,
-    expired: u64,
-    trouble: Option<String>,
-    /// The loads of the last record, a bit each.
-    had: u16,
-}
-
-impl Entry {
-    fn new(wanted: Wanted, next: Instant) -> Self {
-        Entry {
-            pause: wanted.config.interval,
-            host: wanted.host(),
-            wanted,
-            state: State::Waiting,
-            before: None,
-            open: VecDeque::new(),
-            silent_since: None,
-            next,
-            due: next,
-            stamp: 0,
-            at: None,
-            round_trip: None,
-            source: None,
-            asked: 0,
-            taken: 0,
-            missed: 0,
-            refused: 0,
-            unsent: 0,
-            expired: 0,
-            trouble: None,
-            had: 0,
-        }
-    }
-
-    /// When its loads become unknown, if there is no news until then.
-    fn deadline(&self) -> Option<Instant> {
-        let since = self.silent_since.filter(|_| self.state == State::Fresh)?;
-        Some(since.after(self.wanted.config.timeout()))
-    }
-
-    fn next_event(&self) -> Instant {
-        match self.deadline() {
-            Some(deadline) => deadline.min(self.next),
-            None => self.next,
-        }
-    }
-
-    /// What a record says, to the location.
-    fn take(&mut self, record: &Record<'_>, round_trip: Option<Duration>, at: Instant) -> Verdict {
-        let base = &record.base;
-        let stamp = (base.epoch, base.time_ns);
-        // A clock that went back is that of a machine which was put back to an earlier state,
-        // if there has been no news since: it would be old for as long as it was put back.
-        let is_back = self.state == State::Stale;
-        if let Some((_, epoch, time)) = self.before
-            && epoch == stamp.0
-            && (time == stamp.1 || time > stamp.1 && !is_back)
-        {
-            return Verdict::Old;
-        }
-        let before = self.before.as_ref().map(|(before, ..)| before);
-        let loads = Loads::since(before, record);
-        self.before = Some((Before::new(base), stamp.0, stamp.1));
-        let mut has = 0;
-        let round = round_trip.map(|time| (LoadId::ROUND_TRIP, time.as_secs_f64()));
-        let values = loads.iter().chain(round).filter_map(|(id, value)| {
-            has |= bit(id);
-            // The system may have said of itself what cannot be.
-            Some((id, LoadValue::new(value).ok()?))
-        });
-        // There is room: all of them have a name.
-        let _ = self.wanted.location.observe(values, at);
-        let gone = std::mem::replace(&mut self.had, has) & !has;
-        if gone != 0 {
-            let ids = Monitor::loads().into_iter();
-            let gone = ids.filter(|id| gone & bit(*id) != 0);
-            self.wanted.location.expire(gone);
-        }
-        self.state = State::Fresh;
-        self.silent_since = None;
-        self.at = Some(at);
-        self.round_trip = round_trip;
-        self.source = Some(base.source);
-        self.taken += 1;
-        self.trouble = None;
-        Verdict::Taken
-    }
-
-    /// Plans the next question, a little earlier or later than in `pause` after the last by
-    /// `chance`. On time on average; but what is missed altogether is not made up for.
-    fn go_on(&mut self, now: Instant, chance: f64) {
-        let pause = self.pause.mul_f64(1.0 + JITTER * (2.0 * chance - 1.0));
-        let next = self.due.after(pause);
-        self.next = if next > now { next } else { now.after(pause) };
-    }
-
-    fn expire(&mut self) {
-        self.wanted.location.expire(Monitor::loads());
-        self.had = 0;
-    }
-
-    fn refuse(&mut self, error: &dyn std::fmt::Display) {
-        self.refused += 1;
-        if self.trouble.is_none() {
-            self.trouble = Some(error.to_string());
-        }
-    }
-}
-
-/// A bit for each load that a record can give.
-fn bit(id: LoadId) -> u16 {
-    let place = Monitor::loads().iter().position(|known| *known == id);
-    place.map_or(0, |place| 1 << place)
-}
-
 /// The schedule of all locations.
 pub struct Poller {
     /// The upper bits of the numbers by which back-ends know this process.
@@ -390,7 +251,7 @@ pub struct Poller {
     free: Vec<usize>,
     queue: BinaryHeap<Reverse<(Instant, u32, u32)>>,
     stamp: u32,
-    counts: [u64; Verdict::ALL.len()],
+    counts: Tally<{ Verdict::ALL.len() }>,
     asked: u64,
     delays: [u64; DELAYS.len() + 1],
     delay_sum: Duration,
@@ -410,7 +271,7 @@ impl Poller {
             free: Vec::new(),
             queue: BinaryHeap::new(),
             stamp: 0,
-            counts: [0; Verdict::ALL.len()],
+            counts: Tally::default(),
             asked: 0,
             delays: [0; DELAYS.len() + 1],
             delay_sum: Duration::ZERO,
@@ -441,16 +302,14 @@ impl Poller {
     fn add(&mut self, name: Arc<str>, wanted: Wanted, now: Instant) {
         let next = now.after(self.begin(wanted.config.interval));
         let entry = Entry::new(wanted, next);
-        let index = match self.free.pop() {
-            Some(index) => index,
-            // More than the numbers of readers can tell apart, nobody has.
-            None if self.entries.len() >> PLACE_BITS > 0 => return,
-            None => {
-                self.entries.push(None);
-                self.entries.len() - 1
-            }
-        };
-        self.entries[index] = Some(entry);
+        let free = self.free.pop();
+        let index = free.unwrap_or(self.entries.len());
+        match self.entries.get_mut(index) {
+            Some(place) => *place = Some(entry),
+            // Reader numbers cannot tell more locations apart; nobody has so many.
+            None if index >> PLACE_BITS > 0 => return,
+            None => self.entries.push(Some(entry)),
+        }
         self.by_name.insert(name, index);
         self.enqueue(index);
     }
@@ -545,7 +404,9 @@ impl Poller {
         let delay = now.since(entry.next);
         let micros = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
         let bucket = DELAYS.iter().position(|limit| micros <= *limit);
-        self.delays[bucket.unwrap_or(DELAYS.len())] += 1;
+        if let Some(count) = self.delays.get_mut(bucket.unwrap_or(DELAYS.len())) {
+            *count += 1;
+        }
         self.delay_sum = self.delay_sum.saturating_add(delay);
         // A datagram may have been lost, so whoever does not answer is asked again soon. When
         // nothing has come for long, it is down, and asking it often only fills queues.
@@ -603,7 +464,7 @@ impl Poller {
     /// A datagram has come from `from` at `at`.
     pub fn receive(&mut self, datagram: &[u8], from: SocketAddr, at: Instant) -> Verdict {
         let verdict = self.judge(datagram, from, at);
-        self.counts[verdict as usize] += 1;
+        self.counts.add(verdict as usize);
         verdict
     }
 
@@ -692,7 +553,7 @@ impl Poller {
                 verdict
             }
         };
-        self.counts[verdict as usize] += 1;
+        self.counts.add(verdict as usize);
         self.settle(index, verdict, at);
         verdict
     }
@@ -733,7 +594,7 @@ impl Poller {
 
     /// Answers and readings, by what became of them.
     pub fn counts(&self) -> impl Iterator<Item = (Verdict, u64)> + '_ {
-        Verdict::ALL.iter().copied().zip(self.counts)
+        self.counts.of(Verdict::ALL)
     }
 
     /// How many questions were how late, by [`DELAYS`], with those later still at the end;

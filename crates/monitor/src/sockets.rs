@@ -125,13 +125,14 @@ impl Outgoing {
     /// they do not keep the others back.
     pub fn send(&mut self, socket: &UdpSocket, mut failed: impl FnMut(usize, &io::Error)) {
         let mut done = 0;
-        while done < self.count {
-            let rest = &mut self.datagrams[done..self.count];
+        while let Some(rest) = self.datagrams.get_mut(done..self.count)
+            && let Some(&mut (tag, ..)) = rest.first_mut()
+        {
             match send_some(socket, rest) {
                 Ok(sent) => done += sent.max(1),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    failed(rest[0].0, &error);
+                    failed(tag, &error);
                     done += 1;
                 }
             }

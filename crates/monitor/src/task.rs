@@ -55,8 +55,6 @@ pub struct Monitor {
 struct State {
     poller: Poller,
     keys: Arc<HashMap<PathBuf, Key>>,
-    /// What the keys were read for.
-    prepared: Option<(u64, Vec<Config>)>,
     /// Whether the thread runs: it does from the first configuration on that wants it.
     is_served: bool,
 }
@@ -78,7 +76,6 @@ impl Monitor {
         let state = State {
             poller: poller()?,
             keys: Arc::default(),
-            prepared: None,
             is_served: false,
         };
         let task = SocketTask::new(state)?;
@@ -158,13 +155,10 @@ fn poller() -> io::Result<Poller> {
 /// Reloads: keys are read before anything counts.
 impl Subsystem for Monitor {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
-        let monitors = next.section::<Vec<Config>>().cloned().unwrap_or_default();
-        // A live change of something else: keys are read again at reloads only.
-        let prepared = Some((next.generation, monitors));
-        if self.task.lock().prepared == prepared {
+        if !next.reload {
             return Ok(Box::new(|| ()));
         }
-        let monitors = prepared.iter().flat_map(|(_, monitors)| monitors);
+        let monitors = next.section::<Vec<Config>>().into_iter().flatten();
         let keys = read_keys(monitors.clone())?;
         if monitors.count() > 0 {
             let whose = "monitor";
@@ -173,9 +167,7 @@ impl Subsystem for Monitor {
         }
         let monitor = self.clone();
         Ok(Box::new(move || {
-            let mut state = monitor.task.lock();
-            state.keys = Arc::new(keys);
-            state.prepared = prepared;
+            monitor.task.lock().keys = Arc::new(keys);
         }))
     }
 
@@ -422,7 +414,8 @@ impl Thread {
             while let Some(ask) = poller.next(now, &mut self.question) {
                 match ask {
                     Ask::Datagram { index, to } => {
-                        let outgoing = &mut self.outgoing[usize::from(to.is_ipv6())];
+                        let [v4, v6] = &mut self.outgoing;
+                        let outgoing = if to.is_ipv6() { v6 } else { v4 };
                         outgoing.push(index, to, &mut self.question);
                         if outgoing.is_full() {
                             more = true;

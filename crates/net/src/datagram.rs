@@ -18,8 +18,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A state that a thread works on. The thread ends when this is dropped.
 #[derive(Debug)]
 pub struct SocketTask<S> {
-    // Handed over fairly, where a flood from the network would starve others. Not poisoned by
-    // a panic: what one may leave half done is one peer's business.
+    // A fair lock: a flood from the network must not keep others from the state. A panic does not
+    // poison it: at most what concerns one peer is left incomplete.
     state: Mutex<S>,
     wake: Arc<OwnedFd>,
 }

@@ -4,10 +4,11 @@
 //! it is compressed, four bytes of length, and itself.
 
 use bytes::Bytes;
-use h2::client::{Connection, SendRequest};
-use h2::{RecvStream, client};
+use h2::RecvStream;
+use h2::client::SendRequest;
 use http::{HeaderMap, Request};
-use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::http2;
 
 /// Longest message in bytes.
 pub const MAX_MESSAGE: usize = 64 * 1024;
@@ -15,15 +16,12 @@ pub const MAX_MESSAGE: usize = 64 * 1024;
 /// Bytes before each message.
 const PREFIX: usize = 5;
 
-/// Most bytes of the fields of an answer.
-const MAX_FIELDS: u32 = 16 * 1024;
-
 /// Why a call has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The connection broke, or the other side does not speak HTTP/2.
-    #[error("the connection broke: {0}")]
-    Broken(#[from] h2::Error),
+    /// There is no answer.
+    #[error(transparent)]
+    Http2(#[from] http2::Error),
     /// The answer is one of HTTP with this status.
     #[error("the answer is not gRPC: status {0}")]
     NotGrpc(u16),
@@ -39,22 +37,12 @@ pub enum CallError {
     /// One of so many bytes.
     #[error("a message of {0} bytes; the limit is {MAX_MESSAGE}")]
     TooLong(usize),
-    /// What was to be asked cannot be.
-    #[error("the call cannot be made: {0}")]
-    Invalid(#[from] http::Error),
 }
 
-/// Speaks HTTP/2 over a connection. What it answers second must be polled.
-///
-/// # Errors
-///
-/// The connection is broken.
-pub async fn connect<T: AsyncRead + AsyncWrite + Unpin>(
-    io: T,
-) -> Result<(SendRequest<Bytes>, Connection<T, Bytes>), CallError> {
-    let mut builder = client::Builder::new();
-    builder.max_header_list_size(MAX_FIELDS).enable_push(false);
-    Ok(builder.handshake(io).await?)
+impl From<h2::Error> for CallError {
+    fn from(error: h2::Error) -> Self {
+        http2::Error::from(error).into()
+    }
 }
 
 /// A call under way, from which messages are read.
@@ -79,7 +67,8 @@ impl Call {
             .header("content-type", "application/grpc")
             .header("te", "trailers")
             .header("user-agent", "evenkeel")
-            .body(())?;
+            .body(())
+            .map_err(http2::Error::from)?;
         let length = u32::try_from(message.len()).map_err(|_| CallError::TooLong(message.len()))?;
         let mut bytes = vec![0];
         bytes.extend(length.to_be_bytes());

@@ -1,4 +1,4 @@
-//! The sockets' side of what Evenkeel speaks, once each.
+//! Sockets, and what is built on them for more than one part of the process.
 //!
 //! | module | what it has |
 //! |---|---|
@@ -13,11 +13,13 @@
 //! What is said over the sockets is no matter of this crate.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod clock;
 pub mod datagram;
 pub mod grpc;
 pub mod http;
+pub mod http2;
 pub mod key_file;
 pub mod listen;
 pub mod tasks;

@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(second.handles(1).unwrap().len(), 1);
         assert_eq!(second.handles(2).unwrap().len(), 0);
         TcpStream::connect(real).unwrap();
-        // An address that somebody has is an error that names it; others do not count then.
+        // An address that is taken is an error that names it; others do not count then.
         let other = second.prepare(&[any, real], 1).unwrap_err();
         assert!(other[0].to_string().contains(&real.to_string()));
         let third = second.prepare(&[], 1).unwrap();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, SystemTime};
 
+use evenkeel_core::cost::Cost;
 use evenkeel_tls::handshake::Agreed;
 
 /// Records that may wait to be written.
@@ -45,6 +46,8 @@ pub struct Record {
     pub response_time: Option<Duration>,
     /// Until everything was over.
     pub total_time: Duration,
+    /// What it counts as for strategies.
+    pub cost: Cost,
     /// Further tries on other members or connections.
     pub retries: u32,
     /// How it ended.

@@ -97,6 +97,9 @@ const RULE_FAMILIES: &[RuleFamily] = &[
             ("no_member", |totals| totals.refused_no_member),
             ("queue_full", |totals| totals.refused_queue_full),
             ("queue_timeout", |totals| totals.refused_queue_timeout),
+            ("no_websocket", |totals| totals.refused_no_websocket),
+            ("not_proxied", |totals| totals.refused_not_proxied),
+            ("proxy_header", |totals| totals.refused_proxy_header),
             ("exhausted", |totals| totals.refused_exhausted),
         ],
     },
@@ -142,6 +145,12 @@ const RULE_FAMILIES: &[RuleFamily] = &[
             ("headers", |totals| totals.http2_flood_headers),
             ("empty_data", |totals| totals.http2_flood_data),
         ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_http2_silent_members_total",
+        help: "Connections of HTTP/2 to members that were closed since no sign of life (PING) came.",
+        label: "",
+        samples: &[("", |totals| totals.http2_silent_members)],
     },
     RuleFamily {
         name: "evenkeel_rule_tls_handshakes_total",

@@ -114,6 +114,18 @@ impl Io {
         }
     }
 
+    /// Whether the member has refused the connection after the handshake of TLS, and so has
+    /// processed nothing.
+    pub(crate) fn is_refused(&self) -> bool {
+        match self {
+            Io::Tls(tls) => tls.refusal().get(),
+            Io::Call(call) => call.is_of_refused(),
+            Io::Plain(_) | Io::Stream(_) => false,
+            #[cfg(test)]
+            Io::Wrapped(_) => false,
+        }
+    }
+
     /// Makes the peer see a reset instead of an orderly end when the connection is dropped: what
     /// was cut must never look complete.
     pub(crate) fn reset(&self) {

@@ -21,6 +21,7 @@ pub mod metrics;
 mod pipe;
 mod plane;
 mod pool;
+mod proxied;
 mod service;
 mod sni;
 mod tcp;

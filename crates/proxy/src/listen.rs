@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use evenkeel_limits::{Shortage, warn_throttled};
+use evenkeel_manager::config::Protocol;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::files::ClientFile;
@@ -16,7 +17,7 @@ use crate::io::Io;
 use crate::service::Service;
 use crate::watch::{ServiceId, Stop};
 use crate::worker::{Vital, Worker};
-use crate::{http, tcp, tls};
+use crate::{http, proxied, tcp, tls};
 
 /// How long no connection is accepted after accepting failed for want of files or
 /// memory.
@@ -42,7 +43,7 @@ impl ListenKey {
 /// A listener of this worker.
 #[derive(Debug)]
 pub(crate) struct Listening {
-    local: SocketAddr,
+    local: Rc<Local>,
     service: RefCell<Rc<Service>>,
     stopped: Cell<bool>,
     waker: RefCell<Option<Waker>>,
@@ -63,7 +64,7 @@ impl Listening {
     ) -> io::Result<Rc<Self>> {
         let socket = TcpListener::from_std(socket)?;
         let listening = Rc::new(Listening {
-            local: socket.local_addr()?,
+            local: Rc::new(Local::new(socket.local_addr()?)),
             service: RefCell::new(Rc::clone(service)),
             stopped: Cell::new(false),
             waker: RefCell::new(None),
@@ -222,19 +223,50 @@ impl Listening {
             service.metrics.terminated.add(1);
             return Io::Plain(client).reset();
         }
-        let session = Session::open(worker, &service, peer, self.local, file);
-        if let Some(server) = service.tls() {
-            tokio::task::spawn_local(tls::serve(session, client, server));
-            return;
+        let mut session = Session::open(worker, &service, peer, &self.local, file);
+        let rule = service.rule();
+        if !rule.told.is_empty()
+            && self.local.address.ip().is_unspecified()
+            && let Ok(address) = client.local_addr()
+        {
+            session.local = Rc::new(Local::new(address));
         }
-        let client = Io::Plain(client);
-        match session.service.rule().rule.protocol {
-            evenkeel_manager::config::Protocol::Tcp => {
-                tokio::task::spawn_local(tcp::serve(session, client));
-            }
-            evenkeel_manager::config::Protocol::Http => {
-                tokio::task::spawn_local(http::serve(session, client));
-            }
+        if rule.rule.accept_proxy.is_some() {
+            tokio::task::spawn_local(proxied::serve(session, client));
+        } else {
+            serve(session, client);
+        }
+    }
+}
+
+/// Serves a client whose next byte is its own.
+pub(crate) fn serve(session: Session, client: TcpStream) {
+    if let Some(server) = session.service.tls() {
+        tokio::task::spawn_local(tls::serve(session, client, server));
+        return;
+    }
+    let client = Io::Plain(client);
+    match session.service.rule().rule.protocol {
+        Protocol::Tcp => tokio::task::spawn_local(tcp::serve(session, client)),
+        Protocol::Http => tokio::task::spawn_local(http::serve(session, client)),
+    };
+}
+
+/// What a client has connected to: mostly the listener, whose clients share it.
+#[derive(Debug)]
+pub(crate) struct Local {
+    /// The listener's address, or what a proxy in front says.
+    pub(crate) address: SocketAddr,
+    /// What that proxy says beside addresses, for members that are told who the client is.
+    pub(crate) extensions: Box<[u8]>,
+}
+
+impl Local {
+    fn new(address: SocketAddr) -> Self {
+        let extensions = Box::default();
+        Local {
+            address,
+            extensions,
         }
     }
 }
@@ -244,9 +276,9 @@ impl Listening {
 pub(crate) struct Session {
     pub(crate) worker: Rc<Worker>,
     pub(crate) service: Rc<Service>,
+    /// The client's address; what a proxy in front says if the rule accepts that.
     pub(crate) peer: SocketAddr,
-    /// The address of the listener.
-    pub(crate) local: SocketAddr,
+    pub(crate) local: Rc<Local>,
     pub(crate) watch: crate::watch::Watch,
     /// None in a stream, which is no connection.
     file: Option<ClientFile>,
@@ -257,7 +289,7 @@ impl Session {
         worker: &Rc<Worker>,
         service: &Rc<Service>,
         peer: SocketAddr,
-        local: SocketAddr,
+        local: &Rc<Local>,
         file: ClientFile,
     ) -> Self {
         service.metrics.connections.add(1);
@@ -267,7 +299,7 @@ impl Session {
             worker: Rc::clone(worker),
             service: Rc::clone(service),
             peer,
-            local,
+            local: Rc::clone(local),
             watch: worker.watchers.watch(service.id),
             file: Some(file),
         }
@@ -280,7 +312,7 @@ impl Session {
             worker: Rc::clone(&self.worker),
             service: Rc::clone(&self.service),
             peer: self.peer,
-            local: self.local,
+            local: Rc::clone(&self.local),
             watch: self.worker.watchers.watch(self.service.id),
             file: None,
         }

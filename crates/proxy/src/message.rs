@@ -6,6 +6,7 @@
 //! for a member from that. Where the head came as HTTP/1, its lines are copied as they are
 //! instead ([`Raw`]): that is faster, and changes nothing that need not change.
 
+use evenkeel_core::cost::Cost;
 use evenkeel_core::key::{Key, hash};
 use httparse::Header;
 
@@ -73,6 +74,12 @@ impl<'a> Request<'a> {
             Key::Header(name) => self.values(name).next().map(hash),
             Key::Cookie(name) => self.cookie(name.as_bytes()).map(hash),
         }
+    }
+
+    /// What the field of this name says that the request costs; `None` if it is not there, or
+    /// no cost.
+    pub fn cost(&self, field: &str) -> Option<Cost> {
+        self.values(field).next().and_then(Cost::parse)
     }
 
     /// Value of the cookie of this name (RFC 6265, section 4.2).
@@ -178,7 +185,7 @@ impl FieldSet {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::http1::{Fields, Limits, Parsed, RequestHead};
 

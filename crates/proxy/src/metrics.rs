@@ -157,6 +157,12 @@ counters! {
     refused_queue_full,
     /// Requests or connections refused because they waited too long in that queue.
     refused_queue_timeout,
+    /// Requests for WebSocket refused because members do not take it over HTTP/2.
+    refused_no_websocket,
+    /// Connections refused because they came from no proxy that says who the client is.
+    refused_not_proxied,
+    /// Connections refused because their PROXY header is missing, wrong or late.
+    refused_proxy_header,
     /// Requests or connections refused because this process, or machine, had no file, port
     /// or memory left for them.
     refused_exhausted,
@@ -176,6 +182,8 @@ counters! {
     http2_flood_headers,
     /// The same because of DATA that is empty, or next to it.
     http2_flood_data,
+    /// Connections of HTTP/2 to members that were closed since no sign of life came.
+    http2_silent_members,
     /// Handshakes of TLS that were whole.
     tls_full,
     /// Handshakes of TLS that resumed a session.

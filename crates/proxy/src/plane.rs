@@ -66,9 +66,8 @@ struct PlaneState {
     shared: HashMap<Box<str>, Arc<RuleShared>>,
     /// How open files and memory are shared out, once there is a configuration.
     shares: Option<(Shares, memory::Shares)>,
-    /// What rules with TLS need, by their names, and the generation of the configuration that it
-    /// was read with.
-    tls: (u64, Servers),
+    /// What rules with TLS need, by their names.
+    tls: Servers,
 }
 
 type Servers = HashMap<Box<str>, Arc<Server>>;
@@ -276,7 +275,7 @@ impl Inner {
             state.shares = Some((shares, memory));
         }
         state.listeners = listeners;
-        state.tls = (next.generation, servers);
+        state.tls = servers;
         state.started = true;
         state.shared = shared;
         for (worker, plan) in state.workers.iter().zip(plans) {
@@ -372,14 +371,10 @@ impl Subsystem for Proxy {
                 }
             }
         }
-        // At reloads only: a live change of something else does not depend on files.
-        let (generation, known) = &state.tls;
-        let servers = match *generation == next.generation {
-            true => Ok(known.clone()),
-            false => servers(
-                next.rules.iter().map(|rule| &rule.rule),
-                &self.inner.ticket_keys,
-            ),
+        let rules = next.rules.iter().map(|rule| &rule.rule);
+        let servers = match next.reload {
+            true => servers(rules, &self.inner.ticket_keys),
+            false => Ok(state.tls.clone()),
         };
         let servers = match servers {
             Ok(servers) if errors.is_empty() => servers,
@@ -422,8 +417,8 @@ impl Subsystem for Proxy {
     }
 
     fn certificates(&self) -> Vec<(String, Details)> {
-        let (_, servers) = &self.state().tls;
-        let rules: BTreeMap<_, _> = servers.iter().collect();
+        let state = self.state();
+        let rules: BTreeMap<_, _> = state.tls.iter().collect();
         let mut all = Vec::new();
         for (rule, server) in rules {
             let certificates = server.certificates.iter().cloned();

@@ -227,18 +227,20 @@ impl Session {
         request: &Request<'_>,
     ) -> Result<Bound, PickError> {
         let binding = &mut *binding.borrow_mut();
-        let (now, tried) = (request.now, request.tried);
+        let (now, tried, cost) = (request.now, request.tried, request.cost);
         let group = group.current.load();
         let rng = &mut *self.worker.rng.borrow_mut();
         let mut ended = None;
         let kept = match binding {
             Some(binding) if !tried.contains(&binding.member()) => {
                 match binding.check(&group, now) {
-                    Verdict::Keep(index) => Some(group.bind(index, now).ok_or(PickError::AllFull)?),
+                    Verdict::Keep(index) => {
+                        Some(group.bind_for(index, cost, now).ok_or(PickError::AllFull)?)
+                    }
                     Verdict::Move(index) => {
                         let to = group.members().get(index).map(|member| member.id);
                         let may = to.is_some_and(|to| !tried.contains(&to));
-                        match may.then(|| group.bind(index, now)).flatten() {
+                        match may.then(|| group.bind_for(index, cost, now)).flatten() {
                             Some(ticket) => {
                                 binding.move_to(&group, index, now);
                                 self.service.metrics.count_move(Why::Alert);

@@ -22,6 +22,7 @@ use crate::io::{Broken, Io};
 use crate::listen::Session;
 use crate::pipe::Pipe;
 use crate::pool::Upstream;
+use crate::proxied;
 use crate::service::{Bound, Refusal, insert};
 use crate::sni;
 use crate::tls;
@@ -103,6 +104,7 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
         bytes_sent: traffic.down.moved,
         response_time,
         total_time: session.worker.now().since(started),
+        cost: rule.rule.cost,
         retries,
         end,
     });
@@ -141,6 +143,7 @@ async fn connect_member(
         let now = session.worker.now();
         let request = Request {
             client: Some(session.peer.ip()),
+            cost: rule.rule.cost,
             tried: &tried,
             ..Request::at(now)
         };
@@ -160,7 +163,7 @@ async fn connect_member(
                 });
             }
         };
-        match connect(session, rule, &bound, &[]).await {
+        match connect(session, rule, group, &bound, &[]).await {
             Ok((stream, _)) => return Ok((bound, stream)),
             Err(failure) => {
                 let outcome = failure.outcome();
@@ -168,7 +171,7 @@ async fn connect_member(
                 group.vacated();
                 let end = match failure {
                     ConnectFailure::Cut => End::Terminated,
-                    ConnectFailure::Exhausted(_) => End::Refused,
+                    ConnectFailure::Exhausted(_) | ConnectFailure::NoWebSocket => End::Refused,
                     ConnectFailure::Refused | ConnectFailure::NoTls => End::Member,
                     ConnectFailure::TimedOut => End::MemberTimeout,
                 };
@@ -194,6 +197,8 @@ pub(crate) enum ConnectFailure {
     TimedOut,
     /// There was no agreement on TLS.
     NoTls,
+    /// The request is for WebSocket, which the member does not take over HTTP/2.
+    NoWebSocket,
     /// This process, or machine, has run out of something: not the member's fault.
     Exhausted(Shortage),
     /// The client's connection is to be cut.
@@ -207,7 +212,9 @@ impl ConnectFailure {
             ConnectFailure::Refused | ConnectFailure::TimedOut | ConnectFailure::NoTls => {
                 Outcome::Failure
             }
-            ConnectFailure::Exhausted(_) | ConnectFailure::Cut => Outcome::Cancelled,
+            ConnectFailure::NoWebSocket | ConnectFailure::Exhausted(_) | ConnectFailure::Cut => {
+                Outcome::Cancelled
+            }
         }
     }
 
@@ -215,7 +222,10 @@ impl ConnectFailure {
     /// address by itself.
     pub(crate) fn is_of_one_member(self) -> bool {
         match self {
-            ConnectFailure::Refused | ConnectFailure::TimedOut | ConnectFailure::NoTls => true,
+            ConnectFailure::Refused
+            | ConnectFailure::TimedOut
+            | ConnectFailure::NoTls
+            | ConnectFailure::NoWebSocket => true,
             ConnectFailure::Exhausted(shortage) => shortage == Shortage::Ports,
             ConnectFailure::Cut => false,
         }
@@ -227,12 +237,18 @@ impl ConnectFailure {
 pub(crate) async fn connect(
     session: &Session,
     rule: &RuleSnapshot,
+    group: &GroupHandle,
     bound: &Bound,
     protocols: &[&str],
 ) -> Result<(Upstream, bool), ConnectFailure> {
     let (metrics, address) = (&session.service.metrics, bound.address);
     session.watch.arm(rule.rule.timeouts.connect);
     let mut result = open(session, address).await.map(|opened| (opened, false));
+    if let (Some(version), Ok((upstream, _))) = (rule.send_proxy(group), &result)
+        && let Err(error) = proxied::tell(session, upstream, version)
+    {
+        result = Err(failure(error));
+    }
     if let Some(client) = &rule.tls
         && let Ok((upstream, _)) = result
     {

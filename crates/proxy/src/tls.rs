@@ -1,9 +1,11 @@
 //! TLS between clients and a rule, and between a rule and its members: handshakes, and connections
 //! whose bytes are encrypted.
 
+use std::cell::Cell;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
@@ -51,6 +53,8 @@ pub(crate) struct Tls {
     _idle: Charge,
     /// Whom to tell if the member refuses the connection after the handshake.
     fresh: Option<Box<Fresh>>,
+    /// Whether it has, in place of an answer.
+    refused: Rc<Cell<bool>>,
 }
 
 /// A member that has sent nothing yet.
@@ -68,13 +72,16 @@ impl fmt::Debug for Fresh {
 }
 
 impl Fresh {
-    /// Takes note of a member that has refused the connection.
-    fn failed(self, error: &io::Error) {
-        if let Some(failure) = client::Failure::after(error, &self.client) {
-            let (group, now) = (self.group.current.load(), self.clock.now());
-            let handshakes = self.group.handshakes();
-            handshakes.failed_with(group.name(), &self.member, &failure, now);
-        }
+    /// Takes note of a member that has refused the connection. Answers whether it has done so for
+    /// the sake of our certificate: then it looks at nothing else that was sent.
+    fn failed(self, error: &io::Error) -> bool {
+        let Some(failure) = client::Failure::after(error, &self.client) else {
+            return false;
+        };
+        let (group, now) = (self.group.current.load(), self.clock.now());
+        let handshakes = self.group.handshakes();
+        handshakes.failed_with(group.name(), &self.member, &failure, now);
+        failure.cause == client::Cause::ClientCertificate
     }
 }
 
@@ -82,6 +89,12 @@ impl Tls {
     /// What was agreed on in the handshake.
     pub(crate) fn agreed(&self) -> &Arc<Agreed> {
         &self.agreed
+    }
+
+    /// What tells whether the member has refused the connection after the handshake, and so has
+    /// processed nothing.
+    pub(crate) fn refusal(&self) -> Rc<Cell<bool>> {
+        Rc::clone(&self.refused)
     }
 
     /// The other side will see that something is missing.
@@ -144,7 +157,7 @@ impl AsyncRead for Tls {
             && let Poll::Ready(first) = &read
             && let (Some(fresh), Err(error)) = (this.fresh.take(), first)
         {
-            fresh.failed(error);
+            this.refused.set(fresh.failed(error));
         }
         this.counted(read)
     }
@@ -230,6 +243,7 @@ async fn accept(session: &Session, socket: TcpStream, server: &Server) -> Option
                 held: None,
                 _idle: idle,
                 fresh: None,
+                refused: Rc::default(),
             });
         }
         Ok(Err(failure)) => {
@@ -297,6 +311,7 @@ pub(crate) async fn with_member(
                     held: None,
                     _idle: idle,
                     fresh: fresh.map(Box::new),
+                    refused: Rc::default(),
                 };
                 let io = Io::Tls(Box::new(tls));
                 return Ok((Upstream::secured(io, file, client.id), is_http2));

@@ -11,6 +11,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
+use evenkeel_core::cost::Cost;
 use evenkeel_core::group::{Granularity, GroupSettings};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::time::Instant;
@@ -578,6 +579,60 @@ fn with_one_waiting() -> (Bed, Arc<Barrier>, TcpStream, TcpStream) {
         std::thread::yield_now();
     }
     (bed, barrier, first, second)
+}
+
+/// What is in flight costs together.
+fn cost_in_flight(bed: &Bed) -> f32 {
+    let group = bed.group.current.load();
+    group
+        .members()
+        .iter()
+        .map(|m| m.slot.cost_in_flight())
+        .sum()
+}
+
+#[test]
+fn a_request_costs_what_its_field_or_its_rule_says() {
+    for (fields, cost) in [
+        ("", 2.5),
+        ("X-Cost: 12\r\n", 12.0),
+        ("x-cost:0.5\r\nX-Cost: 9\r\n", 0.5),
+        ("X-Cost: 1e9\r\n", 1000.0),
+        ("X-Cost: -4\r\n", 2.5),
+        ("X-Cost: NaN\r\n", 2.5),
+        ("X-Cost: many\r\n", 2.5),
+    ] {
+        let (barrier, address) = gated_member();
+        let bed = Bed::new(Http, &[address], |rule| {
+            rule.cost = Cost::new(2.5).unwrap();
+            rule.http.cost_header = Some("X-Cost".into());
+        });
+        let mut client = bed.connect();
+        let head = format!("GET /slow HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        client.write_all(head.as_bytes()).unwrap();
+        while bed.in_flight() == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(cost_in_flight(&bed), cost, "{fields}");
+        barrier.wait();
+        read_head(&mut client);
+        expect(&mut client, b"/slow");
+        assert_eq!(bed.record().cost.get(), cost);
+        assert_eq!((bed.in_flight(), cost_in_flight(&bed)), (0, 0.0));
+    }
+}
+
+#[test]
+fn a_field_says_nothing_of_the_cost_unless_it_is_named() {
+    let address = http_member(|head| ok(head.contains("X-Cost: 12").to_string()));
+    let bed = Bed::new(Http, &[address], |_| {});
+    let mut client = bed.connect();
+    let head = "GET / HTTP/1.1\r\nHost: a\r\nX-Cost: 12\r\n\r\n";
+    client.write_all(head.as_bytes()).unwrap();
+    // The member gets it.
+    read_head(&mut client);
+    expect(&mut client, b"true");
+    assert_eq!(bed.record().cost, Cost::ONE);
 }
 
 #[test]

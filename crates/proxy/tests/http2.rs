@@ -462,6 +462,43 @@ fn a_member_that_does_not_switch_gives_no_tunnel() {
 }
 
 #[test]
+fn each_stream_has_its_own_cost_and_takes_it_along() {
+    let address = member(|_, mut stream| {
+        read_head(&mut stream);
+        is_cut(&mut stream);
+    });
+    let bed = Bed::new(Http, &[address], |rule| {
+        rule.http.cost_header = Some("X-Cost".into());
+    });
+    let cost = || {
+        let group = bed.group.current.load();
+        group.members()[0].slot.cost_in_flight()
+    };
+    on(async {
+        let mut client = connect(&bed).await;
+        let mut streams = Vec::new();
+        for (said, together) in [("4", 4.0), ("2.5", 6.5), ("none", 7.5)] {
+            let mut asked = request("POST", "/");
+            asked.headers_mut().insert("x-cost", said.parse().unwrap());
+            client = client.ready().await.unwrap();
+            streams.push(client.send_request(asked, false).unwrap());
+            while cost() != together {
+                tokio::task::yield_now().await;
+            }
+        }
+        // Those that are given up take with them what they have added.
+        for (left, (response, mut stream)) in [3.5, 1.0, 0.0].into_iter().zip(streams) {
+            stream.send_reset(Reason::CANCEL);
+            drop(response);
+            while cost() != left {
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+    assert_eq!(bed.in_flight(), 0);
+}
+
+#[test]
 fn streams_end_before_their_connection_does() {
     let (go, wait) = channel::<()>();
     let wait = std::sync::Mutex::new(wait);

@@ -43,6 +43,17 @@ fn h2_member<F: Future<Output = ()> + 'static>(
     connections: &Arc<AtomicUsize>,
     serve: impl Fn(usize, Request<RecvStream>, SendResponse<Bytes>) -> F + Send + 'static,
 ) -> SocketAddr {
+    let mut builder = h2::server::Builder::new();
+    builder.max_concurrent_streams(most);
+    h2_member_of(builder, connections, serve)
+}
+
+/// The same with these settings.
+fn h2_member_of<F: Future<Output = ()> + 'static>(
+    builder: h2::server::Builder,
+    connections: &Arc<AtomicUsize>,
+    serve: impl Fn(usize, Request<RecvStream>, SendResponse<Bytes>) -> F + Send + 'static,
+) -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -54,10 +65,8 @@ fn h2_member<F: Future<Output = ()> + 'static>(
             loop {
                 let (socket, _) = listener.accept().await.unwrap();
                 let number = count.fetch_add(1, Ordering::SeqCst);
-                let serve = Rc::clone(&serve);
+                let (serve, builder) = (Rc::clone(&serve), builder.clone());
                 tokio::task::spawn_local(async move {
-                    let mut builder = h2::server::Builder::new();
-                    builder.max_concurrent_streams(most);
                     let mut connection = builder.handshake(socket).await.unwrap();
                     while let Some(Ok((request, respond))) = connection.accept().await {
                         if request.uri().path() == "/goaway" {
@@ -480,4 +489,201 @@ fn statuses_and_load_reports_in_trailers_count() {
             client = client.ready().await.unwrap();
         }
     }));
+}
+
+/// A member that takes WebSocket, and sends back what it gets; `/403` it refuses.
+fn websocket_member() -> SocketAddr {
+    let mut builder = h2::server::Builder::new();
+    builder.enable_connect_protocol();
+    h2_member_of(
+        builder,
+        &Arc::default(),
+        |_, request, mut respond| async move {
+            let (parts, mut stream) = request.into_parts();
+            let protocol = parts.extensions.get::<h2::ext::Protocol>();
+            let protocol = protocol.map(|protocol| protocol.as_str().to_owned());
+            if parts.uri.path() == "/403" {
+                drop(respond.send_response(status(403), true));
+                return;
+            }
+            assert_eq!(
+                (parts.method.as_str(), protocol.as_deref()),
+                ("CONNECT", Some("websocket"))
+            );
+            assert_eq!(parts.uri, "http://test/chat?q");
+            for name in [
+                "upgrade",
+                "connection",
+                "sec-websocket-key",
+                "content-length",
+            ] {
+                assert!(!parts.headers.contains_key(name), "{name}");
+            }
+            assert_eq!(parts.headers["sec-websocket-version"], "13");
+            let mut head = status(200);
+            let protocol = "chat".parse().unwrap();
+            head.headers_mut()
+                .insert("sec-websocket-protocol", protocol);
+            let mut out = respond.send_response(head, false).unwrap();
+            out.send_data("hello".into(), false).unwrap();
+            while let Some(Ok(data)) = stream.data().await {
+                stream.flow_control().release_capacity(data.len()).unwrap();
+                out.send_data(data, false).unwrap();
+            }
+            out.send_data(Bytes::new(), true).unwrap();
+        },
+    )
+}
+
+fn upgrade(path: &str) -> String {
+    format!(
+        "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+}
+
+#[test]
+fn websocket_of_http1_becomes_a_stream() {
+    let bed = bed_of(&[websocket_member()]);
+    for _ in 0..2 {
+        let mut client = bed.connect();
+        // What comes right behind the head waits for the switch.
+        let head = ask(&mut client, &(upgrade("/chat?q") + " there"));
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        let lower = head.to_ascii_lowercase();
+        for line in [
+            "upgrade: websocket\r\n",
+            "connection: upgrade\r\n",
+            "sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=\r\n",
+            "sec-websocket-protocol: chat\r\n",
+        ] {
+            assert!(lower.contains(line), "{head}");
+        }
+        expect(&mut client, b"hello there");
+        client.write_all(b", and more").unwrap();
+        expect(&mut client, b", and more");
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(std::io::Read::read(&mut client, &mut [0]).unwrap(), 0);
+        let record = bed.record();
+        assert_eq!((record.end, record.status), (End::Complete, Some(101)));
+    }
+    let head = ask(&mut bed.connect(), &upgrade("/403"));
+    assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
+    assert_eq!(bed.totals().member_connects, 1);
+}
+
+#[test]
+fn websocket_of_http2_is_a_stream_on_both_sides() {
+    let bed = bed_of(&[websocket_member()]);
+    on(in_time(async {
+        let mut client = connect(&bed).await;
+        while !client.is_extended_connect_protocol_enabled() {
+            tokio::task::yield_now().await;
+        }
+        for (path, status) in [("/chat?q", 200), ("/403", 403)] {
+            let mut connect = request("CONNECT", path);
+            let websocket = h2::ext::Protocol::from_static("websocket");
+            connect.extensions_mut().insert(websocket);
+            let version = "13".parse().unwrap();
+            let fields = connect.headers_mut();
+            fields.insert("sec-websocket-version", version);
+            let (response, mut stream) = client.send_request(connect, false).unwrap();
+            let mut response = response.await.unwrap();
+            assert_eq!(response.status(), status);
+            assert!(!response.headers().contains_key("sec-websocket-accept"));
+            if status == 200 {
+                stream.send_data(" there".into(), true).unwrap();
+                let (all, _) = body(response.body_mut()).await.unwrap();
+                assert_eq!(all, b"hello there");
+            }
+            client = client.ready().await.unwrap();
+        }
+    }));
+    assert_eq!(bed.record().end, End::Complete);
+}
+
+#[test]
+fn websocket_is_refused_where_the_settings_do_not_allow_it() {
+    let unable = h2_member(100, &Arc::default(), answer);
+    let bed = bed_of(&[unable]);
+    // With a connection that is new, and with one that was used.
+    for _ in 0..2 {
+        let mut client = bed.connect();
+        let head = ask(&mut client, &upgrade("/chat?q"));
+        assert!(head.starts_with("HTTP/1.1 501 "), "{head}");
+        expect(&mut client, b"The server takes no WebSocket over HTTP/2.\n");
+        let record = bed.record();
+        assert_eq!((record.end, record.status), (End::Refused, Some(501)));
+        let head = ask(&mut bed.connect(), &get("/empty"));
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        assert_eq!(bed.record().end, End::Complete);
+    }
+    let totals = bed.totals();
+    assert_eq!(
+        (totals.refused_no_websocket, totals.member_failures),
+        (2, 0)
+    );
+    // Another member may be able to.
+    let bed = bed_of(&[unable, websocket_member()]);
+    for _ in 0..8 {
+        let mut client = bed.connect();
+        let head = ask(&mut client, &upgrade("/chat?q"));
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        expect(&mut client, b"hello");
+    }
+    // What is no proper handshake is a request like any other.
+    let bed = bed_of(&[unable]);
+    let head = upgrade("/empty").replace("dGhl", "");
+    assert!(ask(&mut bed.connect(), &head).starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn websocket_to_who_does_not_speak_http2_is_a_failure() {
+    let bed = bed_of(&[http_member(|_| ok("x"))]);
+    let head = ask(&mut bed.connect(), &upgrade("/"));
+    assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
+}
+
+/// A member that closes each connection when the second request comes, as one does that closes
+/// what was idle for too long just then.
+fn closing_member(connections: &Arc<AtomicUsize>) -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let count = Arc::clone(connections);
+    std::thread::spawn(move || {
+        on(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            loop {
+                let (socket, _) = listener.accept().await.unwrap();
+                count.fetch_add(1, Ordering::SeqCst);
+                let mut connection = h2::server::handshake(socket).await.unwrap();
+                let (_, mut respond) = connection.accept().await.unwrap().unwrap();
+                respond.send_response(status(204), true).unwrap();
+                // Nothing of the second one is answered.
+                let _second = connection.accept().await;
+            }
+        });
+    });
+    address
+}
+
+#[test]
+fn a_connection_that_was_idle_and_closes_is_replaced() {
+    let connections = Arc::default();
+    let bed = bed_of(&[closing_member(&connections)]);
+    for _ in 0..6 {
+        let head = ask(&mut bed.connect(), &get("/"));
+        assert!(head.starts_with("HTTP/1.1 204 "), "{head}");
+        assert_eq!(bed.record().retries, 0);
+    }
+    assert!(connections.load(Ordering::SeqCst) > 3);
+    // What may have been processed is not sent twice, and is no failure of the member.
+    let bed = bed_of(&[closing_member(&connections)]);
+    let post = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
+    assert!(ask(&mut bed.connect(), post).starts_with("HTTP/1.1 204 "));
+    assert!(ask(&mut bed.connect(), post).starts_with("HTTP/1.1 502 "));
+    let ends = [bed.record().end, bed.record().end];
+    assert!(ends.contains(&End::Stale), "{ends:?}");
+    assert_eq!(bed.totals().member_failures, 0);
 }

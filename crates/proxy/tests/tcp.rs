@@ -317,6 +317,7 @@ fn a_listener_that_cannot_be_bound_changes_nothing() {
             tls: None,
             rule,
             group: group.clone(),
+            told: Vec::new(),
             names: Default::default(),
             sources: Default::default(),
         })

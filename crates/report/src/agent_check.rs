@@ -38,7 +38,7 @@ fn apply(answer: &Answer, opinion: &mut Opinion) {
     }
 }
 
-/// Why an agent said nothing that counts.
+/// Why there is no answer of an agent that can be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Silence {
     /// It cannot be reached.

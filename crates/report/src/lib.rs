@@ -6,6 +6,7 @@
 //! client: the proxy reads it in passing.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 pub mod agent_check;
 mod cgroup;

@@ -14,11 +14,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use evenkeel_core::load::LoadId;
 use evenkeel_core::member::MemberId;
-use evenkeel_manager::config::ClientTls;
 use evenkeel_manager::config::sources::{NamedLoads, OrcaService, Sources};
+use evenkeel_manager::config::{ClientTls, one_line};
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_net::Clock;
-use evenkeel_net::grpc::{self, Call, CallError};
+use evenkeel_net::grpc::{Call, CallError};
+use evenkeel_net::http2;
 use evenkeel_tls::client::Client;
 use evenkeel_tls::current::Current;
 use evenkeel_tls::listener::Connection;
@@ -158,7 +159,7 @@ async fn stream_forever(context: Context, target: Target, journal: Journal) {
     }
 }
 
-/// Keeps one stream. It does not end well: only what is wrong ends it.
+/// Keeps one stream. It ends by an error only: reports go on until the connection breaks.
 async fn stream(
     reports: &mut Reports,
     permits: &Semaphore,
@@ -166,12 +167,12 @@ async fn stream(
     let limit = reports.target.service.timeout;
     let address = reports.target.address;
     let tls = reports.tls.as_mut().map(Current::client).transpose();
-    let tls = tls.map_err(poll::files).map_err(Ended::Files)?;
+    let tls = tls.map_err(|problems| Ended::Files(one_line(&problems)))?;
     let connect = async {
         let _permit = permits.acquire().await;
         let stream = TcpStream::connect(address).await.map_err(Ended::Connect)?;
         let stream = secured(stream, &reports.target.host, tls).await?;
-        Ok::<_, Ended>(grpc::connect(stream).await?)
+        Ok::<_, Ended>(http2::connect(stream).await.map_err(CallError::from)?)
     };
     let connected = timeout(limit, connect).await;
     let (client, connection) = connected.map_err(|_| Ended::Timeout(limit))??;

@@ -11,7 +11,6 @@ use evenkeel_core::member::{Member, Reason};
 use evenkeel_limits::files::Shares;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::GroupConfig;
-use evenkeel_manager::config::Problem;
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_manager::snapshot::GroupHandle;
 use tokio::sync::Semaphore;
@@ -49,7 +48,7 @@ pub(crate) struct Followed {
 
 impl Followed {
     /// All groups as they are now.
-    pub fn all(manager: &Manager) -> Vec<Followed> {
+    pub(crate) fn all(manager: &Manager) -> Vec<Followed> {
         let configs = manager.config().groups.into_iter();
         let mut configs: HashMap<String, GroupConfig> = configs
             .map(|config| (config.name.clone(), config))
@@ -68,7 +67,7 @@ impl Followed {
     }
 
     /// The members that have an address.
-    pub fn members(&self) -> impl Iterator<Item = &Member> {
+    pub(crate) fn members(&self) -> impl Iterator<Item = &Member> {
         let members = self.group.members().iter();
         members.filter(|member| !member.slot.has(Reason::Unresolved))
     }
@@ -96,7 +95,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    pub fn new(handle: Arc<GroupHandle>, origin: Origin, whom: String) -> Self {
+    pub(crate) fn new(handle: Arc<GroupHandle>, origin: Origin, whom: String) -> Self {
         Journal {
             handle,
             origin,
@@ -106,17 +105,17 @@ impl Journal {
     }
 
     /// Notes the fate of a report, with what is to be said of it.
-    pub fn note(&mut self, fate: Fate, error: Option<&dyn std::fmt::Display>) {
+    pub(crate) fn note(&mut self, fate: Fate, error: Option<&dyn std::fmt::Display>) {
         self.count(fate);
         self.tell(fate, error);
     }
 
-    pub fn count(&self, fate: Fate) {
+    pub(crate) fn count(&self, fate: Fate) {
         self.handle.reports.count(self.origin, fate);
     }
 
     /// Says what became of a report, if it is something else than of the last one.
-    pub fn tell(&mut self, fate: Fate, error: Option<&dyn std::fmt::Display>) {
+    pub(crate) fn tell(&mut self, fate: Fate, error: Option<&dyn std::fmt::Display>) {
         if std::mem::replace(&mut self.last, fate) == fate {
             return;
         }
@@ -127,9 +126,4 @@ impl Journal {
             None => info!(%group, source, whom, "load reports are used again"),
         }
     }
-}
-/// What is wrong with files, in one text.
-pub(crate) fn files(problems: Vec<Problem>) -> String {
-    let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
-    problems.join("; ")
 }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_core::load::{LoadId, LoadValue, TooManyLoads};
-use evenkeel_manager::config::ClientTls;
 use evenkeel_manager::config::expression::{Aggregate, Expression, Operator, Series};
 use evenkeel_manager::config::sources::{MetricLoad, Prometheus, Sources, Url};
+use evenkeel_manager::config::{ClientTls, one_line};
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_net::http::client::{self, AskError, Limits, Question, Whom};
 use evenkeel_tls::current::Current;
@@ -58,12 +58,13 @@ pub enum NoValue {
 
 impl Readings {
     /// Reads a page. Samples that were measured before `not_before` (milliseconds since
-    /// 1970) are not there: somebody shows old news.
+    /// 1970) are left out: an exporter may show what it has read long ago.
     pub fn of(page: &str, loads: &Prometheus, not_before: i64) -> Result<Self, Refused> {
         let wanted: Vec<&Series> = series(loads);
-        let mut by_metric: HashMap<&str, Vec<usize>> = HashMap::new();
-        for (index, series) in wanted.iter().enumerate() {
-            by_metric.entry(&series.metric).or_default().push(index);
+        let mut by_metric: HashMap<&str, Vec<(usize, &Series)>> = HashMap::new();
+        for (index, &series) in wanted.iter().enumerate() {
+            let places = by_metric.entry(&series.metric).or_default();
+            places.push((index, series));
         }
         let mut found = vec![HashMap::new(); wanted.len()];
         let mut twice = false;
@@ -72,10 +73,12 @@ impl Readings {
             let Some(places) = by_metric.get(sample.metric).filter(|_| !is_old) else {
                 return;
             };
-            for &place in places {
-                if matches(wanted[place], &sample) {
+            for &(place, series) in places {
+                if matches(series, &sample)
+                    && let Some(found) = found.get_mut(place)
+                {
                     let labels = sample.labels.as_str().to_owned();
-                    twice |= found[place].insert(labels, sample.value).is_some();
+                    twice |= found.insert(labels, sample.value).is_some();
                 }
             }
         })?;
@@ -334,8 +337,7 @@ fn report(
                 }
                 Err(error) => (Fate::BadValue, error.to_string()),
             },
-            // With the first page this is no news, and with a machine that has no such
-            // thing neither.
+            // Nothing is wrong: a rate takes two pages, and a load that is optional may be missing.
             Err(NoValue::NoRate(_)) if is_first => continue,
             Err(NoValue::Missing(_)) if config.optional => continue,
             Err(error @ NoValue::Several(_)) => (Fate::Malformed, error.to_string()),
@@ -370,7 +372,7 @@ async fn fetch(
     max_age: Duration,
 ) -> Result<(Readings, Instant), FetchError> {
     let tls = tls.map(Current::client).transpose();
-    let tls = tls.map_err(poll::files).map_err(FetchError::Files)?;
+    let tls = tls.map_err(|problems| FetchError::Files(one_line(&problems)))?;
     let authority = url.authority();
     let question = Question {
         method: "GET",

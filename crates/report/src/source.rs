@@ -9,7 +9,6 @@ use std::future::Future;
 use std::hash::Hash;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::sources::Sources;
@@ -68,31 +67,24 @@ pub(crate) struct Wanted<K, T> {
 
 impl<K: Clone + Eq + Hash, T> Wanted<K, T> {
     /// Adds one that the group wants; `whom` is what it is called in logs.
-    pub fn add(&mut self, group: &Followed, key: K, target: T, whom: String) {
+    pub(crate) fn add(&mut self, group: &Followed, key: K, target: T, whom: String) {
         self.told
             .insert(key.clone(), (Arc::clone(&group.handle), whom));
         self.targets.insert(key, target);
     }
 
     /// What has been added.
-    pub fn get(&self, key: &K) -> Option<&T> {
+    pub(crate) fn get(&self, key: &K) -> Option<&T> {
         self.targets.get(key)
     }
 }
 
 /// A source with its tasks.
-pub(crate) struct Asked<S> {
-    /// The configuration that was looked at last.
-    generation: AtomicU64,
-    source: PhantomData<fn() -> S>,
-}
+pub(crate) struct Asked<S>(PhantomData<fn() -> S>);
 
 impl<S> Default for Asked<S> {
     fn default() -> Self {
-        Asked {
-            generation: AtomicU64::new(0),
-            source: PhantomData,
-        }
+        Asked(PhantomData)
     }
 }
 
@@ -106,15 +98,12 @@ fn check<'a, S: Source>(all: impl IntoIterator<Item = &'a Sources>) -> PrepareEr
 impl<S: Source> Subsystem for Asked<S> {
     /// Tasks read the files, and follow them. A new configuration must be right to begin with.
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
-        if self.generation.swap(next.generation, Ordering::Relaxed) != next.generation {
-            let all = next.section::<Vec<Sources>>();
-            let errors = check::<S>(all.into_iter().flatten());
-            if !errors.is_empty() {
-                self.generation.store(0, Ordering::Relaxed);
-                return Err(errors);
-            }
+        let all = next.section::<Vec<Sources>>().filter(|_| next.reload);
+        let errors = check::<S>(all.into_iter().flatten());
+        match errors.is_empty() {
+            true => Ok(Box::new(|| ())),
+            false => Err(errors),
         }
-        Ok(Box::new(|| ()))
     }
 
     fn check(&self, config: &Config) -> PrepareErrors {

@@ -10,9 +10,9 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use evenkeel_core::load::{LoadValue, Location};
+use evenkeel_core::tally::Tally;
 use evenkeel_core::time::Instant;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::Config;
@@ -171,7 +171,7 @@ pub(crate) struct Statsd {
 }
 
 /// Lines, by what became of them.
-type Counts = [AtomicU64; Heard::ALL.len()];
+type Counts = Tally<{ Heard::ALL.len() }>;
 
 #[derive(Default)]
 struct State {
@@ -231,7 +231,7 @@ impl Route {
             return false;
         }
         let senders = self.settings.senders.as_ref();
-        if senders.is_some_and(|senders| !senders.0.iter().any(|net| net.contains(from))) {
+        if senders.is_some_and(|senders| !senders.contains(from)) {
             return false;
         }
         let location = match &self.settings.location_tag {
@@ -261,7 +261,7 @@ impl Statsd {
     /// # Errors
     ///
     /// The system gives no file to wake the thread with.
-    pub fn new(clock: Clock) -> io::Result<Self> {
+    pub(crate) fn new(clock: Clock) -> io::Result<Self> {
         Ok(Statsd {
             clock,
             task: SocketTask::new(State::default())?,
@@ -335,7 +335,7 @@ impl Worker<State> for Receiver {
 
 /// Takes the gauges of a datagram.
 fn take(datagram: &[u8], from: IpAddr, routes: &[Route], now: Instant, heard: &Counts) {
-    let count = |what: Heard| heard[what as usize].fetch_add(1, Ordering::Relaxed);
+    let count = |what: Heard| heard.add(what as usize);
     if datagram.len() > MAX_DATAGRAM {
         count(Heard::TooLong);
         return;
@@ -438,8 +438,7 @@ impl Subsystem for Statsd {
             Type::Counter,
             "Lines of StatsD that arrived, by what became of them; too_long are whole datagrams.",
         );
-        for heard in Heard::ALL {
-            let count = self.heard[heard as usize].load(Ordering::Relaxed);
+        for (heard, count) in self.heard.of(&Heard::ALL) {
             out.sample(&[("result", heard.name())], count as f64);
         }
     }
@@ -569,7 +568,7 @@ mod tests {
         assert_eq!(cpu(&manager, "far"), None, "not by the sender's address");
         let handle = manager.handles().remove(0);
         assert!(handle.reports.get(ORIGIN, Fate::Taken) > 0);
-        let heard = |heard| statsd.heard[heard as usize].load(Ordering::Relaxed);
+        let heard = |heard: Heard| statsd.heard.totals()[heard as usize];
         for kind in [Heard::Used, Heard::Other, Heard::Delta] {
             assert!(heard(kind) > 0, "{kind:?}");
         }

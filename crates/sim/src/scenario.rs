@@ -56,6 +56,8 @@ pub enum To {
     Background(f64),
     /// It reports this load from now on, whatever it does.
     Load(f64),
+    /// It has died, with all that it was working on, and refuses connections; or it is back.
+    Dead(bool),
 }
 
 /// Load reports.
@@ -100,6 +102,8 @@ pub struct Scenario {
     pub members: Vec<MemberModel>,
     /// What requests cost.
     pub service: Service,
+    /// Whether they say so, and strategies count it.
+    pub announced: bool,
     /// Offered load as a share of what all members can serve at the start, without
     /// what those that fail will fail.
     pub utilisation: f64,
@@ -126,11 +130,12 @@ pub struct Scenario {
     /// How often the variance of their utilisation is noted down.
     pub variance: Option<Duration>,
     /// What balancers are configured to do; `None` is one group with all defaults and without
-    /// limits.
+    /// limits. How long requests wait, and how often they are tried again, is said by the first rule of
+    /// their group; without one they wait for as long as it takes, and are not tried again.
     pub config: Option<Config>,
     /// The group that requests are for.
     pub group: String,
-    /// Whether balancers control their groups between decisions: eject, alert, panic.
+    /// Whether balancers control their groups between decisions: check, eject, alert, panic.
     pub control: bool,
 }
 
@@ -142,6 +147,7 @@ impl Scenario {
             name: name.into(),
             members: vec![MemberModel::NORMAL; members],
             service: Service::Exponential,
+            announced: false,
             utilisation: 0.6,
             clients: 0,
             balancers: 1,
@@ -176,6 +182,13 @@ impl Scenario {
     #[must_use]
     pub fn service(mut self, service: Service) -> Self {
         self.service = service;
+        self
+    }
+
+    /// The same with requests that say what they cost.
+    #[must_use]
+    pub fn announced(mut self) -> Self {
+        self.announced = true;
         self
     }
 

@@ -106,6 +106,14 @@ impl Server {
         left.map(|left| left.max(1.0))
     }
 
+    /// Ends all work; answers which.
+    pub(super) fn abort(&mut self, now: u64) -> Vec<JobId> {
+        self.advance(now);
+        let waiting = self.waiting.drain(..);
+        let all = self.running.drain(..).chain(waiting);
+        all.map(|running| running.job).collect()
+    }
+
     pub(super) fn push(&mut self, job: JobId, work: f64, now: u64) {
         self.advance(now);
         let job = Running { job, left: work };

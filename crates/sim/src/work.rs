@@ -19,6 +19,12 @@ pub trait Work: fmt::Debug {
     /// What the next request asks for.
     fn draw(&mut self, rng: &mut fastrand::Rng) -> Ask;
 
+    /// What a request says that it costs, where 1 is a usual one.
+    fn announced(&self, ask: Ask) -> f64 {
+        let _ = ask;
+        1.0
+    }
+
     /// What it costs when it has come to the member of that index, in nanoseconds at normal
     /// speed.
     fn cost(&mut self, ask: Ask, member: usize) -> f64 {
@@ -54,6 +60,14 @@ impl Work for Service {
             Service::Mixed => Self::MEAN / 2.9,
         };
         Ask { cost, document: 0 }
+    }
+
+    fn announced(&self, ask: Ask) -> f64 {
+        let usual = match self {
+            Service::Mixed => Self::MEAN / 2.9,
+            Service::Constant | Service::Exponential => Self::MEAN,
+        };
+        ask.cost / usual
     }
 }
 

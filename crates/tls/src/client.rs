@@ -17,7 +17,8 @@ use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use tokio::net::TcpStream;
 
-use crate::certificate::{Certificate, CertificateError, Details, bytes, items, read, unix_now};
+use crate::authorities::{revoked, roots};
+use crate::certificate::{Certificate, CertificateError, Details, bytes, items, problem, unix_now};
 use crate::connect::Connecting;
 use crate::provider;
 use crate::sessions::{AtAddress, Sessions};
@@ -62,18 +63,25 @@ impl Client {
         let mut errors = Vec::new();
         let mut verifier: Option<Arc<dyn ServerCertVerifier>> = None;
         let mut trusts = String::new();
-        match authorities(tls, &mut made_of) {
-            Ok(None) => verifier = Some(Arc::new(Anybody)),
-            Ok(Some((roots, of))) => {
+        let revoked = revoked(tls.crl_file.as_ref(), |text| made_of.update(text));
+        match (authorities(tls, &mut made_of), revoked) {
+            (Ok(None), _) => verifier = Some(Arc::new(Anybody)),
+            (Ok(Some((roots, of))), Ok(revoked)) => {
                 let builder =
                     WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider()));
-                match builder.build() {
+                match builder.with_crls(revoked).build() {
                     Ok(built) => verifier = Some(built),
-                    Err(error) => errors.push(tls.place.problem(error.to_string())),
+                    Err(error) => errors.push(match &tls.crl_file {
+                        Some(file) => problem(file, &CertificateError::Content(error.to_string())),
+                        None => tls.place.problem(error.to_string()),
+                    }),
                 }
                 trusts = of;
             }
-            Err(problems) => errors.extend(problems),
+            (authorities, revoked) => {
+                let problems = [authorities.err(), revoked.err()];
+                errors.extend(problems.into_iter().flatten().flatten());
+            }
         }
         let mut own = None;
         if let Some(certificate) = &tls.certificate {
@@ -202,18 +210,7 @@ fn authorities(
         }
         return Ok(Some((roots, "an authority that the system trusts".into())));
     };
-    let roots = read(file, |text| {
-        made_of.update(text);
-        let mut roots = RootCertStore::empty();
-        let all = items::<CertificateDer<'static>>(text, "certificate")?;
-        for (index, der) in all.into_iter().enumerate() {
-            roots.add(der).map_err(|error| CertificateError::Damaged {
-                number: index + 1,
-                why: error.to_string(),
-            })?;
-        }
-        Ok(roots)
-    })?;
+    let roots = roots(file, |text| made_of.update(text))?;
     let of = format!("an authority in {}", file.path.display());
     Ok(Some((Arc::new(roots), of)))
 }
@@ -323,14 +320,16 @@ mod tests {
         let missing = |name: &str| Some(FileName::from(folder.0.join(name)));
         let tls = ClientTls {
             ca_file: missing("ca.pem"),
+            crl_file: missing("ca.crl"),
             certificate: missing("own.pem"),
             key: missing("own.key"),
             ..ClientTls::default()
         };
         let errors = Client::load(&tls).unwrap_err();
         let errors: Vec<_> = errors.iter().map(|error| error.message.clone()).collect();
-        assert_eq!(errors.len(), 3, "{errors:?}");
-        for (error, file) in errors.iter().zip(["ca.pem", "own.pem", "own.key"]) {
+        let files = ["ca.pem", "ca.crl", "own.pem", "own.key"];
+        assert_eq!(errors.len(), files.len(), "{errors:?}");
+        for (error, file) in errors.iter().zip(files) {
             assert!(
                 error.contains(&format!("{file}: cannot be read")),
                 "{error}"

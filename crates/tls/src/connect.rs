@@ -35,6 +35,8 @@ pub enum Cause {
     Expired,
     /// It has another name.
     WrongName,
+    /// It was revoked, or nobody says whether it was.
+    Revoked,
     /// Something else is wrong with it.
     Certificate,
     /// The other side wants a certificate, or another one.
@@ -57,10 +59,11 @@ pub enum Cause {
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Cause; 12] = [
+    pub const ALL: [Cause; 13] = [
         Cause::Untrusted,
         Cause::Expired,
         Cause::WrongName,
+        Cause::Revoked,
         Cause::Certificate,
         Cause::ClientCertificate,
         Cause::Incompatible,
@@ -78,6 +81,7 @@ impl Cause {
             Cause::Untrusted => "untrusted",
             Cause::Expired => "expired",
             Cause::WrongName => "wrong_name",
+            Cause::Revoked => "revoked",
             Cause::Certificate => "certificate",
             Cause::ClientCertificate => "client_certificate",
             Cause::Incompatible => "incompatible",
@@ -153,6 +157,11 @@ impl Failure {
     fn of(error: &Error, client: &Client, input: &[u8]) -> Self {
         let (cause, text) = match error {
             Error::InvalidCertificate(error) => of_certificate(error, client),
+            Error::InvalidCertRevocationList(why) => {
+                let text =
+                    format!("a list in `crl_file` cannot be used for its certificate: {why:?}");
+                (Cause::Revoked, text)
+            }
             Error::AlertReceived(alert) => of_alert(*alert, client),
             Error::PeerIncompatible(what) => {
                 let text = format!("it has no version, suite or group in common: {what:?}");
@@ -224,6 +233,14 @@ fn of_certificate(error: &CertificateError, client: &Client) -> (Cause, String) 
                  name it has to have"
             );
             (Cause::WrongName, text)
+        }
+        CertificateError::Revoked => {
+            let text = "its certificate, or that of an authority above it, has been revoked";
+            (Cause::Revoked, text.into())
+        }
+        CertificateError::UnknownRevocationStatus => {
+            let text = "`crl_file` has no list of an authority that its certificate comes from";
+            (Cause::Revoked, text.into())
         }
         CertificateError::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
             let text = "its certificate is one of an authority (CA:TRUE), and not one of a server \

@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
+mod authorities;
 pub mod certificate;
 pub mod challenge;
 pub mod client;

@@ -3,12 +3,12 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use evenkeel_config::{Problem, Tls};
+use evenkeel_core::tally::Tally;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -22,11 +22,9 @@ use crate::ticket::Keys;
 #[derive(Debug)]
 pub struct Listener {
     server: ArcSwapOption<Server>,
-    /// The configuration that it is of.
-    generation: AtomicU64,
     ticket_keys: Arc<Keys>,
     /// Handshakes that have failed, by cause.
-    failures: [AtomicU64; Cause::ALL.len()],
+    failures: Tally<{ Cause::ALL.len() }>,
 }
 
 impl Default for Listener {
@@ -34,7 +32,6 @@ impl Default for Listener {
     fn default() -> Self {
         Listener {
             server: ArcSwapOption::empty(),
-            generation: AtomicU64::new(0),
             ticket_keys: Arc::new(Keys::rotating()),
             failures: Default::default(),
         }
@@ -42,35 +39,24 @@ impl Default for Listener {
 }
 
 impl Listener {
-    /// Reads what `tls` names, for the listener called `name`, without putting it into effect. What
-    /// is in effect stays if it is of that `generation` of the configuration, counted from 1: a live
-    /// change of something else does not depend on files.
+    /// Reads what `tls` names, for the listener called `name`, without putting it into effect.
     ///
     /// # Errors
     ///
     /// All that is wrong, with the places in the configuration.
-    pub fn load(
-        &self,
-        generation: u64,
-        tls: Option<&Tls>,
-        name: &str,
-    ) -> Result<Option<Arc<Server>>, Vec<Problem>> {
-        if self.generation.load(Ordering::Relaxed) == generation {
-            return Ok(self.server.load_full());
-        }
+    pub fn load(&self, tls: Option<&Tls>, name: &str) -> Result<Option<Arc<Server>>, Vec<Problem>> {
         let load = |tls| Server::load(tls, name, &["http/1.1"], &self.ticket_keys);
         Ok(tls.map(load).transpose()?.map(Arc::new))
     }
 
     /// This counts for connections from now on.
-    pub fn set(&self, generation: u64, server: Option<Arc<Server>>) {
+    pub fn set(&self, server: Option<Arc<Server>>) {
         self.server.store(server);
-        self.generation.store(generation, Ordering::Relaxed);
     }
 
     /// What is wrong with the files that `tls` names.
     pub fn check(tls: Option<&Tls>) -> Vec<Problem> {
-        let loaded = Listener::default().load(1, tls, "");
+        let loaded = Listener::default().load(tls, "");
         loaded.err().unwrap_or_default()
     }
 
@@ -82,10 +68,8 @@ impl Listener {
     }
 
     /// How many handshakes have failed, by cause.
-    pub fn failures(&self) -> impl Iterator<Item = (Cause, u64)> + '_ {
-        let counts = self.failures.iter();
-        let counts = counts.map(|count| count.load(Ordering::Relaxed));
-        Cause::ALL.into_iter().zip(counts)
+    pub fn failures(&self) -> impl Iterator<Item = (Cause, u64)> {
+        self.failures.of(&Cause::ALL)
     }
 
     /// A connection with a client that has just connected.
@@ -97,13 +81,6 @@ impl Listener {
                 limit: server.handshake_timeout,
                 listener: Arc::clone(self),
             },
-        }
-    }
-
-    fn count(&self, cause: Cause) {
-        let counts = Cause::ALL.into_iter().zip(&self.failures);
-        for (_, count) in counts.filter(|(known, _)| *known == cause) {
-            count.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -151,7 +128,7 @@ impl Connection {
             match ready!(Pin::new(handshake).poll(cx)) {
                 Ok((stream, _)) => *self = Connection::Tls(stream),
                 Err(failure) => {
-                    listener.count(failure.cause);
+                    listener.failures.add(failure.cause as usize);
                     let error = io::Error::new(io::ErrorKind::InvalidData, failure.to_string());
                     *self = Connection::Over;
                     return Poll::Ready(Err(error));

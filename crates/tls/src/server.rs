@@ -6,17 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_config::{ClientCertificates, Problem, Protocol, Rule, Tls, TlsVersion};
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use rustls::ServerConfig;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{
     ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier,
 };
 use rustls::sign::CertifiedKey;
-use rustls::{RootCertStore, ServerConfig};
 
-use crate::certificate::{Certificate, CertificateError, Details, items, problem, read, unix_now};
+use crate::certificate::{Certificate, CertificateError, Details, problem, read, unix_now};
 use crate::ticket::{Keys, Tickets};
-use crate::{challenge, provider};
+use crate::{authorities, challenge, provider};
 
 /// Tickets that a client of TLS 1.3 gets, so that it can open two connections at once.
 const TICKETS: usize = 2;
@@ -181,31 +180,13 @@ struct Clients {
 impl Clients {
     fn load(wanted: &ClientCertificates) -> Result<Self, Vec<Problem>> {
         let mut all = Vec::new();
-        let mut roots = RootCertStore::empty();
-        let authorities = read(&wanted.ca_file, |text| {
-            all.extend_from_slice(text);
-            for (index, der) in items::<CertificateDer<'static>>(text, "certificate")?
-                .into_iter()
-                .enumerate()
-            {
-                roots.add(der).map_err(|error| CertificateError::Damaged {
-                    number: index + 1,
-                    why: error.to_string(),
-                })?;
-            }
-            Ok(())
-        });
-        let revoked = match &wanted.crl_file {
-            None => Ok(Vec::new()),
-            Some(file) => read(file, |text| {
-                all.extend_from_slice(text);
-                items::<CertificateRevocationListDer<'static>>(text, "list of revoked certificates")
-            }),
-        };
-        let revoked = match (authorities, revoked) {
-            (Ok(()), Ok(revoked)) => revoked,
-            (authorities, revoked) => {
-                let errors = [authorities.err(), revoked.err()];
+        let roots = authorities::roots(&wanted.ca_file, |text| all.extend_from_slice(text));
+        let crl_file = wanted.crl_file.as_ref();
+        let revoked = authorities::revoked(crl_file, |text| all.extend_from_slice(text));
+        let (roots, revoked) = match (roots, revoked) {
+            (Ok(roots), Ok(revoked)) => (roots, revoked),
+            (roots, revoked) => {
+                let errors = [roots.err(), revoked.err()];
                 return Err(errors.into_iter().flatten().flatten().collect());
             }
         };
@@ -217,7 +198,7 @@ impl Clients {
             false => verifier.allow_unauthenticated(),
         };
         let verifier = verifier.build().map_err(|error| {
-            let file = wanted.crl_file.as_ref().unwrap_or(&wanted.ca_file);
+            let file = crl_file.unwrap_or(&wanted.ca_file);
             vec![problem(file, &CertificateError::Content(error.to_string()))]
         })?;
         all.push(u8::from(wanted.required));

@@ -7,6 +7,7 @@
 //! | [`agent_check`] | the balancer and an agent beside a member, a line over TCP |
 //! | [`orca`] | servers, in their responses or over gRPC |
 //! | [`client_hello`] | clients that speak TLS, in their first message |
+//! | [`proxy_protocol`] | proxies in front, before a client's first byte |
 //! | [`exposition`] | servers that show their metrics as Prometheus reads them |
 //! | [`response`] | servers, over HTTP/1.1 |
 //! | [`protobuf`] | what ORCA is written in |
@@ -23,5 +24,6 @@ pub mod exposition;
 pub mod negotiation;
 pub mod orca;
 pub mod protobuf;
+pub mod proxy_protocol;
 pub mod reporting;
 pub mod response;

@@ -97,7 +97,7 @@ const ULM_50: &str = "ULM every 50 ms, read every 50 ms";
 const KLM_50: &str = "KLM, asked every 50 ms";
 
 /// Mean absolute error in each scene.
-pub fn measure(run: &Run) -> Result<Vec<Verdict>> {
+pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
     let mut csv = String::from("scene,arm,mean_absolute_error,p95_error,readings\n");
     let mut heads = vec!["monitor"];
     heads.extend(Scene::ALL.map(Scene::name));

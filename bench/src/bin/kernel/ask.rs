@@ -17,7 +17,7 @@ use super::{Result, clock};
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Asks a responder, one query at a time.
-pub struct Asker {
+pub(crate) struct Asker {
     socket: UdpSocket,
     key: Key,
     query: Query,
@@ -30,7 +30,7 @@ pub struct Asker {
 
 impl Asker {
     /// For a responder at the other end of a link.
-    pub fn new(link: &Link, port: u16, key: &Key, target: u16) -> Result<Self> {
+    pub(crate) fn new(link: &Link, port: u16, key: &Key, target: u16) -> Result<Self> {
         let (front, back) = (link.front, link.back);
         let socket = link.at_front(|| Self::socket(front, back, port))?;
         socket.set_read_timeout(Some(PATIENCE))?;
@@ -60,12 +60,12 @@ impl Asker {
     }
 
     /// Makes queries of this length from now on.
-    pub fn set_length(&mut self, length: usize) {
+    pub(crate) fn set_length(&mut self, length: usize) {
         self.query.length = length as u16;
     }
 
     /// Waits until the responder answers.
-    pub fn wait(&mut self, who: &str) -> Result<()> {
+    pub(crate) fn wait(&mut self, who: &str) -> Result<()> {
         for _ in 0..40 {
             if self.ask().is_some() {
                 self.lost = 0;
@@ -79,7 +79,7 @@ impl Asker {
 
     /// The time that a query and its answer took, in nanoseconds, and the loads since the
     /// last one. None if there was no answer.
-    pub fn ask(&mut self) -> Option<(u64, Loads)> {
+    pub(crate) fn ask(&mut self) -> Option<(u64, Loads)> {
         self.query.number += 1;
         self.query.write(&self.key, &mut self.out);
         let sent = clock::now();
@@ -112,7 +112,7 @@ impl Asker {
     }
 
     /// The same without a look at the answer, for as many as go through.
-    pub fn flood(&mut self, count: usize) -> u64 {
+    pub(crate) fn flood(&mut self, count: usize) -> u64 {
         // So many are under way at once.
         const WINDOW: usize = 16;
         let mut answered = 0;
@@ -135,7 +135,7 @@ impl Asker {
 }
 
 /// Reads the page that a helper on this machine writes.
-pub struct Page {
+pub(crate) struct Page {
     reader: Reader,
     before: Option<Base>,
     last: Option<Loads>,
@@ -143,7 +143,7 @@ pub struct Page {
 
 impl Page {
     /// Opens a page once there is one.
-    pub fn open(path: &Path) -> Result<Self> {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
         let mut reader = Reader::new(path);
         let mut error = None;
         for _ in 0..200 {
@@ -165,7 +165,7 @@ impl Page {
 
     /// The loads between the last two times that the page was written, as far as this reader
     /// has seen them.
-    pub fn read(&mut self) -> Option<Loads> {
+    pub(crate) fn read(&mut self) -> Option<Loads> {
         // A writer that is interrupted may take its time; then the last reading holds.
         if let Ok(reading) = self.reader.read() {
             let record = reading.record;

@@ -230,7 +230,7 @@ struct Figures {
     failures: u64,
 }
 
-pub fn measure(run: &Run) -> Result<Vec<Verdict>> {
+pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
     let stage = Stage::new(run)?;
     // What cannot be measured here is no reason to measure nothing.
     let mut lacking: Vec<Arm> = Vec::new();

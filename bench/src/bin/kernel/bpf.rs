@@ -13,7 +13,7 @@ const RUN_COUNT: usize = 200;
 const INFO: usize = 208;
 
 /// Nanoseconds that a program has run, and how often, since the kernel counts.
-pub fn program_time(id: u32) -> io::Result<(u64, u64)> {
+pub(crate) fn program_time(id: u32) -> io::Result<(u64, u64)> {
     let mut attributes = [0u8; 128];
     attributes[..4].copy_from_slice(&id.to_ne_bytes());
     let program = bpf(GET_FD_BY_ID, &mut attributes)?;
@@ -55,7 +55,7 @@ fn bpf(command: i64, attributes: &mut [u8; 128]) -> io::Result<i64> {
 /// Attaches a program that lets every packet pass to an interface of the calling thread's
 /// network namespace, as long as the link that is returned is kept. What a veth sends back
 /// in its driver arrives only where there is a program at the other end, too.
-pub fn let_pass(interface: u32) -> io::Result<OwnedFd> {
+pub(crate) fn let_pass(interface: u32) -> io::Result<OwnedFd> {
     /// BPF_PROG_TYPE_XDP and BPF_XDP.
     const TYPE: u32 = 6;
     const ATTACH: u32 = 37;

@@ -5,17 +5,17 @@ use std::io;
 use std::time::Duration;
 
 /// Nanoseconds of the monotonic clock.
-pub fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     read(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
 /// CPU time of the calling thread in nanoseconds.
-pub fn thread_cpu() -> u64 {
+pub(crate) fn thread_cpu() -> u64 {
     read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
 }
 
 /// Sleeps until a moment of [`now`].
-pub fn sleep_until(at: u64) {
+pub(crate) fn sleep_until(at: u64) {
     let time = libc::timespec {
         tv_sec: (at / 1_000_000_000) as libc::time_t,
         tv_nsec: (at % 1_000_000_000) as libc::c_long,
@@ -34,10 +34,10 @@ pub fn sleep_until(at: u64) {
 }
 
 /// Clocks of the CPU time of processes, all their threads included.
-pub struct CpuClocks(Vec<libc::clockid_t>);
+pub(crate) struct CpuClocks(Vec<libc::clockid_t>);
 
 impl CpuClocks {
-    pub fn new(processes: impl IntoIterator<Item = u32>) -> io::Result<Self> {
+    pub(crate) fn new(processes: impl IntoIterator<Item = u32>) -> io::Result<Self> {
         let clock = |process: u32| {
             let mut clock = 0;
             // SAFETY: `clock` is written through a valid pointer.
@@ -51,7 +51,7 @@ impl CpuClocks {
     }
 
     /// Nanoseconds that all of them have used. A process that has ended counts as nothing.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.0.iter().filter_map(|clock| read(*clock)).sum()
     }
 }
@@ -69,7 +69,7 @@ fn read(clock: libc::clockid_t) -> Option<u64> {
 }
 
 /// Gives the calling thread a real-time priority, 1 to 99.
-pub fn be_first(priority: i32) -> io::Result<()> {
+pub(crate) fn be_first(priority: i32) -> io::Result<()> {
     let parameters = libc::sched_param {
         sched_priority: priority,
     };
@@ -83,15 +83,15 @@ pub fn be_first(priority: i32) -> io::Result<()> {
 /// Samples a growing figure at fixed times, so that what it grew by between any two moments
 /// can be told.
 #[derive(Clone, Debug, Default)]
-pub struct Series(Vec<(u64, f64)>);
+pub(crate) struct Series(Vec<(u64, f64)>);
 
 impl Series {
-    pub fn push(&mut self, at: u64, value: f64) {
+    pub(crate) fn push(&mut self, at: u64, value: f64) {
         self.0.push((at, value));
     }
 
     /// The figure at a moment, by the line between the samples around it.
-    pub fn at(&self, moment: u64) -> Option<f64> {
+    pub(crate) fn at(&self, moment: u64) -> Option<f64> {
         let after = self.0.partition_point(|(at, _)| *at < moment);
         let &(right, high) = self.0.get(after)?;
         let Some(&(left, low)) = after.checked_sub(1).and_then(|before| self.0.get(before)) else {
@@ -102,14 +102,14 @@ impl Series {
     }
 
     /// By how much it grew, per nanosecond.
-    pub fn rate(&self, from: u64, to: u64) -> Option<f64> {
+    pub(crate) fn rate(&self, from: u64, to: u64) -> Option<f64> {
         let grown = self.at(to)? - self.at(from)?;
         (to > from).then(|| grown / (to - from) as f64)
     }
 }
 
 /// Samples `figure` every `interval` on a thread that comes first, until `stop` says so.
-pub fn sample(
+pub(crate) fn sample(
     interval: Duration,
     stop: &std::sync::atomic::AtomicBool,
     mut figure: impl FnMut() -> f64,

@@ -17,7 +17,7 @@ const LIMIT_US: f64 = 3.0;
 
 /// Microseconds per query: of the BPF program alone, of all receive work with the driver, and
 /// of a process that answers.
-pub fn measure(run: &Run) -> Result<Vec<Verdict>> {
+pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
     let (first, last) = ground::first_and_last()?;
     let folder = Folder::new()?;
     let (file, key) = folder.key()?;

@@ -24,7 +24,7 @@ const CPUACCT: &str = "/sys/fs/cgroup/cpuacct";
 const UNIFIED: &str = "/sys/fs/cgroup";
 
 /// Whether this machine has what is needed.
-pub fn check() -> Result<()> {
+pub(crate) fn check() -> Result<()> {
     // SAFETY: takes nothing, cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         return Err("network namespaces, cgroups and real-time priorities need root".into());
@@ -85,7 +85,7 @@ fn clear_leftovers() {
 }
 
 /// Runs a command that says nothing unless it fails.
-pub fn run<A: AsRef<OsStr>>(
+pub(crate) fn run<A: AsRef<OsStr>>(
     program: &str,
     arguments: impl IntoIterator<Item = A>,
 ) -> Result<String> {
@@ -103,7 +103,7 @@ pub fn run<A: AsRef<OsStr>>(
 
 /// How a process is scheduled.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Scheduling<'a> {
+pub(crate) struct Scheduling<'a> {
     /// Where it is, if not where this process is.
     pub cgroup: Option<&'a Cgroup>,
     /// On which processor it stays.
@@ -113,13 +113,13 @@ pub struct Scheduling<'a> {
 }
 
 /// A process, killed when dropped.
-pub struct Process {
+pub(crate) struct Process {
     child: Child,
 }
 
 impl Process {
     /// Starts it. It is killed should this process die first.
-    pub fn start(mut command: Command, how: Scheduling<'_>) -> io::Result<Self> {
+    pub(crate) fn start(mut command: Command, how: Scheduling<'_>) -> io::Result<Self> {
         let parent = std::process::id();
         let Scheduling { cpu, nice, .. } = how;
         let procs = how.cgroup.map(Cgroup::procs).unwrap_or_default();
@@ -153,29 +153,29 @@ impl Process {
     }
 
     /// One of the programs of [`helper`].
-    pub fn helper(words: &[&str], stdin: Stdio, how: Scheduling<'_>) -> io::Result<Self> {
+    pub(crate) fn helper(words: &[&str], stdin: Stdio, how: Scheduling<'_>) -> io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg(helper::WORD).args(words);
         command.stdin(stdin).stdout(Stdio::piped());
         Self::start(command, how)
     }
 
-    pub fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// The pipe of its standard output, once.
-    pub fn stdout(&mut self) -> Option<std::process::ChildStdout> {
+    pub(crate) fn stdout(&mut self) -> Option<std::process::ChildStdout> {
         self.child.stdout.take()
     }
 
     /// Whether it has ended, which none does by itself.
-    pub fn has_ended(&mut self) -> bool {
+    pub(crate) fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
     /// Sends a signal.
-    pub fn signal(&self, signal: i32) {
+    pub(crate) fn signal(&self, signal: i32) {
         // SAFETY: plain system call; the child has not been waited for, so its id is its own.
         unsafe { libc::kill(self.child.id() as i32, signal) };
     }
@@ -190,7 +190,7 @@ impl Drop for Process {
 
 /// Sixteen processes, in pairs that send 4 KB to each other and back: the work that the
 /// balancer does not see.
-pub fn ping_pong(cgroup: &Cgroup) -> Result<Vec<Process>> {
+pub(crate) fn ping_pong(cgroup: &Cgroup) -> Result<Vec<Process>> {
     let how = Scheduling {
         cgroup: Some(cgroup),
         ..Scheduling::default()
@@ -210,7 +210,7 @@ pub fn ping_pong(cgroup: &Cgroup) -> Result<Vec<Process>> {
 }
 
 /// Sixteen processes that never rest.
-pub fn busy(cgroup: Option<&Cgroup>) -> Result<Vec<Process>> {
+pub(crate) fn busy(cgroup: Option<&Cgroup>) -> Result<Vec<Process>> {
     let how = Scheduling {
         cgroup,
         ..Scheduling::default()
@@ -222,13 +222,13 @@ pub fn busy(cgroup: Option<&Cgroup>) -> Result<Vec<Process>> {
 
 /// A cgroup for CPU time. Its processes must have ended when it is dropped.
 #[derive(Debug)]
-pub struct Cgroup {
+pub(crate) struct Cgroup {
     folders: Vec<PathBuf>,
     version: u8,
 }
 
 impl Cgroup {
-    pub fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let name = format!("{}-{}", prefix(), next());
         let version = if Path::new(UNIFIED).join("cgroup.subtree_control").exists() {
             2
@@ -260,14 +260,14 @@ impl Cgroup {
     }
 
     /// Its folder, where the CPU controller is.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.folders
             .first()
             .map_or(Path::new(CPU), PathBuf::as_path)
     }
 
     /// Lets its processes have `time` of CPU in each `period` together.
-    pub fn limit(&self, time: Duration, period: Duration) -> Result<()> {
+    pub(crate) fn limit(&self, time: Duration, period: Duration) -> Result<()> {
         let (time, period) = (time.as_micros(), period.as_micros());
         if self.version == 2 {
             return Ok(fs::write(
@@ -283,7 +283,7 @@ impl Cgroup {
     }
 
     /// So many times the share of others where CPUs are short; 1 is normal.
-    pub fn weigh(&self, times: u32) -> Result<()> {
+    pub(crate) fn weigh(&self, times: u32) -> Result<()> {
         let (file, normal) = match self.version {
             2 => ("cpu.weight", 100),
             _ => ("cpu.shares", 1024),
@@ -295,7 +295,7 @@ impl Cgroup {
     }
 
     /// Moves a process into it, with all its threads.
-    pub fn hold(&self, process: u32) -> Result<()> {
+    pub(crate) fn hold(&self, process: u32) -> Result<()> {
         for file in self.procs() {
             fs::write(file, process.to_string())?;
         }
@@ -303,7 +303,7 @@ impl Cgroup {
     }
 
     /// Moves a process out of it.
-    pub fn release(&self, process: u32) -> Result<()> {
+    pub(crate) fn release(&self, process: u32) -> Result<()> {
         for folder in self.folders.iter().filter_map(|folder| folder.parent()) {
             fs::write(folder.join("cgroup.procs"), process.to_string())?;
         }
@@ -329,12 +329,12 @@ impl Drop for Cgroup {
 }
 
 /// A network namespace for the front-end.
-pub struct Namespace {
+pub(crate) struct Namespace {
     name: String,
 }
 
 impl Namespace {
-    pub fn new() -> Result<Arc<Self>> {
+    pub(crate) fn new() -> Result<Arc<Self>> {
         let name = format!("{}-{}", prefix(), next());
         run("ip", ["netns", "add", &name])?;
         let namespace = Namespace { name };
@@ -343,7 +343,7 @@ impl Namespace {
     }
 
     /// Runs something on a thread that is within: its sockets and processes stay there.
-    pub fn enter<T: Send>(&self, inside: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    pub(crate) fn enter<T: Send>(&self, inside: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let path = self.path();
         let inside = move || -> std::result::Result<T, String> {
             let file = fs::File::open(&path).map_err(|error| error.to_string())?;
@@ -359,7 +359,7 @@ impl Namespace {
     }
 
     /// The file that stands for it.
-    pub fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         Path::new("/run/netns").join(&self.name)
     }
 
@@ -377,7 +377,7 @@ impl Drop for Namespace {
 }
 
 /// A veth pair from the front-end's namespace to this one, where the back-end is.
-pub struct Link {
+pub(crate) struct Link {
     namespace: Arc<Namespace>,
     /// What keeps a program at the front-end's end.
     _pass: Option<OwnedFd>,
@@ -390,7 +390,7 @@ pub struct Link {
 }
 
 impl Link {
-    pub fn new(namespace: &Arc<Namespace>) -> Result<Self> {
+    pub(crate) fn new(namespace: &Arc<Namespace>) -> Result<Self> {
         let number = next();
         let id = std::process::id();
         // At most 15 bytes; the namespace of the other end is ours alone.
@@ -427,14 +427,14 @@ impl Link {
     }
 
     /// Has packets that arrive at the back-end handled by this processor (RPS).
-    pub fn steer(&self, cpu: usize) -> Result<()> {
+    pub(crate) fn steer(&self, cpu: usize) -> Result<()> {
         let file = format!("/sys/class/net/{}/queues/rx-0/rps_cpus", self.interface);
         fs::write(&file, format!("{:x}", 1u64 << cpu))
             .map_err(|error| format!("{file}: {error}").into())
     }
 
     /// Runs something on a thread that is at the front-end.
-    pub fn at_front<T: Send>(&self, inside: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    pub(crate) fn at_front<T: Send>(&self, inside: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         self.namespace.enter(inside)
     }
 }
@@ -446,21 +446,21 @@ impl Drop for Link {
 }
 
 /// A folder for files, gone when dropped. It is in memory: pages of load are in it.
-pub struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    pub fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let folder = Path::new("/dev/shm").join(format!("{}-{}", prefix(), next()));
         fs::create_dir(&folder)?;
         Ok(Folder(folder))
     }
 
-    pub fn join(&self, name: &str) -> PathBuf {
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
     /// A file with a key that only its owner may read.
-    pub fn key(&self) -> Result<(PathBuf, Key)> {
+    pub(crate) fn key(&self) -> Result<(PathBuf, Key)> {
         let mut rng = fastrand::Rng::new();
         let secret = rng.u128(..);
         let file = self.join("key");
@@ -477,14 +477,14 @@ impl Drop for Folder {
 }
 
 /// The responder in the kernel, on the back-end's end of a link; off again when dropped.
-pub struct Responder {
+pub(crate) struct Responder {
     evenkeel: PathBuf,
     interface: String,
 }
 
 impl Responder {
     /// Attaches it. Cgroups are its targets from 1 on.
-    pub fn attach(
+    pub(crate) fn attach(
         run_: &Run,
         link: &Link,
         key: &Path,
@@ -529,7 +529,7 @@ impl Drop for Responder {
 
 /// What `evenkeel kernel serve` is told to answer queries that come over a link, from `/proc`
 /// for each.
-pub fn responding(link: &Link, port: u16, key: &Path) -> Vec<String> {
+pub(crate) fn responding(link: &Link, port: u16, key: &Path) -> Vec<String> {
     [
         "--respond",
         &format!("{}:{port}", link.back),
@@ -545,7 +545,7 @@ pub fn responding(link: &Link, port: u16, key: &Path) -> Vec<String> {
 }
 
 /// What it is told to write a page, of a cgroup or of the machine.
-pub fn writing(page: &Path, interval: Duration, cgroup: Option<&Cgroup>) -> Vec<String> {
+pub(crate) fn writing(page: &Path, interval: Duration, cgroup: Option<&Cgroup>) -> Vec<String> {
     let mut words = vec![
         "--shared".to_owned(),
         page.display().to_string(),
@@ -559,7 +559,7 @@ pub fn writing(page: &Path, interval: Duration, cgroup: Option<&Cgroup>) -> Vec<
 }
 
 /// What it is told to tell of a cgroup as target 1.
-pub fn telling(cgroup: &Cgroup) -> [String; 2] {
+pub(crate) fn telling(cgroup: &Cgroup) -> [String; 2] {
     [
         "--cgroup".to_owned(),
         format!("1={}", cgroup.path().display()),
@@ -567,7 +567,7 @@ pub fn telling(cgroup: &Cgroup) -> [String; 2] {
 }
 
 /// Starts `evenkeel kernel serve` with these words: a helper at user level.
-pub fn serve(run: &Run, words: &[String], how: Scheduling<'_>) -> Result<Process> {
+pub(crate) fn serve(run: &Run, words: &[String], how: Scheduling<'_>) -> Result<Process> {
     let mut command = Command::new(&run.evenkeel);
     command.args(["kernel", "serve", "--source", "proc"]);
     command.args(words);
@@ -579,7 +579,7 @@ pub fn serve(run: &Run, words: &[String], how: Scheduling<'_>) -> Result<Process
 }
 
 /// Keeps the calling thread on the first processor, and says which the last one is.
-pub fn first_and_last() -> Result<(usize, usize)> {
+pub(crate) fn first_and_last() -> Result<(usize, usize)> {
     let all = evenkeel_bench::server::processors()?;
     match (all.first(), all.last()) {
         (Some(&first), Some(&last)) => Ok((first, last)),
@@ -588,6 +588,6 @@ pub fn first_and_last() -> Result<(usize, usize)> {
 }
 
 /// How many processors there are.
-pub fn processors() -> Result<usize> {
+pub(crate) fn processors() -> Result<usize> {
     Ok(evenkeel_bench::server::processors()?.len())
 }

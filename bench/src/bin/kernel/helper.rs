@@ -13,13 +13,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::clock;
 
 /// The first argument that makes this program one of them.
-pub const WORD: &str = "helper";
+pub(crate) const WORD: &str = "helper";
 
 /// Bytes of a ping, and of its pong.
 const PING: usize = 4096;
 
 /// Runs one; the arguments name it.
-pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
+pub(crate) fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
     let arguments: Vec<String> = arguments.collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.as_slice() {

@@ -39,7 +39,7 @@ fn user(
 }
 
 /// Starts all arms, asks them in turns, idle and busy.
-pub fn measure(run: &Run) -> Result<Vec<Verdict>> {
+pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
     let (first, last) = ground::first_and_last()?;
     let folder = Folder::new()?;
     let (file, key) = folder.key()?;

@@ -199,7 +199,7 @@ fn sweeps(run: &Run) -> Vec<Sweep> {
     ]
 }
 
-pub fn measure(run: &Run) -> Result<Vec<Verdict>> {
+pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
     let arms = arms();
     let mut csv = String::from("sweep,x,arm,requests_per_s,p50_ms,p99_ms,variance\n");
     let mut text = String::new();

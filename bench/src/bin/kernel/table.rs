@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 
 /// Lines of a Markdown table.
-pub struct Table {
+pub(crate) struct Table {
     text: String,
 }
 
 impl Table {
-    pub fn new(heads: &[&str]) -> Self {
+    pub(crate) fn new(heads: &[&str]) -> Self {
         let mut table = Table {
             text: String::new(),
         };
@@ -17,7 +17,7 @@ impl Table {
         table
     }
 
-    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         for cell in cells {
             self.text.push_str("| ");
             self.text.push_str(&cell);
@@ -26,13 +26,13 @@ impl Table {
         self.text.push_str("|\n");
     }
 
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         &self.text
     }
 }
 
 /// Whether something that must be reached was.
-pub struct Verdict {
+pub(crate) struct Verdict {
     part: &'static str,
     what: String,
     seen: String,
@@ -41,7 +41,7 @@ pub struct Verdict {
 
 impl Verdict {
     /// A demand that was measured.
-    pub fn new(part: &'static str, what: &str, seen: String, reached: bool) -> Self {
+    pub(crate) fn new(part: &'static str, what: &str, seen: String, reached: bool) -> Self {
         Verdict {
             part,
             what: what.into(),
@@ -51,7 +51,7 @@ impl Verdict {
     }
 
     /// A demand that could not be measured here.
-    pub fn unknown(part: &'static str, what: &str, why: String) -> Self {
+    pub(crate) fn unknown(part: &'static str, what: &str, why: String) -> Self {
         Verdict {
             part,
             what: what.into(),
@@ -73,7 +73,7 @@ impl Verdict {
     }
 
     /// A table of verdicts.
-    pub fn table(verdicts: &[Verdict]) -> String {
+    pub(crate) fn table(verdicts: &[Verdict]) -> String {
         let mut text = Table::new(&["part", "must reach", "seen", "reached"]).text;
         verdicts
             .iter()
@@ -82,7 +82,7 @@ impl Verdict {
     }
 
     /// A table of these, and of those in `before` whose parts are not among them.
-    pub fn merge(before: &str, verdicts: &[Verdict]) -> String {
+    pub(crate) fn merge(before: &str, verdicts: &[Verdict]) -> String {
         let mut text = Self::table(&[]);
         let heads = text.lines().count();
         let is_new = |line: &str| {

@@ -14,7 +14,7 @@ const HANG: Duration = Duration::from_secs(20);
 
 /// How requests come.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Arrivals {
+pub(crate) enum Arrivals {
     /// So many clients ask one thing after the other.
     Closed(usize),
     /// So many requests per second, at random, whatever the answers do; a response time
@@ -23,7 +23,7 @@ pub enum Arrivals {
 }
 
 /// Clients of a site.
-pub struct Site {
+pub(crate) struct Site {
     pub address: SocketAddr,
     /// Names its documents.
     pub name: usize,
@@ -36,7 +36,7 @@ pub struct Site {
 
 /// What clients have seen.
 #[derive(Clone, Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     pub requests: u64,
     pub failures: u64,
     pub latency: Histogram,
@@ -48,7 +48,7 @@ const OPEN_CONNECTIONS: usize = 64;
 
 impl Site {
     /// Asks until `end`, and counts what was asked from `begin` on.
-    pub fn run(&self, begin: u64, end: u64) -> io::Result<Seen> {
+    pub(crate) fn run(&self, begin: u64, end: u64) -> io::Result<Seen> {
         let popularity = self.popularity();
         let count = match self.arrivals {
             Arrivals::Closed(clients) => clients,
@@ -136,7 +136,7 @@ impl Site {
 }
 
 impl Seen {
-    pub fn add(&mut self, other: &Seen) {
+    pub(crate) fn add(&mut self, other: &Seen) {
         self.requests += other.requests;
         self.failures += other.failures;
         self.latency.add(&other.latency);

@@ -228,7 +228,7 @@ impl Snapshot {
         note(LoadId::DISK, self.disk_since(earlier));
         note(LoadId::NETWORK, self.network_since(earlier));
         for (index, (id, total)) in self.pressure.iter().enumerate() {
-            let before = earlier.and_then(|earlier| earlier.pressure[index].1.as_ref().ok());
+            let before = earlier.and_then(|earlier| earlier.pressure.get(index)?.1.as_ref().ok());
             let stalled = total.as_ref().map_err(Clone::clone).map(|total| {
                 let stalled = total.checked_sub(*before?)? as f64 / 1e6;
                 Some((stalled / self.seconds_since(earlier)?).min(1.0))

@@ -50,9 +50,11 @@ impl Clients {
         let Some(set) = self.sets.get_mut(set) else {
             return true;
         };
-        let known = set.iter().position(|bucket| bucket.client == hash);
-        let oldest = || (0..WAYS).min_by_key(|&way| set[way].at).unwrap_or(0);
-        let bucket = &mut set[known.unwrap_or_else(oldest)];
+        // Its own, or else the oldest.
+        let place = |bucket: &&mut Bucket| (bucket.client != hash).then_some(bucket.at);
+        let Some(bucket) = set.iter_mut().min_by_key(place) else {
+            return true;
+        };
         if bucket.client != hash {
             *bucket = Bucket {
                 client: hash,

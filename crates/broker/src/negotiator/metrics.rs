@@ -1,9 +1,9 @@
 //! What the negotiator counts.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use evenkeel_core::tally::Tally;
 use evenkeel_manager::exposition::{Exposition, Type};
 use strum::VariantArray;
 
@@ -76,18 +76,18 @@ impl Unheard {
 /// The counters. They only ever grow, and outlive every change of the configuration.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    unheard: [AtomicU64; Unheard::ALL.len()],
+    unheard: Tally<{ Unheard::ALL.len() }>,
     /// By cluster and class; the class of those who name none is empty.
     classes: Mutex<BTreeMap<(String, String), Arc<ClassCounters>>>,
 }
 
 /// Counters of one class of a cluster.
 #[derive(Debug, Default)]
-pub(super) struct ClassCounters([AtomicU64; Ending::ALL.len()]);
+pub(super) struct ClassCounters(Tally<{ Ending::ALL.len() }>);
 
 impl ClassCounters {
     pub(super) fn count(&self, ending: Ending) {
-        self.0[ending as usize].fetch_add(1, Ordering::Relaxed);
+        self.0.add(ending as usize);
     }
 }
 
@@ -104,7 +104,7 @@ pub struct ClassTotals {
 
 impl Metrics {
     pub(super) fn count(&self, unheard: Unheard) {
-        self.unheard[unheard as usize].fetch_add(1, Ordering::Relaxed);
+        self.unheard.add(unheard as usize);
     }
 
     pub(super) fn class(&self, cluster: &str, class: &str) -> Arc<ClassCounters> {
@@ -114,24 +114,19 @@ impl Metrics {
 
     /// Requests that were no negotiation, by why.
     pub fn unheard(&self) -> impl Iterator<Item = (Unheard, u64)> {
-        let counts = self
-            .unheard
-            .iter()
-            .map(|count| count.load(Ordering::Relaxed));
-        Unheard::ALL.iter().copied().zip(counts)
+        self.unheard.of(Unheard::ALL)
     }
 
     /// Negotiations by cluster and class, of all that ever were configured.
     pub fn classes(&self) -> Vec<ClassTotals> {
         let classes = self.classes.lock().unwrap_or_else(PoisonError::into_inner);
-        let totals = classes.iter().map(|((cluster, class), counters)| {
-            let counts = counters.0.iter().map(|count| count.load(Ordering::Relaxed));
-            ClassTotals {
+        let totals = classes
+            .iter()
+            .map(|((cluster, class), counters)| ClassTotals {
                 cluster: cluster.clone(),
                 class: class.clone(),
-                endings: Ending::ALL.iter().copied().zip(counts).collect(),
-            }
-        });
+                endings: counters.0.of(Ending::ALL).collect(),
+            });
         totals.collect()
     }
 

@@ -171,7 +171,8 @@ impl Subsystem for Negotiator {
         }
         let wanted = settings.map_or(&[][..], |settings| &settings.listen);
         let tls = settings.and_then(|settings| settings.tls.as_ref());
-        let server = self.inner.tls.load(next.generation, tls, "negotiator");
+        let load = || self.inner.tls.load(tls, "negotiator");
+        let server = next.reload.then(load).transpose();
         let server = server.map_err(PrepareError::files)?;
         let cannot_listen = PrepareError::listen("negotiator");
         let listeners = state.listeners.prepare(wanted, 1).map_err(&cannot_listen)?;
@@ -182,7 +183,9 @@ impl Subsystem for Negotiator {
             let mut state = inner.state();
             state.clusters = clusters_of(&next);
             state.listeners = listeners;
-            inner.tls.set(next.generation, server);
+            if let Some(server) = server {
+                inner.tls.set(server);
+            }
             let listeners = for_thread;
             if let Some(thread) = &state.thread {
                 let _ = thread.orders.send(Order::Apply { next, listeners });

@@ -35,6 +35,12 @@ section! {
         /// The certificate of the authority that has signed that of the directory (PEM), if it is
         /// not one that this system knows.
         ca_file: Option<FileName> = None; r#""/etc/evenkeel/pebble.pem""#,
+        /// External account binding, which some authorities want for a new account: the key identifier
+        /// that they have given you.
+        eab_key_id: Option<String> [Text(KEY_ID)] = None; r#""kid-1""#,
+        /// The file of the key that belongs to `eab_key_id`: base64, as they have given it. Others
+        /// than its owner and group must have no access.
+        eab_key_file: Option<FileName> = None; r#""/etc/evenkeel/eab.key""#,
         /// Pause after a failure. It doubles with each further one, up to six hours.
         retry_interval: Duration [Time(secs(1), HOUR)] = secs(60); r#""5m""#,
     }
@@ -56,6 +62,10 @@ const DIRECTORY: Texts = ("a URL that begins with https://", |text| {
     !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_graphic())
 });
 
+const KEY_ID: Texts = ("1 to 256 visible ASCII characters", |text| {
+    (1..=256).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+});
+
 const CONTACT: Texts = ("an e-mail address", |text| {
     let parts = text.split_once('@');
     let is_part = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_graphic());
@@ -69,8 +79,12 @@ pub(crate) fn read(top: &mut Table<'_>, folder: &Path, report: &mut Report<'_>) 
     table.read(ACME, &mut acme, report);
     table.require("folder", report);
     acme.folder = folder.join(&acme.folder);
-    if let Some(file) = &mut acme.ca_file {
-        file.resolve(folder);
+    let files = acme.ca_file.iter_mut().chain(&mut acme.eab_key_file);
+    files.for_each(|file| file.resolve(folder));
+    match (&acme.eab_key_id, &acme.eab_key_file) {
+        (Some(_), None) => table.require("eab_key_file", report),
+        (None, Some(_)) => table.require("eab_key_id", report),
+        _ => {}
     }
     table.finish(report);
     Some(acme)
@@ -141,6 +155,12 @@ mod tests {
                 "an e-mail address",
             ),
             (
+                format!(
+                    "[acme]\nfolder = \"f\"\nagree_to_terms = true\neab_key_id = \"k\"\n{RULE}"
+                ),
+                "`eab_key_file` is missing",
+            ),
+            (
                 format!("[acme]\nfolder = \"f\"\nagree_to_terms = true\n{RULE}")
                     .replace("www", "*"),
                 "a host name",
@@ -149,6 +169,42 @@ mod tests {
             let errors = parse("f", &text).unwrap_err().to_string();
             assert!(errors.contains(wanted), "{errors}");
             assert_eq!(errors.lines().count(), 1, "{errors}");
+        }
+    }
+
+    #[test]
+    fn who_cannot_answer_at_port_80_is_warned() {
+        let acme = "[acme]\nfolder = \"f\"\nagree_to_terms = true\n";
+        let rule = |name: &str, port: u16, more: &str| {
+            format!("[rule.{name}]\nlisten = \"127.0.0.1:{port}\"\nmembers = [\"a:1\"]\n{more}")
+        };
+        let tcp = "protocol = \"tcp\"\n";
+        for (text, wanted) in [
+            (
+                format!("{acme}{RULE}"),
+                Some("acme: nobody answers the authority"),
+            ),
+            (
+                format!("{acme}{RULE}{}", rule("y", 80, tcp)),
+                Some("acme: nobody answers the authority"),
+            ),
+            (
+                format!("{acme}{RULE}{}", rule("y", 8080, "")),
+                Some("acme: the authority asks at port 80, where no rule"),
+            ),
+            (format!("{acme}{RULE}{}", rule("y", 80, "")), None),
+            (format!("{acme}challenge = \"tls-alpn-01\"\n{RULE}"), None),
+            (acme.to_owned() + &rule("y", 8080, ""), None),
+        ] {
+            let warnings = parse("f", &text).unwrap().warnings;
+            let warnings: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+            match wanted {
+                Some(wanted) => assert!(
+                    matches!(&warnings[..], [one] if one.contains(wanted)),
+                    "{warnings:?}"
+                ),
+                None => assert!(warnings.is_empty(), "{warnings:?}"),
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::acme::{self, Acme};
+use super::acme::{self, Acme, AcmeChallenge};
 use super::admin::{self, AccessLog, Admin};
 use super::broker::{self, Broker};
 use super::corba::{self, Corba};
@@ -12,8 +12,9 @@ use super::group::{self, GroupConfig};
 use super::listeners::Listeners;
 use super::location::{self, LocationConfig, Placed};
 use super::negotiator::{self, Cluster, Negotiator};
+use super::protocol::MemberProtocol;
 use super::reach::Reach;
-use super::rule::{self, Defaults, Rule};
+use super::rule::{self, Defaults, Protocol, Rule};
 use super::tls::{self, ClientTls, Tls};
 use super::{alert, ejection, health, member, monitor, sources};
 use crate::schema::document::Span;
@@ -158,6 +159,24 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         table.finish(report);
     }
     reserve(&mut config.rules);
+    for (span, group) in &mut groups {
+        let rules = config
+            .rules
+            .iter()
+            .filter(|rule| rule.protocol == Protocol::Http);
+        let using = rules.filter(|rule| rule.groups().contains(&group.name.as_str()));
+        let spoken = using.map(|rule| rule.http.member_protocol);
+        if group.send_proxy.is_some()
+            && spoken.clone().any(|spoken| spoken != MemberProtocol::Http1)
+        {
+            let message = "has `send_proxy`, which is about one client: with HTTP/2 many share a \
+                           connection. Write member_protocol = \"http1\" in the rules that use it";
+            report.problem(span, &group.path(), message, None);
+        }
+        if let Some(check) = &mut group.health_check {
+            check.speak(spoken);
+        }
+    }
     groups.sort_by_key(|(span, _)| span.start);
 
     let placed = groups.iter().map(|(span, group)| Placed { span, group });
@@ -206,6 +225,9 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
             top.problem(key, NO_AUTHORITY, report);
         }
     }
+    if let Some(acme) = &config.acme {
+        check_port(acme, &config.rules, &top, report);
+    }
     for group in &mut config.groups {
         // Where a rule carries clients, too, what is good for them counts.
         if used.contains(&group.name) && !carried.contains(&group.name) {
@@ -234,6 +256,28 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
 /// What a table `tls` with names for ACME lacks.
 const NO_AUTHORITY: &str =
     "`acme` in `tls` needs a table [acme] with `folder` and `agree_to_terms = true`";
+
+/// Warns if nobody answers when the authority asks for a file at port 80.
+fn check_port(acme: &Acme, rules: &[Rule], top: &Table<'_>, report: &mut Report<'_>) {
+    if acme.names.is_empty() || acme.challenge != AcmeChallenge::Http01 {
+        return;
+    }
+    let plain =
+        |rule: &&Rule| rule.enabled && rule.protocol == Protocol::Http && rule.tls.is_none();
+    let mut listening = rules.iter().filter(plain).flat_map(|rule| &rule.listen);
+    let message = match listening.next() {
+        None => {
+            "nobody answers the authority, which asks at port 80 in the clear: add a rule with HTTP and \
+             without `tls` that listens there, or use `challenge = \"tls-alpn-01\"`"
+        }
+        Some(first) if first.port() != 80 && listening.all(|other| other.port() != 80) => {
+            "the authority asks at port 80, where no rule with HTTP and without `tls` listens: \
+             something else must lead from there to one, or use `challenge = \"tls-alpn-01\"`"
+        }
+        Some(_) => return,
+    };
+    report.warning(&top.span_of("acme"), "acme", message);
+}
 
 /// What one rule tells members of its clients no client of another rule may say: they may have the
 /// same members.

@@ -11,6 +11,7 @@ use super::ejection::LIMIT;
 use super::health::HealthCheck;
 use super::member::MemberConfig;
 use super::monitor::Monitor;
+use super::protocol::SendProxy;
 use super::reach::{Reach, carries_in_pulses, default_for, default_load};
 use super::sources::{SOURCES, Sources};
 use super::tls::ClientTls;
@@ -30,7 +31,7 @@ section! {
         name: String = String::new(),
         /// Decisions.
         settings: GroupSettings = GroupSettings::default(),
-        /// What was said, and need not be chosen.
+        /// Which settings the file has, so that no default is chosen for them.
         said: Said = Said::default(),
         /// How its clients reach its members: what is chosen depends on it.
         reach: Reach = Reach::Carried,
@@ -76,6 +77,9 @@ section! {
         /// TLS to the members, of HTTP and TCP rules and of health checks: `true`, which verifies their
         /// certificates with the authorities that the system trusts; a table (see below); or `false`.
         member_tls: Option<ClientTls> = None; r#"{ ca_file = "/etc/evenkeel/members.pem" }"#,
+        /// Whether members get a PROXY header with the client's address first, in every connection of
+        /// rules and in health checks, and its version: see [to members](proxy-protocol.md#to-members).
+        send_proxy: Option<SendProxy> = None; r#""v2""#,
         /// Active health check: a table (see below), `true` for one with all defaults, `false` for
         /// none.
         health_check: Option<HealthCheck> = None; r#"{ path = "/healthz" }"#,
@@ -130,7 +134,7 @@ choice_field!(Granularity,
     "per_request" => Granularity::PerRequest,
     "on_demand" => Granularity::OnDemand);
 
-/// What somebody has said of a group whose defaults depend on other settings.
+/// Which of the settings the file has whose defaults depend on other settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Said {
     /// The strategy.
@@ -191,7 +195,8 @@ impl GroupConfig {
         join("group", &self.name)
     }
 
-    /// Chooses what nobody has said, for a group whose clients reach its members so.
+    /// Chooses the defaults that depend on how clients reach members, for settings that the file
+    /// does not have.
     pub fn choose(&mut self, reach: Reach) {
         self.reach = reach;
         if reach == Reach::Redirected && !self.said.granularity {
@@ -226,7 +231,7 @@ impl GroupConfig {
         self.choose(self.reach);
     }
 
-    /// Warns of alerts that move nobody, because nobody is bound.
+    /// Warns of alerts without effect: no client is bound to a member for longer than a request.
     pub(crate) fn warn_of_alerts(&self, table: &Table<'_>, report: &mut Report<'_>) {
         let alert = &self.settings.alert;
         let wants = alert.close_idle.is_some() || alert.move_sessions;

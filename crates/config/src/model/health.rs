@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
+use super::protocol::MemberProtocol;
 use crate::schema::address::is_host_name;
 use crate::schema::document::Item;
 use crate::schema::field::{Field, Limits, Texts, WRONG_TYPE, blank, choice_field};
@@ -36,6 +37,9 @@ section! {
         plain: bool = false; "true",
         /// gRPC: the service whose health is asked for. By default that of the server as a whole.
         service: Option<String> [Text(SERVICE)] = None; r#""shop.Orders""#,
+        /// HTTP: what is spoken, as `member_protocol` of rules has it. By default that of the rules that
+        /// use the group, if they agree, and HTTP/1.1 if the check has a `port` or is `plain`.
+        protocol: Option<MemberProtocol> = None; r#""h2""#,
         /// HTTP: path of the document to request, optionally with a query.
         path | "doc_path": String [Text(PATH)] = "/".into(); r#""/healthz""#,
         /// HTTP: the `Host` field; gRPC: the authority. By default the member's address.
@@ -86,7 +90,8 @@ const TEXT: Texts = ("1 to 1024 characters", |text| {
 });
 
 /// Keys that make it an HTTP check, or one of gRPC, and the types that may have them.
-const KEYS: [(&str, &[HealthCheckKind]); 5] = [
+const KEYS: [(&str, &[HealthCheckKind]); 6] = [
+    ("protocol", &[HealthCheckKind::Http]),
     ("service", &[HealthCheckKind::Grpc]),
     ("path", &[HealthCheckKind::Http]),
     ("response_code", &[HealthCheckKind::Http]),
@@ -100,6 +105,16 @@ impl HealthCheck {
         HealthCheck {
             kind,
             ..HealthCheck::default()
+        }
+    }
+
+    /// Takes over what rules with the group speak to its members, if nothing else is said.
+    pub(super) fn speak(&mut self, mut spoken: impl Iterator<Item = MemberProtocol>) {
+        let is_of_members = self.port.is_none() && !self.plain;
+        if self.kind == HealthCheckKind::Http && self.protocol.is_none() && is_of_members {
+            self.protocol = spoken
+                .next()
+                .filter(|first| spoken.all(|other| other == *first));
         }
     }
 }

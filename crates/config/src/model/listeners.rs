@@ -12,7 +12,7 @@ pub(crate) struct Listeners(HashMap<SocketAddr, String>);
 
 impl Listeners {
     /// Notes that `who` listens on `addresses`, as `key` of `table` says; nobody else may.
-    pub fn add(
+    pub(crate) fn add(
         &mut self,
         addresses: &[SocketAddr],
         who: &str,

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
+use evenkeel_core::cost::Cost;
 use evenkeel_core::member::Weight;
 use toml::de::DeValue;
 
@@ -144,29 +145,37 @@ impl Field for Vec<MemberConfig> {
     }
 }
 
-impl Field for Weight {
-    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
-        match item.number().map(Weight::new) {
-            Some(Ok(weight)) => *self = weight,
-            Some(Err(_)) => report.wrong(item, OUT_OF_RANGE, self.allowed(limits)),
-            None => report.wrong(item, WRONG_TYPE, self.allowed(limits)),
+/// A number of a type that knows its bounds.
+macro_rules! bounded_field {
+    ($type:ty, $default:expr, $allowed:expr) => {
+        impl Field for $type {
+            fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+                match item.number().map(<$type>::new) {
+                    Some(Ok(value)) => *self = value,
+                    Some(Err(_)) => report.wrong(item, OUT_OF_RANGE, self.allowed(limits)),
+                    None => report.wrong(item, WRONG_TYPE, self.allowed(limits)),
+                }
+            }
+
+            fn show(&self, _: &Limits) -> Option<String> {
+                Some(self.get().to_string())
+            }
+
+            fn allowed(&self, _: &Limits) -> String {
+                $allowed.into()
+            }
         }
-    }
 
-    fn show(&self, _: &Limits) -> Option<String> {
-        Some(self.get().to_string())
-    }
-
-    fn allowed(&self, _: &Limits) -> String {
-        "a number from 0 to 1000".into()
-    }
+        impl Blank for $type {
+            fn blank() -> Self {
+                $default
+            }
+        }
+    };
 }
 
-impl Blank for Weight {
-    fn blank() -> Self {
-        Weight::ONE
-    }
-}
+bounded_field!(Weight, Weight::ONE, "a number from 0 to 1000");
+bounded_field!(Cost, Cost::ONE, "a number from 0.01 to 1000");
 
 /// What the reference says of the table.
 pub(crate) fn tables() -> TableDoc {

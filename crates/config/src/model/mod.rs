@@ -22,6 +22,7 @@ pub(crate) mod monitor;
 pub mod negotiator;
 pub(crate) mod orca;
 pub(crate) mod prometheus;
+pub(crate) mod protocol;
 pub(crate) mod reach;
 pub(crate) mod rule;
 pub(crate) mod sections;

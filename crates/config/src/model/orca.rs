@@ -84,7 +84,7 @@ const ORCA_NUMBERS: [&str; 5] = [
 /// Fields of a report that are tables of numbers.
 const ORCA_TABLES: [&str; 2] = ["utilization.", "named_metrics."];
 
-/// What becomes of a report where nobody says it.
+/// Which loads the fields of a report are, unless the file says it.
 fn default_loads() -> NamedLoads {
     NamedLoads::from([
         ("cpu_utilization", LoadId::CPU),

@@ -58,7 +58,7 @@ impl AsTable for Prometheus {
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         let (preset, named) = (table.given("preset"), table.given("loads"));
         if preset || named {
-            // All loads that somebody has said before are replaced.
+            // Loads of `[defaults]` are replaced as a whole, not key by key.
             (self.preset, self.named) = (None, MetricLoads::default());
         }
         table.read(PROMETHEUS, self, report);

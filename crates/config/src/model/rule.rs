@@ -4,12 +4,17 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use evenkeel_core::cost::Cost;
+use evenkeel_core::key;
+
 use super::group::{self, GroupConfig};
+use super::protocol::MemberProtocol;
 use super::tls::{SERVER_NAMES, Tls};
 use crate::schema::document::Span;
 use crate::schema::field::{Texts, choice_field};
 use crate::schema::foreign;
 use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
+use crate::schema::networks::Networks;
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::similar::{similar, unknown};
@@ -55,9 +60,18 @@ section! {
         /// TCP: whether one side may close its direction while the other still sends. Otherwise the
         /// first close ends both.
         half_close: bool = true; "false",
+        /// Networks of proxies that say who the client is, by a PROXY header (version 1 or 2) before
+        /// its first byte: see [behind another proxy](proxy-protocol.md). Its address then counts as
+        /// the client's, everywhere. Connections from elsewhere, and those without a valid header,
+        /// are closed. Without this key no header is expected.
+        accept_proxy: Option<Networks> = None; r#"["10.0.0.0/8"]"#,
         /// Maximum number of client connections at once, of all workers together. Further ones wait
         /// in the listen queue.
         max_connections: u32 [Number(1.0, 10_000_000.0, "connections")] = 100_000; "20000",
+        /// What a request (HTTP) or connection (TCP) of the rule [costs](strategies.md#costs),
+        /// compared with a usual one of the group: strategies count it so often. For rules of unequal
+        /// work that share a group.
+        cost: Cost = Cost::ONE; "10",
         /// Options of HTTP rules: a table, see below.
         http: HttpOptions = HttpOptions::default(); "{ retries = 1 }",
     }
@@ -102,22 +116,6 @@ pub enum Protocol {
 
 choice_field!(Protocol, "http" => Protocol::Http, "tcp" => Protocol::Tcp; foreign::protocol);
 
-/// What members of an HTTP rule speak.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemberProtocol {
-    /// HTTP/1.1.
-    Http1,
-    /// HTTP/2.
-    Http2,
-    /// What they choose in the handshake of TLS.
-    Auto,
-}
-
-choice_field!(MemberProtocol,
-    "http1" => MemberProtocol::Http1,
-    "h2" => MemberProtocol::Http2,
-    "auto" => MemberProtocol::Auto);
-
 section! {
     /// Time limits of a rule.
     #[derive(Clone, Debug, PartialEq)]
@@ -133,6 +131,8 @@ section! {
         queue "queue_timeout": Duration [Time(secs(0), secs(600))] = secs(2); r#""250ms""#,
         /// TCP with `sni`: time limit for a client's first message, from the connection on.
         sni "sni_timeout": Duration [Time(millis(1), secs(600))] = secs(10); r#""5s""#,
+        /// With `accept_proxy`: time limit for the PROXY header, from the connection on.
+        accept_proxy "accept_proxy_timeout": Duration [Time(millis(1), secs(600))] = secs(5); r#""1s""#,
         /// HTTP: time from the first byte of a request head to its end.
         header "header_timeout": Duration [Time(millis(1), HOUR)] = secs(10); r#""5s""#,
         /// HTTP: how long a client connection is kept open without a request.
@@ -164,6 +164,11 @@ section! {
         /// connection. With `member_tls` that is what they are offered (ALPN); `auto` offers both, and
         /// they choose. Without, it is known before, and `auto` is HTTP/1.1.
         member_protocol: MemberProtocol = MemberProtocol::Http1; r#""h2""#,
+        /// HTTP/2 to members: after this time with requests under way a member is asked for a sign of
+        /// life (PING), and again each time.
+        ping_interval: Duration [Time(millis(100), HOUR)] = secs(30); r#""10s""#,
+        /// Time that it has for that. Then the connection is closed, and its requests have failed.
+        ping_timeout: Duration [Time(millis(100), HOUR)] = secs(10); r#""3s""#,
         /// Maximum size of the head of a request or response. A larger request gets 431, a larger
         /// response counts as a failure of the member.
         max_header_bytes: usize [Bytes(1024, 1024 * 1024)] = 32 * 1024; r#""64KiB""#,
@@ -179,6 +184,11 @@ section! {
         /// proxy: otherwise clients can forge their address. If off, the balancer removes them and
         /// writes its own.
         trust_forwarded: bool = false; "true",
+        /// Name of a field with what a request [costs](strategies.md#costs). Requests without it, and
+        /// those in which it is not a number above 0, cost the rule's `cost`; one beyond 0.01 to 1000
+        /// counts as the bound. Name one only where clients are trusted, or where a proxy in front
+        /// sets it: whoever can set it can make the balancer avoid a member, or crowd one.
+        cost_header: Option<String> [Text(FIELD)] = None; r#""X-Cost""#,
         /// Maximum retries, each at another member, of a request that may be repeated safely: none
         /// of it was sent, or it is idempotent (RFC 9110, section 9.2.2) and the member closed the
         /// connection, sent an invalid response or did not answer.
@@ -206,6 +216,9 @@ impl AsTable for HttpOptions {
 /// What `sni` names.
 const GROUP: Texts = ("the name of a group", is_name);
 
+/// The name of a field.
+const FIELD: Texts = ("the name of a header field", key::is_field_name);
+
 /// A token of RFC 9110, section 5.6.2.
 const VIA: Texts = (
     "a token of RFC 9110 (letters, digits, - . _ and a few more)",
@@ -225,7 +238,7 @@ pub(crate) struct Defaults {
 
 impl Defaults {
     /// Reads `[defaults]`, if it is there.
-    pub fn read(top: &mut Table<'_>, report: &mut Report<'_>) -> Self {
+    pub(crate) fn read(top: &mut Table<'_>, report: &mut Report<'_>) -> Self {
         let mut defaults = Defaults::default();
         if let Some(mut table) = top.table("defaults", report) {
             read_shared(&mut defaults.rule, &mut table, report);

@@ -112,6 +112,9 @@ section! {
         /// Certificates of the authorities that the other side's certificate has to come from (PEM).
         /// By default those that the system trusts.
         ca_file: Option<FileName> = None; r#""/etc/evenkeel/members.pem""#,
+        /// Lists of revoked certificates (PEM). There must be one of each authority, or its
+        /// certificates are refused.
+        crl_file: Option<FileName> = None; r#""/etc/evenkeel/members.crl""#,
         /// Whether the other side's certificate is verified. If not, whoever is on the way can pretend
         /// to be it, and read and change everything.
         verify: bool = true; "false",
@@ -211,9 +214,10 @@ impl Field for ClientTls {
         if self.key.is_some() && self.certificate.is_none() {
             table.problem("key", "needs the `certificate` that it belongs to", report);
         }
-        if !self.verify && table.given("ca_file") {
-            let message = "has no effect with `verify = false`";
-            table.problem("ca_file", message, report);
+        for key in ["ca_file", "crl_file"] {
+            if !self.verify && table.given(key) {
+                table.problem(key, "has no effect with `verify = false`", report);
+            }
         }
         if !self.verify && table.given("verify") {
             let message = "certificates are not verified: whoever is on the way can pretend to be \
@@ -230,16 +234,16 @@ impl Field for ClientTls {
 
 impl ClientTls {
     fn all(&mut self) -> impl Iterator<Item = &mut FileName> {
-        let certificate = self.certificate.iter_mut();
-        self.ca_file
-            .iter_mut()
-            .chain(certificate)
+        let authorities = self.ca_file.iter_mut().chain(&mut self.crl_file);
+        authorities
+            .chain(&mut self.certificate)
             .chain(&mut self.key)
     }
 
     /// The files that it names.
     pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
-        let all = self.ca_file.iter().chain(&self.certificate);
+        let authorities = self.ca_file.iter().chain(&self.crl_file);
+        let all = authorities.chain(&self.certificate);
         all.chain(&self.key).map(|file| &file.path)
     }
 

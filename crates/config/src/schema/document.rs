@@ -20,7 +20,10 @@ pub(crate) struct Item<'d> {
 
 impl<'d> Item<'d> {
     /// The elements of a list.
-    pub fn elements(&self, list: &'d [Spanned<DeValue<'d>>]) -> impl Iterator<Item = Item<'d>> {
+    pub(crate) fn elements(
+        &self,
+        list: &'d [Spanned<DeValue<'d>>],
+    ) -> impl Iterator<Item = Item<'d>> {
         list.iter().enumerate().map(|(index, element)| Item {
             path: format!("{}[{index}]", self.path),
             span: element.span(),
@@ -29,7 +32,7 @@ impl<'d> Item<'d> {
     }
 
     /// The elements of a list, or else what stands there; `None` if a list is empty.
-    pub fn one_or_each(&self) -> Option<Vec<Item<'d>>> {
+    pub(crate) fn one_or_each(&self) -> Option<Vec<Item<'d>>> {
         let (path, span) = (self.path.clone(), self.span.clone());
         match self.value {
             DeValue::Array(list) if list.is_empty() => None,
@@ -39,7 +42,7 @@ impl<'d> Item<'d> {
     }
 
     /// The value as it is shown in a message: short, and on one line.
-    pub fn show(&self) -> String {
+    pub(crate) fn show(&self) -> String {
         match self.value {
             DeValue::String(text) => quote(text),
             DeValue::Integer(number) => shorten(&number.to_string()),
@@ -53,7 +56,7 @@ impl<'d> Item<'d> {
     }
 
     /// A whole number, from any notation of TOML.
-    pub fn integer(&self) -> Option<i64> {
+    pub(crate) fn integer(&self) -> Option<i64> {
         match self.value {
             DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).ok(),
             _ => None,
@@ -61,7 +64,7 @@ impl<'d> Item<'d> {
     }
 
     /// A finite number, whole or not.
-    pub fn number(&self) -> Option<f64> {
+    pub(crate) fn number(&self) -> Option<f64> {
         let number = match self.value {
             DeValue::Float(number) => number.as_str().parse().ok()?,
             _ => self.integer()? as f64,

@@ -14,7 +14,7 @@ pub struct Errors {
 }
 
 impl Errors {
-    /// How many problems are kept. More than that do not help anybody.
+    /// Most problems that are kept; further ones are counted.
     pub const MAX_PROBLEMS: usize = 100;
 
     /// A problem with the file as a whole.
@@ -75,14 +75,15 @@ pub struct Problem {
 /// `file:line:column: key: message; found …; allowed: …`
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.file)?;
         if self.line > 0 {
-            write!(f, ":{}:{}", self.line, self.column)?;
+            write!(f, "{}:{}:{}: ", self.file, self.line, self.column)?;
+        } else if !self.file.is_empty() {
+            write!(f, "{}: ", self.file)?;
         }
         if !self.key.is_empty() {
-            write!(f, ": {}", self.key)?;
+            write!(f, "{}: ", self.key)?;
         }
-        write!(f, ": {}", self.message)?;
+        f.write_str(&self.message)?;
         if let Some(found) = &self.found {
             write!(f, "; found {found}")?;
         }
@@ -93,7 +94,14 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A place in a configuration file. All places are equal: what was said counts, not where.
+/// Problems in one line, for a log or an answer.
+pub fn one_line(problems: &[Problem]) -> String {
+    let all: Vec<String> = problems.iter().map(Problem::to_string).collect();
+    all.join("; ")
+}
+
+/// A place in a configuration file. All places are equal, so that two configurations are equal that
+/// say the same in other places.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
     /// The file as it was named by the caller.

@@ -26,6 +26,8 @@ const KEYS: &str = "
     queue_timeout: timeout_queue
     retries: retry num_retries attempts max_retries proxy_next_upstream proxy_next_upstream_tries
     pool_idle_connections: keepalive max_idle_connections
+    send_proxy: send_proxy_v2 check_send_proxy proxy_protocol_version
+    accept_proxy: proxy_protocol proxyprotocol proxy_protocol_from set_real_ip_from trusted_ips
     x_forwarded: forwardfor option_forwardfor
     health_check: check checks healthcheck health_checks option_httpchk httpchk
     interval: inter check_interval

@@ -98,8 +98,8 @@ impl fmt::Display for Network {
     }
 }
 
-/// Networks in which members may be that the file does not name by their address, in
-/// place of [`unusual`].
+/// Networks that the file lists: such as those in which members may be that it does not name by
+/// their address, in place of [`unusual`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Networks(pub Vec<Network>);
 
@@ -140,6 +140,11 @@ const METADATA: [IpAddr; 5] = [
 ];
 
 impl Networks {
+    /// Whether an address is in one of them.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        self.0.iter().any(|network| network.contains(ip))
+    }
+
     /// Whether a member may be at `ip` where the file lists networks, and where it does
     /// not (`None`).
     ///
@@ -148,7 +153,7 @@ impl Networks {
     /// Why not.
     pub fn judge(allowed: Option<&Networks>, ip: IpAddr) -> Result<(), Unusual> {
         match allowed {
-            Some(Networks(listed)) if listed.iter().any(|network| network.contains(ip)) => Ok(()),
+            Some(listed) if listed.contains(ip) => Ok(()),
             Some(_) => Err(Unusual::NotListed),
             None => unusual(ip).map_or(Ok(()), Err),
         }

@@ -28,7 +28,7 @@ pub(crate) struct KeyDoc {
 
 impl TableDoc {
     /// The table that begins with `header`, with the keys of all of `keys`.
-    pub fn new(
+    pub(crate) fn new(
         header: &'static str,
         doc: &'static str,
         keys: impl IntoIterator<Item = Vec<KeyDoc>>,
@@ -38,13 +38,13 @@ impl TableDoc {
     }
 
     /// Whether it has a key of this name, or once had.
-    pub fn has(&self, key: &str) -> bool {
+    pub(crate) fn has(&self, key: &str) -> bool {
         let names = |known: &KeyDoc| known.name == key || known.alias == Some(key);
         self.keys.iter().any(names)
     }
 
     /// Its chapter of the reference, in Markdown.
-    pub fn markdown(&self) -> String {
+    pub(crate) fn markdown(&self) -> String {
         let title = match self.header {
             "" => "Top".into(),
             header => format!("`{header}`"),

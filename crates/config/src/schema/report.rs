@@ -22,7 +22,7 @@ enum Trust {
 }
 
 struct Found {
-    /// Where it is told: after what may have caused it.
+    /// Its place in the list of problems: after what may have caused it.
     order: usize,
     trust: Trust,
     problem: Problem,
@@ -46,7 +46,7 @@ pub(crate) struct Report<'s> {
 
 impl<'s> Report<'s> {
     /// A report about `text`, with nothing wrong yet.
-    pub fn new(file: &'s str, text: &'s str, tables: fn() -> Vec<TableDoc>) -> Self {
+    pub(crate) fn new(file: &'s str, text: &'s str, tables: fn() -> Vec<TableDoc>) -> Self {
         let starts = text.match_indices('\n').map(|(at, _)| at + 1);
         Report {
             file,
@@ -62,8 +62,9 @@ impl<'s> Report<'s> {
     }
 
     /// The syntax errors of the TOML parser, which has recovered `document` from them.
-    pub fn syntax(&mut self, errors: &[toml::de::Error], document: &DeTable<'_>) {
-        // Up to its end the file is one list, so the rest is no news.
+    pub(crate) fn syntax(&mut self, errors: &[toml::de::Error], document: &DeTable<'_>) {
+        // Once a list is not closed, all that follows is taken for a part of it: further errors there
+        // say nothing new.
         let unclosed = errors.iter().find(|error| is_unclosed(error));
         let end = unclosed.and_then(|error| error.span());
         let open = end.and_then(|end| {
@@ -88,7 +89,7 @@ impl<'s> Report<'s> {
     fn syntax_error(&mut self, error: &toml::de::Error, span: &Span) {
         let line = self.line(span.start);
         if let Some(address) = self.bare_address(span.start) {
-            // The parser has more to say of the same value, which helps nobody.
+            // The parser reports the same value once more, in words that help less.
             if !self.broken_lines.contains(&(line..line + 1)) {
                 let message = format!("an address must stand in quotes: \"{address}\"");
                 let found = Some(format!("`{}`", shorten(&address).escape_debug()));
@@ -127,14 +128,14 @@ impl<'s> Report<'s> {
     }
 
     /// A value that its key does not take.
-    pub fn wrong(&mut self, item: &Item<'_>, message: &str, allowed: String) {
+    pub(crate) fn wrong(&mut self, item: &Item<'_>, message: &str, allowed: String) {
         let found = Some(item.show());
         let allowed = Some(allowed);
         self.push(Trust::Sure, &item.span, &item.path, message, found, allowed);
     }
 
     /// Something else that is wrong at `span`.
-    pub fn problem(
+    pub(crate) fn problem(
         &mut self,
         span: &Span,
         path: &str,
@@ -145,7 +146,7 @@ impl<'s> Report<'s> {
     }
 
     /// Something that is missing or does not belong there.
-    pub fn misplaced(
+    pub(crate) fn misplaced(
         &mut self,
         span: &Span,
         path: &str,
@@ -157,7 +158,7 @@ impl<'s> Report<'s> {
 
     /// Something that a table lacks which ends at `end`: perhaps it is there under a wrong
     /// name, so what else is wrong in the table is told first.
-    pub fn missing(
+    pub(crate) fn missing(
         &mut self,
         span: &Span,
         path: &str,
@@ -173,7 +174,7 @@ impl<'s> Report<'s> {
     }
 
     /// Something that is allowed, but probably not meant.
-    pub fn warning(&mut self, span: &Span, path: &str, message: impl Into<String>) {
+    pub(crate) fn warning(&mut self, span: &Span, path: &str, message: impl Into<String>) {
         if self.warnings.len() < Errors::MAX_PROBLEMS {
             let warning = self.found(Trust::Sure, span, path, message, None, None);
             self.warnings.push(warning);
@@ -181,7 +182,7 @@ impl<'s> Report<'s> {
     }
 
     /// Where `item` stands.
-    pub fn place(&self, item: &Item<'_>) -> Place {
+    pub(crate) fn place(&self, item: &Item<'_>) -> Place {
         let found = self.found(Trust::Sure, &item.span, &item.path, "", None, None);
         let Problem {
             file,
@@ -199,27 +200,27 @@ impl<'s> Report<'s> {
     }
 
     /// The tables that such a file can have.
-    pub fn tables(&self) -> Vec<TableDoc> {
+    pub(crate) fn tables(&self) -> Vec<TableDoc> {
         (self.tables)()
     }
 
-    /// Whether further problems are only counted: no need to find words for them.
-    pub fn is_full(&self) -> bool {
+    /// Whether further problems are only counted, and so need no text.
+    pub(crate) fn is_full(&self) -> bool {
         self.found.len() >= Errors::MAX_PROBLEMS
     }
 
     /// Counts a problem without keeping it.
-    pub fn omit(&mut self) {
+    pub(crate) fn omit(&mut self) {
         self.omitted += 1;
     }
 
     /// How many problems there are so far.
-    pub fn problems(&self) -> usize {
+    pub(crate) fn problems(&self) -> usize {
         self.found.len() + self.omitted
     }
 
     /// The warnings, or everything that is wrong.
-    pub fn finish(mut self) -> Result<Vec<Problem>, Errors> {
+    pub(crate) fn finish(mut self) -> Result<Vec<Problem>, Errors> {
         if self.found.is_empty() {
             return Ok(self
                 .warnings

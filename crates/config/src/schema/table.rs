@@ -80,7 +80,7 @@ pub(crate) struct Table<'d> {
 
 impl<'d> Table<'d> {
     /// The table `item`, if it is one.
-    pub fn open(item: &Item<'d>) -> Option<Self> {
+    pub(crate) fn open(item: &Item<'d>) -> Option<Self> {
         match item.value {
             DeValue::Table(table) => {
                 let entries = entries(&item.path, table);
@@ -102,7 +102,12 @@ impl<'d> Table<'d> {
     }
 
     /// Reads what the table says of `target`.
-    pub fn read<T>(&mut self, keys: &'static [Key<T>], target: &mut T, report: &mut Report<'_>) {
+    pub(crate) fn read<T>(
+        &mut self,
+        keys: &'static [Key<T>],
+        target: &mut T,
+        report: &mut Report<'_>,
+    ) {
         for key in keys {
             self.rename(key.alias, key.name, report);
             self.know(key.name);
@@ -128,17 +133,17 @@ impl<'d> Table<'d> {
     }
 
     /// Whether nothing stands in the table.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
     /// Whether `key` stands in the table.
-    pub fn given(&self, key: &str) -> bool {
+    pub(crate) fn given(&self, key: &str) -> bool {
         self.entry(key).is_some()
     }
 
-    /// Reports every key that nobody has asked for.
-    pub fn finish(self, report: &mut Report<'_>) {
+    /// Reports every key that was not read: there is no such key.
+    pub(crate) fn finish(self, report: &mut Report<'_>) {
         for entry in &self.entries {
             if self.known.contains(&entry.name) {
                 continue;
@@ -194,7 +199,7 @@ impl<'d> Table<'d> {
     }
 
     /// Notes that `key` may stand here.
-    pub fn know(&mut self, key: &'static str) {
+    pub(crate) fn know(&mut self, key: &'static str) {
         self.known.push(key);
     }
 
@@ -203,38 +208,38 @@ impl<'d> Table<'d> {
     }
 
     /// Where the name of the table is.
-    pub fn name_span(&self) -> &Span {
+    pub(crate) fn name_span(&self) -> &Span {
         &self.name_span
     }
 
     /// Its name, of the user's choice.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         self.name.to_owned()
     }
 
     /// Where the value of `key` is, or else the table.
-    pub fn span_of(&self, key: &str) -> Span {
+    pub(crate) fn span_of(&self, key: &str) -> Span {
         let entry = self.entry(key);
         entry.map_or_else(|| self.span.clone(), |entry| entry.item.span.clone())
     }
 
     /// Path of `key`.
-    pub fn path_of(&self, key: &str) -> String {
+    pub(crate) fn path_of(&self, key: &str) -> String {
         join(&self.path, key)
     }
 
     /// Something that is wrong with the value of `key`.
-    pub fn problem(&self, key: &str, message: impl Into<String>, report: &mut Report<'_>) {
+    pub(crate) fn problem(&self, key: &str, message: impl Into<String>, report: &mut Report<'_>) {
         report.problem(&self.span_of(key), &self.path_of(key), message, None);
     }
 
     /// Something about `key` that may only follow from another problem.
-    pub fn misplaced(&self, key: &str, message: impl Into<String>, report: &mut Report<'_>) {
+    pub(crate) fn misplaced(&self, key: &str, message: impl Into<String>, report: &mut Report<'_>) {
         report.misplaced(&self.span_of(key), &self.path_of(key), message, None);
     }
 
     /// Something that the whole table lacks.
-    pub fn lacks(
+    pub(crate) fn lacks(
         &self,
         message: impl Into<String>,
         allowed: Option<String>,
@@ -244,19 +249,23 @@ impl<'d> Table<'d> {
     }
 
     /// Something about the whole table that is probably not meant.
-    pub fn warning(&self, message: impl Into<String>, report: &mut Report<'_>) {
+    pub(crate) fn warning(&self, message: impl Into<String>, report: &mut Report<'_>) {
         report.warning(&self.name_span, &self.path, message);
     }
 
     /// Reports that `key` is missing, if it is.
-    pub fn require(&self, key: &str, report: &mut Report<'_>) {
+    pub(crate) fn require(&self, key: &str, report: &mut Report<'_>) {
         if !self.given(key) {
             self.lacks(format!("`{key}` is missing"), None, report);
         }
     }
 
     /// The table called `key` within this one, if it is there.
-    pub fn table(&mut self, key: &'static str, report: &mut Report<'_>) -> Option<Table<'d>> {
+    pub(crate) fn table(
+        &mut self,
+        key: &'static str,
+        report: &mut Report<'_>,
+    ) -> Option<Table<'d>> {
         self.open_table(key, format!("a table: [{key}]"), report)
     }
 
@@ -277,7 +286,7 @@ impl<'d> Table<'d> {
 
     /// The tables within the table called `key`, which have names of the user's choice:
     /// what those must be, and whether one is.
-    pub fn named_tables(
+    pub(crate) fn named_tables(
         &mut self,
         key: &'static str,
         (names, is_name): Texts,

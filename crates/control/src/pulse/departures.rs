@@ -94,13 +94,13 @@ impl Plan {
         all.find(|d| d.roll_call.is_some()).map(|d| &d.location)
     }
 
-    /// Whose client a stranger is who comes now, if there is a roll call.
+    /// The member that an unknown client who comes now is counted for, while there is a roll call.
     pub(super) fn roll_call(&self) -> Option<MemberId> {
         let mut on = self.departures.iter().filter(|d| d.location.has_pulse());
         on.find_map(|departures| departures.roll_call)
     }
 
-    /// A stranger leaves whoever is to give somebody away.
+    /// The member that an unknown client leaves: one that is to give clients away.
     pub(super) fn stranger(&self, now: Instant) -> Option<MemberId> {
         let mut on = self.departures.iter().filter(|d| d.location.has_pulse());
         let leave = |d: &Departures| (!d.rebinds).then(|| d.leave_any(now)).flatten();

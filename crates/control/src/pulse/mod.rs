@@ -71,7 +71,7 @@ const TRIES: u32 = 12;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// A location where nobody has been told of its pulse for so long has nobody to tell.
+/// If no client of a location has been told of its pulse for so long, none is there to be told.
 const DEAF: Duration = Duration::from_millis(100);
 
 /// The share of a location's load above which strangers are called, and how often at most.
@@ -296,7 +296,7 @@ impl Pulses {
                 continue;
             };
             let before = std::mem::replace(&mut track.at, at);
-            // What the first report counts began who knows when.
+            // It is not known since when the first report counts.
             if before != at && before != 0 {
                 track.report(load, before, &mut self.noise);
             }
@@ -319,7 +319,7 @@ impl Pulses {
         if loads.len() < 2 {
             return;
         }
-        // Whoever is about at the mean has nowhere to send clients.
+        // A location near the mean has nowhere to send clients: all others are about as loaded.
         let mean = loads.iter().sum::<f32>() / loads.len() as f32;
         let mut level = level(threshold, &sites).max(mean * (1.0 + CLOSE));
         // The load of each that takes traffic, and how far it may be off by chance.
@@ -534,7 +534,7 @@ impl Track {
         let gone = self.known > old as i64;
         self.known = old as i64;
         if new > 0 {
-            // It is theirs, as far as anybody knows.
+            // What is not explained by others is taken to be theirs.
             for client in there.iter().filter(|client| client.load().is_none()) {
                 client.set_load((error / new as f32).max(0.0));
             }
@@ -554,7 +554,7 @@ impl Track {
 
     fn report(&mut self, load: f32, before: u32, noise: &mut f32) {
         if let Some(moved) = self.moved {
-            // What the report counts began with the one before.
+            // A report counts what there was since the one before.
             let begun = before.wrapping_sub(moved.wrapping_add(GRACE_MS));
             if begun > u32::MAX / 2 {
                 return;
@@ -564,7 +564,7 @@ impl Track {
         }
         let error = load - self.mean;
         let deviation = (*noise * self.mean).sqrt().max(0.02 * self.mean);
-        // Not the same load any more.
+        // Far from the mean: the load is another one.
         let changed = self.reports >= 4.0 && error.abs() > CHANGE * deviation;
         if self.reports == 0.0 || changed {
             (self.mean, self.reports) = (load, 1.0);

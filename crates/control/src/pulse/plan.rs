@@ -128,7 +128,7 @@ impl Model {
         self.budget[step.from] -= step.count;
         self.gives[step.from] = true;
         if let Some(back) = step.back {
-            // Somebody comes instead, which the budget does not mind.
+            // A client comes in exchange; the budget limits only those that leave.
             self.kinds[step.to][back].count -= 1;
             self.gives[step.to] = true;
         }

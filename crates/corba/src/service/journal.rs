@@ -249,17 +249,17 @@ fn identity(meta: &Metadata) -> Identity {
 }
 
 impl Writer {
-    pub fn new(path: PathBuf) -> Self {
+    pub(super) fn new(path: PathBuf) -> Self {
         Writer { path, open: None }
     }
 
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Writes `state`: what is different in it is appended to the journal, or all of it is
     /// written where there is none, or where it has grown.
-    pub fn write(&mut self, state: &Arc<State>) -> io::Result<()> {
+    pub(super) fn write(&mut self, state: &Arc<State>) -> io::Result<()> {
         match self.open.take() {
             Some(open) if open.size < open.limit && open.is_in_place(&self.path) => {
                 // After a failure the next one is written as a whole.

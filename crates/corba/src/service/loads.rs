@@ -35,7 +35,7 @@ pub(super) struct Pushed(BTreeMap<String, Instant>);
 
 impl Pushed {
     /// Their names.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
@@ -48,12 +48,12 @@ impl Pushed {
 
     /// When loads of a location came last.
     #[cfg(test)]
-    pub fn last(&self, at: &str) -> Option<Instant> {
+    pub(super) fn last(&self, at: &str) -> Option<Instant> {
         self.0.get(at).copied()
     }
 
     /// Whether there is one of that name.
-    pub fn has(&self, at: &str) -> bool {
+    pub(super) fn has(&self, at: &str) -> bool {
         self.0.contains_key(at)
     }
 

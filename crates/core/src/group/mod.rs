@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use self::view::Pool;
 use crate::alert::Threshold;
+use crate::cost::Cost;
 use crate::key::Key;
 use crate::member::{self, Digest, Member, MemberId};
 use crate::relocation::Client;
 use crate::strategy::kind::{Kind, Sees, Strategy, Values};
 use crate::time::Instant;
-use crate::trace::Trace;
+use crate::trace::{Short, Trace};
 
 mod request;
 pub(crate) mod settings;
@@ -126,7 +127,7 @@ impl Group {
         // binding. Losing several times in a row means that the group is as good as full.
         for _ in 0..4 {
             let index = self.choose(request, rng)?;
-            if let Some(ticket) = self.bind(index, request.now) {
+            if let Some(ticket) = self.bind_for(index, request.cost, request.now) {
                 return Ok(match request.client {
                     Some(client) => ticket.of_client(client),
                     None => ticket,
@@ -159,13 +160,18 @@ impl Group {
         self.explain(&self.view(request).rehearsed(), rng).1
     }
 
-    /// Binds a request to the member at `index`, whatever the strategy says; `None` if
+    /// Binds a request of cost 1 to the member at `index`, whatever the strategy says; `None` if
     /// it is at its connection limit, or there is no such member.
     pub fn bind(&self, index: usize, now: Instant) -> Option<Ticket> {
+        self.bind_for(index, Cost::ONE, now)
+    }
+
+    /// The same for a request that costs so much.
+    pub fn bind_for(&self, index: usize, cost: Cost, now: Instant) -> Option<Ticket> {
         let seat = self.pool.seats.get(index)?;
         // Counted first and compared then: several workers may want the last place.
-        let others = seat.slot.begin();
-        if others < seat.limit() {
+        let others = seat.slot.begin(cost);
+        if others.count() < seat.limit() {
             let settings = &self.pool.settings;
             let digest = Digest {
                 decay: settings.latency_decay,
@@ -173,9 +179,9 @@ impl Group {
                 growth: self.pool.state.growth(),
             };
             let member = &self.pool.members[index];
-            return Some(Ticket::new(member, index, others, now, digest));
+            return Some(Ticket::new(member, index, cost, others, now, digest));
         }
-        seat.slot.end();
+        seat.slot.end(cost);
         None
     }
 
@@ -226,6 +232,10 @@ impl Group {
         let mut trace = Trace::on();
         if self.pool.state.is_panicking() {
             trace.note(|| "panic: too many members are down or ejected, so that is ignored".into());
+        }
+        let cost = view.request().cost;
+        if cost != Cost::ONE {
+            trace.note(|| format!("the request costs {}", Short(cost.get())));
         }
         let chosen = self.ask(view, rng, &mut trace);
         let view = match chosen {

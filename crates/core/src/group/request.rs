@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use crate::cost::Cost;
 use crate::member::MemberId;
 use crate::time::Instant;
 
@@ -15,6 +16,8 @@ pub struct Request<'a> {
     /// Hash of what [`Group::wants_key`](super::Group::wants_key) names, if the request has it
     /// ([`crate::key::hash`]).
     pub key: Option<u64>,
+    /// How much work it is, compared with others.
+    pub cost: Cost,
     /// Members that are out of the question for this request: tried already, or not able
     /// to do what it asks for. In ascending order: there may be as many as members.
     pub tried: &'a [MemberId],
@@ -27,6 +30,7 @@ impl Request<'_> {
             now,
             client: None,
             key: None,
+            cost: Cost::ONE,
             tried: &[],
         }
     }

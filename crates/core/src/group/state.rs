@@ -17,7 +17,8 @@ pub struct GroupState {
     panic: AtomicBool,
     pub(super) want_trace: AtomicBool,
     pub(super) last: ArcSwapOption<Decision>,
-    /// Whether there is a relocation: what there mostly is not costs one load.
+    /// Whether there is a relocation. Mostly there is none, and then a decision reads no more than
+    /// this flag.
     relocating: AtomicBool,
     relocation: ArcSwapOption<Arc<dyn Relocation>>,
     clients: Mutex<Clients>,
@@ -32,7 +33,7 @@ pub struct GroupState {
 #[derive(Debug, Default)]
 struct Clients {
     all: Vec<Arc<Client>>,
-    /// How many there were when last those were left out that have gone.
+    /// How many were left when those that had gone were last removed.
     were: usize,
 }
 

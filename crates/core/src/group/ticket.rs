@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use crate::cost::{Cost, Flying};
 use crate::load::Location;
 use crate::member::{Digest, Member, Slot};
 use crate::observe::{Crowd, Outcome};
@@ -18,8 +19,10 @@ pub struct Ticket {
     /// The bit by which the client is [known](Crowd).
     client: Option<NonZeroU64>,
     started: Instant,
-    /// Requests that the member had already when this one was bound.
-    others: u32,
+    /// What it costs: as much is subtracted when it is over.
+    cost: Cost,
+    /// What those cost that the member had already when this one was bound.
+    others: f32,
     digest: Digest,
     verdict: Option<Verdict>,
     end: Outcome,
@@ -39,14 +42,16 @@ impl Ticket {
     pub(super) fn new(
         member: &Member,
         index: usize,
-        others: u32,
+        cost: Cost,
+        others: Flying,
         now: Instant,
         digest: Digest,
     ) -> Self {
-        member.location.begin();
+        member.location.begin(cost);
         member.slot.unanswered_begins(now);
         Ticket {
-            others,
+            cost,
+            others: others.cost(),
             slot: Arc::clone(&member.slot),
             location: Arc::clone(&member.location),
             index,
@@ -80,6 +85,11 @@ impl Ticket {
     /// The location of the member.
     pub fn location(&self) -> &Location {
         &self.location
+    }
+
+    /// What the request costs.
+    pub fn cost(&self) -> Cost {
+        self.cost
     }
 
     /// When the request was bound.
@@ -116,13 +126,13 @@ impl Ticket {
     }
 
     fn observe(&mut self, outcome: Outcome, now: Instant) {
-        let latency = now.since(self.started);
+        let (latency, cost) = (now.since(self.started), self.cost.get());
         self.slot.unanswered_ends(self.started);
         if outcome == Outcome::Success {
             self.slot
-                .sample_service(latency, self.others, now, self.digest);
+                .sample_service(latency, cost, self.others, now, self.digest);
         }
-        let failures_before = self.slot.observe(outcome, latency, now, self.digest);
+        let failures_before = self.slot.observe(outcome, latency, cost, now, self.digest);
         if outcome != Outcome::Cancelled {
             self.note_client(outcome != Outcome::Success, now);
         }
@@ -139,7 +149,7 @@ impl Drop for Ticket {
             self.slot.unanswered_ends(self.started);
         }
         self.slot.record().count(self.end);
-        self.slot.end();
-        self.location.end();
+        self.slot.end(self.cost);
+        self.location.end(self.cost);
     }
 }

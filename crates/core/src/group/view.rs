@@ -12,6 +12,7 @@ use crate::estimate::{Growth, higher};
 use crate::load::{LoadId, Location, Query, Report};
 use crate::member::{Member, Reason, Slot};
 use crate::time::{Horizon, Instant};
+use crate::trace::Short;
 
 /// What a strategy sees: the members as they are for one request.
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +109,12 @@ impl<'a> View<'a> {
     #[inline]
     pub fn request(&self) -> &'a Request<'a> {
         self.request
+    }
+
+    /// What the request to decide about costs.
+    #[inline]
+    pub fn cost(&self) -> f32 {
+        self.request.cost.get()
     }
 
     /// The current instant.
@@ -345,7 +352,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// How long the member at `index` takes for one request in seconds, queueing
+    /// How long the member at `index` takes for a request of cost 1 in seconds, queueing
     /// excluded; `None` if it has not answered yet.
     #[inline]
     pub fn service_time(&self, index: usize) -> Option<f32> {
@@ -376,12 +383,22 @@ impl<'a> View<'a> {
 
     /// Requests in flight at the location of the member at `index` from everybody, if
     /// that is what is reported: other balancers' requests, too, which the slot cannot
-    /// know. `None` is unknown.
+    /// know, and which count 1 each; ours count what they cost. `None` is unknown.
     #[inline]
     pub fn reported_in_flight(&self, index: usize) -> Option<f32> {
         match self.query.id {
             LoadId::IN_FLIGHT => self.load(index),
             _ => None,
+        }
+    }
+
+    /// What is in flight at the member at `index`, in words.
+    pub(crate) fn in_flight(&self, index: usize) -> String {
+        let slot = self.slot(index);
+        let (count, cost) = (slot.in_flight(), slot.cost_in_flight());
+        match cost == count as f32 {
+            true => format!("in flight {count}"),
+            false => format!("in flight {count} of cost {}", Short(cost)),
         }
     }
 

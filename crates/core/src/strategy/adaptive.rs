@@ -234,11 +234,12 @@ const LOOKS: usize = 32;
 #[derive(Clone, Copy, Debug, Default)]
 struct Look {
     index: u32,
+    /// What the requests in flight cost.
     in_flight: f32,
     weight: f32,
     account: u8,
     is_stale: bool,
-    /// Service time in seconds; 0 is not known.
+    /// Service time of a request of cost 1 in seconds; 0 is not known.
     time: f32,
     failures: f32,
     /// Reported utilisation, or tasks per CPU; -1 is not known.
@@ -273,11 +274,12 @@ impl<'v, 'a> Eye<'v, 'a> {
     #[inline(always)]
     fn look(&self, index: usize) -> Look {
         let slot = self.view.slot(index);
-        let service = slot.service(&self.moment);
+        let in_flight = slot.cost_in_flight();
+        let service = slot.service(in_flight, &self.moment);
         let (weight, account) = account(self.view, index);
         Look {
             index: index as u32,
-            in_flight: slot.in_flight() as f32,
+            in_flight,
             weight,
             account,
             is_stale: service.is_some_and(|service| service.is_stale),
@@ -390,6 +392,7 @@ impl Adaptive {
         due: Due,
     ) -> Option<usize> {
         let growth = higher(eye.view.growth(), LEAST_GROWTH);
+        let own = eye.view.cost();
         let candidates = looks.map(|look| Candidate {
             index: look.index as usize,
             in_flight: look.in_flight,
@@ -401,12 +404,12 @@ impl Adaptive {
         let cost = |index| others.cost(&eye.look_again(index), eye.is_queue);
         let score = |candidate: &Candidate, compares: f32, price: f32| {
             // Each request after the first one costs as much as was learnt.
-            let places = 1.0 + compares + (growth - 1.0) * higher(compares - 1.0, 0.0);
+            let places = own + compares + (growth - 1.0) * higher(compares - 1.0, 0.0);
             let score = candidate.time * candidate.cost * places * price;
             if trace.is_on() {
                 let (index, time) = (candidate.index, candidate.time);
                 trace.candidate(index, Some(score.into()), || {
-                    explain(&eye.look_again(index), time, price)
+                    explain(eye.view, &eye.look_again(index), time, price)
                 });
             }
             score
@@ -418,7 +421,7 @@ impl Adaptive {
 }
 
 #[cold]
-fn explain(look: &Look, service: f32, price: f32) -> String {
+fn explain(view: &View<'_>, look: &Look, service: f32, price: f32) -> String {
     let source = match look.time {
         0.0 => " (typical: no answer yet)".into(),
         time if time != service => format!(" (last known {:.1} ms)", time * 1e3),
@@ -429,9 +432,9 @@ fn explain(look: &Look, service: f32, price: f32) -> String {
         _ => String::new(),
     };
     format!(
-        "service time {:.1} ms{source}, in flight {}, weight {}, failures {:.0} %{load}{}",
+        "service time {:.1} ms{source}, {}, weight {}, failures {:.0} %{load}{}",
         service * 1e3,
-        look.in_flight,
+        view.in_flight(look.index as usize),
         Short(look.weight),
         look.failures * 100.0,
         Ahead(price),

@@ -179,8 +179,8 @@ fn of_unknown(
         index = other;
     }
     trace.candidate(index, None, || {
-        let (in_flight, weight) = (view.slot(index).in_flight(), Short(view.weight(index)));
-        format!("no load is known: fewest in flight for its weight, {in_flight}, weight {weight}")
+        let (flying, weight) = (view.in_flight(index), Short(view.weight(index)));
+        format!("no load is known: fewest in flight for its weight, {flying}, weight {weight}")
     });
     Some(index)
 }
@@ -211,7 +211,7 @@ pub(super) fn least<K: Keep>(
         let weight = view.weight(index);
         let standing = standing(index);
         let fails = sits_out(view, index, rng);
-        let in_flight = || view.slot(index).in_flight() as f32;
+        let in_flight = || view.slot(index).cost_in_flight();
         let score = standing.load().unwrap_or_else(in_flight) / weight;
         if trace.is_on() {
             explain(view, trace, index, score, standing, fails);
@@ -294,12 +294,12 @@ fn explain(
             Standing::Rejects(load) => format!("load {load:.3} at or above the reject threshold"),
             Standing::Unknown => "load unknown".into(),
         };
-        let (in_flight, weight) = (view.slot(index).in_flight(), Short(view.weight(index)));
+        let (flying, weight) = (view.in_flight(index), Short(view.weight(index)));
         let fails = if fails {
             ", left out because it fails"
         } else {
             ""
         };
-        format!("{load}, in flight {in_flight}, weight {weight}{fails}")
+        format!("{load}, {flying}, weight {weight}{fails}")
     });
 }

@@ -167,13 +167,13 @@ impl Candidates {
         trace: &mut Trace,
         shares: &Shares,
     ) -> Option<usize> {
-        let in_flight = self.in_flight(view);
+        let (in_flight, own) = (self.in_flight(view), view.cost());
         self.lowest(view, rng, shares, in_flight, |index, compares, price| {
-            let score = (compares + 1.0) * price;
+            let score = (compares + own) * price;
             if trace.is_on() {
                 trace.candidate(index, Some(score.into()), || {
-                    let (flying, weight) = (in_flight.at(index), Short(view.weight(index)));
-                    format!("in flight {flying}, weight {weight}{}", Ahead(price))
+                    let (flying, weight) = (in_flight.in_words(index), Short(view.weight(index)));
+                    format!("{flying}, weight {weight}{}", Ahead(price))
                 });
             }
             score
@@ -252,7 +252,7 @@ impl Iterator for Indices<'_> {
     }
 }
 
-/// Requests in flight, from one source for all members of a decision.
+/// What requests in flight cost, from one source for all members of a decision.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InFlight<'v, 'a> {
     view: &'v View<'a>,
@@ -264,13 +264,20 @@ impl InFlight<'_, '_> {
     pub(super) fn at(self, index: usize) -> f32 {
         match self.reported {
             true => self.as_reported(index),
-            false => self.view.slot(index).in_flight() as f32,
+            false => self.view.slot(index).cost_in_flight(),
+        }
+    }
+
+    pub(super) fn in_words(self, index: usize) -> String {
+        match self.reported {
+            true => format!("in flight {}", Short(self.as_reported(index))),
+            false => self.view.in_flight(index),
         }
     }
 
     #[inline(never)]
     fn as_reported(self, index: usize) -> f32 {
-        let own = || self.view.slot(index).in_flight() as f32;
+        let own = || self.view.slot(index).cost_in_flight();
         self.view.reported_in_flight(index).unwrap_or_else(own)
     }
 }

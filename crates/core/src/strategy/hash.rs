@@ -11,10 +11,11 @@
 //! member has the same number of points, and a lower weight makes a member turn a fixed share
 //! of the keys away.
 //!
-//! No member has more than `ceil(bound * average)` requests in flight (Mirrokni, Thorup and
-//! Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2018): what is above goes on to the
-//! key's next member. With a bound of 0 there is no such limit, and a key keeps its
-//! member whatever its load. Members that may not be picked are passed over in the same way,
+//! No member at which `bound` times the average is in flight gets another request (Mirrokni, Thorup
+//! and Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2018; requests count what they cost,
+//! and the one to come is part of the average): it goes on to the key's next member. With a bound of
+//! 0 there is no such limit, and a key keeps its member whatever its load. Members that may not be
+//! picked are passed over in the same way,
 //! so that only their keys move. Nothing depends on a seed: all balancers, and the same one
 //! after a restart, agree.
 
@@ -119,17 +120,17 @@ impl Hash {
         }
     }
 
-    /// Most requests that a member may have in flight per unit of weight, the one to
-    /// come included.
+    /// What requests in flight at a member cost per unit of weight, from which on it gets no other
+    /// one. The one to come is part of the average.
     fn cap_per_weight(&self, view: &View<'_>) -> f32 {
         let word = self.average.load(Ordering::Relaxed);
         let large = view.len() > SUM_UP_TO;
         if large && word != 0 && millis_since(word as u32, view.now()) <= AVERAGE_MAX_AGE {
             return f32::from_bits((word >> 32) as u32);
         }
-        let (mut in_flight, mut weight) = (1.0, 0.0);
+        let (mut in_flight, mut weight) = (view.cost(), 0.0);
         for index in view.eligible() {
-            in_flight += view.slot(index).in_flight() as f32;
+            in_flight += view.slot(index).cost_in_flight();
             weight += view.weight(index);
         }
         let cap = self.bound * in_flight / weight;
@@ -150,13 +151,13 @@ impl Hash {
     ) -> Option<usize> {
         let mut cap = None;
         let mut is_full = |index: usize| {
-            let in_flight = view.slot(index).in_flight() as f32;
+            let in_flight = view.slot(index).cost_in_flight();
             // An idle member is below any bound: no need to sum up.
             if !bounded || in_flight == 0.0 {
                 return false;
             }
             let cap = *cap.get_or_insert_with(|| self.cap_per_weight(view));
-            in_flight + 1.0 > (cap * view.weight(index)).ceil()
+            in_flight >= cap * view.weight(index)
         };
         let mut best: Option<(usize, f32)> = None;
         for index in view.eligible() {
@@ -167,10 +168,10 @@ impl Hash {
             let full = (wins || trace.is_on()) && is_full(index);
             if trace.is_on() {
                 trace.candidate(index, Some(score.into()), || {
-                    let in_flight = view.slot(index).in_flight();
+                    let flying = view.in_flight(index);
                     let full = if full { ", as many as it may have" } else { "" };
                     let weight = Short(view.weight(index));
-                    format!("weight {weight}, in flight {in_flight}{full}")
+                    format!("weight {weight}, {flying}{full}")
                 });
             }
             if wins && !full {
@@ -232,20 +233,21 @@ impl Strategy for Hash {
                 });
                 continue;
             }
-            let in_flight = view.slot(index).in_flight() as f32;
+            let in_flight = view.slot(index).cost_in_flight();
             // An idle member is below any bound: no need to sum up.
             if in_flight > 0.0 && self.bound.is_finite() {
                 let cap = *cap.get_or_insert_with(|| self.cap_per_weight(view));
-                let cap = (cap * view.weight(index)).ceil();
-                if in_flight + 1.0 > cap {
+                let cap = cap * view.weight(index);
+                if in_flight >= cap {
                     trace.candidate(index, Some(in_flight.into()), || {
-                        format!("next on the ring, but in flight {in_flight} of at most {cap}")
+                        let (flying, cap) = (view.in_flight(index), cap.ceil());
+                        format!("next on the ring, but {flying} of at most {cap}")
                     });
                     continue;
                 }
             }
             trace.candidate(index, Some(in_flight.into()), || {
-                format!("next on the ring, in flight {in_flight}")
+                format!("next on the ring, {}", view.in_flight(index))
             });
             return Some(index);
         }

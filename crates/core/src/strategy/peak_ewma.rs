@@ -2,7 +2,7 @@
 //!
 //! Source: the peak EWMA balancer of Twitter's Finagle and of linkerd. The cost of a
 //! member is its latency, as a moving average that jumps to peaks and decays slowly,
-//! times the requests in flight there with the one to come. Failures cost as if they
+//! times what the requests in flight there cost, with the one to come. Failures cost as if they
 //! were very slow answers, never as the fast ones that they often are. Because the
 //! average decays without samples, a member that was slow is tried again. A member
 //! whose latency is not known yet counts as average among those compared with it.
@@ -43,6 +43,7 @@ impl Strategy for PeakEwma {
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let candidates = self.choices.candidates(view, rng, self.shares.urn());
         let in_flight = candidates.in_flight(view);
+        let own = view.cost();
         let neutral = candidates.neutral_latency(view).unwrap_or(PRIOR);
         candidates.lowest(
             view,
@@ -52,10 +53,10 @@ impl Strategy for PeakEwma {
             |index, compares, price| {
                 let latency = view.latency(index).unwrap_or(neutral);
                 let penalty = view.penalty(index);
-                let score = (latency + penalty) * (compares + 1.0) * price;
+                let score = (latency + penalty) * (compares + own) * price;
                 trace.candidate(index, Some(score.into()), move || {
                     format!(
-                        "latency {:.1} ms{}, penalty {:.0} ms, in flight {}, weight {}{}",
+                        "latency {:.1} ms{}, penalty {:.0} ms, {}, weight {}{}",
                         latency * 1e3,
                         if view.latency(index).is_none() {
                             " (assumed)"
@@ -63,7 +64,7 @@ impl Strategy for PeakEwma {
                             ""
                         },
                         penalty * 1e3,
-                        in_flight.at(index),
+                        in_flight.in_words(index),
                         Short(view.weight(index)),
                         Ahead(price),
                     )

@@ -11,7 +11,8 @@
 //! fewer than two probes a random member is taken.
 //!
 //! The paper's latency is that of requests which met about the same RIF. Here it is the
-//! service time (see `estimate.rs`), with the penalty for failures, times RIF plus one.
+//! service time (see `estimate.rs`), with the penalty for failures, times RIF plus one. Requests
+//! in flight, and the one to come, count what they cost.
 //! It rises with each request that is bound to the probed member.
 //!
 //! A probe costs nothing but a look at the member's slot (or at its reported requests in
@@ -248,6 +249,7 @@ impl Prequal {
     ) -> Option<usize> {
         let in_flight = Candidates::All.in_flight(view);
         let mut neutral = None;
+        let own = view.cost();
         let hot_above = self.hot_above(view.len());
         let at = |index| Candidate::new(view, index, in_flight.at(index));
         let candidates = view.eligible().map(at);
@@ -259,7 +261,7 @@ impl Prequal {
                     known.unwrap_or(PRIOR)
                 })
             });
-            let latency = (service + view.penalty(index)) * (rif + 1.0) * price;
+            let latency = (service + view.penalty(index)) * (rif + own) * price;
             if !view.is_rehearsal() {
                 self.learn(rif);
             }
@@ -282,7 +284,7 @@ impl Prequal {
             due.get_or_insert(index);
             let rif = view
                 .reported_in_flight(index)
-                .unwrap_or(view.slot(index).in_flight() as f32)
+                .unwrap_or(view.slot(index).cost_in_flight())
                 / view.weight(index);
             self.learn(rif);
             let fraction = rng.f32() < self.budget.fract();
@@ -313,6 +315,7 @@ impl Prequal {
         let now = view.now();
         let hot_above = self.hot_above(view.len());
         let mut neutral = None;
+        let own = view.cost();
         let even = self.shares.urn().is_even();
         // A new snapshot has a new pool, but a writer of the old one may be late.
         let is_valid = |probe: &Probe| {
@@ -333,7 +336,7 @@ impl Prequal {
                 false if probe.index < view.len() => self.shares.price(view, probe.index),
                 _ => 1.0,
             };
-            let latency = cost * (probe.rif + 1.0) * price;
+            let latency = cost * (probe.rif + own) * price;
             let rank = Rank::new(probe.rif * price, latency, hot_above);
             let key = (u64::from(rank.0) << 8) | place as u64;
             let valid = is_valid(&probe);
@@ -356,7 +359,7 @@ impl Prequal {
             // The request to come is in flight when the probe is used next.
             place.set(&Probe {
                 uses: probe.uses.saturating_sub(1),
-                rif: probe.rif + 1.0 / view.weight(probe.index).max(1e-3),
+                rif: probe.rif + own / view.weight(probe.index).max(1e-3),
                 ..probe
             });
             if rng.f32() < REMOVED * self.probes as f32 {

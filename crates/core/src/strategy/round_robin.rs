@@ -14,10 +14,14 @@ pub const KIND: Kind = Kind {
     name: "round_robin",
     doc: "Members take turns, evenly spaced, in proportion to the weights.",
     looks_at_loads: false,
-    ..Kind::made_by(|_, _| Box::new(RoundRobin::default()))
+    ..Kind::made_by(|_, members| {
+        Box::new(RoundRobin {
+            stride: Stride::new(members.len()),
+        })
+    })
 };
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct RoundRobin {
     stride: Stride,
 }

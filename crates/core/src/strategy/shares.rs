@@ -116,7 +116,7 @@ pub(super) struct Shares {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub(super) index: usize,
-    /// Requests in flight.
+    /// What the requests in flight cost.
     pub(super) in_flight: f32,
     pub(super) weight: f32,
     /// Its service time in seconds, as the strategy takes it; 0 where it does not go by that.
@@ -477,12 +477,13 @@ impl Shares {
         without: Option<usize>,
     ) -> Option<usize> {
         let at = |index| {
-            let in_flight = view.slot(index).in_flight() as f32;
+            let in_flight = view.slot(index).cost_in_flight();
             Candidate::new(view, index, in_flight)
         };
         let members = view.eligible().filter(move |&index| Some(index) != without);
         let candidates = members.map(at);
-        let score = |_: &Candidate, compares: f32, price: f32| (compares + 1.0) * price;
+        let own = view.cost();
+        let score = |_: &Candidate, compares: f32, price: f32| (compares + own) * price;
         let due = match without {
             None => Due::InTurn,
             Some(_) => Due::Nobody,
@@ -493,7 +494,7 @@ impl Shares {
     #[inline]
     fn price_of(&self, account: u8) -> f32 {
         let ahead = self.ahead[usize::from(account)].load(Ordering::Relaxed);
-        // Workers that count at once may be past the bound by one each.
+        // Workers that count at once may be past the bound by one request each.
         let place = ahead.wrapping_add(MOST) as usize;
         PRICES
             .get(place)
@@ -516,11 +517,13 @@ impl Shares {
         if chosen != due {
             // Workers that count at once may miss the bound by one each: no matter.
             let [chosen, due] = [chosen, due].map(|account| &self.ahead[usize::from(account)]);
+            // A single request does not fill an account, whatever it costs.
+            let cost = (view.cost() as i32).clamp(1, MOST / 4);
             if chosen.load(Ordering::Relaxed) < MOST {
-                chosen.fetch_add(1, Ordering::Relaxed);
+                chosen.fetch_add(cost, Ordering::Relaxed);
             }
             if due.load(Ordering::Relaxed) > -MOST {
-                due.fetch_sub(1, Ordering::Relaxed);
+                due.fetch_sub(cost, Ordering::Relaxed);
             }
         }
     }

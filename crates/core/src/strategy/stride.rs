@@ -1,9 +1,10 @@
 //! A smooth weighted schedule without a lock.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use super::best::Best;
 use super::urn::Highest;
+use crate::cost::Cost;
 use crate::group::view::View;
 
 /// Walks around the members in a fixed order. In each round a member whose weight is
@@ -14,16 +15,107 @@ use crate::group::view::View;
 /// random, so that balancers that start together do not all begin with the same
 /// member, or with the first one if the group is to be used in order. Weights are read as they are at each step. This is the static stride
 /// scheduler of gRPC's client-side weighted round robin (gRPC proposal A58).
-#[derive(Debug, Default)]
+///
+/// A request that costs more than the mean puts its member in debt, which it pays by letting turns
+/// pass (as in deficit round robin: Shreedhar and Varghese, "Efficient Fair Queueing Using Deficit
+/// Round Robin", 1995); one that costs less is a credit. Where all cost the same nothing is written.
+#[derive(Debug)]
 pub(super) struct Stride {
     /// Round times number of members plus position; 0 is not started.
     sequence: AtomicU64,
     highest: Highest,
+    /// Whether any request ever cost other than 1.
+    unequal: AtomicBool,
+    /// The mean cost of the last requests (f32 bits).
+    mean: AtomicU32,
+    /// What each member owes, in 1/1024 of a turn.
+    debts: Box<[AtomicI32]>,
 }
 
+/// A turn, in what debts are counted in.
+const TURN: i32 = 1024;
+
+/// Most turns that a member owes, or has as a credit.
+const MOST_TURNS: i32 = 64;
+
+/// Requests over which the mean cost reaches.
+const MEAN: f32 = 64.0;
+
 impl Stride {
+    /// A schedule for so many members.
+    pub(super) fn new(members: usize) -> Self {
+        Stride {
+            sequence: AtomicU64::new(0),
+            highest: Highest::default(),
+            unequal: AtomicBool::new(false),
+            mean: AtomicU32::new(1f32.to_bits()),
+            debts: (0..members).map(|_| AtomicI32::new(0)).collect(),
+        }
+    }
+
+    /// Whether the member at `index` owes a turn, and lets this one pass.
+    fn passes(&self, view: &View<'_>, index: usize) -> bool {
+        let owes = self.debt(index) >= TURN;
+        if owes && !view.is_rehearsal() {
+            self.debts[index].fetch_sub(TURN, Ordering::Relaxed);
+        }
+        owes
+    }
+
+    fn debt(&self, index: usize) -> i32 {
+        let debt = self.debts.get(index);
+        debt.map_or(0, |debt| debt.load(Ordering::Relaxed))
+    }
+
+    /// The member at `index` gets the request.
+    fn charge(&self, view: &View<'_>, index: usize) {
+        let Some(debt) = self.debts.get(index).filter(|_| !view.is_rehearsal()) else {
+            return;
+        };
+        if !self.unequal.load(Ordering::Relaxed) {
+            self.unequal.store(true, Ordering::Relaxed);
+        }
+        let (cost, mean) = (
+            view.cost(),
+            f32::from_bits(self.mean.load(Ordering::Relaxed)),
+        );
+        // Workers that count at once may lose a sample.
+        let next = mean + (cost - mean) / MEAN;
+        self.mean.store(next.to_bits(), Ordering::Relaxed);
+        let most = MOST_TURNS * TURN;
+        let owed = ((cost / mean - 1.0) * TURN as f32) as i32;
+        let add = |debt: i32| Some(debt.saturating_add(owed).clamp(-most, most));
+        let _ = debt.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+
     /// The next eligible member by `weight`, which is positive for eligible ones.
     pub(super) fn next(
+        &self,
+        view: &View<'_>,
+        rng: &mut fastrand::Rng,
+        weight: impl Fn(usize) -> f32,
+    ) -> Option<usize> {
+        match view.request().cost == Cost::ONE && !self.unequal.load(Ordering::Relaxed) {
+            true => self.walk::<false>(view, rng, weight),
+            false => self.walk_by_cost(view, rng, weight),
+        }
+    }
+
+    /// The same where requests cost more or less than others.
+    #[inline(never)]
+    fn walk_by_cost(
+        &self,
+        view: &View<'_>,
+        rng: &mut fastrand::Rng,
+        weight: impl Fn(usize) -> f32,
+    ) -> Option<usize> {
+        let index = self.walk::<true>(view, rng, weight)?;
+        self.charge(view, index);
+        Some(index)
+    }
+
+    #[inline(always)]
+    fn walk<const BY_COST: bool>(
         &self,
         view: &View<'_>,
         rng: &mut fastrand::Rng,
@@ -46,7 +138,7 @@ impl Stride {
             for _ in 0..2 * len + 8 {
                 let sequence = step();
                 let (round, index) = (sequence / len, (sequence % len) as usize);
-                if !view.is_eligible(index) {
+                if !view.is_eligible(index) || (BY_COST && self.passes(view, index)) {
                     continue;
                 }
                 let weight = weight(index);
@@ -68,10 +160,11 @@ impl Stride {
             let highest = view.eligible().map(&weight).fold(0.0, f32::max);
             self.highest.set(highest);
         }
-        // Other workers had all the good steps.
+        // Other workers had all the good steps, or all members are in debt.
         let mut best = Best::new(0.0);
         for index in view.eligible() {
-            best.offer(index, 0.0, weight(index), rng);
+            let debt = (self.debt(index) + MOST_TURNS * TURN) as f32;
+            best.offer(index, debt, weight(index), rng);
         }
         best.index()
     }

@@ -60,9 +60,9 @@ pub(super) const KIND: Kind = Kind {
     name: "weighted_by_load",
     doc: "Members take turns; their weights follow the reported load until it is equal everywhere.",
     params: &[GAIN, LIMIT, FAILURE_PENALTY, UPDATE_INTERVAL],
-    ..Kind::made_by(|values, _| {
+    ..Kind::made_by(|values, members| {
         Box::new(WeightedByLoad {
-            stride: Stride::default(),
+            stride: Stride::new(members.len()),
             gain: values.get(GAIN.name) as f32,
             limit: values.get(LIMIT.name) as f32,
             failure_penalty: values.get(FAILURE_PENALTY.name) as f32,

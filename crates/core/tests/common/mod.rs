@@ -11,11 +11,11 @@ use evenkeel_core::strategy::{self, Values};
 use evenkeel_core::time::Instant;
 
 /// Milliseconds after the origin.
-pub fn at(ms: u64) -> Instant {
+pub(crate) fn at(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
 }
 
-pub fn members(weights: &[f64]) -> Vec<Member> {
+pub(crate) fn members(weights: &[f64]) -> Vec<Member> {
     let member = |(i, &weight): (usize, &f64)| Member {
         id: MemberId(i as u64),
         name: format!("m{i}").into(),
@@ -28,7 +28,7 @@ pub fn members(weights: &[f64]) -> Vec<Member> {
     weights.iter().enumerate().map(member).collect()
 }
 
-pub fn values(strategy: &str, params: &[(&str, f64)]) -> Values {
+pub(crate) fn values(strategy: &str, params: &[(&str, f64)]) -> Values {
     let mut values = Values::defaults(strategy::find(strategy).unwrap());
     for (name, value) in params {
         values.set(name, *value).unwrap();
@@ -36,29 +36,29 @@ pub fn values(strategy: &str, params: &[(&str, f64)]) -> Values {
     values
 }
 
-pub fn build(values: &Values, settings: GroupSettings, members: Vec<Member>) -> Group {
+pub(crate) fn build(values: &Values, settings: GroupSettings, members: Vec<Member>) -> Group {
     Group::new("g", settings, values, members, Arc::default())
 }
 
-pub fn group(strategy: &str, weights: &[f64]) -> Group {
+pub(crate) fn group(strategy: &str, weights: &[f64]) -> Group {
     let values = values(strategy, &[]);
     build(&values, GroupSettings::default(), members(weights))
 }
 
-pub fn report(group: &Group, index: usize, id: LoadId, load: f64, ms: u64) {
+pub(crate) fn report(group: &Group, index: usize, id: LoadId, load: f64, ms: u64) {
     let value = LoadValue::new(load).unwrap();
     let location = &group.members()[index].location;
     location.report(id, value, at(ms)).unwrap();
 }
 
 /// One request that the member answers after `took_ms`.
-pub fn answer(group: &Group, index: usize, outcome: Outcome, from_ms: u64, took_ms: u64) {
+pub(crate) fn answer(group: &Group, index: usize, outcome: Outcome, from_ms: u64, took_ms: u64) {
     let ticket = group.bind(index, at(from_ms)).unwrap();
     ticket.finish(outcome, at(from_ms + took_ms));
 }
 
 /// Requests that are answered before the next one comes: how many each member got.
-pub fn shares(group: &Group, picks: usize, ms: u64, seed: u64) -> Vec<usize> {
+pub(crate) fn shares(group: &Group, picks: usize, ms: u64, seed: u64) -> Vec<usize> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut counts = vec![0; group.members().len()];
     for _ in 0..picks {
@@ -69,8 +69,8 @@ pub fn shares(group: &Group, picks: usize, ms: u64, seed: u64) -> Vec<usize> {
 }
 
 /// Every strategy, with its default parameters.
-pub fn all() -> impl Iterator<Item = &'static str> {
+pub(crate) fn all() -> impl Iterator<Item = &'static str> {
     strategy::REGISTRY.iter().map(|kind| kind.name)
 }
 
-pub const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);

@@ -162,8 +162,10 @@ impl<'a> Reply<'a> {
                 _ if self.body.is_empty() => self.contexts.write(writer),
                 0 => self.contexts.write(writer),
                 4 => {
-                    let (id, data) = (FILLER, &[0; 4][..]);
-                    let filler = ServiceContext { id, data };
+                    let filler = ServiceContext {
+                        id: FILLER,
+                        data: &[0; 4],
+                    };
                     self.contexts.write_with(filler, writer);
                 }
                 _ => return Err(misaligned(version)),

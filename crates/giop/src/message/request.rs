@@ -218,7 +218,7 @@ impl<'a> Request<'a> {
             };
             writer.write_len(self.principal.len() + filler);
             writer.write_raw(self.principal);
-            writer.write_raw(&[0; 8][..filler]);
+            writer.write_raw([0; 8].get(..filler).unwrap_or_default());
             writer.write_raw(self.body);
             Ok(())
         })

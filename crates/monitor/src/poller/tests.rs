@@ -1,8 +1,10 @@
 use evenkeel_config::MonitorAddress;
+use evenkeel_core::load::{LoadId, LoadValue};
 use evenkeel_kernel::query::ENVELOPE;
 use evenkeel_kernel::record::{Available, BASE, Base, Scope};
 use proptest::prelude::*;
 
+use super::entry::JITTER;
 use super::*;
 
 const MS: Duration = Duration::from_millis(1);

@@ -1,4 +1,4 @@
-//! Connections: few, and none for ever.
+//! Connections of the server, limited in number and in time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// queue of the runtime's listeners has.
 const MOST_WAITING: usize = 1024;
 
-/// A listener that keeps its connections few and their waits short.
+/// A listener with limits on the number of its connections and on how long they may wait.
 #[derive(Debug)]
 pub struct Bounded {
     /// None when it is closed.
@@ -147,12 +147,12 @@ async fn accept_any(
     match Shortage::of(&error) {
         Some(shortage) => {
             shortage.met(&format!("accept a connection ({name})"));
-            // What is silent holds a file that somebody needs.
+            // A silent connection holds a file that a new one needs.
             seats.evict();
         }
         None => warn_throttled!(%error, "{name}: accept failed, trying again shortly"),
     }
-    // Trying again at once would only burn a core.
+    // Trying again at once would only cost CPU time.
     tokio::time::sleep(PAUSE).await;
     None
 }
@@ -319,7 +319,7 @@ impl Connection {
         }
     }
 
-    /// A peer that sends a byte now and then wins no time.
+    /// Single bytes do not extend the time limit of a request.
     fn read(&mut self, bytes: usize) {
         if bytes > 0 && !std::mem::replace(&mut self.asking, true) {
             let deadline = self.deadline.deadline().min(Instant::now() + REQUEST_TIME);
@@ -327,7 +327,7 @@ impl Connection {
         }
     }
 
-    /// Only an answer wins time.
+    /// Only an answer sets a new time limit.
     fn wrote(&mut self, result: io::Result<usize>) -> Poll<io::Result<usize>> {
         if result.as_ref().is_ok_and(|&bytes| bytes > 0) {
             let deadline = Instant::now() + self.patience;

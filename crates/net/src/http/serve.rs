@@ -22,7 +22,7 @@ pub type Head = hyper::http::request::Parts;
 
 /// Answers requests.
 pub trait Handler: 'static {
-    /// The answer to one. Its body, if it has any, is nobody's business.
+    /// The answer to a request, whose body is read and thrown away.
     fn answer(&self, head: Head, client: SocketAddr) -> impl Future<Output = Answer>;
 }
 

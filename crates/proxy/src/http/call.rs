@@ -1,13 +1,14 @@
 //! A request to a member that speaks HTTP/2: in a connection that is there, or a new one.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use evenkeel_manager::snapshot::RuleSnapshot;
 
 use super::Client;
 use super::failure::Failure;
 use crate::http2::Call;
-use crate::http2::links::{Link, Links, Way};
+use crate::http2::links::{Limits, Link, Links, Way};
 use crate::io::Io;
 use crate::pool::Upstream;
 use crate::service::Bound;
@@ -95,25 +96,40 @@ impl Client {
         protocols: &[&str],
     ) -> Result<Chosen, ConnectFailure> {
         let worker = &self.session.worker;
-        let (upstream, agreed) = connect(&self.session, rule, bound, protocols).await?;
+        let (upstream, agreed) =
+            connect(&self.session, rule, &rule.group, bound, protocols).await?;
         if protocols.len() > 1 {
             worker.links.note(bound.member, !agreed);
             if !agreed {
                 return Ok(Chosen::Http1(upstream));
             }
         }
-        let idle = rule.rule.http.pool_idle_timeout;
-        let link = Links::begin(worker, bound.member, upstream, idle).await;
+        let http = &rule.rule.http;
+        let limits = Limits {
+            idle: http.pool_idle_timeout,
+            ping_after: http.ping_interval,
+            pong_within: http.ping_timeout,
+            metrics: Arc::clone(&self.session.service.metrics),
+            address: bound.address,
+        };
+        let link = Links::begin(worker, bound.member, upstream, limits).await;
         link.map(Chosen::Http2).ok_or(ConnectFailure::Refused)
     }
 }
 
 impl Failure {
-    /// What it is if `upstream` is a stream: one that the member has refused was not processed.
+    /// What it is if `upstream` knows more: that there is no connection after all, why there is no
+    /// stream, or that the member has not processed it.
     pub(super) fn of_call(self, upstream: &Upstream) -> Self {
         match (self, &**upstream) {
+            (Failure::Silent | Failure::Garbage, io) if io.is_refused() => {
+                Failure::Connect(ConnectFailure::NoTls)
+            }
             (Failure::Silent | Failure::Garbage, Io::Call(call)) if call.is_refused() => {
                 Failure::Refused
+            }
+            (Failure::Silent, Io::Call(call)) if call.is_unable() => {
+                Failure::Connect(ConnectFailure::NoWebSocket)
             }
             (failure, _) => failure,
         }

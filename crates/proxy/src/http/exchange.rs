@@ -50,6 +50,7 @@ impl Client {
             let asks = group::Request {
                 client: Some(self.session.peer.ip()),
                 key: request.key,
+                cost: request.cost,
                 tried: &tried,
                 ..group::Request::at(now)
             };
@@ -139,7 +140,7 @@ impl Client {
             return false;
         }
         if matches!(failure, Failure::Connect(_)) {
-            // A member that was not reached did no work that the budget would protect.
+            // A member that was sent nothing did no work that the budget would protect.
             return true;
         }
         let now = self.session.worker.now();
@@ -160,7 +161,12 @@ impl Client {
         let protocol = rule.rule.http.member_protocol;
         let speaks_http2 = protocol == MemberProtocol::Http2;
         let pool = &self.session.worker.upstreams;
-        if !speaks_http2 && let Some(mut upstream) = pool.take(bound.member, rule.tls_id()) {
+        // A connection whose member was told of a client is that client's.
+        let shared = rule.told.is_empty();
+        if !speaks_http2
+            && shared
+            && let Some(mut upstream) = pool.take(bound.member, rule.tls_id())
+        {
             self.session
                 .service
                 .metrics
@@ -185,24 +191,37 @@ impl Client {
         }
         // What is to become another protocol needs a connection of its own.
         let may_choose = protocol == MemberProtocol::Auto && !request.asked.upgrade;
-        let upstream = if speaks_http2 {
-            self.call(rule, bound, &["h2"]).await
-        } else if may_choose && rule.tls.is_some() {
-            self.call(rule, bound, &["h2", "http/1.1"]).await
-        } else {
-            let connected = connect(&self.session, rule, bound, &["http/1.1"]).await;
-            connected.map(|(upstream, _)| upstream)
-        };
-        let mut upstream = upstream.map_err(Failure::Connect)?;
-        match self
-            .response_head(request, rule, bound, &mut upstream)
-            .await
-        {
-            Ok(head) => Ok((head, upstream)),
-            Err(failure) => {
-                // The member must not take half a request for a whole one.
-                upstream.reset();
-                Err(failure.of_call(&upstream))
+        let mut again = false;
+        loop {
+            let upstream = if speaks_http2 {
+                self.call(rule, bound, &["h2"]).await
+            } else if may_choose && rule.tls.is_some() {
+                self.call(rule, bound, &["h2", "http/1.1"]).await
+            } else {
+                let connected =
+                    connect(&self.session, rule, &rule.group, bound, &["http/1.1"]).await;
+                connected.map(|(upstream, _)| upstream)
+            };
+            let mut upstream = upstream.map_err(Failure::Connect)?;
+            let failure = match self
+                .response_head(request, rule, bound, &mut upstream)
+                .await
+            {
+                Ok(head) => return Ok((head, upstream)),
+                Err(failure) => failure.of_call(&upstream),
+            };
+            // The member must not take half a request for a whole one.
+            upstream.reset();
+            // As above, for a connection of HTTP/2 that was idle.
+            let is_stale = matches!(&*upstream, Io::Call(call) if call.is_stale());
+            let may_be_sent = request.idempotent || request.up.is_untouched();
+            match failure {
+                Failure::Refused if is_stale && !again && request.up.rewind() => again = true,
+                Failure::Silent if is_stale && !again && may_be_sent && request.up.rewind() => {
+                    again = true;
+                }
+                Failure::Silent if is_stale && !may_be_sent => return Err(Failure::Stale),
+                failure => return Err(failure),
             }
         }
     }
@@ -361,7 +380,8 @@ impl Client {
             return After::Close;
         }
         let sent_all = request.up.is_done();
-        if head.keep_alive && sent_all && clean && !head.until_close {
+        let shared = rule.told.is_empty();
+        if head.keep_alive && sent_all && clean && !head.until_close && shared {
             let http = &rule.rule.http;
             let expires = worker.watchers.coarse_now().after(http.pool_idle_timeout);
             worker

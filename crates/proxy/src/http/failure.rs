@@ -145,6 +145,16 @@ impl Client {
                 let text = "The server ended the connection without an answer.".into();
                 (End::Member, 502, text)
             }
+            Failure::Connect(ConnectFailure::NoWebSocket) => {
+                let service = &self.session.service;
+                service.metrics.refused_no_websocket.add(1);
+                let member = summary.member.as_deref().unwrap_or_default();
+                evenkeel_limits::warn_throttled!(rule = %service.name, member,
+                    "a client asks for WebSocket, but the member's SETTINGS of HTTP/2 do not allow it \
+                     (ENABLE_CONNECT_PROTOCOL, RFC 8441)");
+                let text = "The server takes no WebSocket over HTTP/2.".into();
+                (End::Refused, 501, text)
+            }
             Failure::Refused => (End::Member, 502, "The server refused the request.".into()),
             Failure::Stale => {
                 let text = "The server ended the connection without an answer.".into();

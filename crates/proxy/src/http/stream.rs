@@ -11,8 +11,8 @@ use crate::buffer::Buffer;
 use crate::http1::forward::write_request;
 use crate::http1::{Limits, RequestHead};
 use crate::http2::connection::Connection;
-use crate::http2::request::{websocket_key, with_head};
-use crate::http2::{Stream, grpc};
+use crate::http2::request::with_head;
+use crate::http2::{Stream, grpc, websocket};
 use crate::io::{Broken, Io};
 use crate::message::Body;
 
@@ -71,7 +71,7 @@ impl Client {
             max_bytes: rule.rule.http.max_header_bytes,
             max_fields: rule.rule.http.max_header_count,
         };
-        let key = connects.then(|| websocket_key(&mut worker.rng.borrow_mut()));
+        let key = connects.then(|| websocket::new_key(&mut worker.rng.borrow_mut()));
         let hop = connection.hop(&rule);
         let mut out = worker.buffers.take_head();
         let take = |head: &RequestHead<'_>| {

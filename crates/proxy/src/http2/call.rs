@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use h2::Reason;
 use h2::client::ResponseFuture;
+use h2::ext::Protocol;
 use http::header::CONTENT_LENGTH;
 use http::uri::{Authority, PathAndQuery, Uri};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
@@ -19,6 +20,7 @@ use super::incoming::{Incoming, put_fields};
 use super::links::{Link, Place};
 use super::outgoing::{Outgoing, broken};
 use super::stream::{part_of, value_of};
+use super::websocket;
 use crate::http1::head::MAX_FIELDS;
 use crate::http1::{Fields, Limits, Parsed, RequestHead};
 use crate::message::Body;
@@ -41,8 +43,14 @@ pub(crate) struct Call {
     answer: Vec<u8>,
     answer_read: usize,
     incoming: Option<Incoming>,
+    /// What a client is told whose offer of WebSocket was taken, if it has made one.
+    accept: Option<String>,
+    /// The request never began.
+    failed: bool,
     /// The member has not processed the request.
     refused: bool,
+    /// The member takes no WebSocket.
+    unable: bool,
     /// Whether the request is to look as if it was cut.
     cut: Cell<bool>,
 }
@@ -57,7 +65,10 @@ impl Call {
             place: Place::take(link, worker),
             answer_read: 0,
             incoming: None,
+            accept: None,
+            failed: false,
             refused: false,
+            unable: false,
             cut: Cell::new(false),
         }
     }
@@ -69,6 +80,21 @@ impl Call {
     /// Whether the member says that it has not processed the request.
     pub(crate) fn is_refused(&self) -> bool {
         self.refused
+    }
+
+    /// Whether the member has refused the connection after the handshake of TLS.
+    pub(crate) fn is_of_refused(&self) -> bool {
+        self.place.link.is_refused()
+    }
+
+    /// Whether the member has closed the connection, which was idle before this request.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.place.is_stale()
+    }
+
+    /// Whether the request was for WebSocket, which the member does not take.
+    pub(crate) fn is_unable(&self) -> bool {
+        self.unable
     }
 
     /// The request was given up.
@@ -87,14 +113,22 @@ impl Call {
         io::Error::new(io::ErrorKind::ConnectionReset, error.to_string())
     }
 
-    /// Sends a head.
-    fn begin(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// Sends a head. One that asks for WebSocket waits for the member's settings.
+    fn poll_begin(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<()>> {
         let mut fields = Fields::new();
         let raw = Bytes::copy_from_slice(bytes);
         let head = match RequestHead::parse(bytes, LIMITS, &mut fields) {
             Ok(Parsed::Head(head)) => head,
-            _ => return Err(io::ErrorKind::InvalidData.into()),
+            _ => return Poll::Ready(Err(io::ErrorKind::InvalidData.into())),
         };
+        let accept = websocket::accept(&head.request);
+        if accept.is_some() {
+            let connects = ready!(self.place.link.poll_connects(cx));
+            self.unable = connects
+                .as_ref()
+                .is_err_and(|error| error.kind() == io::ErrorKind::Unsupported);
+            connects?;
+        }
         let invalid = |_| io::Error::from(io::ErrorKind::InvalidData);
         let part = |part: &str| part_of(&raw, bytes, part.as_bytes()).ok_or_else(|| invalid(()));
         let mut uri = http::uri::Parts::default();
@@ -110,8 +144,16 @@ impl Call {
         *request.method_mut() =
             Method::from_bytes(head.request.method.as_bytes()).map_err(|_| invalid(()))?;
         *request.version_mut() = http::Version::HTTP_2;
+        if accept.is_some() {
+            *request.method_mut() = Method::CONNECT;
+            let protocol = Protocol::from_static("websocket");
+            request.extensions_mut().insert(protocol);
+        }
         let out = request.headers_mut();
         for field in head.request.kept() {
+            if accept.is_some() && field.name.eq_ignore_ascii_case("sec-websocket-key") {
+                continue;
+            }
             let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| invalid(()))?;
             let value = value_of(&raw, bytes, field.value).ok_or_else(|| invalid(()))?;
             out.append(name, value);
@@ -122,7 +164,11 @@ impl Call {
         if let Body::Length(length) = head.request.body {
             out.insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
-        let body = head.request.body;
+        let body = match accept {
+            Some(_) => Body::UntilClose,
+            None => head.request.body,
+        };
+        self.accept = accept;
         self.asks_for_head = head.asked.head;
         let ends = matches!(body, Body::None | Body::Length(0));
         let sent = self
@@ -134,14 +180,14 @@ impl Call {
         match sent {
             Ok((response, stream)) => {
                 self.response = Some(response);
-                self.outgoing = Some(Outgoing::new(stream, body));
-                Ok(())
+                self.outgoing = Some(Outgoing::new(stream, body, self.place.link.held()));
+                Poll::Ready(Ok(()))
             }
             Err(error) => {
                 // A connection that takes no more streams has seen nothing of this one.
                 self.refused = true;
                 self.place.link.close();
-                Err(broken(error))
+                Poll::Ready(Err(broken(error)))
             }
         }
     }
@@ -149,7 +195,10 @@ impl Call {
     /// Waits for a head of the response.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(response) = &mut self.response else {
-            return Poll::Pending;
+            return match self.failed {
+                true => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+                false => Poll::Pending,
+            };
         };
         if let Poll::Ready(Some(interim)) = response.poll_informational(cx) {
             return match interim {
@@ -175,7 +224,20 @@ impl Call {
 
     fn take(&mut self, response: Response<h2::RecvStream>) {
         let (parts, stream) = response.into_parts();
-        let (status, fields) = (parts.status, parts.headers);
+        let (status, mut fields) = (parts.status, parts.headers);
+        if let Some(accept) = self.accept.as_deref()
+            && status.is_success()
+        {
+            // The other protocol begins; all that comes is its.
+            fields.remove(CONTENT_LENGTH);
+            fields.remove("sec-websocket-accept");
+            let switch = format!(
+                "Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: {accept}\r\n"
+            );
+            self.put_head(StatusCode::SWITCHING_PROTOCOLS, &fields, Some(&switch));
+            self.incoming = Some(Incoming::new(stream, false));
+            return;
+        }
         let has_none = self.asks_for_head
             || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         let framing = match fields.contains_key(CONTENT_LENGTH) {
@@ -252,7 +314,9 @@ impl AsyncWrite for Call {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         };
         let head = bytes.get(..end).unwrap_or_default();
-        Poll::Ready(this.begin(head).map(|()| end))
+        let begun = ready!(this.poll_begin(cx, head));
+        this.failed = begun.is_err();
+        Poll::Ready(begun.map(|()| end))
     }
 
     /// What was written goes out when the connection's task has its turn.

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use bytes::Bytes;
 use evenkeel_core::binding::Binding;
+use evenkeel_limits::Shortage;
 use evenkeel_tls::handshake::Agreed;
 use h2::server::{Builder, SendResponse};
 use h2::{Reason, RecvStream};
 
+use super::held::{Held, Part};
 use super::meter::{Flood, Meter, PREFACE, Refusals};
 use super::stream::Stream;
 use super::tasks::{Tasks, Work};
@@ -20,13 +21,15 @@ use crate::buffer::Buffer;
 use crate::http1::Hop;
 use crate::io::Io;
 use crate::listen::Session;
+use crate::memory::Charge;
 use crate::service::{LocalRule, State};
 use crate::watch::Stop;
 
 /// What a client may send in a stream before some of it is passed on, in bytes.
 const STREAM_WINDOW: u32 = 64 * 1024;
 
-/// The same for all streams of a connection.
+/// The same for all streams of a connection of which several have bodies, if there is memory for it:
+/// what every connection may send is [`STREAM_WINDOW`].
 const CONNECTION_WINDOW: u32 = 512 * 1024;
 
 /// What waits in a stream for a client to take it, in bytes.
@@ -62,6 +65,8 @@ pub(crate) struct Connection {
     /// Streams that have ended: in order, and not.
     finished: Cell<u32>,
     cancelled: Cell<u32>,
+    /// What is on its way to the client.
+    held: Rc<Held>,
     /// The connection's task, which is told when the last stream ends.
     task: RefCell<Option<Waker>>,
 }
@@ -85,7 +90,7 @@ pub(crate) async fn serve(session: Session, io: Io, read: Option<Buffer>) {
         flood: None,
         sent: 0,
     }));
-    let mut local = session.local;
+    let mut local = session.local.address;
     if local.ip().is_unspecified() {
         let real = io.socket().and_then(|socket| socket.local_addr().ok());
         local = real.unwrap_or(local);
@@ -100,6 +105,7 @@ pub(crate) async fn serve(session: Session, io: Io, read: Option<Buffer>) {
         streams: Cell::new(0),
         finished: Cell::new(0),
         cancelled: Cell::new(0),
+        held: Held::new(&worker.memory),
         task: RefCell::default(),
         session,
     });
@@ -130,7 +136,6 @@ fn builder(rule: &LocalRule) -> Builder {
     let mut builder = Builder::new();
     builder
         .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buffer_size(SEND_BUFFER)
         .max_concurrent_streams(http.http2_streams)
         .max_header_list_size(u32::try_from(head).unwrap_or(u32::MAX))
@@ -140,7 +145,7 @@ fn builder(rule: &LocalRule) -> Builder {
     builder
 }
 
-type H2 = h2::server::Connection<Wire, Bytes>;
+type H2 = h2::server::Connection<Wire, Part>;
 
 impl Connection {
     /// Takes streams in until the connection ends.
@@ -149,6 +154,7 @@ impl Connection {
         let mut stage = Stage::Open;
         let mut is_idle = false;
         let mut sent = 0;
+        let mut window = None;
         loop {
             let next = watch.until(|cx| {
                 self.remember(cx);
@@ -178,7 +184,16 @@ impl Connection {
                 }
             });
             match next.await {
-                Ok(Some(Ok((request, respond)))) => self.open(request, respond),
+                Ok(Some(Ok((request, respond)))) => {
+                    let has_body = !request.body().is_end_stream();
+                    self.open(request, respond);
+                    if has_body && self.streams.get() > 1 && window.is_none() {
+                        window = self.take_window();
+                        if window.is_some() {
+                            h2.set_target_window_size(CONNECTION_WINDOW);
+                        }
+                    }
+                }
                 Ok(Some(Err(error))) => return self.failed(&error, stage),
                 Ok(None) => return,
                 Err(Stop::Cut) => {
@@ -199,6 +214,20 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// Memory for what the client may send beyond what every client may.
+    fn take_window(&self) -> Option<Charge> {
+        let bytes = (CONNECTION_WINDOW - STREAM_WINDOW) as usize;
+        let charge = self.session.worker.memory.take(bytes).ok();
+        if charge.is_none() {
+            Shortage::Memory.met("open the window of a client of HTTP/2");
+        }
+        charge
+    }
+
+    pub(super) fn held(&self) -> Rc<Held> {
+        Rc::clone(&self.held)
     }
 
     /// Whether no new streams are to be taken.
@@ -241,7 +270,7 @@ impl Connection {
     }
 
     /// Serves a stream.
-    fn open(self: &Rc<Self>, request: ::http::Request<RecvStream>, respond: SendResponse<Bytes>) {
+    fn open(self: &Rc<Self>, request: ::http::Request<RecvStream>, respond: SendResponse<Part>) {
         self.streams.set(self.streams.get() + 1);
         let (parts, body) = request.into_parts();
         let protocol = parts.extensions.get::<h2::ext::Protocol>();

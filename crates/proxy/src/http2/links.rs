@@ -2,12 +2,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use bytes::Bytes;
 use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 use h2::client::{Builder, SendRequest};
@@ -15,8 +17,11 @@ use h2::{Ping, PingPong};
 use http::uri::Scheme;
 use tokio::sync::Notify;
 
+use super::held::{Held, Part};
 use super::meter::Meter;
 use super::wire::{Metered, Wire};
+use crate::io::Io;
+use crate::metrics::RuleMetrics;
 use crate::pool::Upstream;
 use crate::watch::{ServiceId, Stop};
 use crate::worker::Worker;
@@ -37,12 +42,6 @@ const MOST_STREAMS: usize = 256;
 /// Most members of which it is kept that they have chosen HTTP/1.1.
 const MOST_DECLINED: usize = 4096;
 
-/// After so long without a sign of life, with requests under way, a member is asked for one,
-const PING_AFTER: Duration = Duration::from_secs(30);
-
-/// and has so long for it.
-const PONG_WITHIN: Duration = Duration::from_secs(10);
-
 /// The connections of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
@@ -56,17 +55,39 @@ pub(crate) struct Links {
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Link {
-    pub(super) send: RefCell<SendRequest<Bytes>>,
+    pub(super) send: RefCell<SendRequest<Part>>,
+    /// What is on its way to the member.
+    held: Rc<Held>,
     /// The number of what has done the handshake of TLS; 0 is nobody.
     tls: u64,
-    /// Requests that are under way.
+    /// Whether the member has refused the connection after that.
+    refusal: Option<Rc<Cell<bool>>>,
+    /// Requests that are under way, and whether there was any before.
     streams: Cell<usize>,
+    used: Cell<bool>,
     /// Since when there are none.
     idle_since: Cell<Instant>,
     /// It takes no more requests.
     closed: Cell<bool>,
     /// The connection's task, which is told when the last request ends.
     task: RefCell<Option<Waker>>,
+    /// Whether the member has said what it can, and who waits for that.
+    settled: Cell<bool>,
+    waiting: RefCell<Vec<Waker>>,
+}
+
+/// When a connection ends by itself.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    /// Without requests after this time.
+    pub(crate) idle: Duration,
+    /// After so long with requests under way the member is asked for a sign of life,
+    pub(crate) ping_after: Duration,
+    /// and has so long for it.
+    pub(crate) pong_within: Duration,
+    /// Where that is counted, and who it is.
+    pub(crate) metrics: Arc<RuleMetrics>,
+    pub(crate) address: SocketAddr,
 }
 
 /// The right to a stream of a connection, until it is dropped.
@@ -74,6 +95,8 @@ pub(crate) struct Link {
 pub(super) struct Place {
     pub(super) link: Rc<Link>,
     pub(super) worker: Rc<Worker>,
+    /// The connection was used before, and idle: the member may have closed it just then.
+    was_idle: bool,
 }
 
 /// How somebody gets a connection.
@@ -151,7 +174,7 @@ impl Links {
         worker: &Rc<Worker>,
         member: MemberId,
         upstream: Upstream,
-        idle_limit: Duration,
+        limits: Limits,
     ) -> Option<Rc<Link>> {
         let now = worker.watchers.coarse_now();
         let metered = Rc::new(RefCell::new(Metered {
@@ -161,6 +184,10 @@ impl Links {
         }));
         let tls = upstream.tls();
         let (io, file) = upstream.into_parts();
+        let refusal = match &io {
+            Io::Tls(tls) => Some(tls.refusal()),
+            _ => None,
+        };
         let wire = Wire {
             io,
             read: None,
@@ -177,22 +204,30 @@ impl Links {
             .initial_max_send_streams(FIRST_STREAMS)
             .enable_push(false);
         // That writes to a buffer only.
-        let (send, mut connection) = builder.handshake::<_, Bytes>(wire).await.ok()?;
+        let (send, mut connection) = builder.handshake::<_, Part>(wire).await.ok()?;
         let link = Rc::new(Link {
             send: RefCell::new(send),
+            held: Held::new(&worker.memory),
             tls,
+            refusal,
             streams: Cell::new(0),
+            used: Cell::new(false),
             idle_since: Cell::new(now),
             closed: Cell::new(false),
             task: RefCell::default(),
+            settled: Cell::new(false),
+            waiting: RefCell::default(),
         });
         let mut members = worker.links.members.borrow_mut();
         members.entry(member).or_default().push(Rc::clone(&link));
         let (kept, worker) = (Rc::clone(&link), Rc::clone(worker));
         tokio::task::spawn_local(async move {
             let pings = connection.ping_pong();
-            let end = kept.run(&worker, pings, idle_limit, |cx| {
+            let end = kept.run(&worker, pings, &limits, |cx| {
                 let ended = Pin::new(&mut connection).poll(cx).map(drop);
+                if !kept.settled.get() && metered.borrow().meter.has_settings() {
+                    kept.settle();
+                }
                 match metered.borrow().flood {
                     Some(_) => Poll::Ready(()),
                     None => ended,
@@ -200,6 +235,7 @@ impl Links {
             });
             end.await;
             kept.closed.set(true);
+            kept.settle();
         });
         Some(link)
     }
@@ -233,9 +269,38 @@ impl Link {
         }
     }
 
+    pub(super) fn held(&self) -> Rc<Held> {
+        Rc::clone(&self.held)
+    }
+
+    pub(super) fn is_refused(&self) -> bool {
+        self.refusal.as_ref().is_some_and(|refused| refused.get())
+    }
+
     fn has_room(&self) -> bool {
         let most = self.send.borrow().current_max_send_streams();
         !self.closed.get() && self.streams.get() < most.min(MOST_STREAMS)
+    }
+
+    /// Waits for the member's settings: whether it takes other protocols in streams (RFC 8441).
+    pub(super) fn poll_connects(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        if !self.settled.get() {
+            let mut waiting = self.waiting.borrow_mut();
+            if !waiting.iter().any(|known| known.will_wake(cx.waker())) {
+                waiting.push(cx.waker().clone());
+            }
+            return Poll::Pending;
+        }
+        Poll::Ready(match self.closed.get() {
+            true => Err(io::ErrorKind::ConnectionReset.into()),
+            false if self.send.borrow().is_extended_connect_protocol_enabled() => Ok(()),
+            false => Err(io::ErrorKind::Unsupported.into()),
+        })
+    }
+
+    fn settle(&self) {
+        self.settled.set(true);
+        self.waiting.take().into_iter().for_each(Waker::wake);
     }
 
     /// Takes no more requests.
@@ -255,12 +320,12 @@ impl Link {
         &self,
         worker: &Worker,
         mut pings: Option<PingPong>,
-        idle_limit: Duration,
+        limits: &Limits,
         mut poll: impl FnMut(&mut Context<'_>) -> Poll<()>,
     ) {
         let watch = worker.watchers.watch(ServiceId::WORKER);
         let mut pinged = false;
-        watch.arm(idle_limit.min(PING_AFTER));
+        watch.arm(limits.idle.min(limits.ping_after));
         loop {
             let ended = watch.until(|cx| {
                 *self.task.borrow_mut() = Some(cx.waker().clone());
@@ -269,7 +334,7 @@ impl Link {
                     && pings.poll_pong(cx).is_ready()
                 {
                     pinged = false;
-                    watch.arm(PING_AFTER);
+                    watch.arm(limits.ping_after);
                 }
                 if self.closed.get() && self.streams.get() == 0 {
                     return Poll::Ready(());
@@ -282,19 +347,21 @@ impl Link {
             }
             if self.streams.get() == 0 {
                 let idle = worker.watchers.coarse_now().since(self.idle_since.get());
-                if idle >= idle_limit {
+                if idle >= limits.idle {
                     return;
                 }
-                watch.arm(idle_limit.saturating_sub(idle));
+                watch.arm(limits.idle.saturating_sub(idle));
             } else if pinged {
-                tracing::debug!("a member gives no sign of life over HTTP/2");
+                limits.metrics.http2_silent_members.add(1);
+                evenkeel_limits::warn_throttled!(address = %limits.address,
+                    "a member gives no sign of life over HTTP/2: its connection is closed");
                 return;
             } else {
                 let sent = pings
                     .as_mut()
                     .map(|pings| pings.send_ping(Ping::opaque()).is_ok());
                 pinged = sent == Some(true);
-                watch.arm(PONG_WITHIN);
+                watch.arm(limits.pong_within);
             }
         }
     }
@@ -302,8 +369,18 @@ impl Link {
 
 impl Place {
     pub(super) fn take(link: Rc<Link>, worker: Rc<Worker>) -> Self {
+        let was_idle = link.used.replace(true) && link.streams.get() == 0;
         link.streams.set(link.streams.get() + 1);
-        Place { link, worker }
+        Place {
+            link,
+            worker,
+            was_idle,
+        }
+    }
+
+    /// Whether a connection that was idle has ended.
+    pub(super) fn is_stale(&self) -> bool {
+        self.was_idle && self.link.closed.get()
     }
 }
 

@@ -113,6 +113,8 @@ pub struct Meter {
     renewed: Instant,
     /// What the last frame belongs to.
     last: Flood,
+    /// Frames that have begun, up to two.
+    begun: u8,
 }
 
 impl Meter {
@@ -126,7 +128,13 @@ impl Meter {
             sent: 0,
             renewed: now,
             last: Flood::Control,
+            begun: 0,
         }
+    }
+
+    /// Whether the first frame has arrived, which has the peer's settings (RFC 9113, section 3.4).
+    pub fn has_settings(&self) -> bool {
+        self.begun > 1 || self.begun == 1 && self.skip == 0
     }
 
     /// Looks at what the peer has sent. Answers what it sends too much of, if anything.
@@ -184,6 +192,7 @@ impl Meter {
         let [a, b, c, kind, flags, ..] = self.header;
         let len = u32::from_be_bytes([0, a, b, c]);
         self.skip = len as usize;
+        self.begun = self.begun.saturating_add(1).min(2);
         self.last = match kind {
             0 => Flood::Data,
             1 | 9 => Flood::Headers,
@@ -266,6 +275,19 @@ mod tests {
                 assert_eq!(meter.suspect(), flood);
             }
         }
+    }
+
+    #[test]
+    fn settings_are_known_when_all_of_the_first_frame_is_there() {
+        let mut meter = Meter::new(0, Instant::ZERO);
+        let settings = frame(4, 0, &[0, 8, 0, 0, 0, 1]);
+        for (index, byte) in settings.iter().enumerate() {
+            assert!(!meter.has_settings(), "{index}");
+            assert_eq!(meter.received(&[*byte], Instant::ZERO), None);
+        }
+        assert!(meter.has_settings());
+        assert_eq!(meter.received(&settings[..10], Instant::ZERO), None);
+        assert!(meter.has_settings());
     }
 
     #[test]

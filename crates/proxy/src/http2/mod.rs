@@ -10,6 +10,7 @@
 mod call;
 pub(crate) mod connection;
 pub(crate) mod grpc;
+mod held;
 mod incoming;
 pub(crate) mod links;
 pub mod meter;
@@ -17,6 +18,7 @@ mod outgoing;
 pub(crate) mod request;
 mod stream;
 pub(crate) mod tasks;
+pub(crate) mod websocket;
 mod wire;
 
 pub(crate) use call::Call;

@@ -1,14 +1,16 @@
 //! The body of a message that goes out over HTTP/2, written as HTTP/1 frames it.
 
 use std::io;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use evenkeel_wire::orca;
 use h2::{Reason, SendStream};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::grpc;
+use super::held::{Held, Part};
 use crate::http1::chunked::{Decoder, Piece};
 use crate::message::Body;
 
@@ -18,7 +20,8 @@ const MAX_TRAILERS: usize = 64;
 /// Writes a body, as far as the receiver's windows allow.
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    stream: SendStream<Bytes>,
+    stream: SendStream<Part>,
+    held: Rc<Held>,
     framing: Framing,
     /// Whether load reports in trailers are left out.
     pub(super) strips_reports: bool,
@@ -65,7 +68,7 @@ struct Chunks {
 
 impl Outgoing {
     /// For a message whose head was sent, with a body.
-    pub(super) fn new(stream: SendStream<Bytes>, body: Body) -> Self {
+    pub(super) fn new(stream: SendStream<Part>, body: Body, held: Rc<Held>) -> Self {
         let framing = match body {
             Body::None | Body::Length(0) => Framing::Ended,
             Body::Length(length) => Framing::Length(length),
@@ -78,6 +81,7 @@ impl Outgoing {
         };
         Outgoing {
             stream,
+            held,
             framing,
             strips_reports: false,
             end: None,
@@ -100,7 +104,8 @@ impl Outgoing {
     pub(super) fn end(&mut self) -> io::Result<()> {
         if let Framing::UntilClose = self.framing {
             self.framing = Framing::Ended;
-            self.stream.send_data(Bytes::new(), true).map_err(broken)?;
+            let end = Part::of(Bytes::new());
+            self.stream.send_data(end, true).map_err(broken)?;
         }
         Ok(())
     }
@@ -108,7 +113,7 @@ impl Outgoing {
     /// Ends the body with a short text, which waits for room if there is none.
     pub(super) fn end_with(&mut self, text: String) -> io::Result<()> {
         self.framing = Framing::Ended;
-        self.stream.send_data(text.into(), true).map_err(broken)
+        self.stream.send_data(Part::of(text), true).map_err(broken)
     }
 
     /// Writes some of `bytes`: how much was taken.
@@ -119,6 +124,7 @@ impl Outgoing {
     ) -> Poll<io::Result<usize>> {
         let Outgoing {
             stream,
+            held,
             framing,
             strips_reports,
             end,
@@ -127,16 +133,16 @@ impl Outgoing {
             Framing::Length(left) => {
                 let most = usize::try_from(*left).unwrap_or(usize::MAX);
                 let here = bytes.get(..most.min(bytes.len())).unwrap_or(bytes);
-                let n = ready!(poll_send(cx, stream, here, *left))?;
+                let n = ready!(poll_send(cx, stream, held, here, *left))?;
                 *left -= n as u64;
                 if *left == 0 {
                     *framing = Framing::Ended;
                 }
                 Poll::Ready(Ok(n))
             }
-            Framing::UntilClose => poll_send(cx, stream, bytes, u64::MAX),
+            Framing::UntilClose => poll_send(cx, stream, held, bytes, u64::MAX),
             Framing::Chunked(chunks) => {
-                let written = ready!(chunks.poll_write(cx, stream, bytes))?;
+                let written = ready!(chunks.poll_write(cx, stream, held, bytes))?;
                 if chunks.decoder.is_done() {
                     let mut trailers = trailers(&chunks.framing);
                     *end = (!trailers.is_empty()).then(|| End::of(&trailers));
@@ -158,7 +164,8 @@ impl Chunks {
     fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
-        stream: &mut SendStream<Bytes>,
+        stream: &mut SendStream<Part>,
+        held: &Rc<Held>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let mut used = 0;
@@ -166,7 +173,7 @@ impl Chunks {
             let rest = bytes.get(used..).unwrap_or_default();
             if self.left > 0 && !rest.is_empty() {
                 let here = rest.get(..self.left).unwrap_or(rest);
-                match poll_send(cx, stream, here, u64::MAX)? {
+                match poll_send(cx, stream, held, here, u64::MAX)? {
                     Poll::Ready(n) => {
                         self.left -= n;
                         used += n;
@@ -198,9 +205,9 @@ impl Chunks {
     }
 }
 
-fn end_stream(stream: &mut SendStream<Bytes>, trailers: HeaderMap) -> io::Result<()> {
+fn end_stream(stream: &mut SendStream<Part>, trailers: HeaderMap) -> io::Result<()> {
     let ended = if trailers.is_empty() {
-        stream.send_data(Bytes::new(), true)
+        stream.send_data(Part::of(Bytes::new()), true)
     } else {
         stream.send_trailers(trailers)
     };
@@ -211,7 +218,8 @@ fn end_stream(stream: &mut SendStream<Bytes>, trailers: HeaderMap) -> io::Result
 /// the body, of which `left` bytes are left.
 fn poll_send(
     cx: &mut Context<'_>,
-    stream: &mut SendStream<Bytes>,
+    stream: &mut SendStream<Part>,
+    held: &Rc<Held>,
     bytes: &[u8],
     left: u64,
 ) -> Poll<io::Result<usize>> {
@@ -225,9 +233,10 @@ fn poll_send(
         };
     }
     let here = bytes.get(..room.min(bytes.len())).unwrap_or(bytes);
-    let last = here.len() as u64 == left;
-    let sent = stream.send_data(Bytes::copy_from_slice(here), last);
-    Poll::Ready(sent.map(|()| here.len()).map_err(broken))
+    let part = ready!(held.poll_part(cx, here));
+    let n = part.remaining();
+    let sent = stream.send_data(part, n as u64 == left);
+    Poll::Ready(sent.map(|()| n).map_err(broken))
 }
 
 pub(super) fn broken(error: h2::Error) -> io::Error {

@@ -113,14 +113,3 @@ fn join_cookies(fields: &HeaderMap) -> Option<Vec<u8>> {
     }
     Some(joined)
 }
-
-/// A key for the handshake of WebSocket: 16 random bytes in base64.
-pub(crate) fn websocket_key(rng: &mut fastrand::Rng) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut digit = |among: &[u8]| char::from(among[rng.usize(..among.len())]);
-    let mut key: String = (0..21).map(|_| digit(DIGITS)).collect();
-    // The last digit has two bits.
-    key.push(digit(b"AQgw"));
-    key.push_str("==");
-    key
-}

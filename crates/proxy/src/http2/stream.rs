@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection::Connection;
 use super::grpc;
+use super::held::Part;
 use super::incoming::Incoming;
 use super::outgoing::{End, Outgoing, broken};
 use crate::http1::ResponseHead;
@@ -28,7 +29,7 @@ use crate::message::{Body, Field};
 #[derive(Debug)]
 pub(crate) struct Stream {
     connection: Rc<Connection>,
-    respond: SendResponse<Bytes>,
+    respond: SendResponse<Part>,
     incoming: Incoming,
     /// What is to be sent first, with the body after it.
     head: Option<(Response<()>, Body)>,
@@ -50,7 +51,7 @@ pub(crate) struct Stream {
 impl Stream {
     pub(super) fn new(
         connection: Rc<Connection>,
-        respond: SendResponse<Bytes>,
+        respond: SendResponse<Part>,
         body: RecvStream,
         connects: bool,
     ) -> Self {
@@ -156,7 +157,7 @@ impl Stream {
         self.head_bytes = size.sum::<usize>() as u64;
         let ends = matches!(body, Body::None | Body::Length(0));
         let sent = self.respond.send_response(response, ends);
-        let mut outgoing = Outgoing::new(sent.map_err(broken)?, body);
+        let mut outgoing = Outgoing::new(sent.map_err(broken)?, body, self.connection.held());
         outgoing.strips_reports = self.strips_reports;
         self.outgoing = Some(outgoing);
         Ok(())

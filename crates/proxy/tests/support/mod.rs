@@ -23,12 +23,12 @@ use evenkeel_proxy::access::{AccessLog, Record};
 use evenkeel_proxy::metrics::RuleTotals;
 
 /// What only a hang takes.
-pub const HANG: Duration = Duration::from_secs(20);
+pub(crate) const HANG: Duration = Duration::from_secs(20);
 
-pub const RULE: &str = "test";
+pub(crate) const RULE: &str = "test";
 
 /// A proxy with one rule.
-pub struct Bed {
+pub(crate) struct Bed {
     pub proxy: Proxy,
     pub rule: Rule,
     pub group: Arc<GroupHandle>,
@@ -38,7 +38,7 @@ pub struct Bed {
 
 impl Bed {
     /// One worker; one rule, changed by `change`; members at `addresses`.
-    pub fn new(
+    pub(crate) fn new(
         protocol: Protocol,
         addresses: &[SocketAddr],
         change: impl FnOnce(&mut Rule),
@@ -46,7 +46,7 @@ impl Bed {
         Bed::with_members(protocol, members(addresses), 16, change)
     }
 
-    pub fn with_members(
+    pub(crate) fn with_members(
         protocol: Protocol,
         members: Vec<Member>,
         max_queue: usize,
@@ -60,7 +60,7 @@ impl Bed {
         )
     }
 
-    pub fn with_group(
+    pub(crate) fn with_group(
         protocol: Protocol,
         group: Group,
         max_queue: usize,
@@ -72,7 +72,11 @@ impl Bed {
     }
 
     /// Members at `addresses` whose group has load sources.
-    pub fn with_sources(protocol: Protocol, addresses: &[SocketAddr], sources: Sources) -> Bed {
+    pub(crate) fn with_sources(
+        protocol: Protocol,
+        addresses: &[SocketAddr],
+        sources: Sources,
+    ) -> Bed {
         let group = group(members(addresses), GroupSettings::default());
         let mut bed = Bed::unused(protocol, group, 16);
         bed.sources = sources;
@@ -96,14 +100,16 @@ impl Bed {
     }
 
     /// Changes the rule and takes it into use.
-    pub fn apply(&mut self, change: impl FnOnce(&mut Rule)) {
+    pub(crate) fn apply(&mut self, change: impl FnOnce(&mut Rule)) {
         change(&mut self.rule);
         let snapshot = Snapshot {
             generation: 1,
+            reload: true,
             rules: vec![Arc::new(RuleSnapshot {
                 tls: None,
                 rule: self.rule.clone(),
                 group: Arc::clone(&self.group),
+                told: Vec::new(),
                 names: Default::default(),
                 sources: self.sources.clone(),
             })],
@@ -113,30 +119,30 @@ impl Bed {
     }
 
     /// Takes the rule away.
-    pub fn remove_rule(&mut self) {
+    pub(crate) fn remove_rule(&mut self) {
         self.proxy.prepare(&Arc::new(Snapshot::default())).unwrap()();
     }
 
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.proxy.local_address(RULE, self.rule.listen[0]).unwrap()
     }
 
-    pub fn connect(&self) -> TcpStream {
+    pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address()).unwrap();
         limit(&stream);
         stream
     }
 
-    pub fn totals(&self) -> RuleTotals {
+    pub(crate) fn totals(&self) -> RuleTotals {
         self.proxy.metrics().totals()[RULE]
     }
 
     /// The next access record.
-    pub fn record(&self) -> Record {
+    pub(crate) fn record(&self) -> Record {
         self.log.recv_timeout(HANG).unwrap()
     }
 
-    pub fn in_flight(&self) -> u32 {
+    pub(crate) fn in_flight(&self) -> u32 {
         let group = self.group.current.load();
         group.members().iter().map(|m| m.slot.in_flight()).sum()
     }
@@ -149,12 +155,12 @@ impl Drop for Bed {
     }
 }
 
-pub fn limit(stream: &TcpStream) {
+pub(crate) fn limit(stream: &TcpStream) {
     stream.set_read_timeout(Some(HANG)).unwrap();
     stream.set_write_timeout(Some(HANG)).unwrap();
 }
 
-pub fn members(addresses: &[SocketAddr]) -> Vec<Member> {
+pub(crate) fn members(addresses: &[SocketAddr]) -> Vec<Member> {
     let member = |(index, address): (usize, &SocketAddr)| Member {
         id: MemberId(index as u64 + 1),
         name: format!("m{}", index + 1).into(),
@@ -167,7 +173,7 @@ pub fn members(addresses: &[SocketAddr]) -> Vec<Member> {
     addresses.iter().enumerate().map(member).collect()
 }
 
-pub fn group(members: Vec<Member>, settings: GroupSettings) -> Group {
+pub(crate) fn group(members: Vec<Member>, settings: GroupSettings) -> Group {
     let kind = strategy::find("random").unwrap();
     Group::new(
         "members",
@@ -179,13 +185,13 @@ pub fn group(members: Vec<Member>, settings: GroupSettings) -> Group {
 }
 
 /// Takes the member at `index` out, or back in.
-pub fn set_down(bed: &Bed, index: usize, down: bool) {
+pub(crate) fn set_down(bed: &Bed, index: usize, down: bool) {
     bed.group.current.load().members()[index]
         .slot
         .set(Reason::Maintenance, down);
 }
 
-pub fn rule(protocol: Protocol) -> Rule {
+pub(crate) fn rule(protocol: Protocol) -> Rule {
     let long = Duration::from_secs(60);
     Rule {
         name: RULE.into(),
@@ -195,6 +201,7 @@ pub fn rule(protocol: Protocol) -> Rule {
         group: "members".into(),
         terminate_on_disable: false,
         connect_retries: 2,
+        cost: Default::default(),
         half_close: true,
         max_connections: 1000,
         timeouts: Timeouts {
@@ -206,6 +213,7 @@ pub fn rule(protocol: Protocol) -> Rule {
             response: long,
             queue: long,
             sni: long,
+            accept_proxy: long,
         },
         sni: Default::default(),
         http: HttpOptions {
@@ -225,11 +233,12 @@ pub fn rule(protocol: Protocol) -> Rule {
             ..HttpOptions::default()
         },
         tls: None,
+        accept_proxy: None,
     }
 }
 
 /// A member that gives each connection, with its number from 0, to `script`.
-pub fn member(script: impl Fn(usize, TcpStream) + Send + Sync + 'static) -> SocketAddr {
+pub(crate) fn member(script: impl Fn(usize, TcpStream) + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let script = Arc::new(script);
@@ -244,7 +253,7 @@ pub fn member(script: impl Fn(usize, TcpStream) + Send + Sync + 'static) -> Sock
 }
 
 /// An address at which nobody listens, as long as this process lives: its port is taken.
-pub fn nobody() -> SocketAddr {
+pub(crate) fn nobody() -> SocketAddr {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     socket.bind(&any.into()).unwrap();
@@ -254,7 +263,7 @@ pub fn nobody() -> SocketAddr {
 }
 
 /// Sends back what it gets, and ends when the other side has.
-pub fn echo(mut stream: TcpStream) {
+pub(crate) fn echo(mut stream: TcpStream) {
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(n @ 1..) = stream.read(&mut buffer) {
         if stream.write_all(&buffer[..n]).is_err() {
@@ -265,14 +274,14 @@ pub fn echo(mut stream: TcpStream) {
 }
 
 /// All bytes until the end.
-pub fn read_all(stream: &mut TcpStream) -> Vec<u8> {
+pub(crate) fn read_all(stream: &mut TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
     stream.read_to_end(&mut all).unwrap();
     all
 }
 
 /// Whether the stream was cut, rather than ended.
-pub fn is_cut(stream: &mut TcpStream) -> bool {
+pub(crate) fn is_cut(stream: &mut TcpStream) -> bool {
     let mut rest = Vec::new();
     matches!(
         stream.read_to_end(&mut rest),
@@ -281,7 +290,7 @@ pub fn is_cut(stream: &mut TcpStream) -> bool {
 }
 
 /// Reads exactly what is expected.
-pub fn expect(stream: &mut TcpStream, expected: &[u8]) {
+pub(crate) fn expect(stream: &mut TcpStream, expected: &[u8]) {
     let mut found = vec![0; expected.len()];
     stream.read_exact(&mut found).unwrap();
     assert_eq!(
@@ -291,20 +300,20 @@ pub fn expect(stream: &mut TcpStream, expected: &[u8]) {
 }
 
 /// Makes the peer see a reset.
-pub fn reset(stream: TcpStream) {
+pub(crate) fn reset(stream: TcpStream) {
     socket2::SockRef::from(&stream)
         .set_linger(Some(Duration::ZERO))
         .unwrap();
 }
 
 /// Bytes that no offset error leaves unnoticed.
-pub fn pattern(len: usize) -> Vec<u8> {
+pub(crate) fn pattern(len: usize) -> Vec<u8> {
     let mut rng = fastrand::Rng::with_seed(len as u64);
     (0..len).map(|_| rng.u8(..)).collect()
 }
 
 /// A head, up to the empty line; empty at the end of the stream.
-pub fn read_head(stream: &mut TcpStream) -> String {
+pub(crate) fn read_head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
@@ -317,7 +326,7 @@ pub fn read_head(stream: &mut TcpStream) -> String {
 }
 
 /// A member that answers every request (without a body) with `answer(head)`.
-pub fn http_member(answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> SocketAddr {
+pub(crate) fn http_member(answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> SocketAddr {
     member(move |_, mut stream| {
         loop {
             let head = read_head(&mut stream);
@@ -329,7 +338,7 @@ pub fn http_member(answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> 
 }
 
 /// A response with a length.
-pub fn ok(body: impl AsRef<[u8]>) -> Vec<u8> {
+pub(crate) fn ok(body: impl AsRef<[u8]>) -> Vec<u8> {
     let body = body.as_ref();
     let mut response = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
     let mut response = std::mem::take(&mut response).into_bytes();
@@ -338,17 +347,17 @@ pub fn ok(body: impl AsRef<[u8]>) -> Vec<u8> {
 }
 
 /// Sends `request` and reads one response head.
-pub fn ask(client: &mut TcpStream, request: &str) -> String {
+pub(crate) fn ask(client: &mut TcpStream, request: &str) -> String {
     client.write_all(request.as_bytes()).unwrap();
     read_head(client)
 }
 
-pub fn get(path: &str) -> String {
+pub(crate) fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n")
 }
 
 /// Sends a GET and expects `body`, with a length.
-pub fn expect_get(client: &mut TcpStream, path: &str, body: &str) {
+pub(crate) fn expect_get(client: &mut TcpStream, path: &str, body: &str) {
     let head = ask(client, &get(path));
     assert!(head.starts_with("HTTP/1.1 200 "), "{head:?}");
     assert!(

@@ -3,28 +3,35 @@
 //! A [`Broker`] answers each datagram at once, or not at all ([`Broker::receive`]), and
 //! sends Queries when there is something to say ([`Broker::poll`]). It does no I/O.
 //!
-//! Two rules keep it from being a weapon. Nothing is remembered of a peer that has not
+//! Two rules keep it from being misused against others. Nothing is remembered of a peer that has not
 //! proved its address: the first Registration gets a *cookie* that the broker can check
 //! without having kept it (the idea of the Photuris protocol, RFC 2522, section 3). And
 //! to an address that has not been proved never go more bytes than came from there.
 //!
-//! Reports go straight to the [`Location`] that they are about, which is memory.
+//! Reports go straight to the [`Location`](evenkeel_core::load::Location) that they are about, which is memory.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_core::load::{LoadId, LoadValue, Location};
-use evenkeel_core::member::{Member, Reason};
 use evenkeel_core::time::Instant;
 
 use super::directory::Directory;
 use super::keys::{Key, Keys, KeysError};
 use super::message::{
-    self, Body, Control, Cookie, Header, Invalid, MAX_INTERVAL, Registration, Server,
-    ServerControl, ServerState, Update,
+    self, Body, Control, Cookie, Header, Invalid, Registration, ServerControl, Update,
 };
+
+mod agent;
+mod outcome;
+mod proof;
+mod window;
+
+use agent::{Agent, Out, Reported};
+pub use agent::{AgentView, ServerView};
+pub use outcome::{Counters, Outcome, Untaken};
+use window::Window;
 
 /// How long a cookie may be used.
 pub const COOKIE_LIFETIME: Duration = Duration::from_secs(20);
@@ -66,106 +73,6 @@ pub struct Peer {
     pub address: SocketAddr,
 }
 
-/// What has become of a datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr)]
-#[strum(serialize_all = "snake_case")]
-pub enum Outcome {
-    /// A Registration without a cookie, or with one that is of no use any more: the agent
-    /// has to prove its address first.
-    Challenged,
-    /// A Registration: the agent is known from now on.
-    Registered,
-    /// A report.
-    Updated,
-    /// The agent has signed off.
-    Stopped,
-    /// No message.
-    #[strum(transparent)]
-    Invalid(Invalid),
-    /// From an agent that is not known (any more). It is asked to register again.
-    UnknownIdentifier,
-    /// It came before. A repeated Registration or Stop is answered again.
-    Duplicate,
-    /// A later message came before it.
-    Reordered,
-    /// So old that the network cannot have kept it: sent again by somebody else, or by an
-    /// agent of which another one has taken the place.
-    Replayed,
-    /// A report of which some load is not a number, infinite, negative or absurd. All else
-    /// in it counts.
-    Load,
-    /// A report of which some load has no number that is known here, and the location has
-    /// no room for it. All else in it counts.
-    TooManyLoads,
-    /// There are as many agents as there may be.
-    Full,
-}
-
-impl Outcome {
-    /// All of them, in the order in which they are counted.
-    pub const ALL: [Outcome; 19] = [
-        Outcome::Challenged,
-        Outcome::Registered,
-        Outcome::Updated,
-        Outcome::Stopped,
-        Outcome::Invalid(Invalid::Truncated),
-        Outcome::Invalid(Invalid::Oversized),
-        Outcome::Invalid(Invalid::Magic),
-        Outcome::Invalid(Invalid::Version),
-        Outcome::Invalid(Invalid::Kind),
-        Outcome::Invalid(Invalid::Key),
-        Outcome::Invalid(Invalid::Tag),
-        Outcome::Invalid(Invalid::Malformed),
-        Outcome::UnknownIdentifier,
-        Outcome::Duplicate,
-        Outcome::Reordered,
-        Outcome::Replayed,
-        Outcome::Load,
-        Outcome::TooManyLoads,
-        Outcome::Full,
-    ];
-
-    /// The name in metrics.
-    pub fn name(self) -> &'static str {
-        self.into()
-    }
-}
-
-/// What has happened, since the start.
-#[derive(Clone, Debug, Default)]
-pub struct Counters {
-    received: HashMap<Outcome, u64>,
-    /// Messages that were sent: answers and Queries.
-    pub sent: u64,
-    /// Updates that were sent and never came, over all agents.
-    pub lost: u64,
-    /// Registrations that took the place of another live agent of the same name.
-    pub displaced: u64,
-    /// Agents that were forgotten because they were silent.
-    pub forgotten: u64,
-    /// The last load that was not taken, of which location, and why: for the log.
-    pub untaken: Option<Untaken>,
-}
-
-/// A load in an Update that was not taken.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Untaken {
-    /// Where it belongs.
-    pub location: String,
-    /// Which load.
-    pub load: LoadId,
-    /// [`Outcome::Load`] or [`Outcome::TooManyLoads`].
-    pub why: Outcome,
-}
-
-impl Counters {
-    /// Datagrams by what has become of them, each kind once.
-    pub fn received(&self) -> impl Iterator<Item = (Outcome, u64)> + '_ {
-        let count = |outcome| (outcome, self.received.get(&outcome).copied().unwrap_or(0));
-        Outcome::ALL.into_iter().map(count)
-    }
-}
-
 /// A datagram that the broker sends.
 pub type Datagram = (Peer, Vec<u8>);
 
@@ -184,111 +91,6 @@ pub struct Broker {
     counters: Counters,
     version: u64,
     swept_at: Option<Instant>,
-}
-
-/// One registration.
-#[derive(Debug)]
-struct Agent {
-    registration: Registration,
-    nonce: u64,
-    /// When the cookie was made by which it registered.
-    cookie: Instant,
-    /// Where it is, as far as it is proved.
-    peer: Peer,
-    /// The key that it used last.
-    key: u16,
-    received: Window,
-    registered_at: Instant,
-    heard_at: Instant,
-    /// The number of the last measurement, and when it was made.
-    measurement: Option<(u32, Instant)>,
-    stopped: bool,
-    location: Option<Arc<Location>>,
-    servers: Vec<Reported>,
-    out: Out,
-}
-
-/// A server of an agent.
-#[derive(Clone, Debug, Default)]
-struct Reported {
-    state: ServerState,
-    members: Vec<Member>,
-}
-
-/// What an agent is told.
-#[derive(Debug)]
-struct Out {
-    /// What it was told last.
-    control: Control,
-    /// How many Controls it was sent.
-    sent: u64,
-    /// The first of them that said what `control` says.
-    news: u64,
-    /// The last one that it has confirmed.
-    confirmed: u64,
-    sent_at: Instant,
-    /// How often the news were sent.
-    tries: u32,
-    /// Somebody wants to know how it is.
-    asked: bool,
-}
-
-/// An agent as others see it.
-#[derive(Clone, Debug)]
-pub struct AgentView<'a> {
-    /// The number of its registration.
-    pub identifier: u64,
-    /// What it has registered.
-    pub registration: &'a Registration,
-    /// Where it is.
-    pub address: SocketAddr,
-    /// The key that it used last.
-    pub key: u16,
-    /// Whether it has signed off.
-    pub stopped: bool,
-    /// When it registered.
-    pub registered_at: Instant,
-    /// When its last message came.
-    pub heard_at: Instant,
-    /// When the loads that it reported last were measured.
-    pub measured_at: Option<Instant>,
-    /// The sequence number of its last message.
-    pub sequence: u64,
-    /// Messages of it that never came.
-    pub lost: u64,
-    /// Whether it has confirmed what it was told last.
-    pub confirmed: bool,
-    /// Whether some member is at its location.
-    pub location_known: bool,
-    servers: &'a [Reported],
-    control: &'a Control,
-}
-
-/// A server of an agent as others see it.
-#[derive(Clone, Copy, Debug)]
-pub struct ServerView<'a> {
-    /// As it was registered.
-    pub server: &'a Server,
-    /// What the agent says about it.
-    pub state: ServerState,
-    /// The members that it is; none, if there is no such group or member.
-    pub members: &'a [Member],
-    /// Whether it is under a load alert, as far as the agent was told.
-    pub alert: bool,
-}
-
-impl<'a> AgentView<'a> {
-    /// Its servers, in the order of the registration.
-    pub fn servers(&self) -> impl Iterator<Item = ServerView<'a>> {
-        let reported = self.servers.iter().zip(&self.control.servers);
-        let servers = self.registration.servers().iter().zip(reported);
-        servers.map(|(server, (reported, control))| ServerView {
-            server,
-            state: reported.state,
-            members: &reported.members,
-            alert: control.alert,
-        })
-    }
 }
 
 impl Broker {
@@ -705,234 +507,5 @@ impl Broker {
         let oldest = stopped.min_by_key(|(_, agent)| agent.heard_at);
         let oldest = oldest.map(|(&identifier, _)| identifier);
         oldest.map(|identifier| self.remove(identifier)).is_some()
-    }
-
-    fn cookie(&self, address: SocketAddr, nonce: u64, now: Instant) -> Cookie {
-        let (ip, port) = bytes(address);
-        let issued = now.as_nanos().to_be_bytes();
-        let parts = [
-            b"cookie".as_slice(),
-            ip.as_slice(),
-            &port,
-            &nonce.to_be_bytes(),
-            &issued,
-        ];
-        Cookie {
-            issued: now,
-            proof: self.secret.tag(&parts),
-        }
-    }
-
-    fn is_cookie(&self, cookie: &Cookie, address: SocketAddr, nonce: u64, now: Instant) -> bool {
-        let (ip, port) = bytes(address);
-        let issued = cookie.issued.as_nanos().to_be_bytes();
-        let parts = [
-            b"cookie".as_slice(),
-            ip.as_slice(),
-            &port,
-            &nonce.to_be_bytes(),
-            &issued,
-        ];
-        now.since(cookie.issued) <= COOKIE_LIFETIME
-            && *cookie != Cookie::NONE
-            && self.secret.is_tag(&parts, &cookie.proof)
-    }
-
-    /// What only somebody at `address` can know: it is sent nowhere else.
-    fn token(&self, address: SocketAddr, identifier: u64) -> u64 {
-        let (ip, port) = bytes(address);
-        let parts = [
-            b"token".as_slice(),
-            ip.as_slice(),
-            &port,
-            &identifier.to_be_bytes(),
-        ];
-        let tag = self.secret.tag(&parts);
-        u64::from_be_bytes(*tag.first_chunk().unwrap_or(&[0; 8]))
-    }
-
-    /// The token of `from`, if that is not where the agent is.
-    fn token_elsewhere(&self, from: Peer, identifier: u64) -> Option<u64> {
-        let agent = self.agents.get(&identifier)?;
-        (agent.peer != from).then(|| self.token(from.address, identifier))
-    }
-}
-
-/// An address as bytes of which no two addresses have the same.
-fn bytes(address: SocketAddr) -> ([u8; 16], [u8; 2]) {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-        IpAddr::V6(ip) => ip,
-    };
-    (ip.octets(), address.port().to_be_bytes())
-}
-
-impl Settings {
-    /// After how long without a message an agent takes the broker for gone.
-    fn silence(&self) -> Duration {
-        let silence = self.keepalive * SILENT_KEEPALIVES;
-        Duration::from_secs(silence.as_millis().div_ceil(1000).clamp(1, 65535) as u64)
-    }
-}
-
-impl Agent {
-    /// Finds its location and members.
-    fn connect(&mut self, directory: &Directory) {
-        self.location = directory.location(self.registration.location()).cloned();
-        let source = self.peer.address.ip();
-        for (reported, server) in self.servers.iter_mut().zip(self.registration.servers()) {
-            reported.members = directory.members(server, source);
-        }
-    }
-
-    /// It has proved to be somewhere else.
-    fn move_to(&mut self, peer: Peer, token: u64, directory: &Directory) {
-        self.peer = peer;
-        self.out.control.token = token;
-        self.connect(directory);
-    }
-
-    /// Takes in the loads of an Update: each that can be a load and for which its location
-    /// has room. Answers one that was not taken.
-    fn report(&mut self, update: &Update, now: Instant) -> Option<Untaken> {
-        // The same measurement comes again in answer to a Query. It must not count twice:
-        // what requests add to a load is estimated from one report to the next.
-        let is_known = self
-            .measurement
-            .is_some_and(|(number, _)| number == update.measurement);
-        if update.measurement == 0 || is_known || update.age > MAX_INTERVAL {
-            return None;
-        }
-        let age = u64::try_from(update.age.as_nanos()).unwrap_or(u64::MAX);
-        let at = Instant::from_nanos(now.as_nanos().saturating_sub(age));
-        // Once there is one, the agent is told, and its answer brings the loads again.
-        let location = self.location.as_ref()?;
-        self.measurement = Some((update.measurement, at));
-        let mut untaken = None;
-        for &(load, value) in &update.loads {
-            let stored = match LoadValue::new(value.into()) {
-                Ok(value) => location
-                    .report(load, value, at)
-                    .map_err(|_| Outcome::TooManyLoads),
-                Err(_) => Err(Outcome::Load),
-            };
-            if let Err(why) = stored {
-                untaken.get_or_insert_with(|| Untaken {
-                    location: self.registration.location().to_owned(),
-                    load,
-                    why,
-                });
-            }
-        }
-        untaken
-    }
-
-    /// Works out what the agent is to be told now.
-    fn refresh(&mut self, settings: &Settings) {
-        let out = &mut self.out;
-        let control = &mut out.control;
-        let mut is_news = false;
-        let mut set = |is_new: bool| is_news |= is_new;
-        for (control, reported) in control.servers.iter_mut().zip(&self.servers) {
-            let is = ServerControl {
-                alert: reported.members.iter().any(is_alerted),
-                unknown: reported.members.is_empty(),
-            };
-            set(std::mem::replace(control, is) != is);
-        }
-        let unknown = self.location.is_none();
-        set(std::mem::replace(&mut control.location_unknown, unknown) != unknown);
-        set(std::mem::replace(&mut control.interval, settings.interval) != settings.interval);
-        set(std::mem::replace(&mut control.lease, settings.lease) != settings.lease);
-        let silence = settings.silence();
-        set(std::mem::replace(&mut control.silence, silence) != silence);
-        if is_news {
-            out.news = out.sent + 1;
-            out.tries = 0;
-        }
-    }
-
-    /// Whether it is time for a Query.
-    fn is_due(&self, settings: &Settings, now: Instant) -> bool {
-        let out = &self.out;
-        let wait = match out.is_confirmed() {
-            _ if out.asked => Duration::ZERO,
-            false if out.tries == 0 => Duration::ZERO,
-            false => {
-                let wait = FIRST_RETRY * (1 << (out.tries - 1).min(8));
-                wait.min(LAST_RETRY.max(settings.interval))
-            }
-            // A lease is renewed at each interval, so that it survives losses.
-            true if out.control.servers.iter().any(|server| server.alert) => settings.interval,
-            true => settings.keepalive,
-        };
-        now.since(out.sent_at) >= wait.min(settings.keepalive)
-    }
-
-    /// Whether nothing is to be kept of it. Who has signed off is remembered for as long
-    /// as there are members that get no clients because of it.
-    fn is_over(&self, now: Instant, forget: Duration) -> bool {
-        let is_needed = self.stopped && self.servers.iter().any(|s| !s.members.is_empty());
-        !is_needed && now.since(self.heard_at) > forget
-    }
-}
-
-/// Whether a member should send its clients back.
-fn is_alerted(member: &Member) -> bool {
-    member.slot.has(Reason::Shedding)
-}
-
-impl Out {
-    fn is_confirmed(&self) -> bool {
-        self.confirmed >= self.news
-    }
-}
-
-/// Which sequence numbers of an agent have come, as far as it matters.
-#[derive(Clone, Copy, Debug)]
-struct Window {
-    last: u64,
-    /// Bit n is set if `last - n` has come.
-    seen: u64,
-    /// Numbers up to `last` that have not come.
-    lost: u64,
-}
-
-impl Window {
-    fn new(first: u64) -> Self {
-        Window {
-            last: first,
-            seen: 1,
-            lost: 0,
-        }
-    }
-
-    /// Whether `sequence` comes after all that came, or else why it is of no use.
-    fn look(&mut self, sequence: u64) -> Result<(), Outcome> {
-        let Some(back) = self.last.checked_sub(sequence) else {
-            return Ok(());
-        };
-        let bit = match back {
-            0..64 => 1 << back,
-            _ => return Err(Outcome::Replayed),
-        };
-        if self.seen & bit != 0 {
-            return Err(Outcome::Duplicate);
-        }
-        self.seen |= bit;
-        self.lost = self.lost.saturating_sub(1);
-        Err(Outcome::Reordered)
-    }
-
-    /// Notes that `sequence` has come; answers whether that is after all others.
-    fn take(&mut self, sequence: u64) -> bool {
-        let Some(step @ 1..) = sequence.checked_sub(self.last) else {
-            return false;
-        };
-        let shift = u32::try_from(step).unwrap_or(u32::MAX);
-        self.seen = self.seen.checked_shl(shift).unwrap_or(0) | 1;
-        self.lost = self.lost.saturating_add(step - 1);
-        self.last = sequence;
-        true
     }
 }

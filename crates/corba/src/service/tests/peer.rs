@@ -20,7 +20,7 @@ use crate::types::Properties;
 
 /// What the server has done, and does.
 #[derive(Default)]
-pub struct Doings {
+pub(super) struct Doings {
     /// How many members it has made.
     made: u32,
     /// Creation ids of the members that are there.
@@ -40,7 +40,7 @@ pub struct Doings {
 }
 
 /// A server that is there until this is dropped.
-pub struct Peer {
+pub(super) struct Peer {
     address: SocketAddr,
     doings: Arc<Mutex<Doings>>,
     stop: Option<oneshot::Sender<()>>,
@@ -53,7 +53,7 @@ impl Drop for Peer {
 }
 
 impl Peer {
-    pub fn start() -> Self {
+    pub(super) fn start() -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -89,11 +89,11 @@ impl Peer {
     }
 
     /// The object with that key.
-    pub fn object(&self, type_id: &str, key: &str) -> Ior {
+    pub(super) fn object(&self, type_id: &str, key: &str) -> Ior {
         Ior::iiop(type_id, "127.0.0.1", self.address.port(), key.as_bytes())
     }
 
-    pub fn doings(&self) -> MutexGuard<'_, Doings> {
+    pub(super) fn doings(&self) -> MutexGuard<'_, Doings> {
         self.doings.lock().unwrap()
     }
 }

@@ -7,22 +7,37 @@
 //! the same arrivals, costs and failures. What a strategy reaches is compared with
 //! [`Dispatch::Central`], a queue that knows everything, and with the other strategies.
 
+mod checks;
+mod outcomes;
+mod reports;
+mod retries;
+mod waiting;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_control::event::Event;
+use evenkeel_control::budget::RetryBudget;
+use evenkeel_control::health::Check;
+use evenkeel_core::cost::Cost;
 use evenkeel_core::group::{Group, GroupSettings, Outcome, PickError, Request, Ticket};
-use evenkeel_core::load::{LoadId, LoadValue};
+use evenkeel_core::load::LoadId;
+use evenkeel_core::member::MemberId;
 use evenkeel_core::strategy::Values;
 use evenkeel_manager::config::Config;
 use evenkeel_manager::groups::Groups;
 
+use checks::Checking;
+pub use outcomes::Outcomes;
+use reports::Member;
+use retries::Policy;
+use waiting::Waiting;
+
 use crate::central::Central;
 use crate::config::{group, group_config, groups};
 use crate::engine::{self, Engine, World, exponential, nanos};
-use crate::scenario::{MemberModel, Reading, Scenario, To};
-use crate::server::{JobId, Server};
+use crate::scenario::{Reading, Scenario, To};
+use crate::server::JobId;
 use crate::work::{Arrivals, Ask, Service, Source};
 
 /// Who decides where requests go.
@@ -37,77 +52,6 @@ pub enum Dispatch {
         /// Whether it also knows what each request will cost.
         knows_costs: bool,
     },
-}
-
-/// What came out of a run.
-#[derive(Clone, Debug, Default)]
-pub struct Outcomes {
-    /// Response times of what succeeded after the warm-up, in nanoseconds, ascending.
-    pub(crate) latencies: Vec<u64>,
-    /// Requests that arrived, warm-up included.
-    pub requests: usize,
-    /// Requests that failed or found no member, warm-up included.
-    pub failed: usize,
-    /// Requests that each member got, warm-up included.
-    pub per_member: Vec<usize>,
-    /// When each request after the warm-up was sent, in nanoseconds, and to which member.
-    sent: Vec<(u64, u32)>,
-    /// Requests of each source that succeeded after the warm-up.
-    pub(crate) served: Vec<usize>,
-    /// Variance between members of the share of their slots that was busy: one for each
-    /// [`Scenario::variance`] after the warm-up.
-    pub(crate) variances: Vec<f64>,
-    /// Requests that waited because all members were at their limits.
-    pub queued: usize,
-    /// What control did, when, and in which balancer.
-    pub events: Vec<(Duration, usize, Event)>,
-}
-
-impl Outcomes {
-    /// The response time below which a share `q` (0 to 1) of the requests stayed.
-    pub fn quantile(&self, q: f64) -> Duration {
-        let last = self.latencies.len().saturating_sub(1);
-        let index = (q * last as f64).round() as usize;
-        Duration::from_nanos(self.latencies.get(index).copied().unwrap_or(0))
-    }
-
-    /// Mean of the response times of what succeeded.
-    pub fn mean(&self) -> Duration {
-        let sum: f64 = self.latencies.iter().map(|&nanos| nanos as f64).sum();
-        Duration::from_nanos((sum / self.latencies.len().max(1) as f64) as u64)
-    }
-
-    /// The largest share of the requests of a time `window` that went to a single member,
-    /// as a mean over all windows.
-    pub fn busiest(&self, window: Duration) -> f64 {
-        let window = window.as_nanos().max(1) as u64;
-        let mut counts = vec![0u32; self.per_member.len()];
-        let (mut sum, mut windows) = (0.0, 0);
-        for sent in self.sent.chunk_by(|a, b| a.0 / window == b.0 / window) {
-            counts.fill(0);
-            for &(_, member) in sent {
-                counts[member as usize] += 1;
-            }
-            let most = counts.iter().copied().max().unwrap_or(0);
-            sum += f64::from(most) / sent.len() as f64;
-            windows += 1;
-        }
-        sum / f64::from(windows.max(1))
-    }
-
-    /// Share of the requests between two moments that `member` got.
-    pub fn share(&self, member: usize, from: Duration, to: Duration) -> f64 {
-        let range = from.as_nanos() as u64..to.as_nanos() as u64;
-        let within = self.sent.iter().filter(|(at, _)| range.contains(at));
-        let all = within.clone().count().max(1);
-        let here = within.filter(|(_, sent)| *sent as usize == member);
-        here.count() as f64 / all as f64
-    }
-
-    /// Share of all requests that failed.
-    pub fn failed_share(&self) -> f64 {
-        self.failed as f64 / self.requests.max(1) as f64
-    }
 }
 
 /// Plays `scenario` with `seed`.
@@ -169,6 +113,17 @@ enum Happening {
     Written(usize),
     Variance,
     Round,
+    /// A request has waited for as long as it may, unless that was another time.
+    Expiry {
+        job: JobId,
+        turn: usize,
+    },
+    Check(Checking),
+    Checked {
+        checking: Checking,
+        started: u64,
+        found: Check,
+    },
 }
 
 #[derive(Debug)]
@@ -182,6 +137,12 @@ struct Job {
     outcome: Outcome,
     ticket: Option<Ticket>,
     measured: bool,
+    /// Members that it was tried at, in ascending order.
+    tried: Vec<MemberId>,
+    /// Whether its member has got nothing of it.
+    refused: bool,
+    /// Which one it was of those that waited, when it did.
+    turn: usize,
 }
 
 /// A balancer: its groups, and those of them that requests are for, by source.
@@ -190,59 +151,24 @@ struct Balancer {
     groups: Groups,
     by_source: Vec<Arc<Group>>,
     /// Requests that wait, by source.
-    waiting: Vec<VecDeque<JobId>>,
+    waiting: Vec<VecDeque<Waiting>>,
+    /// What retries may add, by source.
+    budgets: Vec<RetryBudget>,
 }
 
-/// A member, and what has been read there.
-#[derive(Debug)]
-struct Member {
-    server: Server,
-    /// What it reports, if not what it does.
-    reported: Option<f64>,
-    /// Busy time and the time itself, at the last reading, update, and variance.
-    read: (f64, u64),
-    updated: (f64, u64),
-    counted: (f64, u64),
-    /// What was written down last.
-    written: Option<f64>,
-}
-
-impl Member {
-    fn new(model: &MemberModel) -> Self {
-        Member {
-            server: Server::new(model.discipline, model.slots, model.slowness, model.failing),
-            reported: None,
-            read: (0.0, 0),
-            updated: (0.0, 0),
-            counted: (0.0, 0),
-            written: None,
-        }
-    }
-}
-
-/// Share of a member's slots that was busy since `last`, or over `interval` if that is longer.
-fn utilization(
-    server: &mut Server,
-    last: &mut (f64, u64),
-    interval: Duration,
-    now: u64,
-) -> Option<f64> {
-    let busy = server.busy(now);
-    let (then, at) = std::mem::replace(last, (busy, now));
-    let elapsed = ((now - at) as f64).max(nanos(interval)) * server.slots() as f64;
-    (elapsed > 0.0).then(|| ((busy - then) / elapsed).clamp(0.0, 1.0))
-}
-
-/// Two streams of randomness: the world's is the same for every strategy.
+/// Streams of randomness: the world's is the same for every strategy.
 #[derive(Debug)]
 struct Simulation<'a> {
     scenario: &'a Scenario,
     dispatch: &'a Dispatch,
     world: fastrand::Rng,
     decisions: fastrand::Rng,
+    checks: fastrand::Rng,
     engine: Engine<Happening>,
     members: Vec<Member>,
     sources: Vec<Source>,
+    /// By source.
+    policies: Vec<Policy>,
     balancers: Vec<Balancer>,
     central: Central,
     jobs: Vec<Job>,
@@ -274,14 +200,16 @@ impl World for Simulation<'_> {
                 self.report_arrival(server, per_mille)
             }
             Happening::Update(server) => self.update(server),
-            Happening::Written(server) => {
-                let (member, now) = (&mut self.members[server], self.engine.nanos());
-                member.written =
-                    utilization(&mut member.server, &mut member.updated, Duration::ZERO, now);
-                self.schedule_completion(server);
-            }
+            Happening::Written(server) => self.written(server),
             Happening::Variance => self.variance(),
             Happening::Round => self.round(),
+            Happening::Expiry { job, turn } => self.expire(job, turn),
+            Happening::Check(checking) => self.check(checking),
+            Happening::Checked {
+                checking,
+                started,
+                found,
+            } => self.checked(checking, started, found),
         }
         length.is_some() || self.outcomes.requests < self.scenario.requests
     }
@@ -299,8 +227,10 @@ impl<'a> Simulation<'a> {
             dispatch,
             world: fastrand::Rng::with_seed(seed),
             decisions: fastrand::Rng::with_seed(!seed),
+            checks: fastrand::Rng::with_seed(seed.rotate_left(32)),
             engine: Engine::new(),
             members: scenario.members.iter().map(Member::new).collect(),
+            policies: Vec::new(),
             balancers: Vec::new(),
             central: Central::default(),
             jobs: Vec::new(),
@@ -313,6 +243,8 @@ impl<'a> Simulation<'a> {
             sources,
         };
         if let Some(config) = simulation.config() {
+            let policy = |source: &Source| Policy::of(&config, &source.group);
+            simulation.policies = simulation.sources.iter().map(policy).collect();
             let balancer = |_| simulation.balancer(&config);
             simulation.balancers = (0..scenario.balancers).map(balancer).collect();
         }
@@ -360,6 +292,9 @@ impl<'a> Simulation<'a> {
         Balancer {
             by_source: self.sources.iter().filter_map(of).collect(),
             waiting: self.sources.iter().map(|_| VecDeque::new()).collect(),
+            budgets: (self.sources.iter())
+                .map(|_| RetryBudget::new(self.engine.now()))
+                .collect(),
             groups,
         }
     }
@@ -396,6 +331,7 @@ impl<'a> Simulation<'a> {
         }
         if scenario.control {
             self.engine.after(ROUND, Happening::Round);
+            self.begin_checks();
         }
     }
 
@@ -427,52 +363,60 @@ impl<'a> Simulation<'a> {
             outcome: Outcome::Success,
             ticket: None,
             measured: self.is_measuring(),
+            tried: Vec::new(),
+            refused: false,
+            turn: 0,
         };
         let job = self.keep(job);
         if self.balancers.is_empty() {
             self.central.push(job, ask.cost);
             return self.dispatch_central();
         }
-        if self.bind(job) == Err(PickError::AllFull) && self.enqueue(job) {
-            return;
-        }
-        if self.jobs[job].ticket.is_none() {
-            self.outcomes.failed += 1;
-            self.free_jobs.push(job);
-            if let Arrivals::Closed(_) = self.sources[index].arrivals {
-                self.engine.after(Service::MEAN, Happening::Arrival(index));
-            }
+        let share = self.policies[index].retry_budget;
+        self.balancers[balancer].budgets[index].request(share);
+        self.send(job);
+    }
+
+    /// Sends a request to a member, or has it wait for one.
+    fn send(&mut self, id: JobId) {
+        match self.bind(id) {
+            Ok(()) => {}
+            Err(PickError::AllFull) if self.enqueue(id) => {}
+            Err(_) => self.give_up(id),
         }
     }
 
-    /// Has a request wait, if it may.
-    fn enqueue(&mut self, id: JobId) -> bool {
-        let Job {
-            source, balancer, ..
-        } = self.jobs[id];
-        let balancer = &mut self.balancers[balancer];
-        let handle = balancer.groups.handle(&self.sources[source].group);
-        let queue = &mut balancer.waiting[source];
-        let may = handle.is_some_and(|handle| queue.len() < handle.queue.limit());
-        if may {
-            queue.push_back(id);
-            self.outcomes.queued += 1;
+    /// A request has failed that no member has.
+    fn give_up(&mut self, id: JobId) {
+        let source = self.jobs[id].source;
+        self.outcomes.failed += 1;
+        self.free_jobs.push(id);
+        if let Arrivals::Closed(_) = self.sources[source].arrivals {
+            self.engine.after(Service::MEAN, Happening::Arrival(source));
         }
-        may
     }
 
     /// Sends a request to a member.
     fn bind(&mut self, id: JobId) -> Result<(), PickError> {
         let job = &mut self.jobs[id];
         let group = &self.balancers[job.balancer].by_source[job.source];
-        let ticket = group.pick(&Request::at(self.engine.now()), &mut self.decisions)?;
+        let announced = self.sources[job.source].work.announced(job.ask);
+        let cost = Cost::clamped(announced).filter(|_| self.scenario.announced);
+        let request = Request {
+            cost: cost.unwrap_or_default(),
+            tried: &job.tried,
+            ..Request::at(self.engine.now())
+        };
+        let ticket = group.pick(&request, &mut self.decisions)?;
         job.server = ticket.index();
         job.ticket = Some(ticket);
         if job.measured {
             let sent = (self.engine.nanos(), job.server as u32);
             self.outcomes.sent.push(sent);
         }
-        let fails = job.fails_below < self.members[job.server].server.failing;
+        let member = &self.members[job.server];
+        job.refused = member.dead;
+        let fails = member.dead || job.fails_below < member.server.failing;
         let network = nanos(self.scenario.network);
         if fails {
             job.outcome = Outcome::Failure;
@@ -493,11 +437,21 @@ impl<'a> Simulation<'a> {
             ask,
             ..
         } = self.jobs[id];
+        if self.members[server].dead {
+            return self.break_off(id);
+        }
         let cost = self.sources[source].work.cost(ask, server);
         self.members[server]
             .server
             .push(id, cost, self.engine.nanos());
         self.schedule_completion(server);
+    }
+
+    /// A member has died that had a request.
+    fn break_off(&mut self, id: JobId) {
+        self.jobs[id].outcome = Outcome::Failure;
+        let network = nanos(self.scenario.network);
+        self.engine.after(network, Happening::Response(id));
     }
 
     fn completion(&mut self, index: usize, version: u32) {
@@ -521,6 +475,10 @@ impl<'a> Simulation<'a> {
             ticket.responded(job.outcome, self.engine.now());
         }
         self.outcomes.per_member[job.server] += 1;
+        if job.outcome != Outcome::Success && self.retry(id) {
+            return;
+        }
+        let job = &self.jobs[id];
         if job.outcome != Outcome::Success {
             self.outcomes.failed += 1;
         } else if job.measured {
@@ -548,25 +506,6 @@ impl<'a> Simulation<'a> {
         self.vacated(balancer, source);
     }
 
-    /// Sends who waits, as long as there is room.
-    fn vacated(&mut self, balancer: usize, source: usize) {
-        while let Some(balancer) = self.balancers.get(balancer)
-            && let Some(&next) = balancer.waiting[source].front()
-        {
-            if self.bind(next) == Err(PickError::AllFull) {
-                return;
-            }
-            let Job {
-                balancer, source, ..
-            } = self.jobs[next];
-            self.balancers[balancer].waiting[source].pop_front();
-            if self.jobs[next].ticket.is_none() {
-                self.outcomes.failed += 1;
-                self.free_jobs.push(next);
-            }
-        }
-    }
-
     fn change(&mut self, index: usize) {
         let change = self.scenario.changes[index];
         let member = &mut self.members[change.member];
@@ -576,96 +515,16 @@ impl<'a> Simulation<'a> {
             To::Failing(share) => member.server.failing = share,
             To::Background(tasks) => member.server.set_background(tasks, now),
             To::Slowness(slowness) => member.server.set_slowness(slowness, now),
+            To::Dead(dead) => {
+                member.dead = dead;
+                if dead {
+                    let lost = member.server.abort(now);
+                    lost.into_iter().for_each(|job| self.break_off(job));
+                }
+            }
         }
         self.schedule_completion(change.member);
         self.dispatch_central();
-    }
-
-    fn report(&mut self, index: usize) {
-        let Some(reports) = self.scenario.reports else {
-            return;
-        };
-        let after = nanos(reports.interval);
-        self.engine.after(after, Happening::Report(index));
-        let (member, now) = (&mut self.members[index], self.engine.nanos());
-        let server = &mut member.server;
-        let value = if let Some(load) = member.reported {
-            Some(load)
-        } else if reports.id == LoadId::IN_FLIGHT {
-            Some(server.in_flight() as f64)
-        } else {
-            let busy = utilization(server, &mut member.read, reports.interval, now);
-            match (self.scenario.reading, reports.id) {
-                (Reading::Written { .. }, _) => member.written,
-                (Reading::Moment, _) => {
-                    let tasks = server.tasks() / server.slots() as f64;
-                    Some(tasks.max(busy.unwrap_or(0.0)))
-                }
-                (_, LoadId::COMPOSITE) => Some(server.queue(now).max(busy.unwrap_or(0.0))),
-                _ => busy,
-            }
-        };
-        // Taking it may void the completion that is scheduled.
-        self.schedule_completion(index);
-        let Some(value) = value else {
-            return;
-        };
-        let value = match reports.noise {
-            0.0 => value,
-            noise => value * (1.0 + noise * (2.0 * self.world.f64() - 1.0)),
-        };
-        let (server, per_mille) = (index, (value * 1000.0) as u64);
-        let arrival = Happening::ReportArrival { server, per_mille };
-        self.engine.after(nanos(reports.delay), arrival);
-    }
-
-    fn report_arrival(&mut self, server: usize, per_mille: u64) {
-        let value = LoadValue::new(per_mille as f64 / 1e3);
-        let (Some(reports), Ok(value)) = (self.scenario.reports, value) else {
-            return;
-        };
-        for balancer in &self.balancers {
-            if let Some(group) = balancer.by_source.first() {
-                // Only one id is ever reported here, so there is room for it.
-                let location = &group.members()[server].location;
-                let _ = location.report(reports.id, value, self.engine.now());
-            }
-        }
-    }
-
-    /// The process at a member that writes its load down waits for a CPU as others do.
-    fn update(&mut self, index: usize) {
-        let Reading::Written { update, wait } = self.scenario.reading else {
-            return;
-        };
-        let server = &self.members[index].server;
-        let slots = server.slots() as f64;
-        let mean = nanos(wait) * (server.tasks() - slots).max(0.0) / slots;
-        let delay = exponential(mean, &mut self.world);
-        self.engine.after(delay, Happening::Written(index));
-        let next = delay.max(1.0) + nanos(update);
-        self.engine.after(next, Happening::Update(index));
-    }
-
-    fn variance(&mut self) {
-        let Some(every) = self.scenario.variance else {
-            return;
-        };
-        self.engine.after(nanos(every), Happening::Variance);
-        let now = self.engine.nanos();
-        let mut shares = Vec::with_capacity(self.members.len());
-        for index in 0..self.members.len() {
-            let member = &mut self.members[index];
-            let busy = utilization(&mut member.server, &mut member.counted, every, now);
-            shares.push(busy.unwrap_or(0.0));
-            self.schedule_completion(index);
-        }
-        if self.is_measuring() {
-            let count = shares.len() as f64;
-            let mean = shares.iter().sum::<f64>() / count;
-            let squares = shares.iter().map(|share| (share - mean).powi(2));
-            self.outcomes.variances.push(squares.sum::<f64>() / count);
-        }
     }
 
     fn round(&mut self) {
@@ -676,7 +535,7 @@ impl<'a> Simulation<'a> {
                 let happened = (Duration::from_nanos(at), index, event);
                 self.outcomes.events.push(happened);
             }
-            (0..self.sources.len()).for_each(|source| self.vacated(index, source));
+            (0..self.sources.len()).for_each(|source| self.look_again(index, source));
         }
     }
 
@@ -724,80 +583,4 @@ impl<'a> Simulation<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::server::Discipline;
-
-    /// Mean of the response times in units of the mean service time.
-    fn mean(outcomes: &Outcomes) -> f64 {
-        nanos(outcomes.mean()) / Service::MEAN
-    }
-
-    fn random() -> Dispatch {
-        let kind = evenkeel_core::strategy::find("random").unwrap();
-        Dispatch::Strategy(Values::defaults(kind))
-    }
-
-    #[test]
-    fn random_choice_is_the_m_m_1_queue() {
-        let scenario = Scenario {
-            requests: 400_000,
-            ..Scenario::new("", 10)
-        };
-        let outcomes = run(&scenario, &random(), 1);
-        // 1 / (1 - 0.6), and the exponential quantile of that.
-        assert!((mean(&outcomes) - 2.5).abs() < 0.1, "{}", mean(&outcomes));
-        let p99 = nanos(outcomes.quantile(0.99)) / Service::MEAN;
-        assert!((p99 - 2.5 * 100f64.ln()).abs() < 0.6, "{p99}");
-    }
-
-    #[test]
-    fn the_central_queue_is_the_m_m_k_queue() {
-        // Erlang C for 2 servers at 60 %: 0.45 wait, for 1 / (2 - 1.2) on average.
-        for knows_costs in [false, true] {
-            let scenario = Scenario {
-                requests: 400_000,
-                ..Scenario::new("", 2)
-            };
-            let outcomes = run(&scenario, &Dispatch::Central { knows_costs }, 1);
-            let expected = 1.0 + 0.45 / 0.8;
-            assert!(
-                (mean(&outcomes) - expected).abs() < 0.03,
-                "{}",
-                mean(&outcomes)
-            );
-        }
-    }
-
-    #[test]
-    fn random_choice_of_sharing_members_is_the_m_m_1_queue_too() {
-        let scenario = Scenario {
-            requests: 400_000,
-            ..Scenario::new("", 3)
-        };
-        let scenario = scenario.working(Discipline::Sharing, 1);
-        let outcomes = run(&scenario, &random(), 1);
-        assert!((mean(&outcomes) - 2.5).abs() < 0.1, "{}", mean(&outcomes));
-    }
-
-    #[test]
-    fn the_central_queue_avoids_a_slow_and_a_failing_member() {
-        for scenario in [
-            Scenario::new("", 10).one_slow(5.0),
-            Scenario::new("", 10).one_failing(0.5),
-        ] {
-            let outcomes = run(&scenario, &Dispatch::Central { knows_costs: false }, 1);
-            let share = outcomes.per_member[0] as f64 / outcomes.requests as f64;
-            assert!(share < 0.005, "{share}");
-        }
-    }
-
-    #[test]
-    fn a_run_repeats_itself() {
-        let scenario = Scenario::new("", 5).balancers(2);
-        let first = run(&scenario, &random(), 7);
-        let second = run(&scenario, &random(), 7);
-        assert_eq!(first.latencies, second.latencies);
-        assert_ne!(first.latencies, run(&scenario, &random(), 8).latencies);
-    }
-}
+mod tests;

@@ -1,0 +1,350 @@
+//! A location: what is kept of it, and of each load that it reports.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+
+use super::id::{LoadId, NAMED_LOADS};
+use crate::cost::{Cost, InFlight};
+use crate::signal::Signal;
+use crate::time::{Instant, keep_word_old, millis_since};
+
+/// How many loads without a name a location keeps. When one more is reported, the one that was
+/// not heard of for longest makes room, if that is [`FORGOTTEN`] ago; otherwise the new one
+/// is refused.
+pub const UNNAMED_LOADS: usize = 16;
+
+/// How many different loads a location keeps: all that have a name, whatever else is
+/// reported, and [`UNNAMED_LOADS`].
+pub const LOADS_PER_LOCATION: usize = NAMED_LOADS + UNNAMED_LOADS;
+
+/// After so long without a report a load without a name makes room for another one.
+pub const FORGOTTEN: Duration = Duration::from_secs(60);
+
+/// After so long without a report a load without a name is not kept any more, whether or not
+/// there is room. It is the longest `load_max_age` of a group.
+const LONG_FORGOTTEN: Duration = Duration::from_secs(3600);
+
+/// One load in an atomic word each for its id and its value with time, so that the
+/// data plane reads it without a lock and never sees half a report.
+///
+/// What the data plane reads stands in front.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(super) struct Cell {
+    /// Load id plus one; 0 is an empty cell. Written once: what has found a cell may go on
+    /// with it, even if it is not kept any more.
+    pub(super) id: AtomicU64,
+    /// Value as f32 bits (high half), report time in milliseconds, wrapping (low half).
+    /// Times are odd ([`millis`]): an even one is that of a report which has expired.
+    pub(super) value_at: AtomicU64,
+    /// [`Location::bound`] at the time of the report.
+    pub(super) bound_at: AtomicU64,
+    /// What a unit of the cost of a bind is expected to add (f32 bits).
+    pub(super) per_unit: AtomicU32,
+    /// [`Location::in_flight`] at the time of the report.
+    pub(super) in_flight_at: AtomicU32,
+    /// [`Location::assigned`] at the time of the report.
+    pub(super) assigned_at: AtomicU32,
+    /// What each of our requests that is there adds (f32 bits), if the load is one [of the
+    /// moment](is_momentary); else 0.
+    pub(super) per_request: AtomicU32,
+    /// [`Location::stays`] at the time of the report.
+    pub(super) stays_at: AtomicU64,
+    /// [`Location::doubted`] at the time of the report.
+    pub(super) doubted_at: AtomicU32,
+    /// For how long a client that goes there itself may stay on average, in seconds (f32
+    /// bits); 0 is not known.
+    pub(super) stay: AtomicU32,
+    /// Our requests that are in the reported load (f32 bits).
+    pub(super) ours: AtomicU32,
+    /// The load without ours, averaged over the last few reports (f32 bits).
+    pub(super) usual: AtomicU32,
+    /// Binds per second (f32 bits), averaged over about a second.
+    pub(super) rate: AtomicU32,
+    /// The load, averaged over about a second (f32 bits).
+    pub(super) mean: AtomicU32,
+    /// [`Location::in_flight`], averaged over about a second (f32 bits).
+    pub(super) mean_in_flight: AtomicU32,
+    /// A monitor has news of it: others do not count.
+    pub(super) held: AtomicBool,
+}
+
+/// Whether `word` of a cell is a report that may count.
+#[inline]
+pub(super) const fn is_report(word: u64) -> bool {
+    word & 1 == 1
+}
+
+/// How many clients are still there who may `stay` for so many seconds, when the last report
+/// is so many milliseconds old: half when it is as old as that.
+pub(super) fn stay_share(age: u32, stay: f32) -> f32 {
+    let (age, stay) = (age as f32 / 1e3, stay.max(1.0));
+    stay / (age + stay)
+}
+
+/// What servers at a location are told about sending their clients away, where clients
+/// reach them directly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Tell {
+    /// To do it while a pulse is on: as long as nothing else is said.
+    Pulses = 0,
+    /// To do it.
+    On,
+    /// Not to do it.
+    Off,
+}
+
+/// The loads of one location, shared by all groups with members there.
+///
+/// Readers are lock-free; writers (reports) may come from any thread.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Location {
+    /// What all requests cost that were ever bound to members here by this process, in units
+    /// ([`Cost::units`]), wrapping after ten million millions of the highest cost.
+    pub(super) bound: AtomicU64,
+    /// Requests of this process that members here are working on.
+    pub(super) in_flight: InFlight,
+    /// Those of `bound` whose clients go to the member themselves, wrapping.
+    pub(super) assigned: AtomicU32,
+    /// Loads that have a name, in the order in which they came. The first cell shares the
+    /// first cache line: most locations report one load.
+    pub(super) cells: [Cell; NAMED_LOADS],
+    /// The others. The list is replaced as a whole when one comes or goes.
+    pub(super) unnamed: ArcSwapOption<Vec<Arc<Cell>>>,
+    /// Clients that ever came to members here to stay, wrapping: where clients are moved one by
+    /// one.
+    pub(super) came: AtomicU32,
+    /// Those of `assigned` that are [doubted](Location::doubt), wrapping.
+    pub(super) doubted: AtomicU32,
+    /// For how long those whose clients go there themselves may stay, in milliseconds, all
+    /// together and wrapping: clusters that give different quanta may share a location.
+    pub(super) stays: AtomicU64,
+    /// The load that [`LoadId::FIRST`] means, plus one; 0 is none.
+    pub(super) first: AtomicU64,
+    /// Whether a pulse is on.
+    pub(super) pulse: AtomicBool,
+    /// Whether a server here sends clients away, or may.
+    pub(super) shut: AtomicBool,
+    /// What servers here are to be told: [`Tell`].
+    pub(super) tell: AtomicU8,
+    pub(super) name: Arc<str>,
+    pub(super) changed: Signal,
+    /// Who wants to know that there is a report at all.
+    pub(super) watchers: Mutex<Vec<Weak<AtomicBool>>>,
+}
+
+impl Cell {
+    #[inline]
+    pub(super) fn is_for(&self, id: LoadId) -> bool {
+        self.id.load(Ordering::Acquire) == u64::from(id.0) + 1
+    }
+
+    /// How many of those who were sent here `age` milliseconds ago, or later, have left: without
+    /// a report to say so, the estimate falls as the time passes that they may stay.
+    #[inline(never)]
+    pub(super) fn left(&self, assigned: f32, age: u32) -> f32 {
+        match f32::from_bits(self.stay.load(Ordering::Relaxed)) {
+            stay if stay > 0.0 => assigned * (1.0 - stay_share(age, stay)),
+            _ => 0.0,
+        }
+    }
+
+    /// Milliseconds since the last report; 0 for one that is about to come.
+    pub(super) fn silence(&self, now: Instant) -> u32 {
+        match self.value_at.load(Ordering::Acquire) {
+            _ if self.held.load(Ordering::Acquire) => 0,
+            0 => 0,
+            word => millis_since(word as u32, now),
+        }
+    }
+
+    pub(super) fn is_silent(&self, now: Instant, time: Duration) -> bool {
+        u128::from(self.silence(now)) > time.as_millis()
+    }
+}
+
+impl Location {
+    /// A location about which nothing is known.
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Location {
+            name: name.into(),
+            ..Location::default()
+        }
+    }
+
+    /// Has `reported` set as soon as any load is reported here, now if one was already.
+    pub(crate) fn announce(&self, reported: &Arc<AtomicBool>) {
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        watchers.retain(|watcher| watcher.strong_count() > 0);
+        let is_same = |watcher: &Weak<AtomicBool>| watcher.as_ptr() == Arc::as_ptr(reported);
+        if !watchers.iter().any(is_same) {
+            watchers.push(Arc::downgrade(reported));
+        }
+        drop(watchers);
+        let is_kept = |cell: &Cell| cell.id.load(Ordering::Acquire) != 0;
+        if self.cells.iter().any(is_kept) {
+            reported.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// There is a load that there was not before, which is rare.
+    #[cold]
+    pub(super) fn tell_watchers(&self) {
+        let watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        for watcher in watchers.iter().filter_map(Weak::upgrade) {
+            watcher.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The name that the configuration gives it.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Does something with the cell of load `id`, if there is one.
+    #[inline]
+    pub(super) fn with_cell<T>(&self, id: LoadId, act: impl FnOnce(&Cell) -> T) -> Option<T> {
+        if let Some(place) = id.place() {
+            let cell = &self.cells[place];
+            return cell.is_for(id).then(|| act(cell));
+        }
+        let unnamed = self.unnamed.load();
+        let mut cells = unnamed.as_ref()?.iter();
+        cells.find(|cell| cell.is_for(id)).map(|cell| act(cell))
+    }
+
+    /// Requests of this process that members here are working on, over all groups.
+    #[inline]
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.get().count()
+    }
+
+    /// From now on [`LoadId::FIRST`] means the load `id` here.
+    pub fn lead_with(&self, id: LoadId) {
+        self.first.store(u64::from(id.0) + 1, Ordering::Relaxed);
+    }
+
+    /// The load that [`LoadId::FIRST`] means here, if there is one.
+    pub fn first(&self) -> Option<LoadId> {
+        let first = self.first.load(Ordering::Relaxed).checked_sub(1)?;
+        u32::try_from(first).ok().map(LoadId)
+    }
+
+    pub(super) fn meant(&self, id: LoadId) -> LoadId {
+        match id {
+            LoadId::FIRST => self.first().unwrap_or(LoadId::CPU),
+            id => id,
+        }
+    }
+
+    pub(crate) fn begin(&self, cost: Cost) {
+        self.bound.fetch_add(cost.units(), Ordering::Relaxed);
+        self.in_flight.begin(cost);
+    }
+
+    /// A client was sent to a member here, and will go there itself, for at most `stay`.
+    pub(crate) fn assign(&self, stay: Duration) {
+        self.bound.fetch_add(Cost::ONE.units(), Ordering::Relaxed);
+        self.assigned.fetch_add(1, Ordering::Relaxed);
+        let stay = u64::try_from(stay.as_millis()).unwrap_or(u64::MAX);
+        self.stays.fetch_add(stay, Ordering::Relaxed);
+    }
+
+    /// A client that was [assigned](Location::assign) asks more often than one client would.
+    pub(crate) fn doubt(&self) {
+        self.doubted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Clients that ever came to members here to stay, wrapping.
+    pub fn came(&self) -> u32 {
+        self.came.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_client(&self) {
+        self.came.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether a pulse is on: some clients are still to leave.
+    #[inline]
+    pub fn has_pulse(&self) -> bool {
+        self.pulse.load(Ordering::Acquire)
+    }
+
+    /// A pulse begins.
+    pub fn begin_pulse(&self) {
+        self.change(!self.pulse.swap(true, Ordering::AcqRel));
+    }
+
+    /// A pulse ends.
+    pub fn end_pulse(&self) {
+        self.change(self.pulse.swap(false, Ordering::AcqRel));
+    }
+
+    /// Whether a server here sends its clients away, or may: it was told to, and has not
+    /// yet acknowledged that it was told to stop.
+    #[inline]
+    pub fn is_shut(&self) -> bool {
+        self.shut.load(Ordering::Acquire)
+    }
+
+    /// Says so; for whoever tells the server.
+    pub fn set_shut(&self, shut: bool) {
+        self.change(self.shut.swap(shut, Ordering::AcqRel) != shut);
+    }
+
+    /// Whether servers here are to send their clients away now.
+    #[inline]
+    pub fn is_alerted(&self) -> bool {
+        let tell = self.tell.load(Ordering::Acquire);
+        tell == Tell::On as u8 || tell == Tell::Pulses as u8 && self.has_pulse()
+    }
+
+    /// Says what servers here are to be told.
+    pub fn set_tell(&self, tell: Tell) {
+        self.change(self.tell.swap(tell as u8, Ordering::AcqRel) != tell as u8);
+    }
+
+    /// Wakes those who listen when a pulse begins or ends, when the servers here are shut or
+    /// not any more, and when they are to be told something else.
+    pub fn changed(&self) -> &Signal {
+        &self.changed
+    }
+
+    fn change(&self, changed: bool) {
+        if changed {
+            self.changed.wake();
+        }
+    }
+
+    pub(crate) fn end(&self, cost: Cost) {
+        self.in_flight.end(cost);
+    }
+
+    /// Keeps old reports old, and forgets loads without a name that nobody reports any more.
+    /// Times wrap after 49 days, and from half of that on they would seem to be new: call it
+    /// once a day or oftener.
+    pub fn keep_age(&self, now: Instant) {
+        for cell in &self.cells {
+            // One that has expired stays so: its time is even.
+            keep_word_old(&cell.value_at, now);
+        }
+        let current = self.unnamed.load_full();
+        let Some(cells) = current.as_deref() else {
+            return;
+        };
+        if cells.iter().any(|cell| cell.is_silent(now, LONG_FORGOTTEN)) {
+            let kept = cells
+                .iter()
+                .filter(|cell| !cell.is_silent(now, LONG_FORGOTTEN));
+            let kept: Vec<_> = kept.cloned().collect();
+            // If it fails there is a new one; these are forgotten next time.
+            self.unnamed
+                .compare_and_swap(&current, Some(Arc::new(kept)));
+        }
+    }
+}

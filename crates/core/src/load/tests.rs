@@ -1,0 +1,375 @@
+//! How loads are kept, how they age, and what is taken to have been added since.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::id::{NAMED_LOADS, NAMES};
+use super::*;
+use crate::cost::Cost;
+use crate::time::{Horizon, Instant};
+
+fn at(ms: u64) -> Instant {
+    Instant::from_nanos(ms * 1_000_000)
+}
+
+#[test]
+fn the_first_load_of_a_report_is_whatever_it_measures_t2() {
+    let location = Location::new("a");
+    let (age, at) = (Duration::from_secs(10), |s: u64| {
+        Instant::from_nanos(s * 1_000_000_000)
+    });
+    let value = |value| LoadValue::new(value).unwrap();
+    let first = |seconds| location.projected(LoadId::FIRST, at(seconds), age);
+    assert_eq!(first(1), None);
+    // Others than monitors of CORBA have no order that says anything.
+    location.report(LoadId::CPU, value(0.5), at(1)).unwrap();
+    assert_eq!(first(1), Some(0.5));
+    location.report(LoadId(4), value(100.0), at(2)).unwrap();
+    location.lead_with(LoadId(4));
+    assert_eq!(first(2), Some(100.0));
+    assert_eq!(location.fresh(LoadId::FIRST, at(2), age), Some(100.0));
+    assert_eq!(location.load(LoadId::FIRST, at(2)).unwrap().id, LoadId(4));
+    location.report(LoadId::CPU, value(0.75), at(20)).unwrap();
+    assert_eq!(first(20), Some(0.75), "nothing is heard of the other");
+    assert_eq!(location.fresh(LoadId::FIRST, at(20), age), Some(0.75));
+    assert_eq!("first".parse(), Ok(LoadId::FIRST));
+    assert_eq!(LoadId::FIRST.to_string(), "first");
+}
+
+#[test]
+fn a_stale_load_is_unknown() {
+    let location = Location::new("a");
+    let half = LoadValue::new(0.5).unwrap();
+    location.report(LoadId::CPU, half, at(10_000)).unwrap();
+    let max_age = Duration::from_secs(3);
+    assert_eq!(location.fresh(LoadId::CPU, at(12_000), max_age), Some(0.5));
+    assert_eq!(location.fresh(LoadId::CPU, at(14_000), max_age), None);
+    assert_eq!(location.fresh(LoadId::DISK, at(12_000), max_age), None);
+}
+
+#[test]
+fn a_report_does_not_become_new_by_getting_old() {
+    let location = Location::new("a");
+    let half = LoadValue::new(0.5).unwrap();
+    location.report(LoadId::CPU, half, at(10_000)).unwrap();
+    let max_age = Duration::from_secs(3);
+    const DAY: u64 = 24 * 3600 * 1000;
+    for day in 1..100 {
+        let now = at(day * DAY);
+        location.keep_age(now);
+        assert_eq!(location.projected(LoadId::CPU, now, max_age), None);
+        let load = location.load(LoadId::CPU, now).unwrap();
+        assert_eq!(load.value, half);
+    }
+    location.report(LoadId::CPU, half, at(100 * DAY)).unwrap();
+    location.keep_age(at(100 * DAY));
+    let projected = location.projected(LoadId::CPU, at(100 * DAY), max_age);
+    assert_eq!(projected, Some(0.5));
+}
+
+#[test]
+fn a_zero_load_is_known() {
+    let location = Location::new("a");
+    let idle = LoadValue::new(0.0).unwrap();
+    location.report(LoadId::CPU, idle, at(0)).unwrap();
+    assert_eq!(
+        location.fresh(LoadId::CPU, at(1), Duration::from_secs(1)),
+        Some(0.0)
+    );
+}
+
+#[test]
+fn absurd_loads_are_refused() {
+    for bad in [f64::NAN, f64::INFINITY, -1.0, 1e13] {
+        assert!(LoadValue::new(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn our_own_requests_since_the_report_are_added_to_it() {
+    let location = Location::new("a");
+    let max_age = Duration::from_secs(15);
+    let load = |ms| location.projected(LoadId::CPU, at(ms), max_age).unwrap();
+    let half = LoadValue::new(0.5).unwrap();
+    location.report(LoadId::CPU, half, at(0)).unwrap();
+    for second in 1..20 {
+        (0..100).for_each(|_| location.begin(Cost::ONE));
+        location
+            .report(LoadId::CPU, half, at(second * 1000))
+            .unwrap();
+    }
+    assert_eq!(load(19_000), 0.5);
+    // A hundred requests a second make 0.5, so that fifty more add a half of that.
+    (0..50).for_each(|_| location.begin(Cost::ONE));
+    assert!((load(19_500) - 0.75).abs() < 0.01, "{}", load(19_500));
+    let query = Query::new(LoadId::CPU, Horizon::new(at(19_500), FORGOTTEN));
+    assert_eq!(location.last_report(&query).unwrap().bound, 50.0);
+}
+
+#[test]
+fn the_rate_of_binds_does_not_depend_on_how_often_loads_are_reported() {
+    for every_us in [100, 400, 1000, 1300, 50_000, 1_000_000] {
+        let location = Location::new("a");
+        let load = LoadValue::new(7.0).unwrap();
+        // Five seconds with a bind each 10 ms, and reports in between.
+        let (mut bind, mut report) = (0, 0);
+        while bind <= 5_000_000 {
+            if bind < report {
+                location.begin(Cost::ONE);
+                bind += 10_000;
+            } else {
+                let now = Instant::from_nanos(report * 1000 + 1_000_000);
+                let id = LoadId::REQUESTS_PER_SECOND;
+                location.report(id, load, now).unwrap();
+                report += every_us;
+            }
+        }
+        let rate = location.with_cell(LoadId::REQUESTS_PER_SECOND, |cell| {
+            f32::from_bits(cell.rate.load(Ordering::Relaxed))
+        });
+        let rate = rate.unwrap();
+        assert!((rate / 100.0 - 1.0).abs() < 0.1, "{every_us} us: {rate}");
+    }
+}
+
+#[test]
+fn an_idle_location_does_not_stay_idle_in_our_eyes() {
+    let location = Location::new("a");
+    let idle = LoadValue::new(0.0).unwrap();
+    location.report(LoadId::CPU, idle, at(0)).unwrap();
+    (0..10).for_each(|_| location.begin(Cost::ONE));
+    let load = location.projected(LoadId::CPU, at(1), Duration::from_secs(1));
+    assert!(load.unwrap() >= 0.5, "{load:?}");
+}
+
+#[test]
+fn in_flight_is_corrected_exactly() {
+    let location = Location::new("a");
+    let max_age = Duration::from_secs(15);
+    (0..3).for_each(|_| location.begin(Cost::ONE));
+    let seven = LoadValue::new(7.0).unwrap();
+    location.report(LoadId::IN_FLIGHT, seven, at(0)).unwrap();
+    location.begin(Cost::ONE);
+    location.begin(Cost::ONE);
+    location.end(Cost::ONE);
+    let load = location.projected(LoadId::IN_FLIGHT, at(9), max_age);
+    assert_eq!(load, Some(8.0));
+}
+
+#[test]
+fn what_a_monitor_has_news_of_is_not_for_others_to_report() {
+    let location = Location::new("a");
+    let max_age = Duration::from_secs(15);
+    let value = |value| LoadValue::new(value).unwrap();
+    let cpu = |ms| location.fresh(LoadId::CPU, at(ms), max_age);
+    location.report(LoadId::CPU, value(0.9), at(0)).unwrap();
+    location.report(LoadId::DISK, value(0.1), at(0)).unwrap();
+    let seen = [(LoadId::CPU, value(0.2)), (LoadId::COMPOSITE, value(0.0))];
+    location.observe(seen, at(10)).unwrap();
+    location.report(LoadId::CPU, value(0.9), at(20)).unwrap();
+    assert_eq!(cpu(20), Some(0.2));
+    // Unknown at once, and not idle; still there to be shown.
+    let all = [LoadId::CPU, LoadId::DISK, LoadId::COMPOSITE];
+    location.expire(all);
+    assert_eq!(cpu(20), None);
+    assert_eq!(location.projected(LoadId::CPU, at(20), max_age), None);
+    assert_eq!(location.fresh(LoadId::COMPOSITE, at(20), max_age), None);
+    let shown = location.load(LoadId::COMPOSITE, at(20)).unwrap();
+    assert!(shown.expired && shown.value == LoadValue::ZERO);
+    let disk = location.projected(LoadId::DISK, at(20), max_age);
+    assert_eq!(disk, Some(0.1), "nobody held it");
+    const DAY: u64 = 24 * 3600 * 1000;
+    for day in 1..100 {
+        location.keep_age(at(day * DAY));
+        assert_eq!(cpu(day * DAY), None);
+    }
+    // Now others count; and what they said is no news of the monitor's to expire.
+    location
+        .report(LoadId::CPU, value(0.7), at(100 * DAY))
+        .unwrap();
+    location.expire(all);
+    assert_eq!(cpu(100 * DAY), Some(0.7));
+    location.observe(seen, at(100 * DAY)).unwrap();
+    assert_eq!(cpu(100 * DAY), Some(0.2));
+}
+
+#[test]
+fn every_named_load_is_known_as_such() {
+    let named = (0..1000).map(LoadId).filter(|id| id.is_named());
+    assert_eq!(named.count(), NAMED_LOADS);
+    for (place, (id, name)) in NAMES.iter().enumerate() {
+        assert_eq!(id.place(), Some(place), "{name}");
+    }
+}
+
+#[test]
+fn s4_unknown_ids_leave_room_for_all_named_loads() {
+    let location = Location::new("a");
+    let one = LoadValue::new(1.0).unwrap();
+    // Somebody pushes ids that nobody knows, without end.
+    for id in 1000..1100 {
+        let _ = location.report(LoadId(id), one, at(1));
+    }
+    let named: Vec<_> = NAMES.iter().map(|&(id, _)| (id, one)).collect();
+    location.report_all(&named, at(2)).unwrap();
+    location.observe(named.iter().copied(), at(3)).unwrap();
+    for &(id, _) in &named {
+        let fresh = location.fresh(id, at(4), Duration::from_secs(1));
+        assert_eq!(fresh, Some(1.0), "{id}");
+    }
+    assert_eq!(location.loads(at(4)).count(), LOADS_PER_LOCATION);
+}
+
+#[test]
+fn s4_a_load_without_a_name_expires_when_its_place_is_needed() {
+    let location = Location::new("a");
+    let one = LoadValue::new(1.0).unwrap();
+    let ids = 100..100 + UNNAMED_LOADS as u32;
+    for id in ids.clone() {
+        location.report(LoadId(id), one, at(1)).unwrap();
+    }
+    location.report(LoadId(100), one, at(50_000)).unwrap();
+    let new = [(LoadId(99), one), (LoadId(98), one)];
+    assert_eq!(location.report_all(&new, at(50_000)), Err(TooManyLoads));
+    assert_eq!(location.report_each(&new, at(50_000)), 2);
+    // A minute later all but the one that goes on have expired. Who reports one of them
+    // again keeps it.
+    let mixed = [new[0], new[1], (LoadId(101), one)];
+    location.report_all(&mixed, at(61_000)).unwrap();
+    let kept: Vec<u32> = location.loads(at(61_000)).map(|load| load.id.0).collect();
+    assert_eq!(kept.len(), UNNAMED_LOADS);
+    assert!(
+        [98, 99, 100, 101].iter().all(|id| kept.contains(id)),
+        "{kept:?}"
+    );
+    // Those that nobody reports are not kept for ever.
+    location.report(LoadId(98), one, at(3_600_000)).unwrap();
+    location.keep_age(at(3_662_000));
+    let kept: Vec<u32> = location
+        .loads(at(3_662_000))
+        .map(|load| load.id.0)
+        .collect();
+    assert_eq!(kept, [98]);
+}
+
+#[test]
+fn s4_what_has_room_counts_beside_what_has_none() {
+    let location = Location::new("a");
+    let one = LoadValue::new(1.0).unwrap();
+    for id in 100..100 + UNNAMED_LOADS as u32 {
+        location.report(LoadId(id), one, at(1)).unwrap();
+    }
+    let report = [(LoadId(99), one), (LoadId::CPU, one), (LoadId(100), one)];
+    assert_eq!(location.report_all(&report, at(2)), Err(TooManyLoads));
+    assert!(location.load(LoadId::CPU, at(2)).is_none(), "all or none");
+    assert_eq!(location.report_each(&report, at(2)), 1);
+    let max_age = Duration::from_secs(1);
+    assert_eq!(location.fresh(LoadId::CPU, at(3), max_age), Some(1.0));
+    assert_eq!(location.fresh(LoadId(100), at(3), max_age), Some(1.0));
+    assert_eq!(location.fresh(LoadId(99), at(3), max_age), None);
+}
+
+/// What one more client is thought to bring, after a second in which two clusters have
+/// each sent ten there.
+fn cost_of_a_client(stays: [u64; 2]) -> f32 {
+    let location = Location::new("a");
+    let half = LoadValue::new(0.5).unwrap();
+    for second in 0..30 {
+        location
+            .report(LoadId::CPU, half, at(second * 1000))
+            .unwrap();
+        for stay in stays {
+            (0..10).for_each(|_| location.assign(Duration::from_secs(stay)));
+        }
+    }
+    location.report(LoadId::CPU, half, at(30_000)).unwrap();
+    location.assign(Duration::from_secs(1));
+    let load = location.projected(LoadId::CPU, at(30_000), Duration::from_secs(15));
+    load.unwrap() - 0.5
+}
+
+#[test]
+fn b13_each_cluster_counts_with_its_own_quantum() {
+    // One that sends clients for a minute, and one for three seconds: half a minute on
+    // average, whoever comes last.
+    let (mixed, turned) = (cost_of_a_client([60, 3]), cost_of_a_client([3, 60]));
+    let mean = cost_of_a_client([31, 32]);
+    assert!((mixed / mean - 1.0).abs() < 0.05, "{mixed} {mean}");
+    assert!((turned / mixed - 1.0).abs() < 0.01, "{turned} {mixed}");
+}
+
+#[test]
+fn s23_what_was_assigned_counts_for_less_as_time_passes() {
+    let location = Location::new("a");
+    let half = LoadValue::new(0.5).unwrap();
+    for second in 0..10 {
+        location
+            .report(LoadId::CPU, half, at(second * 1000))
+            .unwrap();
+        (0..10).for_each(|_| location.assign(Duration::from_secs(3)));
+    }
+    let added = |ms| {
+        let load = location.projected(LoadId::CPU, at(ms), Duration::from_secs(60));
+        load.unwrap() - 0.5
+    };
+    let first = added(9_000);
+    assert!(first > 0.1, "{first}");
+    assert!(
+        (added(12_000) / first - 0.5).abs() < 0.01,
+        "half after their stay"
+    );
+    assert!(added(40_000) < 0.1 * first);
+    // What we carry ourselves does not go away by itself.
+    let location = Location::new("a");
+    location.report(LoadId::CPU, half, at(0)).unwrap();
+    location.begin(Cost::ONE);
+    let load = |ms| location.projected(LoadId::CPU, at(ms), Duration::from_secs(60));
+    assert_eq!(load(1), load(30_000));
+}
+
+#[test]
+fn b10_what_an_application_does_not_say_its_machine_does() {
+    let location = Location::new("a");
+    let max_age = Duration::from_secs(3);
+    let value = |value| LoadValue::new(value).unwrap();
+    let load = |ms| location.projected(LoadId::UTILIZATION, at(ms), max_age);
+    assert_eq!(load(0), None);
+    location.report(LoadId::CPU, value(0.3), at(0)).unwrap();
+    assert_eq!(load(0), Some(0.3));
+    location
+        .report(LoadId::UTILIZATION, value(0.8), at(0))
+        .unwrap();
+    assert_eq!(load(0), Some(0.8));
+    assert_eq!(location.projected(LoadId::CPU, at(0), max_age), Some(0.3));
+    location.report(LoadId::CPU, value(0.4), at(4_000)).unwrap();
+    assert_eq!(load(4_000), Some(0.4), "the other one is old");
+}
+
+#[test]
+fn a_location_stays_small() {
+    assert!(size_of::<Location>() <= 1664, "{}", size_of::<Location>());
+}
+
+#[test]
+fn reports_of_new_ids_by_many_threads_are_bounded_and_not_lost() {
+    let location = Location::new("a");
+    let one = LoadValue::new(1.0).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4u32 {
+            let location = &location;
+            scope.spawn(move || {
+                for id in 0..4 {
+                    location
+                        .report(LoadId(100 + 4 * thread + id), one, at(1))
+                        .unwrap();
+                    assert!(
+                        location
+                            .load(LoadId(100 + 4 * thread + id), at(1))
+                            .is_some()
+                    );
+                }
+            });
+        }
+    });
+    assert_eq!(location.loads(at(1)).count(), UNNAMED_LOADS);
+}

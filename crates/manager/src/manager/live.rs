@@ -1,0 +1,218 @@
+//! Live changes: what administrators, agents and subsystems change without a file.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use evenkeel_core::member::Weight;
+use evenkeel_core::strategy::{self, Values};
+use tracing::info;
+
+use super::{ManageError, Manager, entry};
+use crate::config::{GroupConfig, MemberConfig};
+use crate::inputs::{AdminState, AlertSetting, endpoint_of};
+use crate::snapshot::GroupHandle;
+use crate::state::State;
+use crate::subsystem::ApplyError;
+
+impl Manager {
+    /// Enables or disables a rule.
+    pub fn set_rule_enabled(&self, rule: &str, enabled: bool) -> Result<(), ManageError> {
+        let mut owned = self.lock();
+        let config = &owned.state.inputs.config;
+        if !config.rules.iter().any(|known| known.name == rule) {
+            return Err(ManageError::NoRule(rule.into()));
+        }
+        let mut inputs = owned.state.inputs.clone();
+        inputs.live.enabled.insert(rule.into(), enabled);
+        self.change(&mut owned.state, inputs)?;
+        info!(rule, enabled, "rule changed");
+        Ok(())
+    }
+
+    /// Gives a group another strategy, or other parameters. Parameters that are not
+    /// given have their defaults.
+    pub fn set_strategy(
+        &self,
+        group: &str,
+        strategy: &str,
+        params: &[(String, f64)],
+    ) -> Result<(), ManageError> {
+        let kind = strategy::find(strategy).ok_or_else(|| ManageError::NoStrategy {
+            name: strategy.into(),
+        })?;
+        let mut values = Values::defaults(kind);
+        for (name, value) in params {
+            values.set(name, *value)?;
+        }
+        let mut owned = self.lock();
+        let _ = entry(&owned.state, group)?;
+        let mut inputs = owned.state.inputs.clone();
+        inputs.live.strategies.insert(group.into(), values);
+        self.change(&mut owned.state, inputs)?;
+        info!(group, strategy, "strategy changed");
+        Ok(())
+    }
+
+    /// Drains a member, takes it out, or brings it back. `member` is a name in the file,
+    /// which stands for all its addresses, or that of one of them.
+    pub fn set_admin_state(
+        &self,
+        group: &str,
+        member: &str,
+        to: AdminState,
+    ) -> Result<(), ManageError> {
+        let mut owned = self.lock();
+        find_member(&owned.state, group, member)?;
+        let mut inputs = owned.state.inputs.clone();
+        set_live(&mut inputs.live.admin, group, member, to);
+        self.change(&mut owned.state, inputs)?;
+        info!(group, member, state = ?to, "admin state changed");
+        Ok(())
+    }
+
+    /// Changes the weight of a member; `member` is as in [`Manager::set_admin_state`].
+    pub fn set_weight(&self, group: &str, member: &str, weight: f64) -> Result<(), ManageError> {
+        let weight = Weight::new(weight)?;
+        let mut owned = self.lock();
+        find_member(&owned.state, group, member)?;
+        let mut inputs = owned.state.inputs.clone();
+        set_live(&mut inputs.live.weights, group, member, weight);
+        self.change(&mut owned.state, inputs)?;
+        info!(group, member, weight = weight.get(), "weight changed");
+        Ok(())
+    }
+
+    /// The members that agents have registered now, by group, in place of those before.
+    /// They count in groups where agents may join, after those of the file, which knows
+    /// better where both have the same.
+    pub fn set_joined(&self, joined: HashMap<String, Vec<MemberConfig>>) -> Result<(), ApplyError> {
+        let mut owned = self.lock();
+        if owned.state.inputs.live.joined == joined {
+            return Ok(());
+        }
+        let mut inputs = owned.state.inputs.clone();
+        inputs.live.joined = joined;
+        self.change(&mut owned.state, inputs)
+    }
+
+    /// The groups that `owner` has and that do not stand in the file, in place of those
+    /// that it had before. Everything else about them is as in groups of the file: what is
+    /// changed live stays until the group says something new about it, and members keep
+    /// their slots.
+    ///
+    /// # Errors
+    ///
+    /// A name is taken, by a group of the file or of another owner, or comes twice. Nothing
+    /// has changed then.
+    pub fn set_groups(
+        &self,
+        owner: &'static str,
+        groups: Vec<GroupConfig>,
+    ) -> Result<(), ApplyError> {
+        let mut owned = self.lock();
+        owned.state.check_names(owner, &groups)?;
+        let present = owned.state.inputs.live.groups.values();
+        let present: Vec<_> = present.filter(|(of, _)| *of == owner).collect();
+        let known = |group: &GroupConfig| {
+            let present = owned.state.inputs.live.groups.get(&group.name);
+            present.is_some_and(|(of, present)| *of == owner && **present == *group)
+        };
+        if present.len() == groups.len() && groups.iter().all(known) {
+            return Ok(());
+        }
+        let inputs = owned.state.inputs.with_groups(owner, groups);
+        self.change(&mut owned.state, inputs)
+    }
+
+    /// Changes some of the groups that `owner` has and that do not stand in the file: takes
+    /// away those called `gone`, and then puts `groups` in the place of those with their
+    /// names. The others stay as they are, and are not looked at: what it costs does not
+    /// depend on how many there are. Answers the handles of `groups`.
+    ///
+    /// Those who follow [`Manager::changes`] hear of it with one of the next rounds of the
+    /// control loop.
+    ///
+    /// # Errors
+    ///
+    /// As with [`Manager::set_groups`].
+    pub fn change_groups(
+        &self,
+        owner: &'static str,
+        gone: &[String],
+        groups: Vec<GroupConfig>,
+    ) -> Result<Vec<Arc<GroupHandle>>, ApplyError> {
+        let mut owned = self.lock();
+        owned.state.check_names(owner, &groups)?;
+        let now = self.clock.now();
+        for name in gone {
+            owned.state.remove_owned(owner, name);
+        }
+        let mut handles = Vec::with_capacity(groups.len());
+        for group in groups {
+            handles.push(owned.state.set_owned(owner, group, now));
+        }
+        owned.untold = true;
+        Ok(handles)
+    }
+
+    /// Keeps the location called `name`, whether a member is there or not, since somebody
+    /// reports its load or listens to its alerts; or keeps it for its members only.
+    pub fn hold_location(&self, name: &str, held: bool) {
+        let mut owned = self.lock();
+        owned.state.hold(name, held);
+        owned.untold = true;
+    }
+
+    /// Forces the load alert of a location, suppresses it, or leaves it to the groups
+    /// again. Counts with the next round of the control loop, a tenth of a second later.
+    ///
+    /// A forced alert drains the location gently, as one that the load has caused does;
+    /// more than [`max_share`] of the locations may have one. It changes nothing for
+    /// groups whose granularity is per request, or that are not adaptive.
+    ///
+    /// [`max_share`]: evenkeel_core::alert::AlertSettings::max_share
+    pub fn set_alert(&self, location: &str, to: AlertSetting) -> Result<(), ManageError> {
+        let mut owned = self.lock();
+        let state = &mut owned.state;
+        if !state.locations.contains_key(location) {
+            return Err(ManageError::NoLocation(location.into()));
+        }
+        let alerts = &mut state.inputs.live.alerts;
+        match to {
+            AlertSetting::Auto => alerts.remove(location),
+            AlertSetting::On => alerts.insert(location.into(), true),
+            AlertSetting::Off => alerts.insert(location.into(), false),
+        };
+        info!(location, alert = ?to, "load alert set by an administrator");
+        Ok(())
+    }
+
+    /// The load alerts that are forced (`true`) or suppressed (`false`), by location.
+    pub fn forced_alerts(&self) -> BTreeMap<String, bool> {
+        let owned = self.lock();
+        let alerts = owned.state.inputs.live.alerts.iter();
+        alerts.map(|(at, on)| (at.clone(), *on)).collect()
+    }
+}
+
+/// Whether the group has a member, or an endpoint of one, called `name`.
+pub(super) fn find_member(state: &State, group: &str, name: &str) -> Result<(), ManageError> {
+    let entry = entry(state, group)?;
+    let in_file = entry.config.members.iter().any(|m| m.name() == name);
+    let mut endpoints = entry.endpoints.iter();
+    if in_file || endpoints.any(|endpoint| &*endpoint.member.name == name) {
+        return Ok(());
+    }
+    Err(ManageError::NoMember {
+        group: group.into(),
+        member: name.into(),
+    })
+}
+
+/// Sets a live change of a member, which overrides those of its endpoints.
+fn set_live<T>(live: &mut HashMap<(String, String), T>, group: &str, member: &str, value: T) {
+    let endpoints = format!("{member}/");
+    let is_one = |name: &str| name.starts_with(&endpoints) && endpoint_of(name) == Some(member);
+    live.retain(|(of, name), _| of != group || !is_one(name));
+    live.insert((group.into(), member.into()), value);
+}

@@ -1,0 +1,107 @@
+//! What sources say of members and locations.
+
+use std::sync::Arc;
+
+use evenkeel_control::opinion::{Opinion, Published, Source};
+use evenkeel_core::load::{LoadId, LoadValue, Location};
+use evenkeel_core::member::MemberId;
+use tracing::{debug, info, warn};
+
+use super::live::find_member;
+use super::{ManageError, Manager, entry};
+use crate::state::State;
+
+impl Manager {
+    /// Takes in what `source` says about a member, or withdraws it (`None`). `member` is
+    /// as in [`Manager::set_admin_state`].
+    ///
+    /// It counts until the source says something else, and is kept over reloads: a source
+    /// that hears nothing of the member any more must withdraw it. Health is the AND of
+    /// its sources, see [`evenkeel_control::opinion`].
+    pub fn set_opinion(
+        &self,
+        group: &str,
+        member: &str,
+        source: Source,
+        opinion: Option<&Opinion>,
+    ) -> Result<(), ManageError> {
+        let mut owned = self.lock();
+        find_member(&owned.state, group, member)?;
+        let endpoints = entry(&owned.state, group)?.endpoints.iter();
+        let meant = endpoints.filter(|e| *e.member.name == *member || *e.in_file == *member);
+        let meant: Vec<MemberId> = meant.map(|endpoint| endpoint.member.id).collect();
+        for member in meant {
+            self.take_in(&mut owned.state, member, source, opinion);
+        }
+        Ok(())
+    }
+
+    /// [`Manager::set_opinion`] of a member whose id is known: without looking for its
+    /// name, so cheap enough for every report. A member that is gone is no error.
+    pub fn set_opinion_of(&self, member: MemberId, source: Source, opinion: Option<&Opinion>) {
+        self.take_in(&mut self.lock().state, member, source, opinion);
+    }
+
+    /// What `source` says about a member.
+    pub fn opinion_of(&self, member: MemberId, source: Source) -> Option<Opinion> {
+        let mut owned = self.lock();
+        let (_, endpoint) = owned.state.endpoint_mut(member)?;
+        endpoint.opinions.of(source).cloned()
+    }
+
+    fn take_in(
+        &self,
+        state: &mut State,
+        member: MemberId,
+        source: Source,
+        opinion: Option<&Opinion>,
+    ) {
+        if !state.may_say(member, source) {
+            return;
+        }
+        let now = self.clock.now();
+        let Some((handle, endpoint)) = state.endpoint_mut(member) else {
+            return;
+        };
+        let is_news = endpoint.opinions.of(source) != opinion;
+        endpoint.opinions.set(source, opinion.cloned(), now);
+        if !is_news {
+            return;
+        }
+        let slot = &endpoint.member.slot;
+        let published = endpoint.opinions.publish(slot, endpoint.weight, now);
+        if published.room {
+            handle.room.notify_waiters();
+        }
+        let (group, member) = (handle.current.load(), &endpoint.member.name);
+        let (group, source) = (group.name(), source.name());
+        let says = opinion.map(tracing::field::display);
+        match published {
+            Published { reasons: false, .. } => {
+                debug!(%group, %member, source, says, "another opinion");
+            }
+            Published { room: true, .. } => {
+                info!(%group, %member, source, says, "no longer taken out by report");
+            }
+            _ => warn!(%group, %member, source, says, "taken out by report"),
+        }
+    }
+
+    /// Takes in a load report of a location: all of it, or nothing if a part is wrong.
+    pub fn report(&self, location: &str, loads: &[(LoadId, f64)]) -> Result<(), ManageError> {
+        let mut values = Vec::with_capacity(loads.len());
+        for &(id, value) in loads {
+            values.push((id, LoadValue::new(value)?));
+        }
+        let at = self.location(location);
+        let at = at.ok_or_else(|| ManageError::NoLocation(location.into()))?;
+        Ok(at.report_all(&values, self.clock.now())?)
+    }
+
+    /// The location called `name`, if a member is there. A source that reports often keeps
+    /// it, and asks again after [`Manager::changes`]: it then reports to the location
+    /// itself, without the manager's lock.
+    pub fn location(&self, name: &str) -> Option<Arc<Location>> {
+        self.lock().state.locations.get(name).cloned()
+    }
+}

@@ -1,0 +1,150 @@
+//! A group with its endpoints, and what outlives a change of them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_control::group::GroupControl;
+use evenkeel_control::health::Health;
+use evenkeel_control::opinion::{Opinions, Source};
+use evenkeel_control::round::Controlled;
+use evenkeel_core::group::Group;
+use evenkeel_core::member::{Member, Reason, Weight};
+use evenkeel_core::time::Instant;
+use evenkeel_tls::client::Client;
+
+use crate::admission::Refused;
+use crate::config::GroupConfig;
+use crate::history::History;
+use crate::inputs::AdminState;
+use crate::snapshot::GroupHandle;
+
+/// A group and what it keeps over reloads.
+#[derive(Debug)]
+pub(crate) struct GroupEntry {
+    /// As in the file, with the strategy of now.
+    pub config: GroupConfig,
+    /// Who owns it, if it does not stand in the file.
+    pub owner: Option<&'static str>,
+    pub handle: Arc<GroupHandle>,
+    pub group: Arc<Group>,
+    /// What TLS to its members needs, if they speak it.
+    pub tls: Option<Arc<Client>>,
+    /// One for each member of `group`, in the same order.
+    pub endpoints: Vec<Endpoint>,
+    /// What rounds keep of it.
+    pub control: GroupControl,
+    /// Addresses that agents registered, or names resolved to, and that are no members.
+    pub refused: Vec<Refused>,
+    /// Endpoints that left, the longest gone first.
+    pub(super) departed: Vec<Endpoint>,
+    pub(super) fresh: bool,
+}
+
+/// How long an endpoint that left is kept, and longer while it has requests. A DNS
+/// server that gives a part of its addresses at a time gives each of them again
+/// sooner; it must find its slot then, or it would start slowly again and again, and
+/// get more than `max_connections` while its old requests run.
+pub(super) const DEPARTED_FOR: Duration = Duration::from_secs(300);
+
+/// What makes an endpoint of a group the same one in the next state: host and port as
+/// in the file, and the address.
+pub(super) type Identity<'a> = (&'a str, u16, SocketAddr);
+
+/// The last check of a member.
+#[derive(Clone, Debug)]
+pub(crate) struct Checked {
+    pub at: Instant,
+    /// Why it failed.
+    pub error: Option<Arc<str>>,
+}
+
+/// One member as the data plane knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Endpoint {
+    pub member: Member,
+    /// The name of the member of the file whose endpoint it is.
+    pub in_file: Arc<str>,
+    /// The host in the file, which a health check also uses as the `Host`; or the name of
+    /// a reference.
+    pub host: String,
+    pub port: u16,
+    pub weight: Weight,
+    pub admin: AdminState,
+    pub resolved: bool,
+    /// An agent has registered it; it does not stand in the file.
+    pub joined: bool,
+    pub health: Health,
+    /// The last active check.
+    pub checked: Option<Checked>,
+    /// What sources of reports say.
+    pub opinions: Opinions,
+    pub history: History,
+    pub(super) fresh: bool,
+    /// When it left, if it is no member now.
+    pub(super) left: Option<Instant>,
+}
+
+impl Endpoint {
+    pub(super) fn identity(&self) -> Identity<'_> {
+        (&self.host, self.port, self.member.address)
+    }
+
+    /// Whether it left so long ago that it may have changed since.
+    pub(super) fn is_long_gone(&self, now: Instant) -> bool {
+        self.left.is_some_and(|left| now.since(left) > DEPARTED_FOR)
+    }
+}
+
+impl Controlled for GroupEntry {
+    fn controlled(&mut self) -> (&Group, &mut GroupControl) {
+        (&self.group, &mut self.control)
+    }
+}
+
+impl GroupEntry {
+    /// Makes it the one that the data plane sees.
+    pub(super) fn commit(&mut self, now: Instant) {
+        for endpoint in &mut self.endpoints {
+            let slot = &endpoint.member.slot;
+            endpoint.opinions.retain(|of| is_asked(&self.config, of));
+            endpoint.opinions.publish(slot, endpoint.weight, now);
+            slot.set(Reason::Draining, endpoint.admin == AdminState::Drain);
+            let maintenance = endpoint.admin == AdminState::Maintenance;
+            let left = slot.set(Reason::Maintenance, maintenance) && !maintenance;
+            slot.set(Reason::Unresolved, !endpoint.resolved);
+            if self.config.health_check.is_none() {
+                endpoint.health.reset(slot, now);
+                endpoint.checked = None;
+            }
+            // A new group starts at full speed: nobody else is there to take its
+            // traffic. A new member of an old group does not.
+            if left || (endpoint.fresh && !self.fresh) {
+                slot.set_ramp_from(Some(now));
+            }
+        }
+        self.handle.queue.set_limit(self.config.max_queue);
+        if !Arc::ptr_eq(&self.handle.current.load(), &self.group) {
+            self.handle.current.store(Arc::clone(&self.group));
+            self.handle.changed.wake();
+        }
+        // Whoever waits may have new members to wait for, or none any more.
+        self.handle.room.notify_waiters();
+    }
+
+    /// The endpoints that the next state may go on with: first those that had left,
+    /// the longest gone first.
+    pub(super) fn kept(&self, now: Instant) -> impl Iterator<Item = &Endpoint> {
+        let is_kept = move |e: &&Endpoint| !e.is_long_gone(now) || e.member.slot.in_flight() > 0;
+        self.departed.iter().filter(is_kept).chain(&self.endpoints)
+    }
+}
+
+/// Whether the group asks that source at all. Agents come by themselves.
+pub(super) fn is_asked(config: &GroupConfig, source: Source) -> bool {
+    match source {
+        Source::AgentCheck => config.sources.agent_check.is_some(),
+        Source::HealthCheck => config.health_check.is_some(),
+        Source::Agent | Source::Liveness | Source::Membership => true,
+    }
+}

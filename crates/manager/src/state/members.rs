@@ -1,0 +1,284 @@
+//! The next entry of a group: its members at the addresses that they have now, each of which keeps
+//! what it had if it was there before.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use evenkeel_control::alerts::Locations;
+use evenkeel_control::group::{GroupControl, Rules};
+use evenkeel_core::group::Group;
+use evenkeel_core::member::{Member, MemberId, Slot};
+use evenkeel_core::strategy::shaping::shaping;
+use evenkeel_core::time::Instant;
+
+use super::State;
+use super::entry::{Endpoint, GroupEntry, Identity};
+use crate::admission::{Admission, Refused};
+use crate::config::{GroupConfig, MemberConfig};
+use crate::inputs::AdminState;
+use crate::snapshot::GroupHandle;
+
+/// Most endpoints that left which a group keeps, with requests or without.
+pub(super) const MAX_DEPARTED: usize = 1024;
+
+/// What the state before has for a group.
+struct Before<'a> {
+    /// Its endpoints, with those that had left.
+    by_identity: HashMap<Identity<'a>, &'a Endpoint>,
+    locations: &'a Locations,
+}
+
+impl State {
+    pub(super) fn next_group(
+        &mut self,
+        owner: Option<&'static str>,
+        mut config: GroupConfig,
+        old: Option<&GroupEntry>,
+        old_locations: &Locations,
+        admission: &Admission,
+        now: Instant,
+    ) -> GroupEntry {
+        if let Some(strategy) = self.inputs.live.strategies.get(&config.name) {
+            config.set_strategy(strategy.clone());
+        }
+        let before: Vec<&Endpoint> = old.map(|old| old.kept(now).collect()).unwrap_or_default();
+        let old_endpoints = Before {
+            by_identity: before.iter().map(|e| (e.identity(), *e)).collect(),
+            locations: old_locations,
+        };
+        let (mut endpoints, mut refused) = (Vec::new(), Vec::new());
+        for member in &config.members {
+            let ips = self.addresses_of(&config, member, admission, &mut refused);
+            let into = &mut endpoints;
+            self.next_endpoints(&config, member, ips, &old_endpoints, now, into);
+        }
+        let in_file = endpoints.len();
+        for member in self.joined(&config, admission, &mut refused) {
+            let into = &mut endpoints;
+            let ips = member.ip().into_iter().collect();
+            self.next_endpoints(&config, &member, ips, &old_endpoints, now, into);
+            config.members.push(member);
+        }
+        for endpoint in &mut endpoints[in_file..] {
+            endpoint.joined = true;
+        }
+        let departed = departed(&before, &endpoints, now);
+        let members: Vec<Member> = endpoints.iter().map(|e| e.member.clone()).collect();
+        let unchanged = old.filter(|old| {
+            old.config.strategy == config.strategy
+                && old.config.settings == config.settings
+                && old.group.members().len() == members.len()
+                && old.group.members().iter().zip(&members).all(same_member)
+        });
+        let group = match unchanged {
+            Some(old) => Arc::clone(&old.group),
+            None => {
+                let (name, settings) = (config.name.as_str(), config.settings.clone());
+                let state = old.map(|old| Arc::clone(old.group.state()));
+                let state = state.unwrap_or_default();
+                Arc::new(Group::new(name, settings, &config.strategy, members, state))
+            }
+        };
+        let handle = match old {
+            Some(old) => Arc::clone(&old.handle),
+            None => Arc::new(GroupHandle::new(Arc::clone(&group), config.max_queue)),
+        };
+        let rules = Rules {
+            shaping: shaping(&config.strategy),
+            is_owned: owner.is_some(),
+        };
+        let control = match old {
+            Some(old) => old.control.next(rules),
+            None => GroupControl::new(rules),
+        };
+        let tls = config.member_tls.as_ref();
+        let tls = tls.and_then(|_| self.inputs.clients.get(&config.name));
+        GroupEntry {
+            tls: tls.cloned(),
+            config,
+            owner,
+            handle,
+            group,
+            endpoints,
+            control,
+            refused,
+            departed,
+            fresh: old.is_none(),
+        }
+    }
+
+    /// The addresses of a member of the file: its own, or those that its name has and may
+    /// have.
+    fn addresses_of(
+        &self,
+        group: &GroupConfig,
+        member: &MemberConfig,
+        admission: &Admission,
+        refused: &mut Vec<Refused>,
+    ) -> Vec<IpAddr> {
+        if let Some(ip) = member.ip() {
+            return vec![ip];
+        }
+        let found = self.inputs.addresses.get(&member.host);
+        let mut ips = found.cloned().unwrap_or_default();
+        ips.retain(|&ip| is_admitted(group, member, ip, admission, refused));
+        ips
+    }
+
+    /// The members that agents have added to a group.
+    fn joined(
+        &self,
+        group: &GroupConfig,
+        admission: &Admission,
+        refused: &mut Vec<Refused>,
+    ) -> Vec<MemberConfig> {
+        if !group.agents_may_join {
+            return Vec::new();
+        }
+        let mut names: HashSet<String> = group.members.iter().map(MemberConfig::name).collect();
+        let joined = self.inputs.live.joined.get(&group.name);
+        let joined = joined.into_iter().flatten();
+        joined
+            .filter(|member| names.insert(member.name()))
+            .filter(|member| {
+                // Agents register addresses, not names.
+                member
+                    .ip()
+                    .is_some_and(|ip| is_admitted(group, member, ip, admission, refused))
+            })
+            .cloned()
+            .collect()
+    }
+
+    /// Appends the endpoints that a member of the file stands for: one per address, or
+    /// a placeholder if it has none yet.
+    fn next_endpoints(
+        &mut self,
+        config: &GroupConfig,
+        member: &MemberConfig,
+        ips: Vec<IpAddr>,
+        old: &Before<'_>,
+        now: Instant,
+        endpoints: &mut Vec<Endpoint>,
+    ) {
+        let is_name = member.ip().is_none() && member.reference.is_none();
+        let in_file = member.name();
+        let host = member.reference.as_ref().unwrap_or(&member.host);
+        let none = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        let addresses: Vec<(SocketAddr, bool)> = match ips.is_empty() {
+            true => vec![(none, member.reference.is_some())],
+            false => ips
+                .iter()
+                .map(|&ip| (SocketAddr::new(ip, member.port), true))
+                .collect(),
+        };
+        let alone = addresses.len() == 1;
+        for (address, resolved) in addresses {
+            let (name, place) = if alone {
+                (in_file.clone(), host.clone())
+            } else {
+                (
+                    format!("{in_file}/{}", address.ip()),
+                    address.ip().to_string(),
+                )
+            };
+            let place = member.location.clone().unwrap_or(place);
+            let identity = (host.as_str(), member.port, address);
+            let before = old.by_identity.get(&identity);
+            let key = |name: &str| (config.name.clone(), name.to_owned());
+            let live = &self.inputs.live;
+            let admin = live.admin.get(&key(&name));
+            let admin = admin.or_else(|| live.admin.get(&key(&in_file))).copied();
+            let admin = admin.unwrap_or(match member.drain {
+                true => AdminState::Drain,
+                false => AdminState::Ready,
+            });
+            let weight = live.weights.get(&key(&name));
+            let weight = weight.or_else(|| live.weights.get(&key(&in_file)));
+            let weight = weight.copied().unwrap_or(member.weight);
+            let (id, slot) = match before {
+                Some(before) => (before.member.id, Arc::clone(&before.member.slot)),
+                None => {
+                    let id = MemberId(self.next_id);
+                    self.next_id += 1;
+                    (id, Arc::new(Slot::new(weight)))
+                }
+            };
+            let location = self.location(&place, old.locations);
+            endpoints.push(Endpoint {
+                member: Member {
+                    id,
+                    name: name.into(),
+                    address,
+                    host: host.as_str().into(),
+                    max_connections: member.max_connections,
+                    location,
+                    slot,
+                },
+                in_file: in_file.as_str().into(),
+                host: host.clone(),
+                port: member.port,
+                weight,
+                admin,
+                resolved,
+                joined: false,
+                health: before.map(|e| e.health.clone()).unwrap_or_default(),
+                checked: before.and_then(|e| e.checked.clone()),
+                opinions: before.map(|e| e.opinions.clone()).unwrap_or_default(),
+                history: before.map(|e| e.history.clone()).unwrap_or_default(),
+                // Whoever takes an address out of the file and puts it back may have
+                // restarted what is there. A gap in DNS answers says no such thing.
+                fresh: match before {
+                    Some(before) if is_name => before.is_long_gone(now),
+                    Some(before) => before.left.is_some(),
+                    None => true,
+                },
+                left: None,
+            });
+        }
+    }
+}
+
+/// Whether a member may be at an address that it got by its name or from an agent. What is
+/// refused is noted.
+fn is_admitted(
+    group: &GroupConfig,
+    member: &MemberConfig,
+    ip: IpAddr,
+    admission: &Admission,
+    refused: &mut Vec<Refused>,
+) -> bool {
+    let address = SocketAddr::new(ip, member.port);
+    let judged = admission.judge(group, &member.host, address);
+    refused.extend(judged.err().map(|why| Refused {
+        name: member.name(),
+        address,
+        why,
+    }));
+    judged.is_ok()
+}
+
+/// Those of `before` that are not among `endpoints`, in the same order: the last
+/// [`MAX_DEPARTED`] of them.
+fn departed(before: &[&Endpoint], endpoints: &[Endpoint], now: Instant) -> Vec<Endpoint> {
+    let present: HashSet<MemberId> = endpoints.iter().map(|e| e.member.id).collect();
+    let gone = before
+        .iter()
+        .filter(|e| e.resolved && !present.contains(&e.member.id));
+    let surplus = gone.clone().count().saturating_sub(MAX_DEPARTED);
+    gone.skip(surplus)
+        .map(|&endpoint| Endpoint {
+            left: endpoint.left.or(Some(now)),
+            ..endpoint.clone()
+        })
+        .collect()
+}
+
+fn same_member((a, b): (&Member, &Member)) -> bool {
+    a.id == b.id
+        && a.name == b.name
+        && a.address == b.address
+        && a.max_connections == b.max_connections
+        && Arc::ptr_eq(&a.location, &b.location)
+}

@@ -1,0 +1,161 @@
+//! One location in the schedule: what is known of it, and when it is its turn.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use evenkeel_config::Monitor;
+use evenkeel_core::load::{LoadId, LoadValue};
+use evenkeel_core::time::Instant;
+use evenkeel_kernel::host::Host;
+use evenkeel_kernel::loads::{Before, Loads};
+use evenkeel_kernel::record::{Record, Source};
+
+use super::{State, Verdict, Wanted};
+
+/// How much earlier or later than its interval a question comes, at most.
+pub(super) const JITTER: f64 = 0.05;
+
+pub(super) struct Entry {
+    pub(super) wanted: Wanted,
+    /// Whose answer counts.
+    pub(super) host: Host,
+    pub(super) state: State,
+    pub(super) before: Option<(Before, u64, u64)>,
+    /// Numbers of questions and when they were sent, in that order.
+    pub(super) open: VecDeque<(u64, Instant)>,
+    /// The first question without news since the last.
+    pub(super) silent_since: Option<Instant>,
+    /// When the next question is due.
+    pub(super) next: Instant,
+    /// When the last one was.
+    pub(super) due: Instant,
+    /// Distinguishes the entry's event in the queue from those that do not count any more.
+    pub(super) stamp: u32,
+    /// The present pause between questions while there is no news.
+    pub(super) pause: Duration,
+    pub(super) at: Option<Instant>,
+    pub(super) round_trip: Option<Duration>,
+    pub(super) source: Option<Source>,
+    pub(super) asked: u64,
+    pub(super) taken: u64,
+    pub(super) missed: u64,
+    pub(super) refused: u64,
+    pub(super) unsent: u64,
+    pub(super) expired: u64,
+    pub(super) trouble: Option<String>,
+    /// The loads of the last record, a bit each.
+    pub(super) had: u16,
+}
+
+impl Entry {
+    pub(super) fn new(wanted: Wanted, next: Instant) -> Self {
+        Entry {
+            pause: wanted.config.interval,
+            host: wanted.host(),
+            wanted,
+            state: State::Waiting,
+            before: None,
+            open: VecDeque::new(),
+            silent_since: None,
+            next,
+            due: next,
+            stamp: 0,
+            at: None,
+            round_trip: None,
+            source: None,
+            asked: 0,
+            taken: 0,
+            missed: 0,
+            refused: 0,
+            unsent: 0,
+            expired: 0,
+            trouble: None,
+            had: 0,
+        }
+    }
+
+    /// When its loads become unknown, if there is no news until then.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let since = self.silent_since.filter(|_| self.state == State::Fresh)?;
+        Some(since.after(self.wanted.config.timeout()))
+    }
+
+    pub(super) fn next_event(&self) -> Instant {
+        match self.deadline() {
+            Some(deadline) => deadline.min(self.next),
+            None => self.next,
+        }
+    }
+
+    /// What a record says, to the location.
+    pub(super) fn take(
+        &mut self,
+        record: &Record<'_>,
+        round_trip: Option<Duration>,
+        at: Instant,
+    ) -> Verdict {
+        let base = &record.base;
+        let stamp = (base.epoch, base.time_ns);
+        // A clock that went back is that of a machine which was put back to an earlier state,
+        // if there has been no news since: it would be old for as long as it was put back.
+        let is_back = self.state == State::Stale;
+        if let Some((_, epoch, time)) = self.before
+            && epoch == stamp.0
+            && (time == stamp.1 || time > stamp.1 && !is_back)
+        {
+            return Verdict::Old;
+        }
+        let before = self.before.as_ref().map(|(before, ..)| before);
+        let loads = Loads::since(before, record);
+        self.before = Some((Before::new(base), stamp.0, stamp.1));
+        let mut has = 0;
+        let round = round_trip.map(|time| (LoadId::ROUND_TRIP, time.as_secs_f64()));
+        let values = loads.iter().chain(round).filter_map(|(id, value)| {
+            has |= bit(id);
+            // The system may have said of itself what cannot be.
+            Some((id, LoadValue::new(value).ok()?))
+        });
+        // There is room: all of them have a name.
+        let _ = self.wanted.location.observe(values, at);
+        let gone = std::mem::replace(&mut self.had, has) & !has;
+        if gone != 0 {
+            let ids = Monitor::loads().into_iter();
+            let gone = ids.filter(|id| gone & bit(*id) != 0);
+            self.wanted.location.expire(gone);
+        }
+        self.state = State::Fresh;
+        self.silent_since = None;
+        self.at = Some(at);
+        self.round_trip = round_trip;
+        self.source = Some(base.source);
+        self.taken += 1;
+        self.trouble = None;
+        Verdict::Taken
+    }
+
+    /// Plans the next question, a little earlier or later than in `pause` after the last by
+    /// `chance`. On time on average; but what is missed altogether is not made up for.
+    pub(super) fn go_on(&mut self, now: Instant, chance: f64) {
+        let pause = self.pause.mul_f64(1.0 + JITTER * (2.0 * chance - 1.0));
+        let next = self.due.after(pause);
+        self.next = if next > now { next } else { now.after(pause) };
+    }
+
+    pub(super) fn expire(&mut self) {
+        self.wanted.location.expire(Monitor::loads());
+        self.had = 0;
+    }
+
+    pub(super) fn refuse(&mut self, error: &dyn std::fmt::Display) {
+        self.refused += 1;
+        if self.trouble.is_none() {
+            self.trouble = Some(error.to_string());
+        }
+    }
+}
+
+/// A bit for each load that a record can give.
+fn bit(id: LoadId) -> u16 {
+    let place = Monitor::loads().iter().position(|known| *known == id);
+    place.map_or(0, |place| 1 << place)
+}

@@ -1,0 +1,108 @@
+//! The handshake of WebSocket in both forms: that of HTTP/1.1 (RFC 6455), which has a key and an
+//! answer to it, and that of HTTP/2 (RFC 8441), which has neither.
+
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+
+use crate::message::Request;
+
+/// What the answer to a key is made of besides it (RFC 6455, section 1.3).
+const SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+const KEY_BYTES: usize = 16;
+
+/// A key for a handshake.
+pub(crate) fn new_key(rng: &mut fastrand::Rng) -> String {
+    base64(&std::array::from_fn::<_, KEY_BYTES, _>(|_| rng.u8(..)))
+}
+
+/// What a client that offers WebSocket, and nothing else, is to be answered if it gets that:
+/// `Sec-WebSocket-Accept`. `None` for other requests.
+pub(super) fn accept(request: &Request<'_>) -> Option<String> {
+    let only = |name| {
+        let mut values = request.values(name);
+        values.next().filter(|_| values.next().is_none())
+    };
+    if !request.upgrade || !only("upgrade")?.eq_ignore_ascii_case(b"websocket") {
+        return None;
+    }
+    let key = only("sec-websocket-key")?;
+    // 16 bytes: 22 digits, and two signs that stand for none.
+    let digits = key
+        .strip_suffix(b"==")
+        .filter(|digits| digits.len() == 22)?;
+    let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+    digits.iter().all(is_digit).then(|| {
+        let signed = [key, SUFFIX.as_bytes()].concat();
+        base64(digest(&SHA1_FOR_LEGACY_USE_ONLY, &signed).as_ref())
+    })
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for three in bytes.chunks(3) {
+        let byte = |index| three.get(index).copied().map_or(0, u32::from);
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for (index, shift) in [18, 12, 6, 0].into_iter().enumerate() {
+            let digit = DIGITS.get((bits >> shift & 63) as usize);
+            let digit = digit.filter(|_| index <= three.len());
+            text.push(digit.map_or('=', |digit| char::from(*digit)));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::tests::with_request;
+
+    #[test]
+    fn base64_is_that_of_the_standard() {
+        for (bytes, text) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foobar", "Zm9vYmFy"),
+        ] {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+    }
+
+    #[test]
+    fn a_proper_offer_gets_the_answer_of_the_standard() {
+        let key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+        let answer = Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        let connection = "Connection: upgrade\r\n";
+        for (fields, answer) in [
+            (format!("{connection}Upgrade: WebSocket\r\n{key}"), answer),
+            (format!("Upgrade: websocket\r\n{key}"), None),
+            (format!("{connection}Upgrade: other\r\n{key}"), None),
+            (format!("{connection}Upgrade: websocket, x\r\n{key}"), None),
+            (
+                format!("{connection}Upgrade: websocket\r\n{key}{key}"),
+                None,
+            ),
+            (format!("{connection}Upgrade: websocket\r\n"), None),
+            (
+                format!(
+                    "{connection}Upgrade: websocket\r\n{}",
+                    key.replace("dGhl", "dGh*")
+                ),
+                None,
+            ),
+        ] {
+            let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+            let found = with_request(&head, accept);
+            assert_eq!(found.as_deref(), answer, "{head}");
+        }
+    }
+
+    #[test]
+    fn keys_are_proper_and_differ() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let [one, other] = [new_key(&mut rng), new_key(&mut rng)];
+        assert!(one.len() == 24 && one.ends_with("==") && one != other);
+    }
+}

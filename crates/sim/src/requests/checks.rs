@@ -1,0 +1,99 @@
+//! Active health checks, whose results go where those of the product go
+//! ([`evenkeel_control::health`]), at the same intervals.
+
+use std::time::Duration;
+
+use evenkeel_control::health::{Check, first_check, next_check};
+
+use super::{Happening, Simulation};
+use crate::engine::nanos;
+
+/// What answering a check costs a member, in nanoseconds at normal speed. It does not wait for requests.
+const WORK: f64 = 100e3;
+
+/// Who is checked, and by whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Checking {
+    balancer: usize,
+    source: usize,
+    member: usize,
+}
+
+impl Simulation<'_> {
+    /// Time between checks, and after which one has failed; `None` is without checks.
+    fn times(&self, balancer: usize, source: usize) -> Option<(Duration, Duration)> {
+        let groups = &self.balancers.get(balancer)?.groups;
+        let check = groups.health_check(&self.sources[source].group)?;
+        Some((check.interval, check.timeout))
+    }
+
+    pub(super) fn begin_checks(&mut self) {
+        for balancer in 0..self.balancers.len() {
+            for source in 0..self.sources.len() {
+                let Some((interval, _)) = self.times(balancer, source) else {
+                    continue;
+                };
+                for member in 0..self.members.len() {
+                    let checking = Checking {
+                        balancer,
+                        source,
+                        member,
+                    };
+                    let first = first_check(interval, self.checks.f32());
+                    self.engine.after(nanos(first), Happening::Check(checking));
+                }
+            }
+        }
+    }
+
+    pub(super) fn check(&mut self, checking: Checking) {
+        let Some((_, timeout)) = self.times(checking.balancer, checking.source) else {
+            return;
+        };
+        let member = &self.members[checking.member];
+        let luck = self.checks.f64();
+        let took = 2.0 * nanos(self.scenario.network) + WORK * member.server.slowness();
+        let found = if member.dead {
+            Check::Refused
+        } else if luck < member.server.failing || took > nanos(timeout) {
+            Check::Failed
+        } else {
+            Check::Passed
+        };
+        let started = self.engine.nanos();
+        let checked = Happening::Checked {
+            checking,
+            started,
+            found,
+        };
+        self.engine.after(took.min(nanos(timeout)), checked);
+    }
+
+    pub(super) fn checked(&mut self, checking: Checking, started: u64, found: Check) {
+        let Checking {
+            balancer,
+            source,
+            member,
+        } = checking;
+        let Some((interval, _)) = self.times(balancer, source) else {
+            return;
+        };
+        let (now, at) = (self.engine.now(), self.engine.nanos());
+        let of = &mut self.balancers[balancer];
+        let id = of.by_source[source].members()[member].id;
+        let checked = of
+            .groups
+            .checked(&self.sources[source].group, id, found, now);
+        if let Some(change) = checked.and_then(|checked| checked.change) {
+            let happened = (Duration::from_nanos(at), balancer, member, change);
+            self.outcomes.health.push(happened);
+        }
+        if checked.is_some_and(|checked| checked.makes_room) {
+            self.look_again(balancer, source);
+        }
+        let soon = checked.is_some_and(|checked| checked.dead);
+        let pause = nanos(next_check(interval, soon, self.checks.f32()));
+        let left = (pause - (at - started) as f64).max(0.0);
+        self.engine.after(left, Happening::Check(checking));
+    }
+}

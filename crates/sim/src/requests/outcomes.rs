@@ -1,0 +1,85 @@
+//! What came out of a run, and what can be asked of it.
+
+use std::time::Duration;
+
+use evenkeel_control::event::Event;
+use evenkeel_control::health::Change;
+
+/// What came out of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Outcomes {
+    /// Response times of what succeeded after the warm-up, in nanoseconds, ascending.
+    pub(crate) latencies: Vec<u64>,
+    /// Requests that arrived, warm-up included.
+    pub requests: usize,
+    /// Requests that failed or found no member, warm-up included.
+    pub failed: usize,
+    /// Requests that each member got, warm-up included.
+    pub per_member: Vec<usize>,
+    /// When each request after the warm-up was sent, in nanoseconds, and to which member.
+    pub(super) sent: Vec<(u64, u32)>,
+    /// Requests of each source that succeeded after the warm-up.
+    pub(crate) served: Vec<usize>,
+    /// Variance between members of the share of their slots that was busy: one for each
+    /// [`Scenario::variance`] after the warm-up.
+    pub(crate) variances: Vec<f64>,
+    /// Requests that waited because all members were at their limits.
+    pub queued: usize,
+    /// Requests that waited for so long that they failed.
+    pub timed_out: usize,
+    /// Further tries at other members.
+    pub retries: usize,
+    /// Tries that there would have been but for the retry budget.
+    pub over_budget: usize,
+    /// Members that active checks found down, or up again: when, in which balancer, and who.
+    pub health: Vec<(Duration, usize, usize, Change)>,
+    /// What control did, when, and in which balancer.
+    pub events: Vec<(Duration, usize, Event)>,
+}
+
+impl Outcomes {
+    /// The response time below which a share `q` (0 to 1) of the requests stayed.
+    pub fn quantile(&self, q: f64) -> Duration {
+        let last = self.latencies.len().saturating_sub(1);
+        let index = (q * last as f64).round() as usize;
+        Duration::from_nanos(self.latencies.get(index).copied().unwrap_or(0))
+    }
+
+    /// Mean of the response times of what succeeded.
+    pub fn mean(&self) -> Duration {
+        let sum: f64 = self.latencies.iter().map(|&nanos| nanos as f64).sum();
+        Duration::from_nanos((sum / self.latencies.len().max(1) as f64) as u64)
+    }
+
+    /// The largest share of the requests of a time `window` that went to a single member,
+    /// as a mean over all windows.
+    pub fn busiest(&self, window: Duration) -> f64 {
+        let window = window.as_nanos().max(1) as u64;
+        let mut counts = vec![0u32; self.per_member.len()];
+        let (mut sum, mut windows) = (0.0, 0);
+        for sent in self.sent.chunk_by(|a, b| a.0 / window == b.0 / window) {
+            counts.fill(0);
+            for &(_, member) in sent {
+                counts[member as usize] += 1;
+            }
+            let most = counts.iter().copied().max().unwrap_or(0);
+            sum += f64::from(most) / sent.len() as f64;
+            windows += 1;
+        }
+        sum / f64::from(windows.max(1))
+    }
+
+    /// Share of the requests between two moments that `member` got.
+    pub fn share(&self, member: usize, from: Duration, to: Duration) -> f64 {
+        let range = from.as_nanos() as u64..to.as_nanos() as u64;
+        let within = self.sent.iter().filter(|(at, _)| range.contains(at));
+        let all = within.clone().count().max(1);
+        let here = within.filter(|(_, sent)| *sent as usize == member);
+        here.count() as f64 / all as f64
+    }
+
+    /// Share of all requests that failed.
+    pub fn failed_share(&self) -> f64 {
+        self.failed as f64 / self.requests.max(1) as f64
+    }
+}

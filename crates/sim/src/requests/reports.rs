@@ -1,0 +1,148 @@
+//! What members say of their load: read, written down, reported, noised and late.
+
+use std::time::Duration;
+
+use evenkeel_core::load::{LoadId, LoadValue};
+
+use super::{Happening, Simulation};
+use crate::engine::{exponential, nanos};
+use crate::scenario::{MemberModel, Reading};
+use crate::server::Server;
+
+/// A member, and what has been read there.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) server: Server,
+    /// Whether it has died.
+    pub(super) dead: bool,
+    /// What it reports, if not what it does.
+    pub(super) reported: Option<f64>,
+    /// Busy time and the time itself, at the last reading, update, and variance.
+    read: (f64, u64),
+    updated: (f64, u64),
+    counted: (f64, u64),
+    /// What was written down last.
+    written: Option<f64>,
+}
+
+impl Member {
+    pub(super) fn new(model: &MemberModel) -> Self {
+        Member {
+            server: Server::new(model.discipline, model.slots, model.slowness, model.failing),
+            dead: false,
+            reported: None,
+            read: (0.0, 0),
+            updated: (0.0, 0),
+            counted: (0.0, 0),
+            written: None,
+        }
+    }
+}
+
+/// Share of a member's slots that was busy since `last`, or over `interval` if that is longer.
+fn utilization(
+    server: &mut Server,
+    last: &mut (f64, u64),
+    interval: Duration,
+    now: u64,
+) -> Option<f64> {
+    let busy = server.busy(now);
+    let (then, at) = std::mem::replace(last, (busy, now));
+    let elapsed = ((now - at) as f64).max(nanos(interval)) * server.slots() as f64;
+    (elapsed > 0.0).then(|| ((busy - then) / elapsed).clamp(0.0, 1.0))
+}
+
+impl Simulation<'_> {
+    pub(super) fn report(&mut self, index: usize) {
+        let Some(reports) = self.scenario.reports else {
+            return;
+        };
+        let after = nanos(reports.interval);
+        self.engine.after(after, Happening::Report(index));
+        let (member, now) = (&mut self.members[index], self.engine.nanos());
+        let server = &mut member.server;
+        let value = if let Some(load) = member.reported {
+            Some(load)
+        } else if reports.id == LoadId::IN_FLIGHT {
+            Some(server.in_flight() as f64)
+        } else {
+            let busy = utilization(server, &mut member.read, reports.interval, now);
+            match (self.scenario.reading, reports.id) {
+                (Reading::Written { .. }, _) => member.written,
+                (Reading::Moment, _) => {
+                    let tasks = server.tasks() / server.slots() as f64;
+                    Some(tasks.max(busy.unwrap_or(0.0)))
+                }
+                (_, LoadId::COMPOSITE) => Some(server.queue(now).max(busy.unwrap_or(0.0))),
+                _ => busy,
+            }
+        };
+        // Taking it may void the completion that is scheduled.
+        self.schedule_completion(index);
+        let Some(value) = value else {
+            return;
+        };
+        let value = match reports.noise {
+            0.0 => value,
+            noise => value * (1.0 + noise * (2.0 * self.world.f64() - 1.0)),
+        };
+        let (server, per_mille) = (index, (value * 1000.0) as u64);
+        let arrival = Happening::ReportArrival { server, per_mille };
+        self.engine.after(nanos(reports.delay), arrival);
+    }
+
+    pub(super) fn report_arrival(&mut self, server: usize, per_mille: u64) {
+        let value = LoadValue::new(per_mille as f64 / 1e3);
+        let (Some(reports), Ok(value)) = (self.scenario.reports, value) else {
+            return;
+        };
+        for balancer in &self.balancers {
+            if let Some(group) = balancer.by_source.first() {
+                // Only one id is ever reported here, so there is room for it.
+                let location = &group.members()[server].location;
+                let _ = location.report(reports.id, value, self.engine.now());
+            }
+        }
+    }
+
+    /// The process at a member that writes its load down waits for a CPU as others do.
+    pub(super) fn update(&mut self, index: usize) {
+        let Reading::Written { update, wait } = self.scenario.reading else {
+            return;
+        };
+        let server = &self.members[index].server;
+        let slots = server.slots() as f64;
+        let mean = nanos(wait) * (server.tasks() - slots).max(0.0) / slots;
+        let delay = exponential(mean, &mut self.world);
+        self.engine.after(delay, Happening::Written(index));
+        let next = delay.max(1.0) + nanos(update);
+        self.engine.after(next, Happening::Update(index));
+    }
+
+    pub(super) fn variance(&mut self) {
+        let Some(every) = self.scenario.variance else {
+            return;
+        };
+        self.engine.after(nanos(every), Happening::Variance);
+        let now = self.engine.nanos();
+        let mut shares = Vec::with_capacity(self.members.len());
+        for index in 0..self.members.len() {
+            let member = &mut self.members[index];
+            let busy = utilization(&mut member.server, &mut member.counted, every, now);
+            shares.push(busy.unwrap_or(0.0));
+            self.schedule_completion(index);
+        }
+        if self.is_measuring() {
+            let count = shares.len() as f64;
+            let mean = shares.iter().sum::<f64>() / count;
+            let squares = shares.iter().map(|share| (share - mean).powi(2));
+            self.outcomes.variances.push(squares.sum::<f64>() / count);
+        }
+    }
+
+    pub(super) fn written(&mut self, server: usize) {
+        let (member, now) = (&mut self.members[server], self.engine.nanos());
+        member.written = utilization(&mut member.server, &mut member.updated, Duration::ZERO, now);
+        self.schedule_completion(server);
+    }
+}

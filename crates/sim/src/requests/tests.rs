@@ -1,0 +1,77 @@
+//! Runs whose figures queueing theory knows.
+
+use super::*;
+use crate::server::Discipline;
+
+/// Mean of the response times in units of the mean service time.
+fn mean(outcomes: &Outcomes) -> f64 {
+    nanos(outcomes.mean()) / Service::MEAN
+}
+
+fn random() -> Dispatch {
+    let kind = evenkeel_core::strategy::find("random").unwrap();
+    Dispatch::Strategy(Values::defaults(kind))
+}
+
+#[test]
+fn random_choice_is_the_m_m_1_queue() {
+    let scenario = Scenario {
+        requests: 400_000,
+        ..Scenario::new("", 10)
+    };
+    let outcomes = run(&scenario, &random(), 1);
+    // 1 / (1 - 0.6), and the exponential quantile of that.
+    assert!((mean(&outcomes) - 2.5).abs() < 0.1, "{}", mean(&outcomes));
+    let p99 = nanos(outcomes.quantile(0.99)) / Service::MEAN;
+    assert!((p99 - 2.5 * 100f64.ln()).abs() < 0.6, "{p99}");
+}
+
+#[test]
+fn the_central_queue_is_the_m_m_k_queue() {
+    // Erlang C for 2 servers at 60 %: 0.45 wait, for 1 / (2 - 1.2) on average.
+    for knows_costs in [false, true] {
+        let scenario = Scenario {
+            requests: 400_000,
+            ..Scenario::new("", 2)
+        };
+        let outcomes = run(&scenario, &Dispatch::Central { knows_costs }, 1);
+        let expected = 1.0 + 0.45 / 0.8;
+        assert!(
+            (mean(&outcomes) - expected).abs() < 0.03,
+            "{}",
+            mean(&outcomes)
+        );
+    }
+}
+
+#[test]
+fn random_choice_of_sharing_members_is_the_m_m_1_queue_too() {
+    let scenario = Scenario {
+        requests: 400_000,
+        ..Scenario::new("", 3)
+    };
+    let scenario = scenario.working(Discipline::Sharing, 1);
+    let outcomes = run(&scenario, &random(), 1);
+    assert!((mean(&outcomes) - 2.5).abs() < 0.1, "{}", mean(&outcomes));
+}
+
+#[test]
+fn the_central_queue_avoids_a_slow_and_a_failing_member() {
+    for scenario in [
+        Scenario::new("", 10).one_slow(5.0),
+        Scenario::new("", 10).one_failing(0.5),
+    ] {
+        let outcomes = run(&scenario, &Dispatch::Central { knows_costs: false }, 1);
+        let share = outcomes.per_member[0] as f64 / outcomes.requests as f64;
+        assert!(share < 0.005, "{share}");
+    }
+}
+
+#[test]
+fn a_run_repeats_itself() {
+    let scenario = Scenario::new("", 5).balancers(2);
+    let first = run(&scenario, &random(), 7);
+    let second = run(&scenario, &random(), 7);
+    assert_eq!(first.latencies, second.latencies);
+    assert_ne!(first.latencies, run(&scenario, &random(), 8).latencies);
+}

@@ -1,0 +1,75 @@
+//! Cookies and tokens: what only somebody at an address can know, without anything being kept of it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use evenkeel_core::time::Instant;
+
+use super::{Broker, COOKIE_LIFETIME, Peer};
+use crate::reporting::message::Cookie;
+
+impl Broker {
+    pub(super) fn cookie(&self, address: SocketAddr, nonce: u64, now: Instant) -> Cookie {
+        let (ip, port) = bytes(address);
+        let issued = now.as_nanos().to_be_bytes();
+        let parts = [
+            b"cookie".as_slice(),
+            ip.as_slice(),
+            &port,
+            &nonce.to_be_bytes(),
+            &issued,
+        ];
+        Cookie {
+            issued: now,
+            proof: self.secret.tag(&parts),
+        }
+    }
+
+    pub(super) fn is_cookie(
+        &self,
+        cookie: &Cookie,
+        address: SocketAddr,
+        nonce: u64,
+        now: Instant,
+    ) -> bool {
+        let (ip, port) = bytes(address);
+        let issued = cookie.issued.as_nanos().to_be_bytes();
+        let parts = [
+            b"cookie".as_slice(),
+            ip.as_slice(),
+            &port,
+            &nonce.to_be_bytes(),
+            &issued,
+        ];
+        now.since(cookie.issued) <= COOKIE_LIFETIME
+            && *cookie != Cookie::NONE
+            && self.secret.is_tag(&parts, &cookie.proof)
+    }
+
+    /// What only somebody at `address` can know: it is sent nowhere else.
+    pub(super) fn token(&self, address: SocketAddr, identifier: u64) -> u64 {
+        let (ip, port) = bytes(address);
+        let parts = [
+            b"token".as_slice(),
+            ip.as_slice(),
+            &port,
+            &identifier.to_be_bytes(),
+        ];
+        let tag = self.secret.tag(&parts);
+        u64::from_be_bytes(*tag.first_chunk().unwrap_or(&[0; 8]))
+    }
+
+    /// The token of `from`, if that is not where the agent is.
+    pub(super) fn token_elsewhere(&self, from: Peer, identifier: u64) -> Option<u64> {
+        let agent = self.agents.get(&identifier)?;
+        (agent.peer != from).then(|| self.token(from.address, identifier))
+    }
+}
+
+/// An address as bytes of which no two addresses have the same.
+fn bytes(address: SocketAddr) -> ([u8; 16], [u8; 2]) {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    (ip.octets(), address.port().to_be_bytes())
+}
