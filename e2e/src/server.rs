@@ -48,6 +48,12 @@ impl Server {
         Self::nginx_with(behind, "", "")
     }
 
+    /// Starts nginx that listens at `other`, too: two servers that are equally fast, as one process
+    /// serves both.
+    pub fn nginx_also_at(other: SocketAddr) -> Self {
+        Self::nginx_with(None, "", &format!("listen {other};"))
+    }
+
     /// Starts nginx with TLS. `listen` is `ssl`, or more; `lines` name certificates. It answers `/tls`
     /// with what was agreed on: `version|whether resumed|HTTP|client's certificate|name`.
     pub fn nginx_secured(listen: &str, lines: &str) -> Self {
