@@ -22,6 +22,7 @@ mod metrics;
 mod names;
 mod probe;
 mod query;
+pub mod routes;
 pub mod service;
 pub mod snapshot;
 mod state;

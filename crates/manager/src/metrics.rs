@@ -91,7 +91,7 @@ fn queues(out: &mut Exposition, snapshot: &Snapshot) {
     let handles: BTreeMap<Arc<str>, &GroupHandle> = snapshot
         .rules
         .iter()
-        .flat_map(|rule| rule.groups())
+        .flat_map(|rule| rule.targets().map(|target| &target.group))
         .map(|group| (Arc::clone(group.current.load().name()), &**group))
         .collect();
     for (group, handle) in handles {

@@ -15,6 +15,7 @@ use crate::config::sources::Sources;
 use crate::config::{MemberConfig, Rule, Section, Sections, SendProxy};
 use crate::counts::ReportCounts;
 use crate::member_tls::Handshakes;
+use crate::routes::Routes;
 
 /// All rules of one configuration, with live changes applied. Workers receive each
 /// new one through a `tokio::sync::watch` channel.
@@ -58,51 +59,90 @@ pub struct GroupSnapshot {
     pub members: HashMap<String, MemberConfig>,
 }
 
-/// A rule with the handle of its group.
+/// A rule with the groups that serve it.
 #[derive(Debug)]
 pub struct RuleSnapshot {
     /// The rule as configured; `enabled` as it is now.
     pub rule: Rule,
-    /// Its group; the same handle over all snapshots in which the group exists. One without
-    /// members if the rule has groups by name only.
-    pub group: Arc<GroupHandle>,
+    /// Its own group: of all that nothing else is said of. One without members if the rule names
+    /// groups only for names or in routes.
+    pub own: Target,
+    /// Its other groups, each once.
+    pub others: Vec<Target>,
     /// Its groups by name.
     pub names: Names,
+    /// What is done with requests.
+    pub routes: Routes,
+}
+
+impl RuleSnapshot {
+    /// A rule with no group but one.
+    pub fn new(rule: Rule, own: Target) -> Self {
+        RuleSnapshot {
+            routes: Routes::new(&rule),
+            rule,
+            own,
+            others: Vec::new(),
+            names: Names::default(),
+        }
+    }
+
+    /// The group at a place: 0 is its own.
+    #[inline]
+    pub fn target(&self, place: usize) -> &Target {
+        let other = place.checked_sub(1).and_then(|at| self.others.get(at));
+        other.unwrap_or(&self.own)
+    }
+
+    /// All groups that serve its clients.
+    pub fn targets(&self) -> impl Iterator<Item = &Target> {
+        let own = (!self.rule.group.is_empty()).then_some(&self.own);
+        own.into_iter().chain(&self.others)
+    }
+}
+
+/// A group that serves a rule, with what connections to its members need.
+#[derive(Debug)]
+pub struct Target {
+    /// The same handle over all snapshots in which the group exists.
+    pub group: Arc<GroupHandle>,
     /// What TLS to its members needs, if they speak it.
     pub tls: Option<Arc<Client>>,
-    /// The groups whose members are told who the client is, and how.
-    pub told: Vec<(Arc<GroupHandle>, SendProxy)>,
+    /// How its members are told who the client is, if they are.
+    pub send_proxy: Option<SendProxy>,
     /// The load sources of the group: whoever reads responses sees the reports in them.
     pub sources: Sources,
 }
 
-impl RuleSnapshot {
+impl Target {
+    /// A group whose members need nothing but connections.
+    pub fn new(group: Arc<GroupHandle>) -> Self {
+        Target {
+            group,
+            tls: None,
+            send_proxy: None,
+            sources: Sources::default(),
+        }
+    }
+
     /// The number of what does the handshakes with its members; 0 without TLS.
     #[inline]
     pub fn tls_id(&self) -> u64 {
         self.tls.as_ref().map_or(0, |client| client.id)
     }
 
-    /// How members of `group` are told who the client is.
-    #[inline]
-    pub fn send_proxy(&self, group: &GroupHandle) -> Option<SendProxy> {
-        let mut told = self.told.iter();
-        let told = told.find(|(told, _)| std::ptr::eq(&**told, group));
-        told.map(|(_, version)| *version)
-    }
-
-    /// All groups that serve its clients.
-    pub fn groups(&self) -> impl Iterator<Item = &Arc<GroupHandle>> {
-        let own = (!self.rule.group.is_empty()).then_some(&self.group);
-        own.into_iter().chain(&self.names.groups)
+    /// Whether nothing has changed since `old`.
+    pub fn is_like(&self, old: &Self) -> bool {
+        Arc::ptr_eq(&self.group, &old.group)
+            && self.tls == old.tls
+            && self.send_proxy == old.send_proxy
+            && self.sources == old.sources
     }
 }
 
-/// Groups by the names that clients ask for.
+/// Groups by the names that clients ask for: their places in a rule.
 #[derive(Debug, Default)]
 pub struct Names {
-    groups: Vec<Arc<GroupHandle>>,
-    /// Places in `groups`.
     exact: HashMap<Box<str>, usize>,
     /// By what follows the first dot.
     below: HashMap<Box<str>, usize>,
@@ -110,33 +150,28 @@ pub struct Names {
 
 impl Names {
     /// Names with their groups. A name that begins with `*.` is for all right below it.
-    pub fn new<'a>(names: impl IntoIterator<Item = (&'a str, Arc<GroupHandle>)>) -> Self {
+    pub fn new<'a>(names: impl IntoIterator<Item = (&'a str, usize)>) -> Self {
         let mut all = Names::default();
-        for (name, group) in names {
+        for (name, place) in names {
             let name = name.to_ascii_lowercase();
             match name.strip_prefix("*.") {
-                Some(below) => all.below.insert(below.into(), all.groups.len()),
-                None => all.exact.insert(name.into(), all.groups.len()),
+                Some(below) => all.below.insert(below.into(), place),
+                None => all.exact.insert(name.into(), place),
             };
-            all.groups.push(group);
         }
         all
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.groups.is_empty()
+        self.exact.is_empty() && self.below.is_empty()
     }
 
-    /// The groups, one for each name, in the order of the names given.
-    pub fn groups(&self) -> &[Arc<GroupHandle>] {
-        &self.groups
-    }
-
-    /// The group for `name`, which is in lower case: of that very name, or else of a wildcard.
-    pub fn find(&self, name: &str) -> Option<&Arc<GroupHandle>> {
+    /// The place of the group for `name`, which is in lower case: of that very name, or else of a
+    /// wildcard.
+    pub fn find(&self, name: &str) -> Option<usize> {
         let below = || self.below.get(name.split_once('.')?.1);
-        self.groups.get(*self.exact.get(name).or_else(below)?)
+        self.exact.get(name).or_else(below).copied()
     }
 }
 
@@ -235,18 +270,13 @@ mod tests {
 
     #[test]
     fn a_very_name_goes_before_a_wildcard_for_one_label() {
-        let [a, b] = [(); 2].map(|()| Arc::new(GroupHandle::nobody()));
-        let names = [("*.Example.org", &a), ("www.example.org", &b)];
-        let names = Names::new(names.map(|(name, group)| (name, Arc::clone(group))));
-        let is = |name: &str, group: Option<&Arc<GroupHandle>>| {
-            let found = names.find(name).map(Arc::as_ptr);
-            assert_eq!(found, group.map(Arc::as_ptr), "{name}");
-        };
-        is("www.example.org", Some(&b));
-        is("api.example.org", Some(&a));
+        let names = Names::new([("*.Example.org", 1), ("www.example.org", 2)]);
+        let is = |name: &str, place: Option<usize>| assert_eq!(names.find(name), place, "{name}");
+        is("www.example.org", Some(2));
+        is("api.example.org", Some(1));
         is("a.b.example.org", None);
         is("example.org", None);
-        is("*.example.org", Some(&a));
+        is("*.example.org", Some(1));
         is("", None);
     }
 }

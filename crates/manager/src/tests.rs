@@ -137,7 +137,7 @@ async fn a_reload_keeps_slots_and_what_is_in_flight() {
         .apply(config(&["10.0.0.1:80", "10.0.0.2:80"]))
         .await
         .unwrap();
-    let handle = Arc::clone(&manager.snapshots().borrow().rules[0].group);
+    let handle = Arc::clone(&manager.snapshots().borrow().rules[0].own.group);
     let before = ids(&manager);
     let now = manager.clock().now();
     let ticket = handle.current.load().bind(1, now).unwrap();
@@ -149,7 +149,10 @@ async fn a_reload_keeps_slots_and_what_is_in_flight() {
     assert_eq!(applied.generation, 2);
 
     let snapshot = Arc::clone(&manager.snapshots().borrow());
-    assert!(Arc::ptr_eq(&snapshot.rules[0].group, &handle), "same group");
+    assert!(
+        Arc::ptr_eq(&snapshot.rules[0].own.group, &handle),
+        "same group"
+    );
     assert_eq!(handle.queue.limit(), 7);
     let after = ids(&manager);
     assert_eq!(after["10.0.0.2:80"], before["10.0.0.2:80"]);
@@ -192,7 +195,7 @@ async fn a_vacancy_reaches_the_one_in_the_queue_who_can_use_it() {
         member.max_connections = Some(1);
     }
     manager.apply(config).await.unwrap();
-    let handle = Arc::clone(&manager.snapshots().borrow().rules[0].group);
+    let handle = Arc::clone(&manager.snapshots().borrow().rules[0].own.group);
     let now = manager.clock().now();
     let group = handle.current.load_full();
     let held: Vec<_> = (0..2).map(|index| group.bind(index, now)).collect();

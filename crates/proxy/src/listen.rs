@@ -225,7 +225,7 @@ impl Listening {
         }
         let mut session = Session::open(worker, &service, peer, &self.local, file);
         let rule = service.rule();
-        if !rule.told.is_empty()
+        if rule.targets().any(|target| target.send_proxy.is_some())
             && self.local.address.ip().is_unspecified()
             && let Ok(address) = client.local_addr()
         {

@@ -14,6 +14,7 @@ use evenkeel_core::binding::{Binding, Verdict, Why};
 use evenkeel_core::group::{Granularity, PickError, Request, Ticket};
 use evenkeel_core::member::{Member, MemberId};
 use evenkeel_core::time::Instant;
+use evenkeel_manager::config::Timeouts;
 use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot};
 use evenkeel_tls::server::Server;
 use tokio::sync::Notify;
@@ -147,6 +148,32 @@ pub(crate) struct Bound {
     pub(crate) name: Option<Arc<str>>,
 }
 
+/// Most groups of which it is kept which member a client is bound to. A rule may have more, but few
+/// clients use so many: then the one that was bound first is forgotten.
+const MAX_BINDINGS: usize = 64;
+
+/// The members that a client is bound to, in groups that bind for longer than a request.
+#[derive(Debug, Default)]
+pub(crate) struct Bindings(Vec<(Arc<GroupHandle>, Binding)>);
+
+impl Bindings {
+    /// The client's tie to a member of `group`.
+    fn of(&mut self, group: &Arc<GroupHandle>) -> Option<&mut Binding> {
+        let mut all = self.0.iter_mut();
+        let found = all.find(|(of, _)| Arc::ptr_eq(of, group));
+        found.map(|(_, binding)| binding)
+    }
+
+    fn set(&mut self, group: &Arc<GroupHandle>, binding: Option<Binding>) {
+        self.0.retain(|(of, _)| !Arc::ptr_eq(of, group));
+        if self.0.len() >= MAX_BINDINGS {
+            self.0.remove(0);
+        }
+        self.0
+            .extend(binding.map(|binding| (Arc::clone(group), binding)));
+    }
+}
+
 /// Why no member can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
@@ -164,29 +191,29 @@ pub(crate) enum Refusal {
 
 impl Session {
     /// Binds `request` to a member of `group` that it was not tried at, waiting for one in the group's
-    /// queue if all are full. `binding` is the tie of this client's earlier requests,
-    /// as the group's granularity has it. Whose connection `client` is reset meanwhile
+    /// queue if all are full. `bindings` are the ties of this client's earlier
+    /// requests, as the groups' granularities have them. Whose connection `client` is reset meanwhile
     /// waits no longer; a client that has only ended its side may still want an answer.
     pub(crate) async fn bind(
         &self,
-        rule: &RuleSnapshot,
-        group: &GroupHandle,
-        binding: &RefCell<Option<Binding>>,
+        group: &Arc<GroupHandle>,
+        bindings: &RefCell<Bindings>,
         request: &Request<'_>,
+        timeouts: &Timeouts,
         client: &mut Io,
     ) -> Result<Bound, Refusal> {
-        match self.try_bind(group, binding, request) {
+        match self.try_bind(group, bindings, request) {
             Ok(bound) => return Ok(bound),
             Err(PickError::NoneEligible) => return Err(Refusal::NoMember),
             Err(PickError::AllFull) => {}
         }
         let again = || {
             let now = self.worker.now();
-            self.try_bind(group, binding, &Request { now, ..*request })
+            self.try_bind(group, bindings, &Request { now, ..*request })
         };
         let waiting = group.wait_for(again);
         tokio::pin!(waiting);
-        self.watch.arm_and_look(rule.rule.timeouts.queue);
+        self.watch.arm_and_look(timeouts.queue);
         let waited = self.watch.until(|cx| {
             if self.is_gone(cx, client) || client.is_reset(cx) {
                 Poll::Ready(Err(Refusal::ClientGone))
@@ -222,16 +249,17 @@ impl Session {
 
     fn try_bind(
         &self,
-        group: &GroupHandle,
-        binding: &RefCell<Option<Binding>>,
+        handle: &Arc<GroupHandle>,
+        bindings: &RefCell<Bindings>,
         request: &Request<'_>,
     ) -> Result<Bound, PickError> {
-        let binding = &mut *binding.borrow_mut();
+        let mut bindings = bindings.borrow_mut();
+        let mut binding = bindings.of(handle);
         let (now, tried, cost) = (request.now, request.tried, request.cost);
-        let group = group.current.load();
+        let group = handle.current.load();
         let rng = &mut *self.worker.rng.borrow_mut();
         let mut ended = None;
-        let kept = match binding {
+        let kept = match &mut binding {
             Some(binding) if !tried.contains(&binding.member()) => {
                 match binding.check(&group, now) {
                     Verdict::Keep(index) => {
@@ -265,7 +293,7 @@ impl Session {
             None => {
                 let ticket = group.pick(request, rng)?;
                 if group.settings().granularity != Granularity::PerRequest {
-                    *binding = Binding::new(&group, ticket.index(), now, rng);
+                    bindings.set(handle, Binding::new(&group, ticket.index(), now, rng));
                 }
                 if let Some((from, why)) = ended
                     && group.members()[ticket.index()].id != from

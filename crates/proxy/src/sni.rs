@@ -1,11 +1,10 @@
 //! Pass-through: the group of a client by the name in its first message. TLS is between the client
 //! and the member, which gets every byte as it is.
 
-use std::sync::Arc;
 use std::task::Poll;
 
 use evenkeel_limits::Shortage;
-use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot};
+use evenkeel_manager::snapshot::{RuleSnapshot, Target};
 use evenkeel_tls::handshake::{self, Cause};
 use evenkeel_wire::client_hello::{MAX_BYTES, Problem, Scanner, ServerName};
 
@@ -18,7 +17,7 @@ use crate::watch::Stop;
 
 /// Where a client wants to.
 pub(crate) struct Route<'a> {
-    pub(crate) group: &'a Arc<GroupHandle>,
+    pub(crate) target: &'a Target,
     /// What was read to find that out: for the member.
     pub(crate) read: Option<Buffer>,
 }
@@ -35,18 +34,19 @@ pub(crate) async fn route<'a>(
     session.watch.arm(rule.rule.timeouts.sni);
     let hello = hello(session, client, &mut read, name).await;
     session.watch.disarm();
-    let group = hello.and_then(|()| {
+    let target = hello.and_then(|()| {
         let named = name
             .as_ref()
             .and_then(|name| rule.names.find(name.as_str()));
-        let own = (!rule.rule.group.is_empty()).then_some(&rule.group);
+        let named = named.map(|place| rule.target(place));
+        let own = (!rule.rule.group.is_empty()).then_some(&rule.own);
         named.or(own).ok_or(Refused::For(Cause::UnknownName))
     });
     let (buffers, metrics) = (&session.worker.buffers, &session.service.metrics);
-    let refused = match group {
-        Ok(group) => {
+    let refused = match target {
+        Ok(target) => {
             let read = read.map(|read| buffers.shrink(read));
-            return Ok(Route { group, read });
+            return Ok(Route { target, read });
         }
         Err(refused) => refused,
     };

@@ -4,14 +4,14 @@ use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use evenkeel_core::group::{Outcome, Request};
 use evenkeel_core::member::MemberId;
 use evenkeel_limits::Shortage;
-use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot};
+use evenkeel_manager::config::Timeouts;
+use evenkeel_manager::snapshot::{RuleSnapshot, Target};
 use tokio::io::AsyncWrite;
 use tokio::net::TcpSocket;
 
@@ -39,17 +39,17 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
     let mut retries = 0;
     let mut response_time = None;
     let mut server_name = None;
-    let group = match rule.names.is_empty() {
-        true => Ok(&rule.group),
+    let target = match rule.names.is_empty() {
+        true => Ok(&rule.own),
         false => named(&session, &rule, &mut client, &mut traffic, &mut server_name).await,
     };
-    let end = match group {
+    let end = match target {
         // It was told, and counted.
         Err(end) => end,
-        Ok(group) => {
+        Ok(target) => {
             let asked = session.worker.now();
             // In a box, which is gone when the member is found: connections live longer than that.
-            let connected = connect_member(&session, &rule, group, &mut client, &mut retries);
+            let connected = connect_member(&session, &rule, target, &mut client, &mut retries);
             let end = match Box::pin(connected).await {
                 Err(end) => {
                     traffic.up.release(&session.worker);
@@ -62,7 +62,7 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
                     member = bound.name.take();
                     let tunnel = Tunnel {
                         session: &session,
-                        rule: &rule,
+                        idle: rule.rule.timeouts.idle,
                         member: bound.member,
                         half_close: rule.rule.half_close,
                     };
@@ -83,7 +83,7 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
                         _ => Outcome::Cancelled,
                     };
                     bound.ticket.finish(outcome, session.worker.now());
-                    group.vacated();
+                    target.group.vacated();
                     end
                 }
             };
@@ -118,7 +118,7 @@ async fn named<'a>(
     client: &mut Io,
     traffic: &mut Traffic,
     server_name: &mut Option<Box<str>>,
-) -> Result<&'a Arc<GroupHandle>, End> {
+) -> Result<&'a Target, End> {
     let mut name = None;
     let routed = Box::pin(sni::route(session, rule, client, &mut name)).await;
     if session.worker.log.borrow().is_some() {
@@ -126,19 +126,21 @@ async fn named<'a>(
     }
     let route = routed?;
     traffic.up = Flow::with(route.read);
-    Ok(route.group)
+    Ok(route.target)
 }
 
 /// Finds a member that can be connected to.
 async fn connect_member(
     session: &Session,
     rule: &RuleSnapshot,
-    group: &GroupHandle,
+    target: &Target,
     client: &mut Io,
     retries: &mut u32,
 ) -> Result<(Bound, Upstream), End> {
     let mut tried: Vec<MemberId> = Vec::new();
     let mut failed = None;
+    let timeouts = &rule.rule.timeouts;
+    let group = &target.group;
     loop {
         let now = session.worker.now();
         let request = Request {
@@ -148,7 +150,7 @@ async fn connect_member(
             ..Request::at(now)
         };
         let bound = match session
-            .bind(rule, group, &RefCell::default(), &request, client)
+            .bind(group, &RefCell::default(), &request, timeouts, client)
             .await
         {
             Ok(bound) => bound,
@@ -163,7 +165,7 @@ async fn connect_member(
                 });
             }
         };
-        match connect(session, rule, group, &bound, &[]).await {
+        match connect(session, target, timeouts, &bound, &[]).await {
             Ok((stream, _)) => return Ok((bound, stream)),
             Err(failure) => {
                 let outcome = failure.outcome();
@@ -232,28 +234,30 @@ impl ConnectFailure {
     }
 }
 
-/// Opens a connection to a member, with TLS if it speaks that; then `protocols` are offered. Answers
+/// Opens a connection to a member with TLS if it speaks that; then `protocols` are offered. Answers
 /// whether HTTP/2 was agreed on, too.
 pub(crate) async fn connect(
     session: &Session,
-    rule: &RuleSnapshot,
-    group: &GroupHandle,
+    target: &Target,
+    timeouts: &Timeouts,
     bound: &Bound,
     protocols: &[&str],
 ) -> Result<(Upstream, bool), ConnectFailure> {
     let (metrics, address) = (&session.service.metrics, bound.address);
-    session.watch.arm(rule.rule.timeouts.connect);
+    session.watch.arm(timeouts.connect);
     let mut result = open(session, address).await.map(|opened| (opened, false));
-    if let (Some(version), Ok((upstream, _))) = (rule.send_proxy(group), &result)
+    if let (Some(version), Ok((upstream, _))) = (target.send_proxy, &result)
         && let Err(error) = proxied::tell(session, upstream, version)
     {
         result = Err(failure(error));
     }
-    if let Some(client) = &rule.tls
+    if let Some(client) = &target.tls
         && let Ok((upstream, _)) = result
     {
         // In a box: connections without TLS are to stay small.
-        let secured = tls::with_member(session, rule, bound, client, upstream, protocols);
+        let secured = tls::with_member(
+            session, target, timeouts, bound, client, upstream, protocols,
+        );
         result = Box::pin(secured).await;
     }
     session.watch.disarm();
@@ -327,7 +331,8 @@ fn failure(error: io::Error) -> ConnectFailure {
 /// Two connections that carry each other's bytes.
 pub(crate) struct Tunnel<'a> {
     pub(crate) session: &'a Session,
-    pub(crate) rule: &'a RuleSnapshot,
+    /// How long it may be silent.
+    pub(crate) idle: Duration,
     /// Where it leads.
     pub(crate) member: MemberId,
     /// Whether one side may end while the other goes on.
@@ -364,7 +369,7 @@ impl Tunnel<'_> {
         let watch = &self.session.watch;
         let worker = &*self.session.worker;
         let metrics = &self.session.service.metrics;
-        let idle = self.rule.rule.timeouts.idle;
+        let idle = self.idle;
         watch.tie(self.member, worker.rng.borrow_mut().f32());
         watch.arm(idle);
         let mut deaf = false;

@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Waker, ready};
 
 use evenkeel_core::member::Member;
 use evenkeel_limits::Shortage;
-use evenkeel_manager::config::Protocol;
-use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot};
+use evenkeel_manager::config::{Protocol, Timeouts};
+use evenkeel_manager::snapshot::{GroupHandle, Target};
 use evenkeel_net::Clock;
 use evenkeel_tls::challenge;
 use evenkeel_tls::client::Client;
@@ -261,7 +261,8 @@ async fn accept(session: &Session, socket: TcpStream, server: &Server) -> Option
 /// was agreed on, too.
 pub(crate) async fn with_member(
     session: &Session,
-    rule: &RuleSnapshot,
+    target: &Target,
+    timeouts: &Timeouts,
     bound: &Bound,
     client: &Arc<Client>,
     upstream: Upstream,
@@ -276,7 +277,7 @@ pub(crate) async fn with_member(
     let [Ok(_handshake), Ok(idle)] = charges else {
         return Err(ConnectFailure::Exhausted(Shortage::Memory));
     };
-    let group = rule.group.current.load_full();
+    let group = target.group.current.load_full();
     let member = group
         .members()
         .iter()
@@ -296,10 +297,10 @@ pub(crate) async fn with_member(
         Ok(Ok((stream, agreed))) => {
             let is_http2 = agreed.protocol.as_deref() == Some(b"h2");
             if is_http2 || protocols != ["h2"] {
-                let handshakes = rule.group.handshakes();
+                let handshakes = target.group.handshakes();
                 handshakes.succeeded(bound.member, agreed.resumed);
                 let fresh = member.map(|member| Fresh {
-                    group: Arc::clone(&rule.group),
+                    group: Arc::clone(&target.group),
                     member: member.clone(),
                     client: Arc::clone(client),
                     clock: worker.clock,
@@ -319,11 +320,11 @@ pub(crate) async fn with_member(
             client::Failure::no_http2()
         }
         Ok(Err(failure)) => failure,
-        Err(Stop::Expired) => client::Failure::timed_out(rule.rule.timeouts.connect),
+        Err(Stop::Expired) => client::Failure::timed_out(timeouts.connect),
         Err(Stop::Cut) => return Err(ConnectFailure::Cut),
     };
     if let Some(member) = member {
-        let (handshakes, now) = (rule.group.handshakes(), worker.now());
+        let (handshakes, now) = (target.group.handshakes(), worker.now());
         handshakes.failed_with(group.name(), member, &failure, now);
     }
     Err(match failure.cause {

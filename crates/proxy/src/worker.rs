@@ -362,8 +362,8 @@ impl Worker {
     fn shedding(&self) -> Shedding {
         let mut shedding = Shedding::new();
         for service in self.services.borrow().values() {
-            for group in service.rule().groups() {
-                let group = group.current.load();
+            for target in service.rule().targets() {
+                let group = target.group.current.load();
                 let alert = &group.settings().alert;
                 if alert.close_idle.is_none() {
                     continue;

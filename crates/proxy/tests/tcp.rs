@@ -313,14 +313,8 @@ fn a_listener_that_cannot_be_bound_changes_nothing() {
     other.name = "other".into();
     other.listen = vec![taken.local_addr().unwrap()];
     let snapshot = |rule| {
-        std::sync::Arc::new(evenkeel_manager::snapshot::RuleSnapshot {
-            tls: None,
-            rule,
-            group: group.clone(),
-            told: Vec::new(),
-            names: Default::default(),
-            sources: Default::default(),
-        })
+        use evenkeel_manager::snapshot::{RuleSnapshot, Target};
+        std::sync::Arc::new(RuleSnapshot::new(rule, Target::new(group.clone())))
     };
     let next = evenkeel_manager::snapshot::Snapshot {
         generation: 2,

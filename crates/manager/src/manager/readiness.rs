@@ -48,7 +48,7 @@ impl Manager {
                 .any(|index| view.is_eligible_unless_full(index) && view.weight(index) > 0.0)
         };
         let mut enabled = snapshot.rules.iter().filter(|rule| rule.rule.enabled);
-        match enabled.all(|rule| rule.groups().any(&serves)) {
+        match enabled.all(|rule| rule.targets().any(|target| serves(&target.group))) {
             true => Readiness::Ready,
             false => Readiness::NoMember,
         }

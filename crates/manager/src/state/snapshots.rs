@@ -1,10 +1,11 @@
 //! What subsystems see of a state.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::State;
-use crate::config::SendProxy;
-use crate::snapshot::{GroupHandle, GroupSnapshot, Names, RuleSnapshot, Snapshot};
+use crate::routes::Routes;
+use crate::snapshot::{GroupHandle, GroupSnapshot, Names, RuleSnapshot, Snapshot, Target};
 
 impl State {
     /// The snapshot of this state's rules: the old one if they are the same.
@@ -19,55 +20,57 @@ impl State {
                 if let Some(&enabled) = self.inputs.live.enabled.get(&rule.name) {
                     rule.enabled = enabled;
                 }
-                let of_name = |(name, group): (_, &String)| {
-                    let entry = self.group(group)?;
-                    Some((name, Arc::clone(&entry.handle)))
-                };
-                let names = rule.sni.iter().map(|(name, group)| (name.as_str(), group));
-                let names = names.map(of_name).collect::<Option<Vec<_>>>()?;
-                let names = Names::new(names);
-                let entry = match rule.group.is_empty() {
-                    true => None,
-                    false => Some(self.group(&rule.group)?),
-                };
-                let group = entry.map(|entry| Arc::clone(&entry.handle));
-                let sources = entry.map(|entry| entry.config.sources.clone());
-                let sources = sources.unwrap_or_default();
                 // What passes through is encrypted already.
-                let tls = entry.filter(|_| names.is_empty());
-                let tls = tls.and_then(|entry| entry.tls.clone());
-                let all = rule
-                    .groups()
-                    .into_iter()
-                    .filter_map(|name| self.group(name));
-                let told: Vec<_> = all
-                    .filter_map(|entry| {
-                        let version = entry.config.send_proxy?;
-                        Some((Arc::clone(&entry.handle), version))
+                let passes = !rule.sni.is_empty();
+                let target = |name: &str| {
+                    let entry = self.group(name)?;
+                    Some(Target {
+                        group: Arc::clone(&entry.handle),
+                        tls: entry.tls.clone().filter(|_| !passes),
+                        send_proxy: entry.config.send_proxy,
+                        sources: entry.config.sources.clone(),
                     })
-                    .collect();
+                };
+                let all = rule.groups();
+                let others = all.iter().filter(|name| **name != rule.group);
+                let others: Vec<&str> = others.copied().collect();
+                let targets = others.iter().copied().map(target);
+                let targets = targets.collect::<Option<Vec<_>>>()?;
+                let own = match rule.group.is_empty() {
+                    true => None,
+                    false => Some(target(&rule.group)?),
+                };
                 // An unchanged rule stays the same object, which makes the data plane's
                 // comparison cheap.
                 let same = old.rules.iter().find(|old| {
-                    let is_same = old.rule == rule && old.sources == sources;
-                    let same_group = |group| Arc::ptr_eq(&old.group, group);
-                    is_same
-                        && old.tls == tls
-                        && same_told(&old.told, &told)
-                        && group.as_ref().is_none_or(same_group)
-                        && same_objects(old.names.groups(), names.groups())
+                    let same_others = old.others.len() == targets.len()
+                        && old.others.iter().zip(&targets).all(|(a, b)| b.is_like(a));
+                    old.rule.name == rule.name
+                        && old.rule == rule
+                        && own.as_ref().is_none_or(|own| own.is_like(&old.own))
+                        && same_others
                 });
-                Some(match same {
-                    Some(same) => Arc::clone(same),
-                    None => Arc::new(RuleSnapshot {
-                        rule,
-                        group: group.unwrap_or_else(|| Arc::new(GroupHandle::nobody())),
-                        names,
-                        tls,
-                        told,
-                        sources,
-                    }),
-                })
+                if let Some(same) = same {
+                    return Some(Arc::clone(same));
+                }
+                let places: HashMap<&str, usize> = others
+                    .iter()
+                    .copied()
+                    .zip(1..)
+                    .chain([(&*rule.group, 0)])
+                    .collect();
+                let place = |name: &str| places.get(name).copied();
+                let names = rule.sni.iter();
+                let names = names.map(|(name, group)| Some((name.as_str(), place(group)?)));
+                let names = Names::new(names.collect::<Option<Vec<_>>>()?);
+                let nobody = || Target::new(Arc::new(GroupHandle::nobody()));
+                Some(Arc::new(RuleSnapshot {
+                    own: own.unwrap_or_else(nobody),
+                    others: targets,
+                    names,
+                    routes: Routes::new(&rule),
+                    rule,
+                }))
             })
             .collect();
         let groups = self.next_groups(old);
@@ -115,14 +118,6 @@ impl State {
         }
         next
     }
-}
-
-type Told = [(Arc<GroupHandle>, SendProxy)];
-
-fn same_told(old: &Told, new: &Told) -> bool {
-    let same =
-        |((old, a), (new, b)): (&(_, SendProxy), &(_, SendProxy))| Arc::ptr_eq(old, new) && a == b;
-    old.len() == new.len() && old.iter().zip(new).all(same)
 }
 
 fn same_objects<T>(a: &[Arc<T>], b: &[Arc<T>]) -> bool {

@@ -3,10 +3,9 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use evenkeel_manager::snapshot::RuleSnapshot;
-
 use super::Client;
 use super::failure::Failure;
+use super::route::Routed;
 use crate::http2::Call;
 use crate::http2::links::{Limits, Link, Links, Way};
 use crate::io::Io;
@@ -28,19 +27,19 @@ impl Client {
     /// `protocols` that is HTTP/2.
     pub(super) async fn call(
         &self,
-        rule: &RuleSnapshot,
+        routed: &Routed,
         bound: &Bound,
         protocols: &[&str],
     ) -> Result<Upstream, ConnectFailure> {
         let worker = &self.session.worker;
-        let chosen = match worker.links.here(bound.member, rule.tls_id()) {
+        let chosen = match worker.links.here(bound.member, routed.target().tls_id()) {
             Some(link) => {
                 let metrics = &self.session.service.metrics;
                 metrics.member_connections_reused.add(1);
                 Chosen::Http2(link)
             }
             // In a box: a connection of HTTP/1.1 is to stay small.
-            None => Box::pin(self.reach(rule, bound, protocols)).await?,
+            None => Box::pin(self.reach(routed, bound, protocols)).await?,
         };
         Ok(match chosen {
             Chosen::Http1(upstream) => upstream,
@@ -51,7 +50,7 @@ impl Client {
     /// A connection with room for another request. Who comes while one is opened waits for it.
     async fn reach(
         &self,
-        rule: &RuleSnapshot,
+        routed: &Routed,
         bound: &Bound,
         protocols: &[&str],
     ) -> Result<Chosen, ConnectFailure> {
@@ -59,15 +58,15 @@ impl Client {
         loop {
             if protocols.len() > 1 && worker.links.has_declined(bound.member) {
                 // Each request needs a connection of its own.
-                return self.open(rule, bound, protocols).await;
+                return self.open(routed, bound, protocols).await;
             }
-            match Links::way(worker, bound.member, rule.tls_id()) {
+            match Links::way(worker, bound.member, routed.target().tls_id()) {
                 Way::Here(link) => {
                     session.service.metrics.member_connections_reused.add(1);
                     return Ok(Chosen::Http2(link));
                 }
                 Way::Wait(opened) => {
-                    session.watch.arm(rule.rule.timeouts.connect);
+                    session.watch.arm(routed.route().timeouts.connect);
                     let notified = opened.notified();
                     tokio::pin!(notified);
                     // Nothing else runs between the two.
@@ -81,7 +80,7 @@ impl Client {
                     }
                 }
                 Way::Open(opening) => {
-                    let opened = self.open(rule, bound, protocols).await;
+                    let opened = self.open(routed, bound, protocols).await;
                     drop(opening);
                     return opened;
                 }
@@ -91,20 +90,21 @@ impl Client {
 
     async fn open(
         &self,
-        rule: &RuleSnapshot,
+        routed: &Routed,
         bound: &Bound,
         protocols: &[&str],
     ) -> Result<Chosen, ConnectFailure> {
         let worker = &self.session.worker;
-        let (upstream, agreed) =
-            connect(&self.session, rule, &rule.group, bound, protocols).await?;
+        let timeouts = &routed.route().timeouts;
+        let target = routed.target();
+        let (upstream, agreed) = connect(&self.session, target, timeouts, bound, protocols).await?;
         if protocols.len() > 1 {
             worker.links.note(bound.member, !agreed);
             if !agreed {
                 return Ok(Chosen::Http1(upstream));
             }
         }
-        let http = &rule.rule.http;
+        let http = &routed.rule.http;
         let limits = Limits {
             idle: http.pool_idle_timeout,
             ping_after: http.ping_interval,

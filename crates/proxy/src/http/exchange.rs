@@ -1,17 +1,16 @@
 //! One request: bound to a member, sent, answered.
 
-use std::rc::Rc;
 use std::task::Poll;
 
 use evenkeel_core::group::{self, Outcome};
 use evenkeel_core::member::MemberId;
 use evenkeel_limits::Shortage;
 use evenkeel_manager::config::MemberProtocol;
-use evenkeel_manager::snapshot::RuleSnapshot;
 
 use super::failure::Failure;
 use super::progress::{Progress, Side};
 use super::response::{Head, take_reports};
+use super::route::Routed;
 use super::{After, Client, Request, Summary};
 use crate::access::End;
 use crate::http2::grpc;
@@ -34,19 +33,18 @@ impl Client {
     /// Carries one request.
     pub(super) async fn exchange(&mut self, request: &mut Request) -> After {
         self.others_first().await;
-        let rule = Rc::clone(&request.rule);
-        let options = &rule.rule.http;
+        let routed = request.routed.clone();
         let mut summary = Summary::new(End::Complete);
         self.session
             .service
             .budget
             .borrow_mut()
-            .request(options.retry_budget);
+            .request(routed.rule.http.retry_budget);
         let mut tried: Vec<MemberId> = Vec::new();
         let mut now = request.at;
         let mut not_reached = None;
         let after = loop {
-            let binding = &self.binding;
+            let bindings = &self.bindings;
             let asks = group::Request {
                 client: Some(self.session.peer.ip()),
                 key: request.key,
@@ -54,9 +52,13 @@ impl Client {
                 tried: &tried,
                 ..group::Request::at(now)
             };
-            let bound = self
-                .session
-                .bind(&rule, &rule.group, binding, &asks, &mut self.stream);
+            let bound = self.session.bind(
+                &routed.target().group,
+                bindings,
+                &asks,
+                &routed.route().timeouts,
+                &mut self.stream,
+            );
             let bound = bound.await;
             let mut bound = match bound {
                 Ok(bound) => bound,
@@ -66,18 +68,18 @@ impl Client {
                 }
             };
             summary.member = bound.name.take();
-            let failure = match self.attempt(request, &rule, &mut bound).await {
+            let failure = match self.attempt(request, &routed, &mut bound).await {
                 Ok((mut head, mut upstream)) => {
                     summary.status = Some(head.status);
                     summary.response_time = Some(head.at.since(bound.ticket.started()));
                     summary.answered = Some(head.at);
                     let delivered =
-                        self.deliver(request, &rule, bound.member, &mut head, &mut upstream);
+                        self.deliver(request, &routed, bound.member, &mut head, &mut upstream);
                     let delivered = delivered.await;
                     summary.end = delivered.end;
                     summary.sent = delivered.sent;
                     summary.received = delivered.received;
-                    break self.settle(request, &rule, bound, head, upstream, &delivered);
+                    break self.settle(request, &routed, bound, head, upstream, &delivered);
                 }
                 Err(
                     Failure::TimedOut
@@ -88,8 +90,8 @@ impl Client {
             };
             now = self.session.worker.now();
             bound.ticket.finish(failure.outcome(), now);
-            rule.group.vacated();
-            if self.may_retry(request, &rule, &failure, summary.retries) {
+            routed.target().group.vacated();
+            if self.may_retry(request, &routed, &failure, summary.retries) {
                 summary.retries += 1;
                 self.session.service.metrics.retries.add(1);
                 insert(&mut tried, bound.member);
@@ -119,7 +121,7 @@ impl Client {
     fn may_retry(
         &self,
         request: &mut Request,
-        rule: &RuleSnapshot,
+        routed: &Routed,
         failure: &Failure,
         retries: u32,
     ) -> bool {
@@ -131,12 +133,12 @@ impl Client {
             Failure::Silent | Failure::Garbage => request.idempotent || request.up.is_untouched(),
             // Whoever was silent for so long will be so again: only somebody else is asked.
             Failure::TimedOut => {
-                let members = rule.group.current.load().members().len();
+                let members = routed.target().group.current.load().members().len();
                 request.idempotent && members > retries as usize + 1
             }
             _ => false,
         };
-        if !allowed || retries >= rule.rule.http.retries || !request.up.rewind() {
+        if !allowed || retries >= routed.route().retries || !request.up.rewind() {
             return false;
         }
         if matches!(failure, Failure::Connect(_)) {
@@ -155,17 +157,17 @@ impl Client {
     async fn attempt(
         &mut self,
         request: &mut Request,
-        rule: &RuleSnapshot,
+        routed: &Routed,
         bound: &mut Bound,
     ) -> Result<(Head, Upstream), Failure> {
-        let protocol = rule.rule.http.member_protocol;
+        let protocol = routed.rule.http.member_protocol;
         let speaks_http2 = protocol == MemberProtocol::Http2;
         let pool = &self.session.worker.upstreams;
         // A connection whose member was told of a client is that client's.
-        let shared = rule.told.is_empty();
+        let shared = routed.target().send_proxy.is_none();
         if !speaks_http2
             && shared
-            && let Some(mut upstream) = pool.take(bound.member, rule.tls_id())
+            && let Some(mut upstream) = pool.take(bound.member, routed.target().tls_id())
         {
             self.session
                 .service
@@ -173,7 +175,7 @@ impl Client {
                 .member_connections_reused
                 .add(1);
             match self
-                .response_head(request, rule, bound, &mut upstream)
+                .response_head(request, routed, bound, &mut upstream)
                 .await
             {
                 Ok(head) => return Ok((head, upstream)),
@@ -194,17 +196,18 @@ impl Client {
         let mut again = false;
         loop {
             let upstream = if speaks_http2 {
-                self.call(rule, bound, &["h2"]).await
-            } else if may_choose && rule.tls.is_some() {
-                self.call(rule, bound, &["h2", "http/1.1"]).await
+                self.call(routed, bound, &["h2"]).await
+            } else if may_choose && routed.target().tls.is_some() {
+                self.call(routed, bound, &["h2", "http/1.1"]).await
             } else {
-                let connected =
-                    connect(&self.session, rule, &rule.group, bound, &["http/1.1"]).await;
+                let (target, timeouts) = (routed.target(), &routed.route().timeouts);
+                let protocols = &["http/1.1"];
+                let connected = connect(&self.session, target, timeouts, bound, protocols).await;
                 connected.map(|(upstream, _)| upstream)
             };
             let mut upstream = upstream.map_err(Failure::Connect)?;
             let failure = match self
-                .response_head(request, rule, bound, &mut upstream)
+                .response_head(request, routed, bound, &mut upstream)
                 .await
             {
                 Ok(head) => return Ok((head, upstream)),
@@ -231,13 +234,13 @@ impl Client {
     async fn deliver(
         &mut self,
         request: &mut Request,
-        rule: &RuleSnapshot,
+        routed: &Routed,
         member: MemberId,
         head: &mut Head,
         upstream: &mut Io,
     ) -> Delivered {
         self.others_first().await;
-        let timeouts = &rule.rule.timeouts;
+        let timeouts = &routed.route().timeouts;
         let mut progress = Progress::new(request);
         let Client {
             session, stream, ..
@@ -312,7 +315,7 @@ impl Client {
             };
             let tunnel = Tunnel {
                 session,
-                rule,
+                idle: timeouts.idle,
                 member,
                 half_close: true,
             };
@@ -325,7 +328,7 @@ impl Client {
     }
 
     /// Takes in what trailers say, if they say that the member has failed.
-    fn read_end(&mut self, rule: &RuleSnapshot, bound: &Bound) -> Option<Outcome> {
+    fn read_end(&mut self, routed: &Routed, bound: &Bound) -> Option<Outcome> {
         let Io::Stream(stream) = &mut self.stream else {
             return None;
         };
@@ -334,7 +337,7 @@ impl Client {
             .reports
             .each_ref()
             .map(|reports| reports.iter().map(::http::HeaderValue::as_bytes));
-        take_reports(rule, bound, &self.session.worker, text, binary);
+        take_reports(routed.target(), bound, &self.session.worker, text, binary);
         let status = end.grpc_status?;
         grpc::is_failure(status.as_bytes()).then_some(Outcome::Failure)
     }
@@ -343,13 +346,13 @@ impl Client {
     fn settle(
         &mut self,
         request: &Request,
-        rule: &RuleSnapshot,
+        routed: &Routed,
         bound: Bound,
         mut head: Head,
         upstream: Upstream,
         delivered: &Delivered,
     ) -> After {
-        let said = self.read_end(rule, &bound);
+        let said = self.read_end(routed, &bound);
         let worker = &self.session.worker;
         let outcome = match delivered.end {
             End::Complete if said.is_some() => said.unwrap_or(head.outcome),
@@ -366,7 +369,7 @@ impl Client {
             head.at
         };
         bound.ticket.finish(outcome, ended);
-        rule.group.vacated();
+        routed.target().group.vacated();
         let clean = !head.down.has_excess();
         if let Some(rest) = head.down.finish(worker) {
             worker.buffers.give(rest);
@@ -380,9 +383,9 @@ impl Client {
             return After::Close;
         }
         let sent_all = request.up.is_done();
-        let shared = rule.told.is_empty();
+        let shared = routed.target().send_proxy.is_none();
         if head.keep_alive && sent_all && clean && !head.until_close && shared {
-            let http = &rule.rule.http;
+            let http = &routed.rule.http;
             let expires = worker.watchers.coarse_now().after(http.pool_idle_timeout);
             worker
                 .upstreams

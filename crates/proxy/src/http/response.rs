@@ -7,13 +7,14 @@ use evenkeel_core::group::Outcome;
 use evenkeel_core::time::Instant;
 use evenkeel_limits::Shortage;
 use evenkeel_manager::counts::{Fate, Origin};
-use evenkeel_manager::snapshot::RuleSnapshot;
+use evenkeel_manager::snapshot::Target;
 use evenkeel_wire::orca;
 use evenkeel_wire::response::HeadScan;
 
 use super::failure::Failure;
 use super::flow::Flow;
 use super::progress::{Progress, Side};
+use super::route::Routed;
 use super::{Client, Request};
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::http1::forward::{self, Delivery, write_response};
@@ -57,12 +58,12 @@ impl Client {
     pub(super) async fn response_head(
         &mut self,
         request: &mut Request,
-        rule: &RuleSnapshot,
+        routed: &Routed,
         bound: &mut Bound,
         upstream: &mut Io,
     ) -> Result<Head, Failure> {
-        let timeouts = &rule.rule.timeouts;
-        let limit = rule.rule.http.max_header_bytes;
+        let timeouts = &routed.route().timeouts;
+        let limit = routed.rule.http.max_header_bytes;
         let mut input: Option<Buffer> = None;
         let mut scan = HeadScan::default();
         let (mut interims, mut interim_bytes) = (0, 0);
@@ -122,7 +123,7 @@ impl Client {
             loop {
                 let read = input.as_ref().map_or(&[][..], Buffer::bytes);
                 let parsed = if scan.is_due(read, limit) {
-                    self.parse_response(request, rule, bound, &mut input)
+                    self.parse_response(request, routed, bound, &mut input)
                 } else {
                     Ok(None)
                 };
@@ -189,7 +190,7 @@ impl Client {
     fn parse_response(
         &mut self,
         request: &Request,
-        rule: &RuleSnapshot,
+        routed: &Routed,
         bound: &mut Bound,
         input: &mut Option<Buffer>,
     ) -> Result<Option<Response>, Failure> {
@@ -198,8 +199,8 @@ impl Client {
             return Ok(None);
         };
         let limits = Limits {
-            max_bytes: rule.rule.http.max_header_bytes,
-            max_fields: rule.rule.http.max_header_count,
+            max_bytes: routed.rule.http.max_header_bytes,
+            max_fields: routed.rule.http.max_header_count,
         };
         let mut fields = Fields::new();
         let mut head = match ResponseHead::parse(buffer.bytes(), limits, request.asked, &mut fields)
@@ -222,9 +223,9 @@ impl Client {
         };
         if !head.is_interim() {
             let (text, binary) = (head.values(orca::FIELD), head.values(orca::BINARY_FIELD));
-            take_reports(rule, bound, worker, text, binary);
+            take_reports(routed.target(), bound, worker, text, binary);
         }
-        let strips = strips_reports(rule);
+        let strips = strips_reports(routed.target());
         if strips {
             head.leave_out(orca::FIELD);
             head.leave_out(orca::BINARY_FIELD);
@@ -296,25 +297,25 @@ impl Client {
 
 /// Takes in the load reports of a response, if they are wanted.
 pub(super) fn take_reports<'h>(
-    rule: &RuleSnapshot,
+    target: &Target,
     bound: &Bound,
     worker: &Worker,
     text: impl Iterator<Item = &'h [u8]>,
     binary: impl Iterator<Item = &'h [u8]>,
 ) {
-    if let Some(orca) = rule.sources.orca.as_ref().filter(|orca| orca.headers) {
+    if let Some(orca) = target.sources.orca.as_ref().filter(|orca| orca.headers) {
         let (location, now) = (bound.ticket.location(), worker.now());
         let wanted = |table: &str, field: &str| orca.loads.load(table, field);
         if let Some(taken) = orca::take_in(text, binary, &wanted, location, now) {
             let fate = taken.map_or_else(Fate::from, |()| Fate::Taken);
-            rule.group.reports.count(Origin::ORCA_HEADER, fate);
+            target.group.reports.count(Origin::ORCA_HEADER, fate);
         }
     }
 }
 
 /// Whether load reports in responses are not for clients.
-fn strips_reports(rule: &RuleSnapshot) -> bool {
-    let orca = rule.sources.orca.as_ref();
+fn strips_reports(target: &Target) -> bool {
+    let orca = target.sources.orca.as_ref();
     orca.is_some_and(|orca| orca.headers && orca.strip)
 }
 

@@ -6,6 +6,7 @@ use std::task::{Context, Poll, Waker};
 use http::request::Parts;
 
 use super::flow::Flow;
+use super::route::Routed;
 use super::{After, Client, NoRequest, Request};
 use crate::buffer::Buffer;
 use crate::http1::forward::write_request;
@@ -24,8 +25,8 @@ pub(crate) async fn serve_stream(
     connects: bool,
 ) {
     let session = connection.session.of_stream();
-    let binding = Rc::clone(&connection.binding);
-    let mut client = Client::new(session, Io::Stream(stream), binding);
+    let bindings = Rc::clone(&connection.bindings);
+    let mut client = Client::new(session, Io::Stream(stream), bindings);
     let after = match client.parse_stream(connection, &parts, connects) {
         Ok(mut request) => {
             if grpc::is_call(&parts.headers)
@@ -75,8 +76,10 @@ impl Client {
         let hop = connection.hop(&rule);
         let mut out = worker.buffers.take_head();
         let take = |head: &RequestHead<'_>| {
+            let routed = Routed::of(&rule, &head.request);
             write_request(&head.request, &hop, &mut out);
-            (head.request.body, Request::of(&self.session, &rule, head))
+            let request = Request::of(&self.session, routed, head);
+            (head.request.body, request)
         };
         let taken = with_head(parts, stream.has_ended(), key.as_deref(), limits, take);
         let to_head = parts.method == http::Method::HEAD;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use evenkeel_core::binding::Binding;
 use evenkeel_limits::Shortage;
 use evenkeel_tls::handshake::Agreed;
 use h2::server::{Builder, SendResponse};
@@ -22,7 +21,7 @@ use crate::http1::Hop;
 use crate::io::Io;
 use crate::listen::Session;
 use crate::memory::Charge;
-use crate::service::{LocalRule, State};
+use crate::service::{Bindings, LocalRule, State};
 use crate::watch::Stop;
 
 /// What a client may send in a stream before some of it is passed on, in bytes.
@@ -59,7 +58,7 @@ pub(crate) struct Connection {
     hop: RefCell<Option<(Rc<LocalRule>, Rc<Hop>)>>,
     local: Box<str>,
     /// The member that the client is bound to, if the group binds for longer than a request.
-    pub(crate) binding: Rc<RefCell<Option<Binding>>>,
+    pub(crate) bindings: Rc<RefCell<Bindings>>,
     metered: Rc<RefCell<Metered>>,
     streams: Cell<u32>,
     /// Streams that have ended: in order, and not.
@@ -100,7 +99,7 @@ pub(crate) async fn serve(session: Session, io: Io, read: Option<Buffer>) {
         agreed: io.agreed().cloned(),
         hop: RefCell::default(),
         local: local.to_string().into(),
-        binding: Rc::default(),
+        bindings: Rc::default(),
         metered: Rc::clone(&metered),
         streams: Cell::new(0),
         finished: Cell::new(0),

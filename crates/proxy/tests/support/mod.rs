@@ -15,7 +15,7 @@ use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
 use evenkeel_core::strategy::{self, Values};
 use evenkeel_manager::config::sources::Sources;
 use evenkeel_manager::config::{HttpOptions, MemberProtocol, Protocol, Rule, Timeouts};
-use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot, Snapshot};
+use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot, Snapshot, Target};
 use evenkeel_manager::subsystem::Subsystem;
 use evenkeel_net::Clock;
 use evenkeel_proxy::Proxy;
@@ -102,17 +102,14 @@ impl Bed {
     /// Changes the rule and takes it into use.
     pub(crate) fn apply(&mut self, change: impl FnOnce(&mut Rule)) {
         change(&mut self.rule);
+        let target = Target {
+            sources: self.sources.clone(),
+            ..Target::new(Arc::clone(&self.group))
+        };
         let snapshot = Snapshot {
             generation: 1,
             reload: true,
-            rules: vec![Arc::new(RuleSnapshot {
-                tls: None,
-                rule: self.rule.clone(),
-                group: Arc::clone(&self.group),
-                told: Vec::new(),
-                names: Default::default(),
-                sources: self.sources.clone(),
-            })],
+            rules: vec![Arc::new(RuleSnapshot::new(self.rule.clone(), target))],
             ..Snapshot::default()
         };
         self.proxy.prepare(&Arc::new(snapshot)).unwrap()();
