@@ -9,6 +9,7 @@
 //! | [`client_hello`] | clients that speak TLS, in their first message |
 //! | [`proxy_protocol`] | proxies in front, before a client's first byte |
 //! | [`exposition`] | servers that show their metrics as Prometheus reads them |
+//! | [`ftp`] | clients and servers of FTP, on the control connection |
 //! | [`response`] | servers, over HTTP/1.1 |
 //! | [`protobuf`] | what ORCA is written in |
 //!
@@ -21,6 +22,7 @@
 pub mod agent_check;
 pub mod client_hello;
 pub mod exposition;
+pub mod ftp;
 pub mod negotiation;
 pub mod orca;
 pub mod protobuf;

@@ -1,0 +1,620 @@
+//! Commands and replies, and what they do to data connections.
+//!
+//! Commands are passed on one by one: the next when the one before has its last reply, so that each
+//! reply is known to be of one command, also of clients that send several at once. During a transfer
+//! those pass that are meant for it: ABOR, STAT, NOOP and QUIT.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use super::address::{
+    read_eprt, read_epsv_reply, read_pasv_reply, read_port, write_eprt, write_port,
+};
+use super::{Command, Replies, Verb};
+
+/// Lowest port of a data connection that is dialled: below are services of other protocols.
+const LEAST_PORT: u16 = 1024;
+
+const IAC: u8 = 255;
+/// Telnet's "interrupt process" and "data mark", the second of which is sent as urgent.
+const SYNCH: [u8; 4] = [IAC, 244, IAC, 242];
+
+/// What is done about TLS (RFC 4217).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Auth {
+    /// There is none.
+    #[default]
+    Refuse,
+    /// It is between client and server: after that nothing is understood any more.
+    Pass,
+    /// It ends here.
+    End,
+}
+
+/// What a conversation needs to know.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// The client's address.
+    pub client: IpAddr,
+    /// Whether the server is connected to over IPv6.
+    pub server_is_v6: bool,
+    /// What is done about TLS.
+    pub auth: Auth,
+    /// Whether clients have to use it, for data, too.
+    pub require_tls: bool,
+}
+
+/// Where what is to be sent is written.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// To the server.
+    pub server: Vec<u8>,
+    /// To the client.
+    pub client: Vec<u8>,
+    /// Place in `server` of a byte that is to be sent as urgent.
+    pub urgent: Option<usize>,
+}
+
+/// Who opens a data connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The client.
+    Passive,
+    /// The server.
+    Active,
+}
+
+/// A data connection that is to be prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opening {
+    /// Who will connect to us.
+    pub mode: Mode,
+    /// The port that we connect to then: the server's, or the client's.
+    pub port: u16,
+}
+
+/// What a transfer does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    /// Its command was passed on: that of the last line.
+    Begun,
+    /// The server has said how it ended.
+    Ended(u16),
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing but to send.
+    Nothing,
+    /// Somebody listens, and so have we to: then call [`Conversation::listening`].
+    Open(Opening),
+    /// What was prepared is not wanted any more.
+    Close,
+    /// To be noted.
+    Transfer(Transfer),
+    /// When all is sent, TLS begins: then call [`Conversation::secured`].
+    Secure,
+    /// When all is sent, bytes are to be carried without being understood.
+    Tunnel,
+}
+
+/// Why a conversation is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// A line of the client does not end.
+    #[error("a line is too long")]
+    LongLine,
+    /// A line of the client has control characters, or is no command.
+    #[error("a line is not a command")]
+    Malformed,
+    /// The client names an address that is not its own, or a port of another service.
+    #[error("data connections go to the client's own address and ports from 1024 on only")]
+    Bounce,
+    /// The server has sent what is no reply, or not one to what it was asked.
+    #[error("the server's reply is not understood")]
+    Reply,
+}
+
+/// A command that has not got its last reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pending {
+    Greeting,
+    /// The server is to listen; which command was sent, and which the client has sent.
+    Passive {
+        sent: Verb,
+        asked: Verb,
+    },
+    /// The same, which has said where.
+    Listening {
+        asked: Verb,
+    },
+    /// The server was told where to connect to.
+    Active,
+    Auth,
+    Feat,
+    Rein,
+    Transfer,
+    Quit,
+    Other,
+}
+
+/// Whose a reply is that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    Nobody,
+    Pending,
+    Late,
+}
+
+/// A control connection between a client and a server.
+#[derive(Debug)]
+pub struct Conversation {
+    settings: Settings,
+    replies: Replies,
+    owner: Owner,
+    pending: Option<Pending>,
+    /// Whether the pending command has a preliminary reply.
+    preliminary: bool,
+    /// A command that was sent during a transfer.
+    late: Option<Verb>,
+    /// A second reply to ABOR may come.
+    stray: bool,
+    epsv_all: bool,
+    secured: bool,
+    has_buffer_size: bool,
+    protects_data: bool,
+    has_quit: bool,
+    /// Port of the client, which it has named in a command that waits for our address.
+    active: bool,
+}
+
+impl Conversation {
+    /// A conversation before the server's greeting.
+    pub fn new(settings: Settings) -> Self {
+        Conversation {
+            settings,
+            replies: Replies::default(),
+            owner: Owner::Nobody,
+            pending: Some(Pending::Greeting),
+            preliminary: false,
+            late: None,
+            stray: false,
+            epsv_all: false,
+            secured: false,
+            has_buffer_size: false,
+            protects_data: false,
+            has_quit: false,
+            active: false,
+        }
+    }
+
+    /// Whether nobody waits for anything: there is no command without its last reply.
+    pub fn is_at_rest(&self) -> bool {
+        self.pending.is_none() && self.late.is_none() && !self.replies.is_within() && !self.active
+    }
+
+    /// Whether the server's greeting has not come.
+    pub fn is_new(&self) -> bool {
+        self.pending == Some(Pending::Greeting)
+    }
+
+    /// Whether the client has said that it leaves.
+    pub fn has_quit(&self) -> bool {
+        self.has_quit
+    }
+
+    /// Whether data connections with the client are protected by TLS.
+    pub fn protects_data(&self) -> bool {
+        self.protects_data
+    }
+
+    /// The handshake is over.
+    pub fn secured(&mut self) {
+        self.secured = true;
+    }
+
+    /// Whether a line of the client may be taken now; otherwise it has to wait for replies.
+    pub fn takes(&self, line: &[u8]) -> bool {
+        if self.has_quit || self.active {
+            return false;
+        }
+        match self.pending {
+            None => true,
+            Some(_) if !self.preliminary || self.late.is_some() => false,
+            Some(Pending::Greeting) => false,
+            Some(_) => {
+                let verb = Command::read(line).map(|command| command.verb);
+                let during = [Verb::Abor, Verb::Stat, Verb::Noop, Verb::Quit];
+                verb.is_some_and(|verb| during.contains(&verb))
+            }
+        }
+    }
+
+    /// Takes a line of the client, for which it [has to be time](Self::takes). `interrupted` as
+    /// [`Lines`](super::Lines) says it.
+    ///
+    /// # Errors
+    ///
+    /// The conversation is to be ended.
+    pub fn command(
+        &mut self,
+        line: &[u8],
+        interrupted: bool,
+        out: &mut Output,
+    ) -> Result<Step, Refusal> {
+        let command = Command::read(line).ok_or(Refusal::Malformed)?;
+        let auth = self.settings.auth;
+        let is_protected = auth == Auth::End;
+        match command.verb {
+            Verb::Port | Verb::Eprt => return self.port(&command, out),
+            Verb::Pasv | Verb::Epsv => return Ok(self.passive(&command, out)),
+            Verb::Long => return answer(out, "502 Not here: use PASV or EPSV"),
+            Verb::Auth if auth == Auth::Pass => self.send(Pending::Auth, line, out),
+            Verb::Auth => return self.auth(&command, out),
+            Verb::Pbsz | Verb::Prot | Verb::Ccc if auth == Auth::Pass => {
+                self.send(Pending::Other, line, out);
+            }
+            Verb::Pbsz if is_protected => return self.buffer_size(&command, out),
+            Verb::Prot if is_protected => return self.protect(&command, out),
+            Verb::Ccc if is_protected => {
+                return answer(out, "534 The control connection stays protected");
+            }
+            Verb::Pbsz | Verb::Prot | Verb::Ccc | Verb::Security => {
+                return answer(out, "502 There is no such protection here");
+            }
+            Verb::Login if self.settings.require_tls && !self.secured => {
+                return answer(out, "530 First AUTH TLS: this service needs it");
+            }
+            Verb::Transfer if self.settings.require_tls && !self.protects_data => {
+                return answer(out, "522 Data must be protected: first PBSZ 0 and PROT P");
+            }
+            Verb::Transfer => {
+                self.stray = false;
+                self.send(Pending::Transfer, line, out);
+                return Ok(Step::Transfer(Transfer::Begun));
+            }
+            Verb::Rein if self.secured => {
+                return answer(out, "502 Not with TLS: connect again");
+            }
+            Verb::Rein => self.send(Pending::Rein, line, out),
+            Verb::Feat => self.send(Pending::Feat, line, out),
+            Verb::Quit => {
+                self.has_quit = true;
+                self.send_or_later(Pending::Quit, &command, line, out);
+            }
+            Verb::Abor => {
+                if interrupted {
+                    out.urgent = Some(out.server.len() + SYNCH.len() - 1);
+                    out.server.extend(SYNCH);
+                }
+                self.send_or_later(Pending::Other, &command, line, out);
+            }
+            Verb::Stat | Verb::Noop => self.send_or_later(Pending::Other, &command, line, out),
+            Verb::Login | Verb::Other => self.send(Pending::Other, line, out),
+        }
+        Ok(Step::Nothing)
+    }
+
+    /// Passes on a command that may be sent during another one.
+    fn send_or_later(
+        &mut self,
+        kind: Pending,
+        command: &Command<'_>,
+        line: &[u8],
+        out: &mut Output,
+    ) {
+        match self.pending {
+            Some(_) => {
+                self.late = Some(command.verb);
+                write_line(line, &mut out.server);
+            }
+            None => self.send(kind, line, out),
+        }
+    }
+
+    fn send(&mut self, kind: Pending, line: &[u8], out: &mut Output) {
+        self.pending = Some(kind);
+        self.preliminary = false;
+        write_line(line, &mut out.server);
+    }
+
+    fn passive(&mut self, command: &Command<'_>, out: &mut Output) -> Step {
+        let settings = self.settings;
+        let asked = command.verb;
+        if asked == Verb::Pasv {
+            let refused = if self.epsv_all {
+                Some("501 Not after EPSV ALL")
+            } else if settings.client.is_ipv6() {
+                Some("522 No IPv6 address fits in the answer: use EPSV")
+            } else {
+                None
+            };
+            if let Some(refused) = refused {
+                return say(out, refused);
+            }
+        } else {
+            let (own, other) = match settings.client {
+                IpAddr::V4(_) => (b"1", "522 Network protocol not supported, use (1)"),
+                IpAddr::V6(_) => (b"2", "522 Network protocol not supported, use (2)"),
+            };
+            match command.argument {
+                b"" => {}
+                all if all.eq_ignore_ascii_case(b"ALL") => {
+                    self.epsv_all = true;
+                    return say(out, "200 From now on EPSV only");
+                }
+                family if family == own => {}
+                _ => return say(out, other),
+            }
+        }
+        let sent = match asked {
+            // The address of the other family, which the answer could not name, or the server not know.
+            Verb::Pasv if settings.server_is_v6 => Verb::Epsv,
+            Verb::Epsv if settings.client.is_ipv6() && !settings.server_is_v6 => Verb::Pasv,
+            asked => asked,
+        };
+        let name: &[u8] = if sent == Verb::Pasv { b"PASV" } else { b"EPSV" };
+        self.send(Pending::Passive { sent, asked }, name, out);
+        Step::Nothing
+    }
+
+    fn port(&mut self, command: &Command<'_>, out: &mut Output) -> Result<Step, Refusal> {
+        if self.epsv_all {
+            return answer(out, "501 Not after EPSV ALL");
+        }
+        let argument = command.argument.trim_ascii();
+        let address = if command.verb == Verb::Port {
+            read_port(argument).map(|(ip, port)| (IpAddr::V4(ip), port))
+        } else {
+            match read_eprt(argument) {
+                Some(None) => return answer(out, "522 Network protocol not supported, use (1,2)"),
+                address => address.flatten(),
+            }
+        };
+        let Some((ip, port)) = address else {
+            return answer(out, "501 Not an address");
+        };
+        if ip.to_canonical() != self.settings.client || port < LEAST_PORT {
+            return Err(Refusal::Bounce);
+        }
+        self.active = true;
+        let mode = Mode::Active;
+        Ok(Step::Open(Opening { mode, port }))
+    }
+
+    /// We listen: at `address`. Says so to whom it concerns. The answer to PASV names `announced`
+    /// instead, if it is given.
+    pub fn listening(
+        &mut self,
+        address: SocketAddr,
+        announced: Option<Ipv4Addr>,
+        out: &mut Output,
+    ) {
+        let mut text = String::new();
+        if std::mem::take(&mut self.active) {
+            match address.ip().to_canonical() {
+                IpAddr::V4(ip) => {
+                    text.push_str("PORT ");
+                    write_port(ip, address.port(), &mut text);
+                }
+                IpAddr::V6(_) => {
+                    text.push_str("EPRT ");
+                    write_eprt(address, &mut text);
+                }
+            }
+            self.send(Pending::Active, text.as_bytes(), out);
+            return;
+        }
+        let Some(Pending::Listening { asked }) = self.pending else {
+            return;
+        };
+        self.pending = None;
+        match (asked, address.ip().to_canonical()) {
+            (Verb::Pasv, IpAddr::V4(ip)) => {
+                text.push_str("227 Entering Passive Mode (");
+                write_port(announced.unwrap_or(ip), address.port(), &mut text);
+                text.push_str(").");
+            }
+            _ => {
+                let port = address.port();
+                text = format!("229 Entering Extended Passive Mode (|||{port}|)");
+            }
+        }
+        say(out, &text);
+    }
+
+    fn auth(&mut self, command: &Command<'_>, out: &mut Output) -> Result<Step, Refusal> {
+        let is = |name: &str| command.argument.eq_ignore_ascii_case(name.as_bytes());
+        match self.settings.auth {
+            Auth::End if self.secured => answer(out, "503 TLS is in use"),
+            Auth::End if is("TLS") || is("TLS-C") => {
+                say(out, "234 TLS begins");
+                Ok(Step::Secure)
+            }
+            Auth::End => answer(out, "504 Only TLS"),
+            _ => answer(out, "502 There is no TLS here"),
+        }
+    }
+
+    fn buffer_size(&mut self, command: &Command<'_>, out: &mut Output) -> Result<Step, Refusal> {
+        if !self.secured {
+            return answer(out, "503 First AUTH TLS");
+        }
+        if command.argument.is_empty() || !command.argument.iter().all(u8::is_ascii_digit) {
+            return answer(out, "501 Not a size");
+        }
+        self.has_buffer_size = true;
+        answer(out, "200 PBSZ=0")
+    }
+
+    fn protect(&mut self, command: &Command<'_>, out: &mut Output) -> Result<Step, Refusal> {
+        if !self.has_buffer_size {
+            return answer(out, "503 First AUTH TLS and PBSZ 0");
+        }
+        match command.argument {
+            b"P" | b"p" => {
+                self.protects_data = true;
+                answer(out, "200 Data connections are protected")
+            }
+            b"C" | b"c" if self.settings.require_tls => answer(out, "534 Data must be protected"),
+            b"C" | b"c" => {
+                self.protects_data = false;
+                answer(out, "200 Data connections are not protected")
+            }
+            b"S" | b"s" | b"E" | b"e" => answer(out, "536 Only P and C"),
+            _ => answer(out, "504 Only P and C"),
+        }
+    }
+
+    /// Takes a line of the server.
+    ///
+    /// # Errors
+    ///
+    /// The conversation is to be ended.
+    pub fn reply(&mut self, line: &[u8], out: &mut Output) -> Result<Step, Refusal> {
+        let part = self.replies.take(line)?;
+        let code = part.code;
+        if part.first {
+            self.owner = self.owner_of(code);
+        }
+        let pending = self.pending.filter(|_| self.owner == Owner::Pending);
+        if let (Some(Pending::Passive { sent, asked }), 227 | 229) = (pending, code) {
+            // All of it is replaced.
+            if !(part.first && part.last) {
+                return Err(Refusal::Reply);
+            }
+            let text = line.get(4..).unwrap_or_default();
+            let port = match (sent, code) {
+                (Verb::Pasv, 227) => read_pasv_reply(text),
+                (Verb::Epsv, 229) => read_epsv_reply(text),
+                _ => None,
+            };
+            let port = port
+                .filter(|port| *port >= LEAST_PORT)
+                .ok_or(Refusal::Reply)?;
+            self.pending = Some(Pending::Listening { asked });
+            let mode = Mode::Passive;
+            return Ok(Step::Open(Opening { mode, port }));
+        }
+        let is_wrong = match code {
+            227..=229 => true,
+            234 => pending != Some(Pending::Auth),
+            200..=299 => matches!(pending, Some(Pending::Passive { .. })),
+            _ => false,
+        };
+        if is_wrong {
+            return Err(Refusal::Reply);
+        }
+        if pending == Some(Pending::Feat) && self.settings.auth != Auth::Pass {
+            self.feature(line, code, part.first, part.last, out);
+        } else {
+            out.client.extend_from_slice(line);
+            out.client.extend_from_slice(b"\r\n");
+        }
+        if !part.last {
+            return Ok(Step::Nothing);
+        }
+        Ok(self.ended(code))
+    }
+
+    /// Whose a reply is that begins with `code`.
+    fn owner_of(&self, code: u16) -> Owner {
+        let is_of_abor = matches!(code, 225 | 226);
+        match (self.pending, self.late) {
+            (None, None) => Owner::Nobody,
+            (None, Some(_)) => Owner::Late,
+            (Some(pending), _) if self.stray && is_of_abor && pending != Pending::Transfer => {
+                Owner::Nobody
+            }
+            (Some(_), Some(Verb::Stat)) if matches!(code, 211..=213) => Owner::Late,
+            (Some(_), Some(Verb::Noop)) if code == 200 => Owner::Late,
+            (Some(_), Some(Verb::Quit)) if code == 221 => Owner::Late,
+            (Some(_), _) => Owner::Pending,
+        }
+    }
+
+    /// A reply is whole.
+    fn ended(&mut self, code: u16) -> Step {
+        let is_preliminary = code < 200;
+        match self.owner {
+            Owner::Nobody => self.stray &= !matches!(code, 225 | 226),
+            Owner::Late if is_preliminary => {}
+            Owner::Late => self.late = None,
+            Owner::Pending if is_preliminary => self.preliminary = true,
+            Owner::Pending => {
+                let done = self.pending.take();
+                self.preliminary = false;
+                // Some servers answer both with one reply.
+                if self.late == Some(Verb::Abor) && code < 300 {
+                    self.late = None;
+                    self.stray = true;
+                }
+                return match done {
+                    Some(Pending::Auth) if code == 234 => Step::Tunnel,
+                    Some(Pending::Transfer) => Step::Transfer(Transfer::Ended(code)),
+                    Some(Pending::Active) if code >= 300 => Step::Close,
+                    Some(Pending::Rein) if code < 300 => Step::Close,
+                    _ => Step::Nothing,
+                };
+            }
+        }
+        Step::Nothing
+    }
+
+    /// A line of what the server knows: of TLS it is we who know.
+    fn feature(&mut self, line: &[u8], code: u16, first: bool, last: bool, out: &mut Output) {
+        const OURS: &[u8] = b" AUTH TLS\r\n PBSZ\r\n PROT\r\n";
+        let ends_here = self.settings.auth == Auth::End;
+        if !first && !last {
+            let name = line
+                .strip_prefix(b"211-")
+                .unwrap_or(line)
+                .trim_ascii_start();
+            let end = name.iter().position(|byte| !byte.is_ascii_alphanumeric());
+            let name = name.get(..end.unwrap_or(name.len())).unwrap_or_default();
+            let of_tls: [&[u8]; 4] = [b"AUTH", b"PBSZ", b"PROT", b"CCC"];
+            if of_tls
+                .iter()
+                .any(|of_tls| of_tls.eq_ignore_ascii_case(name))
+            {
+                return;
+            }
+        }
+        if last && ends_here {
+            if first {
+                // It knows nothing more, or not even the command.
+                out.client.extend_from_slice(b"211-Features:\r\n");
+                out.client.extend_from_slice(OURS);
+                out.client.extend_from_slice(b"211 End\r\n");
+                return;
+            }
+            if code == 211 {
+                out.client.extend_from_slice(OURS);
+            }
+        }
+        out.client.extend_from_slice(line);
+        out.client.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Answers a command here.
+fn answer(out: &mut Output, text: &str) -> Result<Step, Refusal> {
+    Ok(say(out, text))
+}
+
+fn say(out: &mut Output, text: &str) -> Step {
+    out.client.extend_from_slice(text.as_bytes());
+    out.client.extend_from_slice(b"\r\n");
+    Step::Nothing
+}
+
+/// Writes a line to the server, as Telnet has it.
+fn write_line(line: &[u8], out: &mut Vec<u8>) {
+    for &byte in line {
+        out.push(byte);
+        if byte == IAC {
+            out.push(byte);
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+}
