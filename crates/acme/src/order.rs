@@ -4,6 +4,8 @@ use std::error::Error as _;
 use std::io;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use evenkeel_config::{Acme, AcmeChallenge};
 use evenkeel_net::key_file::{self, KeyFileError};
 use evenkeel_tls::challenge::{self, Shown};
@@ -152,23 +154,8 @@ struct NoKey;
 
 /// Base64 in either alphabet, with `=` at the end or without.
 fn decode(text: &str) -> Option<Vec<u8>> {
-    let (mut bits, mut count, mut bytes) = (0_u32, 0, Vec::new());
-    for byte in text.trim_end_matches('=').bytes() {
-        let digit = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' | b'-' => 62,
-            b'/' | b'_' => 63,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(digit);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count) as u8);
-        }
-    }
+    let text = text.trim_end_matches('=').replace('-', "+");
+    let bytes = STANDARD_NO_PAD.decode(text.replace('_', "/")).ok()?;
     (bytes.len() >= 16).then_some(bytes)
 }
 

@@ -13,6 +13,8 @@
 
 use std::fmt;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId, LoadValue, Location};
 use evenkeel_core::time::Instant;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
@@ -413,29 +415,7 @@ fn base64<'b>(text: &[u8], into: &'b mut [u8]) -> Option<&'b [u8]> {
     if padding > 0 && (padding > 2 || !text.len().is_multiple_of(4)) {
         return None;
     }
-    let (mut bits, mut held, mut len) = (0u32, 0, 0);
-    for &digit in digits {
-        let value = match digit {
-            b'A'..=b'Z' => digit - b'A',
-            b'a'..=b'z' => digit - b'a' + 26,
-            b'0'..=b'9' => digit - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        bits = (bits << 6) | u32::from(value);
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            *into.get_mut(len)? = (bits >> held) as u8;
-            len += 1;
-            bits &= (1 << held) - 1;
-        }
-    }
-    // A digit that adds no byte, or bits that nobody has asked for.
-    if held >= 6 || bits != 0 {
-        return None;
-    }
+    let len = STANDARD_NO_PAD.decode_slice(digits, into).ok()?;
     into.get(..len)
 }
 

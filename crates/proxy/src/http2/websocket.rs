@@ -2,6 +2,8 @@
 //! answer to it, and that of HTTP/2 (RFC 8441), which has neither.
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 
 use crate::message::Request;
 
@@ -12,7 +14,7 @@ const KEY_BYTES: usize = 16;
 
 /// A key for a handshake.
 pub(crate) fn new_key(rng: &mut fastrand::Rng) -> String {
-    base64(&std::array::from_fn::<_, KEY_BYTES, _>(|_| rng.u8(..)))
+    STANDARD.encode(std::array::from_fn::<_, KEY_BYTES, _>(|_| rng.u8(..)))
 }
 
 /// What a client that offers WebSocket, and nothing else, is to be answered if it gets that:
@@ -33,42 +35,14 @@ pub(super) fn accept(request: &Request<'_>) -> Option<String> {
     let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
     digits.iter().all(is_digit).then(|| {
         let signed = [key, SUFFIX.as_bytes()].concat();
-        base64(digest(&SHA1_FOR_LEGACY_USE_ONLY, &signed).as_ref())
+        STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, &signed))
     })
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for three in bytes.chunks(3) {
-        let byte = |index| three.get(index).copied().map_or(0, u32::from);
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for (index, shift) in [18, 12, 6, 0].into_iter().enumerate() {
-            let digit = DIGITS.get((bits >> shift & 63) as usize);
-            let digit = digit.filter(|_| index <= three.len());
-            text.push(digit.map_or('=', |digit| char::from(*digit)));
-        }
-    }
-    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::message::tests::with_request;
-
-    #[test]
-    fn base64_is_that_of_the_standard() {
-        for (bytes, text) in [
-            ("", ""),
-            ("f", "Zg=="),
-            ("fo", "Zm8="),
-            ("foo", "Zm9v"),
-            ("foobar", "Zm9vYmFy"),
-        ] {
-            assert_eq!(base64(bytes.as_bytes()), text);
-        }
-    }
 
     #[test]
     fn a_proper_offer_gets_the_answer_of_the_standard() {
