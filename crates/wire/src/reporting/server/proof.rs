@@ -9,18 +9,9 @@ use crate::reporting::message::Cookie;
 
 impl Broker {
     pub(super) fn cookie(&self, address: SocketAddr, nonce: u64, now: Instant) -> Cookie {
-        let (ip, port) = bytes(address);
-        let issued = now.as_nanos().to_be_bytes();
-        let parts = [
-            b"cookie".as_slice(),
-            ip.as_slice(),
-            &port,
-            &nonce.to_be_bytes(),
-            &issued,
-        ];
         Cookie {
             issued: now,
-            proof: self.secret.tag(&parts),
+            proof: of_cookie(address, nonce, now, |parts| self.secret.tag(parts)),
         }
     }
 
@@ -31,18 +22,11 @@ impl Broker {
         nonce: u64,
         now: Instant,
     ) -> bool {
-        let (ip, port) = bytes(address);
-        let issued = cookie.issued.as_nanos().to_be_bytes();
-        let parts = [
-            b"cookie".as_slice(),
-            ip.as_slice(),
-            &port,
-            &nonce.to_be_bytes(),
-            &issued,
-        ];
         now.since(cookie.issued) <= COOKIE_LIFETIME
             && *cookie != Cookie::NONE
-            && self.secret.is_tag(&parts, &cookie.proof)
+            && of_cookie(address, nonce, cookie.issued, |parts| {
+                self.secret.is_tag(parts, &cookie.proof)
+            })
     }
 
     /// What only somebody at `address` can know: it is sent nowhere else.
@@ -63,6 +47,18 @@ impl Broker {
         let agent = self.agents.get(&identifier)?;
         (agent.peer != from).then(|| self.token(from.address, identifier))
     }
+}
+
+/// Hands over what the proof of a cookie is made of.
+fn of_cookie<T>(
+    address: SocketAddr,
+    nonce: u64,
+    issued: Instant,
+    with: impl FnOnce(&[&[u8]]) -> T,
+) -> T {
+    let (ip, port) = bytes(address);
+    let (nonce, issued) = (nonce.to_be_bytes(), issued.as_nanos().to_be_bytes());
+    with(&[b"cookie", &ip, &port, &nonce, &issued])
 }
 
 /// An address as bytes of which no two addresses have the same.
