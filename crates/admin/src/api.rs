@@ -32,7 +32,8 @@ use crate::conn::Peer;
 use crate::error::ApiError;
 use crate::guard::{Guard, guard};
 use crate::wire::{
-    Done, Explain, Reloaded, Report, SetAlert, SetEnabled, SetState, SetStrategy, SetWeight,
+    Done, Explain, Reloaded, Report, SetAlert, SetBackup, SetEnabled, SetState, SetStrategy,
+    SetWeight,
 };
 use crate::{Sources, metrics};
 
@@ -62,6 +63,10 @@ pub(crate) fn router(sources: Arc<Sources>, guarded_by: Guard) -> Router {
         .route(
             "/v1/groups/{group}/members/{member}/weight",
             put(set_weight),
+        )
+        .route(
+            "/v1/groups/{group}/members/{member}/backup",
+            put(set_backup),
         )
         .route("/v1/rules/{rule}/enabled", put(set_enabled))
         .route("/v1/locations/{location}/loads", post(report))
@@ -294,6 +299,15 @@ async fn set_weight(
     Body(body): Body<SetWeight>,
 ) -> Answer<Done> {
     let done = sources.manager.set_weight(&group, &member, body.weight);
+    sources.done(done)
+}
+
+async fn set_backup(
+    State(sources): State<Arc<Sources>>,
+    Path((group, member)): Path<(String, String)>,
+    Body(body): Body<SetBackup>,
+) -> Answer<Done> {
+    let done = sources.manager.set_backup(&group, &member, body.backup);
     sources.done(done)
 }
 

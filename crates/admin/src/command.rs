@@ -5,7 +5,7 @@ use std::fmt;
 use evenkeel_manager::{AdminState, AlertSetting};
 
 use crate::client::{Client, ClientError};
-use crate::wire::{Done, SetAlert, SetState, SetWeight};
+use crate::wire::{Done, SetAlert, SetBackup, SetState, SetWeight};
 
 /// A member of a group, by their names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +39,8 @@ pub enum Command {
     State(Member, AdminState),
     /// A member's weight, 0 to 1000.
     Weight(Member, f64),
+    /// Whether a member is a backup.
+    Backup(Member, bool),
     /// What the load alert of the location of this name shall be.
     Alert(String, AlertSetting),
 }
@@ -52,6 +54,9 @@ impl Command {
             }
             Command::Weight(member, weight) => {
                 client.put(&member.path("weight"), &SetWeight { weight: *weight })
+            }
+            Command::Backup(member, backup) => {
+                client.put(&member.path("backup"), &SetBackup { backup: *backup })
             }
             Command::Alert(location, alert) => {
                 let path = ["v1", "locations", location, "alert"];
@@ -69,6 +74,8 @@ impl Command {
                 format!("{member} is in maintenance")
             }
             Command::Weight(member, weight) => format!("{member} has weight {weight}"),
+            Command::Backup(member, true) => format!("{member} is a backup"),
+            Command::Backup(member, false) => format!("{member} is no backup"),
             Command::Alert(location, AlertSetting::Auto) => {
                 format!("{location} is under alert according to its load")
             }
@@ -94,6 +101,10 @@ impl Command {
                 format!("Set {member} to maintenance? It gets nothing, and what is bound is moved.")
             }
             Command::Weight(member, weight) => format!("Set the weight of {member} to {weight}?"),
+            Command::Backup(member, true) => {
+                format!("Make {member} a backup? It gets traffic only while no other member may.")
+            }
+            Command::Backup(member, false) => format!("Let {member} serve as others do?"),
             Command::Alert(location, AlertSetting::Auto) => {
                 format!("Let the load decide about alerts for {location}?")
             }

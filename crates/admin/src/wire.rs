@@ -34,6 +34,14 @@ pub struct SetWeight {
     pub weight: f64,
 }
 
+/// Whether a member shall be a backup.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetBackup {
+    /// Whether it is one: it serves while no other member may.
+    pub backup: bool,
+}
+
 /// Whether a rule shall accept clients.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -195,18 +195,28 @@ pub fn end_slow_start(slot: &Slot, slow_start: Duration, now: Instant) -> bool {
 /// ([`Reason::SOFT`]). Members that are out for a fact
 /// (drained, in maintenance, unresolved, dead) do not count at all: panic cannot bring
 /// them back. With a threshold of 1 a group never panics.
+///
+/// Where there are backups ([`Reason::Standby`]) they are there for members that are down, so the
+/// share is to be exceeded among them as well as among the others.
 pub fn panics(reasons: impl IntoIterator<Item = u32>, threshold: f32) -> bool {
-    let (mut all, mut out) = (0u32, 0u32);
+    // Of members, and of backups: how many count, and how many of those are out.
+    let mut counts = [(0u32, 0u32); 2];
     for bits in reasons {
-        let bits = bits & !Reason::SOFT;
-        if bits & !Reason::OVERRIDDEN_BY_PANIC != 0 {
+        let hard = bits & !Reason::SOFT;
+        if hard & !Reason::OVERRIDDEN_BY_PANIC != 0 {
             continue;
         }
-        all += 1;
-        out += u32::from(bits != 0);
+        let [members, backups] = &mut counts;
+        let count = match bits & Reason::Standby as u32 {
+            0 => members,
+            _ => backups,
+        };
+        count.0 += 1;
+        count.1 += u32::from(hard != 0);
     }
-    // Multiplied out, so that an empty group does not divide by zero.
-    out as f32 > threshold * all as f32
+    let mut some = counts.iter().filter(|(all, _)| *all > 0).peekable();
+    // Multiplied out, so that nothing is divided by zero.
+    some.peek().is_some() && some.all(|&(all, out)| out as f32 > threshold * all as f32)
 }
 
 #[cfg(test)]
@@ -321,6 +331,24 @@ mod tests {
             "who refuses connections is no part of the share"
         );
         assert!(panics([up, down | dead, down, down], 0.5));
+        let backup = Reason::Standby as u32;
+        assert!(
+            !panics([down, down, backup], 0.5),
+            "the backup is there for this"
+        );
+        assert!(panics([down, down, backup | down], 0.5));
+        assert!(
+            !panics([up, backup | down], 0.5),
+            "backups are not needed, whatever they are"
+        );
+        assert!(
+            panics([drained, dead, backup | down], 0.5),
+            "only backups are left"
+        );
+        assert!(
+            panics([down, backup | drained], 0.5),
+            "a drained backup is none"
+        );
         assert!(!panics([down, down], 1.0));
         assert!(panics([up, down], 0.0));
     }

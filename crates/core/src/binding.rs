@@ -48,6 +48,8 @@ pub enum Why {
     Gone,
     /// The member is down, ejected, in maintenance, or has no address.
     Unusable,
+    /// The member is a backup, and others may serve again.
+    Backup,
     /// The member's location is under a load alert.
     Alert,
     /// The rebind interval is over.
@@ -61,6 +63,7 @@ impl Why {
             Why::PerRequest => "per_request",
             Why::Gone => "gone",
             Why::Unusable => "unusable",
+            Why::Backup => "backup",
             Why::Alert => "alert",
             Why::Interval => "interval",
         }
@@ -101,8 +104,8 @@ impl Binding {
     ///
     /// Whatever the granularity, a binding ends with its member: when it has left the
     /// group, is in maintenance or unresolved, or is down or ejected (as long as the
-    /// group is not in panic). A draining member keeps the bindings it has. Beyond
-    /// that:
+    /// group is not in panic). A draining member keeps the bindings it has. A binding to a backup
+    /// ends when others may serve again. Beyond that:
     ///
     /// - per request: it always ends;
     /// - per session: it never ends, or, with [`AlertSettings::move_sessions`], as on
@@ -133,6 +136,9 @@ impl Binding {
         let reasons = member.slot.reasons();
         if reasons & ending != 0 {
             return Verdict::Rebind(Why::Unusable);
+        }
+        if reasons & Reason::Standby as u32 != 0 && !backups_serve(group, now) {
+            return Verdict::Rebind(Why::Backup);
         }
         if settings.granularity == Granularity::PerSession {
             if !(settings.adaptive && settings.alert.move_sessions) {
@@ -188,6 +194,14 @@ impl Binding {
         let goes = !takes_nobody && view.is_eligible_unless_full(index);
         (goes && client.member() != Some(to)).then_some(index)
     }
+}
+
+/// Whether backups serve at present: only they, or, in panic, all members.
+#[cold]
+fn backups_serve(group: &Group, now: Instant) -> bool {
+    let request = Request::at(now);
+    let view = group.view(&request).or_backups();
+    view.lets_backups_serve()
 }
 
 #[cfg(test)]
@@ -297,6 +311,7 @@ mod tests {
                 Reason::Draining | Reason::ReportedDrain | Reason::Shedding => {
                     assert_eq!(verdict, Verdict::Keep(1));
                 }
+                Reason::Standby => assert_eq!(verdict, Verdict::Rebind(Why::Backup)),
                 _ => assert_eq!(verdict, Verdict::Rebind(Why::Unusable), "{reason:?}"),
             }
             slot.set(reason, false);
@@ -308,6 +323,23 @@ mod tests {
         slot.set(Reason::Maintenance, true);
         let verdict = bind(&group, 1).check(&group, at(2));
         assert_eq!(verdict, Verdict::Rebind(Why::Unusable));
+    }
+
+    #[test]
+    fn a_binding_to_a_backup_ends_when_others_serve_again() {
+        for granularity in [Granularity::PerSession, Granularity::OnDemand] {
+            let group = group(settings(granularity, true), members(0..3));
+            let slot = |index: usize| &group.members()[index].slot;
+            slot(1).set(Reason::Standby, true);
+            slot(2).set(Reason::Standby, true);
+            slot(0).set(Reason::Down, true);
+            let mut binding = bind(&group, 1);
+            assert_eq!(binding.check(&group, at(2)), Verdict::Keep(1));
+            // Another backup is no reason to leave this one.
+            slot(0).set(Reason::Down, false);
+            let verdict = binding.check(&group, at(3));
+            assert_eq!(verdict, Verdict::Rebind(Why::Backup));
+        }
     }
 
     #[test]
@@ -402,7 +434,7 @@ mod tests {
             ],
             adaptive: bool,
             panicking: bool,
-            bits in 0u32..512,
+            bits in 0u32..2048,
             first in 0u64..4,
             seed: u64,
             ms in 1u64..200_000,
@@ -424,6 +456,12 @@ mod tests {
                 prop_assert!(!member.slot.has(Reason::ReportedMaintenance));
                 prop_assert!(panicking || !member.slot.has(Reason::Down));
                 prop_assert!(panicking || !member.slot.has(Reason::ReportedDown));
+                let is_backup = |member: &&Member| member.slot.has(Reason::Standby);
+                if is_backup(&member) && !panicking {
+                    let others = after.members().iter().filter(|member| !is_backup(member));
+                    let mut reasons = others.map(|member| member.slot.reasons());
+                    prop_assert!(reasons.all(|bits| bits != 0));
+                }
             }
         }
     }

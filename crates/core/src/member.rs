@@ -71,11 +71,14 @@ pub enum Reason {
     /// It certainly does not work now: its address refuses connections, or its server
     /// says that it is not there. What is bound is moved.
     Dead = 1 << 9,
+    /// It is a backup: it serves while no other member may, and what is bound is moved when one
+    /// may again.
+    Standby = 1 << 10,
 }
 
 impl Reason {
     /// All reasons, in the order in which they are shown.
-    pub const ALL: [Reason; 10] = [
+    pub const ALL: [Reason; 11] = [
         Reason::Maintenance,
         Reason::ReportedMaintenance,
         Reason::Draining,
@@ -86,6 +89,7 @@ impl Reason {
         Reason::Dead,
         Reason::Ejected,
         Reason::Shedding,
+        Reason::Standby,
     ];
 
     /// The reasons that panic mode overrides: opinions about health. An
@@ -97,9 +101,9 @@ impl Reason {
     /// The reasons for which a member keeps the clients that are bound to it.
     pub const KEEPS_BOUND: u32 = Reason::Draining as u32 | Reason::ReportedDrain as u32;
 
-    /// The reasons that only ask: a member with no other ones is well, and serves when
-    /// nobody else can.
-    pub const SOFT: u32 = Reason::Shedding as u32;
+    /// The reasons that do not speak against a member: with no other ones it is well, and serves
+    /// when nobody else can.
+    pub const SOFT: u32 = Reason::Shedding as u32 | Reason::Standby as u32;
 
     /// The name that admin API and logs use.
     pub fn name(self) -> &'static str {
@@ -114,6 +118,7 @@ impl Reason {
             Reason::ReportedMaintenance => "reported_maintenance",
             Reason::Shedding => "shedding",
             Reason::Dead => "dead",
+            Reason::Standby => "standby",
         }
     }
 }

@@ -49,7 +49,7 @@ fn state() -> impl Strategy<Value = State> {
         (
             weights(),
             weights(),
-            prop_oneof![3 => Just(0u32), 1 => 0u32..512],
+            prop_oneof![3 => Just(0u32), 1 => Just(Reason::Standby as u32), 1 => 0u32..2048],
         ),
         (
             0u32..4,
@@ -132,16 +132,54 @@ fn make(values: &Values, load_id: LoadId, states: &[State]) -> (Group, Vec<Ticke
     (build(values, settings, members), tickets)
 }
 
-/// What may be picked, written down independently of the view.
-fn may_be_picked(group: &Group, index: usize, panicking: bool, tried: &[MemberId]) -> bool {
+/// Whether the member could serve if nobody else did, at its limit or not, written down
+/// independently of the view.
+fn may_serve(group: &Group, index: usize, panicking: bool, tried: &[MemberId]) -> bool {
     let member = &group.members()[index];
     let opinions = Reason::Down as u32 | Reason::Ejected as u32 | Reason::ReportedDown as u32;
-    let hard = member.slot.reasons() & !(Reason::Shedding as u32);
+    let soft = Reason::Shedding as u32 | Reason::Standby as u32;
+    let hard = member.slot.reasons() & !soft;
     let against = if panicking { hard & !opinions } else { hard };
-    let full = member
-        .max_connections
-        .is_some_and(|limit| member.slot.in_flight() >= limit);
-    against == 0 && member.slot.weight() > 0.0 && !full && !tried.contains(&member.id)
+    against == 0 && member.slot.weight() > 0.0 && !tried.contains(&member.id)
+}
+
+fn is_full(group: &Group, index: usize) -> bool {
+    let member = &group.members()[index];
+    let limit = member.max_connections;
+    limit.is_some_and(|limit| member.slot.in_flight() >= limit)
+}
+
+/// Who may be picked: of those that are no backups and not under alert; if none of them can
+/// serve, or all are full, of others in this order: backups (if the reason is not that others
+/// are full), those under alert, backups under alert. In panic backups are members as others are.
+fn may_be_picked(group: &Group, panicking: bool, tried: &[MemberId]) -> Vec<bool> {
+    let all = 0..group.members().len();
+    let has = |index: usize, reason| group.members()[index].slot.has(reason);
+    let of = |shedding: bool, backups: bool| -> Vec<usize> {
+        let backups = backups || panicking;
+        let mut some: Vec<usize> = all.clone().collect();
+        some.retain(|&index| {
+            may_serve(group, index, panicking, tried)
+                && (shedding || !has(index, Reason::Shedding))
+                && (backups || !has(index, Reason::Standby))
+        });
+        some
+    };
+    let mut stages = vec![of(false, false)];
+    if stages[0].is_empty() {
+        stages.push(of(false, true));
+    }
+    stages.push(of(true, false));
+    if of(true, false).is_empty() {
+        stages.push(of(true, true));
+    }
+    let with_room = |stage: Vec<usize>| -> Vec<usize> {
+        let some = stage.into_iter().filter(|&index| !is_full(group, index));
+        some.collect()
+    };
+    let mut stages = stages.into_iter().map(with_room);
+    let stage = stages.find(|stage| !stage.is_empty()).unwrap_or_default();
+    all.map(|index| stage.contains(&index)).collect()
 }
 
 proptest! {
@@ -169,16 +207,7 @@ proptest! {
                     tried: &tried,
                     ..Request::at(at(NOW))
                 };
-                let may = |index| may_be_picked(&group, index, panicking, &tried);
-                let sheds = |index: usize| group.members()[index].slot.has(Reason::Shedding);
-                let calm: Vec<bool> = (0..states.len())
-                    .map(|index| may(index) && !sheds(index))
-                    .collect();
-                // Those under alert serve when nobody else can.
-                let eligible = match calm.contains(&true) {
-                    true => calm,
-                    false => (0..states.len()).map(may).collect(),
-                };
+                let eligible = may_be_picked(&group, panicking, &tried);
                 match group.pick(&request, &mut rng) {
                     Ok(ticket) => {
                         prop_assert!(eligible[ticket.index()], "{}: picked {}", kind.name, ticket.index());

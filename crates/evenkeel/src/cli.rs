@@ -194,6 +194,15 @@ pub(crate) enum CtlCommand {
         /// 0 (no new traffic) to 1000
         weight: f64,
     },
+    /// Make a member a backup until the next start, or no longer one
+    Backup {
+        /// Which member.
+        #[command(flatten)]
+        member: MemberArgs,
+        /// `on`: it serves while no other member may; or `off`
+        #[arg(value_parser = ["on", "off"])]
+        backup: String,
+    },
     /// Let a rule accept clients
     Enable {
         /// Name of the rule

@@ -91,6 +91,10 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
             let member = Member::new(&member.group, &member.member);
             ctl.change(&Command::Weight(member, *weight))
         }
+        CtlCommand::Backup { member, backup } => {
+            let member = Member::new(&member.group, &member.member);
+            ctl.change(&Command::Backup(member, backup == "on"))
+        }
         CtlCommand::Enable { rule } => set_enabled(rule, true),
         CtlCommand::Disable { rule } => set_enabled(rule, false),
         CtlCommand::Strategy {

@@ -66,6 +66,8 @@ pub(crate) struct Live {
     pub admin: HashMap<(String, String), AdminState>,
     /// By group and member, as in `admin`.
     pub weights: HashMap<(String, String), Weight>,
+    /// Which members are backups, by group and member, as in `admin`.
+    pub backups: HashMap<(String, String), bool>,
     /// Members that agents have registered, by group. They count where agents may join,
     /// and the file has no such member.
     pub joined: HashMap<String, Vec<MemberConfig>>,
@@ -199,6 +201,8 @@ impl Live {
             .retain(|(group, name), _| stays(group, name, |old, new| old.drain == new.drain));
         self.weights
             .retain(|(group, name), _| stays(group, name, |old, new| old.weight == new.weight));
+        self.backups
+            .retain(|(group, name), _| stays(group, name, |old, new| old.backup == new.backup));
     }
 }
 

@@ -285,10 +285,12 @@ fn member_status(
     let member = &endpoint.member;
     let (slot, settings) = (&member.slot, &entry.config.settings);
     let request = Request::at(now);
-    let view = entry.group.view(&request);
+    let view = entry.group.view(&request).or_backups();
+    // That a member is a backup does not speak against it.
+    let serves = view.is_eligible_unless_full(index);
     let reasons: Vec<Word> = Reason::ALL
         .into_iter()
-        .filter(|&reason| slot.has(reason))
+        .filter(|&reason| slot.has(reason) && reason != Reason::Standby)
         .map(|reason| reason.name().into())
         .collect();
     let warming = slot.ramp_from().is_some();
@@ -300,13 +302,15 @@ fn member_status(
         location: member.location.name().to_string(),
         state: match reasons.first() {
             Some(reason) => reason.clone(),
+            None if endpoint.backup && !serves => Reason::Standby.name().into(),
             None if warming => "warming".into(),
             None => "up".into(),
         },
         reasons,
         admin: endpoint.admin,
         weight: endpoint.weight.get(),
-        effective_weight: match view.is_eligible_unless_full(index) {
+        backup: endpoint.backup,
+        effective_weight: match serves {
             true => view.weight(index),
             false => 0.0,
         },

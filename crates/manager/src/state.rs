@@ -186,7 +186,8 @@ impl State {
     /// As [`Inputs::keep_live`], of one group.
     fn forget_live(&mut self, name: &str, old: Option<&GroupConfig>, new: Option<&GroupConfig>) {
         let Inputs { config, live, .. } = &mut self.inputs;
-        if live.strategies.is_empty() && live.admin.is_empty() && live.weights.is_empty() {
+        let of_members = !live.weights.is_empty() || !live.backups.is_empty();
+        if live.strategies.is_empty() && live.admin.is_empty() && !of_members {
             return;
         }
         let groups = std::mem::take(&mut live.groups);

@@ -194,7 +194,8 @@ pub struct MemberStatus {
     pub joined: bool,
     /// Name of its location.
     pub location: String,
-    /// `up`, `warming` (slow start), or the first of `reasons`.
+    /// `up`, `standby` (a backup that is not needed), `warming` (slow start), or the first of
+    /// `reasons`.
     pub state: Word,
     /// All reasons why it gets no new traffic.
     pub reasons: Vec<Word>,
@@ -202,6 +203,9 @@ pub struct MemberStatus {
     pub admin: AdminState,
     /// As configured or changed live.
     pub weight: f32,
+    /// It gets traffic only while no other member may serve.
+    #[serde(default)]
+    pub backup: bool,
     /// With what is reported and slow start applied; 0 if it gets no new traffic.
     pub effective_weight: f32,
     /// Most requests or connections at once, configured or reported; `null` is no limit.

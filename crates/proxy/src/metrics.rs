@@ -218,7 +218,7 @@ impl RuleMetrics {
         match why {
             Why::Alert => self.moved_alert.add(1),
             Why::Interval => self.moved_interval.add(1),
-            Why::Gone | Why::Unusable => self.moved_unusable.add(1),
+            Why::Gone | Why::Unusable | Why::Backup => self.moved_unusable.add(1),
             // A group that was changed to ask for every request.
             Why::PerRequest => {}
         }

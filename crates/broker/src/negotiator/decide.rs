@@ -152,6 +152,10 @@ fn exclude(view: &View<'_>, wish: &Wish<'_>, excluded: &mut Vec<MemberId>) -> Op
     let mut why = None;
     for (index, member) in view.members().iter().enumerate() {
         if !view.is_eligible_unless_full(index) {
+            // Backups stand in for members that cannot serve, not for those that are slow.
+            if view.slot(index).has(Reason::Standby) {
+                excluded.push(member.id);
+            }
             continue;
         }
         // Stronger than the other reason: a lower class is refused before anybody asks

@@ -41,6 +41,10 @@ section! {
             = None; "100",
         /// Whether it gets no new traffic; existing traffic may finish.
         drain: bool = false; "true",
+        /// Whether it is a backup: it gets traffic only while no other member of the group may
+        /// serve, because all are down, ejected, drained or under a load alert. Members at their
+        /// `max_connections` are waited for.
+        backup: bool = false; "true",
         /// URL for clients of the negotiator: scheme, host and port. By default the cluster's
         /// `scheme` with `address`; with the IP address, if the host name has several.
         url: Option<Origin> = None; r#""https://www-1.example.org""#,

@@ -214,6 +214,10 @@ impl Group {
         if let Some(index) = self.strategy.pick(view, rng, trace) {
             return Ok(index);
         }
+        // If others are only full, backups are no more eligible than before.
+        if let Some(index) = self.ask_backups(view, rng, trace) {
+            return Ok(index);
+        }
         // An alert is no reason to refuse anybody.
         let all = view.despite_alerts();
         if all.eligible().next().is_none() {
@@ -222,6 +226,20 @@ impl Group {
         trace.note(|| "nobody else can serve, so that load alerts are ignored".into());
         let chosen = self.strategy.pick(&all, rng, trace);
         chosen.ok_or_else(|| all.why_none())
+    }
+
+    /// Asks for a backup, if nobody but backups may serve.
+    fn ask_backups(
+        &self,
+        view: &View<'_>,
+        rng: &mut fastrand::Rng,
+        trace: &mut Trace,
+    ) -> Option<usize> {
+        let backups = view.or_backups();
+        backups.eligible().next()?;
+        let chosen = self.strategy.pick(&backups, rng, trace)?;
+        trace.note(|| "no other member may serve, so that backups do".into());
+        Some(chosen)
     }
 
     fn explain(
@@ -238,10 +256,13 @@ impl Group {
             trace.note(|| format!("the request costs {}", Short(cost.get())));
         }
         let chosen = self.ask(view, rng, &mut trace);
+        // What stood in the way is told as whoever was chosen saw it.
+        let views = [*view, view.or_backups(), view.despite_alerts()];
         let view = match chosen {
-            Ok(index) if !view.is_eligible(index) => view.despite_alerts(),
-            _ => *view,
+            Ok(index) => views.into_iter().find(|view| view.is_eligible(index)),
+            Err(_) => None,
         };
+        let view = view.unwrap_or(views[0]);
         for index in 0..self.pool.members.len() {
             if let Some(obstacle) = view.obstacle(index) {
                 trace.candidate(index, None, || format!("not eligible: {obstacle}"));

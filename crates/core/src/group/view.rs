@@ -92,7 +92,7 @@ impl Pool {
             query: self.query.at(request.now),
             // The bits of [`Reason`] that count at the moment.
             mask: if self.state.is_panicking() {
-                !Reason::OVERRIDDEN_BY_PANIC
+                !(Reason::OVERRIDDEN_BY_PANIC | Reason::Standby as u32)
             } else {
                 !0
             },
@@ -145,12 +145,36 @@ impl<'a> View<'a> {
         self.seats.is_empty()
     }
 
-    /// The same view, but a load alert ([`Reason::SOFT`]) stands in nobody's way.
+    /// The same view, but a load alert ([`Reason::Shedding`]) stands in nobody's way.
     pub fn despite_alerts(self) -> Self {
-        View {
-            mask: self.mask & !Reason::SOFT,
+        let all = View {
+            mask: self.mask & !(Reason::Shedding as u32),
             ..self
+        };
+        all.or_backups()
+    }
+
+    /// The same view, in which backups ([`Reason::Standby`]) may be picked if nobody else may,
+    /// even if it had room. Members at their connection limit are no reason to use backups:
+    /// requests wait for them.
+    pub fn or_backups(self) -> Self {
+        match self.may_any_serve() {
+            true => self,
+            false => View {
+                mask: self.mask & !(Reason::Standby as u32),
+                ..self
+            },
         }
+    }
+
+    /// Whether a backup may be picked in this view, if nothing else speaks against it.
+    pub(crate) fn lets_backups_serve(&self) -> bool {
+        self.mask & Reason::Standby as u32 == 0
+    }
+
+    /// Whether any member may serve, at its connection limit or not.
+    fn may_any_serve(&self) -> bool {
+        (0..self.len()).any(|index| self.is_eligible_unless_full(index))
     }
 
     /// The same view, but nothing will come of the decision.
@@ -424,7 +448,7 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn why_none(&self) -> PickError {
-        match (0..self.len()).any(|index| self.is_eligible_unless_full(index)) {
+        match self.may_any_serve() {
             true => PickError::AllFull,
             false => PickError::NoneEligible,
         }

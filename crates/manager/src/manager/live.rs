@@ -82,6 +82,18 @@ impl Manager {
         Ok(())
     }
 
+    /// Makes a member a backup, or not one any more; `member` is as in
+    /// [`Manager::set_admin_state`].
+    pub fn set_backup(&self, group: &str, member: &str, backup: bool) -> Result<(), ManageError> {
+        let mut owned = self.lock();
+        find_member(&owned.state, group, member)?;
+        let mut inputs = owned.state.inputs.clone();
+        set_live(&mut inputs.live.backups, group, member, backup);
+        self.change(&mut owned.state, inputs)?;
+        info!(group, member, backup, "backup changed");
+        Ok(())
+    }
+
     /// The members that agents have registered now, by group, in place of those before.
     /// They count in groups where agents may join, after those of the file, which knows
     /// better where both have the same.

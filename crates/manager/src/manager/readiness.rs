@@ -43,7 +43,7 @@ impl Manager {
         let request = Request::at(self.clock.now());
         let serves = |group: &Arc<GroupHandle>| {
             let group = group.current.load();
-            let view = group.view(&request);
+            let view = group.view(&request).or_backups();
             (0..group.members().len())
                 .any(|index| view.is_eligible_unless_full(index) && view.weight(index) > 0.0)
         };

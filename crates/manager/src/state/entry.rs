@@ -70,6 +70,7 @@ pub(crate) struct Endpoint {
     pub host: String,
     pub port: u16,
     pub weight: Weight,
+    pub backup: bool,
     pub admin: AdminState,
     pub resolved: bool,
     /// An agent has registered it; it does not stand in the file.
@@ -113,6 +114,7 @@ impl GroupEntry {
             let maintenance = endpoint.admin == AdminState::Maintenance;
             let left = slot.set(Reason::Maintenance, maintenance) && !maintenance;
             slot.set(Reason::Unresolved, !endpoint.resolved);
+            slot.set(Reason::Standby, endpoint.backup);
             if self.config.health_check.is_none() {
                 endpoint.health.reset(slot, now);
                 endpoint.checked = None;

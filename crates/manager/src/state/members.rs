@@ -197,6 +197,9 @@ impl State {
             let weight = live.weights.get(&key(&name));
             let weight = weight.or_else(|| live.weights.get(&key(&in_file)));
             let weight = weight.copied().unwrap_or(member.weight);
+            let backup = live.backups.get(&key(&name));
+            let backup = backup.or_else(|| live.backups.get(&key(&in_file)));
+            let backup = backup.copied().unwrap_or(member.backup);
             let (id, slot) = match before {
                 Some(before) => (before.member.id, Arc::clone(&before.member.slot)),
                 None => {
@@ -220,6 +223,7 @@ impl State {
                 host: host.clone(),
                 port: member.port,
                 weight,
+                backup,
                 admin,
                 resolved,
                 joined: false,
