@@ -20,4 +20,5 @@ pub mod outlier;
 mod place;
 pub mod pulse;
 pub mod queue;
+pub mod rate;
 pub mod round;
