@@ -26,7 +26,7 @@ END
     ";
 
 /// Pages whose commands are run, here or below.
-const FOLLOWED: [&str; 18] = [
+const FOLLOWED: [&str; 19] = [
     "README.md",
     "docs/admin-api.md",
     "docs/agent.md",
@@ -37,6 +37,7 @@ const FOLLOWED: [&str; 18] = [
     "docs/engine.md",
     "docs/http2.md",
     "docs/kernel-monitor.md",
+    "docs/limits.md",
     "docs/load-reports.md",
     "docs/negotiation.md",
     "docs/proxy-protocol.md",
@@ -212,6 +213,14 @@ fn u10_kernel_monitor() {
 #[test]
 fn u10_load_reports() {
     follow("docs/load-reports.md", INSTALLED);
+}
+
+#[test]
+fn u10_limits() {
+    follow(
+        "docs/limits.md",
+        &format!("{INSTALLED} serve 127.0.0.1:8001 127.0.0.1:8002"),
+    );
 }
 
 #[test]

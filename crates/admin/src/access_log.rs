@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use evenkeel_core::cost::Cost;
 use evenkeel_limits::{Shortage, Throttle};
 use evenkeel_manager::config::AccessLog as Target;
-use evenkeel_proxy::access::Record;
+use evenkeel_proxy::access::{Limit, Record};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -280,6 +280,8 @@ struct Line<'a> {
     cost: Option<f32>,
     retries: u32,
     end: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<&'static str>,
 }
 
 /// Appends a record as a line; answers whether it did.
@@ -305,6 +307,7 @@ fn push(record: &Record, batch: &mut Vec<u8>) -> bool {
         cost: (record.cost != Cost::ONE).then(|| record.cost.get()),
         retries: record.retries,
         end: record.end.name(),
+        limit: record.limit.map(Limit::name),
     };
     match serde_json::to_writer(&mut *batch, &line) {
         Ok(()) => batch.push(b'\n'),
@@ -351,6 +354,7 @@ mod tests {
             cost: Cost::ONE,
             retries: 1,
             end: End::Complete,
+            limit: None,
         }
     }
 
@@ -378,6 +382,16 @@ mod tests {
 
     #[test]
     fn a_tcp_connection_has_no_request() {
+        let limited = Record {
+            end: End::Limited,
+            limit: Some(Limit::NewConnections),
+            ..record("/")
+        };
+        let mut batch = Vec::new();
+        push(&limited, &mut batch);
+        let line: serde_json::Value = serde_json::from_slice(&batch).unwrap();
+        assert_eq!(line["end"], "limited");
+        assert_eq!(line["limit"], "new_connections");
         let record = Record {
             request: None,
             status: None,

@@ -1,7 +1,7 @@
 //! Answers of the admin API as people and scripts read them: tables, or JSON.
 
 use evenkeel_manager::status::{
-    ClassStatus, ClusterStatus, GroupStatus, LocationStatus, RuleStatus, Status,
+    ClassStatus, ClusterStatus, GroupStatus, LocationStatus, RuleLimitStatus, RuleStatus, Status,
 };
 use evenkeel_manager::text;
 use serde::Serialize;
@@ -130,9 +130,10 @@ fn status(status: &Status) -> String {
     let restart = status.needs_restart.iter();
     let restart: String = restart.map(|what| format!("\n{what}")).collect();
     format!(
-        "configuration {}{reload}{restart}\n\n{}\n{clusters}{}{}",
+        "configuration {}{reload}{restart}\n\n{}\n{}{clusters}{}{}",
         status.generation,
         rule_table(&status.rules),
+        limit_table(&status.rules),
         member_tables(status),
         refused(&status.groups)
     )
@@ -201,6 +202,28 @@ fn rule_table(rules: &[RuleStatus]) -> String {
     };
     let names = ["RULE", "STATE", "PROTOCOL", "LISTEN", "GROUP"];
     text::table(&names, rules.iter().map(row))
+}
+
+/// The limits of rules, if any has one.
+fn limit_table(rules: &[RuleStatus]) -> String {
+    let rows = rules.iter().flat_map(|rule| {
+        let row = |limit: &RuleLimitStatus| {
+            vec![
+                rule.name.clone(),
+                limit.limit.to_string(),
+                limit.clients.to_string(),
+                limit.refused.to_string(),
+                limit.lifted.to_string(),
+            ]
+        };
+        rule.limits.iter().map(row)
+    });
+    let rows: Vec<_> = rows.collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let names = ["RULE", "LIMIT", ">CLIENTS", ">REFUSED", ">LIFTED"];
+    text::table(&names, rows) + "\n"
 }
 
 fn group_table(groups: &[GroupStatus]) -> String {

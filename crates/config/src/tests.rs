@@ -1054,6 +1054,13 @@ fn document_with(header: &str, line: &str) -> String {
             }
         }
         "[rule.x.http]" => format!("[rule.x]\n{rule}{header}\n{line}"),
+        "[rule.x.limits]" => {
+            let needed = ["requests = \"9/s\"", "new_connections = \"9/s\""];
+            let is_it = |needed: &&&str| line.split(' ').next() != needed.split(' ').next();
+            let needed: Vec<_> = needed.iter().filter(is_it).copied().collect();
+            let needed = needed.join("\n");
+            format!("[rule.x]\n{rule}{header}\n{needed}\n{line}")
+        }
         header if header.contains("rule.x.tls") => {
             let (home, needed) = match header {
                 "[rule.x.tls]" => ("", "certificates = \"c\""),

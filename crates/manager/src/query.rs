@@ -46,6 +46,7 @@ impl Manager {
             listen: rule.rule.listen.clone(),
             group: rule.rule.group.clone(),
             sni: rule.rule.sni.clone(),
+            limits: Vec::new(),
         });
         let mut locations: Vec<_> = state
             .locations

@@ -118,6 +118,22 @@ pub struct RuleStatus {
     /// Groups by the names that clients ask for.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sni: BTreeMap<String, String>,
+    /// Its limits for each client.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<RuleLimitStatus>,
+}
+
+/// A limit for each client of a rule.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RuleLimitStatus {
+    /// Its key in the configuration.
+    pub limit: Word,
+    /// Clients that are remembered.
+    pub clients: usize,
+    /// Requests or connections refused.
+    pub refused: u64,
+    /// How often a client was forgotten, or not remembered, since the table had no place.
+    pub lifted: u64,
 }
 
 impl RuleStatus {

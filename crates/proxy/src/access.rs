@@ -52,6 +52,27 @@ pub struct Record {
     pub retries: u32,
     /// How it ended.
     pub end: End,
+    /// The limit that was reached, if one was.
+    pub limit: Option<Limit>,
+}
+
+/// A limit of a rule for its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub enum Limit {
+    /// Requests in a time.
+    Requests,
+    /// Connections at once.
+    Connections,
+    /// Connections opened in a time.
+    NewConnections,
+}
+
+impl Limit {
+    /// Its name in the configuration, in metrics and in the log.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
 }
 
 /// How a request or connection ended.
@@ -73,6 +94,8 @@ pub enum End {
     MemberTimeout,
     /// No member could be used, or the queue for one was full.
     Refused,
+    /// The client has reached a limit.
+    Limited,
     /// Closed while it was idle, because of a load alert at the member's location.
     Alert,
     /// Cut because the rule was disabled, or the grace period was over.

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use evenkeel_manager::exposition::{Exposition, Type};
-use evenkeel_manager::status::{LimitsStatus, Status};
+use evenkeel_manager::status::{LimitsStatus, RuleLimitStatus, Status};
 
+use crate::access::Limit;
 use crate::metrics::RuleTotals;
 use crate::plane::Proxy;
+use crate::quota::Fill;
 
 /// A family of counters of a rule.
 struct RuleFamily {
@@ -104,6 +106,16 @@ const RULE_FAMILIES: &[RuleFamily] = &[
         ],
     },
     RuleFamily {
+        name: "evenkeel_rule_limited_total",
+        help: "Requests or connections refused because their client has reached a limit.",
+        label: "limit",
+        samples: &[
+            ("requests", |totals| totals.limited_requests),
+            ("connections", |totals| totals.limited_connections),
+            ("new_connections", |totals| totals.limited_new_connections),
+        ],
+    },
+    RuleFamily {
         name: "evenkeel_rule_cut_total",
         help: "Requests or connections that ended early: because of a failing member, a client that went away, or the end of the rule or the process.",
         label: "by",
@@ -197,6 +209,14 @@ impl Proxy {
             }
         }
         status.limits = self.limits();
+        let totals = self.metrics().totals();
+        for (rule, fills) in self.quotas() {
+            let known = status.rules.iter_mut().find(|known| *known.name == *rule);
+            let (Some(known), Some(totals)) = (known, totals.get(&rule)) else {
+                continue;
+            };
+            known.limits = fills.iter().map(|fill| limit(fill, totals)).collect();
+        }
     }
 
     fn limits(&self) -> Option<LimitsStatus> {
@@ -216,6 +236,7 @@ impl Proxy {
     pub(crate) fn families(&self, out: &mut Exposition) {
         limits(out, self.limits().as_ref());
         rules(out, &self.metrics().totals());
+        quotas(out, &self.quotas());
     }
 }
 
@@ -293,6 +314,44 @@ fn rules(out: &mut Exposition, totals: &BTreeMap<Arc<str>, RuleTotals>) {
                 };
                 out.sample(labels, read(totals) as f64);
             }
+        }
+    }
+}
+
+fn limit(fill: &Fill, totals: &RuleTotals) -> RuleLimitStatus {
+    RuleLimitStatus {
+        limit: fill.limit.name().into(),
+        clients: fill.clients,
+        refused: match fill.limit {
+            Limit::Requests => totals.limited_requests,
+            Limit::Connections => totals.limited_connections,
+            Limit::NewConnections => totals.limited_new_connections,
+        },
+        lifted: fill.lifted,
+    }
+}
+
+fn quotas(out: &mut Exposition, rules: &[(Arc<str>, Vec<Fill>)]) {
+    out.family(
+        "evenkeel_rule_limit_clients",
+        Type::Gauge,
+        "Clients that are remembered for a limit.",
+    );
+    for (rule, fills) in rules {
+        for fill in fills {
+            let labels = [("rule", &**rule), ("limit", fill.limit.name())];
+            out.sample(&labels, fill.clients as f64);
+        }
+    }
+    out.family(
+        "evenkeel_rule_limit_lifted_total",
+        Type::Counter,
+        "How often a client was forgotten, or not remembered, since the table of a limit had no place.",
+    );
+    for (rule, fills) in rules {
+        for fill in fills {
+            let labels = [("rule", &**rule), ("limit", fill.limit.name())];
+            out.sample(&labels, fill.lifted as f64);
         }
     }
 }

@@ -22,6 +22,7 @@ mod pipe;
 mod plane;
 mod pool;
 mod proxied;
+mod quota;
 mod service;
 mod sni;
 mod tcp;

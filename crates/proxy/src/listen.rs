@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::files::ClientFile;
 use crate::io::Io;
+use crate::quota::Counted;
 use crate::service::Service;
 use crate::watch::{ServiceId, Stop};
 use crate::worker::{Vital, Worker};
@@ -240,7 +241,10 @@ impl Listening {
 }
 
 /// Serves a client whose next byte is its own.
-pub(crate) fn serve(session: Session, client: TcpStream) {
+pub(crate) fn serve(mut session: Session, client: TcpStream) {
+    if !session.admit() {
+        return Io::Plain(client).reset();
+    }
     if let Some(server) = session.service.tls() {
         tokio::task::spawn_local(tls::serve(session, client, server));
         return;
@@ -282,6 +286,8 @@ pub(crate) struct Session {
     pub(crate) watch: crate::watch::Watch,
     /// None in a stream, which is no connection.
     file: Option<ClientFile>,
+    /// Its place among the connections of its client, if those are limited.
+    counted: Option<Box<Counted>>,
 }
 
 impl Session {
@@ -302,6 +308,27 @@ impl Session {
             local: Rc::clone(local),
             watch: worker.watchers.watch(service.id),
             file: Some(file),
+            counted: None,
+        }
+    }
+
+    /// Whether the client may have another connection.
+    fn admit(&mut self) -> bool {
+        let rule = self.service.rule();
+        let Some(quotas) = &rule.quotas else {
+            return true;
+        };
+        match quotas.connection(self.peer.ip(), || self.worker.now()) {
+            Ok(counted) => {
+                self.counted = counted;
+                true
+            }
+            Err(limit) => {
+                self.service.metrics.count_limit(limit);
+                let (rule, client, limit) = (&self.service.name, self.peer, limit.name());
+                tracing::debug!(%rule, %client, limit, "a client has reached a limit");
+                false
+            }
         }
     }
 
@@ -315,6 +342,7 @@ impl Session {
             local: Rc::clone(&self.local),
             watch: self.worker.watchers.watch(self.service.id),
             file: None,
+            counted: None,
         }
     }
 }

@@ -61,18 +61,24 @@ impl<'a> Request<'a> {
     /// Hash of the part of it that `key` names; `None` if it has no such part, or if that is
     /// not the request's.
     pub fn key(&self, key: &Key) -> Option<u64> {
+        self.part(key).map(hash)
+    }
+
+    /// The part of it that `key` names; `None` if it has no such part, or if that is not the
+    /// request's.
+    pub(crate) fn part(&self, key: &Key) -> Option<&'a [u8]> {
         match key {
             Key::Client => None,
-            Key::Path => Some(hash(self.path().as_bytes())),
+            Key::Path => Some(self.path().as_bytes()),
             // Whoever leaves the slash out means the same.
-            Key::Uri if self.path_and_query.is_empty() => Some(hash(b"/")),
-            Key::Uri => Some(hash(self.path_and_query.as_bytes())),
+            Key::Uri if self.path_and_query.is_empty() => Some(b"/"),
+            Key::Uri => Some(self.path_and_query.as_bytes()),
             // Where an authority stands depends on the form of the target.
             Key::Header(name) if name.eq_ignore_ascii_case("host") => {
-                self.authority.map(|host| hash(host.as_bytes()))
+                self.authority.map(str::as_bytes)
             }
-            Key::Header(name) => self.values(name).next().map(hash),
-            Key::Cookie(name) => self.cookie(name.as_bytes()).map(hash),
+            Key::Header(name) => self.values(name).next(),
+            Key::Cookie(name) => self.cookie(name.as_bytes()),
         }
     }
 

@@ -12,6 +12,8 @@ use std::time::Duration;
 use evenkeel_core::binding::Why;
 use evenkeel_manager::exposition::TIME_LIMITS;
 
+use crate::access::Limit;
+
 /// A number that one thread writes and any thread reads.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
@@ -166,6 +168,12 @@ counters! {
     /// Requests or connections refused because this process, or machine, had no file, port
     /// or memory left for them.
     refused_exhausted,
+    /// Requests refused because their client has sent too many.
+    limited_requests,
+    /// Connections refused because their client has too many.
+    limited_connections,
+    /// Connections refused because their client has opened too many.
+    limited_new_connections,
     /// Responses cut in the middle, or requests failed, by a member.
     member_failures,
     /// Requests or connections that the client gave up.
@@ -221,6 +229,15 @@ impl RuleMetrics {
             Why::Gone | Why::Unusable | Why::Backup => self.moved_unusable.add(1),
             // A group that was changed to ask for every request.
             Why::PerRequest => {}
+        }
+    }
+
+    /// Counts a request or connection that is not served because of a limit.
+    pub(crate) fn count_limit(&self, limit: Limit) {
+        match limit {
+            Limit::Requests => self.limited_requests.add(1),
+            Limit::Connections => self.limited_connections.add(1),
+            Limit::NewConnections => self.limited_new_connections.add(1),
         }
     }
 

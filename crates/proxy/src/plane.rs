@@ -26,6 +26,7 @@ use crate::files::Files;
 use crate::listen::ListenKey;
 use crate::memory::Memory;
 use crate::metrics::{Metrics, RuleMetrics};
+use crate::quota::{Fill, Quotas};
 use crate::service::RuleShared;
 use crate::worker::{self, Command, Plan, ServicePlan, WorkerHandle};
 
@@ -68,6 +69,8 @@ struct PlaneState {
     shares: Option<(Shares, memory::Shares)>,
     /// What rules with TLS need, by their names.
     tls: Servers,
+    /// What clients of rules have used of their limits, by the rules' names.
+    quotas: BTreeMap<Arc<str>, Arc<Quotas>>,
 }
 
 type Servers = HashMap<Box<str>, Arc<Server>>;
@@ -124,6 +127,7 @@ impl Proxy {
                     shared: HashMap::new(),
                     shares: None,
                     tls: Default::default(),
+                    quotas: BTreeMap::new(),
                 }),
                 ticket_keys: Arc::new(Keys::rotating()),
             }),
@@ -139,6 +143,14 @@ impl Proxy {
     /// limits on open files and memory allow. And how many there are.
     pub fn clients(&self) -> (usize, usize) {
         self.inner.files.clients()
+    }
+
+    /// How full the tables are in which clients of rules are remembered, by the rules' names.
+    pub(crate) fn quotas(&self) -> Vec<(Arc<str>, Vec<Fill>)> {
+        let quotas = self.state().quotas.clone();
+        let now = self.inner.clock.now();
+        let fill = |(rule, quotas): (_, Arc<Quotas>)| (rule, quotas.fill(now).collect());
+        quotas.into_iter().map(fill).collect()
     }
 
     /// How open files and memory are shared out; `None` before the first configuration.
@@ -224,6 +236,7 @@ impl Inner {
             .collect();
         let mut listeners = HashMap::new();
         let mut shared = HashMap::new();
+        let mut all_quotas = BTreeMap::new();
         for snapshot in &next.rules {
             let rule = &snapshot.rule;
             let (name, cells): (_, Vec<Arc<RuleMetrics>>) =
@@ -242,10 +255,15 @@ impl Inner {
                 }
                 listeners.insert(key, address);
             }
+            let quotas = Quotas::next(&rule.limits, state.quotas.get(&name));
+            if let Some(quotas) = &quotas {
+                all_quotas.insert(Arc::clone(&name), Arc::clone(quotas));
+            }
             for ((plan, listen), metrics) in plans.iter_mut().zip(listens).zip(cells) {
                 plan.services.push(ServicePlan {
                     name: Arc::clone(&name),
                     snapshot: Arc::clone(snapshot),
+                    quotas: quotas.clone(),
                     shared: Arc::clone(&common),
                     metrics,
                     tls: servers.get(rule.name.as_str()).cloned(),
@@ -278,6 +296,7 @@ impl Inner {
         state.tls = servers;
         state.started = true;
         state.shared = shared;
+        state.quotas = all_quotas;
         for (worker, plan) in state.workers.iter().zip(plans) {
             let _ = worker.commands.send(Command::Apply(plan));
         }

@@ -22,6 +22,7 @@ use tokio::sync::Notify;
 use crate::io::Io;
 use crate::listen::Session;
 use crate::metrics::RuleMetrics;
+use crate::quota::Quotas;
 use crate::watch::{ServiceId, Stop};
 
 /// What the workers share about a rule.
@@ -52,13 +53,17 @@ pub(crate) enum State {
 /// A rule as it is configured, counted by a worker for itself: all workers would fight
 /// for the counter of an `Arc`, with every request.
 #[derive(Debug)]
-pub(crate) struct LocalRule(Arc<RuleSnapshot>);
+pub(crate) struct LocalRule {
+    pub(crate) snapshot: Arc<RuleSnapshot>,
+    /// What each client may have, if that is limited.
+    pub(crate) quotas: Option<Arc<Quotas>>,
+}
 
 impl Deref for LocalRule {
     type Target = RuleSnapshot;
 
     fn deref(&self) -> &RuleSnapshot {
-        &self.0
+        &self.snapshot
     }
 }
 
@@ -81,7 +86,7 @@ impl Service {
     pub(crate) fn new(
         id: ServiceId,
         name: Arc<str>,
-        snapshot: Arc<RuleSnapshot>,
+        rule: LocalRule,
         shared: Arc<RuleShared>,
         metrics: Arc<RuleMetrics>,
         tls: Option<Arc<Server>>,
@@ -90,7 +95,7 @@ impl Service {
         Service {
             id,
             name,
-            current: RefCell::new(Rc::new(LocalRule(snapshot))),
+            current: RefCell::new(Rc::new(rule)),
             tls: RefCell::new(tls),
             shared,
             metrics,
@@ -110,9 +115,9 @@ impl Service {
         self.tls.borrow().clone()
     }
 
-    pub(crate) fn update(&self, snapshot: Arc<RuleSnapshot>, tls: Option<Arc<Server>>) {
+    pub(crate) fn update(&self, rule: LocalRule, tls: Option<Arc<Server>>) {
         self.tls.replace(tls);
-        self.current.replace(Rc::new(LocalRule(snapshot)));
+        self.current.replace(Rc::new(rule));
         // The new limit may be higher.
         self.shared.room.notify_waiters();
     }

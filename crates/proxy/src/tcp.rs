@@ -107,6 +107,7 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
         cost: rule.rule.cost,
         retries,
         end,
+        limit: None,
     });
 }
 
@@ -637,7 +638,7 @@ impl Session {
     pub(crate) fn count_end(&self, end: End) {
         let metrics = &self.service.metrics;
         match end {
-            End::Complete | End::Refused | End::Stale => {}
+            End::Complete | End::Refused | End::Limited | End::Stale => {}
             End::Client => metrics.client_aborts.add(1),
             End::ClientTimeout => metrics.client_timeouts.add(1),
             End::Member => metrics.member_failures.add(1),

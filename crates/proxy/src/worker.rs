@@ -34,7 +34,8 @@ use crate::memory::Memory;
 use crate::metrics::RuleMetrics;
 use crate::pipe::{Pipe, PipePool};
 use crate::pool::UpstreamPool;
-use crate::service::{RuleShared, Service, State};
+use crate::quota::Quotas;
+use crate::service::{LocalRule, RuleShared, Service, State};
 use crate::watch::{ServiceId, Shedding, TICK, Watchers};
 
 /// What the main thread tells a worker.
@@ -60,6 +61,7 @@ pub(crate) struct Plan {
 pub(crate) struct ServicePlan {
     pub(crate) name: Arc<str>,
     pub(crate) snapshot: Arc<RuleSnapshot>,
+    pub(crate) quotas: Option<Arc<Quotas>>,
     pub(crate) shared: Arc<RuleShared>,
     pub(crate) metrics: Arc<RuleMetrics>,
     pub(crate) tls: Option<Arc<Server>>,
@@ -382,9 +384,13 @@ impl Worker {
         let mut old_services = self.services.take();
         let mut old_listeners = self.listeners.take();
         for plan in plan.services {
+            let rule = LocalRule {
+                snapshot: plan.snapshot,
+                quotas: plan.quotas,
+            };
             let service = match old_services.remove(&plan.name) {
                 Some(service) => {
-                    service.update(plan.snapshot, plan.tls);
+                    service.update(rule, plan.tls);
                     service
                 }
                 None => {
@@ -393,7 +399,7 @@ impl Worker {
                     Rc::new(Service::new(
                         id,
                         Arc::clone(&plan.name),
-                        plan.snapshot,
+                        rule,
                         plan.shared,
                         plan.metrics,
                         plan.tls,

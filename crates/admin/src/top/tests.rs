@@ -84,6 +84,7 @@ fn status() -> Status {
         listen: vec!["127.0.0.1:8080".parse().unwrap()],
         group: group.name.clone(),
         sni: Default::default(),
+        limits: Vec::new(),
     });
     let locations = groups.iter().flat_map(|group| &group.members);
     let locations = locations.map(|member| LocationStatus {

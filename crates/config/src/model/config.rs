@@ -16,7 +16,7 @@ use super::protocol::MemberProtocol;
 use super::reach::Reach;
 use super::rule::{self, Defaults, Protocol, Rule};
 use super::tls::{self, ClientTls, Tls};
-use super::{alert, ejection, health, member, monitor, sources};
+use super::{alert, ejection, health, limits, member, monitor, sources};
 use crate::schema::document::Span;
 use crate::schema::errors::{Errors, Problem};
 use crate::schema::key::{DAY, docs, secs, section};
@@ -305,6 +305,7 @@ pub(crate) fn tables() -> Vec<TableDoc> {
         TableDoc::new("[access_log]", "The access log.", access_log),
     ];
     tables.extend(rule::tables());
+    tables.push(limits::tables());
     tables.extend(tls::tables());
     tables.extend([group::tables(), health::tables()]);
     tables.extend(sources::tables());

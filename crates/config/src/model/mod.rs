@@ -14,6 +14,7 @@ pub mod engine;
 pub(crate) mod group;
 pub(crate) mod health;
 pub mod kind;
+pub(crate) mod limits;
 pub(crate) mod listeners;
 pub(crate) mod loads;
 pub(crate) mod location;

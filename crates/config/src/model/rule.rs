@@ -8,6 +8,7 @@ use evenkeel_core::cost::Cost;
 use evenkeel_core::key;
 
 use super::group::{self, GroupConfig};
+use super::limits::{LimitKey, Limits};
 use super::protocol::MemberProtocol;
 use super::tls::{SERVER_NAMES, Tls};
 use crate::schema::document::Span;
@@ -72,6 +73,8 @@ section! {
         /// compared with a usual one of the group: strategies count it so often. For rules of unequal
         /// work that share a group.
         cost: Cost = Cost::ONE; "10",
+        /// [Limits](limits.md) for each client: a table, see below.
+        limits: Limits = Limits::default(); r#"{ requests = "100/s" }"#,
         /// Options of HTTP rules: a table, see below.
         http: HttpOptions = HttpOptions::default(); "{ retries = 1 }",
     }
@@ -287,6 +290,7 @@ pub(crate) fn read(
         }
     }
     check_names(&rule, table, shared, report);
+    check_limits(&rule, table, report);
     if table.given("group") {
         if !shared.contains_key(&rule.group) {
             unknown_group(table, "group", &rule.group, shared, report);
@@ -341,6 +345,29 @@ pub(crate) fn read(
         None => {}
     }
     (rule, Some(group))
+}
+
+/// Looks at what limits need of the rule.
+fn check_limits(rule: &Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
+    let trusts = rule.http.trust_forwarded;
+    let key = &rule.limits.key;
+    let Some(limits) = table.table("limits", report) else {
+        return;
+    };
+    if rule.protocol == Protocol::Tcp {
+        return Limits::check_tcp(&limits, report);
+    }
+    if *key == LimitKey::ForwardedFor && !trusts {
+        let message = "clients can write what they like in that field, unless a proxy in front sets \
+                       it: then say so with `trust_forwarded = true` in `http` of the rule";
+        limits.problem("key", message, report);
+    }
+    let by_client = *key == LimitKey::default();
+    if by_client && trusts && rule.accept_proxy.is_none() && rule.limits.requests.is_some() {
+        let message = "`trust_forwarded` says that there is a proxy in front, so all its clients have \
+                       one address here: if that is not meant, write key = \"forwarded_for\"";
+        limits.warning(message, report);
+    }
 }
 
 /// Looks at the groups by name.

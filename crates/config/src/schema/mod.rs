@@ -2,7 +2,7 @@
 //! its values, what is wrong with it, the types that keys can have, and tables of keys.
 //!
 //! In the order in which the files build on each other: [`errors`]; texts with a meaning
-//! ([`amount`], [`address`], [`networks`], [`expression`]); [`similar`] names and those of other
+//! ([`amount`], [`address`], [`networks`], [`expression`], [`frequency`]); [`similar`] names and those of other
 //! products ([`foreign`]); [`reference`]; [`document`] and [`report`]; [`field`], the types; [`key`],
 //! how keys are declared; and [`table`], which reads them.
 
@@ -13,6 +13,7 @@ pub(crate) mod errors;
 pub mod expression;
 pub(crate) mod field;
 pub(crate) mod foreign;
+pub(crate) mod frequency;
 pub(crate) mod key;
 pub mod networks;
 pub(crate) mod reference;

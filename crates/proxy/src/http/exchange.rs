@@ -32,6 +32,10 @@ struct Delivered {
 impl Client {
     /// Carries one request.
     pub(super) async fn exchange(&mut self, request: &mut Request) -> After {
+        if let Some(retry_after) = request.over {
+            // In a box: it is rare, and a connection is to stay small.
+            return Box::pin(self.limited(request, retry_after)).await;
+        }
         self.others_first().await;
         let routed = request.routed.clone();
         let mut summary = Summary::new(End::Complete);

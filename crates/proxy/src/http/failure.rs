@@ -192,6 +192,22 @@ impl Client {
         status: u16,
         text: &str,
     ) -> After {
+        let retry_after = (status == 503).then_some(1);
+        let answer = Answer {
+            retry_after,
+            ..Answer::closing(status, text)
+        };
+        self.give_instead(request, summary, answer).await
+    }
+
+    /// The same with an answer that may have more to say.
+    pub(super) async fn give_instead(
+        &mut self,
+        request: &mut Request,
+        summary: &mut Summary,
+        answer: Answer<'_>,
+    ) -> After {
+        let status = answer.status;
         // The rest of a request that was not sent on is still in the way.
         let body_is_read = request.up.skip_what_was_read();
         let keep_alive = request.keep_alive
@@ -200,8 +216,7 @@ impl Client {
             && self.session.service.state.get() == State::Running;
         let answer = Answer {
             keep_alive,
-            retry_after: (status == 503).then_some(1),
-            ..Answer::closing(status, text)
+            ..answer
         };
         let sent = self.answer(&answer, request.asked.head).await;
         summary.status = sent.then_some(status);

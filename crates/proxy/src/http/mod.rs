@@ -5,12 +5,14 @@ mod call;
 mod exchange;
 mod failure;
 pub(crate) mod flow;
+mod limited;
 mod progress;
 mod response;
 mod route;
 mod stream;
 
 use std::cell::RefCell;
+use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,7 +26,7 @@ use evenkeel_tls::challenge;
 use evenkeel_wire::response::HeadScan;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-use crate::access::{End, MAX_METHOD_BYTES, MAX_TARGET_BYTES, Record};
+use crate::access::{End, Limit, MAX_METHOD_BYTES, MAX_TARGET_BYTES, Record};
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::http1::forward::write_request;
 use crate::http1::respond::Answer;
@@ -150,6 +152,8 @@ struct Request {
     awaits_continue: bool,
     /// Whether it is a call of gRPC.
     grpc: bool,
+    /// Its client has sent too many, and has one again after so many seconds.
+    over: Option<NonZeroU32>,
     /// The request on its way to a member.
     up: Flow,
     /// For the access log.
@@ -191,6 +195,9 @@ impl Request {
         let (version, keep_alive, asked) = (head.version, head.keep_alive, head.asked);
         let awaits_continue = head.expect_continue;
         let at = worker.now();
+        let over = routed
+            .quotas()
+            .and_then(|quotas| quotas.request(session.peer.ip(), &head.request, at));
         move |up| Request {
             routed,
             at,
@@ -202,6 +209,7 @@ impl Request {
             idempotent,
             awaits_continue,
             grpc: false,
+            over,
             up,
             line,
         }
@@ -562,6 +570,7 @@ impl Client {
                 cost: cost.unwrap_or_default(),
                 retries: summary.retries,
                 end: summary.end,
+                limit: summary.limit,
             }
         });
     }
@@ -579,6 +588,7 @@ struct Summary {
     /// When the head of the member's response had arrived.
     answered: Option<Instant>,
     retries: u32,
+    limit: Option<Limit>,
 }
 
 impl Summary {
@@ -592,6 +602,7 @@ impl Summary {
             response_time: None,
             answered: None,
             retries: 0,
+            limit: None,
         }
     }
 }
@@ -660,10 +671,10 @@ mod tests {
     fn a_connection_is_small() {
         let http = size_of_future(serve);
         // With the right to its file and to the memory of its buffers, what bounds interim
-        // responses of a member, a second try where an idle connection was closed, and the route
-        // (twice 8 bytes). A transport
-        // more, as there is in tests, costs a word for each connection.
-        assert!(http <= 2472 + 32, "{http}");
+        // responses of a member, a second try where an idle connection was closed, the route and
+        // limits of the client (twice 8 bytes each). A transport more, as there is in tests, costs a
+        // word for each connection.
+        assert!(http <= 2488 + 32, "{http}");
         let tcp = size_of_future(crate::tcp::serve);
         assert!(tcp <= 1408, "{tcp}");
     }

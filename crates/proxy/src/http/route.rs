@@ -7,6 +7,7 @@ use evenkeel_manager::routes::Route;
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
 
 use crate::message;
+use crate::quota::Quotas;
 use crate::service::LocalRule;
 
 /// The rule of a request, and the route that it has there. What comes after the head asks this, so
@@ -29,6 +30,12 @@ impl Routed {
             route: 0,
             rule: Rc::clone(rule),
         }
+    }
+
+    /// What each client may have, if that is limited.
+    #[inline]
+    pub(crate) fn quotas(&self) -> Option<&Quotas> {
+        self.rule.quotas.as_deref()
     }
 
     /// What is done with it.

@@ -48,7 +48,7 @@ pub(crate) fn timeout(fields: &HeaderMap) -> Option<Duration> {
 pub(crate) fn status_of(answer: u16) -> u8 {
     match answer {
         403 => PERMISSION_DENIED,
-        413 | 414 | 431 => RESOURCE_EXHAUSTED,
+        413 | 414 | 429 | 431 => RESOURCE_EXHAUSTED,
         408 | 504 => DEADLINE_EXCEEDED,
         501 => UNIMPLEMENTED,
         502 | 503 => UNAVAILABLE,

@@ -191,6 +191,7 @@ pub(crate) fn set_down(bed: &Bed, index: usize, down: bool) {
 pub(crate) fn rule(protocol: Protocol) -> Rule {
     let long = Duration::from_secs(60);
     Rule {
+        limits: Default::default(),
         name: RULE.into(),
         enabled: true,
         listen: vec!["127.0.0.1:0".parse().unwrap()],

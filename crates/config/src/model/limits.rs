@@ -1,0 +1,175 @@
+//! `[rule.NAME.limits]`: what each client of a rule may have.
+
+use std::fmt;
+use std::str::FromStr;
+
+use evenkeel_core::key::{Key, ParseKeyError};
+
+use crate::schema::document::{Item, quote};
+use crate::schema::field::{Field, blank, read_text};
+use crate::schema::frequency::Frequency;
+use crate::schema::key::{docs, section};
+use crate::schema::networks::Networks;
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::table::{AsTable, Table};
+
+section! {
+    /// Limits of a rule.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Limits {}
+    keys LIMITS {
+        /// HTTP: how many requests a client may send in a time; more are answered with `status` and
+        /// `Retry-After`. A client is what `key` says.
+        requests: Option<Frequency> = None; r#""100/s""#,
+        /// How many of them may come at once. By default as many as `requests` names: `"100/s"` allows
+        /// 100 at once.
+        burst: Option<u32> [Number(1.0, 10_000_000.0, "requests")] = None; "200",
+        /// HTTP: whose requests are counted together: those with the same client address (`client`),
+        /// or with the same `header:NAME`, `cookie:NAME`, `path` or `uri`. Requests without such a part
+        /// count for the client's address. `forwarded_for` is the last address in `X-Forwarded-For`,
+        /// for rules behind a proxy that adds it; it needs `trust_forwarded` in the rule's `http`.
+        key: LimitKey = LimitKey::Part(Key::Client); r#""header:X-Api-Key""#,
+        /// HTTP: status of the answer to requests above the limit.
+        status: u16 [Number(400.0, 599.0, "")] = 429; "503",
+        /// Maximum number of connections that a client address has open at once. Further ones are
+        /// reset.
+        connections: Option<u32> [Number(1.0, 1_000_000.0, "connections")] = None; "50",
+        /// How many connections a client address may open in a time. More are reset.
+        new_connections: Option<Frequency> = None; r#""20/s""#,
+        /// How many of them may come at once. By default as many as `new_connections` names.
+        new_connections_burst: Option<u32> [Number(1.0, 10_000_000.0, "connections")] = None; "40",
+        /// Networks of clients for which `requests`, `connections` and `new_connections` do not count.
+        except: Option<Networks> = None; r#"["10.0.0.0/8", "192.0.2.7"]"#,
+        /// Bits of an IPv4 address that count: addresses that have them in common are one client.
+        ipv4_prefix: u16 [Number(8.0, 32.0, "bits")] = 32; "24",
+        /// The same for IPv6, where a client mostly has a network of its own.
+        ipv6_prefix: u16 [Number(16.0, 128.0, "bits")] = 64; "56",
+        /// Clients that are remembered at a time, for each of `requests`, `connections` and
+        /// `new_connections`. With more, the limits of some are lifted now and then: see [what the
+        /// table guarantees](limits.md#the-table). Each takes 16 bytes.
+        table_size: usize [Number(1024.0, 4_194_304.0, "clients")] = 65_536; "1000000",
+    }
+}
+
+/// What a client is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LimitKey {
+    /// A part of a request.
+    Part(Key),
+    /// The last address in `X-Forwarded-For`.
+    ForwardedFor,
+}
+
+impl Default for LimitKey {
+    fn default() -> Self {
+        LimitKey::Part(Key::Client)
+    }
+}
+
+/// Its name in the file.
+const FORWARDED_FOR: &str = "forwarded_for";
+
+impl FromStr for LimitKey {
+    type Err = ParseKeyError;
+
+    fn from_str(text: &str) -> Result<Self, ParseKeyError> {
+        match text {
+            FORWARDED_FOR => Ok(LimitKey::ForwardedFor),
+            _ => text.parse().map(LimitKey::Part),
+        }
+    }
+}
+
+impl fmt::Display for LimitKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LimitKey::Part(key) => key.fmt(f),
+            LimitKey::ForwardedFor => f.write_str(FORWARDED_FOR),
+        }
+    }
+}
+
+impl Field for LimitKey {
+    fn read(
+        &mut self,
+        item: &Item<'_>,
+        limits: &crate::schema::field::Limits,
+        report: &mut Report<'_>,
+    ) {
+        read_text(self, item, limits, report, |text| {
+            text.parse().map_err(|ParseKeyError| "no part of a request")
+        });
+    }
+
+    fn show(&self, _: &crate::schema::field::Limits) -> Option<String> {
+        Some(quote(&self.to_string()))
+    }
+
+    fn allowed(&self, _: &crate::schema::field::Limits) -> String {
+        r#""client", "forwarded_for", "header:NAME", "cookie:NAME", "path" or "uri""#.into()
+    }
+}
+
+blank!(LimitKey);
+
+/// Keys that only a rule with `protocol = "http"` may have.
+const HTTP_ONLY: [&str; 4] = ["requests", "burst", "key", "status"];
+
+/// Keys that mean nothing without another one.
+const DEPENDENT: [(&str, &[&str]); 8] = [
+    ("burst", &["requests"]),
+    ("key", &["requests"]),
+    ("status", &["requests"]),
+    ("new_connections_burst", &["new_connections"]),
+    ("except", PER_CLIENT),
+    ("ipv4_prefix", PER_CLIENT),
+    ("ipv6_prefix", PER_CLIENT),
+    ("table_size", PER_CLIENT),
+];
+
+const PER_CLIENT: &[&str] = &["requests", "connections", "new_connections"];
+
+impl AsTable for Limits {
+    const ALLOWED: &'static str = "a table of limits";
+
+    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
+        table.read(LIMITS, self, report);
+        for (key, needs) in DEPENDENT {
+            if table.given(key) && !needs.iter().any(|need| table.given(need)) {
+                let needs = needs.join("`, `");
+                let message = format!("has no effect without `{needs}`");
+                table.problem(key, message, report);
+            }
+        }
+    }
+}
+
+impl Limits {
+    /// Keys that are not for TCP, as they stand in `table`, which is that of the limits.
+    pub(crate) fn check_tcp(table: &Table<'_>, report: &mut Report<'_>) {
+        for key in HTTP_ONLY.into_iter().filter(|key| table.given(key)) {
+            let message = "only a rule with `protocol = \"http\"` has this limit";
+            table.problem(key, message, report);
+        }
+    }
+
+    /// How many requests may come at once.
+    pub fn burst(&self) -> u32 {
+        let of_rate = |rate: Frequency| rate.count;
+        self.burst.or(self.requests.map(of_rate)).unwrap_or(1)
+    }
+
+    /// How many connections may come at once.
+    pub fn new_connections_burst(&self) -> u32 {
+        let of_rate = |rate: Frequency| rate.count;
+        let own = self.new_connections_burst;
+        own.or(self.new_connections.map(of_rate)).unwrap_or(1)
+    }
+}
+
+/// What the reference says of the table.
+pub(crate) fn tables() -> TableDoc {
+    let doc = "[Limits](limits.md) of a rule, for each client and for all together.";
+    TableDoc::new("[rule.NAME.limits]", doc, [docs(LIMITS, Limits::default())])
+}
