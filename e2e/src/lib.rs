@@ -14,6 +14,7 @@ pub mod cgroup;
 pub mod corba;
 pub mod engine;
 pub mod folder;
+pub mod ftp;
 pub mod httpd;
 pub mod jacorb;
 pub mod libarm;

@@ -50,6 +50,8 @@ fn find(program: &str) -> Option<PathBuf> {
     let mut folders: Vec<_> = std::env::split_paths(&path).collect();
     folders.push("/usr/sbin".into());
     folders.push(concat!(env!("CARGO_MANIFEST_DIR"), "/.cache").into());
+    folders.push(concat!(env!("CARGO_MANIFEST_DIR"), "/.cache/ftp/usr/sbin").into());
+    folders.push(concat!(env!("CARGO_MANIFEST_DIR"), "/.cache/ftp/usr/bin").into());
     folders
         .into_iter()
         .map(|folder| folder.join(program))

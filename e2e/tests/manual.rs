@@ -26,7 +26,7 @@ END
     ";
 
 /// Pages whose commands are run, here or below.
-const FOLLOWED: [&str; 19] = [
+const FOLLOWED: [&str; 20] = [
     "README.md",
     "docs/admin-api.md",
     "docs/agent.md",
@@ -40,6 +40,7 @@ const FOLLOWED: [&str; 19] = [
     "docs/limits.md",
     "docs/load-reports.md",
     "docs/negotiation.md",
+    "docs/ftp.md",
     "docs/proxy-protocol.md",
     "docs/strategies.md",
     "docs/tls.md",
@@ -149,6 +150,11 @@ fn u10_configuration() {
 #[test]
 fn u10_http2() {
     follow("docs/http2.md", INSTALLED);
+}
+
+#[test]
+fn u10_ftp() {
+    follow("docs/ftp.md", INSTALLED);
 }
 
 #[test]

@@ -24,6 +24,7 @@ pub use model::admin::{AccessLog, Admin};
 pub use model::broker::Broker;
 pub use model::config::{Config, load, parse};
 pub use model::corba::{Corba, WhenEmpty};
+pub use model::ftp::{FtpOptions, FtpTls, PortRange};
 pub use model::group::{GroupConfig, Said};
 pub use model::health::{HealthCheck, HealthCheckKind};
 pub use model::limits::{LimitKey, Limits};

@@ -1049,6 +1049,8 @@ fn document_with(header: &str, line: &str) -> String {
             } else if line.starts_with("sni = ") {
                 let group = "[group.backends]\nmembers = [\"a:1\"]";
                 format!("{header}\n{rest}\n{line}\nprotocol = \"tcp\"\n{group}")
+            } else if line.starts_with("ftp = ") {
+                format!("{header}\n{rest}\n{line}\nprotocol = \"ftp\"")
             } else {
                 format!("{header}\n{rest}\n{line}")
             }
@@ -1060,6 +1062,10 @@ fn document_with(header: &str, line: &str) -> String {
             let needed: Vec<_> = needed.iter().filter(is_it).copied().collect();
             let needed = needed.join("\n");
             format!("[rule.x]\n{rule}{header}\n{needed}\n{line}")
+        }
+        "[rule.x.ftp]" => {
+            let more = "protocol = \"ftp\"\ntls = { certificates = \"c\" }";
+            format!("[rule.x]\n{rule}{more}\n{header}\n{line}")
         }
         header if header.contains("rule.x.tls") => {
             let (home, needed) = match header {
@@ -1104,6 +1110,51 @@ fn document_with(header: &str, line: &str) -> String {
         "[[group.x.members]]" if line.starts_with("address") => format!("{header}\n{line}"),
         "[[group.x.members]]" => format!("{header}\naddress = \"a:1\"\n{line}"),
         _ => format!("{header}\n{line}"),
+    }
+}
+
+#[test]
+fn ftp_rules_have_what_they_need_and_nothing_else() {
+    let rule = |more: &str| {
+        let text = format!("[rule.f]\nlisten = \"127.0.0.1:21\"\nmembers = [\"a:21\"]\n{more}");
+        parse("t", &text)
+    };
+    let ftp = |more: &str| rule(&format!("protocol = \"ftp\"\n{more}"));
+    let config = ftp("ftp = { ports = \"2000-2000\" }").unwrap();
+    assert_eq!(config.rules[0].ftp.ports.0, 2000..=2000);
+    assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+    for (more, complaint) in [
+        ("ftp = { ports = \"3000-2000\" }", "not a range of ports"),
+        ("ftp = { ports = \"21-2000\" }", "not a range of ports"),
+        ("ftp = { ports = \"2000\" }", "not a range of ports"),
+        ("ftp = { announce = \"::1\" }", "not the IPv4 address"),
+        ("ftp = { announce = \"0.0.0.0\" }", "not the IPv4 address"),
+        ("ftp = { auth_tls = \"end\" }", "needs a table `tls`"),
+        ("ftp = { require_tls = true }", "needs TLS that ends here"),
+        ("header_timeout = \"1s\"", "`protocol = \"http\"`"),
+        ("http = { retries = 1 }", "`protocol = \"http\"`"),
+        ("sni = { a = \"f\" }", "`protocol = \"tcp\"`"),
+        ("member_tls = true", "are spoken to without TLS"),
+    ] {
+        let errors = ftp(more).unwrap_err().to_string();
+        assert!(errors.contains(complaint), "{more}: {errors}");
+    }
+    let errors = rule("ftp = { }").unwrap_err().to_string();
+    assert!(errors.contains("`protocol = \"ftp\"`"), "{errors}");
+    for (more, warning) in [
+        ("ftp = { auth_tls = \"pass\" }", "cannot prepare data"),
+        ("send_proxy = \"v2\"", "have to accept data connections"),
+        (
+            "tls = { certificates = \"c\" }\nftp = { auth_tls = \"refuse\" }",
+            "nobody uses its certificates",
+        ),
+    ] {
+        let warnings = ftp(more).unwrap().warnings;
+        let warnings: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+        assert!(
+            warnings.iter().any(|one| one.contains(warning)),
+            "{more}: {warnings:?}"
+        );
     }
 }
 

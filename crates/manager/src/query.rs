@@ -42,6 +42,7 @@ impl Manager {
             protocol: match rule.rule.protocol {
                 Protocol::Tcp => "tcp".into(),
                 Protocol::Http => "http".into(),
+                Protocol::Ftp => "ftp".into(),
             },
             listen: rule.rule.listen.clone(),
             group: rule.rule.group.clone(),

@@ -191,6 +191,42 @@ const RULE_FAMILIES: &[RuleFamily] = &[
         ],
     },
     RuleFamily {
+        name: "evenkeel_rule_ftp_data_connections_total",
+        help: "FTP data connections that have ended, by who opened them and where the data went: passive are opened by clients, active by members.",
+        label: "kind",
+        samples: &[
+            ("passive_in", |totals| totals.ftp_passive_in),
+            ("passive_out", |totals| totals.ftp_passive_out),
+            ("active_in", |totals| totals.ftp_active_in),
+            ("active_out", |totals| totals.ftp_active_out),
+        ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_ftp_bytes_total",
+        help: "Bytes of FTP rules from clients (in) and to them (out), on control and data connections; data is counted when its connection ends.",
+        label: "of",
+        samples: &[
+            ("control_in", |totals| totals.ftp_control_bytes_in),
+            ("control_out", |totals| totals.ftp_control_bytes_out),
+            ("data_in", |totals| totals.ftp_data_bytes_in),
+            ("data_out", |totals| totals.ftp_data_bytes_out),
+        ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_ftp_refused_total",
+        help: "FTP sessions and data connections that were refused.",
+        label: "reason",
+        samples: &[
+            ("long_line", |totals| totals.ftp_long_line),
+            ("malformed", |totals| totals.ftp_malformed),
+            ("bounce", |totals| totals.ftp_bounce),
+            ("member_reply", |totals| totals.ftp_member_reply),
+            ("no_port", |totals| totals.ftp_no_port),
+            ("foreign", |totals| totals.ftp_foreign),
+            ("unconnected", |totals| totals.ftp_unconnected),
+        ],
+    },
+    RuleFamily {
         name: "evenkeel_rule_access_log_dropped_total",
         help: "Access log records dropped because the writer was too slow.",
         label: "",

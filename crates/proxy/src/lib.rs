@@ -1,4 +1,4 @@
-//! The data plane: listeners, TCP and HTTP/1.1 forwarding.
+//! The data plane: listeners, forwarding of TCP, HTTP and FTP.
 //!
 //! A [`Proxy`] runs one single-threaded runtime per worker. Every worker has its own
 //! listeners (`SO_REUSEPORT`), connections, pools, buffers and counters; what workers
@@ -10,6 +10,7 @@ pub mod access;
 mod buffer;
 mod families;
 mod files;
+mod ftp;
 mod http;
 pub mod http1;
 pub mod http2;

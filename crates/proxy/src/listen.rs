@@ -18,7 +18,7 @@ use crate::quota::Counted;
 use crate::service::Service;
 use crate::watch::{ServiceId, Stop};
 use crate::worker::{Vital, Worker};
-use crate::{http, proxied, tcp, tls};
+use crate::{ftp, http, proxied, tcp, tls};
 
 /// How long no connection is accepted after accepting failed for want of files or
 /// memory.
@@ -245,12 +245,17 @@ pub(crate) fn serve(mut session: Session, client: TcpStream) {
     if !session.admit() {
         return Io::Plain(client).reset();
     }
-    if let Some(server) = session.service.tls() {
+    let protocol = session.service.rule().rule.protocol;
+    // With FTP it begins when the client asks for it.
+    if protocol != Protocol::Ftp
+        && let Some(server) = session.service.tls()
+    {
         tokio::task::spawn_local(tls::serve(session, client, server));
         return;
     }
     let client = Io::Plain(client);
-    match session.service.rule().rule.protocol {
+    match protocol {
+        Protocol::Ftp => tokio::task::spawn_local(ftp::serve(session, client)),
         Protocol::Tcp => tokio::task::spawn_local(tcp::serve(session, client)),
         Protocol::Http => tokio::task::spawn_local(http::serve(session, client)),
     };

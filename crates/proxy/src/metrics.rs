@@ -216,6 +216,36 @@ counters! {
     tls_timeout,
     /// Handshakes that failed for a reason here.
     tls_internal,
+    /// FTP data connections that clients opened and sent data on.
+    ftp_passive_in,
+    /// The same on which clients got data, or nothing was sent.
+    ftp_passive_out,
+    /// FTP data connections that members opened and clients sent data on.
+    ftp_active_in,
+    /// The same on which clients got data, or nothing was sent.
+    ftp_active_out,
+    /// Bytes received from FTP clients on data connections.
+    ftp_data_bytes_in,
+    /// Bytes sent to FTP clients on data connections.
+    ftp_data_bytes_out,
+    /// Bytes received from FTP clients on control connections.
+    ftp_control_bytes_in,
+    /// Bytes sent to FTP clients on control connections.
+    ftp_control_bytes_out,
+    /// FTP sessions ended because a line of the client was too long.
+    ftp_long_line,
+    /// FTP sessions ended because the client sent what is no command.
+    ftp_malformed,
+    /// FTP sessions ended because the client named an address that is not its own.
+    ftp_bounce,
+    /// FTP sessions ended because the member's reply was not understood.
+    ftp_member_reply,
+    /// FTP sessions ended because no port was free for a data connection.
+    ftp_no_port,
+    /// FTP data connections refused because they came from a stranger.
+    ftp_foreign,
+    /// FTP data connections that nobody opened in time.
+    ftp_unconnected,
     /// Access log records lost because the writer was behind.
     access_log_dropped,
 }

@@ -63,7 +63,7 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
                     let tunnel = Tunnel {
                         session: &session,
                         idle: rule.rule.timeouts.idle,
-                        member: bound.member,
+                        member: Some(bound.member),
                         half_close: rule.rule.half_close,
                     };
                     let end = tunnel
@@ -131,7 +131,7 @@ async fn named<'a>(
 }
 
 /// Finds a member that can be connected to.
-async fn connect_member(
+pub(crate) async fn connect_member(
     session: &Session,
     rule: &RuleSnapshot,
     target: &Target,
@@ -334,8 +334,8 @@ pub(crate) struct Tunnel<'a> {
     pub(crate) session: &'a Session,
     /// How long it may be silent.
     pub(crate) idle: Duration,
-    /// Where it leads.
-    pub(crate) member: MemberId,
+    /// Where it leads, if load alerts may close it.
+    pub(crate) member: Option<MemberId>,
     /// Whether one side may end while the other goes on.
     pub(crate) half_close: bool,
 }
@@ -371,7 +371,9 @@ impl Tunnel<'_> {
         let worker = &*self.session.worker;
         let metrics = &self.session.service.metrics;
         let idle = self.idle;
-        watch.tie(self.member, worker.rng.borrow_mut().f32());
+        if let Some(member) = self.member {
+            watch.tie(member, worker.rng.borrow_mut().f32());
+        }
         watch.arm(idle);
         let mut deaf = false;
         let end = std::future::poll_fn(|cx| {
@@ -488,7 +490,7 @@ impl Flow {
         }
     }
 
-    fn release(&mut self, worker: &Worker) {
+    pub(crate) fn release(&mut self, worker: &Worker) {
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Copying(buffer) => worker.buffers.give(buffer),
             Stage::Splicing(Some(pipe)) => worker.pipes.give(pipe),

@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use evenkeel_core::member::Member;
 use evenkeel_limits::Shortage;
@@ -198,7 +199,8 @@ impl AsyncWrite for Tls {
 
 /// Serves a client of a rule with TLS.
 pub(crate) async fn serve(session: Session, socket: TcpStream, server: Arc<Server>) {
-    let Some(client) = accept(&session, socket, &server).await else {
+    let limit = server.handshake_timeout;
+    let Some(client) = accept(&session, socket, &server, limit).await else {
         return;
     };
     // An authority has seen what it was to see.
@@ -208,13 +210,18 @@ pub(crate) async fn serve(session: Session, socket: TcpStream, server: Arc<Serve
     let client = Io::Tls(Box::new(client));
     // In tasks of their own, so that what the handshake took is gone.
     match session.service.rule().rule.protocol {
-        Protocol::Tcp => tokio::task::spawn_local(tcp::serve(session, client)),
+        Protocol::Tcp | Protocol::Ftp => tokio::task::spawn_local(tcp::serve(session, client)),
         Protocol::Http => tokio::task::spawn_local(http::serve(session, client)),
     };
 }
 
 /// Does the handshake with a client.
-async fn accept(session: &Session, socket: TcpStream, server: &Server) -> Option<Tls> {
+pub(crate) async fn accept(
+    session: &Session,
+    socket: TcpStream,
+    server: &Server,
+    limit: Duration,
+) -> Option<Tls> {
     let (worker, metrics) = (&session.worker, &session.service.metrics);
     let charges = [HANDSHAKE_BYTES, IDLE_BYTES].map(|bytes| worker.memory.take(bytes));
     let [Ok(_handshake), Ok(idle)] = charges else {
@@ -223,7 +230,7 @@ async fn accept(session: &Session, socket: TcpStream, server: &Server) -> Option
         Io::Plain(socket).reset();
         return None;
     };
-    session.watch.arm(server.handshake_timeout);
+    session.watch.arm(limit);
     let mut accepting = Accepting::new(socket, server);
     let accepted = session
         .watch

@@ -16,7 +16,7 @@ use super::protocol::MemberProtocol;
 use super::reach::Reach;
 use super::rule::{self, Defaults, Protocol, Rule};
 use super::tls::{self, ClientTls, Tls};
-use super::{alert, ejection, health, limits, member, monitor, sources};
+use super::{alert, ejection, ftp, health, limits, member, monitor, sources};
 use crate::schema::document::Span;
 use crate::schema::errors::{Errors, Problem};
 use crate::schema::key::{DAY, docs, secs, section};
@@ -176,6 +176,12 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         if let Some(check) = &mut group.health_check {
             check.speak(spoken);
         }
+        let mut ftp = config.rules.iter().filter(|rule| {
+            rule.protocol == Protocol::Ftp && rule.groups().contains(&group.name.as_str())
+        });
+        if let Some(rule) = ftp.next() {
+            check_ftp(group, &rule.name, span, report);
+        }
     }
     groups.sort_by_key(|(span, _)| span.start);
 
@@ -253,6 +259,23 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     config
 }
 
+/// Looks at a group of an FTP rule.
+fn check_ftp(group: &GroupConfig, rule: &str, span: &Span, report: &mut Report<'_>) {
+    if group.member_tls.is_some() {
+        let message = format!(
+            "has `member_tls`, but members of the FTP rule {rule:?} are spoken to without TLS"
+        );
+        report.problem(span, &group.path(), message, None);
+    }
+    if group.send_proxy.is_some() {
+        let message = format!(
+            "has `send_proxy`: members of the FTP rule {rule:?} are told the client's address, and \
+             have to accept data connections from the balancer's"
+        );
+        report.warning(span, &group.path(), message);
+    }
+}
+
 /// What a table `tls` with names for ACME lacks.
 const NO_AUTHORITY: &str =
     "`acme` in `tls` needs a table [acme] with `folder` and `agree_to_terms = true`";
@@ -306,6 +329,7 @@ pub(crate) fn tables() -> Vec<TableDoc> {
     ];
     tables.extend(rule::tables());
     tables.push(limits::tables());
+    tables.push(ftp::tables());
     tables.extend(tls::tables());
     tables.extend([group::tables(), health::tables()]);
     tables.extend(sources::tables());

@@ -11,6 +11,7 @@ pub(crate) mod config;
 pub(crate) mod corba;
 pub(crate) mod ejection;
 pub mod engine;
+pub(crate) mod ftp;
 pub(crate) mod group;
 pub(crate) mod health;
 pub mod kind;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use evenkeel_core::cost::Cost;
 use evenkeel_core::key;
 
+use super::ftp::{FtpOptions, FtpTls};
 use super::group::{self, GroupConfig};
 use super::limits::{LimitKey, Limits};
 use super::protocol::MemberProtocol;
@@ -49,16 +50,16 @@ section! {
     keys RULE {
         /// Whether the rule accepts clients. The admin API can change this at run time.
         enabled: bool = true; "false",
-        /// Protocol of clients and members: HTTP (1.x and 2), balanced per request, or TCP, balanced per
-        /// connection.
+        /// Protocol of clients and members: HTTP (1.x and 2), balanced per request, TCP, balanced per
+        /// connection, or [FTP](ftp.md), balanced per session.
         protocol: Protocol = Protocol::Http; r#""tcp""#,
         /// Whether open connections are closed when the rule is disabled or removed. Otherwise they
         /// continue until they end.
         terminate_on_disable: bool = false; "true",
-        /// TCP: maximum retries for a client, each at another member, when a member cannot be
+        /// TCP and FTP: maximum retries for a client, each at another member, when a member cannot be
         /// connected to. For HTTP, see `retries`.
         connect_retries: u32 [Number(0.0, 10.0, "retries")] = 2; "4",
-        /// TCP: whether one side may close its direction while the other still sends. Otherwise the
+        /// TCP and FTP: whether one side may close its direction while the other still sends. Otherwise the
         /// first close ends both.
         half_close: bool = true; "false",
         /// Networks of proxies that say who the client is, by a PROXY header (version 1 or 2) before
@@ -69,7 +70,7 @@ section! {
         /// Maximum number of client connections at once, of all workers together. Further ones wait
         /// in the listen queue.
         max_connections: u32 [Number(1.0, 10_000_000.0, "connections")] = 100_000; "20000",
-        /// What a request (HTTP) or connection (TCP) of the rule [costs](strategies.md#costs),
+        /// What a request (HTTP), connection (TCP) or session (FTP) of the rule [costs](strategies.md#costs),
         /// compared with a usual one of the group: strategies count it so often. For rules of unequal
         /// work that share a group.
         cost: Cost = Cost::ONE; "10",
@@ -77,6 +78,8 @@ section! {
         limits: Limits = Limits::default(); r#"{ requests = "100/s" }"#,
         /// Options of HTTP rules: a table, see below.
         http: HttpOptions = HttpOptions::default(); "{ retries = 1 }",
+        /// Options of FTP rules: a table, see below.
+        ftp: FtpOptions = FtpOptions::default(); r#"{ ports = "20000-20999" }"#,
     }
 }
 
@@ -115,9 +118,15 @@ pub enum Protocol {
     Tcp,
     /// HTTP/1.x.
     Http,
+    /// FTP with its data connections.
+    Ftp,
 }
 
-choice_field!(Protocol, "http" => Protocol::Http, "tcp" => Protocol::Tcp; foreign::protocol);
+choice_field!(Protocol,
+    "http" => Protocol::Http,
+    "tcp" => Protocol::Tcp,
+    "ftp" => Protocol::Ftp;
+    foreign::protocol);
 
 section! {
     /// Time limits of a rule.
@@ -127,8 +136,8 @@ section! {
         /// Time limit for connecting to a member. After it another member is tried.
         // Long enough for one lost SYN (sent again after 1 s, RFC 6298).
         connect "connection_timeout": Duration [Time(millis(1), secs(600))] = secs(2); r#""500ms""#,
-        /// TCP, and upgraded HTTP connections (WebSocket): time without a byte in either direction
-        /// after which the connection is closed.
+        /// TCP, upgraded HTTP connections (WebSocket), and FTP (control and data): time without a
+        /// byte in either direction after which the connection is closed.
         idle "idle_timeout": Duration [Time(millis(1), DAY)] = secs(600); r#""1h""#,
         /// How long a request or connection waits when all members are at their connection limit.
         queue "queue_timeout": Duration [Time(secs(0), secs(600))] = secs(2); r#""250ms""#,
@@ -283,12 +292,13 @@ pub(crate) fn read(
     table.read(OWN, &mut rule, report);
     read_shared(&mut rule, table, report);
     table.require("listen", report);
-    if rule.protocol == Protocol::Tcp {
+    if rule.protocol != Protocol::Http {
         for key in HTTP_ONLY.into_iter().filter(|key| table.given(key)) {
             let message = "only a rule with `protocol = \"http\"` has this key";
             table.problem(key, message, report);
         }
     }
+    check_ftp(&rule, table, report);
     check_names(&rule, table, shared, report);
     check_limits(&rule, table, report);
     if table.given("group") {
@@ -308,7 +318,7 @@ pub(crate) fn read(
     }
 
     let group = GroupConfig::of_table(table, &defaults.group, report);
-    if rule.protocol == Protocol::Tcp {
+    if rule.protocol != Protocol::Http {
         group.warn_of_key(table, report);
     }
     let has_members = table.given("members") || group.agents_may_join;
@@ -354,7 +364,7 @@ fn check_limits(rule: &Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
     let Some(limits) = table.table("limits", report) else {
         return;
     };
-    if rule.protocol == Protocol::Tcp {
+    if rule.protocol != Protocol::Http {
         return Limits::check_tcp(&limits, report);
     }
     if *key == LimitKey::ForwardedFor && !trusts {
@@ -370,6 +380,38 @@ fn check_limits(rule: &Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
     }
 }
 
+/// Looks at what an FTP rule has, and what others have of it.
+fn check_ftp(rule: &Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
+    if rule.protocol != Protocol::Ftp {
+        if table.given("ftp") {
+            let message = "only a rule with `protocol = \"ftp\"` has this key";
+            table.problem("ftp", message, report);
+        }
+        return;
+    }
+    let (auth, has_tls) = (rule.ftp.auth_tls, rule.tls.is_some());
+    let ends_here = auth.unwrap_or_default() == FtpTls::End && has_tls;
+    if auth == Some(FtpTls::End) && !has_tls {
+        let message = "`auth_tls = \"end\"` needs a table `tls` with certificates";
+        table.problem("ftp", message, report);
+    }
+    if rule.ftp.require_tls && !ends_here {
+        let message =
+            "`require_tls` needs TLS that ends here: a table `tls`, and no other `auth_tls`";
+        table.problem("ftp", message, report);
+    }
+    if has_tls && !ends_here {
+        let message =
+            "nobody uses its certificates, since `auth_tls` says that TLS does not end here";
+        report.warning(&table.span_of("tls"), &table.path_of("tls"), message);
+    }
+    if auth == Some(FtpTls::Pass) {
+        let message = "after AUTH TLS, which is passed on, the balancer cannot prepare data \
+                       connections: clients must reach the members' ports themselves";
+        report.warning(&table.span_of("ftp"), &table.path_of("ftp"), message);
+    }
+}
+
 /// Looks at the groups by name.
 fn check_names(
     rule: &Rule,
@@ -380,7 +422,7 @@ fn check_names(
     if !table.given("sni") {
         return;
     }
-    if rule.protocol == Protocol::Http {
+    if rule.protocol != Protocol::Tcp {
         let message = "only a rule with `protocol = \"tcp\"` has this key";
         table.problem("sni", message, report);
     } else if table.given("tls") {

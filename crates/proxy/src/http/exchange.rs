@@ -320,7 +320,7 @@ impl Client {
             let tunnel = Tunnel {
                 session,
                 idle: timeouts.idle,
-                member,
+                member: Some(member),
                 half_close: true,
             };
             delivered.end = tunnel.run(stream, upstream, &mut traffic, || {}).await;

@@ -214,6 +214,7 @@ pub(crate) fn rule(protocol: Protocol) -> Rule {
             accept_proxy: long,
         },
         sni: Default::default(),
+        ftp: Default::default(),
         http: HttpOptions {
             http2: true,
             http2_streams: 128,

@@ -1,0 +1,744 @@
+//! The control connection.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use evenkeel_core::group::Outcome;
+use evenkeel_core::member::MemberId;
+use evenkeel_limits::{Shortage, warn_throttled};
+use evenkeel_manager::config::FtpTls;
+use evenkeel_tls::server::Server;
+use evenkeel_wire::ftp::{
+    Auth, Conversation, Lines, Mode, Opening, Output, Refusal, Settings, Step, Transfer,
+};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpListener;
+
+use super::data::{self, Data, Stage, Waiting};
+use super::ports;
+use crate::access::End;
+use crate::io::Io;
+use crate::listen::Session;
+use crate::service::{Bound, LocalRule};
+use crate::tcp::{Traffic, Tunnel};
+use crate::tls;
+use crate::watch::Stop;
+
+/// Bytes that are read at once. Between them none are held.
+const READ_BYTES: usize = 1024;
+
+/// Bytes that may wait for one side before nothing more is read from the other.
+const MAX_WAITING: usize = 4096;
+
+/// Data connections that may be open: one, and one before it whose last bytes are on their way.
+const MAX_OPEN: usize = 2;
+
+/// How long a client that was refused may take to read why.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Most bytes of such a client that are read meanwhile: closing with unread ones would take the
+/// reason away from it.
+const MAX_LINGERING: usize = 256 * 1024;
+
+/// Why the loop of a session stops.
+enum Turn {
+    End(End),
+    /// TLS begins with the client.
+    Secure,
+    /// Bytes are carried from now on.
+    Tunnel,
+    /// The client or the server has broken the protocol, or there is no data connection.
+    Refuse(Problem),
+}
+
+/// How far [`Control::run`] got.
+pub(super) enum Ended {
+    /// The session is over.
+    Session(End),
+    /// TLS begins with the client.
+    Clear,
+}
+
+/// Why a session is ended that both sides could go on with.
+enum Problem {
+    /// What one of them has sent.
+    Protocol(Refusal),
+    /// A line of the server's is too long.
+    ServerLine,
+    /// All ports of the range are taken.
+    NoPort,
+    /// Something has run out here.
+    Exhausted(Shortage),
+}
+
+/// A session of FTP.
+pub(super) struct Control<'a> {
+    session: &'a Session,
+    rule: &'a Rc<LocalRule>,
+    member: MemberId,
+    server: SocketAddr,
+    /// Our addresses: to the client, and to the server.
+    to_client: IpAddr,
+    to_server: Option<IpAddr>,
+    tls: Option<Arc<Server>>,
+    conversation: Conversation,
+    out: Output,
+    commands: Lines,
+    replies: Lines,
+    /// What the client has sent beyond the line that waits.
+    unread: Vec<u8>,
+    /// A line is whole that has to wait for replies.
+    line_waits: bool,
+    client_ended: bool,
+    server_ended: bool,
+    /// The client's end was passed on.
+    finished: bool,
+    /// What is to be done when everything is sent.
+    next: Option<Turn>,
+    /// Data connections: the last one, and those before that are not over.
+    data: Vec<Rc<Data>>,
+    /// The data connection of the transfer that goes on.
+    transfer: Option<Rc<Data>>,
+    /// Told by data connections.
+    waker: Rc<RefCell<Option<Waker>>>,
+    /// How many were open when it was looked last.
+    open: usize,
+    greeting: Option<Outcome>,
+    /// The last code of the server says that it ends the session.
+    is_closing: bool,
+    name: Option<Arc<str>>,
+    moved: [u64; 2],
+}
+
+impl<'a> Control<'a> {
+    pub(super) fn new(
+        session: &'a Session,
+        rule: &'a Rc<LocalRule>,
+        bound: &Bound,
+        client: &Io,
+        server: &Io,
+        name: Option<Arc<str>>,
+    ) -> Self {
+        let tls = session.service.tls();
+        let auth = match rule.rule.ftp.auth_tls {
+            Some(FtpTls::Refuse) => Auth::Refuse,
+            Some(FtpTls::Pass) => Auth::Pass,
+            Some(FtpTls::End) | None if tls.is_some() => Auth::End,
+            Some(FtpTls::End) | None => Auth::Refuse,
+        };
+        let local = |io: &Io| io.socket().and_then(|socket| socket.local_addr().ok());
+        let peer = session.peer.ip().to_canonical();
+        // Behind another proxy data comes from the client itself, and so to another address perhaps.
+        let any: IpAddr = match peer {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let to_client = local(client).filter(|_| rule.rule.accept_proxy.is_none());
+        Control {
+            session,
+            rule,
+            member: bound.member,
+            server: bound.address,
+            to_client: to_client.map_or(any, |address| address.ip()),
+            to_server: local(server).map(|address| address.ip()),
+            tls,
+            conversation: Conversation::new(Settings {
+                client: peer,
+                server_is_v6: bound.address.is_ipv6(),
+                auth,
+                require_tls: rule.rule.ftp.require_tls,
+            }),
+            out: Output::default(),
+            commands: Lines::of_client(),
+            replies: Lines::of_server(),
+            unread: Vec::new(),
+            line_waits: false,
+            client_ended: false,
+            server_ended: false,
+            finished: false,
+            next: None,
+            data: Vec::new(),
+            transfer: None,
+            waker: Rc::default(),
+            open: 0,
+            greeting: None,
+            is_closing: false,
+            name,
+            moved: [0; 2],
+        }
+    }
+
+    /// What the server's greeting was, if it came.
+    pub(super) fn greeting(&self) -> Option<Outcome> {
+        self.greeting
+    }
+
+    /// Bytes from the client, and to it.
+    pub(super) fn moved(&self) -> [u64; 2] {
+        self.moved
+    }
+
+    /// Serves the session to its end, or to the end of what is in the clear. `greeted` is called
+    /// when the server has greeted, with whether it wants clients.
+    pub(super) async fn run(
+        &mut self,
+        client: &mut Io,
+        server: &mut Io,
+        greeted: &mut impl FnMut(bool) -> Outcome,
+    ) -> Ended {
+        let jitter = self.session.worker.rng.borrow_mut().f32();
+        self.session.watch.tie(self.member, jitter);
+        self.session.watch.arm(self.rule.rule.timeouts.idle);
+        let turn = std::future::poll_fn(|cx| self.poll(cx, client, server, greeted)).await;
+        Ended::Session(match turn {
+            Turn::End(end) => self.ended(client, end).await,
+            Turn::Secure => return Ended::Clear,
+            Turn::Tunnel => self.tunnel(client, server).await,
+            Turn::Refuse(problem) => self.refuse(client, problem).await,
+        })
+    }
+
+    /// Does all that can be done.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Io,
+        server: &mut Io,
+        greeted: &mut impl FnMut(bool) -> Outcome,
+    ) -> Poll<Turn> {
+        let before = self.moved;
+        let mut server_said = false;
+        loop {
+            match self.poll_once(cx, client, server, &mut server_said) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(turn) => return Poll::Ready(turn),
+            }
+            if self.greeting.is_none() && !self.conversation.is_new() {
+                let is_good = self.replies.line().first() == Some(&b'2');
+                self.greeting = Some(greeted(is_good));
+            }
+        }
+        self.look(cx, before != self.moved || server_said)
+    }
+
+    /// Sends, understands, reads; answers whether anything was done.
+    fn poll_once(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Io,
+        server: &mut Io,
+        server_said: &mut bool,
+    ) -> Result<bool, Turn> {
+        let mut done = self.send(cx, client, server)?;
+        if self.next.is_some() {
+            let all_sent = self.out.client.is_empty() && self.out.server.is_empty();
+            return match all_sent {
+                true => Err(self.next.take().unwrap_or(Turn::End(End::Complete))),
+                false => Ok(false),
+            };
+        }
+        if self.server_ended {
+            if !self.out.client.is_empty() {
+                return Ok(done);
+            }
+            let is_orderly = self.conversation.has_quit()
+                || self.is_closing
+                || self.conversation.is_at_rest() && !self.line_waits;
+            return Err(Turn::End(match is_orderly {
+                true => End::Complete,
+                false => End::Member,
+            }));
+        }
+        done |= self.understand()?;
+        if self.next.is_some() {
+            return Ok(true);
+        }
+        let mut bytes = [0; READ_BYTES];
+        if self.wants_commands() {
+            let mut bytes = ReadBuf::new(&mut bytes);
+            match Pin::new(&mut *client).poll_read(cx, &mut bytes) {
+                Poll::Ready(Ok(())) => {
+                    done = true;
+                    self.client_ended = bytes.filled().is_empty();
+                    self.unread.extend_from_slice(bytes.filled());
+                    let n = bytes.filled().len() as u64;
+                    self.moved[0] += n;
+                    self.session.service.metrics.bytes_from_clients.add(n);
+                    self.session.service.metrics.ftp_control_bytes_in.add(n);
+                }
+                Poll::Ready(Err(_)) => return Err(Turn::End(End::Client)),
+                Poll::Pending => {}
+            }
+        }
+        if self.out.client.len() < MAX_WAITING {
+            let mut bytes = ReadBuf::new(&mut bytes);
+            match Pin::new(&mut *server).poll_read(cx, &mut bytes) {
+                Poll::Ready(Ok(())) => {
+                    done = true;
+                    *server_said = true;
+                    self.server_ended = bytes.filled().is_empty();
+                    self.replies(bytes.filled())?;
+                }
+                // What it has said before is still good.
+                Poll::Ready(Err(_)) => {
+                    done = true;
+                    self.server_ended = true;
+                }
+                Poll::Pending => {}
+            }
+        }
+        Ok(done)
+    }
+
+    fn wants_commands(&self) -> bool {
+        let room = self.out.server.len() < MAX_WAITING && self.out.client.len() < MAX_WAITING;
+        let open = !self.client_ended && !self.conversation.has_quit();
+        self.unread.is_empty() && !self.line_waits && open && room
+    }
+
+    /// Sends what is to be sent; answers whether anything was.
+    fn send(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Io,
+        server: &mut Io,
+    ) -> Result<bool, Turn> {
+        let mut done = false;
+        if !self.out.client.is_empty() {
+            let before = self.out.client.len();
+            let sent = poll_send(cx, client, &mut self.out.client, &mut None);
+            let n = (before - self.out.client.len()) as u64;
+            self.moved[1] += n;
+            self.session.service.metrics.bytes_to_clients.add(n);
+            self.session.service.metrics.ftp_control_bytes_out.add(n);
+            match sent {
+                Poll::Ready(Ok(())) => done = true,
+                Poll::Ready(Err(_)) => return Err(Turn::End(End::Client)),
+                Poll::Pending => {}
+            }
+        }
+        if !self.out.server.is_empty() {
+            match poll_send(cx, server, &mut self.out.server, &mut self.out.urgent) {
+                Poll::Ready(Ok(())) => done = true,
+                // Perhaps it has said why.
+                Poll::Ready(Err(_)) => {
+                    self.out.server.clear();
+                    done = true;
+                }
+                Poll::Pending => {}
+            }
+        }
+        let is_last = self.client_ended && self.unread.is_empty() && !self.line_waits;
+        if is_last && self.out.server.is_empty() && !self.finished {
+            if !self.rule.rule.half_close {
+                return Err(Turn::End(End::Complete));
+            }
+            if Pin::new(server).poll_shutdown(cx).is_ready() {
+                self.finished = true;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Takes the client's lines as far as that may be.
+    fn understand(&mut self) -> Result<bool, Turn> {
+        let mut done = false;
+        loop {
+            if !self.line_waits {
+                if self.unread.is_empty() || self.out.client.len() >= MAX_WAITING {
+                    return Ok(done);
+                }
+                let taken = self.commands.take(&self.unread).map_err(refused)?;
+                self.unread.drain(..taken.used);
+                if self.unread.is_empty() {
+                    self.unread = Vec::new();
+                }
+                self.line_waits = taken.ended;
+                if !taken.ended {
+                    return Ok(true);
+                }
+            }
+            if !self.conversation.takes(self.commands.line()) {
+                return Ok(done);
+            }
+            done = true;
+            self.line_waits = false;
+            let interrupted = self.commands.is_interrupted();
+            let (line, out) = (self.commands.line(), &mut self.out);
+            let step = self.conversation.command(line, interrupted, out);
+            self.step(step.map_err(refused)?)?;
+            if self.next.is_some() {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Takes bytes of the server.
+    fn replies(&mut self, mut bytes: &[u8]) -> Result<(), Turn> {
+        while !bytes.is_empty() {
+            let taken = self.replies.take(bytes);
+            let taken = taken.map_err(|_| Turn::Refuse(Problem::ServerLine))?;
+            bytes = bytes.get(taken.used..).unwrap_or_default();
+            if taken.ended {
+                let line = self.replies.line();
+                self.is_closing = line.starts_with(b"421") || line.starts_with(b"221");
+                let step = self.conversation.reply(line, &mut self.out);
+                self.step(step.map_err(refused)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), Turn> {
+        match step {
+            Step::Nothing => {}
+            Step::Open(opening) => self.open(opening).map_err(Turn::Refuse)?,
+            Step::Close => self.close_waiting(),
+            Step::Secure => {
+                // What came in the clear is not of the encrypted session.
+                if !self.unread.is_empty() {
+                    return Err(Turn::Refuse(Problem::Protocol(Refusal::Malformed)));
+                }
+                self.next = Some(Turn::Secure);
+            }
+            Step::Tunnel => self.next = Some(Turn::Tunnel),
+            Step::Transfer(Transfer::Begun) => {
+                self.transfer = self.data.last().map(Rc::clone);
+                if let Some(data) = &self.transfer
+                    && self.session.worker.log.borrow().is_some()
+                {
+                    data.begin(self.commands.line(), self.name.clone());
+                }
+            }
+            Step::Transfer(Transfer::Ended(code)) => {
+                if let Some(data) = self.transfer.take() {
+                    data.finish(Some(code), self.session);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the data connection that nobody has opened.
+    fn close_waiting(&mut self) {
+        let waiting = self
+            .data
+            .iter()
+            .filter(|data| data.stage() == Stage::Waiting);
+        waiting.for_each(|data| data.stop());
+    }
+
+    /// Prepares a data connection.
+    fn open(&mut self, opening: Opening) -> Result<(), Problem> {
+        self.close_waiting();
+        self.data.retain(|data| data.stage() == Stage::Open);
+        if self.data.len() >= MAX_OPEN {
+            for data in self.data.drain(..1) {
+                data.stop();
+            }
+        }
+        let (session, worker) = (self.session, &self.session.worker);
+        let options = &self.rule.rule.ftp;
+        let files = [worker.connection_file(), worker.connection_file()];
+        let [Some(first), Some(second)] = files else {
+            return Err(Problem::Exhausted(Shortage::Files));
+        };
+        let (ip, peer, mut target, source) = match opening.mode {
+            Mode::Passive => (
+                self.to_client,
+                session.peer.ip().to_canonical(),
+                self.server,
+                self.to_server,
+            ),
+            Mode::Active => {
+                let own = self.to_server.ok_or(Problem::NoPort)?;
+                let source = Some(self.to_client).filter(|ip| !ip.is_unspecified());
+                let peer = self.server.ip().to_canonical();
+                (own, peer, session.peer, source)
+            }
+        };
+        target.set_port(opening.port);
+        let leased = ports::listen(ip, &options.ports.0, &mut worker.rng.borrow_mut());
+        let listening = leased.and_then(|(lease, listener)| {
+            let address = listener.local_addr()?;
+            Ok((lease, TcpListener::from_std(listener)?, address))
+        });
+        let (lease, listener, mut address) =
+            listening.map_err(|error| match Shortage::of(&error) {
+                Some(shortage) if error.kind() != io::ErrorKind::AddrInUse => {
+                    Problem::Exhausted(shortage)
+                }
+                _ => {
+                    warn_throttled!(
+                        rule = %session.service.name, ports = %options.ports, %ip, %error,
+                        "no port for a data connection: extend `ports` of the rule's table `ftp`"
+                    );
+                    Problem::NoPort
+                }
+            })?;
+        if ip.is_unspecified() {
+            address.set_ip(session.local.address.ip());
+        }
+        let data = Data::new(opening.mode, &self.waker);
+        let waiting = Waiting {
+            data: Rc::clone(&data),
+            rule: Rc::clone(self.rule),
+            listener,
+            lease,
+            files: [first, second],
+            peer,
+            target,
+            source,
+            tls: self
+                .tls
+                .clone()
+                .filter(|_| self.conversation.protects_data()),
+        };
+        tokio::task::spawn_local(data::serve(session.of_stream(), waiting));
+        self.data.push(data);
+        self.conversation
+            .listening(address, options.announce, &mut self.out);
+        Ok(())
+    }
+
+    /// Looks at time limits, alerts and data connections.
+    fn look(&mut self, cx: &mut Context<'_>, moved: bool) -> Poll<Turn> {
+        let watch = &self.session.watch;
+        let idle = self.rule.rule.timeouts.idle;
+        self.waker.replace(Some(cx.waker().clone()));
+        self.data.retain(|data| data.stage() != Stage::Done);
+        let has_changed = self.open != self.data.len();
+        self.open = self.data.len();
+        let is_calm = self.data.is_empty() && self.conversation.is_at_rest() && !self.line_waits;
+        if moved || has_changed {
+            watch.stir(idle, is_calm);
+        } else if watch.take_call() && is_calm {
+            return Poll::Ready(Turn::End(End::Alert));
+        }
+        let stop = ready!(watch.poll_stop(cx));
+        let is_open = self.data.iter().any(|data| data.stage() == Stage::Open);
+        match stop {
+            Stop::Cut => Poll::Ready(Turn::End(End::Terminated)),
+            // It has a limit of its own, for bytes.
+            Stop::Expired if is_open => {
+                watch.stir(idle, false);
+                watch.poll_stop(cx).map(|_| Turn::End(End::Terminated))
+            }
+            Stop::Expired if self.conversation.is_at_rest() => {
+                Poll::Ready(Turn::End(End::ClientTimeout))
+            }
+            Stop::Expired => Poll::Ready(Turn::End(End::MemberTimeout)),
+        }
+    }
+
+    /// Does the handshake with the client.
+    pub(super) async fn secure(&mut self, client: Io) -> Option<Io> {
+        let server = self.tls.clone()?;
+        let Io::Plain(socket) = client else {
+            return None;
+        };
+        let limit = server.handshake_timeout;
+        let secured = tls::accept(self.session, socket, &server, limit);
+        let secured = Box::pin(secured).await?;
+        self.conversation.secured();
+        Some(Io::Tls(Box::new(secured)))
+    }
+
+    /// Carries what nobody here understands.
+    async fn tunnel(&mut self, client: &mut Io, server: &mut Io) -> End {
+        let mut traffic = Traffic::default();
+        let tunnel = Tunnel {
+            session: self.session,
+            idle: self.rule.rule.timeouts.idle,
+            member: Some(self.member),
+            half_close: self.rule.rule.half_close,
+        };
+        // It did not wait until the server agreed to TLS.
+        if self.line_waits || !self.unread.is_empty() {
+            return End::Client;
+        }
+        let end = tunnel.run(client, server, &mut traffic, || {}).await;
+        let metrics = &self.session.service.metrics;
+        metrics.ftp_control_bytes_in.add(traffic.up.moved);
+        metrics.ftp_control_bytes_out.add(traffic.down.moved);
+        self.moved[0] += traffic.up.moved;
+        self.moved[1] += traffic.down.moved;
+        end
+    }
+
+    /// The last words to a client.
+    async fn ended(&mut self, client: &mut Io, end: End) -> End {
+        let text = match end {
+            End::Complete if self.server_ended => {
+                // The last bytes of a transfer may be on their way to a client that reads slowly.
+                self.drain().await;
+                return end;
+            }
+            End::Alert => "421 The server has much to do: connect again",
+            End::ClientTimeout => "421 Nothing was sent for too long",
+            End::MemberTimeout => "421 The server does not answer",
+            End::Member => "421 The server has closed the connection",
+            End::Terminated => "421 The service ends: connect again later",
+            _ => return end,
+        };
+        self.say_farewell(client, text);
+        end
+    }
+
+    fn say_farewell(&mut self, client: &mut Io, text: &str) {
+        let mut all = std::mem::take(&mut self.out.client);
+        all.extend_from_slice(text.as_bytes());
+        farewell_bytes(client, all);
+    }
+
+    /// Tells the client why the session ends here, and counts it.
+    async fn refuse(&mut self, client: &mut Io, problem: Problem) -> End {
+        let metrics = &self.session.service.metrics;
+        let (text, end) = match problem {
+            Problem::Protocol(Refusal::LongLine) => {
+                metrics.ftp_long_line.add(1);
+                ("421 The line is too long", End::Client)
+            }
+            Problem::Protocol(Refusal::Malformed) => {
+                metrics.ftp_malformed.add(1);
+                ("421 That is no command", End::Client)
+            }
+            Problem::Protocol(Refusal::Bounce) => {
+                metrics.ftp_bounce.add(1);
+                (
+                    "421 Only your own address and ports from 1024 on: use PASV or EPSV",
+                    End::Client,
+                )
+            }
+            Problem::Protocol(Refusal::Reply) | Problem::ServerLine => {
+                metrics.ftp_member_reply.add(1);
+                ("421 The server's reply is not understood", End::Member)
+            }
+            Problem::NoPort => {
+                metrics.ftp_no_port.add(1);
+                (
+                    "421 No port is free for a data connection: try again later",
+                    End::Refused,
+                )
+            }
+            Problem::Exhausted(shortage) => {
+                shortage.met("prepare a data connection of FTP");
+                ("421 Too many connections: try again later", End::Exhausted)
+            }
+        };
+        let (rule, client_address) = (&self.session.service.name, self.session.peer);
+        tracing::debug!(%rule, client = %client_address, reason = text, "an FTP session is ended");
+        self.say_farewell(client, text);
+        self.session.watch.arm(LINGER);
+        let mut left = MAX_LINGERING;
+        let _ = self
+            .session
+            .watch
+            .until(|cx| {
+                let mut bytes = [0; READ_BYTES];
+                loop {
+                    let mut bytes = ReadBuf::new(&mut bytes);
+                    let read = ready!(Pin::new(&mut *client).poll_read(cx, &mut bytes));
+                    let n = bytes.filled().len();
+                    left = left.saturating_sub(n);
+                    if read.is_err() || n == 0 || left == 0 {
+                        return Poll::Ready(());
+                    }
+                }
+            })
+            .await;
+        end
+    }
+
+    /// Waits for data connections that are open.
+    async fn drain(&mut self) {
+        self.close_waiting();
+        let watch = &self.session.watch;
+        watch.disarm();
+        let (waker, all) = (&self.waker, &self.data);
+        // Only an order to stop ends it: each has a time limit of its own.
+        let _ = watch
+            .until(|cx| {
+                waker.replace(Some(cx.waker().clone()));
+                match all.iter().any(|data| data.stage() == Stage::Open) {
+                    true => Poll::Pending,
+                    false => Poll::Ready(()),
+                }
+            })
+            .await;
+    }
+
+    /// Ends the data connections with the session.
+    pub(super) async fn close(&mut self) {
+        for data in &self.data {
+            data.finish(None, self.session);
+            data.stop();
+        }
+        if let Some(data) = self.transfer.take() {
+            data.finish(None, self.session);
+        }
+        let (waker, all) = (&self.waker, &self.data);
+        std::future::poll_fn(|cx| {
+            waker.replace(Some(cx.waker().clone()));
+            match all.iter().all(|data| data.stage() == Stage::Done) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        })
+        .await;
+    }
+}
+
+fn refused(refusal: Refusal) -> Turn {
+    Turn::Refuse(Problem::Protocol(refusal))
+}
+
+/// Sends what waits; the byte at `urgent` as such.
+fn poll_send(
+    cx: &mut Context<'_>,
+    to: &mut Io,
+    bytes: &mut Vec<u8>,
+    urgent: &mut Option<usize>,
+) -> Poll<io::Result<()>> {
+    while let Some(first) = bytes.first().copied() {
+        let sent_urgently = *urgent == Some(0)
+            && to
+                .socket()
+                .is_some_and(|socket| SockRef::from(socket).send_out_of_band(&[first]).is_ok());
+        let n = match sent_urgently {
+            true => 1,
+            false => {
+                let until = urgent.map_or(bytes.len(), |place| place.max(1));
+                let part = bytes.get(..until).unwrap_or(bytes);
+                ready!(Pin::new(&mut *to).poll_write(cx, part))?
+            }
+        };
+        if n == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        bytes.drain(..n.min(bytes.len()));
+        *urgent = urgent.and_then(|place| place.checked_sub(n));
+    }
+    *bytes = Vec::new();
+    Pin::new(to).poll_flush(cx)
+}
+
+/// Says something before the connection is closed, if there is room for it without waiting.
+pub(super) fn farewell(client: &mut Io, text: &str) {
+    farewell_bytes(client, text.as_bytes().to_vec());
+}
+
+fn farewell_bytes(client: &mut Io, mut bytes: Vec<u8>) {
+    bytes.extend_from_slice(b"\r\n");
+    let cx = &mut Context::from_waker(Waker::noop());
+    let _ = poll_send(cx, client, &mut bytes, &mut None);
+    let _ = Pin::new(client).poll_shutdown(cx);
+}

@@ -1,0 +1,420 @@
+//! A data connection: waited for, connected through, carried.
+
+use std::cell::{Cell, RefCell};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, SystemTime};
+
+use evenkeel_core::time::Instant;
+use evenkeel_limits::Shortage;
+use evenkeel_tls::server::Server;
+use evenkeel_wire::ftp::Mode;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+use super::ports::Lease;
+use crate::access::{End, MAX_METHOD_BYTES, MAX_TARGET_BYTES, Record};
+use crate::files::ConnectionFile;
+use crate::io::Io;
+use crate::listen::Session;
+use crate::service::LocalRule;
+use crate::tcp::{Traffic, Tunnel};
+use crate::tls;
+use crate::watch::Stop;
+
+/// What the task of a data connection and that of its session share.
+#[derive(Debug)]
+pub(super) struct Data {
+    mode: Mode,
+    stage: Cell<Stage>,
+    /// The session wants it to end.
+    stopped: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+    /// Who is told of a change.
+    session: Rc<RefCell<Option<Waker>>>,
+    /// Kept for the access log only.
+    entry: RefCell<Option<Entry>>,
+}
+
+/// How far a data connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Nobody has connected.
+    Waiting,
+    /// Bytes may move.
+    Open,
+    /// It is over.
+    Done,
+}
+
+/// A line of the access log in the making.
+#[derive(Debug)]
+struct Entry {
+    at: SystemTime,
+    command: Box<str>,
+    argument: Box<str>,
+    member: Option<Arc<str>>,
+    /// What the server has said of the transfer.
+    status: Option<u16>,
+    /// Nothing more will be said.
+    is_last: bool,
+    carried: Option<Carried>,
+}
+
+/// What came of a data connection.
+#[derive(Debug)]
+struct Carried {
+    up: u64,
+    down: u64,
+    lasted: Duration,
+    tls: Option<Arc<evenkeel_tls::handshake::Agreed>>,
+    end: End,
+}
+
+impl Data {
+    pub(super) fn new(mode: Mode, session: &Rc<RefCell<Option<Waker>>>) -> Rc<Self> {
+        Rc::new(Data {
+            mode,
+            stage: Cell::new(Stage::Waiting),
+            stopped: Cell::new(false),
+            waker: RefCell::default(),
+            session: Rc::clone(session),
+            entry: RefCell::default(),
+        })
+    }
+
+    pub(super) fn stage(&self) -> Stage {
+        self.stage.get()
+    }
+
+    /// It is to end now, as something that was cut.
+    pub(super) fn stop(&self) {
+        self.stopped.set(true);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// A command uses it: for the log.
+    pub(super) fn begin(&self, line: &[u8], member: Option<Arc<str>>) {
+        let mut parts = line.splitn(2, |byte| *byte == b' ');
+        let mut next = |most: usize| -> Box<str> {
+            let part = parts.next().unwrap_or_default();
+            let part = part.get(..most).unwrap_or(part);
+            String::from_utf8_lossy(part).into()
+        };
+        self.entry.replace(Some(Entry {
+            at: SystemTime::now(),
+            command: next(MAX_METHOD_BYTES),
+            argument: next(MAX_TARGET_BYTES),
+            member,
+            status: None,
+            is_last: false,
+            carried: None,
+        }));
+    }
+
+    /// The server has said how the command ended; `None` if nothing will be said any more.
+    pub(super) fn finish(&self, status: Option<u16>, session: &Session) {
+        if let Some(entry) = &mut *self.entry.borrow_mut() {
+            entry.status = entry.status.or(status);
+            entry.is_last = true;
+        }
+        self.log(session);
+    }
+
+    /// Writes the line of the log as soon as all is known.
+    fn log(&self, session: &Session) {
+        let is_whole = |entry: &mut Entry| entry.is_last && entry.carried.is_some();
+        let Some(entry) = self.entry.borrow_mut().take_if(is_whole) else {
+            return;
+        };
+        let Some(carried) = entry.carried else {
+            return;
+        };
+        session.log(|| Record {
+            at: entry.at,
+            client: session.peer,
+            rule: Arc::clone(&session.service.name),
+            member: entry.member,
+            tls: carried.tls,
+            server_name: None,
+            limit: None,
+            request: Some((entry.command, entry.argument)),
+            status: entry.status,
+            bytes_received: carried.up,
+            bytes_sent: carried.down,
+            response_time: None,
+            total_time: carried.lasted,
+            cost: session.service.rule().rule.cost,
+            retries: 0,
+            end: carried.end,
+        });
+    }
+
+    fn set(&self, stage: Stage) {
+        self.stage.set(stage);
+        if let Some(waker) = self.session.take() {
+            waker.wake();
+        }
+    }
+
+    /// What `future` comes to, unless the session ends before.
+    async fn unless_stopped<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        tokio::pin!(future);
+        std::future::poll_fn(|cx: &mut Context<'_>| {
+            if self.stopped.get() {
+                return Poll::Ready(None);
+            }
+            let mut waker = self.waker.borrow_mut();
+            if !waker
+                .as_ref()
+                .is_some_and(|waker| waker.will_wake(cx.waker()))
+            {
+                *waker = Some(cx.waker().clone());
+            }
+            drop(waker);
+            future.as_mut().poll(cx).map(Some)
+        })
+        .await
+    }
+}
+
+/// A data connection that is waited for.
+pub(super) struct Waiting {
+    pub(super) data: Rc<Data>,
+    pub(super) rule: Rc<LocalRule>,
+    pub(super) listener: TcpListener,
+    pub(super) lease: Lease,
+    /// For the two connections.
+    pub(super) files: [ConnectionFile; 2],
+    /// Who may connect.
+    pub(super) peer: IpAddr,
+    /// What is connected to then, and from where.
+    pub(super) target: SocketAddr,
+    pub(super) source: Option<IpAddr>,
+    /// What a handshake with the client needs, if data is protected.
+    pub(super) tls: Option<Arc<Server>>,
+}
+
+/// Waits for a data connection and carries it.
+pub(super) async fn serve(session: Session, waiting: Waiting) {
+    let data = Rc::clone(&waiting.data);
+    let started = session.worker.now();
+    let mut traffic = Traffic::default();
+    let mut sides = None;
+    let carried = data
+        .unless_stopped(waiting.carry(&session, &mut sides, &mut traffic))
+        .await;
+    let end = carried.unwrap_or(End::Terminated);
+    traffic.up.release(&session.worker);
+    traffic.down.release(&session.worker);
+    let mut agreed = None;
+    if let Some((client, member)) = sides {
+        agreed = client.agreed().cloned();
+        if !end.is_orderly() {
+            client.reset();
+            member.reset();
+        }
+    }
+    data.over(&session, &traffic, end, agreed, started);
+}
+
+impl Data {
+    /// Counts and logs what was carried.
+    fn over(
+        &self,
+        session: &Session,
+        traffic: &Traffic,
+        end: End,
+        tls: Option<Arc<evenkeel_tls::handshake::Agreed>>,
+        started: Instant,
+    ) {
+        let (up, down) = (traffic.up.moved, traffic.down.moved);
+        let metrics = &session.service.metrics;
+        if self.stage.get() == Stage::Open {
+            match (self.mode, up > 0) {
+                (Mode::Passive, true) => metrics.ftp_passive_in.add(1),
+                (Mode::Passive, false) => metrics.ftp_passive_out.add(1),
+                (Mode::Active, true) => metrics.ftp_active_in.add(1),
+                (Mode::Active, false) => metrics.ftp_active_out.add(1),
+            }
+            metrics.ftp_data_bytes_in.add(up);
+            metrics.ftp_data_bytes_out.add(down);
+            // A file that was not there ends a connection that has carried nothing.
+            if up + down > 0 && end != End::Terminated {
+                session.count_end(end);
+            }
+        }
+        if let Some(entry) = &mut *self.entry.borrow_mut() {
+            entry.carried = Some(Carried {
+                up,
+                down,
+                lasted: session.worker.now().since(started),
+                tls,
+                end,
+            });
+        }
+        self.log(session);
+        self.set(Stage::Done);
+    }
+}
+
+impl Waiting {
+    /// Accepts, connects, and carries bytes. The connections are in `sides` as soon as there are two.
+    async fn carry(
+        self,
+        session: &Session,
+        sides: &mut Option<(Io, Io)>,
+        traffic: &mut Traffic,
+    ) -> End {
+        let (data, rule) = (&self.data, &self.rule);
+        let _files = self.files;
+        let metrics = &session.service.metrics;
+        let mode = data.mode;
+        session.watch.arm(rule.rule.ftp.data_timeout);
+        let accepted = accept(session, &self.listener, self.peer).await;
+        session.watch.disarm();
+        let accepted = match accepted {
+            Ok(accepted) => accepted,
+            Err(Stop::Expired) => {
+                metrics.ftp_unconnected.add(1);
+                return match mode {
+                    Mode::Passive => End::ClientTimeout,
+                    Mode::Active => End::MemberTimeout,
+                };
+            }
+            Err(Stop::Cut) => return End::Terminated,
+        };
+        drop((self.listener, self.lease));
+        let dialled = match dial(session, rule, self.target, self.source).await {
+            Ok(dialled) => dialled,
+            Err(end) => {
+                Io::Plain(accepted).reset();
+                return match (end, mode) {
+                    (End::Member, Mode::Active) => End::Client,
+                    (End::MemberTimeout, Mode::Active) => End::ClientTimeout,
+                    (end, _) => end,
+                };
+            }
+        };
+        let (client, member) = match mode {
+            Mode::Passive => (accepted, dialled),
+            Mode::Active => (dialled, accepted),
+        };
+        data.set(Stage::Open);
+        // The member first: the client begins its handshake when it is told that the transfer has
+        // begun, and the server waits for this connection before it says so.
+        let client = match &self.tls {
+            None => Io::Plain(client),
+            Some(server) => {
+                let limit = rule.rule.ftp.data_timeout;
+                let secured = tls::accept(session, client, server, limit);
+                match Box::pin(secured).await {
+                    Some(client) => Io::Tls(Box::new(client)),
+                    None => {
+                        Io::Plain(member).reset();
+                        return End::Client;
+                    }
+                }
+            }
+        };
+        let (client, member) = sides.insert((client, Io::Plain(member)));
+        let tunnel = Tunnel {
+            session,
+            idle: rule.rule.timeouts.idle,
+            member: None,
+            half_close: rule.rule.half_close,
+        };
+        tunnel.run(client, member, traffic, || {}).await
+    }
+}
+
+/// Waits for a connection from `peer`. Anybody else's is refused, and does not end the wait: else
+/// strangers could keep clients from their data.
+async fn accept(
+    session: &Session,
+    listener: &TcpListener,
+    peer: IpAddr,
+) -> Result<TcpStream, Stop> {
+    session
+        .watch
+        .until(|cx| {
+            loop {
+                let (stream, from) = match listener.poll_accept(cx) {
+                    Poll::Ready(Ok(accepted)) => accepted,
+                    // That connection is gone, or there is no file for it: the limit ends the wait.
+                    Poll::Ready(Err(error)) if Shortage::of(&error).is_some() => return Poll::Pending,
+                    Poll::Ready(Err(_)) => continue,
+                    Poll::Pending => return Poll::Pending,
+                };
+                if from.ip().to_canonical() == peer {
+                    let _ = stream.set_nodelay(true);
+                    return Poll::Ready(stream);
+                }
+                session.service.metrics.ftp_foreign.add(1);
+                let rule = &session.service.name;
+                tracing::debug!(%rule, %from, expected = %peer, "a data connection from a stranger");
+                Io::Plain(stream).reset();
+            }
+        })
+        .await
+}
+
+/// Connects to who waits for the data, from `source`, which is what it knows of us.
+async fn dial(
+    session: &Session,
+    rule: &LocalRule,
+    target: SocketAddr,
+    source: Option<IpAddr>,
+) -> Result<TcpStream, End> {
+    let socket = match target {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    };
+    let exhausted = |error: &std::io::Error| match Shortage::of(error) {
+        Some(shortage) => {
+            shortage.met("open a data connection of FTP");
+            End::Exhausted
+        }
+        None => End::Member,
+    };
+    let socket = socket.map_err(|error| exhausted(&error))?;
+    let _ = socket.set_nodelay(true);
+    if let Some(source) = source {
+        bind(&socket, source).map_err(|error| exhausted(&error))?;
+    }
+    let connecting = socket.connect(target);
+    tokio::pin!(connecting);
+    session.watch.arm(rule.rule.timeouts.connect);
+    let connected = session.watch.until(|cx| connecting.as_mut().poll(cx)).await;
+    session.watch.disarm();
+    match connected {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error)) => {
+            let rule = &session.service.name;
+            tracing::debug!(%rule, %target, %error, "no data connection");
+            Err(exhausted(&error))
+        }
+        Err(Stop::Expired) => Err(End::MemberTimeout),
+        Err(Stop::Cut) => Err(End::Terminated),
+    }
+}
+
+/// Binds to an address, and leaves the port to `connect`: so it need be free for the target only.
+fn bind(socket: &TcpSocket, source: IpAddr) -> std::io::Result<()> {
+    use std::os::fd::AsRawFd;
+    let on: libc::c_int = 1;
+    // SAFETY: the option is an int, which outlives the call.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        );
+    }
+    socket.bind(SocketAddr::new(source, 0))
+}

@@ -1,0 +1,102 @@
+//! FTP rules: the control connection is balanced and understood, data connections go through us to
+//! the same member.
+//!
+//! The session's task is `control`: it carries commands and replies, which
+//! [`wire::ftp`](evenkeel_wire::ftp) understands. Each data connection has a task of its own, `data`,
+//! which ends with the session; it carries bytes as a TCP rule does, spliced where that pays.
+
+mod control;
+mod data;
+mod ports;
+
+use std::time::SystemTime;
+
+use evenkeel_core::group::Outcome;
+use socket2::SockRef;
+
+use self::control::{Control, Ended};
+use crate::access::{End, Record};
+use crate::io::Io;
+use crate::listen::Session;
+use crate::tcp::connect_member;
+
+/// Serves one client.
+pub(crate) async fn serve(session: Session, client: Io) {
+    let at = SystemTime::now();
+    let started = session.worker.now();
+    let rule = session.service.rule();
+    let metrics = &session.service.metrics;
+    // The mark that goes with ABOR is urgent; it is wanted where it stands.
+    if let Some(socket) = client.socket() {
+        let _ = SockRef::from(socket).set_out_of_band_inline(true);
+    }
+    let (mut member, mut response_time, mut retries) = (None, None, 0);
+    let (mut moved, mut agreed) = ([0; 2], None);
+    let mut client = client;
+    let connected = connect_member(&session, &rule, &rule.own, &mut client, &mut retries);
+    let end = match Box::pin(connected).await {
+        Err(end) => {
+            if end != End::Client {
+                control::farewell(&mut client, "421 No server can be reached: try again later");
+            }
+            end
+        }
+        Ok((mut bound, mut upstream)) => {
+            metrics.waits.add(session.worker.now().since(started));
+            member = bound.name.take();
+            let mut control =
+                Control::new(&session, &rule, &bound, &client, &upstream, member.clone());
+            let mut greeted = |is_good| {
+                let now = session.worker.now();
+                response_time = Some(now.since(bound.ticket.started()));
+                let outcome = match is_good {
+                    true => Outcome::Success,
+                    false => Outcome::Error,
+                };
+                bound.ticket.responded(outcome, now);
+                outcome
+            };
+            let end = loop {
+                match control.run(&mut client, &mut upstream, &mut greeted).await {
+                    Ended::Session(end) => break end,
+                    Ended::Clear => match control.secure(client).await {
+                        Some(secured) => {
+                            agreed = secured.agreed().cloned();
+                            client = secured;
+                        }
+                        None => break End::Client,
+                    },
+                }
+            };
+            let outcome = match (control.greeting(), end) {
+                (Some(outcome), _) => outcome,
+                (None, End::Member | End::MemberTimeout) => Outcome::Error,
+                (None, _) => Outcome::Cancelled,
+            };
+            control.close().await;
+            moved = control.moved();
+            bound.ticket.finish(outcome, session.worker.now());
+            rule.own.group.vacated();
+            end
+        }
+    };
+    session.count_end(end);
+    session.log(|| Record {
+        at,
+        client: session.peer,
+        rule: session.service.name.clone(),
+        member,
+        tls: agreed,
+        server_name: None,
+        limit: None,
+        request: None,
+        status: None,
+        bytes_received: moved[0],
+        bytes_sent: moved[1],
+        response_time,
+        total_time: session.worker.now().since(started),
+        cost: rule.rule.cost,
+        retries,
+        end,
+    });
+}

@@ -1,0 +1,155 @@
+//! Ports at which data connections are waited for.
+//!
+//! They are the machine's, so all rules and workers of the process share one table: a bit for each
+//! port, without a lock. Who has a bit tries to listen there; a port that another process has is
+//! passed over.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// Most ports of other processes that are tried for one lease.
+const MAX_TAKEN: usize = 64;
+
+/// Connections that may wait to be accepted: one is wanted, and a stranger's may come before it.
+const BACKLOG: i32 = 8;
+
+static PORTS: Ports = Ports([const { AtomicU64::new(0) }; 1024]);
+
+struct Ports([AtomicU64; 1024]);
+
+impl Ports {
+    fn word(&self, port: u16) -> Option<(&AtomicU64, u64)> {
+        let word = self.0.get(usize::from(port / 64))?;
+        Some((word, 1 << (port % 64)))
+    }
+
+    /// Takes a port, unless somebody has it.
+    fn take(&'static self, port: u16) -> Option<Lease> {
+        let (word, bit) = self.word(port)?;
+        let is_taken = |word: u64| word & bit != 0;
+        // Looked at first: a table that is full is searched without a write.
+        if is_taken(word.load(Ordering::Relaxed)) || is_taken(word.fetch_or(bit, Ordering::Relaxed))
+        {
+            return None;
+        }
+        Some(Lease(port))
+    }
+}
+
+/// The right to a port, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Lease(u16);
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some((word, bit)) = PORTS.word(self.0) {
+            word.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Listens at a free port of `range`, sought from a random one on: nobody shall know the next.
+///
+/// # Errors
+///
+/// [`io::ErrorKind::AddrInUse`] if there is none; any other is that of a socket.
+pub(crate) fn listen(
+    ip: IpAddr,
+    range: &RangeInclusive<u16>,
+    rng: &mut fastrand::Rng,
+) -> io::Result<(Lease, TcpListener)> {
+    let (first, last) = (*range.start(), *range.end());
+    let begin = rng.u16(range.clone());
+    let mut taken = 0;
+    for port in (begin..=last).chain(first..begin) {
+        let Some(lease) = PORTS.take(port) else {
+            continue;
+        };
+        match listen_at(SocketAddr::new(ip, port)) {
+            Ok(listener) => return Ok((lease, listener)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && taken < MAX_TAKEN => {
+                taken += 1
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::AddrInUse.into())
+}
+
+fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    // Connections that came here earlier may not be over for the kernel.
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    #[test]
+    fn a_port_is_leased_once_and_again_when_it_is_given_back() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        // Of another test's port nothing is known, so one that is free is looked for.
+        let free = listen(LOCAL, &(20_000..=29_000), &mut rng).unwrap();
+        let port = free.1.local_addr().unwrap().port();
+        let only = port..=port;
+        let none = listen(LOCAL, &only, &mut rng).unwrap_err();
+        assert_eq!(none.kind(), io::ErrorKind::AddrInUse);
+        drop(free);
+        let again = listen(LOCAL, &only, &mut rng).unwrap();
+        assert_eq!(again.1.local_addr().unwrap().port(), port);
+        drop(again);
+        // Somebody else's, of whom the table knows nothing.
+        let other = TcpListener::bind((LOCAL, port)).unwrap();
+        let none = listen(LOCAL, &only, &mut rng).unwrap_err();
+        assert_eq!(none.kind(), io::ErrorKind::AddrInUse);
+        drop(other);
+        assert!(listen(LOCAL, &only, &mut rng).is_ok());
+    }
+
+    #[test]
+    fn several_threads_never_get_one_port() {
+        let mut rng = fastrand::Rng::with_seed(2);
+        let begin = listen(LOCAL, &(20_000..=29_000), &mut rng).unwrap();
+        let port = begin.1.local_addr().unwrap().port();
+        drop(begin);
+        let range = port..=port + 15;
+        let lease = |seed: u64| {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let next = || listen(LOCAL, &range, &mut rng).ok();
+            std::iter::from_fn(next).collect::<Vec<_>>()
+        };
+        let all: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|seed| scope.spawn(move || lease(seed)))
+                .collect();
+            threads
+                .into_iter()
+                .flat_map(|thread| thread.join().unwrap())
+                .collect()
+        });
+        let mut ports: Vec<_> = all.iter().map(|(lease, _)| lease.0).collect();
+        let count = ports.len();
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), count);
+        assert!(count > 0 && count <= 16);
+    }
+}
