@@ -22,6 +22,7 @@ pub mod load;
 pub mod manual;
 pub mod member;
 pub mod netns;
+pub mod nsd;
 pub mod omniorb;
 pub mod orb;
 pub mod pebble;

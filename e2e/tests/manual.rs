@@ -26,7 +26,7 @@ END
     ";
 
 /// Pages whose commands are run, here or below.
-const FOLLOWED: [&str; 20] = [
+const FOLLOWED: [&str; 21] = [
     "README.md",
     "docs/admin-api.md",
     "docs/agent.md",
@@ -39,6 +39,7 @@ const FOLLOWED: [&str; 20] = [
     "docs/kernel-monitor.md",
     "docs/limits.md",
     "docs/load-reports.md",
+    "docs/members.md",
     "docs/negotiation.md",
     "docs/ftp.md",
     "docs/proxy-protocol.md",
@@ -160,6 +161,11 @@ fn u10_ftp() {
 #[test]
 fn u10_proxy_protocol() {
     follow("docs/proxy-protocol.md", INSTALLED);
+}
+
+#[test]
+fn u10_members() {
+    follow("docs/members.md", INSTALLED);
 }
 
 #[test]

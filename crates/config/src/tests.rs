@@ -1107,7 +1107,9 @@ fn document_with(header: &str, line: &str) -> String {
             let rest = rest.collect::<Vec<_>>().join("\n");
             format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{rest}\n{line}")
         }
-        "[[group.x.members]]" if line.starts_with("address") => format!("{header}\n{line}"),
+        "[[group.x.members]]" if line.starts_with("address") || line.starts_with("srv") => {
+            format!("{header}\n{line}")
+        }
         "[[group.x.members]]" => format!("{header}\naddress = \"a:1\"\n{line}"),
         _ => format!("{header}\n{line}"),
     }

@@ -227,6 +227,84 @@ impl Reloads {
     }
 }
 
+/// Tells when something happens in the folders of files, or further up the paths, where a link may
+/// be replaced. What it is, is for the caller to find out.
+pub struct Folders {
+    touched: Arc<Notify>,
+    /// `None` where the system cannot watch.
+    watcher: Option<RecommendedWatcher>,
+    /// The folders that are watched.
+    watched: HashSet<PathBuf>,
+}
+
+impl std::fmt::Debug for Folders {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let watched = &self.watched;
+        f.debug_struct("Folders").field("watched", watched).finish()
+    }
+}
+
+impl Default for Folders {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Folders {
+    /// Watches nothing yet.
+    pub fn new() -> Self {
+        Folders {
+            touched: Arc::default(),
+            watcher: None,
+            watched: HashSet::new(),
+        }
+    }
+
+    /// Watches where these files are, and nothing else. Where the system cannot, nothing is told
+    /// of it: look at them now and then as well.
+    pub fn follow(&mut self, files: impl IntoIterator<Item = PathBuf>) {
+        let names = files
+            .into_iter()
+            .flat_map(|path| names_of(&absolute(&path)));
+        let folders = names.filter_map(|name| Some(name.parent()?.to_owned()));
+        let wanted: HashSet<PathBuf> = folders.collect();
+        if wanted.is_empty() {
+            (self.watcher, self.watched) = (None, wanted);
+            return;
+        }
+        let touched = Arc::clone(&self.touched);
+        let watcher = self.watcher.take().or_else(|| {
+            let told = move |event: notify::Result<notify::Event>| {
+                let is_reading = event.is_ok_and(|event| match event.kind {
+                    EventKind::Access(kind) => kind != AccessKind::Close(AccessMode::Write),
+                    _ => false,
+                });
+                if !is_reading {
+                    touched.notify_one();
+                }
+            };
+            notify::recommended_watcher(told).ok()
+        });
+        self.watcher = watcher;
+        let Some(watcher) = &mut self.watcher else {
+            return;
+        };
+        for gone in self.watched.difference(&wanted) {
+            // It may not be there any more.
+            let _ = watcher.unwatch(gone);
+        }
+        // Each time: the folder of that name may be another one.
+        let is_watched =
+            |folder: &PathBuf| watcher.watch(folder, RecursiveMode::NonRecursive).is_ok();
+        self.watched = { wanted }.into_iter().filter(is_watched).collect();
+    }
+
+    /// Waits until something has happened since this was last waited for.
+    pub async fn touched(&self) {
+        self.touched.notified().await;
+    }
+}
+
 /// Whether a file of these names may have changed; reading one is an event, too.
 fn is_change(event: &notify::Result<notify::Event>, names: &Mutex<HashSet<PathBuf>>) -> bool {
     match event {

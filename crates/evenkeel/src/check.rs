@@ -98,6 +98,7 @@ fn problems(config: &Config) -> Result<Vec<String>, Failure> {
     if let Some(AccessLog::File(path)) = &config.access_log {
         problems.extend(unwritable(path, "access_log.output"));
     }
+    problems.extend(evenkeel_manager::lists::check(config));
     problems.extend(
         evenkeel_proxy::check(config)
             .iter()

@@ -24,6 +24,8 @@ impl Manager {
         tokio::join!(
             self.control(),
             self.follow_names(),
+            self.follow_services(),
+            self.follow_files(),
             self.check_members(),
             self.watch_certificates()
         );

@@ -1,15 +1,17 @@
 //! From what a state is made: the configuration file, the live changes, and the addresses that
 //! DNS gave.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use evenkeel_core::member::Weight;
 use evenkeel_core::strategy::Values;
 
 use crate::admission::Admission;
 use crate::config::{Config, GroupConfig, MemberConfig};
+use crate::lists::Lists;
 use crate::member_tls::Clients;
 
 /// What an administrator says about a member.
@@ -45,6 +47,8 @@ pub(crate) struct Inputs {
     pub config: Config,
     /// Changes since the file was read.
     pub live: Live,
+    /// What lists of members say.
+    pub lists: Lists,
     /// The last addresses of each DNS name; names that never resolved are not there.
     pub addresses: HashMap<String, Vec<IpAddr>>,
     /// Where the data plane listens already.
@@ -84,6 +88,7 @@ impl Inputs {
         Inputs {
             config: Config::default(),
             live: Live::default(),
+            lists: Lists::default(),
             addresses: HashMap::new(),
             listening: Vec::new(),
             clients: Clients::new(),
@@ -92,17 +97,39 @@ impl Inputs {
 
     /// The inputs after the file has become `config`. A live change stays where the
     /// file says the same as before; where it says something new, the file wins.
-    pub(crate) fn with_config(&self, config: Config) -> Inputs {
+    pub(crate) fn with_config(&self, config: Config, lists: Lists) -> Inputs {
         let mut next = Inputs {
             config,
+            lists,
             ..self.clone()
         };
         next.keep_live(self);
-        let hosts = next.config.dns_hosts().map(|(host, _)| host);
-        let hosts: HashSet<&str> = hosts.collect();
-        next.addresses
-            .retain(|host, _| hosts.contains(host.as_str()));
+        next.forget_addresses();
         next
+    }
+
+    /// The inputs after lists have become `lists`. A live change of a member stays as in
+    /// [`Inputs::with_config`].
+    pub(crate) fn with_lists(&self, lists: Lists) -> Inputs {
+        let mut next = Inputs {
+            lists,
+            ..self.clone()
+        };
+        next.keep_live(self);
+        next.forget_addresses();
+        next
+    }
+
+    /// Forgets the addresses of names that no member has.
+    fn forget_addresses(&mut self) {
+        let hosts = self.hosts();
+        self.addresses.retain(|host, _| hosts.contains_key(host));
+    }
+
+    /// The DNS names of members, each with how often it is to be resolved, at least; `None` is
+    /// as its TTL has it.
+    pub(crate) fn hosts(&self) -> HashMap<String, Option<Duration>> {
+        hosts(&self.config, &self.lists)
     }
 
     /// The inputs after the groups that do not stand in the file, and that `owner` has,
@@ -129,7 +156,20 @@ impl Inputs {
         let same = |before: Option<bool>, after: Option<bool>| after.is_some() && before == after;
         live.enabled
             .retain(|name, _| same(enabled(old, name), enabled(new, name)));
-        live.keep_of_groups(|name| (old.group(name), new.group(name)));
+        let with_lists = |inputs: &Inputs| -> HashMap<String, GroupConfig> {
+            let groups = inputs.config.groups.iter().filter_map(|group| {
+                let listed = inputs.lists.members(group);
+                let mut group = (!listed.is_empty()).then(|| group.clone())?;
+                group.members.extend(listed);
+                Some((group.name.clone(), group))
+            });
+            groups.collect()
+        };
+        let (old_lists, new_lists) = (with_lists(old), with_lists(new));
+        live.keep_of_groups(|name| {
+            let old = old_lists.get(name).or_else(|| old.group(name));
+            (old, new_lists.get(name).or_else(|| new.group(name)))
+        });
         live.groups = std::mem::take(&mut self.live.groups);
         self.live = live;
     }
@@ -163,6 +203,23 @@ impl Inputs {
     pub(crate) fn member(&self, group: &str, name: &str) -> Option<&MemberConfig> {
         member_of(self.group(group)?, name)
     }
+}
+
+/// See [`Inputs::hosts`].
+pub(crate) fn hosts(config: &Config, lists: &Lists) -> HashMap<String, Option<Duration>> {
+    let mut hosts: HashMap<String, Option<Duration>> = HashMap::new();
+    for group in &config.groups {
+        let listed = lists.members(group);
+        let names = group.members.iter().chain(&listed);
+        for member in names.filter(|member| member.ip().is_none()) {
+            let interval = group.dns_interval;
+            match hosts.get_mut(&member.host) {
+                Some(known) => *known = interval.into_iter().chain(*known).min(),
+                None => drop(hosts.insert(member.host.clone(), interval)),
+            }
+        }
+    }
+    hosts
 }
 
 /// The member of a group that `name`, its own or an endpoint's, belongs to.

@@ -16,6 +16,7 @@ pub mod exposition;
 pub mod groups;
 mod history;
 mod inputs;
+pub mod lists;
 mod manager;
 pub mod member_tls;
 mod metrics;

@@ -13,8 +13,11 @@ use tracing::warn;
 
 use crate::admission::Refused;
 use crate::config::Config;
-use crate::dns::{Lookup, Resolver};
+#[cfg(test)]
+use crate::dns::Lookup;
+use crate::dns::Resolver;
 use crate::inputs::Inputs;
+use crate::lists::Troubles;
 use crate::snapshot::Snapshot;
 use crate::state::{GroupEntry, State, name_taken};
 use crate::subsystem::{ApplyError, Subsystem};
@@ -57,6 +60,8 @@ pub(crate) struct Owned {
     pub state: State,
     /// Whether those who follow changes have not heard of the last one.
     pub untold: bool,
+    /// What went wrong with lists of members.
+    pub troubles: Troubles,
     pub last_reload: Option<Reload>,
     /// What only a restart changes, as it was when it came into effect.
     pub started: Option<Config>,
@@ -71,24 +76,34 @@ impl fmt::Debug for Manager {
 impl Manager {
     /// A manager without a configuration. `clock` is the one that the data plane uses.
     pub fn new(clock: Clock, subsystems: Arc<dyn Subsystem>) -> Arc<Self> {
-        Self::with_lookup(clock, subsystems, crate::dns::system())
+        Self::with_resolver(clock, subsystems, Resolver::system())
     }
 
     /// [`Manager::new`] with another way to look names up.
+    #[cfg(test)]
     pub(crate) fn with_lookup(
         clock: Clock,
         subsystems: Arc<dyn Subsystem>,
         lookup: Lookup,
     ) -> Arc<Self> {
+        Self::with_resolver(clock, subsystems, Resolver::given(lookup))
+    }
+
+    fn with_resolver(
+        clock: Clock,
+        subsystems: Arc<dyn Subsystem>,
+        resolver: Resolver,
+    ) -> Arc<Self> {
         Arc::new(Manager {
             clock,
             subsystems,
-            resolver: Arc::new(Resolver::new(lookup)),
+            resolver: Arc::new(resolver),
             snapshots: watch::Sender::new(Arc::default()),
             changes: watch::Sender::new(()),
             owned: Mutex::new(Owned {
                 state: State::empty(),
                 untold: false,
+                troubles: Troubles::default(),
                 last_reload: None,
                 started: None,
             }),

@@ -12,13 +12,14 @@ use crate::Manager;
 use crate::counts::Fate;
 use crate::exposition::{Exposition, TIME_LIMITS, Type, flag};
 use crate::snapshot::{GroupHandle, Snapshot};
-use crate::status::{GroupStatus, LocationStatus, MemberStatus, OpinionStatus, Status};
+use crate::status::{GroupStatus, ListStatus, LocationStatus, MemberStatus, OpinionStatus, Status};
 
 impl Manager {
     /// Writes all metrics of the manager, whose status is `status`, and of subsystems.
     pub fn metrics(&self, status: &Status, out: &mut Exposition) {
         rules(out, status);
         groups(out, &status.groups);
+        lists(out, &status.groups);
         queues(out, &self.snapshots().borrow());
         members(out, &status.groups);
         let handles = self.handles();
@@ -79,6 +80,35 @@ fn groups(out: &mut Exposition, groups: &[GroupStatus]) {
     for group in groups {
         out.sample(&[("group", &group.name)], group.alerts_raised as f64);
     }
+}
+
+fn lists(out: &mut Exposition, groups: &[GroupStatus]) {
+    let mut family = |name, kind, help, read: fn(&ListStatus) -> f64| {
+        out.family(name, kind, help);
+        for group in groups {
+            for list in &group.lists {
+                out.sample(&[("group", &group.name), ("list", &list.name)], read(list));
+            }
+        }
+    };
+    family(
+        "evenkeel_members_list_up",
+        Type::Gauge,
+        "1 if the list of members was good when it was last looked at.",
+        |list| flag(list.error.is_none()),
+    );
+    family(
+        "evenkeel_members_list_members",
+        Type::Gauge,
+        "Members in the list of members.",
+        |list| list.members as f64,
+    );
+    family(
+        "evenkeel_members_list_failures_total",
+        Type::Counter,
+        "How often something became wrong with the list of members, so that its members stayed.",
+        |list| list.failures as f64,
+    );
 }
 
 fn queues(out: &mut Exposition, snapshot: &Snapshot) {

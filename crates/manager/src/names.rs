@@ -1,6 +1,5 @@
 //! Follows the names of members: looks them up again and again, and changes members with them.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +7,7 @@ use std::time::Duration;
 use evenkeel_net::Tasks;
 use tracing::{info, warn};
 
-use crate::dns::RETRY_UNKNOWN;
+use crate::dns::{FAILED, RETRY_UNKNOWN};
 use crate::manager::Manager;
 
 impl Manager {
@@ -17,11 +16,7 @@ impl Manager {
         let mut tasks = Tasks::default();
         let mut changes = self.changes();
         loop {
-            let mut wanted: HashMap<String, Duration> = HashMap::new();
-            for (host, interval) in self.config().dns_hosts() {
-                let shortest = wanted.entry(host.to_owned()).or_insert(interval);
-                *shortest = interval.min(*shortest);
-            }
+            let wanted = self.lock().state.inputs.hosts();
             tasks.reconcile(wanted, |host, interval| {
                 follow(Arc::clone(self), host, interval)
             });
@@ -35,8 +30,7 @@ impl Manager {
     fn resolved(&self, host: &str, addresses: Vec<IpAddr>) {
         let mut owned = self.lock();
         let inputs = &owned.state.inputs;
-        let wanted = inputs.config.dns_hosts().any(|(name, _)| name == host);
-        if !wanted || inputs.addresses.get(host) == Some(&addresses) {
+        if !inputs.hosts().contains_key(host) || inputs.addresses.get(host) == Some(&addresses) {
             return;
         }
         let mut inputs = inputs.clone();
@@ -48,30 +42,45 @@ impl Manager {
     }
 }
 
-async fn follow(manager: Arc<Manager>, host: String, interval: Duration) {
+/// Looks a name up again at `interval`, or else as its TTL has it.
+async fn follow(manager: Arc<Manager>, host: String, interval: Option<Duration>) {
     let mut failing = false;
+    let mut due = interval;
     loop {
-        // Up to a tenth earlier or later, so that names which were configured together
-        // are not looked up together for ever.
-        let known = manager.lock().state.inputs.addresses.contains_key(&host);
-        let wait = match known {
-            true => interval.mul_f32(0.9 + 0.2 * fastrand::f32()),
-            false => interval.min(RETRY_UNKNOWN),
+        let (known, dns) = {
+            let owned = manager.lock();
+            let inputs = &owned.state.inputs;
+            (
+                inputs.addresses.contains_key(&host),
+                inputs.config.dns.clone(),
+            )
+        };
+        let wait = match (known, due) {
+            // Up to a tenth earlier or later, so that names which were configured together
+            // are not looked up together for ever.
+            (true, Some(due)) => due.mul_f32(0.9 + 0.2 * fastrand::f32()),
+            // How long counts what is known is not known.
+            (true, None) => dns.min_ttl,
+            (false, due) => due.unwrap_or(FAILED).min(RETRY_UNKNOWN),
         };
         tokio::time::sleep(wait).await;
-        match manager.resolver.addresses(&host).await {
-            Ok(addresses) => {
-                manager.resolved(&host, addresses);
+        due = match manager.resolver.addresses(&dns, &host).await {
+            Ok(found) => {
+                manager.resolved(&host, found.ips);
                 failing = false;
+                let ttl = || Some(found.ttl.map_or(FAILED, |ttl| dns.bounded(ttl)));
+                interval.or_else(ttl)
             }
-            Err(error) if !failing => {
-                warn!(
-                    host,
-                    "a member's name does not resolve: {error}; it keeps the addresses it had"
-                );
+            Err(error) => {
+                if !failing {
+                    warn!(
+                        host,
+                        "a member's name does not resolve: {error}; it keeps the addresses it had"
+                    );
+                }
                 failing = true;
+                interval.or(Some(FAILED))
             }
-            Err(_) => {}
-        }
+        };
     }
 }

@@ -16,13 +16,14 @@ use crate::admission::Refused;
 use crate::config::Protocol;
 use crate::history::Past;
 use crate::inputs::AlertSetting;
+use crate::lists::Trouble;
 use crate::manager::{ManageError, Manager, Owned, entry};
 use crate::snapshot::GroupHandle;
 use crate::state::{Endpoint, GroupEntry, State};
 use crate::status::{
-    AlertStatus, CandidateStatus, CheckStatus, Explained, GroupStatus, LoadStatus, LocationStatus,
-    MemberStatus, OpinionStatus, ParamStatus, Recent, RefusedStatus, Reload, RuleStatus, Status,
-    TotalsStatus, Word,
+    AlertStatus, CandidateStatus, CheckStatus, Explained, GroupStatus, ListStatus, LoadStatus,
+    LocationStatus, MemberStatus, OpinionStatus, ParamStatus, Recent, RefusedStatus, Reload,
+    RuleStatus, Status, TotalsStatus, Word,
 };
 
 impl Manager {
@@ -82,7 +83,10 @@ impl Manager {
             groups: state
                 .groups
                 .iter()
-                .map(|entry| group_status(entry, &alerted, now))
+                .map(|entry| GroupStatus {
+                    lists: lists_of(&owned, entry),
+                    ..group_status(entry, &alerted, now)
+                })
                 .collect(),
             locations,
             negotiator: Vec::new(),
@@ -265,7 +269,23 @@ fn group_status(entry: &GroupEntry, alerted: &Alerted, now: Instant) -> GroupSta
             })
             .collect(),
         refused: entry.refused.iter().map(refused_status).collect(),
+        lists: Vec::new(),
     }
+}
+
+/// The lists of members of a group.
+fn lists_of(owned: &Owned, entry: &GroupEntry) -> Vec<ListStatus> {
+    let counts = owned.state.inputs.lists.counts(&entry.config);
+    let status = |(name, members): (String, usize)| {
+        let Trouble { error, failures } = owned.troubles.of(&name);
+        ListStatus {
+            name,
+            members,
+            error,
+            failures,
+        }
+    };
+    counts.into_iter().map(status).collect()
 }
 
 fn refused_status(refused: &Refused) -> RefusedStatus {

@@ -333,6 +333,7 @@ mod tests {
     use super::*;
     use crate::config::{Config, HealthCheck, HealthCheckKind, MemberConfig, Rule};
     use crate::inputs::AdminState;
+    use crate::lists::Lists;
 
     /// What happens to the inputs.
     #[derive(Clone, Debug)]
@@ -416,7 +417,7 @@ mod tests {
         // Without checks nobody stays down.
         config.groups[0].health_check = Some(HealthCheck::new(HealthCheckKind::Tcp));
         let state = State::empty();
-        let inputs = state.inputs.with_config(config);
+        let inputs = state.inputs.with_config(config, Lists::default());
         let mut state = state.next(inputs, 1, at(1));
         state.commit(at(1));
         state
@@ -475,7 +476,9 @@ mod tests {
         let mut state = alone(0);
         let first = state.groups[0].endpoints[0].clone();
         for (second, members) in [(2, &[(1, false)][..]), (3, &[(0, false), (1, false)])] {
-            let inputs = state.inputs.with_config(config([members, &[]]));
+            let inputs = state
+                .inputs
+                .with_config(config([members, &[]]), Lists::default());
             state = state.next(inputs, 1, at(second));
             state.commit(at(second));
         }
@@ -518,7 +521,7 @@ mod tests {
             for (step, seconds) in steps {
                 now = now.after(Duration::from_secs(seconds));
                 let inputs = match step {
-                    Step::Reload(a, b) => state.inputs.with_config(config([&a, &b])),
+                    Step::Reload(a, b) => state.inputs.with_config(config([&a, &b]), Lists::default()),
                     Step::Resolve(host, first, count) => {
                         let mut inputs = state.inputs.clone();
                         let ips = (first..first + count).map(|n| IpAddr::from([10, 1, 0, n]));

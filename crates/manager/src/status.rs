@@ -174,6 +174,9 @@ pub struct GroupStatus {
     /// Addresses that agents registered, or that names resolved to, and that are no members.
     #[serde(default)]
     pub refused: Vec<RefusedStatus>,
+    /// Lists of members: services in DNS, and files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lists: Vec<ListStatus>,
 }
 
 /// An address that was to be a member, and is none.
@@ -185,6 +188,19 @@ pub struct RefusedStatus {
     pub address: SocketAddr,
     /// Why it is none.
     pub why: String,
+}
+
+/// A list of members.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ListStatus {
+    /// The service, or the path of the files.
+    pub name: String,
+    /// How many members it has.
+    pub members: usize,
+    /// What is wrong with it, so that its members stay as they were; `null` if nothing is.
+    pub error: Option<String>,
+    /// How often something became wrong with it.
+    pub failures: u64,
 }
 
 /// A parameter of a strategy.

@@ -58,6 +58,7 @@ fn group(name: &str, members: Vec<MemberStatus>) -> GroupStatus {
             p99_ms: Some(9.0),
         },
         refused: Vec::new(),
+        lists: Vec::new(),
         members,
     }
 }

@@ -8,6 +8,7 @@ use super::acme::{self, Acme, AcmeChallenge};
 use super::admin::{self, AccessLog, Admin};
 use super::broker::{self, Broker};
 use super::corba::{self, Corba};
+use super::dns::{self, Dns};
 use super::group::{self, GroupConfig};
 use super::listeners::Listeners;
 use super::location::{self, LocationConfig, Placed};
@@ -55,6 +56,8 @@ section! {
         admin: Option<Admin> = Some(Admin::default()),
         /// Where certificates come from that rules have by themselves; `None` is nowhere.
         acme: Option<Acme> = None,
+        /// How names of members are resolved.
+        dns: Dns = Dns::default(),
         /// Rules, in the order of the file. Names are unique.
         rules: Vec<Rule> = Vec::new(),
         /// Groups, in the order of the file. Names are unique.
@@ -107,15 +110,6 @@ impl Config {
         all.chain(members.flat_map(ClientTls::files))
             .map(PathBuf::as_path)
     }
-
-    /// The DNS names of members, with how often each is to be resolved. A name in
-    /// several groups comes several times.
-    pub fn dns_hosts(&self) -> impl Iterator<Item = (&str, Duration)> {
-        self.groups.iter().flat_map(|group| {
-            let names = group.members.iter().filter(|m| m.ip().is_none());
-            names.map(|member| (member.host.as_str(), group.dns_interval))
-        })
-    }
 }
 
 fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
@@ -129,12 +123,13 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     config.admin = admin::read(&mut top, folder, &mut listeners, report);
 
     config.acme = acme::read(&mut top, folder, report);
+    config.dns = dns::read(&mut top, report);
     let defaults = Defaults::read(&mut top, report);
     // With where each stands: rules refer to groups, and own ones keep their order.
     let mut groups: Vec<(Span, GroupConfig)> = Vec::new();
     for mut table in top.named_tables("group", NAMES, report) {
         let group = GroupConfig::of_table(&mut table, &defaults.group, report);
-        if !group.agents_may_join {
+        if !group.agents_may_join && group.members_files.is_empty() {
             table.require("members", report);
         }
         groups.push((table.name_span().clone(), group));
@@ -187,8 +182,11 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
 
     let placed = groups.iter().map(|(span, group)| Placed { span, group });
     let placed: Vec<Placed<'_>> = placed.collect();
-    // Agents and CORBA servers name locations of their own.
-    let others = groups.iter().any(|(_, group)| group.agents_may_join) || top.given("corba");
+    // Agents, CORBA servers and lists of members name locations of their own.
+    let elsewhere = |group: &GroupConfig| {
+        group.agents_may_join || !group.services.is_empty() || !group.members_files.is_empty()
+    };
+    let others = groups.iter().any(|(_, group)| elsewhere(group)) || top.given("corba");
     config.locations = location::read(&mut top, &defaults.group, &placed, others, report);
     location::check(&placed, &config.locations, report);
     config.groups = groups.iter().map(|(_, group)| group.clone()).collect();
@@ -201,6 +199,9 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         monitor.resolve(folder);
     }
     for group in &mut config.groups {
+        for pattern in &mut group.members_files {
+            *pattern = folder.join(&*pattern).display().to_string();
+        }
         for tls in group.member_tls.iter_mut().chain(group.sources.tls_mut()) {
             tls.resolve(folder);
         }
@@ -325,6 +326,7 @@ pub(crate) fn tables() -> Vec<TableDoc> {
         TableDoc::new("", top, [docs(TOP, Config::default())]),
         admin::tables(),
         acme::tables(),
+        dns::tables(),
         TableDoc::new("[access_log]", "The access log.", access_log),
     ];
     tables.extend(rule::tables());

@@ -16,7 +16,7 @@ use super::reach::{Reach, carries_in_pulses, default_for, default_load};
 use super::sources::{SOURCES, Sources};
 use super::tls::ClientTls;
 use crate::schema::document::join;
-use crate::schema::field::choice_field;
+use crate::schema::field::{Texts, choice_field};
 use crate::schema::key::{DAY, HOUR, docs, keys, millis, secs, section};
 use crate::schema::networks::Networks;
 use crate::schema::reference::{KeyDoc, TableDoc};
@@ -35,6 +35,8 @@ section! {
         said: Said = Said::default(),
         /// How its clients reach its members: what is chosen depends on it.
         reach: Reach = Reach::Carried,
+        /// Members that are looked up as services, each with the settings that all of its addresses have.
+        services: Vec<MemberConfig> = Vec::new(),
         /// Its load sources.
         sources: Sources = Sources::default(),
     }
@@ -42,8 +44,13 @@ section! {
     keys OWN {
         /// The members: addresses, or tables with the keys of a member. **Required**, at least one,
         /// unless agents may join. A host name with several addresses becomes one member per
-        /// address, and is resolved again regularly.
+        /// address, and is resolved again regularly; `{ srv = "_http._tcp.web.example.org" }` is the
+        /// members that SRV records name.
         members: Vec<MemberConfig> = Vec::new(); r#"["10.0.0.1:80", { address = "10.0.0.2:80", weight = 2 }]"#,
+        /// Files with further members, in JSON as Prometheus has it (`file_sd`): the last part of a path
+        /// may contain `*`, and a relative one starts at the configuration's folder. They are read
+        /// again when they change: see [members.md](members.md#files).
+        members_files: Vec<String> [Text(MEMBERS_FILES)] = Vec::new(); r#"["members/*.json"]"#,
         /// Whether agents may add servers to this group that are not in the file, until the agent
         /// signs off or is silent for too long. Any holder of a key of the [`[broker]`](#broker)
         /// can then add members, within `allowed_networks`.
@@ -62,12 +69,13 @@ section! {
         /// Maximum number of requests that wait when all members are at their connection limit.
         /// Further ones are refused.
         max_queue: usize [Number(0.0, 1_000_000.0, "requests")] = 1024; "100",
-        /// How often host names of members are resolved again. An address that is missing from an
+        /// How often host names of members are resolved again. Without it, when the TTL of the
+        /// answer is over, within the bounds of [`[dns]`](#dns). An address that is missing from an
         /// answer gets no new traffic. If it returns within five minutes, or while it still has
         /// requests, it keeps its state: requests, latency and health. Within five minutes there is
         /// no slow start either, so a DNS answer may contain only a part of the addresses each
         /// time. A group keeps the state of the last 1,024 addresses that left.
-        dns_interval: Duration [Time(secs(1), DAY)] = secs(10); r#""1m""#,
+        dns_interval: Option<Duration> [Time(secs(1), DAY)] = None; r#""1m""#,
         /// Allowed networks of members that agents register, or that host names resolve to. By
         /// default every address is allowed except loopback, link-local, unspecified, multicast and
         /// broadcast addresses and those of cloud metadata; `localhost` may be loopback. Addresses
@@ -129,6 +137,12 @@ keys! {
     }
 }
 
+/// What names files with members.
+const MEMBERS_FILES: Texts = ("the path of a file; its last part may contain *", |text| {
+    let (folder, name) = text.rsplit_once('/').unwrap_or(("", text));
+    !name.is_empty() && !text.contains('\0') && !folder.contains('*')
+});
+
 choice_field!(Granularity,
     "per_session" => Granularity::PerSession,
     "per_request" => Granularity::PerRequest,
@@ -177,6 +191,10 @@ impl GroupConfig {
             ..defaults.clone()
         };
         table.read(OWN, &mut group, report);
+        let (services, members) = { std::mem::take(&mut group.members) }
+            .into_iter()
+            .partition(|member| member.srv.is_some());
+        (group.services, group.members) = (services, members);
         group.read_shared(table, report);
         group.warn_of_alerts(table, report);
         group.sources.warn_of_twins(table, report);

@@ -7,9 +7,9 @@ use evenkeel_core::cost::Cost;
 use evenkeel_core::member::Weight;
 use toml::de::DeValue;
 
-use crate::schema::address::{Address, Origin};
+use crate::schema::address::{Address, Origin, host_port, is_host_name};
 use crate::schema::document::Item;
-use crate::schema::field::{Blank, Field, Limits, OUT_OF_RANGE, WRONG_TYPE, read_one};
+use crate::schema::field::{Blank, Field, Limits, OUT_OF_RANGE, Texts, WRONG_TYPE, read_one};
 use crate::schema::key::{docs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
@@ -28,6 +28,8 @@ section! {
         /// reference which they are given, as a CORBA object is. It has no `host` and `port`:
         /// there is nothing to resolve and nothing to connect to.
         reference: Option<String> = None,
+        /// The name of a service, in place of `host` and `port`: members are what SRV records name.
+        srv: Option<String> = None,
     }
     keys MEMBER {
         /// Share of the traffic relative to the other members; 0 gets none.
@@ -56,9 +58,28 @@ section! {
     #[derive(Clone)]
     pub(crate) struct Place {}
     keys PLACE {
-        /// Host name or IP address, and port. **Required.**
+        /// Host name or IP address, and port. **Required**, unless there is `srv`.
         address: Address = Address::default(); r#""app-1.internal:8080""#,
+        /// The name of a service in DNS, instead of an address: each SRV record gives a member, with
+        /// its weight and port. Those with another than the lowest priority are backups.
+        srv: Option<String> [Text(SERVICE)] = None; r#""_http._tcp.web.example.org""#,
     }
+}
+
+/// What a service is called.
+const SERVICE: Texts = ("a DNS name, as in \"_http._tcp.web.example.org\"", |text| {
+    let name = text.strip_suffix('.').unwrap_or(text);
+    is_host_name(name) && name.parse::<IpAddr>().is_err()
+});
+
+/// Host (an IPv6 address without brackets, names in lower case) and port of an address as it
+/// stands in the file.
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub fn member_address(text: &str) -> Result<(String, u16), &'static str> {
+    host_port(text)
 }
 
 impl MemberConfig {
@@ -82,9 +103,9 @@ impl MemberConfig {
         }
     }
 
-    /// The name of the member: `host:port`, or that of a reference.
+    /// The name of the member: `host:port`, or that of a reference or service.
     pub fn name(&self) -> String {
-        match (&self.reference, self.ip()) {
+        match (self.reference.as_ref().or(self.srv.as_ref()), self.ip()) {
             (Some(name), _) => name.clone(),
             (None, Some(ip)) => SocketAddr::new(ip, self.port).to_string(),
             (None, None) => format!("{}:{}", self.host, self.port),
@@ -106,7 +127,23 @@ fn read_member(item: &Item<'_>, report: &mut Report<'_>) -> Option<MemberConfig>
             let mut place = Place::default();
             table.read(PLACE, &mut place, report);
             table.read(MEMBER, &mut member, report);
-            table.require("address", report);
+            if table.given("srv") && table.given("address") {
+                table.problem(
+                    "srv",
+                    "a member has an `address` or `srv`, not both",
+                    report,
+                );
+            } else if let Some(name) = &place.srv {
+                let name = name.strip_suffix('.').unwrap_or(name);
+                member.srv = Some(name.to_ascii_lowercase());
+                if table.given("url") {
+                    let message =
+                        "members that are looked up have different addresses: leave it out";
+                    table.problem("url", message, report);
+                }
+            } else {
+                table.require("address", report);
+            }
             table.finish(report);
             Some(place.address)
         }

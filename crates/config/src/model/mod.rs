@@ -9,6 +9,7 @@ pub(crate) mod alert;
 pub(crate) mod broker;
 pub(crate) mod config;
 pub(crate) mod corba;
+pub(crate) mod dns;
 pub(crate) mod ejection;
 pub mod engine;
 pub(crate) mod ftp;

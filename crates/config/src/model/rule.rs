@@ -321,7 +321,8 @@ pub(crate) fn read(
     if rule.protocol != Protocol::Http {
         group.warn_of_key(table, report);
     }
-    let has_members = table.given("members") || group.agents_may_join;
+    let has_members =
+        table.given("members") || table.given("members_files") || group.agents_may_join;
     if table.given("sni") && !has_members {
         for key in group::keys().filter(|key| table.given(key)) {
             let message = "belongs in the groups that `sni` names, because the rule has none of \

@@ -20,8 +20,12 @@ pub(crate) fn load<T>(
     }
 }
 
-/// The text of a regular file of at most `limit` bytes, or why there is none.
-pub(crate) fn read_bounded(path: &Path, limit: u64) -> Result<String, String> {
+/// The text of a regular file of at most `limit` bytes.
+///
+/// # Errors
+///
+/// Why there is none.
+pub fn read_bounded(path: &Path, limit: u64) -> Result<String, String> {
     let unreadable = |error| format!("cannot be read: {error}");
     // A FIFO or a device would block for ever or never end.
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {

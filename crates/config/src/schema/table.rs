@@ -324,6 +324,11 @@ pub(crate) const LOCATION_NAMES: Texts = ("1 to 255 characters", |text| {
     (1..=255).contains(&text.len()) && !text.contains(char::is_control)
 });
 
+/// Whether a location may be called so.
+pub fn is_location_name(name: &str) -> bool {
+    (LOCATION_NAMES.1)(name)
+}
+
 /// Whether a group, a rule or a cluster may be called so: 1 to 64 letters, digits, `-`, `_`
 /// or `.`.
 pub fn is_name(name: &str) -> bool {

@@ -9,6 +9,7 @@ use tracing::{error, info, warn};
 
 use super::{Applied, Manager, Owned, Reload, ReloadError};
 use crate::config::{self, Admin, Config};
+use crate::inputs::hosts;
 use crate::member_tls;
 use crate::subsystem::{ApplyError, PrepareError};
 
@@ -36,20 +37,21 @@ impl Manager {
 
     async fn replace(&self, config: Config) -> Result<Applied, ApplyError> {
         let _one_at_a_time = self.reloading.lock().await;
-        let known = self.lock().state.inputs.addresses.clone();
-        let hosts = config.dns_hosts().map(|(host, _)| host);
-        let new: HashSet<String> = hosts
-            .filter(|host| !known.contains_key(*host))
-            .map(str::to_owned)
-            .collect();
-        let found = self.resolver.lookup_all(new).await;
+        let (known, lists) = {
+            let inputs = &self.lock().state.inputs;
+            (inputs.addresses.clone(), inputs.lists.clone())
+        };
+        let lists = self.read_lists(&config, lists).await;
+        let hosts = hosts(&config, &lists).into_keys();
+        let new: HashSet<String> = hosts.filter(|host| !known.contains_key(host)).collect();
+        let found = self.resolver.lookup_all(&config.dns, new).await;
         let clients = self.lock().state.inputs.clients.clone();
         let clients = member_tls::load(&config.groups, &clients);
         let clients = clients.map_err(PrepareError::files)?;
 
         let mut owned = self.lock();
         let old = &owned.state.inputs;
-        let mut inputs = old.with_config(config);
+        let mut inputs = old.with_config(config, lists);
         inputs.addresses.extend(found);
         inputs.clients = clients;
         let generation = owned.state.snapshot.generation + 1;

@@ -47,6 +47,8 @@ impl State {
             by_identity: before.iter().map(|e| (e.identity(), *e)).collect(),
             locations: old_locations,
         };
+        let listed = self.inputs.lists.members(&config);
+        config.members.extend(listed);
         let (mut endpoints, mut refused) = (Vec::new(), Vec::new());
         for member in &config.members {
             let ips = self.addresses_of(&config, member, admission, &mut refused);

@@ -1,0 +1,223 @@
+//! Looks names up.
+
+use std::collections::{HashMap, HashSet};
+use std::future::Future;
+use std::io;
+use std::net::IpAddr;
+#[cfg(test)]
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tracing::warn;
+
+mod system;
+
+use crate::config::Dns;
+use crate::lists::service::Service;
+use system::System;
+
+/// Looks up the addresses of a host name, for tests.
+#[cfg(test)]
+pub(crate) type Lookup = Arc<
+    dyn Fn(String) -> Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send>> + Send + Sync,
+>;
+
+/// Who is asked.
+#[derive(Clone)]
+enum Source {
+    System(Arc<System>),
+    #[cfg(test)]
+    Given(Lookup),
+}
+
+/// Time after which a lookup has failed.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time that all lookups before a start or reload may take. What is not there by then
+/// comes later.
+const START_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Time between two lookups of a name that never had an address, if that is shorter
+/// than its interval.
+pub(crate) const RETRY_UNKNOWN: Duration = Duration::from_secs(1);
+
+/// Time between two lookups if the answer does not say how long it counts, or there was none.
+pub(crate) const FAILED: Duration = Duration::from_secs(10);
+
+/// Lookups at the same time. Each one may hold a thread for as long as the system's
+/// resolver likes.
+const CONCURRENT_LOOKUPS: usize = 16;
+
+/// Most addresses of one name that become members.
+const MAX_ADDRESSES: usize = 256;
+
+/// Looks names up, not too many at a time.
+pub(crate) struct Resolver {
+    source: Source,
+    permits: Arc<Semaphore>,
+}
+
+impl Resolver {
+    /// One that asks the system's resolver, or those of the configuration.
+    pub(crate) fn system() -> Self {
+        Self::new(Source::System(Arc::default()))
+    }
+
+    /// One that asks somebody else.
+    #[cfg(test)]
+    pub(crate) fn given(lookup: Lookup) -> Self {
+        Self::new(Source::Given(lookup))
+    }
+
+    fn new(source: Source) -> Self {
+        Resolver {
+            source,
+            permits: Arc::new(Semaphore::new(CONCURRENT_LOOKUPS)),
+        }
+    }
+
+    /// The addresses of `host`, in order and without duplicates; at least one.
+    ///
+    /// A name with addresses of both families stands for hosts that have both, more
+    /// often than not. Each must become one member and not two, so only the IPv4
+    /// addresses are taken if there are any.
+    pub(crate) async fn addresses(&self, dns: &Dns, host: &str) -> Result<Found, LookupError> {
+        let (source, dns, host) = (self.source.clone(), dns.clone(), host.to_owned());
+        let lookup = async move {
+            match source {
+                Source::System(system) => system.addresses(&dns, &host).await,
+                #[cfg(test)]
+                Source::Given(lookup) => Ok((lookup(host).await?, None)),
+            }
+        };
+        let (found, ttl) = self.run(lookup).await?;
+        let any_v4 = found.iter().any(IpAddr::is_ipv4);
+        let mut ips: Vec<IpAddr> = found
+            .into_iter()
+            .filter(|ip| ip.is_ipv4() == any_v4)
+            .collect();
+        ips.sort_unstable();
+        ips.dedup();
+        ips.truncate(MAX_ADDRESSES);
+        match ips.is_empty() {
+            true => Err(LookupError::Empty),
+            false => Ok(Found { ips, ttl }),
+        }
+    }
+
+    /// The records of the service `name`, in order, at least one, and how long they count.
+    pub(crate) async fn services(
+        &self,
+        dns: &Dns,
+        name: &str,
+    ) -> Result<(Vec<Service>, Duration), LookupError> {
+        let (source, dns, name) = (self.source.clone(), dns.clone(), name.to_owned());
+        self.run(async move {
+            match source {
+                Source::System(system) => system.services(&dns, &name).await,
+                #[cfg(test)]
+                Source::Given(_) => Err(io::Error::other("there are no services")),
+            }
+        })
+        .await
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        lookup: impl Future<Output = io::Result<T>> + Send + 'static,
+    ) -> Result<T, LookupError> {
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
+        // A lookup cannot be stopped. It keeps its permit until it is really over.
+        let lookup = tokio::spawn(async move {
+            let _permit = permit;
+            lookup.await
+        });
+        match timeout(LOOKUP_TIMEOUT, lookup).await {
+            Ok(Ok(found)) => Ok(found?),
+            Ok(Err(panicked)) => Err(io::Error::other(panicked).into()),
+            Err(_) => Err(LookupError::Timeout),
+        }
+    }
+
+    /// The records of those services, each as far as it is known in time.
+    pub(crate) async fn all_services(
+        self: &Arc<Self>,
+        dns: &Dns,
+        names: HashSet<String>,
+    ) -> HashMap<String, Result<Vec<Service>, String>> {
+        let late = || Err(LookupError::Timeout.to_string());
+        let mut all: HashMap<_, _> = names.iter().map(|name| (name.clone(), late())).collect();
+        let mut lookups = JoinSet::new();
+        for name in names {
+            let (resolver, dns) = (Arc::clone(self), dns.clone());
+            lookups.spawn(async move {
+                let found = resolver.services(&dns, &name).await;
+                (name, found)
+            });
+        }
+        let _ = timeout(START_TIMEOUT, async {
+            while let Some(joined) = lookups.join_next().await {
+                if let Ok((name, found)) = joined {
+                    let found = found.map(|(records, _)| records);
+                    all.insert(name, found.map_err(|error| error.to_string()));
+                }
+            }
+        })
+        .await;
+        all
+    }
+
+    /// The addresses of those `hosts` that resolve in time.
+    pub(crate) async fn lookup_all(
+        self: &Arc<Self>,
+        dns: &Dns,
+        hosts: HashSet<String>,
+    ) -> HashMap<String, Vec<IpAddr>> {
+        let mut lookups = JoinSet::new();
+        for host in hosts {
+            let (resolver, dns) = (Arc::clone(self), dns.clone());
+            lookups.spawn(async move {
+                let found = resolver.addresses(&dns, &host).await;
+                (host, found)
+            });
+        }
+        let mut all = HashMap::new();
+        let _ = timeout(START_TIMEOUT, async {
+            while let Some(joined) = lookups.join_next().await {
+                match joined {
+                    Ok((host, Ok(found))) => {
+                        all.insert(host, found.ips);
+                    }
+                    Ok((host, Err(error))) => {
+                        warn!(host, "a member's name does not resolve yet: {error}");
+                    }
+                    Err(_) => {}
+                }
+            }
+        })
+        .await;
+        all
+    }
+}
+
+/// The addresses of a name.
+pub(crate) struct Found {
+    pub ips: Vec<IpAddr>,
+    /// How long they count, if that is known.
+    pub ttl: Option<Duration>,
+}
+
+/// Why a name has no addresses.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LookupError {
+    #[error("no answer within {LOOKUP_TIMEOUT:?}")]
+    Timeout,
+    #[error("it has no addresses")]
+    Empty,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}

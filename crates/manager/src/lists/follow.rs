@@ -1,0 +1,186 @@
+//! Follows lists of members, and changes members with them.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_net::Tasks;
+use tracing::{info, warn};
+
+use super::service::Service;
+use super::{Files, Lists, Read, patterns, read, same, services};
+use crate::config::Config;
+use crate::config::watch::Folders;
+use crate::dns::{FAILED, RETRY_UNKNOWN};
+use crate::manager::Manager;
+
+/// How often files are looked at without an event: for file systems that send none, and for
+/// folders that are not there yet.
+const POLL: Duration = Duration::from_secs(5);
+
+/// How long folders must be quiet before they are looked at.
+const QUIET: Duration = Duration::from_millis(100);
+
+impl Manager {
+    /// What the lists of `config` say, given what is known of them.
+    pub(crate) async fn read_lists(&self, config: &Config, known: Lists) -> Lists {
+        let Lists {
+            services: mut of_services,
+            files,
+        } = known;
+        let wanted = services(config);
+        of_services.retain(|name, _| wanted.contains(name));
+        let new: HashSet<String> = { wanted.into_iter() }
+            .filter(|name| !of_services.contains_key(name))
+            .collect();
+        let files = self.read_files(config, files).await;
+        let found = self.resolver.all_services(&config.dns, new).await;
+        for (name, found) in found {
+            match found {
+                Ok(records) => {
+                    of_services.insert(name, records);
+                }
+                Err(error) => self.note_list(&name, Some(error)),
+            }
+        }
+        Lists {
+            services: of_services,
+            files,
+        }
+    }
+
+    async fn read_files(&self, config: &Config, known: Files) -> Files {
+        let patterns = patterns(config);
+        if patterns.is_empty() {
+            return Files::new();
+        }
+        let all = patterns.clone();
+        let read = tokio::task::spawn_blocking(move || read(&patterns, &known)).await;
+        // It does not panic; if it did, nothing would be known.
+        let Read { files, errors } = read.unwrap_or_default();
+        for pattern in all {
+            self.note_list(&pattern, errors.get(&pattern).cloned());
+        }
+        files
+    }
+
+    /// Notes, and says in the log, that a list is good or is not.
+    fn note_list(&self, list: &str, error: Option<String>) {
+        let is_news = self.lock().troubles.note(list, error.clone());
+        match error {
+            Some(error) if is_news => {
+                warn!(
+                    list,
+                    "a list of members is not good, and its members stay as they were: {error}"
+                );
+            }
+            None if is_news => info!(list, "a list of members is good again"),
+            _ => {}
+        }
+    }
+
+    /// Reads files with members again when they change.
+    pub(crate) async fn follow_files(self: &Arc<Self>) {
+        let (mut changes, mut folders) = (self.changes(), Folders::new());
+        loop {
+            let config = self.config();
+            let all = patterns(&config);
+            folders.follow(all.iter().map(PathBuf::from));
+            tokio::select! {
+                () = folders.touched() => tokio::time::sleep(QUIET).await,
+                () = tokio::time::sleep(POLL), if !all.is_empty() => {}
+                changed = changes.changed() => match changed {
+                    // What is new has been read with the configuration.
+                    Ok(()) => continue,
+                    Err(_) => return,
+                },
+            }
+            let known = self.lock().state.inputs.lists.files.clone();
+            let files = self.read_files(&config, known).await;
+            let mut owned = self.lock();
+            // Unless the configuration is another one by now.
+            let inputs = &owned.state.inputs;
+            if patterns(&inputs.config) != all || same(&inputs.lists.files, &files) {
+                continue;
+            }
+            let lists = Lists {
+                files,
+                ..inputs.lists.clone()
+            };
+            let inputs = inputs.with_lists(lists);
+            match self.change(&mut owned.state, inputs) {
+                Ok(()) => info!("members of files have changed"),
+                Err(error) => warn!("members of files are not used: {error}"),
+            }
+        }
+    }
+
+    /// Looks all services up again and again.
+    pub(crate) async fn follow_services(self: &Arc<Self>) {
+        let (mut tasks, mut changes) = (Tasks::default(), self.changes());
+        loop {
+            let wanted = services(&self.config()).into_iter();
+            let wanted: HashMap<String, ()> = wanted.map(|name| (name, ())).collect();
+            tasks.reconcile(wanted, |name, ()| follow(Arc::clone(self), name));
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The service has these records now, and their hosts these addresses.
+    async fn found(&self, name: &str, records: Vec<Service>) {
+        let (dns, known) = {
+            let owned = self.lock();
+            let inputs = &owned.state.inputs;
+            if inputs.lists.services.get(name) == Some(&records) {
+                return;
+            }
+            (inputs.config.dns.clone(), inputs.addresses.clone())
+        };
+        let hosts = records.iter().map(|record| record.host.clone());
+        let new = hosts.filter(|host| !known.contains_key(host)).collect();
+        let addresses = self.resolver.lookup_all(&dns, new).await;
+        let mut owned = self.lock();
+        let inputs = &owned.state.inputs;
+        if !services(&inputs.config).contains(name) {
+            return;
+        }
+        let mut lists = inputs.lists.clone();
+        info!(service = name, ?records, "a service has new members");
+        lists.services.insert(name.to_owned(), records);
+        let mut inputs = inputs.with_lists(lists);
+        inputs.addresses.extend(addresses);
+        if let Err(error) = self.change(&mut owned.state, inputs) {
+            warn!(service = name, "its new members are not used: {error}");
+        }
+    }
+}
+
+async fn follow(manager: Arc<Manager>, name: String) {
+    let known = manager
+        .lock()
+        .state
+        .inputs
+        .lists
+        .services
+        .contains_key(&name);
+    // What has been looked up with the configuration need not be at once again, but for its TTL.
+    let mut wait = if known { Duration::ZERO } else { RETRY_UNKNOWN };
+    loop {
+        tokio::time::sleep(wait).await;
+        let dns = manager.lock().state.inputs.config.dns.clone();
+        wait = match manager.resolver.services(&dns, &name).await {
+            Ok((records, ttl)) => {
+                manager.note_list(&name, None);
+                manager.found(&name, records).await;
+                dns.bounded(ttl).mul_f32(1.0 + 0.1 * fastrand::f32())
+            }
+            Err(error) => {
+                manager.note_list(&name, Some(error.to_string()));
+                FAILED
+            }
+        };
+    }
+}

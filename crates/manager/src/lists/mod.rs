@@ -1,0 +1,344 @@
+//! Members that something else than the configuration lists: SRV records, and files.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::config::{Config, GroupConfig, MAX_FILE_SIZE, MemberConfig, read_file};
+
+pub mod file;
+mod follow;
+pub(crate) mod service;
+
+use service::Service;
+
+/// Most files that one pattern may name.
+const MAX_FILES: usize = 1_000;
+
+/// What lists say, as far as it is known.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lists {
+    /// The last records of each service; services that never had any are not there.
+    pub services: HashMap<String, Vec<Service>>,
+    /// What files said when they were last good.
+    pub files: Files,
+}
+
+/// What files said when they were last good.
+pub(crate) type Files = BTreeMap<PathBuf, File>;
+
+/// A file when it was last good.
+#[derive(Clone, Debug)]
+pub(crate) struct File {
+    hash: u64,
+    members: Arc<Vec<MemberConfig>>,
+}
+
+impl Lists {
+    /// The members of lists of a group, each name once, without those that it has anyway.
+    pub(crate) fn members(&self, group: &GroupConfig) -> Vec<MemberConfig> {
+        if group.services.is_empty() && group.members_files.is_empty() {
+            return Vec::new();
+        }
+        let mut names: HashSet<String> = group.members.iter().map(MemberConfig::name).collect();
+        let of_services = group.services.iter().flat_map(|template| {
+            let records = template.srv.as_ref().and_then(|srv| self.services.get(srv));
+            service::members(template, records.map_or(&[], Vec::as_slice))
+        });
+        let patterns = group.members_files.iter().map(|text| Pattern::of(text));
+        let of_files = patterns.flat_map(|pattern| {
+            let files = self
+                .files
+                .iter()
+                .filter(move |(path, _)| pattern.matches(path));
+            files.flat_map(|(_, file)| file.members.iter().cloned())
+        });
+        let all = of_services.chain(of_files);
+        all.filter(|member| names.insert(member.name())).collect()
+    }
+
+    /// How many members each list of a group has: the name of the list, and the number.
+    pub(crate) fn counts(&self, group: &GroupConfig) -> Vec<(String, usize)> {
+        let services = group.services.iter().flat_map(|template| {
+            let name = template.srv.as_ref()?;
+            let records = self.services.get(name).map_or(0, Vec::len);
+            Some((name.clone(), records))
+        });
+        let files = group.members_files.iter().map(|text| {
+            let pattern = Pattern::of(text);
+            let files = self.files.iter().filter(|(path, _)| pattern.matches(path));
+            (
+                text.clone(),
+                files.map(|(_, file)| file.members.len()).sum(),
+            )
+        });
+        services.chain(files).collect()
+    }
+}
+
+/// What went wrong with lists, by their names; what went well is not there.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Troubles(BTreeMap<String, Trouble>);
+
+/// What went wrong with a list.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Trouble {
+    /// What is wrong now.
+    pub error: Option<String>,
+    /// How often it became wrong, or wrong in another way.
+    pub failures: u64,
+}
+
+impl Troubles {
+    /// Notes how it went; answers whether that is news.
+    fn note(&mut self, list: &str, error: Option<String>) -> bool {
+        if error.is_none() && !self.0.contains_key(list) {
+            return false;
+        }
+        let trouble = self.0.entry(list.to_owned()).or_default();
+        let is_news = trouble.error != error;
+        trouble.failures += u64::from(is_news && error.is_some());
+        trouble.error = error;
+        is_news
+    }
+
+    pub(crate) fn of(&self, list: &str) -> Trouble {
+        self.0.get(list).cloned().unwrap_or_default()
+    }
+}
+
+/// The names of services of a configuration.
+pub(crate) fn services(config: &Config) -> HashSet<String> {
+    let services = config.groups.iter().flat_map(|group| &group.services);
+    services
+        .filter_map(|template| template.srv.clone())
+        .collect()
+}
+
+/// The patterns of files of a configuration.
+pub(crate) fn patterns(config: &Config) -> BTreeSet<String> {
+    let groups = config.groups.iter();
+    groups
+        .flat_map(|group| group.members_files.iter().cloned())
+        .collect()
+}
+
+/// What is wrong with the files that a configuration names.
+pub fn check(config: &Config) -> Vec<String> {
+    let read = read(&patterns(config), &Files::new());
+    read.errors.into_values().collect()
+}
+
+/// A path, whose last part may contain `*`.
+struct Pattern<'a> {
+    folder: &'a Path,
+    name: &'a str,
+}
+
+impl<'a> Pattern<'a> {
+    fn of(text: &'a str) -> Self {
+        let (folder, name) = text.rsplit_once('/').unwrap_or((".", text));
+        let folder = Path::new(if folder.is_empty() { "/" } else { folder });
+        Pattern { folder, name }
+    }
+
+    fn matches(&self, path: &Path) -> bool {
+        let name = path.file_name().and_then(|name| name.to_str());
+        path.parent() == Some(self.folder) && name.is_some_and(|name| self.matches_name(name))
+    }
+
+    /// Whether a name is meant: `*` stands for anything, but not for a first dot, as in a shell.
+    fn matches_name(&self, name: &str) -> bool {
+        let mut parts = self.name.split('*');
+        let first = parts.next().unwrap_or_default();
+        let Some(mut rest) = name.strip_prefix(first) else {
+            return false;
+        };
+        let Some(last) = parts.next_back() else {
+            return rest.is_empty();
+        };
+        if first.is_empty() && name.starts_with('.') {
+            return false;
+        }
+        for part in parts {
+            match rest.find(part) {
+                Some(at) => rest = rest.get(at + part.len()..).unwrap_or_default(),
+                None => return false,
+            }
+        }
+        rest.ends_with(last)
+    }
+
+    /// The files that are meant.
+    fn paths(&self) -> Result<Vec<PathBuf>, String> {
+        if !self.name.contains('*') {
+            return Ok(vec![self.folder.join(self.name)]);
+        }
+        let folder = self.folder.display();
+        let unreadable = |error| format!("{folder}: cannot be read: {error}");
+        let mut paths = Vec::new();
+        for entry in std::fs::read_dir(self.folder).map_err(unreadable)? {
+            let name = entry.map_err(unreadable)?.file_name();
+            if name.to_str().is_some_and(|name| self.matches_name(name)) {
+                paths.push(self.folder.join(name));
+            }
+            if paths.len() > MAX_FILES {
+                return Err(format!(
+                    "{folder}: more than {MAX_FILES} files are called so"
+                ));
+            }
+        }
+        paths.sort_unstable();
+        Ok(paths)
+    }
+}
+
+/// What files say.
+#[derive(Debug, Default)]
+pub(crate) struct Read {
+    pub files: Files,
+    /// What is wrong, with file and line, by the pattern that names the file: the first thing.
+    pub errors: BTreeMap<String, String>,
+}
+
+/// Reads the files that are meant. Of a file that is not good, or whose folder is not there, what
+/// it was before is `known`, and stays; a file that one with `*` no longer names is gone.
+pub(crate) fn read(patterns: &BTreeSet<String>, known: &Files) -> Read {
+    let mut read = Read::default();
+    for text in patterns {
+        let pattern = Pattern::of(text);
+        let mut wrong = |error: String| {
+            read.errors.entry(text.clone()).or_insert(error);
+        };
+        let paths = match pattern.paths() {
+            Ok(paths) => paths,
+            Err(error) => {
+                wrong(error);
+                let stay = known.iter().filter(|(path, _)| pattern.matches(path));
+                read.files
+                    .extend(stay.map(|(path, file)| (path.clone(), file.clone())));
+                continue;
+            }
+        };
+        for path in paths {
+            let before = known.get(&path);
+            let file = match read_one(&path, before) {
+                Ok(file) => Some(file),
+                Err(error) => {
+                    wrong(error);
+                    before.cloned()
+                }
+            };
+            read.files.extend(file.map(|file| (path, file)));
+        }
+    }
+    read
+}
+
+fn read_one(path: &Path, before: Option<&File>) -> Result<File, String> {
+    let name = path.display();
+    let text = read_file(path, MAX_FILE_SIZE).map_err(|error| format!("{name}: {error}"))?;
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    let hash = hasher.finish();
+    if let Some(before) = before.filter(|before| before.hash == hash) {
+        return Ok(before.clone());
+    }
+    let members = file::parse(&text).map_err(|error| format!("{name}:{error}"))?;
+    let members = Arc::new(members);
+    Ok(File { hash, members })
+}
+
+/// Whether two readings found the same.
+pub(crate) fn same(a: &Files, b: &Files) -> bool {
+    let same = |((path, file), (other_path, other)): (_, (&PathBuf, &File))| {
+        let (path, file): (&PathBuf, &File) = (path, file);
+        path == other_path && file.hash == other.hash
+    };
+    a.len() == b.len() && a.iter().zip(b).all(same)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_match_as_in_a_shell() {
+        for (pattern, name, wanted) in [
+            ("*.json", "a.json", true),
+            ("*.json", ".json", false),
+            ("*.json", ".a.json", false),
+            ("*.json", "a.json.tmp", false),
+            ("web-*-*.json", "web-1-2.json", true),
+            ("web-*-*.json", "web-1.json", false),
+            ("a*a", "a", false),
+            ("a*a", "aa", true),
+            ("a.json", "a.json", true),
+            ("a.json", "ba.json", false),
+            ("*", "x", true),
+        ] {
+            let text = format!("/f/{pattern}");
+            let is = Pattern::of(&text).matches(&Path::new("/f").join(name));
+            assert_eq!(is, wanted, "{pattern} {name}");
+        }
+        assert!(!Pattern::of("/f/*").matches(Path::new("/f/g/x")));
+    }
+
+    #[test]
+    fn what_is_wrong_leaves_what_was() {
+        let folder = std::env::temp_dir().join(format!("evenkeel-lists-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir(&folder).unwrap();
+        let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
+        let patterns = BTreeSet::from([folder.join("*.json").display().to_string()]);
+        let names = |files: &Files| -> Vec<String> {
+            let members = files.values().flat_map(|file| file.members.iter());
+            members.map(MemberConfig::name).collect()
+        };
+        write("a.json", r#"[{"targets": ["a.example:1"]}]"#);
+        write("b.json", r#"[{"targets": ["b.example:1"]}]"#);
+        let first = read(&patterns, &Files::new());
+        assert_eq!(names(&first.files), ["a.example:1", "b.example:1"]);
+        assert!(first.errors.is_empty());
+
+        write("a.json", "[\n{\"targets\": [\"a.example\"]}]");
+        let second = read(&patterns, &first.files);
+        assert_eq!(names(&second.files), ["a.example:1", "b.example:1"]);
+        assert!(same(&first.files, &second.files));
+        let error = second.errors.values().next().unwrap();
+        assert!(error.contains("a.json:2:"), "{error}");
+
+        // A file that is taken away takes its members with it; a folder does not.
+        std::fs::remove_file(folder.join("b.json")).unwrap();
+        let third = read(&patterns, &second.files);
+        assert_eq!(names(&third.files), ["a.example:1"]);
+        std::fs::remove_dir_all(&folder).unwrap();
+        let fourth = read(&patterns, &third.files);
+        assert_eq!(names(&fourth.files), ["a.example:1"]);
+        assert!(
+            fourth
+                .errors
+                .values()
+                .all(|error| error.contains("cannot be read"))
+        );
+        assert_eq!(fourth.errors.len(), 1);
+
+        // Nor does a file that is named as it is.
+        let named = BTreeSet::from([folder.join("a.json").display().to_string()]);
+        let fifth = read(&named, &fourth.files);
+        assert_eq!((names(&fifth.files).len(), fifth.errors.len()), (1, 1));
+    }
+
+    #[test]
+    fn trouble_is_news_when_it_changes() {
+        let mut troubles = Troubles::default();
+        assert!(!troubles.note("x", None));
+        assert!(troubles.note("x", Some("a".into())));
+        assert!(!troubles.note("x", Some("a".into())));
+        assert!(troubles.note("x", Some("b".into())));
+        assert!(troubles.note("x", None));
+        assert_eq!(troubles.of("x").failures, 2);
+        assert_eq!(troubles.of("y").failures, 0);
+    }
+}
