@@ -17,6 +17,7 @@ pub mod group;
 pub mod health;
 pub mod opinion;
 pub mod outlier;
+pub mod pace;
 mod place;
 pub mod pulse;
 pub mod queue;
