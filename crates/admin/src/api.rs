@@ -32,8 +32,8 @@ use crate::conn::Peer;
 use crate::error::ApiError;
 use crate::guard::{Guard, guard};
 use crate::wire::{
-    Done, Explain, Reloaded, Report, SetAlert, SetBackup, SetEnabled, SetState, SetStrategy,
-    SetWeight,
+    Done, Explain, Reloaded, Report, SetAlert, SetBackup, SetEnabled, SetMaintenance, SetState,
+    SetStrategy, SetWeight,
 };
 use crate::{Sources, metrics};
 
@@ -69,6 +69,7 @@ pub(crate) fn router(sources: Arc<Sources>, guarded_by: Guard) -> Router {
             put(set_backup),
         )
         .route("/v1/rules/{rule}/enabled", put(set_enabled))
+        .route("/v1/rules/{rule}/maintenance", put(set_maintenance))
         .route("/v1/locations/{location}/loads", post(report))
         .route("/v1/locations/{location}/alert", put(set_alert))
         .route("/v1/reload", post(reload));
@@ -317,6 +318,15 @@ async fn set_enabled(
     Body(body): Body<SetEnabled>,
 ) -> Answer<Done> {
     let done = sources.manager.set_rule_enabled(&rule, body.enabled);
+    sources.done(done)
+}
+
+async fn set_maintenance(
+    State(sources): State<Arc<Sources>>,
+    Path(rule): Path<String>,
+    Body(body): Body<SetMaintenance>,
+) -> Answer<Done> {
+    let done = sources.manager.set_maintenance(&rule, body.on);
     sources.done(done)
 }
 

@@ -194,7 +194,11 @@ fn rule_table(rules: &[RuleStatus]) -> String {
         let listen: Vec<_> = rule.listen.iter().map(ToString::to_string).collect();
         vec![
             rule.name.clone(),
-            if rule.enabled { "enabled" } else { "disabled" }.into(),
+            match (rule.enabled, rule.maintenance) {
+                (false, _) => "disabled".into(),
+                (true, true) => "maintenance".into(),
+                (true, false) => "enabled".into(),
+            },
             rule.protocol.to_string(),
             listen.join(" "),
             rule.groups().join(" "),

@@ -50,6 +50,14 @@ pub struct SetEnabled {
     pub enabled: bool,
 }
 
+/// Whether a rule shall be in maintenance.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetMaintenance {
+    /// Whether it is.
+    pub on: bool,
+}
+
 /// A group's new strategy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -30,6 +30,7 @@ pub use model::group::{GroupConfig, Said};
 pub use model::health::{HealthCheck, HealthCheckKind};
 pub use model::limits::{LimitKey, Limits};
 pub use model::location::LocationConfig;
+pub use model::maintenance::Maintenance;
 pub use model::member::{MemberConfig, member_address};
 pub use model::monitor::{Monitor, MonitorAddress, MonitorHost, MonitorKind};
 pub use model::negotiator::{Class, Cluster, Negotiator, Quantum, Terms};

@@ -1056,8 +1056,19 @@ fn document_with(header: &str, line: &str) -> String {
             }
         }
         "[rule.x.http]" => format!("[rule.x]\n{rule}{header}\n{line}"),
+        "[rule.x.maintenance]" => {
+            let page = match line.split(' ').next() {
+                Some("page") => "",
+                _ => "page = \"p\"",
+            };
+            format!("[rule.x]\n{rule}{header}\n{page}\n{line}")
+        }
         "[rule.x.limits]" => {
-            let needed = ["requests = \"9/s\"", "new_connections = \"9/s\""];
+            let needed = [
+                "requests = \"9/s\"",
+                "new_connections = \"9/s\"",
+                "min_body_rate = \"9B/s\"",
+            ];
             let is_it = |needed: &&&str| line.split(' ').next() != needed.split(' ').next();
             let needed: Vec<_> = needed.iter().filter(is_it).copied().collect();
             let needed = needed.join("\n");

@@ -203,6 +203,14 @@ pub(crate) enum CtlCommand {
         #[arg(value_parser = ["on", "off"])]
         backup: String,
     },
+    /// Put a rule into maintenance, in which clients get its page, or end that
+    Maintain {
+        /// Name of the rule
+        rule: String,
+        /// `on` or `off`
+        #[arg(value_parser = ["on", "off"])]
+        maintenance: String,
+    },
     /// Let a rule accept clients
     Enable {
         /// Name of the rule

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use evenkeel_admin::client::{Client, ClientError, DEFAULT_ADDRESS};
 use evenkeel_admin::command::{Command, Member};
 use evenkeel_admin::ctl;
-use evenkeel_admin::wire::{Report, SetEnabled, SetStrategy};
+use evenkeel_admin::wire::{Report, SetEnabled, SetMaintenance, SetStrategy};
 use evenkeel_config::{ClientTls, FileName};
 use evenkeel_manager::AdminState;
 
@@ -73,6 +73,12 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
         let now = if enabled { "enabled" } else { "disabled" };
         ctl.done(done, || format!("{rule} is {now}"))
     };
+    let set_maintenance = |rule: &str, on| {
+        let path = ["v1", "rules", rule, "maintenance"];
+        let done = ctl.client.put(&path, &SetMaintenance { on });
+        let now = if on { "is" } else { "is not" };
+        ctl.done(done, || format!("{rule} {now} in maintenance"))
+    };
     let set_state = |MemberArgs { group, member }: &MemberArgs, state| {
         ctl.change(&Command::State(Member::new(group, member), state))
     };
@@ -95,6 +101,7 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
             let member = Member::new(&member.group, &member.member);
             ctl.change(&Command::Backup(member, backup == "on"))
         }
+        CtlCommand::Maintain { rule, maintenance } => set_maintenance(rule, maintenance == "on"),
         CtlCommand::Enable { rule } => set_enabled(rule, true),
         CtlCommand::Disable { rule } => set_enabled(rule, false),
         CtlCommand::Strategy {

@@ -63,6 +63,8 @@ pub(crate) struct Inputs {
 pub(crate) struct Live {
     /// By rule.
     pub enabled: HashMap<String, bool>,
+    /// By rule: whether it is in maintenance.
+    pub maintenance: HashMap<String, bool>,
     /// By group.
     pub strategies: HashMap<String, Values>,
     /// By group and member. A member is named as in the file, or by one endpoint's
@@ -153,9 +155,17 @@ impl Inputs {
             let mut rules = inputs.config.rules.iter();
             rules.find(|rule| rule.name == name).map(|r| r.enabled)
         };
+        let maintenance = |inputs: &Inputs, name: &str| {
+            let mut rules = inputs.config.rules.iter();
+            rules
+                .find(|rule| rule.name == name)
+                .map(|r| r.maintenance.on)
+        };
         let same = |before: Option<bool>, after: Option<bool>| after.is_some() && before == after;
         live.enabled
             .retain(|name, _| same(enabled(old, name), enabled(new, name)));
+        live.maintenance
+            .retain(|name, _| same(maintenance(old, name), maintenance(new, name)));
         let with_lists = |inputs: &Inputs| -> HashMap<String, GroupConfig> {
             let groups = inputs.config.groups.iter().filter_map(|group| {
                 let listed = inputs.lists.members(group);

@@ -41,6 +41,14 @@ fn rules(out: &mut Exposition, status: &Status) {
     for rule in &status.rules {
         out.sample(&[("rule", &rule.name)], flag(rule.enabled));
     }
+    out.family(
+        "evenkeel_rule_maintenance",
+        Type::Gauge,
+        "1 if the rule is in maintenance.",
+    );
+    for rule in &status.rules {
+        out.sample(&[("rule", &rule.name)], flag(rule.maintenance));
+    }
 }
 
 fn groups(out: &mut Exposition, groups: &[GroupStatus]) {

@@ -40,6 +40,7 @@ impl Manager {
         let rules = state.snapshot.rules.iter().map(|rule| RuleStatus {
             name: rule.rule.name.clone(),
             enabled: rule.rule.enabled,
+            maintenance: rule.rule.maintenance.on,
             protocol: match rule.rule.protocol {
                 Protocol::Tcp => "tcp".into(),
                 Protocol::Http => "http".into(),

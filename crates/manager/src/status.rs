@@ -109,6 +109,9 @@ pub struct RuleStatus {
     pub name: String,
     /// Whether it accepts clients now.
     pub enabled: bool,
+    /// Whether it is in maintenance now.
+    #[serde(default)]
+    pub maintenance: bool,
     /// `tcp` or `http`.
     pub protocol: Word,
     /// Where it listens.

@@ -66,6 +66,12 @@ pub enum Limit {
     Connections,
     /// Connections opened in a time.
     NewConnections,
+    /// How slowly the body of a request may come.
+    MinBodyRate,
+    /// How slowly a response may be taken.
+    MinResponseRate,
+    /// The age of a connection.
+    MaxLifetime,
 }
 
 impl Limit {
@@ -96,6 +102,8 @@ pub enum End {
     Refused,
     /// The client has reached a limit.
     Limited,
+    /// The rule is in maintenance.
+    Maintenance,
     /// Closed while it was idle, because of a load alert at the member's location.
     Alert,
     /// Cut because the rule was disabled, or the grace period was over.

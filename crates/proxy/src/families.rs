@@ -103,16 +103,22 @@ const RULE_FAMILIES: &[RuleFamily] = &[
             ("not_proxied", |totals| totals.refused_not_proxied),
             ("proxy_header", |totals| totals.refused_proxy_header),
             ("exhausted", |totals| totals.refused_exhausted),
+            ("maintenance", |totals| totals.refused_maintenance),
         ],
     },
     RuleFamily {
         name: "evenkeel_rule_limited_total",
-        help: "Requests or connections refused because their client has reached a limit.",
+        help: "Requests or connections refused or ended because their client has reached a limit.",
         label: "limit",
         samples: &[
             ("requests", |totals| totals.limited_requests),
             ("connections", |totals| totals.limited_connections),
             ("new_connections", |totals| totals.limited_new_connections),
+            ("min_body_rate", |totals| totals.limited_min_body_rate),
+            ("min_response_rate", |totals| {
+                totals.limited_min_response_rate
+            }),
+            ("max_lifetime", |totals| totals.limited_max_lifetime),
         ],
     },
     RuleFamily {
@@ -362,6 +368,9 @@ fn limit(fill: &Fill, totals: &RuleTotals) -> RuleLimitStatus {
             Limit::Requests => totals.limited_requests,
             Limit::Connections => totals.limited_connections,
             Limit::NewConnections => totals.limited_new_connections,
+            Limit::MinBodyRate => totals.limited_min_body_rate,
+            Limit::MinResponseRate => totals.limited_min_response_rate,
+            Limit::MaxLifetime => totals.limited_max_lifetime,
         },
         lifted: fill.lifted,
     }

@@ -267,7 +267,7 @@ pub(crate) mod tests {
     use std::net::{TcpListener, TcpStream as StdStream};
 
     use super::*;
-    use crate::http::flow::Flow;
+    use crate::http::flow::{Flow, TURN_BYTES};
     use crate::http1::Body;
     use crate::worker::{Worker, tests::on_worker};
 
@@ -407,7 +407,8 @@ pub(crate) mod tests {
     fn a_tunnel_carries_the_bytes_of_any_transport() {
         each_way(async |from, to, worker| {
             let mut flow = crate::tcp::Flow::default();
-            let done = std::future::poll_fn(|cx| flow.poll(cx, from, to, worker));
+            let done =
+                std::future::poll_fn(|cx| flow.poll(cx, from, to, worker, crate::tcp::TURN_BYTES));
             assert_eq!(done.await, Ok(()));
             assert_eq!(flow.moved, LONG as u64);
         });
@@ -418,7 +419,7 @@ pub(crate) mod tests {
         each_way(async |from, to, worker| {
             let body = Body::Length(LONG as u64);
             let mut flow = Flow::new(Vec::new(), body, false, None, &worker.memory).unwrap();
-            let done = std::future::poll_fn(|cx| flow.poll(cx, from, to, worker));
+            let done = std::future::poll_fn(|cx| flow.poll(cx, from, to, worker, TURN_BYTES));
             assert_eq!(done.await, Ok(()));
             assert!(flow.is_done());
             flow.finish(worker);
@@ -431,7 +432,8 @@ pub(crate) mod tests {
             let ((mut from, _sender), (mut to, mut receiver)) = (pair(false), pair(true));
             let mut flow =
                 Flow::new(b"head".to_vec(), Body::None, false, None, &worker.memory).unwrap();
-            let done = std::future::poll_fn(|cx| flow.poll(cx, &mut from, &mut to, worker));
+            let done =
+                std::future::poll_fn(|cx| flow.poll(cx, &mut from, &mut to, worker, TURN_BYTES));
             assert_eq!(done.await, Ok(()));
             let mut head = [0; 4];
             receiver.read_exact(&mut head).unwrap();

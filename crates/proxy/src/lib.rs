@@ -7,6 +7,8 @@
 //! and the flows of `tcp` and `http` carry the bytes.
 
 pub mod access;
+mod age;
+mod bandwidth;
 mod buffer;
 mod families;
 mod files;
@@ -16,6 +18,7 @@ pub mod http1;
 pub mod http2;
 mod io;
 mod listen;
+mod maintenance;
 mod memory;
 pub mod message;
 pub mod metrics;

@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::files::ClientFile;
 use crate::io::Io;
+use crate::maintenance;
 use crate::quota::Counted;
 use crate::service::Service;
 use crate::watch::{ServiceId, Stop};
@@ -317,9 +318,14 @@ impl Session {
         }
     }
 
-    /// Whether the client may have another connection.
+    /// Whether the client may have another connection here.
     fn admit(&mut self) -> bool {
         let rule = self.service.rule();
+        let is_http = rule.rule.protocol == Protocol::Http;
+        if !is_http && maintenance::is_for(&rule.rule, self.peer.ip()) {
+            self.service.metrics.refused_maintenance.add(1);
+            return false;
+        }
         let Some(quotas) = &rule.quotas else {
             return true;
         };

@@ -168,12 +168,20 @@ counters! {
     /// Requests or connections refused because this process, or machine, had no file, port
     /// or memory left for them.
     refused_exhausted,
+    /// Requests or connections refused because the rule is in maintenance.
+    refused_maintenance,
     /// Requests refused because their client has sent too many.
     limited_requests,
     /// Connections refused because their client has too many.
     limited_connections,
     /// Connections refused because their client has opened too many.
     limited_new_connections,
+    /// Requests whose body came too slowly.
+    limited_min_body_rate,
+    /// Responses that were taken too slowly.
+    limited_min_response_rate,
+    /// Connections of TCP that were cut since they were too old.
+    limited_max_lifetime,
     /// Responses cut in the middle, or requests failed, by a member.
     member_failures,
     /// Requests or connections that the client gave up.
@@ -268,6 +276,9 @@ impl RuleMetrics {
             Limit::Requests => self.limited_requests.add(1),
             Limit::Connections => self.limited_connections.add(1),
             Limit::NewConnections => self.limited_new_connections.add(1),
+            Limit::MinBodyRate => self.limited_min_body_rate.add(1),
+            Limit::MinResponseRate => self.limited_min_response_rate.add(1),
+            Limit::MaxLifetime => self.limited_max_lifetime.add(1),
         }
     }
 

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use evenkeel_limits::files::{self, Shares, Users};
 use evenkeel_limits::memory;
 use evenkeel_manager::config::{Config, Corba, Negotiator, Rule};
@@ -24,6 +25,7 @@ use evenkeel_tls::ticket::Keys;
 use crate::access::AccessLog;
 use crate::files::Files;
 use crate::listen::ListenKey;
+use crate::maintenance;
 use crate::memory::Memory;
 use crate::metrics::{Metrics, RuleMetrics};
 use crate::quota::{Fill, Quotas};
@@ -71,9 +73,13 @@ struct PlaneState {
     tls: Servers,
     /// What clients of rules have used of their limits, by the rules' names.
     quotas: BTreeMap<Arc<str>, Arc<Quotas>>,
+    /// The pages of rules for their maintenance, by the rules' names.
+    pages: Pages,
 }
 
 type Servers = HashMap<Box<str>, Arc<Server>>;
+
+type Pages = HashMap<Box<str>, Bytes>;
 
 /// The workers could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -128,6 +134,7 @@ impl Proxy {
                     shares: None,
                     tls: Default::default(),
                     quotas: BTreeMap::new(),
+                    pages: Pages::new(),
                 }),
                 ticket_keys: Arc::new(Keys::rotating()),
             }),
@@ -227,6 +234,7 @@ impl Inner {
         next: &Snapshot,
         mut sockets: HashMap<ListenKey, Vec<StdListener>>,
         servers: Servers,
+        pages: Pages,
     ) {
         let mut state = self.state();
         let mut plans: Vec<Plan> = (0..self.workers)
@@ -264,6 +272,7 @@ impl Inner {
                     name: Arc::clone(&name),
                     snapshot: Arc::clone(snapshot),
                     quotas: quotas.clone(),
+                    page: pages.get(rule.name.as_str()).cloned(),
                     shared: Arc::clone(&common),
                     metrics,
                     tls: servers.get(rule.name.as_str()).cloned(),
@@ -297,6 +306,7 @@ impl Inner {
         state.started = true;
         state.shared = shared;
         state.quotas = all_quotas;
+        state.pages = pages;
         for (worker, plan) in state.workers.iter().zip(plans) {
             let _ = worker.commands.send(Command::Apply(plan));
         }
@@ -324,11 +334,27 @@ fn servers<'a>(
     }
 }
 
+/// Reads the pages of rules for their maintenance.
+fn pages<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> Result<Pages, PrepareErrors> {
+    let (mut pages, mut problems) = (Pages::new(), Vec::new());
+    for rule in rules {
+        match maintenance::page(rule) {
+            Ok(page) => pages.extend(page.map(|page| (rule.name.as_str().into(), page))),
+            Err(problem) => problems.push(*problem),
+        }
+    }
+    match problems.is_empty() {
+        true => Ok(pages),
+        false => Err(PrepareError::files(problems)),
+    }
+}
+
 /// What would keep rules from being served that does not depend on who listens: files that cannot
 /// be used.
 pub fn check(config: &Config) -> PrepareErrors {
     let keys = Arc::new(Keys::rotating());
     let mut errors = servers(&config.rules, &keys).err().unwrap_or_default();
+    errors.extend(pages(&config.rules).err().into_iter().flatten());
     let members = member_tls::load(&config.groups, &Clients::new());
     errors.extend(members.err().into_iter().flat_map(PrepareError::files));
     errors
@@ -402,8 +428,14 @@ impl Subsystem for Proxy {
                 return Err(errors);
             }
         };
+        let pages = match next.reload {
+            true => pages(next.rules.iter().map(|rule| &rule.rule))?,
+            false => state.pages.clone(),
+        };
         let (inner, next) = (Arc::clone(&self.inner), Arc::clone(next));
-        Ok(Box::new(move || inner.commit(&next, sockets, servers)))
+        Ok(Box::new(move || {
+            inner.commit(&next, sockets, servers, pages);
+        }))
     }
 
     fn listening(&self) -> Vec<SocketAddr> {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use evenkeel_control::budget::RetryBudget;
 use evenkeel_core::binding::{Binding, Verdict, Why};
 use evenkeel_core::group::{Granularity, PickError, Request, Ticket};
@@ -19,6 +20,7 @@ use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot};
 use evenkeel_tls::server::Server;
 use tokio::sync::Notify;
 
+use crate::bandwidth::Paces;
 use crate::io::Io;
 use crate::listen::Session;
 use crate::metrics::RuleMetrics;
@@ -30,6 +32,8 @@ use crate::watch::{ServiceId, Stop};
 pub(crate) struct RuleShared {
     /// Open client connections.
     open: AtomicU32,
+    /// What has passed of its bandwidth.
+    pub(crate) paces: Paces,
     /// Told when there is room for another one.
     pub(crate) room: Notify,
 }
@@ -57,6 +61,8 @@ pub(crate) struct LocalRule {
     pub(crate) snapshot: Arc<RuleSnapshot>,
     /// What each client may have, if that is limited.
     pub(crate) quotas: Option<Arc<Quotas>>,
+    /// What clients get while the rule is in maintenance.
+    pub(crate) page: Option<Bytes>,
 }
 
 impl Deref for LocalRule {
@@ -108,6 +114,13 @@ impl Service {
     #[inline]
     pub(crate) fn rule(&self) -> Rc<LocalRule> {
         Rc::clone(&self.current.borrow())
+    }
+
+    /// Bytes per second that may pass each way, if that is limited.
+    #[inline]
+    pub(crate) fn bandwidth(&self) -> Option<u64> {
+        let limit = self.current.borrow().rule.limits.bandwidth;
+        limit.map(|rate| rate.0)
     }
 
     /// What handshakes of its clients need; `None` if they are not to speak TLS.

@@ -15,7 +15,8 @@ use evenkeel_manager::snapshot::{RuleSnapshot, Target};
 use tokio::io::AsyncWrite;
 use tokio::net::TcpSocket;
 
-use crate::access::{End, Record};
+use crate::access::{End, Limit, Record};
+use crate::age::Age;
 use crate::buffer::Buffer;
 use crate::files::{ConnectionFile, Taken};
 use crate::io::{Broken, Io};
@@ -34,6 +35,11 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
     let at = SystemTime::now();
     let started = session.worker.now();
     let rule = session.service.rule();
+    if let Some(left) =
+        Age::new(&session.worker).left(&rule.rule.limits, session.watch.coarse_now())
+    {
+        session.watch.limit(left);
+    }
     let mut traffic = Traffic::default();
     let mut member = None;
     let mut retries = 0;
@@ -88,6 +94,9 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
                 }
             };
             session.count_end(end);
+            if end == End::Limited {
+                session.service.metrics.count_limit(Limit::MaxLifetime);
+            }
             end
         }
     };
@@ -107,7 +116,7 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
         cost: rule.rule.cost,
         retries,
         end,
-        limit: None,
+        limit: (end == End::Limited).then_some(Limit::MaxLifetime),
     });
 }
 
@@ -375,12 +384,21 @@ impl Tunnel<'_> {
             watch.tie(member, worker.rng.borrow_mut().f32());
         }
         watch.arm(idle);
-        let mut deaf = false;
+        let (mut deaf, mut pauses) = (false, false);
         let end = std::future::poll_fn(|cx| {
             let (up, down) = (traffic.up.moved, traffic.down.moved);
-            let step_up = traffic.up.poll(cx, client, member, worker);
-            let step_down = traffic.down.poll(cx, member, client, worker);
+            let gates = self.session.gates();
+            let [may_up, may_down] = match &gates {
+                Some(gates) => gates.each_ref().map(|gate| gate.open().min(TURN_BYTES)),
+                None => [TURN_BYTES; 2],
+            };
+            let step_up = traffic.up.poll(cx, client, member, worker, may_up);
+            let step_down = traffic.down.poll(cx, member, client, worker, may_down);
             let (up, down) = (traffic.up.moved - up, traffic.down.moved - down);
+            if let Some([gate_up, gate_down]) = &gates {
+                gate_up.passed(up);
+                gate_down.passed(down);
+            }
             metrics.bytes_from_clients.add(up);
             metrics.bytes_to_clients.add(down);
             if down > 0 && traffic.down.moved == down {
@@ -410,7 +428,12 @@ impl Tunnel<'_> {
             if up_ended && down_ended || (up_ended || down_ended) && one_suffices {
                 return Poll::Ready(End::Complete);
             }
-            if up + down > 0 {
+            if may_up == 0 || may_down == 0 {
+                // It is not idle.
+                pauses = true;
+            } else if std::mem::take(&mut pauses) && up + down == 0 {
+                watch.arm(idle);
+            } else if up + down > 0 {
                 // The last word is the member's only if the client said nothing with it.
                 watch.stir(idle, up == 0);
             } else if watch.take_call() && traffic.is_calm() {
@@ -418,6 +441,7 @@ impl Tunnel<'_> {
             }
             watch.poll_stop(cx).map(|stop| match stop {
                 Stop::Cut => End::Terminated,
+                Stop::Expired if watch.is_over() => End::Limited,
                 // Whoever should have taken or sent the next byte cannot be told from
                 // outside, unless bytes wait for one of them.
                 Stop::Expired if traffic.up.is_blocked() => End::MemberTimeout,
@@ -446,7 +470,7 @@ const SMALL_SPLICE: usize = 4096;
 const SMALL_SPLICES: u8 = 16;
 
 /// Bytes that a flow moves before others get their turn.
-const TURN_BYTES: u64 = 2 << 20;
+pub(crate) const TURN_BYTES: u64 = 2 << 20;
 
 /// One direction of a tunnel.
 #[derive(Debug, Default)]
@@ -498,7 +522,8 @@ impl Flow {
         }
     }
 
-    /// Moves what can be moved; ready when the flow has ended.
+    /// Moves what can be moved, about `most` bytes before others get their turn; ready when the flow
+    /// has ended. If `most` is 0, nothing is done, and nothing wakes the task.
     #[inline]
     pub(crate) fn poll(
         &mut self,
@@ -506,8 +531,12 @@ impl Flow {
         from: &mut Io,
         to: &mut Io,
         worker: &Worker,
+        most: u64,
     ) -> Poll<Result<(), Broken>> {
-        let turn = self.moved + TURN_BYTES;
+        if most == 0 {
+            return Poll::Pending;
+        }
+        let turn = self.moved + most;
         loop {
             if self.moved >= turn {
                 cx.waker().wake_by_ref();
@@ -576,7 +605,8 @@ impl Flow {
                         continue;
                     };
                     if pipe.held() == 0 {
-                        let filled = pipe.poll_fill(cx, from, usize::MAX);
+                        let most = usize::try_from(most).unwrap_or(usize::MAX);
+                        let filled = pipe.poll_fill(cx, from, most);
                         let Poll::Ready(Ok(n @ 1..)) = filled else {
                             worker.pipes.give(pipe);
                             if let Err(error) = ready!(filled) {
@@ -640,7 +670,7 @@ impl Session {
     pub(crate) fn count_end(&self, end: End) {
         let metrics = &self.service.metrics;
         match end {
-            End::Complete | End::Refused | End::Limited | End::Stale => {}
+            End::Complete | End::Refused | End::Limited | End::Maintenance | End::Stale => {}
             End::Client => metrics.client_aborts.add(1),
             End::ClientTimeout => metrics.client_timeouts.add(1),
             End::Member => metrics.member_failures.add(1),

@@ -41,6 +41,10 @@ pub(crate) struct Watchers {
     swept: Cell<Instant>,
     /// Whether any tie may have noticed an alert.
     alerted: Cell<bool>,
+    /// Whether any task pauses until the next sweep.
+    napping: Cell<bool>,
+    /// Who of those is woken first: another one each time.
+    first: Cell<usize>,
 }
 
 #[derive(Debug)]
@@ -57,6 +61,8 @@ struct Entry {
     /// When the task is to look after its client next, and whether it is to do so now.
     look_at: Instant,
     look: bool,
+    /// Whether the task pauses until the next sweep.
+    naps: bool,
     tie: Option<Tie>,
 }
 
@@ -94,6 +100,8 @@ impl Watchers {
             free: RefCell::default(),
             swept: Cell::new(now),
             alerted: Cell::new(false),
+            napping: Cell::new(false),
+            first: Cell::new(0),
         })
     }
 
@@ -109,6 +117,7 @@ impl Watchers {
             called: false,
             look_at: NEVER,
             look: false,
+            naps: false,
             tie: None,
         };
         let mut entries = self.entries.borrow_mut();
@@ -143,6 +152,25 @@ impl Watchers {
             if entry.look_at <= now {
                 entry.look_at = now.after(LOOK);
                 entry.look = true;
+                wake(entry);
+            }
+        }
+        if self.napping.take() {
+            self.wake_napping();
+        }
+    }
+
+    /// Wakes those that pause. Whoever comes first takes what there is, so that is another one each
+    /// time.
+    fn wake_napping(&self) {
+        let mut entries = self.entries.borrow_mut();
+        let len = entries.len();
+        // A step by the golden ratio comes to all places alike.
+        let first = (self.first.get() + len * 618 / 1000) % len.max(1);
+        self.first.set(first);
+        let (before, from) = entries.split_at_mut(first);
+        for entry in from.iter_mut().chain(before) {
+            if std::mem::take(&mut entry.naps) {
                 wake(entry);
             }
         }
@@ -296,12 +324,40 @@ impl Watch {
     pub(crate) fn stir(&self, limit: Duration, answered: bool) {
         let now = self.table.swept.get();
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
-        entry.deadline = now.after(limit.saturating_add(TICK));
+        entry.deadline = now.after(limit.saturating_add(TICK)).min(entry.latest);
         entry.expired = false;
         entry.called = false;
         if let Some(tie) = &mut entry.tie {
             tie.quiet = answered.then_some(now);
         }
+    }
+
+    /// The task pauses until the next sweep, which wakes it. Nobody else is to blame for that: no
+    /// deadline passes meanwhile but that of [`Watch::limit`].
+    pub(crate) fn nap(&self) {
+        let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
+        entry.naps = true;
+        entry.deadline = entry.latest;
+        entry.expired = false;
+        entry.look_at = NEVER;
+        self.table.napping.set(true);
+    }
+
+    /// Time of the last sweep.
+    pub(crate) fn coarse_now(&self) -> Instant {
+        self.table.swept.get()
+    }
+
+    /// A number from 0.5 to 1.5 that is another one after each sweep: workers that sweep a moment
+    /// after others would come too late each time otherwise.
+    pub(crate) fn patience(&self) -> f32 {
+        let bits = self
+            .table
+            .swept
+            .get()
+            .as_nanos()
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        0.5 + (bits >> 40) as f32 / (1 << 24) as f32
     }
 
     /// Whether a load alert wants the connection closed. Asked once, it is forgotten
@@ -374,6 +430,7 @@ impl Drop for Watch {
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
         entry.deadline = NEVER;
         entry.look_at = NEVER;
+        entry.naps = false;
         entry.waker = None;
         entry.service = ServiceId::WORKER;
         entry.tie = None;

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
+use bytes::Bytes;
 use evenkeel_core::member::Reason;
 use evenkeel_core::time::Instant;
 use evenkeel_manager::snapshot::RuleSnapshot;
@@ -62,6 +63,7 @@ pub(crate) struct ServicePlan {
     pub(crate) name: Arc<str>,
     pub(crate) snapshot: Arc<RuleSnapshot>,
     pub(crate) quotas: Option<Arc<Quotas>>,
+    pub(crate) page: Option<Bytes>,
     pub(crate) shared: Arc<RuleShared>,
     pub(crate) metrics: Arc<RuleMetrics>,
     pub(crate) tls: Option<Arc<Server>>,
@@ -387,6 +389,7 @@ impl Worker {
             let rule = LocalRule {
                 snapshot: plan.snapshot,
                 quotas: plan.quotas,
+                page: plan.page,
             };
             let service = match old_services.remove(&plan.name) {
                 Some(service) => {

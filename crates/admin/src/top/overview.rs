@@ -72,7 +72,11 @@ fn row(status: &Status, group: &GroupStatus, view: &GroupView) -> Row {
     let names = names.chain(clusters.map(|cluster| &cluster.name));
     let names = names.filter(|name| **name != group.name).cloned();
     let listen = rules().flat_map(|rule| {
-        let off = if rule.enabled { "" } else { " (disabled)" };
+        let off = match (rule.enabled, rule.maintenance) {
+            (false, _) => " (disabled)",
+            (true, true) => " (maintenance)",
+            (true, false) => "",
+        };
         let addresses = rule.listen.iter();
         addresses.map(move |address| format!("{} {address}{off}", rule.protocol))
     });

@@ -81,6 +81,7 @@ fn status() -> Status {
     let rules = groups.iter().map(|group| RuleStatus {
         name: group.name.clone(),
         enabled: group.name != "db",
+        maintenance: false,
         protocol: "http".into(),
         listen: vec!["127.0.0.1:8080".parse().unwrap()],
         group: group.name.clone(),

@@ -17,7 +17,7 @@ use super::protocol::MemberProtocol;
 use super::reach::Reach;
 use super::rule::{self, Defaults, Protocol, Rule};
 use super::tls::{self, ClientTls, Tls};
-use super::{alert, ejection, ftp, health, limits, member, monitor, sources};
+use super::{alert, ejection, ftp, health, limits, maintenance, member, monitor, sources};
 use crate::schema::document::Span;
 use crate::schema::errors::{Errors, Problem};
 use crate::schema::key::{DAY, docs, secs, section};
@@ -144,6 +144,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         listeners.add(&rule.listen, &who, (&table, "listen"), report);
         groups.extend(own.map(|group| (table.name_span().clone(), group)));
         used.extend(rule.groups().into_iter().map(str::to_owned));
+        rule.maintenance.resolve(folder);
         if let Some(tls) = &mut rule.tls {
             tls.resolve(folder);
             if !tls.have_issued(&mut config.acme) {
@@ -330,8 +331,7 @@ pub(crate) fn tables() -> Vec<TableDoc> {
         TableDoc::new("[access_log]", "The access log.", access_log),
     ];
     tables.extend(rule::tables());
-    tables.push(limits::tables());
-    tables.push(ftp::tables());
+    tables.extend([limits::tables(), maintenance::tables(), ftp::tables()]);
     tables.extend(tls::tables());
     tables.extend([group::tables(), health::tables()]);
     tables.extend(sources::tables());

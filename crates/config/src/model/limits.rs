@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use evenkeel_core::key::{Key, ParseKeyError};
 
 use crate::schema::document::{Item, quote};
 use crate::schema::field::{Field, blank, read_text};
-use crate::schema::frequency::Frequency;
-use crate::schema::key::{docs, section};
+use crate::schema::frequency::{ByteRate, Frequency};
+use crate::schema::key::{DAY, HOUR, docs, secs, section};
 use crate::schema::networks::Networks;
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
@@ -39,6 +40,25 @@ section! {
         new_connections: Option<Frequency> = None; r#""20/s""#,
         /// How many of them may come at once. By default as many as `new_connections` names.
         new_connections_burst: Option<u32> [Number(1.0, 10_000_000.0, "connections")] = None; "40",
+        /// HTTP: slowest rate at which a client may send the body of a request, beyond `rate_grace`:
+        /// a slower one gets 408. Time in which the balancer waits for the member does not count.
+        /// Calls of gRPC are not limited.
+        min_body_rate: Option<ByteRate> [Bytes(1, 1024 * 1024 * 1024)] = None; r#""500B/s""#,
+        /// HTTP: slowest rate at which a client may take a response: a slower one is cut off. What the
+        /// sockets hold counts as taken.
+        min_response_rate: Option<ByteRate> [Bytes(1, 1024 * 1024 * 1024)] = None; r#""500B/s""#,
+        /// Time that a body may take beyond these rates.
+        rate_grace: Duration [Time(secs(1), HOUR)] = secs(10); r#""20s""#,
+        /// HTTP: maximum number of requests in a client's connection. It ends in order then:
+        /// `Connection: close`, or GOAWAY with HTTP/2. Up to a tenth fewer, by chance, so that not all
+        /// clients connect anew at once.
+        max_requests: Option<u32> [Number(1.0, 1_000_000_000.0, "requests")] = None; "1000",
+        /// Maximum age of a client's connection; up to a tenth less, by chance. HTTP: what is under way
+        /// then is finished, and the connection ends as with `max_requests`; WebSockets go on. TCP: the
+        /// connection is cut.
+        max_lifetime: Option<Duration> [Time(secs(1), DAY)] = None; r#""1h""#,
+        /// Bytes per second that all clients of the rule together may send, and that they may be sent.
+        bandwidth: Option<ByteRate> [Bytes(4096, 1024 * 1024 * 1024 * 1024)] = None; r#""10MiB/s""#,
         /// Networks of clients for which `requests`, `connections` and `new_connections` do not count.
         except: Option<Networks> = None; r#"["10.0.0.0/8", "192.0.2.7"]"#,
         /// Bits of an IPv4 address that count: addresses that have them in common are one client.
@@ -114,10 +134,20 @@ impl Field for LimitKey {
 blank!(LimitKey);
 
 /// Keys that only a rule with `protocol = "http"` may have.
-const HTTP_ONLY: [&str; 4] = ["requests", "burst", "key", "status"];
+const HTTP_ONLY: [&str; 8] = [
+    "requests",
+    "burst",
+    "key",
+    "status",
+    "min_body_rate",
+    "min_response_rate",
+    "rate_grace",
+    "max_requests",
+];
 
 /// Keys that mean nothing without another one.
-const DEPENDENT: [(&str, &[&str]); 8] = [
+const DEPENDENT: [(&str, &[&str]); 9] = [
+    ("rate_grace", &["min_body_rate", "min_response_rate"]),
     ("burst", &["requests"]),
     ("key", &["requests"]),
     ("status", &["requests"]),

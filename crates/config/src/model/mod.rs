@@ -20,6 +20,7 @@ pub(crate) mod limits;
 pub(crate) mod listeners;
 pub(crate) mod loads;
 pub(crate) mod location;
+pub(crate) mod maintenance;
 pub(crate) mod member;
 pub(crate) mod monitor;
 pub mod negotiator;

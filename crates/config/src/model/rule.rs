@@ -10,6 +10,7 @@ use evenkeel_core::key;
 use super::ftp::{FtpOptions, FtpTls};
 use super::group::{self, GroupConfig};
 use super::limits::{LimitKey, Limits};
+use super::maintenance::Maintenance;
 use super::protocol::MemberProtocol;
 use super::tls::{SERVER_NAMES, Tls};
 use crate::schema::document::Span;
@@ -74,6 +75,8 @@ section! {
         /// compared with a usual one of the group: strategies count it so often. For rules of unequal
         /// work that share a group.
         cost: Cost = Cost::ONE; "10",
+        /// What clients get while the rule is not to be used: a table, see below.
+        maintenance: Maintenance = Maintenance::default(); "{ on = true }",
         /// [Limits](limits.md) for each client: a table, see below.
         limits: Limits = Limits::default(); r#"{ requests = "100/s" }"#,
         /// Options of HTTP rules: a table, see below.
@@ -365,6 +368,13 @@ fn check_limits(rule: &Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
     let Some(limits) = table.table("limits", report) else {
         return;
     };
+    if rule.protocol == Protocol::Ftp && limits.given("max_lifetime") {
+        limits.problem(
+            "max_lifetime",
+            "a rule with `protocol = \"ftp\"` has no such limit",
+            report,
+        );
+    }
     if rule.protocol != Protocol::Http {
         return Limits::check_tcp(&limits, report);
     }

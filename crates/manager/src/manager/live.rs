@@ -29,6 +29,20 @@ impl Manager {
         Ok(())
     }
 
+    /// Puts a rule into maintenance, or ends that.
+    pub fn set_maintenance(&self, rule: &str, on: bool) -> Result<(), ManageError> {
+        let mut owned = self.lock();
+        let config = &owned.state.inputs.config;
+        if !config.rules.iter().any(|known| known.name == rule) {
+            return Err(ManageError::NoRule(rule.into()));
+        }
+        let mut inputs = owned.state.inputs.clone();
+        inputs.live.maintenance.insert(rule.into(), on);
+        self.change(&mut owned.state, inputs)?;
+        info!(rule, on, "maintenance of a rule changed");
+        Ok(())
+    }
+
     /// Gives a group another strategy, or other parameters. Parameters that are not
     /// given have their defaults.
     pub fn set_strategy(

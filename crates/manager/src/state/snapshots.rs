@@ -20,6 +20,9 @@ impl State {
                 if let Some(&enabled) = self.inputs.live.enabled.get(&rule.name) {
                     rule.enabled = enabled;
                 }
+                if let Some(&on) = self.inputs.live.maintenance.get(&rule.name) {
+                    rule.maintenance.on = on;
+                }
                 // What passes through is encrypted already.
                 let passes = !rule.sni.is_empty();
                 let target = |name: &str| {

@@ -12,9 +12,10 @@ use super::progress::{Progress, Side};
 use super::response::{Head, take_reports};
 use super::route::Routed;
 use super::{After, Client, Request, Summary};
-use crate::access::End;
+use crate::access::{End, Limit};
 use crate::http2::grpc;
 use crate::io::{Broken, Io};
+use crate::maintenance;
 use crate::pool::Upstream;
 use crate::service::{Bound, insert};
 use crate::tcp::{self, ConnectFailure, Traffic, Tunnel, connect};
@@ -27,11 +28,15 @@ struct Delivered {
     sent: u64,
     received: u64,
     has_waited: bool,
+    limit: Option<Limit>,
 }
 
 impl Client {
     /// Carries one request.
     pub(super) async fn exchange(&mut self, request: &mut Request) -> After {
+        if maintenance::is_for(&request.routed.rule, self.session.peer.ip()) {
+            return Box::pin(self.in_maintenance(request)).await;
+        }
         if let Some(retry_after) = request.over {
             // In a box: it is rare, and a connection is to stay small.
             return Box::pin(self.limited(request, retry_after)).await;
@@ -81,6 +86,7 @@ impl Client {
                         self.deliver(request, &routed, bound.member, &mut head, &mut upstream);
                     let delivered = delivered.await;
                     summary.end = delivered.end;
+                    summary.limit = delivered.limit;
                     summary.sent = delivered.sent;
                     summary.received = delivered.received;
                     break self.settle(request, &routed, bound, head, upstream, &delivered);
@@ -244,7 +250,7 @@ impl Client {
         upstream: &mut Io,
     ) -> Delivered {
         self.others_first().await;
-        let timeouts = &routed.route().timeouts;
+        let (timeouts, limits) = (&routed.route().timeouts, &routed.rule.limits);
         let mut progress = Progress::new(request);
         let Client {
             session, stream, ..
@@ -263,16 +269,16 @@ impl Client {
                 if session.is_gone(cx, stream) {
                     return Poll::Ready(Err(Fault::Of(Side::Client)));
                 }
-                if let Err(broken) = progress.poll_up(cx, up, stream, upstream, worker) {
+                if let Err(broken) = progress.poll_up(cx, up, stream, upstream, session) {
                     return Poll::Ready(Err(match broken {
                         Broken::Exhausted(shortage) => Fault::Exhausted(shortage),
                         // It broke off, or its chunks are not valid: too late for a 400.
                         _ => Fault::Of(Side::Client),
                     }));
                 }
-                let step = down.poll(cx, upstream, stream, worker);
+                let step = progress.poll_down(cx, down, upstream, stream, session);
                 if step.is_pending() {
-                    progress.arm(&session.watch, up, Some(down), timeouts);
+                    progress.arm(&session.watch, up, Some(down), timeouts, limits);
                     up.shrink_rest(worker);
                 }
                 step.map_err(|broken| match broken {
@@ -298,6 +304,7 @@ impl Client {
             }
             Err(Stop::Cut) => End::Terminated,
             Err(Stop::Expired) => match progress.whose_turn(up, Some(down)) {
+                Side::Client if progress.limit().is_some() => End::Limited,
                 Side::Client => End::ClientTimeout,
                 Side::Member => End::MemberTimeout,
             },
@@ -311,7 +318,14 @@ impl Client {
             sent,
             received: 0,
             has_waited: progress.has_waited(),
+            limit: None,
         };
+        if end == End::Limited
+            && let Some(limit) = progress.limit()
+        {
+            metrics.count_limit(limit);
+            delivered.limit = Some(limit);
+        }
         if end == End::Complete && head.status == 101 {
             let mut traffic = Traffic {
                 up: tcp::Flow::with(up.take_rest()),

@@ -4,7 +4,7 @@ use evenkeel_core::group::Outcome;
 use evenkeel_limits::Shortage;
 
 use super::{After, Client, Request, Summary};
-use crate::access::End;
+use crate::access::{End, Limit};
 use crate::http1::Version;
 use crate::http1::respond::Answer;
 use crate::io::Broken;
@@ -34,6 +34,8 @@ pub(super) enum Failure {
     BadRequest(String),
     /// The client did not send the rest of the request in time.
     ClientTimedOut,
+    /// The client has sent the request more slowly than it may.
+    ClientTooSlow,
     /// The client did not take an interim response in time.
     ClientStuck,
     /// The client went away in the middle of the request.
@@ -52,6 +54,7 @@ impl Failure {
             | Failure::Refused
             | Failure::Exhausted(_)
             | Failure::ClientTimedOut
+            | Failure::ClientTooSlow
             | Failure::ClientStuck
             | Failure::ClientGone
             | Failure::Cut => Outcome::Cancelled,
@@ -176,6 +179,12 @@ impl Client {
                 self.session.service.metrics.refused_malformed.add(1);
                 (End::Client, 400, text)
             }
+            Failure::ClientTooSlow => {
+                summary.limit = Some(Limit::MinBodyRate);
+                self.session.service.metrics.count_limit(Limit::MinBodyRate);
+                let text = "The request's body arrives too slowly.".into();
+                (End::Limited, 408, text)
+            }
             Failure::ClientTimedOut => {
                 let text = "The request's body did not arrive in time.".into();
                 (End::ClientTimeout, 408, text)
@@ -213,7 +222,8 @@ impl Client {
         let keep_alive = request.keep_alive
             && body_is_read
             && request.version == Version::Http11
-            && self.session.service.state.get() == State::Running;
+            && self.session.service.state.get() == State::Running
+            && !self.is_last();
         let answer = Answer {
             keep_alive,
             ..answer

@@ -25,7 +25,7 @@ const JOINED_BYTES: usize = 8 * 1024;
 const SPLICE_BYTES: u64 = 64 * 1024;
 
 /// Bytes that a flow moves before others get their turn.
-const TURN_BYTES: u64 = 1 << 20;
+pub(crate) const TURN_BYTES: u64 = 1 << 20;
 
 /// What a flow waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -262,15 +262,17 @@ impl Flow {
         self.excess || self.buffer.as_ref().is_some_and(|b| b.len() > self.ready)
     }
 
-    /// Moves what can be moved; ready when the whole message has been sent.
+    /// Moves what can be moved, about `most` bytes before others get their turn; ready when the whole
+    /// message has been sent.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         from: &mut Io,
         to: &mut Io,
         worker: &Worker,
+        most: u64,
     ) -> Poll<Result<(), Broken>> {
-        let turn = self.moved + TURN_BYTES;
+        let turn = self.moved + most;
         loop {
             if let Err(error) = ready!(self.poll_flush(cx, to)) {
                 return Poll::Ready(Err(Broken::by(&error, Broken::To)));
@@ -295,7 +297,7 @@ impl Flow {
                 if let Some(buffer) = self.buffer.take() {
                     worker.buffers.give(buffer);
                 }
-                let limit = usize::try_from(left).unwrap_or(usize::MAX);
+                let limit = usize::try_from(left.min(most)).unwrap_or(usize::MAX);
                 match pipe.poll_fill(cx, socket, limit) {
                     Poll::Pending => {
                         worker.pipes.give(pipe);

@@ -27,6 +27,7 @@ use evenkeel_wire::response::HeadScan;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::access::{End, Limit, MAX_METHOD_BYTES, MAX_TARGET_BYTES, Record};
+use crate::age::Age;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::http1::forward::write_request;
 use crate::http1::respond::Answer;
@@ -55,7 +56,7 @@ pub(crate) async fn serve(session: Session, stream: Io) {
             Err(after) => break after,
         };
         match client.exchange(&mut request).await {
-            After::NextRequest => client.served = true,
+            After::NextRequest => client.age.add_request(),
             after => break after,
         }
     };
@@ -112,8 +113,8 @@ struct Client {
     hop: Option<(Rc<LocalRule>, Hop)>,
     /// The members that the client is bound to. The streams of a connection of HTTP/2 share them.
     bindings: Rc<RefCell<Bindings>>,
-    /// Whether a request was answered.
-    served: bool,
+    /// How many requests were answered, and since when it is there.
+    age: Age,
     /// Whether this is its [`LAST_CALL`].
     last_call: bool,
 }
@@ -229,15 +230,24 @@ enum NoRequest {
 
 impl Client {
     fn new(session: Session, stream: Io, bindings: Rc<RefCell<Bindings>>) -> Self {
+        let age = Age::new(&session.worker);
         Client {
             session,
             stream,
             input: None,
             hop: None,
             bindings,
-            served: false,
+            age,
             last_call: false,
         }
+    }
+
+    /// Whether the connection ends with the request that is served now, as it is too old for another
+    /// one.
+    fn is_last(&self) -> bool {
+        let now = self.session.watch.coarse_now();
+        let rule = self.session.service.rule();
+        self.age.is_over(1, &rule.rule.limits, now)
     }
 
     /// As [`Worker::others_first`](crate::worker::Worker::others_first), but for streams: those that
@@ -257,7 +267,11 @@ impl Client {
         self.session.watch.arm(if waiting_for_head {
             rule.rule.timeouts.header
         } else {
-            rule.rule.timeouts.keep_alive
+            let left = self
+                .age
+                .left(&rule.rule.limits, self.session.watch.coarse_now());
+            let keep_alive = rule.rule.timeouts.keep_alive;
+            left.map_or(keep_alive, |left| left.min(keep_alive))
         });
         drop(rule);
         loop {
@@ -266,7 +280,7 @@ impl Client {
                 let rule = self.session.service.rule();
                 let limit = rule.rule.http.max_header_bytes;
                 let read = self.input.as_ref().map_or(&[][..], Buffer::bytes);
-                let speaks = if self.served {
+                let speaks = if self.age.has_had_requests() {
                     Some(Speaks::Http1)
                 } else {
                     let agreed = self.stream.agreed();
@@ -340,7 +354,7 @@ impl Client {
             session,
             stream,
             input,
-            served,
+            age,
             last_call,
             ..
         } = self;
@@ -358,7 +372,7 @@ impl Client {
                     *input = Some(buffer);
                 }
                 if worker.closing.get()
-                    && *served
+                    && age.has_had_requests()
                     && !*last_call
                     && input.is_none()
                     && filled.is_pending()
@@ -672,9 +686,9 @@ mod tests {
         let http = size_of_future(serve);
         // With the right to its file and to the memory of its buffers, what bounds interim
         // responses of a member, a second try where an idle connection was closed, the route and
-        // limits of the client (twice 8 bytes each). A transport more, as there is in tests, costs a
+        // limits of the client (twice 8 bytes each), its age and the limits of its slowness. A transport more, as there is in tests, costs a
         // word for each connection.
-        assert!(http <= 2488 + 32, "{http}");
+        assert!(http <= 2528 + 32, "{http}");
         let tcp = size_of_future(crate::tcp::serve);
         assert!(tcp <= 1408, "{tcp}");
     }

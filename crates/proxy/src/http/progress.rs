@@ -1,12 +1,17 @@
 //! How far an exchange is, and whose turn it is: what its deadline depends on.
 
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use evenkeel_manager::config::Timeouts;
+use evenkeel_core::time::Instant;
+use evenkeel_manager::config::{Limits, Timeouts};
 
 use super::Request;
-use super::flow::{Flow, Waits};
+use super::flow::{Flow, TURN_BYTES, Waits};
+use crate::access::Limit;
+use crate::bandwidth::Gate;
 use crate::io::{Broken, Io};
+use crate::listen::Session;
 use crate::watch::Watch;
 use crate::worker::Worker;
 
@@ -25,8 +30,14 @@ pub(super) struct Progress {
     pub(super) awaits_continue: bool,
     /// A call of gRPC: its streams may be silent for long.
     grpc: bool,
+    /// Something pauses until the next sweep, for want of bandwidth.
+    pauses: bool,
+    /// Whether anything was ever waited for.
+    has_waited: bool,
     /// What was sent, and whose turn it was, when something was last waited for.
     waited: Option<(u64, u64, Side)>,
+    /// What the client's slowness has come to, if there are limits for that.
+    slow: Option<Box<Slow>>,
 }
 
 impl Progress {
@@ -35,7 +46,10 @@ impl Progress {
             deaf: false,
             awaits_continue: request.awaits_continue,
             grpc: request.grpc,
+            pauses: false,
+            has_waited: false,
             waited: None,
+            slow: None,
         }
     }
 
@@ -46,12 +60,13 @@ impl Progress {
         up: &mut Flow,
         client: &mut Io,
         upstream: &mut Io,
-        worker: &Worker,
+        session: &Session,
     ) -> Result<(), Broken> {
         if self.deaf || up.is_done() {
             return Ok(());
         }
-        match up.poll(cx, client, upstream, worker) {
+        let gate = session.gates().map(|[gate, _]| gate);
+        match self.poll_flow(cx, up, client, upstream, &session.worker, gate) {
             Poll::Ready(Err(Broken::To)) => {
                 self.deaf = true;
                 Ok(())
@@ -61,9 +76,51 @@ impl Progress {
         }
     }
 
+    /// Sends more of the response.
+    pub(super) fn poll_down(
+        &mut self,
+        cx: &mut Context<'_>,
+        down: &mut Flow,
+        upstream: &mut Io,
+        client: &mut Io,
+        session: &Session,
+    ) -> Poll<Result<(), Broken>> {
+        let gate = session.gates().map(|[_, gate]| gate);
+        self.poll_flow(cx, down, upstream, client, &session.worker, gate)
+    }
+
+    #[inline]
+    fn poll_flow(
+        &mut self,
+        cx: &mut Context<'_>,
+        flow: &mut Flow,
+        from: &mut Io,
+        to: &mut Io,
+        worker: &Worker,
+        gate: Option<Gate<'_>>,
+    ) -> Poll<Result<(), Broken>> {
+        let Some(gate) = gate else {
+            return flow.poll(cx, from, to, worker, TURN_BYTES);
+        };
+        let most = gate.open().min(TURN_BYTES);
+        if most == 0 {
+            self.pauses = true;
+            return Poll::Pending;
+        }
+        let before = flow.sent();
+        let step = flow.poll(cx, from, to, worker, most);
+        gate.passed(flow.sent().saturating_sub(before));
+        step
+    }
+
     /// Whether anything was ever waited for.
     pub(super) fn has_waited(&self) -> bool {
-        self.waited.is_some()
+        self.has_waited
+    }
+
+    /// The limit that has run out, if one has and not a time limit.
+    pub(super) fn limit(&self) -> Option<Limit> {
+        self.slow.as_ref().and_then(|slow| slow.limit)
     }
 
     /// Who has to do something next.
@@ -90,16 +147,139 @@ impl Progress {
         up: &Flow,
         down: Option<&Flow>,
         timeouts: &Timeouts,
+        limits: &Limits,
     ) {
+        self.has_waited = true;
+        if std::mem::take(&mut self.pauses) {
+            // That is nobody's fault, and there is no deadline until the next sweep.
+            self.waited = None;
+            if let Some(slow) = &mut self.slow {
+                slow.since = None;
+            }
+            return;
+        }
         let turn = self.whose_turn(up, down);
         let now = Some((up.sent(), down.map_or(0, Flow::sent), turn));
         if self.waited != now {
             self.waited = now;
             match turn {
                 _ if self.grpc => watch.arm(timeouts.idle),
+                _ if limits.min_body_rate.is_some() || limits.min_response_rate.is_some() => {
+                    let bytes = match down {
+                        Some(down) if down.waits() == Waits::ForReceiver => {
+                            (Limit::MinResponseRate, down.sent())
+                        }
+                        _ => (Limit::MinBodyRate, up.body_sent()),
+                    };
+                    let is_client = turn == Side::Client;
+                    let waits = is_client.then_some(bytes);
+                    let slow = self.slow.get_or_insert_default();
+                    let left = slow.wait(waits, watch.coarse_now(), timeouts, limits);
+                    match turn {
+                        Side::Client => watch.arm(left),
+                        Side::Member => watch.arm_and_look(timeouts.response),
+                    }
+                }
                 Side::Client => watch.arm(timeouts.body),
                 Side::Member => watch.arm_and_look(timeouts.response),
             }
         }
+    }
+}
+
+/// How long a client was waited for, beside what it has sent or taken.
+#[derive(Default)]
+struct Slow {
+    /// Whom something was waited for last, in which direction: since when.
+    since: Option<(Limit, Instant)>,
+    body: Duration,
+    response: Duration,
+    /// What sets the deadline, if it is one of these limits.
+    limit: Option<Limit>,
+}
+
+impl Slow {
+    /// Something is waited for: of a client, in which direction and after how many bytes, or of
+    /// somebody else. Answers how long the client has.
+    fn wait(
+        &mut self,
+        client: Option<(Limit, u64)>,
+        now: Instant,
+        timeouts: &Timeouts,
+        limits: &Limits,
+    ) -> Duration {
+        self.limit = None;
+        match self.since.take() {
+            Some((Limit::MinResponseRate, since)) => self.response += now.since(since),
+            Some((_, since)) => self.body += now.since(since),
+            None => {}
+        }
+        let Some((limit, bytes)) = client else {
+            return timeouts.body;
+        };
+        self.since = Some((limit, now));
+        let (rate, spent) = match limit {
+            Limit::MinResponseRate => (limits.min_response_rate, self.response),
+            _ => (limits.min_body_rate, self.body),
+        };
+        let Some(rate) = rate else {
+            return timeouts.body;
+        };
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.0.max(1));
+        let earned = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        let may = limits.rate_grace.saturating_add(earned);
+        let left = may.saturating_sub(spent);
+        if left < timeouts.body {
+            self.limit = Some(limit);
+        }
+        left.min(timeouts.body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_manager::config::ByteRate;
+
+    use super::*;
+
+    #[test]
+    fn a_client_has_the_grace_and_what_it_has_earned() {
+        let at = |seconds: u64| Instant::from_nanos(seconds * 1_000_000_000);
+        let limits = Limits {
+            min_body_rate: Some(ByteRate(100)),
+            rate_grace: Duration::from_secs(10),
+            ..Limits::default()
+        };
+        let timeouts = Timeouts::default();
+        let mut slow = Slow::default();
+        let mut body = |bytes: Option<u64>, now| {
+            let client = bytes.map(|bytes| (Limit::MinBodyRate, bytes));
+            let left = slow.wait(client, at(now), &timeouts, &limits);
+            (left.as_secs(), slow.limit.is_some())
+        };
+        assert_eq!(body(Some(0), 0), (10, true));
+        assert_eq!(body(Some(0), 4), (6, true));
+        assert_eq!(body(Some(300), 8), (5, true));
+        // Time in which somebody else is waited for does not count.
+        assert_eq!(body(None, 9), (30, false));
+        assert_eq!(body(Some(300), 100), (4, true));
+        assert_eq!(body(Some(300), 110), (0, true));
+        // A fast one is bound by the longest pause only.
+        assert_eq!(body(Some(1_000_000), 110), (30, false));
+        // The other direction has no limit here, and does not count for this one.
+        let left = slow.wait(
+            Some((Limit::MinResponseRate, 0)),
+            at(120),
+            &timeouts,
+            &limits,
+        );
+        assert_eq!((left.as_secs(), slow.limit), (30, None));
+        slow.wait(
+            Some((Limit::MinBodyRate, 2000)),
+            at(130),
+            &timeouts,
+            &limits,
+        );
+        assert_eq!(slow.response.as_secs(), 10);
     }
 }

@@ -62,7 +62,7 @@ impl Client {
         bound: &mut Bound,
         upstream: &mut Io,
     ) -> Result<Head, Failure> {
-        let timeouts = &routed.route().timeouts;
+        let (timeouts, limits) = (&routed.route().timeouts, &routed.rule.limits);
         let limit = routed.rule.http.max_header_bytes;
         let mut input: Option<Buffer> = None;
         let mut scan = HeadScan::default();
@@ -80,7 +80,7 @@ impl Client {
                     if session.is_gone(cx, stream) {
                         return Poll::Ready(Err(Broken::From));
                     }
-                    progress.poll_up(cx, up, stream, upstream, worker)?;
+                    progress.poll_up(cx, up, stream, upstream, session)?;
                     let mut buffer = input.take().unwrap_or_else(|| worker.buffers.take());
                     let filled = buffer.poll_fill(cx, upstream);
                     if buffer.is_empty() {
@@ -91,7 +91,7 @@ impl Client {
                         input = Some(buffer);
                     }
                     if filled.is_pending() {
-                        progress.arm(&session.watch, up, None, timeouts);
+                        progress.arm(&session.watch, up, None, timeouts, limits);
                         up.shrink_rest(worker);
                     }
                     filled.map(Ok)
@@ -115,6 +115,7 @@ impl Client {
                 Err(Stop::Cut) => return Err(Failure::Cut),
                 Err(Stop::Expired) => {
                     return Err(match progress.whose_turn(up, None) {
+                        Side::Client if progress.limit().is_some() => Failure::ClientTooSlow,
                         Side::Client => Failure::ClientTimedOut,
                         Side::Member => Failure::TimedOut,
                     });
@@ -219,7 +220,8 @@ impl Client {
             // cut off at the response's end.
             keep_alive: request.keep_alive
                 && request.up.is_done()
-                && self.session.service.state.get() == State::Running,
+                && self.session.service.state.get() == State::Running
+                && !self.is_last(),
         };
         if !head.is_interim() {
             let (text, binary) = (head.values(orca::FIELD), head.values(orca::BINARY_FIELD));

@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::rc::Rc;
 
+use bytes::Bytes;
 use evenkeel_manager::routes::Route;
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
 
@@ -36,6 +37,11 @@ impl Routed {
     #[inline]
     pub(crate) fn quotas(&self) -> Option<&Quotas> {
         self.rule.quotas.as_deref()
+    }
+
+    /// What clients get while the rule is in maintenance.
+    pub(crate) fn page(&self) -> Option<&Bytes> {
+        self.rule.page.as_ref()
     }
 
     /// What is done with it.

@@ -1,5 +1,7 @@
 //! The balancer's own answers: small, and with all of their framing.
 
+use bytes::Bytes;
+
 use super::forward::put_number;
 
 /// An answer that the balancer gives by itself.
@@ -15,6 +17,8 @@ pub struct Answer<'a> {
     pub date: Option<&'a str>,
     /// Seconds for `Retry-After`.
     pub retry_after: Option<u32>,
+    /// What stands in the place of the text, with its media type: a page of the administrator's.
+    pub page: Option<(&'a str, &'a Bytes)>,
 }
 
 impl<'a> Answer<'a> {
@@ -26,6 +30,15 @@ impl<'a> Answer<'a> {
             keep_alive: false,
             date: None,
             retry_after: None,
+            page: None,
+        }
+    }
+
+    /// The content's media type, the content, and what ends it.
+    pub(crate) fn content(&self) -> (&'a str, &'a [u8], &'static [u8]) {
+        match self.page {
+            Some((media_type, page)) => (media_type, page, b""),
+            None => ("text/plain; charset=utf-8", self.text.as_bytes(), b"\n"),
         }
     }
 
@@ -36,8 +49,11 @@ impl<'a> Answer<'a> {
         put_number(u64::from(self.status), out);
         out.push(b' ');
         out.extend_from_slice(reason(self.status).as_bytes());
-        out.extend_from_slice(b"\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: ");
-        put_number(self.text.len() as u64 + 1, out);
+        let (media_type, content, end) = self.content();
+        out.extend_from_slice(b"\r\nContent-Type: ");
+        out.extend_from_slice(media_type.as_bytes());
+        out.extend_from_slice(b"\r\nContent-Length: ");
+        put_number((content.len() + end.len()) as u64, out);
         if let Some(date) = self.date {
             out.extend_from_slice(b"\r\nDate: ");
             out.extend_from_slice(date.as_bytes());
@@ -51,8 +67,8 @@ impl<'a> Answer<'a> {
         }
         out.extend_from_slice(b"\r\n\r\n");
         if !to_head {
-            out.extend_from_slice(self.text.as_bytes());
-            out.push(b'\n');
+            out.extend_from_slice(content);
+            out.extend_from_slice(end);
         }
     }
 }

@@ -16,6 +16,7 @@ use super::meter::{Flood, Meter, PREFACE, Refusals};
 use super::stream::Stream;
 use super::tasks::{Tasks, Work};
 use super::wire::{Metered, Wire};
+use crate::age::Age;
 use crate::buffer::Buffer;
 use crate::http1::Hop;
 use crate::io::Io;
@@ -61,6 +62,7 @@ pub(crate) struct Connection {
     pub(crate) bindings: Rc<RefCell<Bindings>>,
     metered: Rc<RefCell<Metered>>,
     streams: Cell<u32>,
+    age: Cell<Age>,
     /// Streams that have ended: in order, and not.
     finished: Cell<u32>,
     cancelled: Cell<u32>,
@@ -102,6 +104,7 @@ pub(crate) async fn serve(session: Session, io: Io, read: Option<Buffer>) {
         bindings: Rc::default(),
         metered: Rc::clone(&metered),
         streams: Cell::new(0),
+        age: Cell::new(Age::new(&worker)),
         finished: Cell::new(0),
         cancelled: Cell::new(0),
         held: Held::new(&worker.memory),
@@ -159,13 +162,9 @@ impl Connection {
                 self.remember(cx);
                 let idle = self.streams.get() == 0;
                 if stage != Stage::Over && idle != std::mem::replace(&mut is_idle, idle) {
-                    if idle {
-                        watch.arm(self.session.service.rule().rule.timeouts.keep_alive)
-                    } else {
-                        watch.disarm()
-                    }
+                    self.arm(idle, stage);
                 }
-                if stage == Stage::Open && self.is_draining() {
+                if stage == Stage::Open && (self.is_draining() || self.is_too_old()) {
                     stage = Stage::Ending;
                     h2.graceful_shutdown();
                 }
@@ -200,6 +199,11 @@ impl Connection {
                     return;
                 }
                 Err(Stop::Expired) if stage == Stage::Over => return,
+                Err(Stop::Expired) if stage == Stage::Open && self.is_too_old() => {
+                    stage = Stage::Ending;
+                    h2.graceful_shutdown();
+                    self.arm(is_idle, stage);
+                }
                 Err(Stop::Expired) => {
                     // Whoever takes what was sent is not idle.
                     let now = self.metered.borrow().sent;
@@ -208,11 +212,30 @@ impl Connection {
                         h2.abrupt_shutdown(Reason::NO_ERROR);
                         watch.arm(FAREWELL);
                     } else {
-                        watch.arm(self.session.service.rule().rule.timeouts.keep_alive);
+                        self.arm(true, stage);
                     }
                 }
             }
         }
+    }
+
+    /// Sets the time limit: for a client that is idle, and for the age of the connection.
+    fn arm(&self, idle: bool, stage: Stage) {
+        let (watch, rule) = (&self.session.watch, self.session.service.rule());
+        let keep_alive = idle.then_some(rule.rule.timeouts.keep_alive);
+        let left = self.age.get().left(&rule.rule.limits, watch.coarse_now());
+        let left = left.filter(|_| stage == Stage::Open);
+        match keep_alive.into_iter().chain(left).min() {
+            Some(limit) => watch.arm(limit),
+            None => watch.disarm(),
+        }
+    }
+
+    /// Whether it has had as many requests, or for as long, as it may.
+    fn is_too_old(&self) -> bool {
+        let rule = self.session.service.rule();
+        let now = self.session.watch.coarse_now();
+        self.age.get().is_over(0, &rule.rule.limits, now)
     }
 
     /// Memory for what the client may send beyond what every client may.
@@ -271,6 +294,9 @@ impl Connection {
     /// Serves a stream.
     fn open(self: &Rc<Self>, request: ::http::Request<RecvStream>, respond: SendResponse<Part>) {
         self.streams.set(self.streams.get() + 1);
+        let mut age = self.age.get();
+        age.add_request();
+        self.age.set(age);
         let (parts, body) = request.into_parts();
         let protocol = parts.extensions.get::<h2::ext::Protocol>();
         let connects = protocol.is_some_and(|protocol| protocol.as_str() == "websocket");

@@ -111,7 +111,7 @@ impl Outgoing {
     }
 
     /// Ends the body with a short text, which waits for room if there is none.
-    pub(super) fn end_with(&mut self, text: String) -> io::Result<()> {
+    pub(super) fn end_with(&mut self, text: Bytes) -> io::Result<()> {
         self.framing = Framing::Ended;
         self.stream.send_data(Part::of(text), true).map_err(broken)
     }

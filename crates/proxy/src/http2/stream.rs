@@ -181,10 +181,16 @@ impl Stream {
             return Ok(self.head_bytes);
         }
         *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or_default();
-        let text = format!("{}\n", answer.text);
+        let (media_type, content, end) = answer.content();
+        let text = match answer.page {
+            // The same bytes for all that wait for it.
+            Some((_, page)) => page.clone(),
+            None => Bytes::from([content, end].concat()),
+        };
         let fields = response.headers_mut();
-        let plain = HeaderValue::from_static("text/plain; charset=utf-8");
-        fields.insert(CONTENT_TYPE, plain);
+        if let Ok(media_type) = HeaderValue::from_str(media_type) {
+            fields.insert(CONTENT_TYPE, media_type);
+        }
         fields.insert(CONTENT_LENGTH, HeaderValue::from(text.len()));
         if let Some(seconds) = answer.retry_after {
             fields.insert(RETRY_AFTER, HeaderValue::from(seconds));

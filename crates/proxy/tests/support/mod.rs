@@ -192,6 +192,7 @@ pub(crate) fn rule(protocol: Protocol) -> Rule {
     let long = Duration::from_secs(60);
     Rule {
         limits: Default::default(),
+        maintenance: Default::default(),
         name: RULE.into(),
         enabled: true,
         listen: vec!["127.0.0.1:0".parse().unwrap()],
