@@ -2,12 +2,16 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
+use std::io::Write;
 use std::net::SocketAddr;
+use std::process::{Command, Stdio};
 
 use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::ftp::{FtpServer, Kind, can_run};
-use evenkeel_e2e::process::{installed, try_curl};
+use evenkeel_e2e::ftp::{FtpServer, Kind, PASSWORD, USER, can_run};
+use evenkeel_e2e::process::{installed, program, try_curl};
+use evenkeel_e2e::tls::{Key, certificate, secret};
 
 /// A balancer with the FTP rule `web` on both families.
 fn balancer(members: &[SocketAddr], listen: &str, more: &str) -> Balancer {
@@ -107,4 +111,251 @@ fn curl_downloads_uploads_and_lists_in_all_ways() {
             assert_eq!(data, (ways.len() * content.len()) as u64);
         }
     }
+}
+
+/// What a client's script prints; it must succeed.
+fn run(what: &str, mut command: Command, input: &str) -> String {
+    let mut process = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    process
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(input.as_bytes())
+        .unwrap();
+    let output = process.wait_with_output().unwrap();
+    let texts =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    let text = texts.concat();
+    assert!(output.status.success(), "{what}: {text}");
+    text
+}
+
+#[test]
+fn lftp_tnftp_and_ftplib_transfer_in_both_modes() {
+    if !can_run() || !installed(&["lftp", "tnftp", "python3"]) {
+        return;
+    }
+    let content = content();
+    for server in servers() {
+        server.serve("file", &content);
+        let (user, password) = server.kind.login();
+        for listen in ["127.0.0.1", "[::1]"] {
+            let balancer = balancer(&[server.address()], listen, "");
+            let address = balancer.address("web");
+            let (host, port) = (address.ip(), address.port());
+            for passive in [true, false] {
+                let mode = if passive { "passive" } else { "active" };
+                let what = format!("{:?} {} {listen} {mode}", server.kind, server.address());
+                let folder = Folder::new();
+                folder.write("file", &content);
+                let is_there = |got: &str, put: &str| {
+                    assert!(folder.read(got) == content, "{what} {got}");
+                    assert!(server.read(&format!("up/{put}")) == content, "{what} {put}");
+                };
+
+                let mut lftp = program("lftp");
+                lftp.args(["--norc", "-c"]).current_dir(folder.path());
+                lftp.arg(format!(
+                    "set ftp:passive-mode {passive}; set net:max-retries 1; set net:timeout 30; \
+                     set ftp:ssl-allow no; set cmd:fail-exit true; \
+                     open -u {user},{password} -p {port} ftp://{listen}; \
+                     get file -o lftp; put file -o up/lftp-{mode}; ls; bye"
+                ));
+                let listed = run(&what, lftp, "");
+                assert!(listed.contains("file"), "{what}: {listed}");
+                is_there("lftp", &format!("lftp-{mode}"));
+
+                let mut tnftp = program("tnftp");
+                tnftp.args([if passive { "-p" } else { "-A" }, "-n", "-i", "-V"]);
+                tnftp
+                    .args([host.to_string(), port.to_string()])
+                    .current_dir(folder.path());
+                let said = run(
+                    &what,
+                    tnftp,
+                    &format!(
+                        "user {user} {password}\nbinary\nget file tnftp\nput file up/tnftp-{mode}\nbye\n"
+                    ),
+                );
+                assert!(folder.join("tnftp").exists(), "{what}: {said}");
+                is_there("tnftp", &format!("tnftp-{mode}"));
+
+                let mut python = program("python3");
+                python.args([
+                    "-c",
+                    FTPLIB,
+                    &host.to_string(),
+                    &port.to_string(),
+                    user,
+                    password,
+                ]);
+                python
+                    .args([if passive { "1" } else { "" }, mode])
+                    .current_dir(folder.path());
+                run(&what, python, "");
+                is_there("ftplib", &format!("ftplib-{mode}"));
+            }
+        }
+    }
+}
+
+/// With an abort in the middle, after which the session goes on.
+const FTPLIB: &str = r#"
+import ftplib, sys
+host, port, user, password, passive, mode = sys.argv[1:]
+ftp = ftplib.FTP(timeout=50)
+ftp.connect(host, int(port))
+ftp.login(user, password)
+ftp.set_pasv(bool(passive))
+assert 'file' in ftp.nlst()
+with open('ftplib', 'wb') as file:
+    ftp.retrbinary('RETR file', file.write)
+assert ftp.size('file') == 5 * 1024 * 1024
+ftp.storbinary('STOR up/ftplib-' + mode, open('file', 'rb'))
+try:
+    ftp.retrbinary('RETR missing', print)
+    raise SystemExit('there is no such file')
+except ftplib.error_perm:
+    pass
+data = ftp.transfercmd('RETR file')
+data.recv(1000)
+data.close()
+ftp.voidcmd('NOOP') if ftp.getmultiline()[0] in '24' else 0
+assert 'file' in ftp.nlst()
+ftp.quit()
+"#;
+
+/// A balancer whose rule has TLS.
+fn secured(server: &FtpServer, ftp: &str) -> Balancer {
+    let config = format!(
+        "workers = 2\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"ftp\"\nmembers = [\"{}\"]\n\
+         [rule.web.tls]\ncertificates = \"a.pem\"\n[rule.web.ftp]\n{ftp}\n",
+        server.address()
+    );
+    Balancer::start_with(&config, |folder| {
+        certificate(folder, "a", Key::Ecdsa, "DNS:localhost,IP:127.0.0.1", None);
+    })
+}
+
+#[test]
+fn tls_ends_here_for_commands_and_data() {
+    if !can_run() || !installed(&["curl", "lftp", "python3"]) {
+        return;
+    }
+    let content = content();
+    for kind in Kind::ALL {
+        let server = FtpServer::start(kind);
+        server.serve("file", &content);
+        let (user, password) = kind.login();
+        let balancer = secured(&server, "require_tls = true");
+        let authority = balancer.folder().join("a.crt").display().to_string();
+        let address = balancer.address("web");
+        let folder = Folder::new();
+        let file = folder.write("file", &content).display().to_string();
+        let got = folder.join("got").display().to_string();
+        let login = format!("{user}:{password}");
+        let common = ["--fail", "-sSv", "--max-time", "50", "--user", &login];
+        let url = format!("ftp://{address}");
+        // In passive mode: this curl begins no handshake on a data connection that it accepts.
+        for version in [&["--tlsv1.3"][..], &["--tls-max", "1.2"]] {
+            let tls = ["--ssl-reqd", "--cacert", &authority];
+            let common = [&common[..], version, &tls].concat();
+            let run = |more: &[&str]| {
+                let output = try_curl(&[&common[..], more].concat());
+                let said = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success(), "{kind:?} {version:?}: {said}");
+            };
+            run(&["--output", &got, &format!("{url}/file")]);
+            assert!(folder.read("got") == content);
+            run(&["--upload-file", &file, &format!("{url}/up/x")]);
+            assert!(server.read("up/x") == content);
+        }
+        // Nobody logs in without.
+        let clear = try_curl(&[&common[..], &[&format!("{url}/file")]].concat());
+        assert!(!clear.status.success());
+        for passive in [true, false] {
+            let mut lftp = program("lftp");
+            lftp.args(["--norc", "-c"]).arg(format!(
+                "set ssl:ca-file {authority}; set net:max-retries 1; set net:timeout 30; \
+                 set ftp:ssl-force yes; set ftp:ssl-protect-data yes; set cmd:fail-exit true; \
+                 set xfer:clobber yes; set ftp:passive-mode {passive}; \
+                 open -u {user},{password} -p {} ftp://127.0.0.1; get file -o {got}; bye",
+                address.port()
+            ));
+            run(&format!("{kind:?} {passive}"), lftp, "");
+            assert!(folder.read("got") == content);
+        }
+        let mut python = program("python3");
+        let port = address.port().to_string();
+        python.args(["-c", FTPLIB_TLS, &port, &authority, user, password]);
+        run("ftplib", python, "");
+        // Data connections resume the session of the control connection.
+        assert!(count(&balancer, "tls_handshakes_total", "kind=\"resumed\"") > 0);
+    }
+}
+
+const FTPLIB_TLS: &str = r#"
+import ftplib, ssl, sys
+port, authority, user, password = sys.argv[1:]
+ftp = ftplib.FTP_TLS(context=ssl.create_default_context(cafile=authority), timeout=50)
+ftp.connect('127.0.0.1', int(port))
+assert 'AUTH TLS' in ftp.sendcmd('FEAT')
+ftp.login(user, password)
+ftp.prot_p()
+parts = []
+ftp.retrbinary('RETR file', parts.append)
+assert len(b''.join(parts)) == 5 * 1024 * 1024
+assert 'file' in ftp.nlst()
+ftp.quit()
+"#;
+
+#[test]
+fn without_a_table_tls_is_refused() {
+    if !can_run() || !installed(&["curl"]) {
+        return;
+    }
+    let server = FtpServer::start(Kind::Vsftpd);
+    server.serve("file", "content");
+    let balancer = balancer(&[server.address()], "127.0.0.1", "");
+    let url = format!("ftp://{}/file", balancer.address("web"));
+    let refused = try_curl(&["-sS", "--max-time", "50", "--ssl-reqd", &url]);
+    assert_eq!(refused.status.code(), Some(64));
+    let clear = try_curl(&["-sS", "--max-time", "50", "--ssl", &url]);
+    assert_eq!(clear.stdout, b"content");
+}
+
+#[test]
+fn a_check_logs_in() {
+    if !can_run() {
+        return;
+    }
+    let server = FtpServer::start(Kind::Proftpd);
+    let config = |password: &str| {
+        format!(
+            "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+             [rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"ftp\"\nmembers = [\"{}\"]\n\
+             [rule.web.health_check]\ninterval = \"50ms\"\nfall = 1\nrise = 1\nuser = \"{USER}\"\n\
+             password_file = \"{password}\"\n",
+            server.address()
+        )
+    };
+    let balancer = Balancer::start_with(&config("right"), |folder| {
+        secret(folder, "right", PASSWORD);
+        secret(folder, "wrong", "no");
+    });
+    eventually("it was checked", || {
+        balancer.member("web", server.address())["check"]["passed"].as_bool() == Some(true)
+            || balancer.member("web", server.address())["state"] == "up"
+    });
+    balancer.reconfigure(&config("wrong"));
+    balancer.wait_for_state("web", server.address(), &["down"]);
+    let member = balancer.member("web", server.address()).to_string();
+    assert!(member.contains("530"), "{member}");
+    assert!(!balancer.status().to_string().contains(PASSWORD));
 }

@@ -1095,6 +1095,7 @@ fn document_with(header: &str, line: &str) -> String {
             let kind = match line {
                 _ if line.starts_with("type") => "",
                 _ if line.starts_with("service") => "type = \"grpc\"",
+                _ if line.starts_with("user") => "type = \"ftp\"",
                 _ => "type = \"http\"",
             };
             format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{kind}\n{line}")
@@ -1201,7 +1202,7 @@ fn every_example_and_default_in_the_reference_is_valid_and_every_example_does_so
                 assert_eq!(accept(&with(default)), *without, "{header} {}", key.name);
             }
             // It needs its file.
-            if key.name == "token_file" {
+            if ["token_file", "password_file"].contains(&key.name) {
                 continue;
             }
             let config = accept(&with(key.example));
@@ -1225,6 +1226,7 @@ fn keys_of_a_health_check_say_which_it_is() {
         ("path = \"/\"", HealthCheckKind::Http),
         ("host = \"a\"", HealthCheckKind::Http),
         ("service = \"a.B\"", HealthCheckKind::Grpc),
+        ("user = \"a\"", HealthCheckKind::Ftp),
         ("service = \"a.B\", host = \"a\"", HealthCheckKind::Grpc),
         ("type = \"grpc\", host = \"a\"", HealthCheckKind::Grpc),
     ] {

@@ -9,6 +9,7 @@ use evenkeel_net::grpc::{Call, CallError};
 use evenkeel_net::http2::{self, Answer};
 use evenkeel_tls::client::Client;
 use evenkeel_tls::connect::Failure;
+use evenkeel_wire::ftp;
 use evenkeel_wire::protobuf::{Fields, NoMessage, Value};
 use evenkeel_wire::proxy_protocol::{self, Addresses};
 use evenkeel_wire::response::{NotHttp, Reader, Seen};
@@ -78,6 +79,8 @@ pub(crate) enum CheckError {
     Call(#[from] CallError),
     #[error("the answer is no HealthCheckResponse")]
     Garbled,
+    #[error("the answer is no reply of FTP")]
+    NoReply,
     #[error("the server says {0}")]
     NotServing(&'static str),
     #[error("the text was not found in the first {MAX_RESPONSE} bytes of the response")]
@@ -126,7 +129,7 @@ pub(crate) async fn check_once(target: &Target) -> Result<(), CheckError> {
         return ask(stream, target, speaks_http2).await;
     };
     let protocols: &[&str] = match (check.kind, check.protocol) {
-        (HealthCheckKind::Tcp, _) => &[],
+        (HealthCheckKind::Tcp | HealthCheckKind::Ftp, _) => &[],
         (HealthCheckKind::Grpc, _) | (_, Some(MemberProtocol::Http2)) => &["h2"],
         (_, Some(MemberProtocol::Auto)) => &["h2", "http/1.1"],
         _ => &["http/1.1"],
@@ -159,6 +162,94 @@ async fn ask<T: AsyncRead + AsyncWrite + Unpin>(
         HealthCheckKind::Http if speaks_http2 => ask_http2(stream, target).await,
         HealthCheckKind::Http => ask_http(stream, target).await,
         HealthCheckKind::Grpc => ask_grpc(stream, target).await,
+        HealthCheckKind::Ftp => ask_ftp(stream, &target.check).await,
+    }
+}
+
+/// The password of anonymous users: who they are.
+const ANONYMOUS: &str = "evenkeel@";
+
+/// Waits for the greeting, and logs in if somebody is named.
+async fn ask_ftp<T: AsyncRead + AsyncWrite + Unpin>(
+    mut stream: T,
+    check: &HealthCheck,
+) -> Result<(), CheckError> {
+    let mut replies = FtpReplies::default();
+    // What it is asked first says nothing: it greets.
+    match replies.next(&mut stream).await? {
+        220 => {}
+        code => return Err(CheckError::Code(code)),
+    }
+    if let Some(user) = &check.user {
+        stream
+            .write_all(format!("USER {user}\r\n").as_bytes())
+            .await?;
+        let mut code = replies.next(&mut stream).await?;
+        if code == 331 {
+            let password = check.password.as_ref();
+            let password = password.map_or(ANONYMOUS, |password| &password.0);
+            stream
+                .write_all(format!("PASS {password}\r\n").as_bytes())
+                .await?;
+            code = replies.next(&mut stream).await?;
+        }
+        if !matches!(code, 202 | 230) {
+            return Err(CheckError::Code(code));
+        }
+    }
+    // It has answered: how it takes leave does not matter.
+    let _ = stream.write_all(b"QUIT\r\n").await;
+    Ok(())
+}
+
+/// Replies of a server of FTP.
+struct FtpReplies {
+    lines: ftp::Lines,
+    replies: ftp::Replies,
+    /// Bytes behind the last reply.
+    unread: Vec<u8>,
+    read: usize,
+}
+
+impl Default for FtpReplies {
+    fn default() -> Self {
+        FtpReplies {
+            lines: ftp::Lines::of_server(),
+            replies: ftp::Replies::default(),
+            unread: Vec::new(),
+            read: 0,
+        }
+    }
+}
+
+impl FtpReplies {
+    /// The code of the next reply that is not preliminary.
+    async fn next(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> Result<u16, CheckError> {
+        loop {
+            while !self.unread.is_empty() {
+                let taken = self.lines.take(&self.unread);
+                let taken = taken.map_err(|_| CheckError::NoReply)?;
+                self.unread.drain(..taken.used);
+                if taken.ended {
+                    let part = self.replies.take(self.lines.line());
+                    let part = part.map_err(|_| CheckError::NoReply)?;
+                    if part.last && part.code >= 200 {
+                        return Ok(part.code);
+                    }
+                }
+            }
+            let mut bytes = [0; 512];
+            let n = stream.read(&mut bytes).await?;
+            self.read += n;
+            if n == 0 {
+                return Err(CheckError::Closed);
+            }
+            if self.read > MAX_RESPONSE {
+                return Err(CheckError::NoReply);
+            }
+            self.unread
+                .extend_from_slice(bytes.get(..n).unwrap_or_default());
+        }
     }
 }
 

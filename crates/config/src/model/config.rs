@@ -105,7 +105,9 @@ impl Config {
         let tls = self.admin.iter().flat_map(|admin| &admin.tls);
         let tls = rules.chain(negotiator).chain(tls);
         let members = self.groups.iter().flat_map(|group| &group.member_tls);
-        let all = token.chain(broker).chain(monitors);
+        let checks = self.groups.iter().flat_map(|group| &group.health_check);
+        let passwords = checks.filter_map(|check| check.password_file.as_ref());
+        let all = token.chain(broker).chain(monitors).chain(passwords);
         let all = all.chain(tls.flat_map(Tls::files));
         all.chain(members.flat_map(ClientTls::files))
             .map(PathBuf::as_path)
@@ -198,6 +200,13 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         .map(|location| &mut location.monitor);
     for monitor in of_groups.chain(of_locations).flatten() {
         monitor.resolve(folder);
+    }
+    for ((span, _), group) in groups.iter().zip(&mut config.groups) {
+        let check = group.health_check.as_mut();
+        if let Some(Err(message)) = check.map(|check| check.read_password(folder)) {
+            let path = format!("{}.health_check", group.path());
+            report.problem(span, &path, message, None);
+        }
     }
     for group in &mut config.groups {
         for pattern in &mut group.members_files {

@@ -1,5 +1,8 @@
 //! `[group.NAME.health_check]`: whether members serve is found out by asking them.
 
+use std::fmt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use toml::de::DeValue;
@@ -11,17 +14,22 @@ use crate::schema::field::{Field, Limits, Texts, WRONG_TYPE, blank, choice_field
 use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
+use crate::schema::source::read_bounded;
 use crate::schema::table::{AsTable, Table};
 
 section! {
     /// Active health check (keep-alive).
     #[derive(Clone, Debug, PartialEq)]
-    pub struct HealthCheck {}
+    pub struct HealthCheck {
+        /// What `password_file` holds.
+        password: Option<Secret> = None,
+    }
     keys HEALTH_CHECK {
         /// `tcp`: a connection can be established, with TLS if the group has `member_tls`. `http`: a GET
-        /// is answered as expected. `grpc`: `grpc.health.v1.Health/Check` answers `SERVING`. With
-        /// `path`, `host`, `response_code` or `doc_text` the default is `http`, with `service` it is
-        /// `grpc`.
+        /// is answered as expected. `grpc`: `grpc.health.v1.Health/Check` answers `SERVING`. `ftp`: the
+        /// server greets, and lets `user` log in, if there is one. With `path`, `host`,
+        /// `response_code` or `doc_text` the default is `http`, with `service` it is `grpc`, with `user`
+        /// `ftp`.
         kind "type": HealthCheckKind = HealthCheckKind::Tcp; r#""http""#,
         /// Time between two checks of a member.
         interval | "frequency": Duration [Time(millis(10), DAY)] = secs(2); r#""500ms""#,
@@ -48,6 +56,11 @@ section! {
         codes "response_code": Vec<u16> = (200..=399).collect(); r#"[200, 204, "300-399"]"#,
         /// HTTP: a text that the document must contain; only its beginning is searched.
         text "doc_text": Option<String> [Text(TEXT)] = None; r#""all systems go""#,
+        /// FTP: who logs in. Without it the greeting is enough.
+        user: Option<String> [Text(USER)] = None; r#""anonymous""#,
+        /// FTP: a file with the password of `user`, which others must not read. Without it the password
+        /// is an address of mail, as anonymous users give it.
+        password_file: Option<PathBuf> = None; r#""/run/secrets/ftp-check""#,
     }
 }
 
@@ -60,12 +73,25 @@ pub enum HealthCheckKind {
     Http,
     /// The health service of gRPC says that all is well.
     Grpc,
+    /// A server of FTP greets, and lets somebody log in.
+    Ftp,
+}
+
+/// A text that is not to be shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
 }
 
 choice_field!(HealthCheckKind,
     "tcp" => HealthCheckKind::Tcp,
     "http" => HealthCheckKind::Http,
-    "grpc" => HealthCheckKind::Grpc);
+    "grpc" => HealthCheckKind::Grpc,
+    "ftp" => HealthCheckKind::Ftp);
 blank!(HealthCheck);
 
 const PATH: Texts = (
@@ -89,8 +115,14 @@ const TEXT: Texts = ("1 to 1024 characters", |text| {
     (1..=1024).contains(&text.len())
 });
 
-/// Keys that make it an HTTP check, or one of gRPC, and the types that may have them.
-const KEYS: [(&str, &[HealthCheckKind]); 6] = [
+const USER: Texts = ("1 to 120 visible ASCII characters", |text| {
+    (1..=120).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+});
+
+/// Keys that make it an HTTP check, or one of gRPC or FTP, and the types that may have them.
+const KEYS: [(&str, &[HealthCheckKind]); 8] = [
+    ("user", &[HealthCheckKind::Ftp]),
+    ("password_file", &[HealthCheckKind::Ftp]),
     ("protocol", &[HealthCheckKind::Http]),
     ("service", &[HealthCheckKind::Grpc]),
     ("path", &[HealthCheckKind::Http]),
@@ -106,6 +138,32 @@ impl HealthCheck {
             kind,
             ..HealthCheck::default()
         }
+    }
+
+    /// Reads the password. `folder` is where a relative path starts.
+    pub(super) fn read_password(&mut self, folder: &Path) -> Result<(), String> {
+        let Some(file) = &mut self.password_file else {
+            return Ok(());
+        };
+        if self.user.is_none() {
+            return Err("has a `password_file`, but no `user`".into());
+        }
+        *file = folder.join(&*file);
+        let shown = file.display();
+        let mode = std::fs::metadata(&*file).map(|file| file.permissions().mode());
+        if mode.is_ok_and(|mode| mode & 0o007 != 0) {
+            let what = "may be read or written by everybody on this machine: chmod 640, or 600";
+            return Err(format!("{shown} {what}"));
+        }
+        let text = read_bounded(file, 4096).map_err(|reason| format!("{shown} {reason}"))?;
+        let password = text.trim_end_matches(['\r', '\n']);
+        if password.is_empty() || password.chars().any(char::is_control) {
+            return Err(format!(
+                "{shown} does not hold a password: one line of text"
+            ));
+        }
+        self.password = Some(Secret(password.into()));
+        Ok(())
     }
 
     /// Takes over what rules with the group speak to its members, if nothing else is said.
@@ -132,10 +190,10 @@ impl AsTable for HealthCheck {
             let is_said = table.given("type") || self.kind != HealthCheckKind::Tcp;
             let [kind, ..] = kinds else { continue };
             if is_said {
-                let needed = if *kind == HealthCheckKind::Grpc {
-                    "grpc"
-                } else {
-                    "http"
+                let needed = match kind {
+                    HealthCheckKind::Grpc => "grpc",
+                    HealthCheckKind::Ftp => "ftp",
+                    HealthCheckKind::Http | HealthCheckKind::Tcp => "http",
                 };
                 table.problem(key, format!("needs `type = {needed:?}`"), report);
             }

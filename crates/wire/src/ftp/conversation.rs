@@ -374,7 +374,9 @@ impl Conversation {
         let Some((ip, port)) = address else {
             return answer(out, "501 Not an address");
         };
-        if ip.to_canonical() != self.settings.client || port < LEAST_PORT {
+        // No address at all is what some clients write for their own.
+        let is_own = ip.to_canonical() == self.settings.client || ip.is_unspecified();
+        if !is_own || port < LEAST_PORT {
             return Err(Refusal::Bounce);
         }
         self.active = true;
@@ -535,7 +537,10 @@ impl Conversation {
 
     /// A reply is whole.
     fn ended(&mut self, code: u16) -> Step {
-        let is_preliminary = code < 200;
+        // One such reply is all there is for a command (RFC 959, section 4.2). Pure-FTPd ends transfers
+        // that the client has broken off with another one, and says nothing more.
+        let is_second = self.preliminary && matches!(code, 125 | 150);
+        let is_preliminary = code < 200 && !(is_second && self.owner == Owner::Pending);
         match self.owner {
             Owner::Nobody => self.stray &= !matches!(code, 225 | 226),
             Owner::Late if is_preliminary => {}

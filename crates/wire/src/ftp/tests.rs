@@ -348,6 +348,8 @@ fn a_bounce_ends_it() {
     // The same address in the form of IPv6.
     let own = "EPRT |2|::ffff:192.0.2.7|51213|";
     assert_eq!(talk.command(own), open(Mode::Active, 51213));
+    let mut talk = Talk::new(settings());
+    assert_eq!(talk.command("EPRT |2|::|51213|"), open(Mode::Active, 51213));
 }
 
 #[test]
@@ -371,6 +373,18 @@ fn commands_wait_for_replies_but_for_those_of_transfers() {
     assert_eq!(talk.reply("226 Done"), Step::Transfer(Transfer::Ended(226)));
     assert!(!talk.conversation.is_at_rest());
     talk.reply("200 NOOP");
+    assert!(talk.conversation.is_at_rest());
+}
+
+#[test]
+fn a_second_preliminary_reply_is_the_last() {
+    let mut talk = Talk::new(settings());
+    talk.command("RETR a");
+    for line in ["150-Accepted", "150 Here it comes", "110 MARK"] {
+        assert_eq!(talk.reply(line), Step::Nothing);
+    }
+    let step = talk.reply("150 0.003 seconds");
+    assert_eq!(step, Step::Transfer(Transfer::Ended(150)));
     assert!(talk.conversation.is_at_rest());
 }
 
