@@ -34,7 +34,7 @@ pub use model::maintenance::Maintenance;
 pub use model::member::{MemberConfig, member_address};
 pub use model::monitor::{Monitor, MonitorAddress, MonitorHost, MonitorKind};
 pub use model::negotiator::{Class, Cluster, Negotiator, Quantum, Terms};
-pub use model::protocol::{MemberProtocol, SendProxy};
+pub use model::protocol::{MemberProtocol, SendProxy, Source};
 pub use model::reach::{Reach, carries_in_pulses, default_for};
 pub use model::rule::{HttpOptions, Protocol, Rule, Timeouts, groups};
 pub use model::sections::{Section, Sections};

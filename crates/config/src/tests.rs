@@ -1532,3 +1532,31 @@ fn u9_causes_come_before_consequences() {
     assert!(lines[1].contains("rule.x.servers"), "{said}");
     assert!(lines[2].contains("`listen` is missing"), "{said}");
 }
+
+#[test]
+fn a_source_is_of_one_client() {
+    let text = |rule: &str| {
+        format!(
+            "[rule.x]\nlisten = \"127.0.0.1:1\"\nmembers = [\"a:1\"]\nsource = \"client\"\n{rule}"
+        )
+    };
+    let config = parse("t", &text("protocol = \"tcp\"")).unwrap();
+    assert_eq!(config.groups[0].source, crate::Source::Client);
+    for (rule, wanted) in [
+        (
+            "[rule.x.http]\nmember_protocol = \"h2\"",
+            "has `source`, which is about one client",
+        ),
+        (
+            "protocol = \"ftp\"\n[rule.x.ftp]\nports = \"20000-20999\"",
+            "from the balancer's address",
+        ),
+        (
+            "[rule.y]\nlisten = \"127.0.0.1:2\"\nmembers = [\"a:1\"]\nsource = \"me\"",
+            "source",
+        ),
+    ] {
+        let error = parse("t", &text(rule)).unwrap_err().to_string();
+        assert!(error.contains(wanted), "{error}");
+    }
+}

@@ -12,7 +12,7 @@ use evenkeel_tls::client::Client;
 use tokio::sync::Notify;
 
 use crate::config::sources::Sources;
-use crate::config::{MemberConfig, Rule, Section, Sections, SendProxy};
+use crate::config::{MemberConfig, Rule, Section, Sections, SendProxy, Source};
 use crate::counts::ReportCounts;
 use crate::member_tls::Handshakes;
 use crate::routes::Routes;
@@ -110,6 +110,8 @@ pub struct Target {
     pub tls: Option<Arc<Client>>,
     /// How its members are told who the client is, if they are.
     pub send_proxy: Option<SendProxy>,
+    /// Whose address connections to its members come from.
+    pub source: Source,
     /// The load sources of the group: whoever reads responses sees the reports in them.
     pub sources: Sources,
 }
@@ -121,8 +123,16 @@ impl Target {
             group,
             tls: None,
             send_proxy: None,
+            source: Source::Balancer,
             sources: Sources::default(),
         }
+    }
+
+    /// Whether a connection to a member may serve several clients, one after the other: not if the
+    /// member takes it for that of one.
+    #[inline]
+    pub fn shares_connections(&self) -> bool {
+        self.send_proxy.is_none() && self.source == Source::Balancer
     }
 
     /// The number of what does the handshakes with its members; 0 without TLS.
@@ -136,6 +146,7 @@ impl Target {
         Arc::ptr_eq(&self.group, &old.group)
             && self.tls == old.tls
             && self.send_proxy == old.send_proxy
+            && self.source == old.source
             && self.sources == old.sources
     }
 }

@@ -31,6 +31,7 @@ mod service;
 mod sni;
 mod tcp;
 mod tls;
+mod transparent;
 mod watch;
 mod worker;
 

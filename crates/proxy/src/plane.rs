@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use evenkeel_limits::files::{self, Shares, Users};
 use evenkeel_limits::memory;
-use evenkeel_manager::config::{Config, Corba, Negotiator, Rule};
+use evenkeel_manager::config::{Config, Corba, Negotiator, Rule, Source};
 use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::member_tls::{self, Clients};
 use evenkeel_manager::service::Service;
@@ -30,6 +30,7 @@ use crate::memory::Memory;
 use crate::metrics::{Metrics, RuleMetrics};
 use crate::quota::{Fill, Quotas};
 use crate::service::RuleShared;
+use crate::transparent;
 use crate::worker::{self, Command, Plan, ServicePlan, WorkerHandle};
 
 /// Every worker has its own socket, also on an address that a listener which is about to close
@@ -357,7 +358,20 @@ pub fn check(config: &Config) -> PrepareErrors {
     errors.extend(pages(&config.rules).err().into_iter().flatten());
     let members = member_tls::load(&config.groups, &Clients::new());
     errors.extend(members.err().into_iter().flat_map(PrepareError::files));
+    let groups = config.groups.iter();
+    let sources = groups.map(|group| (group.name.as_str(), group.source));
+    errors.extend(no_sources(sources));
     errors
+}
+
+/// Complaints of groups whose members are to see clients' addresses, if this process may not use
+/// those.
+fn no_sources<'a>(groups: impl Iterator<Item = (&'a str, Source)>) -> Option<PrepareError> {
+    let mut groups = groups.filter(|(_, source)| *source == Source::Client);
+    let (group, _) = groups.next()?;
+    let error = transparent::check().err()?;
+    let group = group.to_owned();
+    Some(PrepareError::other(RuleError::Source { group, error }))
 }
 
 /// Says how many clients there may be, and why not more.
@@ -398,6 +412,16 @@ impl Subsystem for Proxy {
             if !errors.is_empty() {
                 return Err(errors);
             }
+        }
+        for rule in &next.rules {
+            let targets = rule.targets().map(|target| {
+                let group = target.group.current.load();
+                (Arc::clone(group.name()), target.source)
+            });
+            let targets: Vec<_> = targets.collect();
+            errors.extend(no_sources(
+                targets.iter().map(|(name, source)| (&**name, *source)),
+            ));
         }
         for snapshot in &next.rules {
             for key in keys(snapshot) {
@@ -484,6 +508,12 @@ impl Subsystem for Proxy {
 enum RuleError {
     #[error("rule {rule:?}: {address} is the address of another rule, too")]
     Twice { rule: String, address: SocketAddr },
+    #[error(
+        "group {group:?}: source = \"client\" needs the right to use addresses of others \
+         (IP_TRANSPARENT): {error}. Start the balancer as root or with the capability CAP_NET_ADMIN \
+         (systemd: AmbientCapabilities=CAP_NET_ADMIN)"
+    )]
+    Source { group: String, error: io::Error },
     #[error("rule {rule:?}: cannot listen on {address}: {error}")]
     Listen {
         rule: String,

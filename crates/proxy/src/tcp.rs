@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
@@ -27,6 +27,7 @@ use crate::proxied;
 use crate::service::{Bound, Refusal, insert};
 use crate::sni;
 use crate::tls;
+use crate::transparent;
 use crate::watch::Stop;
 use crate::worker::Worker;
 
@@ -255,7 +256,10 @@ pub(crate) async fn connect(
 ) -> Result<(Upstream, bool), ConnectFailure> {
     let (metrics, address) = (&session.service.metrics, bound.address);
     session.watch.arm(timeouts.connect);
-    let mut result = open(session, address).await.map(|opened| (opened, false));
+    let from = transparent::source(session, target, address);
+    let mut result = open(session, address, from)
+        .await
+        .map(|opened| (opened, false));
     if let (Some(version), Ok((upstream, _))) = (target.send_proxy, &result)
         && let Err(error) = proxied::tell(session, upstream, version)
     {
@@ -283,7 +287,12 @@ pub(crate) async fn connect(
     result
 }
 
-async fn open(session: &Session, address: SocketAddr) -> Result<Upstream, ConnectFailure> {
+/// Opens a connection, which comes from this address if there is one.
+async fn open(
+    session: &Session,
+    address: SocketAddr,
+    from: Option<IpAddr>,
+) -> Result<Upstream, ConnectFailure> {
     let worker = &*session.worker;
     let file = match worker.connection_file() {
         Some(file) => file,
@@ -296,7 +305,11 @@ async fn open(session: &Session, address: SocketAddr) -> Result<Upstream, Connec
     {
         socket = socket_for(address);
     }
-    let connecting = socket.map_err(failure)?.connect(address);
+    let socket = socket.map_err(failure)?;
+    if let Some(from) = from {
+        transparent::bind(&socket, from).map_err(failure)?;
+    }
+    let connecting = socket.connect(address);
     tokio::pin!(connecting);
     let watch = &session.watch;
     match watch.until(|cx| connecting.as_mut().poll(cx)).await {

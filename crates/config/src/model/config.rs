@@ -13,7 +13,7 @@ use super::group::{self, GroupConfig};
 use super::listeners::Listeners;
 use super::location::{self, LocationConfig, Placed};
 use super::negotiator::{self, Cluster, Negotiator};
-use super::protocol::MemberProtocol;
+use super::protocol::{MemberProtocol, Source};
 use super::reach::Reach;
 use super::rule::{self, Defaults, Protocol, Rule};
 use super::tls::{self, ClientTls, Tls};
@@ -164,11 +164,16 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
             .filter(|rule| rule.protocol == Protocol::Http);
         let using = rules.filter(|rule| rule.groups().contains(&group.name.as_str()));
         let spoken = using.map(|rule| rule.http.member_protocol);
-        if group.send_proxy.is_some()
-            && spoken.clone().any(|spoken| spoken != MemberProtocol::Http1)
-        {
-            let message = "has `send_proxy`, which is about one client: with HTTP/2 many share a \
-                           connection. Write member_protocol = \"http1\" in the rules that use it";
+        let is_shared = spoken.clone().any(|spoken| spoken != MemberProtocol::Http1);
+        let of_one = [
+            ("send_proxy", group.send_proxy.is_some()),
+            ("source", group.source == Source::Client),
+        ];
+        for (key, _) in of_one.into_iter().filter(|(_, said)| *said && is_shared) {
+            let message = format!(
+                "has `{key}`, which is about one client: with HTTP/2 many share a connection. Write \
+                 member_protocol = \"http1\" in the rules that use it"
+            );
             report.problem(span, &group.path(), message, None);
         }
         if let Some(check) = &mut group.health_check {
@@ -275,6 +280,13 @@ fn check_ftp(group: &GroupConfig, rule: &str, span: &Span, report: &mut Report<'
     if group.member_tls.is_some() {
         let message = format!(
             "has `member_tls`, but members of the FTP rule {rule:?} are spoken to without TLS"
+        );
+        report.problem(span, &group.path(), message, None);
+    }
+    if group.source == Source::Client {
+        let message = format!(
+            "has `source = \"client\"`, but members of the FTP rule {rule:?} get data connections from the \
+             balancer's address: leave it out, or give the rule another group"
         );
         report.problem(span, &group.path(), message, None);
     }

@@ -11,7 +11,7 @@ use super::ejection::LIMIT;
 use super::health::HealthCheck;
 use super::member::MemberConfig;
 use super::monitor::Monitor;
-use super::protocol::SendProxy;
+use super::protocol::{SendProxy, Source};
 use super::reach::{Reach, carries_in_pulses, default_for, default_load};
 use super::sources::{SOURCES, Sources};
 use super::tls::ClientTls;
@@ -88,6 +88,10 @@ section! {
         /// Whether members get a PROXY header with the client's address first, in every connection of
         /// rules and in health checks, and its version: see [to members](proxy-protocol.md#to-members).
         send_proxy: Option<SendProxy> = None; r#""v2""#,
+        /// Whose address the connections of rules to members come from: the `balancer`'s or the
+        /// `client`'s. The latter needs `CAP_NET_ADMIN`, and routes: see
+        /// [the client's address](proxy-protocol.md#the-clients-address-itself).
+        source: Source = Source::Balancer; r#""client""#,
         /// Active health check: a table (see below), `true` for one with all defaults, `false` for
         /// none.
         health_check: Option<HealthCheck> = None; r#"{ path = "/healthz" }"#,

@@ -32,3 +32,15 @@ pub enum SendProxy {
 
 choice_field!(SendProxy, "v1" => SendProxy::V1, "v2" => SendProxy::V2);
 blank!(SendProxy);
+
+/// Whose address connections to members come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Source {
+    /// The balancer's, as the system chooses it.
+    #[default]
+    Balancer,
+    /// The client's (`IP_TRANSPARENT`).
+    Client,
+}
+
+choice_field!(Source, "balancer" => Source::Balancer, "client" => Source::Client);

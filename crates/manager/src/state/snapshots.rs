@@ -31,6 +31,7 @@ impl State {
                         group: Arc::clone(&entry.handle),
                         tls: entry.tls.clone().filter(|_| !passes),
                         send_proxy: entry.config.send_proxy,
+                        source: entry.config.source,
                         sources: entry.config.sources.clone(),
                     })
                 };

@@ -173,8 +173,8 @@ impl Client {
         let protocol = routed.rule.http.member_protocol;
         let speaks_http2 = protocol == MemberProtocol::Http2;
         let pool = &self.session.worker.upstreams;
-        // A connection whose member was told of a client is that client's.
-        let shared = routed.target().send_proxy.is_none();
+        // A connection that a member takes for a client's is that client's.
+        let shared = routed.target().shares_connections();
         if !speaks_http2
             && shared
             && let Some(mut upstream) = pool.take(bound.member, routed.target().tls_id())
@@ -401,7 +401,7 @@ impl Client {
             return After::Close;
         }
         let sent_all = request.up.is_done();
-        let shared = routed.target().send_proxy.is_none();
+        let shared = routed.target().shares_connections();
         if head.keep_alive && sent_all && clean && !head.until_close && shared {
             let http = &routed.rule.http;
             let expires = worker.watchers.coarse_now().after(http.pool_idle_timeout);

@@ -1,0 +1,52 @@
+//! Connections to members that come from the client's address (`IP_TRANSPARENT`).
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use evenkeel_limits::warn_throttled;
+use evenkeel_manager::config::Source;
+use evenkeel_manager::snapshot::Target;
+use socket2::SockRef;
+use tokio::net::TcpSocket;
+
+use crate::listen::Session;
+
+/// The address that a connection to a member at `address` is to come from, if it is not the
+/// balancer's. A client of the other family has none that could be used.
+#[inline]
+pub(crate) fn source(session: &Session, target: &Target, address: SocketAddr) -> Option<IpAddr> {
+    match target.source {
+        Source::Balancer => None,
+        Source::Client => of_client(session, address),
+    }
+}
+
+#[cold]
+fn of_client(session: &Session, address: SocketAddr) -> Option<IpAddr> {
+    let client = session.peer.ip().to_canonical();
+    if client.is_ipv4() == address.ip().to_canonical().is_ipv4() {
+        return Some(client);
+    }
+    warn_throttled!(rule = %session.service.name, %client, %address,
+        "a member sees the balancer's address, not the client's: one has IPv4, the other IPv6");
+    None
+}
+
+/// Has a socket use this address, whoever has it. The system chooses the port.
+pub(crate) fn bind(socket: &TcpSocket, from: IpAddr) -> io::Result<()> {
+    allow(&SockRef::from(socket), from.is_ipv4())?;
+    socket.bind(SocketAddr::new(from, 0))
+}
+
+/// Whether this process may use addresses of others.
+pub(crate) fn check() -> io::Result<()> {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+    allow(&SockRef::from(&socket), true)
+}
+
+fn allow(socket: &SockRef<'_>, is_v4: bool) -> io::Result<()> {
+    match is_v4 {
+        true => socket.set_ip_transparent_v4(true),
+        false => socket.set_ip_transparent_v6(true),
+    }
+}

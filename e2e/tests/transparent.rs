@@ -1,0 +1,213 @@
+//! Members that see the client's address as that of the connection. Needs the right to make network
+//! namespaces.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::thread;
+
+use evenkeel_e2e::HANG;
+use evenkeel_e2e::balancer::{Balancer, binary};
+use evenkeel_e2e::folder::Folder;
+use evenkeel_e2e::netns::{BACK4, BACK6, FRONT, Namespace, Pair, ip};
+use evenkeel_e2e::process::installed;
+
+/// The port at which members serve.
+const PORT: u16 = 8080;
+
+/// Clients on a machine of their own, the balancer on one between, and members behind it.
+struct Machines {
+    clients: Namespace,
+    pair: Pair,
+}
+
+impl Machines {
+    /// None if this machine does not let us, which is said.
+    fn new() -> Option<Self> {
+        let (clients, pair) = (Namespace::alone()?, Pair::new()?);
+        let name = |namespace: &Namespace| {
+            let path = namespace.path();
+            path.file_name().unwrap().to_str().unwrap().to_owned()
+        };
+        let (a, b, c) = (name(&clients), name(&pair.front), name(&pair.back));
+        ip(&format!(
+            "link add client0 netns {a} type veth peer name client1 netns {b}"
+        ));
+        for (namespace, interface, addresses) in [
+            (
+                &a,
+                "client0",
+                &["10.78.0.2/24", "10.78.0.3/24", "fd78::2/64"][..],
+            ),
+            (&b, "client1", &["10.78.0.1/24", "fd78::1/64"]),
+        ] {
+            for address in addresses {
+                let nodad = if address.contains(':') { " nodad" } else { "" };
+                ip(&format!(
+                    "-n {namespace} addr add {address} dev {interface}{nodad}"
+                ));
+            }
+            ip(&format!("-n {namespace} link set {interface} up"));
+        }
+        // What members answer goes to the balancer, which takes it for its own: the commands of
+        // the manual.
+        ip(&format!("-n {c} route add default via 10.77.0.1"));
+        ip(&format!("-6 -n {c} route add default via fd77::1"));
+        for (family, members, all) in [
+            ("", "10.77.0.0/24", "0.0.0.0/0"),
+            ("-6 ", "fd77::/64", "::/0"),
+        ] {
+            ip(&format!(
+                "{family}-n {b} rule add iif {FRONT} from {members} ipproto tcp sport {PORT} lookup 100"
+            ));
+            ip(&format!(
+                "{family}-n {b} route add local {all} dev lo table 100"
+            ));
+        }
+        Some(Machines { clients, pair })
+    }
+
+    /// A member that answers each request with the address that it comes from, and keeps its
+    /// connections.
+    fn member(&self, at: IpAddr) {
+        let listener = self
+            .pair
+            .back
+            .inside(|| TcpListener::bind((at, PORT)).unwrap());
+        thread::spawn(move || {
+            while let Ok((mut stream, from)) = listener.accept() {
+                thread::spawn(move || {
+                    let mut space = [0; 4096];
+                    let body = from.ip().to_string();
+                    let answer = format!(
+                        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
+                        body.len()
+                    );
+                    while stream.read(&mut space).is_ok_and(|n| n > 0) {
+                        stream.write_all(answer.as_bytes()).unwrap();
+                    }
+                });
+            }
+        });
+    }
+
+    fn balancer(&self, rules: &str) -> Balancer {
+        let config = format!("workers = 2\n{rules}");
+        Balancer::start_by(&config, |_| self.pair.front.command(binary()))
+    }
+
+    /// A connection of the client at `from`.
+    fn connect(&self, from: &str, to: SocketAddr) -> Client {
+        let from: IpAddr = from.parse().unwrap();
+        Client(self.clients.inside(|| {
+            let domain = socket2::Domain::for_address(to);
+            let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).unwrap();
+            socket.bind(&SocketAddr::new(from, 0).into()).unwrap();
+            socket.connect(&to.into()).unwrap();
+            socket.into()
+        }))
+    }
+}
+
+struct Client(TcpStream);
+
+impl Client {
+    /// What the member sees.
+    fn ask(&mut self) -> String {
+        self.0.set_read_timeout(Some(HANG)).unwrap();
+        self.0
+            .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            .unwrap();
+        let (mut read, mut space) = (Vec::new(), [0; 4096]);
+        loop {
+            let n = self.0.read(&mut space).unwrap();
+            assert!(n > 0, "{:?}", String::from_utf8_lossy(&read));
+            read.extend_from_slice(&space[..n]);
+            let text = String::from_utf8_lossy(&read);
+            if let Some((head, body)) = text.split_once("\r\n\r\n") {
+                assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+                if !body.is_empty() {
+                    return body.to_owned();
+                }
+            }
+        }
+    }
+}
+
+fn rule(name: &str, protocol: &str, listen: &str, member: IpAddr) -> String {
+    let member = SocketAddr::new(member, PORT);
+    format!(
+        "[rule.{name}]\nlisten = \"{listen}\"\nprotocol = \"{protocol}\"\nmembers = [\"{member}\"]\n\
+         source = \"client\"\n"
+    )
+}
+
+#[test]
+fn members_see_the_address_of_each_client() {
+    let Some(machines) = Machines::new() else {
+        return;
+    };
+    machines.member(BACK4);
+    machines.member(BACK6);
+    let balancer = machines.balancer(&format!(
+        "{}{}{}{}",
+        rule("http", "http", "10.78.0.1:0", BACK4),
+        rule("tcp", "tcp", "10.78.0.1:0", BACK4),
+        rule("six", "http", "[fd78::1]:0", BACK6),
+        rule("mixed", "http", "[fd78::1]:0", BACK4),
+    ));
+    for name in ["http", "tcp"] {
+        let at = balancer.address(name);
+        let mut one = machines.connect("10.78.0.2", at);
+        let mut other = machines.connect("10.78.0.3", at);
+        // One after the other, so that a connection could be used for both.
+        for _ in 0..5 {
+            assert_eq!(one.ask(), "10.78.0.2", "{name}");
+            assert_eq!(other.ask(), "10.78.0.3", "{name}");
+        }
+    }
+    let mut six = machines.connect("fd78::2", balancer.address("six"));
+    assert_eq!(six.ask(), "fd78::2");
+    // There is no such address for the other family.
+    let mut mixed = machines.connect("fd78::2", balancer.address("mixed"));
+    assert_eq!(mixed.ask(), "10.77.0.1");
+    assert!(
+        balancer.log().contains("one has IPv4, the other IPv6"),
+        "{}",
+        balancer.log()
+    );
+}
+
+#[test]
+fn without_the_right_it_does_not_start() {
+    if !installed(&["setpriv"]) {
+        return;
+    }
+    let folder = Folder::new();
+    let text = format!(
+        "[admin]\nlisten = \"127.0.0.1:0\"\n{}",
+        rule("web", "http", "127.0.0.1:0", BACK4)
+    );
+    let config = folder.write("evenkeel.toml", text);
+    for command in ["check", "run"] {
+        let mut process = Command::new("setpriv");
+        if rustix::process::geteuid().is_root() {
+            process.args([
+                "--inh-caps=-net_admin,-net_raw",
+                "--bounding-set=-net_admin,-net_raw",
+            ]);
+        }
+        let output = process
+            .arg(binary())
+            .arg(command)
+            .arg(&config)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{command}: {said}");
+        assert!(said.contains("group \"web\": source"), "{command}: {said}");
+        assert!(said.contains("CAP_NET_ADMIN"), "{command}: {said}");
+    }
+}
