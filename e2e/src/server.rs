@@ -81,6 +81,17 @@ impl Server {
         Self::nginx_with(None, "proxy_protocol", &location)
     }
 
+    /// Starts nginx that answers every request with what it got:
+    /// `name|method|target|host|X-Real-IP|X-Remove|X-Added`. `listen` is `http2`, or nothing.
+    pub fn nginx_telling(name: &str, listen: &str) -> Self {
+        let answer = format!(
+            "{name}|$request_method|$request_uri|$http_host|$http_x_real_ip|$http_x_remove|\
+             $http_x_added"
+        );
+        let lines = format!("add_header X-From {name};\nreturn 200 \"{answer}\";");
+        Self::nginx_with(None, listen, &lines)
+    }
+
     fn nginx_with(behind: Option<SocketAddr>, listen: &str, lines: &str) -> Self {
         let folder = Folder::new();
         let address = address();

@@ -26,7 +26,7 @@ END
     ";
 
 /// Pages whose commands are run, here or below.
-const FOLLOWED: [&str; 21] = [
+const FOLLOWED: [&str; 22] = [
     "README.md",
     "docs/admin-api.md",
     "docs/agent.md",
@@ -43,6 +43,7 @@ const FOLLOWED: [&str; 21] = [
     "docs/negotiation.md",
     "docs/ftp.md",
     "docs/proxy-protocol.md",
+    "docs/routing.md",
     "docs/strategies.md",
     "docs/tls.md",
     "docs/tutorial-load-reports.md",
@@ -166,6 +167,11 @@ fn u10_proxy_protocol() {
 #[test]
 fn u10_members() {
     follow("docs/members.md", INSTALLED);
+}
+
+#[test]
+fn u10_routing() {
+    follow("docs/routing.md", INSTALLED);
 }
 
 #[test]

@@ -261,6 +261,10 @@ struct Line<'a> {
     time: String,
     rule: &'a str,
     client: SocketAddr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    route: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<&'a str>,
     member: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tls: Option<&'a str>,
@@ -291,6 +295,8 @@ fn push(record: &Record, batch: &mut Vec<u8>) -> bool {
         time: rfc3339(record.at),
         rule: &record.rule,
         client: record.client,
+        route: record.route.as_deref(),
+        group: record.group.as_deref(),
         member: record.member.as_deref(),
         tls: record.tls.as_ref().map(|tls| tls.version),
         server_name: match &record.tls {
@@ -343,6 +349,8 @@ mod tests {
             client: "[::1]:4711".parse().unwrap(),
             rule: "web".into(),
             tls: None,
+            route: None,
+            group: None,
             server_name: None,
             member: Some("a:80".into()),
             request: Some(("GET".into(), target.into())),

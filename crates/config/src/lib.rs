@@ -14,6 +14,7 @@
 
 mod model;
 pub mod reference;
+pub mod routing;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ pub use model::monitor::{Monitor, MonitorAddress, MonitorHost, MonitorKind};
 pub use model::negotiator::{Class, Cluster, Negotiator, Quantum, Terms};
 pub use model::protocol::{MemberProtocol, SendProxy, Source};
 pub use model::reach::{Reach, carries_in_pulses, default_for};
+pub use model::route::{FieldChanges, FixedAnswer, Route, Routes, content_of};
 pub use model::rule::{HttpOptions, Protocol, Rule, Timeouts, groups};
 pub use model::sections::{Section, Sections};
 pub use model::tls::{CertificateFiles, ClientCertificates, ClientTls, Tls, TlsVersion};

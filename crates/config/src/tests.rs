@@ -1088,6 +1088,24 @@ fn document_with(header: &str, line: &str) -> String {
             let needed = if is_it { "" } else { needed };
             format!("[rule.x]\n{rule}{home}{header}\n{needed}\n{line}")
         }
+        "[[rule.x.routes]]" => {
+            let needed = match line.split(' ').next() {
+                Some("redirect_status") => "redirect = \"/\"",
+                Some("rewrite_prefix") => "path = \"/api/*\"",
+                _ => "",
+            };
+            let groups = "[group.api]\nmembers = [\"a:1\"]\n[group.stable]\nmembers = [\"a:1\"]\n\
+                          [group.canary]\nmembers = [\"a:1\"]\n";
+            format!(
+                "{groups}[rule.x]\nlisten = \"127.0.0.1:1\"\nmembers = [\"a:1\"]\n{header}\n{needed}\n{line}"
+            )
+        }
+        inner if inner.starts_with("[rule.x.routes.") => {
+            let route = "[[rule.x.routes]]";
+            format!(
+                "[rule.x]\nlisten = \"127.0.0.1:1\"\nmembers = [\"a:1\"]\n{route}\n{header}\n{line}"
+            )
+        }
         "[group.x]" if line.starts_with("members") => format!("{header}\n{line}"),
         "[group.x]" => format!("{header}\nmembers = [\"a:1\"]\n{line}"),
         "[group.x.health_check]" => {
@@ -1191,10 +1209,10 @@ fn every_example_and_default_in_the_reference_is_valid_and_every_example_does_so
         for key in &table.keys {
             let header = table.header;
             let with = |value: &str| document_with(header, &format!("{} = {value}", key.name));
-            let base = if key.name == "type" {
-                "type = \"tcp\""
-            } else {
-                ""
+            let base = match key.name {
+                "type" => "type = \"tcp\"",
+                "redirect_status" => "redirect = \"/\"",
+                _ => "",
             };
             // Without it there may be something missing.
             let without = parse("t", &document_with(header, base)).ok().map(unsaid);

@@ -13,6 +13,7 @@ use crate::admission::Admission;
 use crate::config::{Config, GroupConfig, MemberConfig};
 use crate::lists::Lists;
 use crate::member_tls::Clients;
+use crate::routes::Answers;
 
 /// What an administrator says about a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -55,6 +56,8 @@ pub(crate) struct Inputs {
     pub listening: Vec<SocketAddr>,
     /// What `member_tls` of groups names, as it was read with the file.
     pub clients: Clients,
+    /// What files with answers of routes have in them, in the same way.
+    pub answers: Answers,
 }
 
 /// Live changes. They last until the process ends, or until the file changes the very
@@ -94,6 +97,7 @@ impl Inputs {
             addresses: HashMap::new(),
             listening: Vec::new(),
             clients: Clients::new(),
+            answers: Answers::new(),
         }
     }
 

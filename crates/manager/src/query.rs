@@ -50,6 +50,7 @@ impl Manager {
             group: rule.rule.group.clone(),
             sni: rule.rule.sni.clone(),
             limits: Vec::new(),
+            routed: rule.rule.routes.groups().to_vec(),
         });
         let mut locations: Vec<_> = state
             .locations

@@ -1,40 +1,250 @@
 //! What a rule does with requests of HTTP.
 
-use crate::config::{Rule, Timeouts};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use evenkeel_config::routing::Index;
+use evenkeel_config::routing::template::Template;
+
+use crate::config::{self, FieldChanges, Problem, Rule, Timeouts};
+
+/// What files with answers have in them, by their paths.
+pub type Answers = HashMap<PathBuf, Arc<[u8]>>;
+
+/// Reads the files with answers of `rules`.
+///
+/// # Errors
+///
+/// All that cannot be read, with the places in the configuration.
+pub fn load<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> Result<Answers, Vec<Problem>> {
+    let (mut answers, mut errors) = (Answers::new(), Vec::new());
+    for file in rules.into_iter().flat_map(|rule| rule.routes.files()) {
+        if !answers.contains_key(&file.path) {
+            match config::content_of(file) {
+                Ok(content) => {
+                    answers.insert(file.path.clone(), content);
+                }
+                Err(error) => errors.push(*error),
+            }
+        }
+    }
+    match errors.is_empty() {
+        true => Ok(answers),
+        false => Err(errors),
+    }
+}
 
 /// The routes of a rule.
 #[derive(Debug)]
 pub struct Routes {
+    list: Vec<Route>,
     /// Of the requests that no other one is for.
     rest: Route,
+    /// Finds them.
+    config: config::Routes,
 }
 
 impl Routes {
-    /// Those of `rule`.
-    pub fn new(rule: &Rule) -> Self {
+    /// Those of `rule`, the groups of which have these places.
+    pub fn new(rule: &Rule, places: &HashMap<&str, u32>, answers: &Answers) -> Self {
+        let list = rule.routes.list().iter();
         Routes {
-            rest: Route {
-                target: 0,
-                timeouts: rule.timeouts.clone(),
-                retries: rule.http.retries,
-            },
+            list: list
+                .map(|route| Route::new(rule, route, places, answers))
+                .collect(),
+            rest: Route::of_rest(rule),
+            config: rule.routes.clone(),
         }
+    }
+
+    /// Whether its files have in them what `answers` have.
+    pub fn answer(&self, answers: &Answers) -> bool {
+        let same = |(config, route): (&config::Route, &Route)| {
+            let file = config
+                .answer
+                .as_ref()
+                .and_then(|answer| answer.file.as_ref());
+            let body = match route.instead.as_deref() {
+                Some(Instead::Answer { body, .. }) => Some(body),
+                _ => None,
+            };
+            file.is_none_or(|file| answers.get(&file.path) == body)
+        };
+        self.config.list().iter().zip(&self.list).all(same)
+    }
+
+    /// What finds the route of a request; `None` if there is but that of the rest.
+    #[inline]
+    pub fn index(&self) -> Option<&Index> {
+        self.config.index()
     }
 
     /// The route at a place: that of the rest if there is no other one.
     #[inline]
-    pub fn at(&self, _place: usize) -> &Route {
-        &self.rest
+    pub fn at(&self, place: usize) -> &Route {
+        self.list.get(place).unwrap_or(&self.rest)
     }
 }
 
 /// What is done with some of the requests of a rule.
 #[derive(Debug)]
 pub struct Route {
-    /// The place of its group in the rule.
-    pub target: u32,
+    /// What it is called in logs; `None` for the rest.
+    pub label: Option<Arc<str>>,
+    /// Where its requests go; nowhere if the rest has no group.
+    pub targets: Targets,
+    /// What they get in place of a member's response.
+    pub instead: Option<Box<Instead>>,
     /// Time limits.
     pub timeouts: Timeouts,
     /// Maximum number of retries.
     pub retries: u32,
+    /// Statuses after which another member is asked.
+    pub retry_statuses: Box<[u16]>,
+    /// Most bytes of a body.
+    pub max_body: Option<u64>,
+    /// How many segments of the path are replaced, and by what.
+    pub rewrite: Option<(usize, Box<str>)>,
+    /// Changes to requests.
+    pub request_fields: Option<Box<FieldChanges>>,
+    /// Changes to responses.
+    pub response_fields: Option<Box<FieldChanges>>,
+}
+
+/// What a request gets in place of a member's response.
+#[derive(Debug)]
+pub enum Instead {
+    /// Another address.
+    Redirect {
+        /// With this status.
+        status: u16,
+        /// Where to.
+        location: Template,
+    },
+    /// An answer.
+    Answer {
+        /// Its status.
+        status: u16,
+        /// Its media type.
+        content_type: Box<str>,
+        /// Its body.
+        body: Arc<[u8]>,
+    },
+}
+
+/// Places of groups in a rule.
+#[derive(Debug)]
+pub enum Targets {
+    /// There is none.
+    Nowhere,
+    /// This one.
+    One(u32),
+    /// Each with the sum of the weights up to its own, which ascends; none has the weight 0.
+    Several(Box<[(u32, u32)]>),
+}
+
+impl Targets {
+    /// One of them, by weight. `below` draws a number below another one.
+    pub fn draw(&self, below: impl FnOnce(u32) -> u32) -> u32 {
+        match self {
+            Targets::Nowhere => 0,
+            Targets::One(place) => *place,
+            Targets::Several(places) => {
+                let all = places.last().map_or(1, |(_, sum)| *sum);
+                let drawn = below(all);
+                let at = places.partition_point(|(_, sum)| *sum <= drawn);
+                places.get(at).map_or(0, |(place, _)| *place)
+            }
+        }
+    }
+}
+
+impl Route {
+    fn of_rest(rule: &Rule) -> Self {
+        Route {
+            label: None,
+            targets: match rule.group.is_empty() {
+                true => Targets::Nowhere,
+                false => Targets::One(0),
+            },
+            instead: None,
+            timeouts: rule.timeouts.clone(),
+            retries: rule.http.retries,
+            retry_statuses: Box::default(),
+            max_body: rule.http.max_body.map(|most| most.0),
+            rewrite: None,
+            request_fields: None,
+            response_fields: None,
+        }
+    }
+
+    fn new(
+        rule: &Rule,
+        route: &config::Route,
+        places: &HashMap<&str, u32>,
+        answers: &Answers,
+    ) -> Self {
+        let rest = Route::of_rest(rule);
+        let place = |name: &str| places.get(name).copied().unwrap_or_default();
+        let mut sum = 0;
+        let weights = route.groups.0.iter().filter(|(_, weight)| *weight > 0);
+        let several: Box<[_]> = weights
+            .map(|(name, weight)| {
+                sum = u32::saturating_add(sum, *weight);
+                (place(name), sum)
+            })
+            .collect();
+        let targets = match (route.group.as_str(), several.is_empty()) {
+            ("", true) => rest.targets,
+            ("", false) => Targets::Several(several),
+            (name, _) => Targets::One(place(name)),
+        };
+        let redirect = route.location.clone().map(|location| Instead::Redirect {
+            status: route.redirect_status,
+            location,
+        });
+        let answer = route.answer.as_ref().map(|answer| {
+            let file = answer.file.as_ref();
+            let content = file.and_then(|file| answers.get(&file.path)).cloned();
+            Instead::Answer {
+                status: answer.status,
+                content_type: answer.content_type.as_str().into(),
+                body: content.unwrap_or_else(|| answer.body.as_bytes().into()),
+            }
+        });
+        let changes =
+            |changes: &FieldChanges| (!changes.is_empty()).then(|| Box::new(changes.clone()));
+        let prefix = route.rewrite_prefix.as_deref();
+        Route {
+            label: Some(Arc::clone(&route.label)),
+            targets,
+            instead: redirect.or(answer).map(Box::new),
+            timeouts: route.timeouts(&rule.timeouts),
+            retries: route.retries.unwrap_or(rest.retries),
+            retry_statuses: route.retry_statuses.iter().map(|status| status.0).collect(),
+            max_body: route.max_body.map_or(rest.max_body, |most| Some(most.0)),
+            rewrite: prefix.map(|prefix| (route.depth, prefix.into())),
+            request_fields: changes(&route.request_fields),
+            response_fields: changes(&route.response_fields),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_drawn_by_weight() {
+        let several = Targets::Several([(3, 95), (1, 100)].into());
+        let drawn = |number| {
+            several.draw(|all| {
+                assert_eq!(all, 100);
+                number
+            })
+        };
+        assert_eq!([0, 94, 95, 99].map(drawn), [3, 3, 1, 1]);
+        assert_eq!(Targets::One(7).draw(|_| unreachable!()), 7);
+    }
 }

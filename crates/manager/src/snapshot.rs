@@ -79,7 +79,7 @@ impl RuleSnapshot {
     /// A rule with no group but one.
     pub fn new(rule: Rule, own: Target) -> Self {
         RuleSnapshot {
-            routes: Routes::new(&rule),
+            routes: Routes::new(&rule, &HashMap::new(), &HashMap::new()),
             rule,
             own,
             others: Vec::new(),

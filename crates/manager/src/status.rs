@@ -124,6 +124,9 @@ pub struct RuleStatus {
     /// Its limits for each client.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<RuleLimitStatus>,
+    /// The groups of its routes, each once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub routed: Vec<String>,
 }
 
 /// A limit for each client of a rule.
@@ -142,7 +145,7 @@ pub struct RuleLimitStatus {
 impl RuleStatus {
     /// The names of its groups, each once: first the one of clients that ask for no name.
     pub fn groups(&self) -> Vec<&str> {
-        config::groups(&self.group, &self.sni)
+        config::groups(&self.group, self.sni.values().chain(&self.routed))
     }
 }
 

@@ -28,6 +28,10 @@ pub struct Record {
     pub client: SocketAddr,
     /// The rule's name.
     pub rule: Arc<str>,
+    /// HTTP: the route, by its name or number, if the rule has routes and one was found.
+    pub route: Option<Arc<str>>,
+    /// HTTP: the group, if the rule has several.
+    pub group: Option<Arc<str>>,
     /// The member that answered, or was tried last.
     pub member: Option<Arc<str>>,
     /// What was agreed on with a client that speaks TLS.

@@ -418,7 +418,8 @@ pub(crate) mod tests {
     fn a_message_passes_over_any_transport() {
         each_way(async |from, to, worker| {
             let body = Body::Length(LONG as u64);
-            let mut flow = Flow::new(Vec::new(), body, false, None, &worker.memory).unwrap();
+            let mut flow =
+                Flow::new(Vec::new(), body, false, None, u64::MAX, &worker.memory).unwrap();
             let done = std::future::poll_fn(|cx| flow.poll(cx, from, to, worker, TURN_BYTES));
             assert_eq!(done.await, Ok(()));
             assert!(flow.is_done());
@@ -430,8 +431,15 @@ pub(crate) mod tests {
     fn what_a_transport_holds_back_is_sent_before_a_message_counts_as_sent() {
         on_worker(async |worker| {
             let ((mut from, _sender), (mut to, mut receiver)) = (pair(false), pair(true));
-            let mut flow =
-                Flow::new(b"head".to_vec(), Body::None, false, None, &worker.memory).unwrap();
+            let mut flow = Flow::new(
+                b"head".to_vec(),
+                Body::None,
+                false,
+                None,
+                u64::MAX,
+                &worker.memory,
+            )
+            .unwrap();
             let done =
                 std::future::poll_fn(|cx| flow.poll(cx, &mut from, &mut to, worker, TURN_BYTES));
             assert_eq!(done.await, Ok(()));

@@ -58,6 +58,13 @@ impl<'a> Request<'a> {
         if path.is_empty() { "/" } else { path }
     }
 
+    /// The query with the question mark, or nothing.
+    pub(crate) fn query_part(&self) -> &'a str {
+        let at = self.path_and_query.find('?');
+        at.and_then(|at| self.path_and_query.get(at..))
+            .unwrap_or_default()
+    }
+
     /// Hash of the part of it that `key` names; `None` if it has no such part, or if that is
     /// not the request's.
     pub fn key(&self, key: &Key) -> Option<u64> {
@@ -89,7 +96,7 @@ impl<'a> Request<'a> {
     }
 
     /// Value of the cookie of this name (RFC 6265, section 4.2).
-    fn cookie(&self, name: &[u8]) -> Option<&'a [u8]> {
+    pub(crate) fn cookie(&self, name: &[u8]) -> Option<&'a [u8]> {
         let pairs = self
             .values("cookie")
             .flat_map(|value| value.split(|&byte| byte == b';'));

@@ -153,6 +153,10 @@ counters! {
     member_timeouts,
     /// Requests that were malformed or ambiguous (status 400, 413, 414, 431, 501, 505).
     refused_malformed,
+    /// HTTP: a request for which there is no route and no group.
+    refused_no_route,
+    /// HTTP: a request whose body is larger than allowed.
+    refused_too_large,
     /// Requests or connections refused because no member may be used.
     refused_no_member,
     /// Requests or connections refused because the queue for a member was full.

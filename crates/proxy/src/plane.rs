@@ -12,6 +12,7 @@ use evenkeel_limits::memory;
 use evenkeel_manager::config::{Config, Corba, Negotiator, Rule, Source};
 use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::member_tls::{self, Clients};
+use evenkeel_manager::routes;
 use evenkeel_manager::service::Service;
 use evenkeel_manager::snapshot::{RuleSnapshot, Snapshot};
 use evenkeel_manager::status::Status;
@@ -361,6 +362,8 @@ pub fn check(config: &Config) -> PrepareErrors {
     let groups = config.groups.iter();
     let sources = groups.map(|group| (group.name.as_str(), group.source));
     errors.extend(no_sources(sources));
+    let answers = routes::load(&config.rules);
+    errors.extend(answers.err().into_iter().flat_map(PrepareError::files));
     errors
 }
 

@@ -182,6 +182,11 @@ impl Bindings {
         found.map(|(_, binding)| binding)
     }
 
+    /// Whether the client is bound in `group`.
+    pub(crate) fn has(&self, group: &Arc<GroupHandle>) -> bool {
+        self.0.iter().any(|(of, _)| Arc::ptr_eq(of, group))
+    }
+
     fn set(&mut self, group: &Arc<GroupHandle>, binding: Option<Binding>) {
         self.0.retain(|(of, _)| !Arc::ptr_eq(of, group));
         if self.0.len() >= MAX_BINDINGS {

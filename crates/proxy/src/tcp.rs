@@ -105,6 +105,8 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
         at,
         client: session.peer,
         rule: session.service.name.clone(),
+        route: None,
+        group: None,
         member,
         tls: client.agreed().cloned(),
         server_name,

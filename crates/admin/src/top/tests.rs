@@ -87,6 +87,7 @@ fn status() -> Status {
         group: group.name.clone(),
         sni: Default::default(),
         limits: Vec::new(),
+        routed: Default::default(),
     });
     let locations = groups.iter().flat_map(|group| &group.members);
     let locations = locations.map(|member| LocationStatus {

@@ -15,6 +15,7 @@ use super::location::{self, LocationConfig, Placed};
 use super::negotiator::{self, Cluster, Negotiator};
 use super::protocol::{MemberProtocol, Source};
 use super::reach::Reach;
+use super::route;
 use super::rule::{self, Defaults, Protocol, Rule};
 use super::tls::{self, ClientTls, Tls};
 use super::{alert, ejection, ftp, health, limits, maintenance, member, monitor, sources};
@@ -107,7 +108,14 @@ impl Config {
         let members = self.groups.iter().flat_map(|group| &group.member_tls);
         let checks = self.groups.iter().flat_map(|group| &group.health_check);
         let passwords = checks.filter_map(|check| check.password_file.as_ref());
-        let all = token.chain(broker).chain(monitors).chain(passwords);
+        let rules = self.rules.iter();
+        let answers = rules.flat_map(|rule| rule.routes.files());
+        let answers = answers.map(|file| &file.path);
+        let all = token
+            .chain(broker)
+            .chain(monitors)
+            .chain(passwords)
+            .chain(answers);
         let all = all.chain(tls.flat_map(Tls::files));
         all.chain(members.flat_map(ClientTls::files))
             .map(PathBuf::as_path)
@@ -143,6 +151,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     for mut table in top.named_tables("rule", NAMES, report) {
         let (mut rule, own) = rule::read(&mut table, &defaults, &shared, report);
         let who = format!("rule {:?}", rule.name);
+        rule.routes.resolve(folder);
         listeners.add(&rule.listen, &who, (&table, "listen"), report);
         groups.extend(own.map(|group| (table.name_span().clone(), group)));
         used.extend(rule.groups().into_iter().map(str::to_owned));
@@ -355,6 +364,7 @@ pub(crate) fn tables() -> Vec<TableDoc> {
     tables.extend([limits::tables(), maintenance::tables(), ftp::tables()]);
     tables.extend(tls::tables());
     tables.extend([group::tables(), health::tables()]);
+    tables.extend(route::tables());
     tables.extend(sources::tables());
     tables.push(monitor::tables());
     tables.extend([alert::tables(), ejection::tables()]);

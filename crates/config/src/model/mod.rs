@@ -28,6 +28,7 @@ pub(crate) mod orca;
 pub(crate) mod prometheus;
 pub(crate) mod protocol;
 pub(crate) mod reach;
+pub(crate) mod route;
 pub(crate) mod rule;
 pub(crate) mod sections;
 pub mod sources;

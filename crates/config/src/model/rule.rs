@@ -12,6 +12,7 @@ use super::group::{self, GroupConfig};
 use super::limits::{LimitKey, Limits};
 use super::maintenance::Maintenance;
 use super::protocol::MemberProtocol;
+use super::route::{self, MaxBody, Routes};
 use super::tls::{SERVER_NAMES, Tls};
 use crate::schema::document::Span;
 use crate::schema::field::{Texts, choice_field};
@@ -31,6 +32,8 @@ section! {
         name: String = String::new(),
         /// Time limits.
         timeouts: Timeouts = Timeouts::default(),
+        /// What is done with some of its requests.
+        routes: Routes = Routes::default(),
     }
     keys OWN {
         /// Addresses to listen on: one, or a list. **Required.** Two rules cannot use the same
@@ -89,7 +92,8 @@ section! {
 impl Rule {
     /// The names of its groups, each once: first the one of clients that ask for no name.
     pub fn groups(&self) -> Vec<&str> {
-        groups(&self.group, &self.sni)
+        let named = self.sni.values().chain(self.routes.groups());
+        groups(&self.group, named)
     }
 
     /// A rule with all defaults: HTTP, enabled.
@@ -104,9 +108,9 @@ impl Rule {
     }
 }
 
-/// The names of a rule's groups, each once: its own, if there is one, and those by name.
-pub fn groups<'a>(own: &'a str, by_name: &'a BTreeMap<String, String>) -> Vec<&'a str> {
-    let mut groups: Vec<&str> = by_name.values().map(String::as_str).collect();
+/// The names of a rule's groups, each once: its own, if there is one, and the others.
+pub fn groups<'a>(own: &'a str, others: impl Iterator<Item = &'a String>) -> Vec<&'a str> {
+    let mut groups: Vec<&str> = others.map(String::as_str).collect();
     groups.sort_unstable();
     groups.dedup();
     groups.retain(|group| *group != own);
@@ -175,6 +179,14 @@ section! {
         http2: bool = true; "false",
         /// Maximum number of requests at once in a connection of HTTP/2.
         http2_streams: u32 [Number(1.0, 10_000.0, "streams")] = 128; "32",
+        /// Maximum size of a request's body. A larger one gets 413: at once if the request says so, else
+        /// when so much has come. Without it there is no limit.
+        max_body: Option<MaxBody> = None; r#""10MiB""#,
+        /// Rules with routes: whether paths are let through that servers read differently. They are
+        /// refused with 400 otherwise, so that no spelling of a path gets around a route: those with
+        /// `.` or `..` as a segment, `//`, a backslash, and an encoded slash (`%2F`), backslash or
+        /// control character. If they are let through, routes compare them as they are.
+        ambiguous_paths: bool = false; "true",
         /// What members speak: HTTP/1.1 (`http1`), or HTTP/2 (`h2`), with many requests at once in a
         /// connection. With `member_tls` that is what they are offered (ALPN); `auto` offers both, and
         /// they choose. Without, it is known before, and `auto` is HTTP/1.1.
@@ -296,6 +308,10 @@ pub(crate) fn read(
     read_shared(&mut rule, table, report);
     table.require("listen", report);
     if rule.protocol != Protocol::Http {
+        if table.given("routes") {
+            let message = "only a rule with `protocol = \"http\"` has routes";
+            table.problem("routes", message, report);
+        }
         for key in HTTP_ONLY.into_iter().filter(|key| table.given(key)) {
             let message = "only a rule with `protocol = \"http\"` has this key";
             table.problem(key, message, report);
@@ -304,6 +320,7 @@ pub(crate) fn read(
     check_ftp(&rule, table, report);
     check_names(&rule, table, shared, report);
     check_limits(&rule, table, report);
+    rule.routes = route::read(&rule, table, shared, report);
     if table.given("group") {
         if !shared.contains_key(&rule.group) {
             unknown_group(table, "group", &rule.group, shared, report);
@@ -326,13 +343,20 @@ pub(crate) fn read(
     }
     let has_members =
         table.given("members") || table.given("members_files") || group.agents_may_join;
-    if table.given("sni") && !has_members {
+    if (table.given("sni") || table.given("routes")) && !has_members {
         for key in group::keys().filter(|key| table.given(key)) {
-            let message = "belongs in the groups that `sni` names, because the rule has none of \
-                           its own";
+            let message = match table.given("sni") {
+                true => {
+                    "belongs in the groups that `sni` names, because the rule has none of its own"
+                }
+                false => {
+                    "belongs in the groups that the routes name, because the rule has none of its own"
+                }
+            };
             table.problem(key, message, report);
         }
         rule.group.clear();
+        route::need_own(&rule.routes, table, shared, report);
         return (rule, None);
     }
     match shared.get(&rule.name) {
@@ -462,7 +486,7 @@ fn check_names(
     }
 }
 
-fn unknown_group(
+pub(super) fn unknown_group(
     table: &Table<'_>,
     key: &str,
     name: &str,

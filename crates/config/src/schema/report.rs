@@ -286,6 +286,11 @@ impl<'s> Report<'s> {
         }
     }
 
+    /// The line of `span`.
+    pub(crate) fn line_of(&self, span: &Span) -> usize {
+        self.line(span.start)
+    }
+
     /// The line, from 1, of a byte offset.
     fn line(&self, offset: usize) -> usize {
         self.line_starts

@@ -20,12 +20,8 @@ pub(crate) fn load<T>(
     }
 }
 
-/// The text of a regular file of at most `limit` bytes.
-///
-/// # Errors
-///
-/// Why there is none.
-pub fn read_bounded(path: &Path, limit: u64) -> Result<String, String> {
+/// The bytes of a regular file of at most `limit`, or why there are none.
+pub(crate) fn read_bytes(path: &Path, limit: u64) -> Result<Vec<u8>, String> {
     let unreadable = |error| format!("cannot be read: {error}");
     // A FIFO or a device would block for ever or never end.
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
@@ -38,7 +34,16 @@ pub fn read_bounded(path: &Path, limit: u64) -> Result<String, String> {
     if bytes.len() as u64 > limit {
         return Err(format!("is too large: more than {limit} bytes"));
     }
-    String::from_utf8(bytes).map_err(|error| {
+    Ok(bytes)
+}
+
+/// The text of a regular file of at most `limit` bytes.
+///
+/// # Errors
+///
+/// Why there is none.
+pub fn read_bounded(path: &Path, limit: u64) -> Result<String, String> {
+    String::from_utf8(read_bytes(path, limit)?).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
         format!("is not UTF-8 text: the byte at offset {valid} does not belong there")
     })

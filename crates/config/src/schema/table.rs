@@ -284,6 +284,34 @@ impl<'d> Table<'d> {
         table
     }
 
+    /// The tables in the list called `key`, in order.
+    pub(crate) fn tables(&mut self, key: &'static str, report: &mut Report<'_>) -> Vec<Table<'d>> {
+        self.know(key);
+        let Some(entry) = self.entry(key) else {
+            return Vec::new();
+        };
+        let mut tables = Vec::new();
+        let list = match entry.item.value {
+            DeValue::Array(list) => entry.item.elements(list).collect(),
+            _ => {
+                report.wrong(&entry.item, WRONG_TYPE, "a list of tables".into());
+                Vec::new()
+            }
+        };
+        for item in list {
+            match Table::open(&item) {
+                Some(table) => tables.push(table),
+                None => report.wrong(&item, WRONG_TYPE, "a table".into()),
+            }
+        }
+        tables
+    }
+
+    /// Path of the table.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
     /// The tables within the table called `key`, which have names of the user's choice:
     /// what those must be, and whether one is.
     pub(crate) fn named_tables(

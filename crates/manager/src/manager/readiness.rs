@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use evenkeel_core::group::Request;
 
 use super::{Manager, Readiness};
-use crate::snapshot::GroupHandle;
+use crate::snapshot::{GroupHandle, RuleSnapshot};
 
 /// How long an answer of [`Manager::readiness`] counts.
 const READY_AGE: u64 = 100;
@@ -48,7 +48,12 @@ impl Manager {
                 .any(|index| view.is_eligible_unless_full(index) && view.weight(index) > 0.0)
         };
         let mut enabled = snapshot.rules.iter().filter(|rule| rule.rule.enabled);
-        match enabled.all(|rule| rule.targets().any(|target| serves(&target.group))) {
+        // One without a group answers by itself.
+        let is_ready = |rule: &Arc<RuleSnapshot>| {
+            let mut targets = rule.targets().peekable();
+            targets.peek().is_none() || targets.any(|target| serves(&target.group))
+        };
+        match enabled.all(is_ready) {
             true => Readiness::Ready,
             false => Readiness::NoMember,
         }

@@ -11,6 +11,7 @@ use super::{Applied, Manager, Owned, Reload, ReloadError};
 use crate::config::{self, Admin, Config};
 use crate::inputs::hosts;
 use crate::member_tls;
+use crate::routes;
 use crate::subsystem::{ApplyError, PrepareError};
 
 impl Manager {
@@ -48,12 +49,14 @@ impl Manager {
         let clients = self.lock().state.inputs.clients.clone();
         let clients = member_tls::load(&config.groups, &clients);
         let clients = clients.map_err(PrepareError::files)?;
+        let answers = routes::load(&config.rules).map_err(PrepareError::files)?;
 
         let mut owned = self.lock();
         let old = &owned.state.inputs;
         let mut inputs = old.with_config(config, lists);
         inputs.addresses.extend(found);
         inputs.clients = clients;
+        inputs.answers = answers;
         let generation = owned.state.snapshot.generation + 1;
         let warnings = inputs.config.warnings.iter();
         let mut notes: Vec<String> = warnings.map(ToString::to_string).collect();

@@ -53,11 +53,12 @@ impl State {
                         && old.rule == rule
                         && own.as_ref().is_none_or(|own| own.is_like(&old.own))
                         && same_others
+                        && old.routes.answer(&self.inputs.answers)
                 });
                 if let Some(same) = same {
                     return Some(Arc::clone(same));
                 }
-                let places: HashMap<&str, usize> = others
+                let places: HashMap<&str, u32> = others
                     .iter()
                     .copied()
                     .zip(1..)
@@ -65,14 +66,15 @@ impl State {
                     .collect();
                 let place = |name: &str| places.get(name).copied();
                 let names = rule.sni.iter();
-                let names = names.map(|(name, group)| Some((name.as_str(), place(group)?)));
+                let names =
+                    names.map(|(name, group)| Some((name.as_str(), place(group)? as usize)));
                 let names = Names::new(names.collect::<Option<Vec<_>>>()?);
                 let nobody = || Target::new(Arc::new(GroupHandle::nobody()));
                 Some(Arc::new(RuleSnapshot {
                     own: own.unwrap_or_else(nobody),
                     others: targets,
                     names,
-                    routes: Routes::new(&rule),
+                    routes: Routes::new(&rule, &places, &self.inputs.answers),
                     rule,
                 }))
             })

@@ -137,6 +137,8 @@ impl Data {
             at: entry.at,
             client: session.peer,
             rule: Arc::clone(&session.service.name),
+            route: None,
+            group: None,
             member: entry.member,
             tls: carried.tls,
             server_name: None,

@@ -85,6 +85,8 @@ pub(crate) async fn serve(session: Session, client: Io) {
         at,
         client: session.peer,
         rule: session.service.name.clone(),
+        route: None,
+        group: None,
         member,
         tls: agreed,
         server_name: None,

@@ -4,6 +4,7 @@ use std::task::Poll;
 
 use evenkeel_core::group::{self, Outcome};
 use evenkeel_core::member::MemberId;
+use evenkeel_core::time::Instant;
 use evenkeel_limits::Shortage;
 use evenkeel_manager::config::MemberProtocol;
 
@@ -44,6 +45,11 @@ impl Client {
         self.others_first().await;
         let routed = request.routed.clone();
         let mut summary = Summary::new(End::Complete);
+        if let Some(given) = request.given.take() {
+            // In a box: it is no part of the way of most requests.
+            let after = Box::pin(self.give(request, &mut summary, &given)).await;
+            return self.end(request, summary, after);
+        }
         self.session
             .service
             .budget
@@ -78,6 +84,19 @@ impl Client {
             };
             summary.member = bound.name.take();
             let failure = match self.attempt(request, &routed, &mut bound).await {
+                Ok((head, upstream))
+                    if self.may_ask_another(
+                        request,
+                        &routed,
+                        &tried,
+                        &bound,
+                        &head,
+                        summary.retries,
+                    ) =>
+                {
+                    upstream.reset();
+                    Failure::Status(head.outcome)
+                }
                 Ok((mut head, mut upstream)) => {
                     summary.status = Some(head.status);
                     summary.response_time = Some(head.at.since(bound.ticket.started()));
@@ -113,6 +132,11 @@ impl Client {
             }
             break self.failed(request, &mut summary, failure).await;
         };
+        self.end(request, summary, after)
+    }
+
+    /// The request is over.
+    fn end(&mut self, request: &mut Request, mut summary: Summary, after: After) -> After {
         let received = request.up.body_sent();
         summary.received += received;
         self.session
@@ -139,7 +163,7 @@ impl Client {
         // was sent.
         let allowed = match failure {
             Failure::Connect(failure) => failure.is_of_one_member(),
-            Failure::Refused => true,
+            Failure::Refused | Failure::Status(_) => true,
             Failure::Silent | Failure::Garbage => request.idempotent || request.up.is_untouched(),
             // Whoever was silent for so long will be so again: only somebody else is asked.
             Failure::TimedOut => {
@@ -151,16 +175,53 @@ impl Client {
         if !allowed || retries >= routed.route().retries || !request.up.rewind() {
             return false;
         }
-        if matches!(failure, Failure::Connect(_)) {
-            // A member that was sent nothing did no work that the budget would protect.
+        if matches!(failure, Failure::Connect(_) | Failure::Status(_)) {
+            // A member that was sent nothing did no work that the budget would protect. What has a
+            // status has been paid for.
             return true;
         }
-        let now = self.session.worker.now();
+        self.pay_for_retry(self.session.worker.now())
+    }
+
+    /// Whether the budget has a retry.
+    fn pay_for_retry(&self, now: Instant) -> bool {
         let paid = self.session.service.budget.borrow_mut().try_retry(now);
         if !paid {
             self.session.service.metrics.retries_over_budget.add(1);
         }
         paid
+    }
+
+    /// Whether another member may give a better response than this one, by its status.
+    fn may_ask_another(
+        &self,
+        request: &Request,
+        routed: &Routed,
+        tried: &[MemberId],
+        bound: &Bound,
+        head: &Head,
+        retries: u32,
+    ) -> bool {
+        let route = routed.route();
+        if !route.retry_statuses.contains(&head.status)
+            || !request.idempotent
+            || retries >= route.retries
+            || !request.up.may_rewind()
+        {
+            return false;
+        }
+        // The response is given up only where there may be another one.
+        let asks = group::Request {
+            tried,
+            ..group::Request::at(head.at)
+        };
+        let group = routed.target().group.current.load();
+        let view = group.view(&asks);
+        let there_is = (0..group.members().len()).any(|index| {
+            let member = group.members().get(index);
+            member.is_some_and(|member| member.id != bound.member) && view.is_eligible(index)
+        });
+        there_is && self.pay_for_retry(head.at)
     }
 
     /// Sends the request to a member, and reads the head of its response.

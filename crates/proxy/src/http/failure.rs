@@ -3,9 +3,11 @@
 use evenkeel_core::group::Outcome;
 use evenkeel_limits::Shortage;
 
+use super::route::TOO_LARGE;
 use super::{After, Client, Request, Summary};
 use crate::access::{End, Limit};
 use crate::http1::Version;
+use crate::http1::chunked::ChunkError;
 use crate::http1::respond::Answer;
 use crate::io::Broken;
 use crate::service::{Refusal, State};
@@ -22,6 +24,8 @@ pub(super) enum Failure {
     Stale,
     /// The member says that it has not processed the request.
     Refused,
+    /// Its response has a status after which another member is asked.
+    Status(Outcome),
     /// Something has run out here while the exchange was under way.
     Exhausted(Shortage),
     /// What came was no response, or not the whole head of one.
@@ -32,6 +36,8 @@ pub(super) enum Failure {
     DeadlineExceeded,
     /// The request's body is not valid.
     BadRequest(String),
+    /// The request's body is larger than allowed.
+    TooLarge,
     /// The client did not send the rest of the request in time.
     ClientTimedOut,
     /// The client has sent the request more slowly than it may.
@@ -49,7 +55,9 @@ impl Failure {
     pub(super) fn outcome(&self) -> Outcome {
         match self {
             Failure::Connect(failure) => failure.outcome(),
+            Failure::Status(outcome) => *outcome,
             Failure::BadRequest(_)
+            | Failure::TooLarge
             | Failure::Stale
             | Failure::Refused
             | Failure::Exhausted(_)
@@ -69,6 +77,7 @@ impl From<Broken> for Failure {
     /// Why the request did not get through.
     fn from(broken: Broken) -> Self {
         match broken {
+            Broken::Chunks(ChunkError::TooLarge) => Failure::TooLarge,
             Broken::Chunks(error) => Failure::BadRequest(error.to_string()),
             Broken::Exhausted(shortage) => Failure::Exhausted(shortage),
             Broken::From | Broken::To => Failure::ClientGone,
@@ -158,7 +167,9 @@ impl Client {
                 let text = "The server takes no WebSocket over HTTP/2.".into();
                 (End::Refused, 501, text)
             }
-            Failure::Refused => (End::Member, 502, "The server refused the request.".into()),
+            Failure::Refused | Failure::Status(_) => {
+                (End::Member, 502, "The server refused the request.".into())
+            }
             Failure::Stale => {
                 let text = "The server ended the connection without an answer.".into();
                 (End::Stale, 502, text)
@@ -184,6 +195,10 @@ impl Client {
                 self.session.service.metrics.count_limit(Limit::MinBodyRate);
                 let text = "The request's body arrives too slowly.".into();
                 (End::Limited, 408, text)
+            }
+            Failure::TooLarge => {
+                self.session.service.metrics.refused_too_large.add(1);
+                (End::Client, 413, TOO_LARGE.into())
             }
             Failure::ClientTimedOut => {
                 let text = "The request's body did not arrive in time.".into();

@@ -73,19 +73,20 @@ pub(crate) struct Flow {
 
 impl Flow {
     /// A message of `head` and a body of which `buffer` holds the beginning. If `strip`,
-    /// the framing of chunks is taken out. If the head is large, there must be `memory` for it.
+    /// the framing of chunks is taken out; they may have `most` bytes. If the head is large, there must be `memory` for it.
     pub(crate) fn new(
         head: Vec<u8>,
         body: Body,
         strip: bool,
         buffer: Option<Buffer>,
+        most: u64,
         memory: &Arc<Memory>,
     ) -> Result<Self, Broken> {
         let framing = match body {
             Body::None | Body::Length(0) => Framing::Done,
             Body::Length(length) => Framing::Length(length),
             Body::Chunked => Framing::Chunked {
-                decoder: Decoder::new(),
+                decoder: Decoder::within(most),
                 strip,
             },
             Body::UntilClose => Framing::UntilClose,
@@ -194,9 +195,14 @@ impl Flow {
         self.written == 0 && self.moved == 0
     }
 
+    /// Whether everything that was sent is still here.
+    pub(crate) fn may_rewind(&self) -> bool {
+        self.moved == 0 && self.pipe.is_none()
+    }
+
     /// Begins again, if everything that was sent is still here.
     pub(crate) fn rewind(&mut self) -> bool {
-        let possible = self.moved == 0 && self.pipe.is_none();
+        let possible = self.may_rewind();
         if possible {
             self.written = 0;
         }
@@ -399,7 +405,7 @@ mod tests {
     #[test]
     fn s5_a_large_head_needs_memory() {
         let flow = |size, memory: &Arc<Memory>| {
-            Flow::new(vec![b'x'; size], Body::None, false, None, memory).map(drop)
+            Flow::new(vec![b'x'; size], Body::None, false, None, u64::MAX, memory).map(drop)
         };
         let none = memory(0);
         assert_eq!(flow(HEAD_BYTES, &none), Ok(()));

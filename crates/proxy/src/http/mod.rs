@@ -29,7 +29,8 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use crate::access::{End, Limit, MAX_METHOD_BYTES, MAX_TARGET_BYTES, Record};
 use crate::age::Age;
 use crate::buffer::{BUFFER_BYTES, Buffer};
-use crate::http1::forward::write_request;
+use crate::http1::chunked::ChunkError;
+use crate::http1::forward::write_changed;
 use crate::http1::respond::Answer;
 use crate::http1::{Asked, Fields, HeadError, Hop, Limits, Parsed, RequestHead, Version};
 use crate::http2::{self, meter::PREFACE};
@@ -39,7 +40,7 @@ use crate::memory::OutOfMemory;
 use crate::service::{Bindings, LocalRule};
 use crate::watch::Stop;
 use flow::Flow;
-use route::Routed;
+use route::{Given, Routed};
 
 pub(crate) use stream::serve_stream;
 
@@ -137,6 +138,8 @@ enum After {
 /// What has to be known of a request when its head is gone.
 struct Request {
     routed: Routed,
+    /// What it gets in place of a member's response.
+    given: Option<Box<Given>>,
     /// When the head was complete.
     at: Instant,
     /// Hash of what the group's strategy wants to see of it.
@@ -173,6 +176,7 @@ impl Request {
     fn of(
         session: &Session,
         routed: Routed,
+        given: Option<Box<Given>>,
         head: &RequestHead<'_>,
     ) -> impl FnOnce(Flow) -> Request + use<> {
         let worker = &session.worker;
@@ -201,6 +205,7 @@ impl Request {
             .and_then(|quotas| quotas.request(session.peer.ip(), &head.request, at));
         move |up| Request {
             routed,
+            given,
             at,
             key,
             cost,
@@ -422,11 +427,16 @@ impl Client {
         if let Some(answer) = challenge::answer(head.target) {
             return Err(NoRequest::Challenge(answer, head.asked.head));
         }
-        let routed = Routed::of(rule, &head.request);
+        let bindings = self.bindings.borrow();
+        let (routed, given) = Routed::of(&self.session, rule, &bindings, &head.request, hop);
+        drop(bindings);
         let mut out = worker.buffers.take_head();
-        write_request(&head.request, hop, &mut out);
+        let most = routed.most();
+        if given.is_none() {
+            write_changed(&head.request, hop, routed.changes(&head.request), &mut out);
+        }
         let (len, body, asked) = (head.len, head.request.body, head.asked);
-        let request = Request::of(&self.session, routed, &head);
+        let request = Request::of(&self.session, routed, given, &head);
         input.consume(len);
         let metrics = &self.session.service.metrics;
         metrics.bytes_from_clients.add(len as u64);
@@ -436,9 +446,16 @@ impl Client {
         {
             worker.buffers.give(empty);
         }
-        let up = match Flow::new(out, body, false, input, &worker.memory) {
+        let up = match Flow::new(out, body, false, input, most, &worker.memory) {
             Ok(up) => up,
             Err(Broken::Exhausted(_)) => return Err(NoRequest::OutOfMemory(asked.head)),
+            Err(Broken::Chunks(ChunkError::TooLarge)) => {
+                return Err(NoRequest::Malformed(
+                    413,
+                    route::TOO_LARGE.into(),
+                    asked.head,
+                ));
+            }
             Err(_) => {
                 return Err(NoRequest::Malformed(
                     400,
@@ -535,9 +552,13 @@ impl Client {
     /// Ends the connection while the client may still be sending: closing it at once
     /// would reset it, and the client could lose the response (RFC 9112, section 9.6).
     async fn linger(&mut self) {
-        if self.stream.shutdown().await.is_err() {
-            return;
+        if self.stream.shutdown().await.is_ok() {
+            self.drain().await;
         }
+    }
+
+    /// Takes what the client still sends, for a while.
+    async fn drain(&mut self) {
         if let Some(input) = self.input.take() {
             self.session.worker.buffers.give(input);
         }
@@ -566,12 +587,16 @@ impl Client {
         self.session.log(|| {
             let began = request.as_ref().map(|request| request.at);
             let cost = request.as_ref().map(|request| request.cost);
+            let routed = request.as_ref().map(|request| &request.routed);
+            let (route, group) = routed.map(Routed::names).unwrap_or_default();
             let line = request.and_then(|request| request.line.take());
             let now = self.session.worker.now();
             Record {
                 at: line.as_ref().map_or_else(SystemTime::now, |line| line.at),
                 client: self.session.peer,
                 rule: Arc::clone(&self.session.service.name),
+                route,
+                group,
                 member: summary.member,
                 tls: self.stream.agreed().cloned(),
                 server_name: None,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use evenkeel_core::group::Outcome;
 use evenkeel_core::time::Instant;
 use evenkeel_limits::Shortage;
+use evenkeel_manager::config::FieldChanges;
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_manager::snapshot::Target;
 use evenkeel_wire::orca;
@@ -17,7 +18,7 @@ use super::progress::{Progress, Side};
 use super::route::Routed;
 use super::{Client, Request};
 use crate::buffer::{BUFFER_BYTES, Buffer};
-use crate::http1::forward::{self, Delivery, write_response};
+use crate::http1::forward::{self, Delivery, write_changed_response, write_response};
 use crate::http1::{Body, Fields, Limits, Parsed, ResponseHead, Version};
 use crate::http2::grpc;
 use crate::io::{Broken, Io};
@@ -232,15 +233,20 @@ impl Client {
             head.leave_out(orca::FIELD);
             head.leave_out(orca::BINARY_FIELD);
         }
-        let mut out = worker.buffers.take_head();
         let interim = head.is_interim();
+        let changes = routed.route().response_fields.as_deref();
+        let changes = changes.filter(|_| !interim);
+        for name in changes.into_iter().flat_map(FieldChanges::taken_out) {
+            head.leave_out(name);
+        }
+        let mut out = worker.buffers.take_head();
         let delivery = match &mut self.stream {
             // All that it gets is content; its framing says where that ends.
             Io::Stream(stream) if !interim => {
                 if !stream.may_get(head.status) {
                     return Err(Failure::Garbage);
                 }
-                stream.set_head(&head, strips);
+                stream.set_head(&head, strips, changes);
                 Delivery {
                     strip_chunks: false,
                     keep_alive: false,
@@ -251,7 +257,7 @@ impl Client {
                 stream.send_interim(&head);
                 write_response(&head, client, &mut out)
             }
-            _ => write_response(&head, client, &mut out),
+            _ => write_changed_response(&head, client, changes, &mut out),
         };
         let (len, status, body) = (head.len, head.status, head.body);
         let keep_alive = head.keep_alive;
@@ -280,7 +286,14 @@ impl Client {
         bound.ticket.responded(outcome, at);
         // An upgraded connection's first bytes are no body.
         let rest = input.take();
-        let down = Flow::new(out, body, delivery.strip_chunks, rest, &worker.memory);
+        let down = Flow::new(
+            out,
+            body,
+            delivery.strip_chunks,
+            rest,
+            u64::MAX,
+            &worker.memory,
+        );
         let down = down.map_err(|broken| match broken {
             Broken::Exhausted(shortage) => Failure::Exhausted(shortage),
             _ => Failure::Garbage,

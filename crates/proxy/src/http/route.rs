@@ -1,15 +1,25 @@
-//! Where requests go: the route that each is given once its head is read, and the group of that.
+//! Where requests go: the route that each is given once its head is read, the group of that, and what
+//! the route changes.
 
 use std::ops::Deref;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use evenkeel_manager::routes::Route;
+use evenkeel_manager::config::routing::path::{self, Ambiguous};
+use evenkeel_manager::config::routing::{Asks, host_of};
+use evenkeel_manager::routes::{Instead, Route, Targets};
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
 
-use crate::message;
+use super::{After, Client, Request, Summary};
+use crate::access::End;
+use crate::http1::Hop;
+use crate::http1::forward::{Changes, put_template};
+use crate::http1::respond::{Answer, More};
+use crate::listen::Session;
+use crate::message::{self, Body};
 use crate::quota::Quotas;
-use crate::service::LocalRule;
+use crate::service::{Bindings, LocalRule};
 
 /// The rule of a request, and the route that it has there. What comes after the head asks this, so
 /// that a reload in between changes nothing.
@@ -22,15 +32,53 @@ pub(crate) struct Routed {
     target: u32,
 }
 
+/// The place of the route of what no other one is for.
+const REST: u32 = u32::MAX;
+
 impl Routed {
-    /// Finds the route of a request.
+    /// Finds the route of a request. It gets an answer of the balancer's own if there is one.
     #[inline]
-    pub(crate) fn of(rule: &Rc<LocalRule>, _request: &message::Request<'_>) -> Self {
-        Routed {
-            target: rule.routes.at(0).target,
-            route: 0,
+    pub(crate) fn of(
+        session: &Session,
+        rule: &Rc<LocalRule>,
+        bindings: &Bindings,
+        request: &message::Request<'_>,
+        hop: &Hop,
+    ) -> (Self, Option<Box<Given>>) {
+        let mut routed = Routed {
             rule: Rc::clone(rule),
+            route: REST,
+            target: 0,
+        };
+        let mut given = None;
+        if let Some(index) = rule.routes.index() {
+            let refuses = index.by_path() && !rule.rule.http.ambiguous_paths;
+            given = match request.path() {
+                // It is for the whole server.
+                "*" => None,
+                path if refuses => path::check(path).err().map(Given::ambiguous),
+                _ => None,
+            };
+            if given.is_none() {
+                let found = index.find(request);
+                routed.route = found.and_then(|at| at.try_into().ok()).unwrap_or(REST);
+                routed.target = draw(session, rule, bindings, &routed.route().targets);
+            }
         }
+        let route = routed.route();
+        if given.is_none() {
+            given = match (&route.instead, &route.targets, request.body) {
+                (Some(instead), ..) => Some(Given::of(instead, route, request, hop)),
+                (None, Targets::Nowhere, _) => Some(Given::nowhere()),
+                (None, _, Body::Length(length)) => {
+                    let most = route.max_body;
+                    let is_larger = most.is_some_and(|most| length > most);
+                    is_larger.then(Given::too_large)
+                }
+                _ => None,
+            };
+        }
+        (routed, given.map(Box::new))
     }
 
     /// What each client may have, if that is limited.
@@ -55,6 +103,56 @@ impl Routed {
     pub(crate) fn target(&self) -> &Target {
         self.rule.target(self.target as usize)
     }
+
+    /// What is changed in the head of `request` on its way to a member.
+    #[inline]
+    pub(crate) fn changes<'a>(&'a self, request: &message::Request<'a>) -> Changes<'a> {
+        let route = self.route();
+        Changes {
+            target: route.rewrite.as_ref().map(|(segments, prefix)| {
+                let rest = path::after(request.path(), *segments);
+                (joined(prefix, rest), rest, request.query_part())
+            }),
+            fields: route.request_fields.as_deref(),
+        }
+    }
+
+    /// The route, and the group that served it, as the access log names them.
+    pub(crate) fn names(&self) -> (Option<Arc<str>>, Option<Arc<str>>) {
+        if self.rule.routes.index().is_none() {
+            return (None, None);
+        }
+        let route = self.route();
+        let is_served = route.instead.is_none() && !matches!(route.targets, Targets::Nowhere);
+        let group = || Arc::clone(self.target().group.current.load().name());
+        (route.label.clone(), is_served.then(group))
+    }
+
+    /// Most bytes that a body may have.
+    #[inline]
+    pub(crate) fn most(&self) -> u64 {
+        self.route().max_body.unwrap_or(u64::MAX)
+    }
+}
+
+/// A prefix to which `rest` is added, without a second slash between them.
+fn joined<'a>(prefix: &'a str, rest: &str) -> &'a str {
+    match prefix.strip_suffix('/') {
+        Some(shorter) if rest.starts_with('/') => shorter,
+        _ => prefix,
+    }
+}
+
+/// The place of the group: that of which the client is bound to a member, or by weight.
+fn draw(session: &Session, rule: &LocalRule, bindings: &Bindings, targets: &Targets) -> u32 {
+    if let Targets::Several(places) = targets {
+        let mut places = places.iter().map(|(place, _)| *place);
+        let bound = |place: &u32| bindings.has(&rule.target(*place as usize).group);
+        if let Some(place) = places.find(bound) {
+            return place;
+        }
+    }
+    targets.draw(|all| session.worker.rng.borrow_mut().u32(..all))
 }
 
 impl Deref for Routed {
@@ -62,5 +160,142 @@ impl Deref for Routed {
 
     fn deref(&self) -> &RuleSnapshot {
         &self.rule
+    }
+}
+
+impl Asks for message::Request<'_> {
+    fn method(&self) -> &str {
+        self.method
+    }
+
+    fn host(&self) -> Option<&str> {
+        self.authority
+    }
+
+    fn path(&self) -> &str {
+        self.path()
+    }
+
+    fn query(&self) -> &str {
+        self.query_part().get(1..).unwrap_or_default()
+    }
+
+    fn fields<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+        message::values(self.fields, name)
+    }
+
+    fn cookie(&self, name: &str) -> Option<&[u8]> {
+        self.cookie(name.as_bytes())
+    }
+}
+
+/// An answer of the balancer's own, in place of a member's.
+#[derive(Debug)]
+pub(crate) struct Given {
+    status: u16,
+    text: &'static str,
+    location: Option<String>,
+    end: End,
+}
+
+impl Given {
+    fn because(status: u16, text: &'static str, end: End) -> Self {
+        Given {
+            status,
+            text,
+            location: None,
+            end,
+        }
+    }
+
+    fn nowhere() -> Self {
+        Given::because(404, "There is nothing here.", End::Refused)
+    }
+
+    fn too_large() -> Self {
+        Given::because(413, TOO_LARGE, End::Client)
+    }
+
+    fn ambiguous(ambiguous: Ambiguous) -> Self {
+        let text = match ambiguous {
+            Ambiguous::NotAbsolute => "The path must begin with a slash.",
+            Ambiguous::Dots => "The path has . or .. as a segment.",
+            Ambiguous::EmptySegment => "The path has two slashes in a row.",
+            Ambiguous::Backslash => "The path has a backslash.",
+            Ambiguous::Encoded => "The path has an encoded slash, backslash or control character.",
+            Ambiguous::Percent => "The path has % without two hexadecimal digits.",
+        };
+        Given::because(400, text, End::Client)
+    }
+
+    fn of(instead: &Instead, route: &Route, request: &message::Request<'_>, hop: &Hop) -> Self {
+        let Instead::Redirect { status, location } = instead else {
+            return Given::because(0, "", End::Complete);
+        };
+        let rest = |(segments, _): &(usize, _)| path::after(request.path(), *segments);
+        let path = route.rewrite.as_ref().map(|rewrite| {
+            let rest = rest(rewrite);
+            [joined(&rewrite.1, rest), rest].concat()
+        });
+        let path = path.as_deref().unwrap_or(request.path());
+        let mut to = Vec::new();
+        put_template(location, request, path, hop, &mut to);
+        // What begins so is another host to browsers.
+        if to.starts_with(b"//")
+            || request
+                .authority
+                .is_none_or(|host| host_of(host).is_empty())
+        {
+            return Given::because(400, "This request cannot be redirected.", End::Client);
+        }
+        Given {
+            location: String::from_utf8(to).ok(),
+            ..Given::because(*status, "See the field Location.", End::Complete)
+        }
+    }
+}
+
+/// What a client is told whose request is too large.
+pub(super) const TOO_LARGE: &str = "The request's body is larger than allowed.";
+
+impl Client {
+    /// Gives an answer of the balancer's own.
+    pub(super) async fn give(
+        &mut self,
+        request: &mut Request,
+        summary: &mut Summary,
+        given: &Given,
+    ) -> After {
+        summary.end = given.end;
+        let metrics = &self.session.service.metrics;
+        match given.status {
+            400 => metrics.refused_malformed.add(1),
+            404 => metrics.refused_no_route.add(1),
+            413 => metrics.refused_too_large.add(1),
+            _ => {}
+        }
+        let routed = request.routed.clone();
+        let route = routed.route();
+        let (status, page) = match route.instead.as_deref() {
+            Some(Instead::Answer {
+                status,
+                content_type,
+                body,
+            }) if given.status == 0 => {
+                let body = Bytes::from_owner(Arc::clone(body));
+                (*status, Some((&**content_type, body)))
+            }
+            _ => (given.status, None),
+        };
+        let page = page.as_ref();
+        let answer = Answer {
+            page: page.map(|(media_type, body)| (*media_type, body)),
+            more: More {
+                location: given.location.as_deref(),
+                fields: route.response_fields.as_deref(),
+            },
+            ..Answer::closing(status, given.text)
+        };
+        self.give_instead(request, summary, answer).await
     }
 }

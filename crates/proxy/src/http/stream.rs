@@ -6,10 +6,11 @@ use std::task::{Context, Poll, Waker};
 use http::request::Parts;
 
 use super::flow::Flow;
-use super::route::Routed;
+use super::route::{Routed, TOO_LARGE};
 use super::{After, Client, NoRequest, Request};
 use crate::buffer::Buffer;
-use crate::http1::forward::write_request;
+use crate::http1::chunked::ChunkError;
+use crate::http1::forward::write_changed;
 use crate::http1::{Limits, RequestHead};
 use crate::http2::connection::Connection;
 use crate::http2::request::with_head;
@@ -47,8 +48,12 @@ pub(crate) async fn serve_stream(
         Err(NoRequest::OutOfMemory(to_head)) => client.refuse_for_memory(to_head).await,
         Err(NoRequest::Partial | NoRequest::Challenge(..)) => After::Cut,
     };
-    if after == After::Cut {
-        client.stream.reset();
+    match after {
+        After::Cut => client.stream.reset(),
+        // There are clients that take the end of a stream in the middle of their body for a failure,
+        // though its response is whole.
+        After::Linger => client.drain().await,
+        _ => {}
     }
     if let Some(input) = client.input.take() {
         client.session.worker.buffers.give(input);
@@ -76,14 +81,18 @@ impl Client {
         let hop = connection.hop(&rule);
         let mut out = worker.buffers.take_head();
         let take = |head: &RequestHead<'_>| {
-            let routed = Routed::of(&rule, &head.request);
-            write_request(&head.request, &hop, &mut out);
-            let request = Request::of(&self.session, routed, head);
-            (head.request.body, request)
+            let bindings = self.bindings.borrow();
+            let (routed, given) = Routed::of(&self.session, &rule, &bindings, &head.request, &hop);
+            let most = routed.most();
+            if given.is_none() {
+                write_changed(&head.request, &hop, routed.changes(&head.request), &mut out);
+            }
+            let request = Request::of(&self.session, routed, given, head);
+            (head.request.body, most, request)
         };
         let taken = with_head(parts, stream.has_ended(), key.as_deref(), limits, take);
         let to_head = parts.method == http::Method::HEAD;
-        let (body, request) = taken.map_err(|error| {
+        let (body, most, request) = taken.map_err(|error| {
             NoRequest::Malformed(error.request_status(), error.to_string(), to_head)
         })?;
         stream.frame(body);
@@ -104,12 +113,15 @@ impl Client {
                 }
             }
         };
-        match Flow::new(out, body, false, input, &worker.memory) {
+        match Flow::new(out, body, false, input, most, &worker.memory) {
             Ok(up) => {
                 metrics.requests.add(1);
                 Ok(request(up))
             }
             Err(Broken::Exhausted(_)) => Err(NoRequest::OutOfMemory(to_head)),
+            Err(Broken::Chunks(ChunkError::TooLarge)) => {
+                Err(NoRequest::Malformed(413, TOO_LARGE.into(), to_head))
+            }
             Err(_) => Err(NoRequest::Malformed(
                 400,
                 "trailers that are not allowed in the request".into(),

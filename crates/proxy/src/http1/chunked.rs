@@ -63,6 +63,9 @@ pub enum ChunkError {
     /// A trailer field that must not be one.
     #[error("a field that is not allowed in trailers")]
     ForbiddenTrailer,
+    /// More content than is allowed.
+    #[error("the body is larger than allowed")]
+    TooLarge,
     /// The trailers are too long.
     #[error("trailers too long")]
     TrailersTooLong,
@@ -103,10 +106,12 @@ pub struct Decoder {
     /// Of the chunk: its size while that is read, then what is left of its data.
     left: u64,
     /// Digits of the size, bytes of the extension or of the trailers so far.
-    count: usize,
+    count: u32,
     /// Name of the trailer field that is being read, in lower case; cut if long.
     name: [u8; NAME_BYTES],
-    name_len: usize,
+    name_len: u16,
+    /// Bytes of content that may still come.
+    allowed: u64,
     /// Bytes of framing that were looked at, and runs of content.
     #[cfg(test)]
     work: usize,
@@ -137,12 +142,18 @@ impl Default for Decoder {
 impl Decoder {
     /// Before the first byte of a body.
     pub fn new() -> Self {
+        Self::within(u64::MAX)
+    }
+
+    /// Before the first byte of a body that may have so many bytes of content.
+    pub fn within(most: u64) -> Self {
         Self {
             state: State::Size,
             left: 0,
             count: 0,
             name: [0; NAME_BYTES],
             name_len: 0,
+            allowed: most,
             #[cfg(test)]
             work: 0,
         }
@@ -263,7 +274,7 @@ impl Decoder {
             (State::Extension, b'\r') => State::SizeLf,
             (State::Extension, _) => {
                 self.count += 1;
-                if self.count > MAX_EXTENSION_BYTES {
+                if self.count as usize > MAX_EXTENSION_BYTES {
                     return Err(ChunkError::ExtensionTooLong);
                 }
                 if !is_text(byte) {
@@ -273,6 +284,10 @@ impl Decoder {
             }
             (State::SizeLf, b'\n') => {
                 self.count = 0;
+                self.allowed = match self.allowed.checked_sub(self.left) {
+                    Some(allowed) => allowed,
+                    None => return Err(ChunkError::TooLarge),
+                };
                 if self.left == 0 {
                     State::TrailerStart
                 } else {
@@ -299,7 +314,7 @@ impl Decoder {
             State::TrailerName | State::TrailerValue | State::TrailerLf
         ) {
             self.count += 1;
-            if self.count > MAX_TRAILER_BYTES {
+            if self.count as usize > MAX_TRAILER_BYTES {
                 return Err(ChunkError::TrailersTooLong);
             }
         }
@@ -320,7 +335,10 @@ impl Decoder {
     fn trailer_name_byte(&mut self, byte: u8) -> Result<State, ChunkError> {
         if byte == b':' && self.name_len > 0 {
             // The rule of heads. A name that was cut begins as it does.
-            let name = self.name.get(..self.name_len).unwrap_or(&self.name);
+            let name = self
+                .name
+                .get(..usize::from(self.name_len))
+                .unwrap_or(&self.name);
             if Kind::of(name) != Kind::Other || FORBIDDEN_TRAILERS.contains(&name) {
                 return Err(ChunkError::ForbiddenTrailer);
             }
@@ -329,7 +347,7 @@ impl Decoder {
         if !framing::is_token_byte(byte) {
             return Err(ChunkError::Trailer);
         }
-        if let Some(slot) = self.name.get_mut(self.name_len) {
+        if let Some(slot) = self.name.get_mut(usize::from(self.name_len)) {
             // As servers do that map names to variables.
             *slot = if byte == b'_' {
                 b'-'

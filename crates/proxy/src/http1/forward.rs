@@ -7,14 +7,39 @@
 #[cfg(test)]
 mod tests;
 
+use evenkeel_manager::config::FieldChanges;
+use evenkeel_manager::config::routing::host_of;
+use evenkeel_manager::config::routing::template::{Part, Template};
+
 use super::framing::{self, Version};
 use super::hop::{Hop, put_line};
 use super::response::ResponseHead;
 use crate::message::{Body, Field, FieldSet, Raw, Request};
 
+/// What a route changes in the head of a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Changes<'a> {
+    /// The path, in two parts, and the query with its question mark.
+    pub target: Option<(&'a str, &'a str, &'a str)>,
+    /// Fields.
+    pub fields: Option<&'a FieldChanges>,
+}
+
 /// Appends the head that a member gets. The body follows as the client sends it.
 pub fn write_request(request: &Request<'_>, hop: &Hop, out: &mut Vec<u8>) {
+    write_changed(request, hop, Changes::default(), out);
+}
+
+/// The same with what a route changes.
+pub fn write_changed(request: &Request<'_>, hop: &Hop, changes: Changes<'_>, out: &mut Vec<u8>) {
     let mut left_out = request.dropped;
+    let mut has_host = request.has_host;
+    if let Some(changes) = changes.fields {
+        let fields = request.fields.iter().enumerate();
+        let taken = fields.filter(|(_, field)| changes.takes_out(field.name));
+        taken.for_each(|(index, _)| left_out.insert(index));
+        has_host |= changes.takes_out("host");
+    }
     for index in request.forwarded.iter() {
         let field = request.fields.get(index);
         if field.is_some_and(|field| hop.takes_out(field.name)) {
@@ -27,16 +52,16 @@ pub fn write_request(request: &Request<'_>, hop: &Hop, out: &mut Vec<u8>) {
         reserved.for_each(|(index, _)| left_out.insert(index));
     }
     match request.raw {
-        Some(raw) => put_raw_request(request, raw, left_out, out),
+        Some(raw) => put_raw_request(request, raw, changes, left_out, out),
         None => {
-            put_request_line(request, out);
+            put_request_line(request, changes, out);
             let fields = request.fields.iter().enumerate();
             for (_, field) in fields.filter(|(index, _)| !left_out.contains(*index)) {
                 put_line(&[field.name.as_bytes(), b": ", field.value], out);
             }
         }
     }
-    if !request.has_host {
+    if !has_host {
         let host = request.authority.unwrap_or(&hop.default_host);
         put_line(&[b"Host: ", host.as_bytes()], out);
     }
@@ -50,16 +75,62 @@ pub fn write_request(request: &Request<'_>, hop: &Hop, out: &mut Vec<u8>) {
         (true, true) => put_line(&[b"TE: trailers\r\nConnection: upgrade, TE"], out),
     }
     hop.describe_client(request, out);
+    for (name, value) in changes.fields.into_iter().flat_map(FieldChanges::written) {
+        out.extend_from_slice(name.as_bytes());
+        out.extend_from_slice(b": ");
+        put_template(value, request, request.path(), hop, out);
+        out.extend_from_slice(b"\r\n");
+    }
     out.extend_from_slice(b"\r\n");
 }
 
+/// Appends a text with parts of a request, whose path is `path`.
+pub fn put_template(
+    text: &Template,
+    request: &Request<'_>,
+    path: &str,
+    hop: &Hop,
+    out: &mut Vec<u8>,
+) {
+    for (literal, part) in text.pieces() {
+        let part = match part {
+            None => "",
+            Some(Part::Scheme) => hop.proto,
+            Some(Part::Host) => host_of(request.authority.unwrap_or(&hop.default_host)),
+            Some(Part::Path) => path,
+            Some(Part::Query) => request.query_part(),
+            Some(Part::Client) => &hop.client,
+        };
+        out.extend_from_slice(literal.as_bytes());
+        out.extend_from_slice(part.as_bytes());
+    }
+}
+
+/// Appends the fields that a route adds to a response.
+pub(super) fn put_fields(changes: &FieldChanges, out: &mut Vec<u8>) {
+    for (name, value) in changes.written() {
+        out.extend_from_slice(name.as_bytes());
+        out.extend_from_slice(b": ");
+        for (literal, _) in value.pieces() {
+            out.extend_from_slice(literal.as_bytes());
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
 /// Appends the lines of a request that came as HTTP/1, but for some.
-fn put_raw_request(request: &Request<'_>, raw: Raw<'_>, left_out: FieldSet, out: &mut Vec<u8>) {
+fn put_raw_request(
+    request: &Request<'_>,
+    raw: Raw<'_>,
+    changes: Changes<'_>,
+    left_out: FieldSet,
+    out: &mut Vec<u8>,
+) {
     out.reserve(raw.bytes.len() + 256);
-    let lines_from = if raw.line_stays {
+    let lines_from = if raw.line_stays && changes.target.is_none() {
         0
     } else {
-        put_request_line(request, out);
+        put_request_line(request, changes, out);
         fields_start(raw.bytes, request.fields)
     };
     put_lines(raw.bytes, request.fields, lines_from, left_out, out);
@@ -89,6 +160,16 @@ pub struct Delivery {
 ///
 /// An HTTP/1.0 client does not know interim responses: do not write those to one.
 pub fn write_response(head: &ResponseHead<'_>, client: Client, out: &mut Vec<u8>) -> Delivery {
+    write_changed_response(head, client, None, out)
+}
+
+/// The same with fields that are added. Those in place of which they come were left out.
+pub fn write_changed_response(
+    head: &ResponseHead<'_>,
+    client: Client,
+    changes: Option<&FieldChanges>,
+    out: &mut Vec<u8>,
+) -> Delivery {
     out.reserve(head.raw.len() + 64);
     let old_client = client.version == Version::Http10;
     let strip_chunks = old_client && head.body == Body::Chunked;
@@ -105,6 +186,9 @@ pub fn write_response(head: &ResponseHead<'_>, client: Client, out: &mut Vec<u8>
     if !chunks_unknown && head.meaning.respell_framing {
         put_framing(head.meaning.framing(), out);
     }
+    if let Some(changes) = changes {
+        put_fields(changes, out);
+    }
     match head.status {
         101 => put_line(&[b"Connection: upgrade"], out),
         100..=199 => {}
@@ -119,7 +203,13 @@ pub fn write_response(head: &ResponseHead<'_>, client: Client, out: &mut Vec<u8>
     }
 }
 
-fn put_request_line(request: &Request<'_>, out: &mut Vec<u8>) {
+fn put_request_line(request: &Request<'_>, changes: Changes<'_>, out: &mut Vec<u8>) {
+    if let Some((prefix, rest, query)) = changes.target {
+        for part in [request.method, " ", prefix, rest, query, " HTTP/1.1\r\n"] {
+            out.extend_from_slice(part.as_bytes());
+        }
+        return;
+    }
     let path_and_query = request.path_and_query;
     let slash = if path_and_query.starts_with(['/', '*']) {
         ""

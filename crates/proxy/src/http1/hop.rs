@@ -10,10 +10,10 @@ use crate::message::Request;
 /// What the balancer adds to the requests of one client connection.
 #[derive(Clone, Debug)]
 pub struct Hop {
-    client: Box<str>,
+    pub(super) client: Box<str>,
     /// `for=` and the client, as `Forwarded` has it.
     forwarded_for: Box<str>,
-    proto: &'static str,
+    pub(super) proto: &'static str,
     pub(super) default_host: Box<str>,
     x_forwarded: bool,
     forwarded: bool,

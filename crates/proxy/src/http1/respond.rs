@@ -1,8 +1,9 @@
 //! The balancer's own answers: small, and with all of their framing.
 
 use bytes::Bytes;
+use evenkeel_manager::config::FieldChanges;
 
-use super::forward::put_number;
+use super::forward::{put_fields, put_number};
 
 /// An answer that the balancer gives by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +20,17 @@ pub struct Answer<'a> {
     pub retry_after: Option<u32>,
     /// What stands in the place of the text, with its media type: a page of the administrator's.
     pub page: Option<(&'a str, &'a Bytes)>,
+    /// What routes say.
+    pub more: More<'a>,
+}
+
+/// What the answer of a route has beside that of the balancer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct More<'a> {
+    /// Value of `Location`.
+    pub location: Option<&'a str>,
+    /// Fields that are added, or are not to be there.
+    pub fields: Option<&'a FieldChanges>,
 }
 
 impl<'a> Answer<'a> {
@@ -31,7 +43,13 @@ impl<'a> Answer<'a> {
             date: None,
             retry_after: None,
             page: None,
+            more: More::default(),
         }
+    }
+
+    /// Whether there may be content with its status.
+    pub(crate) fn has_content(&self) -> bool {
+        !matches!(self.status, 204 | 205 | 304)
     }
 
     /// The content's media type, the content, and what ends it.
@@ -50,10 +68,21 @@ impl<'a> Answer<'a> {
         out.push(b' ');
         out.extend_from_slice(reason(self.status).as_bytes());
         let (media_type, content, end) = self.content();
-        out.extend_from_slice(b"\r\nContent-Type: ");
-        out.extend_from_slice(media_type.as_bytes());
-        out.extend_from_slice(b"\r\nContent-Length: ");
-        put_number((content.len() + end.len()) as u64, out);
+        let is_changed = |fields: &FieldChanges| fields.takes_out("content-type");
+        if self.has_content() {
+            if !self.more.fields.is_some_and(is_changed) {
+                out.extend_from_slice(b"\r\nContent-Type: ");
+                out.extend_from_slice(media_type.as_bytes());
+            }
+            out.extend_from_slice(b"\r\nContent-Length: ");
+            put_number((content.len() + end.len()) as u64, out);
+        } else if self.status == 205 {
+            out.extend_from_slice(b"\r\nContent-Length: 0");
+        }
+        if let Some(location) = self.more.location {
+            out.extend_from_slice(b"\r\nLocation: ");
+            out.extend_from_slice(location.as_bytes());
+        }
         if let Some(date) = self.date {
             out.extend_from_slice(b"\r\nDate: ");
             out.extend_from_slice(date.as_bytes());
@@ -65,8 +94,12 @@ impl<'a> Answer<'a> {
         if !self.keep_alive {
             out.extend_from_slice(b"\r\nConnection: close");
         }
-        out.extend_from_slice(b"\r\n\r\n");
-        if !to_head {
+        out.extend_from_slice(b"\r\n");
+        if let Some(fields) = self.more.fields {
+            put_fields(fields, out);
+        }
+        out.extend_from_slice(b"\r\n");
+        if !to_head && self.has_content() {
             out.extend_from_slice(content);
             out.extend_from_slice(end);
         }
@@ -77,8 +110,19 @@ impl<'a> Answer<'a> {
 fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",
+        204 => "No Content",
+        301 => "Moved Permanently",
+        302 => "Found",
+        303 => "See Other",
+        304 => "Not Modified",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
         400 => "Bad Request",
+        401 => "Unauthorized",
+        403 => "Forbidden",
         404 => "Not Found",
+        405 => "Method Not Allowed",
+        410 => "Gone",
         408 => "Request Timeout",
         413 => "Content Too Large",
         414 => "URI Too Long",

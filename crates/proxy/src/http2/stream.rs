@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use evenkeel_manager::config::FieldChanges;
 use evenkeel_tls::handshake::Agreed;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -131,14 +132,24 @@ impl Stream {
 
     /// Keeps the head of the final response until it is certain that it is the one. `strips`
     /// says whether load reports in its trailers are not for the client.
-    pub(crate) fn set_head(&mut self, head: &ResponseHead<'_>, strips: bool) {
+    pub(crate) fn set_head(
+        &mut self,
+        head: &ResponseHead<'_>,
+        strips: bool,
+        changes: Option<&FieldChanges>,
+    ) {
         self.strips_reports = strips;
         let (status, body) = match head.status {
             // The other protocol begins.
             101 => (200, Body::UntilClose),
             status => (status, head.body),
         };
-        self.head = response(head, status).map(|response| (response, body));
+        self.head = response(head, status).map(|mut response| {
+            if let Some(changes) = changes {
+                add_fields(response.headers_mut(), changes);
+            }
+            (response, body)
+        });
     }
 
     /// Sends the head that was kept; the number of bytes that it would have in HTTP/1.
@@ -188,29 +199,50 @@ impl Stream {
             None => Bytes::from([content, end].concat()),
         };
         let fields = response.headers_mut();
-        if let Ok(media_type) = HeaderValue::from_str(media_type) {
-            fields.insert(CONTENT_TYPE, media_type);
+        if answer.has_content() {
+            if let Ok(media_type) = HeaderValue::from_str(media_type) {
+                fields.insert(CONTENT_TYPE, media_type);
+            }
+            fields.insert(CONTENT_LENGTH, HeaderValue::from(text.len()));
         }
-        fields.insert(CONTENT_LENGTH, HeaderValue::from(text.len()));
+        if let Some(location) = answer.more.location
+            && let Ok(location) = HeaderValue::from_str(location)
+        {
+            fields.insert(LOCATION, location);
+        }
+        if let Some(changes) = answer.more.fields {
+            for name in changes.taken_out() {
+                fields.remove(name);
+            }
+            add_fields(fields, changes);
+        }
         if let Some(seconds) = answer.retry_after {
             fields.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        let body = if to_head {
-            Body::None
-        } else {
-            Body::UntilClose
-        };
-        self.send(response, body)?;
-        if let (Some(outgoing), false) = (&mut self.outgoing, to_head) {
-            outgoing.end_with(text.clone())?;
+        let ends = to_head || text.is_empty() || !answer.has_content();
+        let framing = if ends { Body::None } else { Body::UntilClose };
+        self.send(response, framing)?;
+        let sent = if ends { 0 } else { text.len() as u64 };
+        if let (Some(outgoing), false) = (&mut self.outgoing, ends) {
+            outgoing.end_with(text)?;
         }
-        let sent = if to_head { 0 } else { text.len() as u64 };
         Ok(self.head_bytes + sent)
     }
 
     /// Ends a response whose end is that of the member's connection.
     pub(crate) fn end(&mut self) -> io::Result<()> {
         self.outgoing.as_mut().map_or(Ok(()), Outgoing::end)
+    }
+}
+
+/// Adds what a route adds.
+fn add_fields(fields: &mut HeaderMap, changes: &FieldChanges) {
+    for (name, value) in changes.written() {
+        let value: String = value.pieces().map(|(text, _)| text).collect();
+        let name = HeaderName::from_bytes(name.as_bytes());
+        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(&value)) {
+            fields.append(name, value);
+        }
     }
 }
 

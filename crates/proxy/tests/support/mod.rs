@@ -193,6 +193,7 @@ pub(crate) fn rule(protocol: Protocol) -> Rule {
     Rule {
         limits: Default::default(),
         maintenance: Default::default(),
+        routes: Default::default(),
         name: RULE.into(),
         enabled: true,
         listen: vec!["127.0.0.1:0".parse().unwrap()],

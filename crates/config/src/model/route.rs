@@ -1,0 +1,813 @@
+//! `[[rule.NAME.routes]]`: what is done with some of the requests of a rule.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_core::key;
+use toml::de::DeValue;
+
+use super::rule::{Rule, Timeouts, unknown_group};
+use super::tls::SERVER_NAMES;
+use crate::routing::path::{self, MAX_SEGMENT};
+use crate::routing::template::{Part, Template};
+use crate::routing::{Conditions, Index, Pattern, depth};
+use crate::schema::document::{Item, Span, entries};
+use crate::schema::errors::Problem;
+use crate::schema::field::{
+    Blank, Element, Field, FileName, Limits, Texts, WRONG_TYPE, blank, read_one,
+};
+use crate::schema::key::{DAY, docs, millis, secs, section};
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::source::read_bytes;
+use crate::schema::table::{AsTable, NAMES, Table};
+
+section! {
+    /// A route: requests, by conditions that must all hold, and what is done with them.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Route {
+        /// Which requests.
+        conditions: Conditions = Conditions::default(),
+        /// What it is called in logs: its name, or its number in the file, from 1.
+        label: Arc<str> = Arc::from(""),
+        /// The place of its table, for messages.
+        line: usize = 0,
+        /// What the redirect says.
+        location: Option<Template> = None,
+        /// How many segments of the path the prefix has that is rewritten.
+        depth: usize = 0,
+    }
+    keys ROUTE {
+        /// What the route is called in the access log. Without a name it is its number, from 1.
+        name: Option<String> [Text(NAMES)] = None; r#""api""#,
+        /// Hosts: one, or a list. The port does not count. A name may begin with `*.` for all right
+        /// below it.
+        host: Vec<String> [Text(HOST)] = Vec::new(); r#"["www.example.org", "*.example.com"]"#,
+        /// Paths: one, or a list. `/shop` is this very path, `/shop/*` is `/shop` and all below it.
+        path: Vec<String> [Text(PATH)] = Vec::new(); r#"["/api/*", "/status"]"#,
+        /// Methods: one, or a list.
+        method: Vec<String> [Text(METHOD)] = Vec::new(); r#"["GET", "HEAD"]"#,
+        /// Header fields that must be there, each with a value: this very one, or one that begins so if
+        /// it ends in `*`; `"*"` is any. `false`: there must be no such field. Of several fields of
+        /// a name one must have the value.
+        headers: Patterns [Text(FIELD)] = Patterns::default(); r#"{ "X-Canary" = "yes", Accept = "text/*" }"#,
+        /// Parameters of the query, in the same way.
+        query: Patterns [Text(PARAMETER)] = Patterns::default(); r#"{ version = "2" }"#,
+        /// Cookies, in the same way.
+        cookies: Patterns [Text(FIELD)] = Patterns::default(); r#"{ canary = "*" }"#,
+        /// The group for these requests. Without it, and without `groups`, `redirect` and `answer`, it
+        /// is the one of the rule.
+        group: String = String::new(); r#""api""#,
+        /// Several groups, each with its weight: which one a request goes to is drawn. A client that is
+        /// bound to a member of one of them stays there.
+        groups: Weights = Weights::default(); r#"{ stable = 95, canary = 5 }"#,
+        /// Requests are answered with a redirect to this address. `{scheme}`, `{host}` (without the
+        /// port), `{path}`, `{query}` (with the question mark) and `{client}` stand for what the request
+        /// has; `{{` is a brace.
+        redirect: Option<String> = None; r#""https://{host}{path}{query}""#,
+        /// The status of the redirect.
+        redirect_status: u16 [Number(301.0, 308.0, "")] = 302; "308",
+        /// Requests are answered by the balancer: a table, see below.
+        answer: Option<FixedAnswer> = None; r#"{ status = 503, body = "Back at noon." }"#,
+        /// What the members, or `{path}` of a redirect, get in place of the prefix in `path`: with
+        /// `path = "/api/*"` and `rewrite_prefix = "/v2"`, `/api/x` becomes `/v2/x`.
+        rewrite_prefix: Option<String> [Text(PREFIX)] = None; r#""/v2""#,
+        /// Changes to the fields of requests, on the way to members: a table, see below.
+        request_fields: FieldChanges = FieldChanges::default(); r#"{ set = { "X-Real-IP" = "{client}" }, remove = ["Cookie"] }"#,
+        /// Changes to the fields of responses, and of redirects and answers.
+        response_fields: FieldChanges = FieldChanges::default(); r#"{ set = { "Strict-Transport-Security" = "max-age=31536000" } }"#,
+        /// Maximum size of a request's body: instead of the rule's.
+        max_body: Option<MaxBody> = None; r#""10MiB""#,
+        /// Statuses of members after which a request that may be repeated is sent to another member,
+        /// within `retries` and the budget for them.
+        retry_statuses: Vec<Status> = Vec::new(); "[502, 503]",
+        /// Maximum number of retries: instead of the rule's.
+        retries: Option<u32> [Number(0.0, 10.0, "retries")] = None; "0",
+        /// Time limits: instead of the rule's.
+        connection_timeout: Option<Duration> [Time(millis(1), secs(600))] = None; r#""500ms""#,
+        /// See the rule's.
+        idle_timeout: Option<Duration> [Time(millis(1), DAY)] = None; r#""1h""#,
+        /// See the rule's.
+        queue_timeout: Option<Duration> [Time(secs(0), secs(600))] = None; r#""250ms""#,
+        /// See the rule's.
+        body_timeout: Option<Duration> [Time(millis(1), DAY)] = None; r#""10s""#,
+        /// See the rule's.
+        response_timeout: Option<Duration> [Time(millis(1), DAY)] = None; r#""5m""#,
+    }
+}
+
+section! {
+    /// An answer of the balancer's own.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct FixedAnswer {}
+    keys ANSWER {
+        /// Its status.
+        status: u16 [Number(200.0, 599.0, "")] = 200; "503",
+        /// Its body, of at most 64 KiB.
+        body: String [Text(BODY_TEXT)] = String::new(); r#""Back at noon.""#,
+        /// A file with its body, of at most 64 KiB, which is read at the start and at each reload.
+        file: Option<FileName> = None; r#""/etc/evenkeel/maintenance.html""#,
+        /// Its media type.
+        content_type: String [Text(VALUE)] = "text/plain; charset=utf-8".into(); r#""text/html; charset=utf-8""#,
+    }
+}
+
+section! {
+    /// Changes to the fields of a head: first `remove`, then `set`, then `add`.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct FieldChanges {
+        /// What is written, in the file's order of names.
+        written: Vec<(String, Template)> = Vec::new(),
+    }
+    keys CHANGES {
+        /// Fields and their values, in place of all that there are of these names. Those of requests
+        /// may have `{scheme}`, `{host}`, `{path}`, `{query}` and `{client}`.
+        set: BTreeMap<String, String> = BTreeMap::new(); r#"{ "X-Real-IP" = "{client}" }"#,
+        /// The same, in addition to what there is.
+        add: BTreeMap<String, String> = BTreeMap::new(); r#"{ Vary = "Accept" }"#,
+        /// Names of fields that are removed.
+        remove: Vec<String> = Vec::new(); r#"["Server", "X-Powered-By"]"#,
+    }
+}
+
+impl FieldChanges {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.written.is_empty() && self.remove.is_empty()
+    }
+
+    /// What is written: names and values.
+    pub fn written(&self) -> impl Iterator<Item = (&str, &Template)> {
+        self.written
+            .iter()
+            .map(|(name, value)| (name.as_str(), value))
+    }
+
+    /// Whether fields called `name` are taken out.
+    pub fn takes_out(&self, name: &str) -> bool {
+        self.taken_out()
+            .any(|known| known.eq_ignore_ascii_case(name))
+    }
+
+    /// The names of the fields that are taken out.
+    pub fn taken_out(&self) -> impl Iterator<Item = &str> {
+        self.remove
+            .iter()
+            .chain(self.set.keys())
+            .map(String::as_str)
+    }
+}
+
+const HOST: Texts = (
+    r#"a host name, "*." and a host name for all names right below it, or an IP address"#,
+    |text| {
+        let (_, is_server_name) = SERVER_NAMES;
+        let address = text
+            .strip_prefix('[')
+            .and_then(|text| text.strip_suffix(']'));
+        address.unwrap_or(text).parse::<std::net::IpAddr>().is_ok() || is_server_name(text)
+    },
+);
+
+const PATH: Texts = (
+    r#"a path that begins with "/", without a query, "//", "." or ".." as a segment and ";"; "*" only at the end, after "/""#,
+    |text| {
+        let plain = text.strip_suffix("/*").unwrap_or(text);
+        let is_short = plain.split('/').all(|segment| segment.len() <= MAX_SEGMENT);
+        let is_plain = |byte: u8| byte > b' ' && byte != 0x7f && !b"?#*;".contains(&byte);
+        (plain.is_empty() && text == "/*" || path::check(plain).is_ok())
+            && is_short
+            && !(text != plain && plain.ends_with('/'))
+            && plain.bytes().all(is_plain)
+    },
+);
+
+const PREFIX: Texts = (
+    r#"a path that begins with "/", without a query, "//" and "." or ".." as a segment"#,
+    |text| {
+        let is_plain = |byte: u8| byte > b' ' && byte < 0x7f && !b"?#".contains(&byte);
+        path::check(text).is_ok() && text.bytes().all(is_plain)
+    },
+);
+
+const METHOD: Texts = ("a method, as in \"GET\"", |text| {
+    key::is_field_name(text) && !text.bytes().any(|byte| byte.is_ascii_lowercase())
+});
+
+const FIELD: Texts = ("the name of a header field", key::is_field_name);
+
+const PARAMETER: Texts = ("the name of a parameter", |text| {
+    (1..=128).contains(&text.len())
+});
+
+/// A value of a field.
+const VALUE: Texts = ("a text without control characters", |text| {
+    text.bytes().all(|byte| byte >= b' ' && byte != 0x7f) && text.trim() == text
+});
+
+const BODY_TEXT: Texts = ("a text of at most 64 KiB", |text| {
+    text.len() as u64 <= MAX_ANSWER
+});
+
+/// Conditions on values by their names.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Patterns(BTreeMap<String, Pattern>);
+
+impl Field for Patterns {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        let DeValue::Table(table) = item.value else {
+            return report.wrong(item, WRONG_TYPE, self.allowed(limits));
+        };
+        for entry in entries(&item.path, table) {
+            if let Limits::Text((what, is_name)) = limits
+                && !is_name(entry.name)
+            {
+                let message = format!("must be {what}");
+                report.problem(&entry.key_span, &entry.item.path, message, None);
+                continue;
+            }
+            let pattern = match entry.item.value {
+                DeValue::Boolean(false) => Pattern::Absent,
+                DeValue::Boolean(true) => Pattern::Prefix("".into()),
+                DeValue::String(text) if (VALUE.1)(text) => Pattern::of(text),
+                _ => {
+                    let allowed = "a value, the beginning of one with \"*\" behind it, or false";
+                    report.wrong(&entry.item, "not a value", allowed.into());
+                    continue;
+                }
+            };
+            if self.0.insert(entry.name.to_owned(), pattern).is_some() {
+                report.problem(&entry.key_span, &entry.item.path, "is there twice", None);
+            }
+        }
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        "a table of names, each with a value, the beginning of one with \"*\" behind it, or false"
+            .into()
+    }
+}
+
+/// Groups with their weights.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Weights(pub Vec<(String, u32)>);
+
+const WEIGHT: Limits = Limits::Number(0.0, 1_000_000.0, "parts");
+
+impl Field for Weights {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        let DeValue::Table(table) = item.value else {
+            return report.wrong(item, WRONG_TYPE, self.allowed(limits));
+        };
+        let before = report.problems();
+        for entry in entries(&item.path, table) {
+            let weight = read_one(&entry.item, &WEIGHT, report);
+            self.0
+                .extend(weight.map(|weight: u32| (entry.name.to_owned(), weight)));
+        }
+        if report.problems() == before && self.0.iter().all(|(_, weight)| *weight == 0) {
+            report.wrong(item, "no group has a weight above 0", self.allowed(limits));
+        }
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        "a table of names of groups, each with a whole number from 0 to 1000000".into()
+    }
+}
+
+/// A status that members answer with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status(pub u16);
+
+impl Blank for Status {
+    fn blank() -> Self {
+        Status(0)
+    }
+}
+
+impl Field for Status {
+    fn read(&mut self, item: &Item<'_>, _: &Limits, report: &mut Report<'_>) {
+        self.0.read(item, &Limits::Number(400.0, 599.0, ""), report);
+    }
+
+    fn show(&self, _: &Limits) -> Option<String> {
+        Some(self.0.to_string())
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        "a status from 400 to 599".into()
+    }
+}
+
+impl Element for Status {
+    const NONE: Option<&'static str> = None;
+}
+
+/// Most bytes of a body.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MaxBody(pub u64);
+blank!(MaxBody);
+
+impl Field for MaxBody {
+    fn read(&mut self, item: &Item<'_>, _: &Limits, report: &mut Report<'_>) {
+        let mut bytes = 0_usize;
+        let before = report.problems();
+        bytes.read(item, &BODY, report);
+        if report.problems() == before {
+            self.0 = bytes as u64;
+        }
+    }
+
+    fn show(&self, _: &Limits) -> Option<String> {
+        (self.0 as usize).show(&BODY)
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        0_usize.allowed(&BODY)
+    }
+}
+
+const BODY: Limits = Limits::Bytes(0, 1 << 40);
+
+impl AsTable for FixedAnswer {
+    const ALLOWED: &'static str = "a table of an answer";
+
+    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
+        table.read(ANSWER, self, report);
+        if table.given("file") && table.given("body") {
+            table.problem("body", "there is a `file`, too", report);
+        }
+        let has_body = table.given("file") || !self.body.is_empty();
+        if matches!(self.status, 204 | 205 | 304) && has_body {
+            table.problem("status", "an answer with this status has no body", report);
+        }
+    }
+}
+blank!(FixedAnswer);
+
+impl AsTable for FieldChanges {
+    const ALLOWED: &'static str = "a table of `set`, `add` and `remove`";
+
+    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
+        table.read(CHANGES, self, report);
+        let mut written = Vec::new();
+        for (key, fields) in [("set", &self.set), ("add", &self.add)] {
+            for (name, value) in fields {
+                if let Some(problem) = forbidden(name) {
+                    table.problem(key, format!("{name:?} {problem}"), report);
+                } else if name.eq_ignore_ascii_case("host") && key == "add" {
+                    table.problem(key, "there can only be one \"Host\": use `set`", report);
+                }
+                if !(VALUE.1)(value) || !value.is_ascii() {
+                    let message =
+                        format!("the value of {name:?} must be ASCII without control characters");
+                    table.problem(key, message, report);
+                }
+                match Template::parse(value) {
+                    Ok(value) => written.push((name.clone(), value)),
+                    Err(error) => table.problem(key, format!("{name:?}: {error}"), report),
+                }
+            }
+        }
+        for name in &self.remove {
+            let problem = match forbidden(name) {
+                None if name.eq_ignore_ascii_case("host") => Some("must be there"),
+                problem => problem,
+            };
+            if let Some(problem) = problem {
+                table.problem("remove", format!("{name:?} {problem}"), report);
+            }
+        }
+        self.written = written;
+    }
+}
+
+/// Why a field cannot be changed.
+fn forbidden(name: &str) -> Option<&'static str> {
+    const OF_HOP: [&str; 8] = [
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "content-length",
+    ];
+    const OF_BALANCER: [&str; 5] = [
+        "x-forwarded-for",
+        "x-forwarded-proto",
+        "x-forwarded-host",
+        "forwarded",
+        "via",
+    ];
+    let is = |known: &&str| known.eq_ignore_ascii_case(name);
+    if !key::is_field_name(name) {
+        Some("is not the name of a field")
+    } else if OF_HOP.iter().any(&is) {
+        Some("is about one connection, or frames the message: it cannot be changed")
+    } else if OF_BALANCER.iter().any(is) {
+        Some("is for the balancer to write: see `x_forwarded`, `forwarded` and `via` of `http`")
+    } else {
+        None
+    }
+}
+
+/// The routes of a rule, in the order of the file.
+#[derive(Clone, Debug, Default)]
+pub struct Routes(Option<Arc<All>>);
+
+#[derive(Debug)]
+struct All {
+    list: Vec<Route>,
+    index: Index,
+    /// The names of their groups, each once.
+    groups: Vec<String>,
+}
+
+impl PartialEq for Routes {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a.list == b.list,
+            (a, b) => a.is_none() && b.is_none(),
+        }
+    }
+}
+
+impl Routes {
+    fn new(list: Vec<Route>) -> Self {
+        if list.is_empty() {
+            return Routes::default();
+        }
+        let groups = list.iter().flat_map(Route::groups).map(str::to_owned);
+        let mut groups: Vec<String> = groups.collect();
+        groups.sort_unstable();
+        groups.dedup();
+        let conditions = list.iter().map(|route| route.conditions.clone());
+        let index = Index::new(conditions.collect());
+        Routes(Some(Arc::new(All {
+            list,
+            index,
+            groups,
+        })))
+    }
+
+    /// All of them.
+    pub fn list(&self) -> &[Route] {
+        self.0.as_ref().map_or(&[], |all| &all.list)
+    }
+
+    /// What finds the one for a request; `None` if there are no routes.
+    #[inline]
+    pub fn index(&self) -> Option<&Index> {
+        self.0.as_ref().map(|all| &all.index)
+    }
+
+    /// The names of their groups, each once.
+    pub fn groups(&self) -> &[String] {
+        self.0.as_ref().map_or(&[], |all| &all.groups)
+    }
+
+    /// A relative path starts at `folder`.
+    pub(crate) fn resolve(&mut self, folder: &Path) {
+        let all = self.0.as_mut().and_then(Arc::get_mut);
+        let routes = all.into_iter().flat_map(|all| &mut all.list);
+        let files = routes.filter_map(|route| route.answer.as_mut()?.file.as_mut());
+        files.for_each(|file| file.resolve(folder));
+    }
+
+    /// The files with answers.
+    pub fn files(&self) -> impl Iterator<Item = &FileName> {
+        let answers = self.list().iter().filter_map(|route| route.answer.as_ref());
+        answers.filter_map(|answer| answer.file.as_ref())
+    }
+}
+
+impl Route {
+    /// The names of its groups; none if it is the rule's, or if there is none.
+    pub fn groups(&self) -> impl Iterator<Item = &str> {
+        let one = Some(self.group.as_str()).filter(|group| !group.is_empty());
+        let several = self.groups.0.iter().map(|(group, _)| group.as_str());
+        one.into_iter().chain(several)
+    }
+
+    /// Whether the balancer answers by itself.
+    pub fn answers(&self) -> bool {
+        self.redirect.is_some() || self.answer.is_some()
+    }
+
+    /// Whether its requests go to the group of the rule.
+    pub fn uses_own(&self) -> bool {
+        !self.answers() && self.groups().next().is_none()
+    }
+
+    /// The time limits of its requests in a rule with these.
+    pub fn timeouts(&self, rule: &Timeouts) -> Timeouts {
+        Timeouts {
+            connect: self.connection_timeout.unwrap_or(rule.connect),
+            idle: self.idle_timeout.unwrap_or(rule.idle),
+            queue: self.queue_timeout.unwrap_or(rule.queue),
+            body: self.body_timeout.unwrap_or(rule.body),
+            response: self.response_timeout.unwrap_or(rule.response),
+            ..rule.clone()
+        }
+    }
+}
+
+/// Most pairs of a host and a path in a route.
+const MAX_PAIRS: usize = 10_000;
+
+/// Reads the routes of a rule.
+pub(crate) fn read(
+    rule: &Rule,
+    table: &mut Table<'_>,
+    shared: &HashMap<String, Span>,
+    report: &mut Report<'_>,
+) -> Routes {
+    let (mut list, mut places, before) = (Vec::new(), Vec::new(), report.problems());
+    for mut table in table.tables("routes", report) {
+        let number = list.len() + 1;
+        let route = read_one_route(number, rule, &mut table, shared, report);
+        let route = Route {
+            line: report.line_of(table.name_span()),
+            ..route
+        };
+        list.push(route);
+        places.push((table.name_span().clone(), table.path().to_owned()));
+        table.finish(report);
+    }
+    let routes = Routes::new(list);
+    // A condition that is wrong is not there, and what is not there covers everything.
+    if report.problems() == before {
+        check_order(&routes, &places, report);
+    }
+    routes
+}
+
+fn read_one_route(
+    number: usize,
+    rule: &Rule,
+    table: &mut Table<'_>,
+    shared: &HashMap<String, Span>,
+    report: &mut Report<'_>,
+) -> Route {
+    let (mut route, before) = (Route::default(), report.problems());
+    table.read(ROUTE, &mut route, report);
+    let is_whole = report.problems() == before;
+    route.label = match &route.name {
+        Some(name) => name.as_str().into(),
+        None => number.to_string().into(),
+    };
+    let lower = |(name, pattern): (&String, &Pattern)| (name.to_ascii_lowercase(), pattern.clone());
+    route.conditions = Conditions {
+        hosts: route.host.iter().map(|host| host_as_asked(host)).collect(),
+        paths: route.path.clone(),
+        methods: route.method.clone(),
+        headers: route.headers.0.iter().map(lower).collect(),
+        query: route.query.0.clone(),
+        cookies: route.cookies.0.clone(),
+    };
+    check_conditions(&route, is_whole, table, report);
+    for name in route.groups().filter(|name| !shared.contains_key(*name)) {
+        // The group of a rule is one of its own name, too.
+        if name != rule.name {
+            let key = if route.group.is_empty() {
+                "groups"
+            } else {
+                "group"
+            };
+            unknown_group(table, key, name, shared, report);
+        }
+    }
+    let actions = ["group", "groups", "redirect", "answer"];
+    let given: Vec<_> = actions.into_iter().filter(|key| table.given(key)).collect();
+    if let [first, second, ..] = given.as_slice() {
+        let message = format!("there is `{first}`, too: only one of them can be done");
+        table.problem(second, message, report);
+    }
+    check_redirect(&mut route, rule, table, report);
+    check_rewrite(&mut route, table, report);
+    let plain = |(_, value): &(String, Template)| value.is_plain();
+    if !route.response_fields.written.iter().all(plain) {
+        let message = "fields of responses can have no parts of the request";
+        table.problem("response_fields", message, report);
+    }
+    if route.answers() {
+        let of_members = [
+            "request_fields",
+            "max_body",
+            "retry_statuses",
+            "retries",
+            "connection_timeout",
+            "idle_timeout",
+            "queue_timeout",
+            "body_timeout",
+            "response_timeout",
+        ];
+        for key in of_members.into_iter().filter(|key| table.given(key)) {
+            table.problem(key, "has no effect, as no member gets the request", report);
+        }
+    }
+    route
+}
+
+/// A host as requests have it.
+fn host_as_asked(host: &str) -> String {
+    match host.parse::<std::net::Ipv6Addr>() {
+        Ok(address) => format!("[{address}]"),
+        Err(_) => host.to_ascii_lowercase(),
+    }
+}
+
+fn check_conditions(route: &Route, is_whole: bool, table: &Table<'_>, report: &mut Report<'_>) {
+    for key in ["host", "path", "method"] {
+        let is_empty = match key {
+            "host" => route.host.is_empty(),
+            "path" => route.path.is_empty(),
+            _ => route.method.is_empty(),
+        };
+        if table.given(key) && is_empty && is_whole {
+            let message = "an empty list: nothing is one of none, so the route can never match";
+            table.problem(key, message, report);
+        }
+    }
+    if route.host.len().saturating_mul(route.path.len()) > MAX_PAIRS {
+        let message = format!("more than {MAX_PAIRS} pairs of a host and a path: split the route");
+        table.problem("path", message, report);
+    }
+    if route.conditions.headers.contains_key("host") {
+        table.problem("headers", "a condition on Host is `host`", report);
+    }
+    if route.conditions.headers.contains_key("cookie") {
+        table.problem("headers", "a condition on Cookie is `cookies`", report);
+    }
+    if route.conditions.headers.len() < route.headers.0.len() {
+        let message = "a name is there twice: names of fields are the same in any case";
+        table.problem("headers", message, report);
+    }
+}
+
+fn check_redirect(route: &mut Route, rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
+    let Some(redirect) = &route.redirect else {
+        if table.given("redirect_status") {
+            table.problem("redirect_status", "there is no `redirect`", report);
+        }
+        return;
+    };
+    if !matches!(route.redirect_status, 301 | 302 | 303 | 307 | 308) {
+        let message = "must be 301, 302, 303, 307 or 308";
+        table.problem("redirect_status", message, report);
+    }
+    let template = match Template::parse(redirect) {
+        Ok(template) => template,
+        Err(error) => return table.problem("redirect", error.to_string(), report),
+    };
+    let begins = ["http://", "https://", "{scheme}://", "/", "{path}"];
+    let is_ascii = redirect.is_ascii() && redirect.bytes().all(|byte| byte > b' ' && byte != 0x7f);
+    if !is_ascii
+        || !begins.iter().any(|begin| redirect.starts_with(begin))
+        || redirect.starts_with("//")
+        || redirect.starts_with("/{path}")
+    {
+        let message = "must begin with \"https://\", \"http://\", \"{scheme}://\", \"/\" or \
+                       \"{path}\", and have no spaces";
+        table.problem("redirect", message, report);
+    }
+    let to_itself = |to: &str| redirect == to;
+    let is_tls = rule.tls.is_some();
+    let scheme = if is_tls { "https" } else { "http" };
+    let same = format!("{scheme}://{{host}}{{path}}{{query}}");
+    if route.rewrite_prefix.is_none()
+        && (to_itself("{path}{query}")
+            || to_itself("{scheme}://{host}{path}{query}")
+            || to_itself(&same))
+    {
+        let message = "leads to where the request came from, again and again";
+        report.warning(
+            &table.span_of("redirect"),
+            &table.path_of("redirect"),
+            message,
+        );
+    }
+    route.location = Some(template);
+}
+
+fn check_rewrite(route: &mut Route, table: &Table<'_>, report: &mut Report<'_>) {
+    if route.rewrite_prefix.is_none() {
+        return;
+    }
+    let message = if route.answer.is_some() {
+        "has no effect, as no member gets the request"
+    } else if route
+        .location
+        .as_ref()
+        .is_some_and(|location| !location.has(Part::Path))
+    {
+        "has no effect, as the redirect has no {path}"
+    } else {
+        let mut depths = route.path.iter().map(|path| depth(path));
+        match depths.next().flatten() {
+            Some(first) if depths.all(|other| other == Some(first)) => {
+                route.depth = first;
+                return;
+            }
+            _ => "needs `path` with prefixes only, as in \"/api/*\", of as many segments each",
+        }
+    };
+    table.problem("rewrite_prefix", message, report);
+}
+
+/// Reports routes for the group of a rule that has none.
+pub(crate) fn need_own(
+    routes: &Routes,
+    table: &Table<'_>,
+    shared: &HashMap<String, Span>,
+    report: &mut Report<'_>,
+) {
+    let own = table.name();
+    let names_own = |route: &Route| route.groups().any(|group| group == own);
+    if let Some(route) = routes.list().iter().find(|route| names_own(route))
+        && !shared.contains_key(&own)
+    {
+        let message = format!(
+            "route {} in line {} names the rule's own group, and it has none: write \
+                               `members`",
+            route.label, route.line
+        );
+        table.problem("routes", message, report);
+    }
+    if let Some(route) = routes.list().iter().find(|route| route.uses_own()) {
+        let message = format!(
+            "route {} in line {} has no `group`, `groups`, `redirect` or `answer`, and the rule has no \
+             group of its own: write one, or give the rule `members`",
+            route.label, route.line
+        );
+        table.problem("routes", message, report);
+    }
+}
+
+/// Looks for routes that earlier ones leave nothing.
+fn check_order(routes: &Routes, places: &[(Span, String)], report: &mut Report<'_>) {
+    let Some(index) = routes.index() else {
+        return;
+    };
+    for (number, (span, path)) in places.iter().enumerate() {
+        if report.is_full() {
+            return;
+        }
+        if let Some(earlier) = index.covering(number)
+            && let Some(earlier) = routes.list().get(earlier)
+        {
+            let message = format!(
+                "can never match: route {} in line {} takes all of its requests. Write the narrower \
+                 one first",
+                earlier.label, earlier.line
+            );
+            report.problem(span, path, message, None);
+        }
+    }
+}
+
+/// Most bytes of a file with an answer.
+const MAX_ANSWER: u64 = 64 * 1024;
+
+/// What a file with an answer has in it.
+///
+/// # Errors
+///
+/// It cannot be read.
+pub fn content_of(file: &FileName) -> Result<Arc<[u8]>, Box<Problem>> {
+    let bytes = read_bytes(&file.path, MAX_ANSWER);
+    bytes.map(Into::into).map_err(|error| {
+        let message = format!("{}: {error}", file.path.display());
+        Box::new(file.place.problem(message))
+    })
+}
+
+/// What the reference says of the tables.
+pub(crate) fn tables() -> [TableDoc; 3] {
+    let route = "What is done with some of the requests of a rule with `protocol = \"http\"`: \
+                 [routing](routing.md). All conditions must hold. The first route in the order of the \
+                 file counts; requests that none is for go to the group of the rule, and get 404 if \
+                 it has none.";
+    [
+        TableDoc::new(
+            "[[rule.NAME.routes]]",
+            route,
+            [docs(ROUTE, Route::default())],
+        ),
+        TableDoc::new(
+            "[rule.NAME.routes.answer]",
+            "An answer of the balancer's own.",
+            [docs(ANSWER, FixedAnswer::default())],
+        ),
+        TableDoc::new(
+            "[rule.NAME.routes.request_fields]",
+            "Changes to the fields of a head; `response_fields` has the same keys. Fields that frame a message, or are about one \
+             connection, cannot be changed.",
+            [docs(CHANGES, FieldChanges::default())],
+        ),
+    ]
+}

@@ -1,0 +1,233 @@
+//! Paths of requests as routes compare them.
+//!
+//! Two spellings that servers take for the same path are the same here (RFC 3986, section 6.2.2.2):
+//! `/%61dmin` is `/admin`. What servers read differently is refused before a route is looked for
+//! ([`check`]), so that no spelling gets around a route. Members get every path as it was sent.
+
+/// Longest segment that a route may name; a longer one of a request equals none.
+pub const MAX_SEGMENT: usize = 255;
+
+/// Why servers may read a path differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Ambiguous {
+    /// It does not begin with a slash.
+    #[error("a path that does not begin with /")]
+    NotAbsolute,
+    /// A segment `.` or `..`, plain, encoded, or with parameters.
+    #[error("a path with . or .. as a segment")]
+    Dots,
+    /// Two slashes in a row.
+    #[error("a path with // in it")]
+    EmptySegment,
+    /// A backslash, which some servers take for a slash.
+    #[error("a path with a backslash")]
+    Backslash,
+    /// A slash, a backslash or a control character in encoded form.
+    #[error("a path with an encoded slash, backslash or control character")]
+    Encoded,
+    /// A percent sign without two hexadecimal digits behind it.
+    #[error("a path with % and no two hexadecimal digits")]
+    Percent,
+}
+
+/// Whether servers read `path`, which has no query, alike.
+pub fn check(path: &str) -> Result<(), Ambiguous> {
+    let Some(rest) = path.strip_prefix('/') else {
+        return Err(Ambiguous::NotAbsolute);
+    };
+    let mut segments = rest.split('/').peekable();
+    while let Some(segment) = segments.next() {
+        if segment.is_empty() && segments.peek().is_some() {
+            return Err(Ambiguous::EmptySegment);
+        }
+        // What is neither begins with a dot nor needs to be decoded is most of what there is.
+        if !segment
+            .bytes()
+            .any(|byte| matches!(byte, b'%' | b'.' | b'\\'))
+        {
+            continue;
+        }
+        check_segment(segment)?;
+    }
+    Ok(())
+}
+
+fn check_segment(segment: &str) -> Result<(), Ambiguous> {
+    for decoded in bytes(segment) {
+        match decoded {
+            Decoded::Bad => return Err(Ambiguous::Percent),
+            Decoded::Plain(b'\\') => return Err(Ambiguous::Backslash),
+            Decoded::Encoded(b'/' | b'\\' | 0..0x20 | 0x7f) => return Err(Ambiguous::Encoded),
+            _ => {}
+        }
+    }
+    let mut name = bytes(without_parameters(segment)).map(Decoded::byte);
+    let first = (name.next(), name.next(), name.next());
+    match first {
+        (Some(b'.'), None, _) | (Some(b'.'), Some(b'.'), None) => Err(Ambiguous::Dots),
+        _ => Ok(()),
+    }
+}
+
+/// A byte of a segment.
+enum Decoded {
+    Plain(u8),
+    Encoded(u8),
+    /// A percent sign that encodes nothing.
+    Bad,
+}
+
+impl Decoded {
+    fn byte(self) -> u8 {
+        match self {
+            Decoded::Plain(byte) | Decoded::Encoded(byte) => byte,
+            Decoded::Bad => b'%',
+        }
+    }
+}
+
+/// The bytes of a segment, decoded.
+fn bytes(segment: &str) -> impl Iterator<Item = Decoded> + '_ {
+    let mut rest = segment.as_bytes();
+    std::iter::from_fn(move || match rest {
+        [b'%', high, low, after @ ..] => {
+            if let (Some(high), Some(low)) = (digit(*high), digit(*low)) {
+                rest = after;
+                return Some(Decoded::Encoded(high << 4 | low));
+            }
+            rest = rest.get(1..)?;
+            Some(Decoded::Bad)
+        }
+        [b'%', after @ ..] => {
+            rest = after;
+            Some(Decoded::Bad)
+        }
+        [byte, after @ ..] => {
+            rest = after;
+            Some(Decoded::Plain(*byte))
+        }
+        [] => None,
+    })
+}
+
+pub(super) fn digit(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        b'A'..=b'F' => Some(digit - b'A' + 10),
+        _ => None,
+    }
+}
+
+/// A segment without what follows a semicolon, which some servers take for parameters and leave out
+/// when they look for the resource.
+fn without_parameters(segment: &str) -> &str {
+    segment.split(';').next().unwrap_or_default()
+}
+
+/// A segment as routes compare it, in `space` if it has to be changed; `None` if it is too long to
+/// equal that of a route.
+pub(super) fn normal<'a>(segment: &'a str, space: &'a mut [u8; MAX_SEGMENT]) -> Option<&'a [u8]> {
+    let segment = without_parameters(segment);
+    if !segment.contains('%') {
+        return Some(segment.as_bytes()).filter(|segment| segment.len() <= MAX_SEGMENT);
+    }
+    let mut len = 0;
+    for decoded in bytes(segment) {
+        *space.get_mut(len)? = decoded.byte();
+        len += 1;
+    }
+    space.get(..len)
+}
+
+/// What follows the first `segments` segments of `path`: nothing, or what begins with a slash.
+pub fn after(path: &str, segments: usize) -> &str {
+    let mut rest = path;
+    for _ in 0..segments {
+        let segment = rest.strip_prefix('/').unwrap_or(rest);
+        let end = segment.find('/').unwrap_or(segment.len());
+        rest = segment.get(end..).unwrap_or_default();
+    }
+    rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_servers_read_differently_is_told() {
+        for path in [
+            "/",
+            "/a",
+            "/a/",
+            "/a/b",
+            "/.well-known/x",
+            "/a.b",
+            "/...",
+            "/%61",
+            "/a%20b",
+            "/a;x=1/b",
+            "/%7Euser",
+            "/..a",
+            "/a..",
+            "/a;..",
+            "/%252e%252e/",
+        ] {
+            assert_eq!(check(path), Ok(()), "{path}");
+        }
+        for (path, why) in [
+            ("", Ambiguous::NotAbsolute),
+            ("*", Ambiguous::NotAbsolute),
+            ("/./admin", Ambiguous::Dots),
+            ("/a/..", Ambiguous::Dots),
+            ("/a/../admin", Ambiguous::Dots),
+            ("/%2e%2E/admin", Ambiguous::Dots),
+            ("/.%2e/admin", Ambiguous::Dots),
+            ("/a/..;x=1/admin", Ambiguous::Dots),
+            ("/.;/admin", Ambiguous::Dots),
+            ("//admin", Ambiguous::EmptySegment),
+            ("/a//", Ambiguous::EmptySegment),
+            ("/a\\..\\admin", Ambiguous::Backslash),
+            ("/a%2fb", Ambiguous::Encoded),
+            ("/a%5Cb", Ambiguous::Encoded),
+            ("/a%00", Ambiguous::Encoded),
+            ("/a%0d%0aX:", Ambiguous::Encoded),
+            ("/%", Ambiguous::Percent),
+            ("/%4", Ambiguous::Percent),
+            ("/%zz", Ambiguous::Percent),
+        ] {
+            assert_eq!(check(path), Err(why), "{path}");
+        }
+    }
+
+    #[test]
+    fn spellings_of_a_segment_are_one() {
+        let is = |segment: &str, wanted: Option<&[u8]>| {
+            let space = &mut [0; MAX_SEGMENT];
+            assert_eq!(normal(segment, space), wanted, "{segment}");
+        };
+        is("admin", Some(b"admin"));
+        is("%61dm%69n", Some(b"admin"));
+        is("admin;x=1", Some(b"admin"));
+        is("caf%c3%A9", Some("café".as_bytes()));
+        is(&"x".repeat(255), Some("x".repeat(255).as_bytes()));
+        is(&"x".repeat(256), None);
+        is(&"%78".repeat(256), None);
+    }
+
+    #[test]
+    fn what_follows_a_prefix_is_as_it_was_sent() {
+        for (path, segments, rest) in [
+            ("/api/x", 1, "/x"),
+            ("/%61pi/%78?", 1, "/%78?"),
+            ("/api", 1, ""),
+            ("/api/", 1, "/"),
+            ("/a/b/c", 2, "/c"),
+            ("/a", 0, "/a"),
+            ("/a", 5, ""),
+        ] {
+            assert_eq!(after(path, segments), rest, "{path}");
+        }
+    }
+}

@@ -1,0 +1,220 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// A request of fixed parts.
+#[derive(Clone, Debug, Default)]
+struct Request {
+    method: String,
+    host: Option<String>,
+    path: String,
+    query: String,
+    fields: Vec<(String, String)>,
+}
+
+impl Asks for Request {
+    fn method(&self) -> &str {
+        &self.method
+    }
+
+    fn host(&self) -> Option<&str> {
+        self.host.as_deref()
+    }
+
+    fn path(&self) -> &str {
+        &self.path
+    }
+
+    fn query(&self) -> &str {
+        &self.query
+    }
+
+    fn fields<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+        let named = move |(known, value): &'a (String, String)| {
+            known.eq_ignore_ascii_case(name).then_some(value.as_bytes())
+        };
+        self.fields.iter().filter_map(named)
+    }
+
+    fn cookie(&self, _: &str) -> Option<&[u8]> {
+        None
+    }
+}
+
+impl Conditions {
+    /// Whether all hold, found without an index.
+    fn are_met(&self, request: &Request) -> bool {
+        let host = request
+            .host
+            .as_deref()
+            .map(|host| host_of(host).to_lowercase());
+        let is_host = |wanted: &String| {
+            host.as_deref()
+                .is_some_and(|host| match wanted.strip_prefix("*.") {
+                    Some(below) => host.split_once('.').is_some_and(|(_, rest)| rest == below),
+                    None => host == wanted,
+                })
+        };
+        let is_path = |wanted: &String| match wanted.strip_suffix("/*") {
+            Some(prefix) => {
+                request.path == prefix || request.path.starts_with(&format!("{prefix}/"))
+            }
+            None => request.path == *wanted,
+        };
+        (self.hosts.is_empty() || self.hosts.iter().any(is_host))
+            && (self.paths.is_empty() || self.paths.iter().any(is_path))
+            && self.hold(request)
+    }
+}
+
+fn one_of(all: &'static [&'static str]) -> impl Strategy<Value = String> {
+    proptest::sample::select(all).prop_map(str::to_owned)
+}
+
+fn some(all: &'static [&'static str]) -> impl Strategy<Value = Vec<String>> {
+    proptest::collection::vec(one_of(all), 0..3)
+}
+
+const METHODS: &[&str] = &["GET", "POST"];
+const HOSTS: &[&str] = &["a.x", "b.x", "x", "*.x", "*.b.x", "c.b.x"];
+const PATHS: &[&str] = &["/", "/*", "/a", "/a/*", "/a/b", "/a/b/*", "/b", "/a/"];
+const ASKED: &[&str] = &["/", "/a", "/a/", "/a/b", "/a/b/c", "/ab", "/b", "/b/", "*"];
+const VALUES: &[&str] = &["1", "12", "1*", "*", "2"];
+
+fn conditions() -> impl Strategy<Value = Conditions> {
+    let field = proptest::option::of(one_of(VALUES));
+    (
+        some(METHODS),
+        some(HOSTS),
+        some(PATHS),
+        field,
+        any::<bool>(),
+    )
+        .prop_map(|(methods, hosts, paths, field, absent)| {
+            let pattern = field.map(|text| Pattern::of(&text));
+            let pattern = pattern.or(absent.then_some(Pattern::Absent));
+            let headers = pattern.map(|pattern| ("x".to_owned(), pattern));
+            Conditions {
+                hosts,
+                paths,
+                methods,
+                headers: headers.into_iter().collect(),
+                ..Conditions::default()
+            }
+        })
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let host = proptest::option::of(one_of(&["A.x", "b.X:80", "x.", "c.b.x", "d.x", "*.x"]));
+    let field = proptest::option::of(one_of(&["1", "12", "2", ""]));
+    (one_of(METHODS), host, one_of(ASKED), field).prop_map(|(method, host, path, field)| Request {
+        method,
+        host,
+        path,
+        fields: field
+            .map(|value| ("X".to_owned(), value))
+            .into_iter()
+            .collect(),
+        ..Request::default()
+    })
+}
+
+proptest! {
+    #[test]
+    fn the_first_route_whose_conditions_hold_is_found(
+        routes in proptest::collection::vec(conditions(), 0..12),
+        requests in proptest::collection::vec(request(), 20),
+    ) {
+        let index = Index::new(routes.clone());
+        for request in requests {
+            let wanted = routes.iter().position(|conditions| conditions.are_met(&request));
+            prop_assert_eq!(index.find(&request), wanted, "{:?}", request);
+        }
+    }
+
+    #[test]
+    fn what_is_covered_is_never_found(
+        routes in proptest::collection::vec(conditions(), 1..12),
+        requests in proptest::collection::vec(request(), 40),
+    ) {
+        let index = Index::new(routes.clone());
+        let covered: Vec<_> = (0..routes.len()).filter(|&at| index.covering(at).is_some()).collect();
+        for request in requests {
+            if let Some(found) = index.find(&request) {
+                prop_assert!(!covered.contains(&found), "{:?}", request);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_route_is_covered_by_one_that_asks_for_less() {
+    let conditions = |host: &[&str], path: &[&str], method: &[&str], field: Option<&str>| {
+        let all = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
+        let field = field.map(|text| ("x".to_owned(), Pattern::of(text)));
+        Conditions {
+            hosts: all(host),
+            paths: all(path),
+            methods: all(method),
+            headers: field.into_iter().collect(),
+            ..Conditions::default()
+        }
+    };
+    let covered = |first: Conditions, second: Conditions| {
+        Index::new(vec![first, second]).covering(1).is_some()
+    };
+    let (any, none) = (conditions(&[], &[], &[], None), None);
+    let narrow = || conditions(&["a.x"], &["/a/b"], &["GET"], Some("12"));
+    assert!(covered(any.clone(), narrow()));
+    assert!(!covered(narrow(), any.clone()));
+    assert!(covered(any.clone(), any.clone()));
+    assert!(covered(
+        conditions(&["*.x"], &["/a/*"], &["PUT", "GET"], Some("1*")),
+        narrow()
+    ));
+    assert!(!covered(
+        conditions(&["*.y"], &["/a/*"], &[], none),
+        narrow()
+    ));
+    assert!(!covered(conditions(&[], &["/a/b/c"], &[], none), narrow()));
+    assert!(!covered(conditions(&[], &[], &["PUT"], none), narrow()));
+    assert!(!covered(conditions(&[], &[], &[], Some("2*")), narrow()));
+    assert!(!covered(
+        conditions(&["a.x"], &[], &[], none),
+        conditions(&["a.x", "b.x"], &[], &[], none)
+    ));
+    // Each part by another one.
+    let index = Index::new(vec![
+        conditions(&["a.x"], &[], &[], none),
+        conditions(&["b.x"], &[], &[], none),
+        conditions(&["a.x", "b.x"], &[], &[], none),
+    ]);
+    assert_eq!(index.covering(2), Some(0));
+}
+
+#[test]
+fn values_of_a_query_are_compared_as_forms_encode_them() {
+    let values = |query: &str, name: &str| -> Vec<String> {
+        let text = |value| String::from_utf8(decoded(value).collect()).unwrap();
+        parameters(query, name).map(text).collect()
+    };
+    assert_eq!(values("a=1&b=2&a=3", "a"), ["1", "3"]);
+    assert_eq!(values("%61=x+y%2Bz&a", "a"), ["x y+z", ""]);
+    assert_eq!(values("a=%zz%4", "a"), ["%zz%4"]);
+    assert!(values("", "a").is_empty());
+}
+
+#[test]
+fn a_host_is_without_its_port() {
+    for (authority, host) in [
+        ("a.example", "a.example"),
+        ("a.example:80", "a.example"),
+        ("a.example.:80", "a.example"),
+        ("[::1]:80", "[::1]"),
+        ("[::1]", "[::1]"),
+        ("[::1", "[::1"),
+        ("", ""),
+    ] {
+        assert_eq!(host_of(authority), host);
+    }
+}
