@@ -13,7 +13,7 @@ use evenkeel_core::group::GroupSettings;
 use evenkeel_core::member::Reason;
 use evenkeel_manager::config::PortRange;
 use evenkeel_manager::config::Protocol::Ftp;
-use evenkeel_proxy::access::End;
+use evenkeel_proxy::access::{End, Record};
 use support::*;
 
 /// A line of a control connection.
@@ -434,6 +434,10 @@ fn an_alert_ends_sessions_that_wait_for_nothing() {
     drop(data);
     assert_eq!(about_to.line(), "226 Done");
     about_to.is_refused("connect again");
+    // Two transfers and two sessions; the client sees the end a moment before it is counted.
+    let rest: Vec<_> = (0..4).map(|_| bed.record()).collect();
+    let of_alert = |record: &&Record| record.end == End::Alert;
+    assert_eq!(rest.iter().filter(of_alert).count(), 2);
     assert_eq!(bed.totals().closed_by_alert, 3);
 }
 
