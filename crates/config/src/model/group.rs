@@ -1,5 +1,6 @@
 //! `[group.NAME]`: members that serve together, and how one of them is chosen.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use evenkeel_core::group::{Granularity, GroupSettings};
@@ -15,12 +16,13 @@ use super::protocol::{SendProxy, Source};
 use super::reach::{Reach, carries_in_pulses, default_for, default_load};
 use super::sources::{SOURCES, Sources};
 use super::tls::ClientTls;
-use crate::schema::document::join;
+use crate::schema::document::{Span, join};
 use crate::schema::field::{Texts, choice_field};
 use crate::schema::key::{DAY, HOUR, docs, keys, millis, secs, section};
 use crate::schema::networks::Networks;
 use crate::schema::reference::{KeyDoc, TableDoc};
 use crate::schema::report::Report;
+use crate::schema::similar::{similar, unknown};
 use crate::schema::table::{AsTable, Table};
 
 section! {
@@ -310,4 +312,33 @@ pub(crate) fn tables() -> TableDoc {
         docs(SOURCES, Sources::default()),
     ];
     TableDoc::new("[group.NAME]", doc, keys)
+}
+
+/// `name`, at `key`, is none of the groups `shared`.
+pub(super) fn unknown_group(
+    table: &Table<'_>,
+    key: &str,
+    name: &str,
+    shared: &HashMap<String, Span>,
+    report: &mut Report<'_>,
+) {
+    // A thousand rules that name a missing group need no thousand suggestions.
+    if report.is_full() {
+        return report.omit();
+    }
+    let mut names: Vec<&str> = shared.keys().map(String::as_str).collect();
+    names.sort_unstable();
+    let message = unknown("group", similar(name, names.iter().copied()));
+    let some: Vec<_> = names
+        .iter()
+        .take(20)
+        .map(|name| format!("{name:?}"))
+        .collect();
+    let allowed = if some.is_empty() {
+        format!("none, as no group is defined: write [group.{name}] with `members`")
+    } else {
+        some.join(", ")
+    };
+    let (span, path) = (table.span_of(key), table.path_of(key));
+    report.misplaced(&span, &path, message, Some(allowed));
 }

@@ -33,4 +33,5 @@ pub(crate) mod rule;
 pub(crate) mod sections;
 pub mod sources;
 pub(crate) mod strategy;
+pub(crate) mod timeouts;
 pub(crate) mod tls;

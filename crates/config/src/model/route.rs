@@ -8,7 +8,8 @@ use std::time::Duration;
 use evenkeel_core::key;
 use toml::de::DeValue;
 
-use super::rule::{Rule, Timeouts, unknown_group};
+use super::group::unknown_group;
+use super::timeouts::Timeouts;
 use super::tls::SERVER_NAMES;
 use crate::routing::path::{self, MAX_SEGMENT};
 use crate::routing::template::{Part, Template};
@@ -519,9 +520,16 @@ impl Route {
 /// Most pairs of a host and a path in a route.
 const MAX_PAIRS: usize = 10_000;
 
+/// What its routes need to know of a rule.
+pub(crate) struct RuleFacts<'a> {
+    pub(crate) name: &'a str,
+    /// Whether its clients speak TLS.
+    pub(crate) has_tls: bool,
+}
+
 /// Reads the routes of a rule.
 pub(crate) fn read(
-    rule: &Rule,
+    rule: &RuleFacts<'_>,
     table: &mut Table<'_>,
     shared: &HashMap<String, Span>,
     report: &mut Report<'_>,
@@ -548,7 +556,7 @@ pub(crate) fn read(
 
 fn read_one_route(
     number: usize,
-    rule: &Rule,
+    rule: &RuleFacts<'_>,
     table: &mut Table<'_>,
     shared: &HashMap<String, Span>,
     report: &mut Report<'_>,
@@ -649,7 +657,12 @@ fn check_conditions(route: &Route, is_whole: bool, table: &Table<'_>, report: &m
     }
 }
 
-fn check_redirect(route: &mut Route, rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
+fn check_redirect(
+    route: &mut Route,
+    rule: &RuleFacts<'_>,
+    table: &Table<'_>,
+    report: &mut Report<'_>,
+) {
     let Some(redirect) = &route.redirect else {
         if table.given("redirect_status") {
             table.problem("redirect_status", "there is no `redirect`", report);
@@ -676,7 +689,7 @@ fn check_redirect(route: &mut Route, rule: &Rule, table: &Table<'_>, report: &mu
         table.problem("redirect", message, report);
     }
     let to_itself = |to: &str| redirect == to;
-    let is_tls = rule.tls.is_some();
+    let is_tls = rule.has_tls;
     let scheme = if is_tls { "https" } else { "http" };
     let same = format!("{scheme}://{{host}}{{path}}{{query}}");
     if route.rewrite_prefix.is_none()

@@ -8,11 +8,12 @@ use evenkeel_core::cost::Cost;
 use evenkeel_core::key;
 
 use super::ftp::{FtpOptions, FtpTls};
-use super::group::{self, GroupConfig};
+use super::group::{self, GroupConfig, unknown_group};
 use super::limits::{LimitKey, Limits};
 use super::maintenance::Maintenance;
 use super::protocol::MemberProtocol;
-use super::route::{self, MaxBody, Routes};
+use super::route::{self, MaxBody, Routes, RuleFacts};
+use super::timeouts::{TIMEOUTS, Timeouts};
 use super::tls::{SERVER_NAMES, Tls};
 use crate::schema::document::Span;
 use crate::schema::field::{Texts, choice_field};
@@ -21,7 +22,6 @@ use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
 use crate::schema::networks::Networks;
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
-use crate::schema::similar::{similar, unknown};
 use crate::schema::table::{AsTable, Table, is_name};
 
 section! {
@@ -134,36 +134,6 @@ choice_field!(Protocol,
     "tcp" => Protocol::Tcp,
     "ftp" => Protocol::Ftp;
     foreign::protocol);
-
-section! {
-    /// Time limits of a rule.
-    #[derive(Clone, Debug, PartialEq)]
-    pub struct Timeouts {}
-    keys TIMEOUTS {
-        /// Time limit for connecting to a member. After it another member is tried.
-        // Long enough for one lost SYN (sent again after 1 s, RFC 6298).
-        connect "connection_timeout": Duration [Time(millis(1), secs(600))] = secs(2); r#""500ms""#,
-        /// TCP, upgraded HTTP connections (WebSocket), and FTP (control and data): time without a
-        /// byte in either direction after which the connection is closed.
-        idle "idle_timeout": Duration [Time(millis(1), DAY)] = secs(600); r#""1h""#,
-        /// How long a request or connection waits when all members are at their connection limit.
-        queue "queue_timeout": Duration [Time(secs(0), secs(600))] = secs(2); r#""250ms""#,
-        /// TCP with `sni`: time limit for a client's first message, from the connection on.
-        sni "sni_timeout": Duration [Time(millis(1), secs(600))] = secs(10); r#""5s""#,
-        /// With `accept_proxy`: time limit for the PROXY header, from the connection on.
-        accept_proxy "accept_proxy_timeout": Duration [Time(millis(1), secs(600))] = secs(5); r#""1s""#,
-        /// HTTP: time from the first byte of a request head to its end.
-        header "header_timeout": Duration [Time(millis(1), HOUR)] = secs(10); r#""5s""#,
-        /// HTTP: how long a client connection is kept open without a request.
-        keep_alive "keep_alive_timeout": Duration [Time(millis(1), DAY)] = secs(60); r#""15s""#,
-        /// HTTP: longest pause of a client while it sends a request body or receives a response.
-        body "body_timeout": Duration [Time(millis(1), DAY)] = secs(30); r#""10s""#,
-        /// HTTP: time from the end of the request to the response head, and longest pause of the
-        /// member within the response. Interim responses (1xx) do not extend it. If the client
-        /// expects a 100 (Continue), the time starts after the request head.
-        response "response_timeout": Duration [Time(millis(1), DAY)] = secs(60); r#""2m""#,
-    }
-}
 
 section! {
     /// Options of HTTP rules.
@@ -320,7 +290,11 @@ pub(crate) fn read(
     check_ftp(&rule, table, report);
     check_names(&rule, table, shared, report);
     check_limits(&rule, table, report);
-    rule.routes = route::read(&rule, table, shared, report);
+    let facts = RuleFacts {
+        name: &rule.name,
+        has_tls: rule.tls.is_some(),
+    };
+    rule.routes = route::read(&facts, table, shared, report);
     if table.given("group") {
         if !shared.contains_key(&rule.group) {
             unknown_group(table, "group", &rule.group, shared, report);
@@ -484,34 +458,6 @@ fn check_names(
             unknown_group(&names, name, group, shared, report);
         }
     }
-}
-
-pub(super) fn unknown_group(
-    table: &Table<'_>,
-    key: &str,
-    name: &str,
-    shared: &HashMap<String, Span>,
-    report: &mut Report<'_>,
-) {
-    // A thousand rules that name a missing group need no thousand suggestions.
-    if report.is_full() {
-        return report.omit();
-    }
-    let mut names: Vec<&str> = shared.keys().map(String::as_str).collect();
-    names.sort_unstable();
-    let message = unknown("group", similar(name, names.iter().copied()));
-    let some: Vec<_> = names
-        .iter()
-        .take(20)
-        .map(|name| format!("{name:?}"))
-        .collect();
-    let allowed = if some.is_empty() {
-        format!("none, as no group is defined: write [group.{name}] with `members`")
-    } else {
-        some.join(", ")
-    };
-    let (span, path) = (table.span_of(key), table.path_of(key));
-    report.misplaced(&span, &path, message, Some(allowed));
 }
 
 /// What the reference says of the tables.
