@@ -166,13 +166,18 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         table.finish(report);
     }
     reserve(&mut config.rules);
+    let mut users: HashMap<&str, Vec<&Rule>> = HashMap::new();
+    for rule in &config.rules {
+        for group in rule.groups() {
+            users.entry(group).or_default().push(rule);
+        }
+    }
     for (span, group) in &mut groups {
-        let rules = config
-            .rules
-            .iter()
-            .filter(|rule| rule.protocol == Protocol::Http);
-        let using = rules.filter(|rule| rule.groups().contains(&group.name.as_str()));
-        let spoken = using.map(|rule| rule.http.member_protocol);
+        let users = users
+            .get(group.name.as_str())
+            .map_or(&[][..], Vec::as_slice);
+        let of_http = users.iter().filter(|rule| rule.protocol == Protocol::Http);
+        let spoken = of_http.map(|rule| rule.http.member_protocol);
         let is_shared = spoken.clone().any(|spoken| spoken != MemberProtocol::Http1);
         let of_one = [
             ("send_proxy", group.send_proxy.is_some()),
@@ -188,10 +193,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         if let Some(check) = &mut group.health_check {
             check.speak(spoken);
         }
-        let mut ftp = config.rules.iter().filter(|rule| {
-            rule.protocol == Protocol::Ftp && rule.groups().contains(&group.name.as_str())
-        });
-        if let Some(rule) = ftp.next() {
+        if let Some(rule) = users.iter().find(|rule| rule.protocol == Protocol::Ftp) {
             check_ftp(group, &rule.name, span, report);
         }
     }
