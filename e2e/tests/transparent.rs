@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::thread;
 
-use evenkeel_e2e::HANG;
+use evenkeel_e2e::{HANG, eventually};
 use evenkeel_e2e::balancer::{Balancer, binary};
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::netns::{BACK4, BACK6, FRONT, Namespace, Pair, ip};
@@ -173,11 +173,10 @@ fn members_see_the_address_of_each_client() {
     // There is no such address for the other family.
     let mut mixed = machines.connect("fd78::2", balancer.address("mixed"));
     assert_eq!(mixed.ask(), "10.77.0.1");
-    assert!(
-        balancer.log().contains("one has IPv4, the other IPv6"),
-        "{}",
-        balancer.log()
-    );
+    // It is written by another thread.
+    eventually("the log says so", || {
+        balancer.log().contains("one has IPv4, the other IPv6")
+    });
 }
 
 #[test]
