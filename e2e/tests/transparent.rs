@@ -8,11 +8,11 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::thread;
 
-use evenkeel_e2e::{HANG, eventually};
 use evenkeel_e2e::balancer::{Balancer, binary};
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::netns::{BACK4, BACK6, FRONT, Namespace, Pair, ip};
 use evenkeel_e2e::process::installed;
+use evenkeel_e2e::{HANG, eventually};
 
 /// The port at which members serve.
 const PORT: u16 = 8080;
