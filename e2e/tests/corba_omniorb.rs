@@ -174,11 +174,9 @@ fn stocks_are_traded_by_balanced_sessions() {
         };
         known("host1") && known("host2")
     });
-    // Twelve sessions open between two reports. What they add until the next one is not always
-    // counted (see the roadmap), and then chance decides.
     let [at_host1, at_host2] = traded();
     assert_eq!(at_host1 + at_host2, 12);
-    assert!(at_host1 > 0 && at_host2 > 0, "{at_host1} {at_host2}");
+    assert!(at_host1.abs_diff(at_host2) <= 4, "{at_host1} {at_host2}");
 
     // Asked to end, it leaves first.
     let [host1, _] = &mut servers;

@@ -33,6 +33,35 @@ fn going_by(strategy: &str, settings: GroupSettings, members: Vec<Member>) -> Gr
 
 const DECAY: Duration = Duration::from_secs(10);
 
+/// Decisions do not ask for loads before there is one: it may be one without a name.
+#[test]
+fn a_load_without_a_name_is_seen_whether_it_comes_before_the_group_or_after() {
+    let id = LoadId(1000);
+    let settings = GroupSettings {
+        load_id: id,
+        ..GroupSettings::default()
+    };
+    let report = |group: &Group| {
+        for (index, load) in [1.0, 0.0].into_iter().enumerate() {
+            let location = &group.members()[index].location;
+            let load = LoadValue::new(load).unwrap();
+            location.report(id, load, at(1000)).unwrap();
+        }
+    };
+    let before = going_by(
+        "least_loaded",
+        settings.clone(),
+        group(2, None).members().to_vec(),
+    );
+    report(&before);
+    let after = going_by("least_loaded", settings, before.members().to_vec());
+    let mut rng = fastrand::Rng::with_seed(3);
+    for group in [before, after] {
+        let chosen = (0..32).map(|_| group.choose(&Request::at(at(1001)), &mut rng));
+        assert!(chosen.into_iter().all(|index| index == Ok(1)));
+    }
+}
+
 /// Three clients a second, each for half a minute, and a report a second: were the
 /// whole load taken for that of the clients of the last second, each member would get
 /// one in each, however small it is.

@@ -187,7 +187,9 @@ impl Location {
         }
         drop(watchers);
         let is_kept = |cell: &Cell| cell.id.load(Ordering::Acquire) != 0;
-        if self.cells.iter().any(is_kept) {
+        let unnamed = self.unnamed.load();
+        let is_any_unnamed = unnamed.as_ref().is_some_and(|cells| !cells.is_empty());
+        if is_any_unnamed || self.cells.iter().any(is_kept) {
             reported.store(true, Ordering::Relaxed);
         }
     }

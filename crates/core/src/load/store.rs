@@ -89,6 +89,7 @@ impl Location {
                 .unnamed
                 .compare_and_swap(&current, Some(Arc::new(cells)));
             if before.as_ref().map(Arc::as_ptr) == current.as_ref().map(Arc::as_ptr) {
+                self.tell_watchers();
                 return Ok(new);
             }
         }
