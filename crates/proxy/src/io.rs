@@ -6,6 +6,7 @@
 //! holds back it sends when it is flushed: the flows do that before they wait.
 
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use tokio::net::TcpStream;
 
 use crate::http1::chunked::ChunkError;
 use crate::http2::{Call, Stream};
+use crate::socket::Socket;
 use crate::tls::Tls;
 
 /// What carries bytes over a socket.
@@ -27,26 +29,19 @@ pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin {
     /// The scheme of URIs of HTTP over it.
     fn scheme(&self) -> &'static str;
 
-    /// The socket below.
-    fn socket(&self) -> &TcpStream;
-}
+    /// The socket below, for its addresses and options; `None` if it is not this connection's
+    /// alone.
+    fn socket(&self) -> Option<SockRef<'_>>;
 
-impl Transport for TcpStream {
-    fn scheme(&self) -> &'static str {
-        "http"
-    }
-
-    #[inline]
-    fn socket(&self) -> &TcpStream {
-        self
-    }
+    /// The same, watched by the runtime from now on, for those who wait for it.
+    fn watched(&mut self) -> Option<&TcpStream>;
 }
 
 /// A connection to a client or a member.
 #[derive(Debug)]
 pub(crate) enum Io {
     /// Bytes as they are in the socket.
-    Plain(TcpStream),
+    Plain(Socket),
     /// A stream of HTTP/2, which carries the body of a message as HTTP/1 frames it.
     Stream(Box<Stream>),
     /// The same to a member, with the heads as HTTP/1 writes them.
@@ -76,14 +71,38 @@ impl Io {
     /// The socket below, for its addresses and options; `None` if it is not this connection's
     /// alone.
     #[inline]
-    pub(crate) fn socket(&self) -> Option<&TcpStream> {
+    pub(crate) fn socket(&self) -> Option<SockRef<'_>> {
         match self {
-            Io::Plain(transport) => Some(transport.socket()),
+            Io::Plain(transport) => transport.socket(),
             Io::Stream(_) | Io::Call(_) => None,
-            Io::Tls(transport) => Some(transport.socket()),
+            Io::Tls(transport) => transport.socket(),
             #[cfg(test)]
-            Io::Wrapped(transport) => Some(transport.socket()),
+            Io::Wrapped(transport) => transport.socket(),
         }
+    }
+
+    /// The same, watched by the runtime from now on, for those who wait for it.
+    pub(crate) fn watched(&mut self) -> Option<&TcpStream> {
+        match self {
+            Io::Plain(transport) => transport.watched(),
+            Io::Stream(_) | Io::Call(_) => None,
+            Io::Tls(transport) => transport.watched(),
+            #[cfg(test)]
+            Io::Wrapped(transport) => transport.watched(),
+        }
+    }
+
+    /// The socket alone; `None` if there is more to the connection, or it cannot be watched.
+    pub(crate) fn into_socket(self) -> Option<TcpStream> {
+        match self {
+            Io::Plain(socket) => socket.into_watched().ok(),
+            _ => None,
+        }
+    }
+
+    /// The address of this end.
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        self.socket()?.local_addr().ok()?.as_socket()
     }
 
     /// The scheme of URIs of HTTP over it.
@@ -95,10 +114,18 @@ impl Io {
     #[inline]
     pub(crate) fn spliced(&self) -> Option<&TcpStream> {
         match self {
-            Io::Plain(socket) => Some(socket),
+            Io::Plain(socket) => socket.watched(),
             Io::Stream(_) | Io::Call(_) | Io::Tls(_) => None,
             #[cfg(test)]
             Io::Wrapped(_) => None,
+        }
+    }
+
+    /// Whether there is such a socket; one that nobody watches yet is watched from now on.
+    pub(crate) fn splices(&mut self) -> bool {
+        match self {
+            Io::Plain(socket) => socket.watch().is_ok(),
+            _ => false,
         }
     }
 
@@ -135,7 +162,7 @@ impl Io {
             Io::Tls(tls) => tls.cut(),
             _ => {}
         }
-        let socket = self.socket().map(SockRef::from);
+        let socket = self.socket();
         let _ = socket.map(|socket| socket.set_linger(Some(Duration::ZERO)));
     }
 
@@ -146,13 +173,13 @@ impl Io {
         }
         let mut byte = [0];
         let mut byte = ReadBuf::new(&mut byte);
-        let peeked = self.socket().map(|socket| socket.poll_peek(cx, &mut byte));
+        let peeked = self.watched().map(|socket| socket.poll_peek(cx, &mut byte));
         matches!(peeked, Some(Poll::Ready(Err(_))))
     }
 
     /// Whether the kernel has noted that the connection is broken.
     pub(crate) fn has_failed(&self) -> bool {
-        let error = self.socket().map(TcpStream::take_error);
+        let error = self.socket().map(|socket| socket.take_error());
         !matches!(error, None | Some(Ok(None)))
     }
 
@@ -194,6 +221,12 @@ impl Io {
         let mut byte = ReadBuf::new(&mut byte);
         let cx = &mut Context::from_waker(Waker::noop());
         Pin::new(self).poll_read(cx, &mut byte).is_pending()
+    }
+}
+
+impl From<TcpStream> for Io {
+    fn from(socket: TcpStream) -> Self {
+        Io::Plain(socket.into())
     }
 }
 
@@ -291,8 +324,12 @@ pub(crate) mod tests {
             "https"
         }
 
-        fn socket(&self) -> &TcpStream {
-            &self.socket
+        fn socket(&self) -> Option<SockRef<'_>> {
+            Some(SockRef::from(&self.socket))
+        }
+
+        fn watched(&mut self) -> Option<&TcpStream> {
+            Some(&self.socket)
         }
     }
 
@@ -365,7 +402,7 @@ pub(crate) mod tests {
         let io = if wrapped {
             Wrapped::io(ours)
         } else {
-            Io::Plain(ours)
+            Io::from(ours)
         };
         (io, listener.accept().unwrap().0)
     }
@@ -457,7 +494,7 @@ pub(crate) mod tests {
                 assert!(io.is_silent() && io.is_quiet());
                 peer.write_all(b"x").unwrap();
                 assert!(!io.is_silent());
-                io.socket().unwrap().readable().await.unwrap();
+                io.watched().unwrap().readable().await.unwrap();
                 assert!(!io.is_quiet());
             });
         }

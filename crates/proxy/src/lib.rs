@@ -29,6 +29,7 @@ mod proxied;
 mod quota;
 mod service;
 mod sni;
+mod socket;
 mod tcp;
 mod tls;
 mod transparent;

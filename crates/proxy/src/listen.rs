@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use evenkeel_limits::{Shortage, warn_throttled};
 use evenkeel_manager::config::Protocol;
-use tokio::net::{TcpListener, TcpStream};
 
 use crate::files::ClientFile;
 use crate::io::Io;
 use crate::maintenance;
 use crate::quota::Counted;
 use crate::service::Service;
+use crate::socket::{Listener, Socket};
 use crate::watch::{ServiceId, Stop};
 use crate::worker::{Vital, Worker};
 use crate::{ftp, http, proxied, tcp, tls};
@@ -52,7 +52,7 @@ pub(crate) struct Listening {
 }
 
 enum Next {
-    Client(TcpStream, SocketAddr),
+    Client(Socket, SocketAddr),
     Failed(io::Error),
     Stopped,
 }
@@ -64,9 +64,10 @@ impl Listening {
         socket: StdListener,
         service: &Rc<Service>,
     ) -> io::Result<Rc<Self>> {
-        let socket = TcpListener::from_std(socket)?;
+        let local = socket.local_addr()?;
+        let socket = Listener::new(socket)?;
         let listening = Rc::new(Listening {
-            local: Rc::new(Local::new(socket.local_addr()?)),
+            local: Rc::new(Local::new(local)),
             service: RefCell::new(Rc::clone(service)),
             stopped: Cell::new(false),
             waker: RefCell::new(None),
@@ -95,7 +96,7 @@ impl Listening {
         }
     }
 
-    async fn accept(&self, worker: Rc<Worker>, socket: TcpListener) {
+    async fn accept(&self, worker: Rc<Worker>, socket: Listener) {
         let _vital = Vital(Rc::clone(&worker));
         loop {
             match std::future::poll_fn(|cx| self.poll_next(cx, &socket)).await {
@@ -122,26 +123,18 @@ impl Listening {
         // Closing a listener resets what is in its queue, though the client believes to
         // be connected. The queue is read directly: the runtime may not know yet of
         // those who came a moment ago.
-        let Ok(socket) = socket.into_std() else {
-            return;
-        };
         loop {
             let (client, peer) = match socket.accept() {
                 Ok(next) => next,
                 Err(error) if is_the_clients(&error) => continue,
                 Err(_) => break,
             };
-            let client = client
-                .set_nonblocking(true)
-                .and_then(|()| TcpStream::from_std(client));
-            if let Ok(client) = client {
-                let file = worker.client_file().ok();
-                self.spawn(&worker, client, peer, file);
-            }
+            let file = worker.client_file().ok();
+            self.spawn(&worker, client, peer, file);
         }
     }
 
-    fn poll_next(&self, cx: &mut Context<'_>, socket: &TcpListener) -> Poll<Next> {
+    fn poll_next(&self, cx: &mut Context<'_>, socket: &Listener) -> Poll<Next> {
         loop {
             if self.stopped.get() {
                 return Poll::Ready(Next::Stopped);
@@ -212,24 +205,25 @@ impl Listening {
     fn spawn(
         &self,
         worker: &Rc<Worker>,
-        client: TcpStream,
+        client: Socket,
         peer: SocketAddr,
         file: Option<ClientFile>,
     ) {
         let service = self.service.borrow();
+        let client = Io::Plain(client);
         let Some(file) = file else {
             service.metrics.refused_exhausted.add(1);
-            return Io::Plain(client).reset();
+            return client.reset();
         };
         if service.is_terminated() && !worker.closing.get() {
             service.metrics.terminated.add(1);
-            return Io::Plain(client).reset();
+            return client.reset();
         }
         let mut session = Session::open(worker, &service, peer, &self.local, file);
         let rule = service.rule();
         if rule.targets().any(|target| target.send_proxy.is_some())
             && self.local.address.ip().is_unspecified()
-            && let Ok(address) = client.local_addr()
+            && let Some(address) = client.local_addr()
         {
             session.local = Rc::new(Local::new(address));
         }
@@ -242,9 +236,9 @@ impl Listening {
 }
 
 /// Serves a client whose next byte is its own.
-pub(crate) fn serve(mut session: Session, client: TcpStream) {
+pub(crate) fn serve(mut session: Session, client: Io) {
     if !session.admit() {
-        return Io::Plain(client).reset();
+        return client.reset();
     }
     let protocol = session.service.rule().rule.protocol;
     // With FTP it begins when the client asks for it.
@@ -254,7 +248,6 @@ pub(crate) fn serve(mut session: Session, client: TcpStream) {
         tokio::task::spawn_local(tls::serve(session, client, server));
         return;
     }
-    let client = Io::Plain(client);
     match protocol {
         Protocol::Ftp => tokio::task::spawn_local(ftp::serve(session, client)),
         Protocol::Tcp => tokio::task::spawn_local(tcp::serve(session, client)),

@@ -155,7 +155,7 @@ mod tests {
             .await
             .unwrap();
         let files = Files::new(Shares::of_process());
-        let ours = Upstream::new(Io::Plain(ours), files.connection().unwrap());
+        let ours = Upstream::new(Io::from(ours), files.connection().unwrap());
         (ours, listener.accept().unwrap().0)
     }
 
@@ -164,19 +164,14 @@ mod tests {
         let pool = UpstreamPool::default();
         assert!(!pool.evict());
         let ((a, _a), (b, _b), (c, _c)) = (pair().await, pair().await, pair().await);
-        let last = c.socket().unwrap().local_addr().unwrap();
+        let last = c.local_addr().unwrap();
         pool.give(MemberId(1), b, 8, at(20));
         pool.give(MemberId(1), c, 8, at(30));
         pool.give(MemberId(2), a, 8, at(10));
         assert!(pool.evict() && pool.take(MemberId(2), 0).is_none());
         assert!(pool.evict());
         assert_eq!(
-            pool.take(MemberId(1), 0)
-                .unwrap()
-                .socket()
-                .unwrap()
-                .local_addr()
-                .unwrap(),
+            pool.take(MemberId(1), 0).unwrap().local_addr().unwrap(),
             last
         );
         assert!(!pool.evict());
@@ -187,20 +182,12 @@ mod tests {
         let pool = UpstreamPool::default();
         let member = MemberId(7);
         let ((a, _a), (b, _b), (c, _c)) = (pair().await, pair().await, pair().await);
-        let second = b.socket().unwrap().local_addr().unwrap();
+        let second = b.local_addr().unwrap();
         for stream in [a, b, c] {
             pool.give(member, stream, 2, at(100));
         }
         assert!(pool.take(MemberId(8), 0).is_none());
-        assert_eq!(
-            pool.take(member, 0)
-                .unwrap()
-                .socket()
-                .unwrap()
-                .local_addr()
-                .unwrap(),
-            second
-        );
+        assert_eq!(pool.take(member, 0).unwrap().local_addr().unwrap(), second);
         assert!(pool.take(member, 0).is_some());
         assert!(pool.take(member, 0).is_none());
     }
@@ -229,14 +216,14 @@ mod tests {
     async fn connections_that_are_closed_or_talk_out_of_turn_are_not_lent() {
         let pool = UpstreamPool::default();
         let member = MemberId(1);
-        let ((a, closed), (b, mut talks)) = (pair().await, pair().await);
+        let ((mut a, closed), (mut b, mut talks)) = (pair().await, pair().await);
         drop(closed);
         talks
             .write_all(b"HTTP/1.1 408 Request Timeout\r\n\r\n")
             .unwrap();
         // The runtime has seen both events once it says so itself.
-        a.socket().unwrap().readable().await.unwrap();
-        b.socket().unwrap().readable().await.unwrap();
+        a.watched().unwrap().readable().await.unwrap();
+        b.watched().unwrap().readable().await.unwrap();
         pool.give(member, a, 8, at(100));
         pool.give(member, b, 8, at(100));
         assert!(pool.take(member, 0).is_none());

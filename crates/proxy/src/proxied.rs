@@ -8,9 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use evenkeel_manager::config::SendProxy;
 use evenkeel_wire::proxy_protocol::{self, Addresses, Reader, Step};
-use socket2::SockRef;
 use tokio::io::ReadBuf;
-use tokio::net::TcpStream;
 
 use crate::access::End;
 use crate::io::Io;
@@ -18,7 +16,7 @@ use crate::listen::{self, Local, Session};
 use crate::watch::Stop;
 
 /// Reads the header, and serves the client that it names.
-pub(crate) async fn serve(mut session: Session, mut client: TcpStream) {
+pub(crate) async fn serve(mut session: Session, mut client: Io) {
     let timeout = {
         let rule = session.service.rule();
         let accepted = rule.rule.accept_proxy.as_ref();
@@ -60,7 +58,7 @@ pub(crate) async fn serve(mut session: Session, mut client: TcpStream) {
         Err(Stop::Expired) => session.service.metrics.refused_proxy_header.add(1),
         Err(Stop::Cut) => {
             session.count_end(End::Terminated);
-            Io::Plain(client).reset();
+            client.reset();
         }
     }
 }
@@ -81,7 +79,7 @@ pub(crate) fn tell(session: &Session, member: &Io, version: SendProxy) -> io::Re
     let socket = member.socket().ok_or(io::ErrorKind::NotConnected)?;
     // Without waiting to be told that it is writable, which a new connection is. Nothing is in its
     // buffer, into which more fits than a header has.
-    match SockRef::from(socket).send(&header)? {
+    match socket.send(&header)? {
         sent if sent == header.len() => Ok(()),
         _ => Err(io::ErrorKind::WriteZero.into()),
     }
@@ -91,9 +89,10 @@ pub(crate) fn tell(session: &Session, member: &Io, version: SendProxy) -> io::Re
 /// kernel. So it is looked at first, and then taken.
 fn poll_header(
     cx: &mut Context<'_>,
-    client: &mut TcpStream,
+    client: &mut Io,
     reader: &mut Reader,
 ) -> Poll<io::Result<Option<Addresses>>> {
+    let client = client.watched().ok_or(io::ErrorKind::NotConnected)?;
     let mut space = [0; 512];
     loop {
         let mut space = ReadBuf::new(&mut space);

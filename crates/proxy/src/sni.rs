@@ -53,7 +53,7 @@ pub(crate) async fn route<'a>(
     let end = match refused {
         Refused::For(cause) => {
             let input = read.as_ref().map_or(&[][..], Buffer::bytes);
-            let cause = match client.socket() {
+            let cause = match client.watched() {
                 Some(socket) => handshake::turn_away(socket, input, cause),
                 None => cause,
             };

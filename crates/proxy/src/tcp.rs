@@ -315,7 +315,7 @@ async fn open(
     tokio::pin!(connecting);
     let watch = &session.watch;
     match watch.until(|cx| connecting.as_mut().poll(cx)).await {
-        Ok(Ok(stream)) => Ok(Upstream::new(Io::Plain(stream), file)),
+        Ok(Ok(stream)) => Ok(Upstream::new(Io::from(stream), file)),
         Ok(Err(error)) => Err(failure(error)),
         Err(Stop::Expired) => Err(ConnectFailure::TimedOut),
         Err(Stop::Cut) => Err(ConnectFailure::Cut),
@@ -602,7 +602,7 @@ impl Flow {
                         return self.broken(worker, Broken::by(&error, Broken::To));
                     }
                     self.release(worker);
-                    let splices = from.spliced().is_some() && to.spliced().is_some();
+                    let splices = from.splices() && to.splices();
                     self.stage = if self.streak >= FULL_READS && splices {
                         self.streak = 0;
                         Stage::Splicing(None)

@@ -21,6 +21,7 @@ use evenkeel_tls::connect as client;
 use evenkeel_tls::handshake::{Accepting, Agreed, Cause};
 use evenkeel_tls::server::Server;
 use evenkeel_tls::stream::Stream;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -141,8 +142,12 @@ impl Transport for Tls {
     }
 
     #[inline]
-    fn socket(&self) -> &TcpStream {
-        self.stream.socket()
+    fn socket(&self) -> Option<SockRef<'_>> {
+        Some(SockRef::from(self.stream.socket()))
+    }
+
+    fn watched(&mut self) -> Option<&TcpStream> {
+        Some(self.stream.socket())
     }
 }
 
@@ -198,9 +203,9 @@ impl AsyncWrite for Tls {
 }
 
 /// Serves a client of a rule with TLS.
-pub(crate) async fn serve(session: Session, socket: TcpStream, server: Arc<Server>) {
+pub(crate) async fn serve(session: Session, client: Io, server: Arc<Server>) {
     let limit = server.handshake_timeout;
-    let Some(client) = accept(&session, socket, &server, limit).await else {
+    let Some(client) = accept(&session, client, &server, limit).await else {
         return;
     };
     // An authority has seen what it was to see.
@@ -218,7 +223,7 @@ pub(crate) async fn serve(session: Session, socket: TcpStream, server: Arc<Serve
 /// Does the handshake with a client.
 pub(crate) async fn accept(
     session: &Session,
-    socket: TcpStream,
+    client: Io,
     server: &Server,
     limit: Duration,
 ) -> Option<Tls> {
@@ -227,7 +232,11 @@ pub(crate) async fn accept(
     let [Ok(_handshake), Ok(idle)] = charges else {
         Shortage::Memory.met("greet a client with TLS");
         metrics.refused_exhausted.add(1);
-        Io::Plain(socket).reset();
+        client.reset();
+        return None;
+    };
+    let Some(socket) = client.into_socket() else {
+        metrics.refused_exhausted.add(1);
         return None;
     };
     session.watch.arm(limit);
@@ -277,7 +286,7 @@ pub(crate) async fn with_member(
 ) -> Result<(Upstream, bool), ConnectFailure> {
     let worker = &session.worker;
     let (io, file) = upstream.into_parts();
-    let Io::Plain(socket) = io else {
+    let Some(socket) = io.into_socket() else {
         return Err(ConnectFailure::Refused);
     };
     let charges = [HANDSHAKE_BYTES, IDLE_BYTES].map(|bytes| worker.memory.take(bytes));

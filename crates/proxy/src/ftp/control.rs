@@ -17,7 +17,6 @@ use evenkeel_tls::server::Server;
 use evenkeel_wire::ftp::{
     Auth, Conversation, Lines, Mode, Opening, Output, Refusal, Settings, Step, Transfer,
 };
-use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpListener;
 
@@ -133,21 +132,22 @@ impl<'a> Control<'a> {
             Some(FtpTls::End) | None if tls.is_some() => Auth::End,
             Some(FtpTls::End) | None => Auth::Refuse,
         };
-        let local = |io: &Io| io.socket().and_then(|socket| socket.local_addr().ok());
         let peer = session.peer.ip().to_canonical();
         // Behind another proxy data comes from the client itself, and so to another address perhaps.
         let any: IpAddr = match peer {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
-        let to_client = local(client).filter(|_| rule.rule.accept_proxy.is_none());
+        let to_client = client
+            .local_addr()
+            .filter(|_| rule.rule.accept_proxy.is_none());
         Control {
             session,
             rule,
             member: bound.member,
             server: bound.address,
             to_client: to_client.map_or(any, |address| address.ip()),
-            to_server: local(server).map(|address| address.ip()),
+            to_server: server.local_addr().map(|address| address.ip()),
             tls,
             conversation: Conversation::new(Settings {
                 client: peer,
@@ -542,11 +542,8 @@ impl<'a> Control<'a> {
     /// Does the handshake with the client.
     pub(super) async fn secure(&mut self, client: Io) -> Option<Io> {
         let server = self.tls.clone()?;
-        let Io::Plain(socket) = client else {
-            return None;
-        };
         let limit = server.handshake_timeout;
-        let secured = tls::accept(self.session, socket, &server, limit);
+        let secured = tls::accept(self.session, client, &server, limit);
         let secured = Box::pin(secured).await?;
         self.conversation.secured();
         Some(Io::Tls(Box::new(secured)))
@@ -712,7 +709,7 @@ fn poll_send(
         let sent_urgently = *urgent == Some(0)
             && to
                 .socket()
-                .is_some_and(|socket| SockRef::from(socket).send_out_of_band(&[first]).is_ok());
+                .is_some_and(|socket| socket.send_out_of_band(&[first]).is_ok());
         let n = match sent_urgently {
             true => 1,
             false => {

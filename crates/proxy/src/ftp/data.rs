@@ -293,7 +293,7 @@ impl Waiting {
         let dialled = match dial(session, rule, self.target, self.source).await {
             Ok(dialled) => dialled,
             Err(end) => {
-                Io::Plain(accepted).reset();
+                Io::from(accepted).reset();
                 return match (end, mode) {
                     (End::Member, Mode::Active) => End::Client,
                     (End::MemberTimeout, Mode::Active) => End::ClientTimeout,
@@ -309,20 +309,20 @@ impl Waiting {
         // The member first: the client begins its handshake when it is told that the transfer has
         // begun, and the server waits for this connection before it says so.
         let client = match &self.tls {
-            None => Io::Plain(client),
+            None => Io::from(client),
             Some(server) => {
                 let limit = rule.rule.ftp.data_timeout;
-                let secured = tls::accept(session, client, server, limit);
+                let secured = tls::accept(session, Io::from(client), server, limit);
                 match Box::pin(secured).await {
                     Some(client) => Io::Tls(Box::new(client)),
                     None => {
-                        Io::Plain(member).reset();
+                        Io::from(member).reset();
                         return End::Client;
                     }
                 }
             }
         };
-        let (client, member) = sides.insert((client, Io::Plain(member)));
+        let (client, member) = sides.insert((client, Io::from(member)));
         let tunnel = Tunnel {
             session,
             idle: rule.rule.timeouts.idle,
@@ -358,7 +358,7 @@ async fn accept(
                 session.service.metrics.ftp_foreign.add(1);
                 let rule = &session.service.name;
                 tracing::debug!(%rule, %from, expected = %peer, "a data connection from a stranger");
-                Io::Plain(stream).reset();
+                Io::from(stream).reset();
             }
         })
         .await

@@ -12,7 +12,6 @@ mod ports;
 use std::time::SystemTime;
 
 use evenkeel_core::group::Outcome;
-use socket2::SockRef;
 
 use self::control::{Control, Ended};
 use crate::access::{End, Record};
@@ -28,7 +27,7 @@ pub(crate) async fn serve(session: Session, client: Io) {
     let metrics = &session.service.metrics;
     // The mark that goes with ABOR is urgent; it is wanted where it stands.
     if let Some(socket) = client.socket() {
-        let _ = SockRef::from(socket).set_out_of_band_inline(true);
+        let _ = socket.set_out_of_band_inline(true);
     }
     let (mut member, mut response_time, mut retries) = (None, None, 0);
     let (mut moved, mut agreed) = ([0; 2], None);

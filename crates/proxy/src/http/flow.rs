@@ -292,7 +292,7 @@ impl Flow {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            if left >= SPLICE_BYTES && from.spliced().is_some() && to.spliced().is_some() {
+            if left >= SPLICE_BYTES && from.splices() && to.splices() {
                 self.pipe = self.pipe.take().or_else(|| worker.pipe());
             }
             if left > 0

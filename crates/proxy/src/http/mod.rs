@@ -397,8 +397,7 @@ impl Client {
         if !known {
             let mut local = self.session.local.address;
             if local.ip().is_unspecified() {
-                let real = self.stream.socket().and_then(|io| io.local_addr().ok());
-                local = real.unwrap_or(local);
+                local = self.stream.local_addr().unwrap_or(local);
             }
             let hop = Hop::new(
                 http,

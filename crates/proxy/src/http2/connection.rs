@@ -93,8 +93,7 @@ pub(crate) async fn serve(session: Session, io: Io, read: Option<Buffer>) {
     }));
     let mut local = session.local.address;
     if local.ip().is_unspecified() {
-        let real = io.socket().and_then(|socket| socket.local_addr().ok());
-        local = real.unwrap_or(local);
+        local = io.local_addr().unwrap_or(local);
     }
     let connection = Rc::new(Connection {
         scheme: io.scheme(),
