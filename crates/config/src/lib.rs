@@ -40,6 +40,7 @@ pub use model::reach::{Reach, carries_in_pulses, default_for};
 pub use model::route::{FieldChanges, FixedAnswer, Route, Routes, content_of};
 pub use model::rule::{HttpOptions, Protocol, Rule, groups};
 pub use model::sections::{Section, Sections};
+pub use model::sticky::{SameSite, Sticky};
 pub use model::timeouts::Timeouts;
 pub use model::tls::{CertificateFiles, ClientCertificates, ClientTls, Tls, TlsVersion};
 pub use model::{agent, engine, kind, negotiator, sources};

@@ -1146,6 +1146,59 @@ fn document_with(header: &str, line: &str) -> String {
 }
 
 #[test]
+fn a_cookie_binds_clients_of_http_rules_by_a_name_of_its_own() {
+    let rule = |more: &str| {
+        let text = format!("[rule.w]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:80\"]\n{more}");
+        parse("/etc/t.toml", &text).map(|mut config| config.groups.remove(0))
+    };
+    let group = rule("sticky = true").unwrap();
+    assert_eq!(group.settings.granularity, Granularity::PerSession);
+    let sticky = group.sticky.unwrap();
+    let cookie = sticky.cookie_of("w");
+    assert_eq!(cookie, "evenkeel-49743dfc", "balancers agree on it");
+    assert_ne!(cookie, sticky.cookie_of("v"));
+    assert_eq!(rule("sticky = false").unwrap().sticky, None);
+    // Alerts move clients bit by bit, not in a pulse: nobody can count them.
+    let group = rule("sticky = true\ngranularity = \"on_demand\"").unwrap();
+    assert!(!group.settings.alert.pulses);
+    let group = rule("sticky = { cookie = \"at\", key_file = \"k\" }").unwrap();
+    let sticky = group.sticky.unwrap();
+    assert_eq!(sticky.cookie_of("w"), "at");
+    assert_eq!(sticky.key_file.unwrap().path, Path::new("/etc/k"));
+    let other = |sticky| {
+        let other = format!("[group.x]\nmembers = [\"b:80\"]\nsticky = {{ cookie = {sticky:?} }}");
+        format!("sticky = {{ cookie = \"at\" }}\n[[rule.w.routes]]\ngroup = \"x\"\n{other}")
+    };
+    assert!(rule(&other("b")).is_ok());
+    for (more, complaint) in [
+        (other("at"), "has the same cookie, \"at\", as the group"),
+        (
+            "sticky = true\ngranularity = \"per_request\"".into(),
+            "rule.w.sticky: clients are not bound with granularity `per_request`",
+        ),
+        (
+            "sticky = true\ngranularity = \"on_demand\"\nadaptive = false".into(),
+            "a cookie does not say since when",
+        ),
+        (
+            "sticky = true\nprotocol = \"tcp\"".into(),
+            "sees no cookies",
+        ),
+        ("sticky = 1".into(), "allowed: a table, or true"),
+        (
+            "sticky = { cookie = \"a b\" }".into(),
+            "the name of a cookie",
+        ),
+        ("sticky = { max_age = \"0s\" }".into(), "out of range"),
+        ("sticky = { same_site = \"any\" }".into(), "strict"),
+    ] {
+        let errors = rule(&more).unwrap_err().to_string();
+        assert!(errors.contains(complaint), "{more}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
+}
+
+#[test]
 fn ftp_rules_have_what_they_need_and_nothing_else() {
     let rule = |more: &str| {
         let text = format!("[rule.f]\nlisten = \"127.0.0.1:21\"\nmembers = [\"a:21\"]\n{more}");

@@ -85,6 +85,31 @@ impl Binding {
         Some(binding)
     }
 
+    /// The binding of a client that says itself which member it is bound to, as with a cookie, for
+    /// one request: nothing is kept of it here. `hint` is where the member is in `group`, as far as
+    /// known. `turn`, from 0 to 1, was drawn when the client was bound: it leaves in an alert when its
+    /// part of the time since the alert's begin is over, whenever it comes.
+    ///
+    /// It is not for groups whose alerts are [pulses](crate::alert::AlertSettings::pulses): those
+    /// count the clients that are there. `None` if the member is not in the group.
+    pub fn resume(
+        group: &Group,
+        member: MemberId,
+        hint: usize,
+        turn: f32,
+        now: Instant,
+    ) -> Option<Self> {
+        let index = group.find(member, hint)?;
+        Some(Binding {
+            member,
+            index,
+            since: now,
+            alerted_since: group.members().get(index)?.slot.shedding_since(now),
+            jitter: turn,
+            client: None,
+        })
+    }
+
     /// Ties the same client to the member at `index` of `group`.
     pub fn move_to(&mut self, group: &Group, index: usize, now: Instant) {
         if let Some(member) = group.members().get(index) {
@@ -350,6 +375,31 @@ mod tests {
         assert_eq!(binding.check(&after, at(2)), Verdict::Keep(0));
         let gone = group(settings(Granularity::PerSession, true), members(2..4));
         assert_eq!(binding.check(&gone, at(3)), Verdict::Rebind(Why::Gone));
+    }
+
+    #[test]
+    fn clients_that_say_where_they_are_leave_at_the_pace_of_the_alert() {
+        let group = group(settings(Granularity::OnDemand, true), members(0..3));
+        let slot = &group.members()[1].slot;
+        // Each request is another connection's: nothing is kept from one to the next.
+        let leaving = |ms| {
+            let left = |turn: &u16| {
+                let turn = f32::from(*turn) / 100.0;
+                let mut binding = Binding::resume(&group, MemberId(1), 0, turn, at(ms)).unwrap();
+                binding.check(&group, at(ms)) == Verdict::Rebind(Why::Alert)
+            };
+            (0..100).filter(left).count()
+        };
+        assert_eq!(leaving(1_000), 0);
+        slot.set(Reason::Shedding, true);
+        assert_eq!(leaving(2_000), 1);
+        assert_eq!(leaving(4_500), 51);
+        assert_eq!(leaving(7_000), 100);
+        // The next alert begins anew.
+        slot.set(Reason::Shedding, false);
+        slot.set(Reason::Shedding, true);
+        assert_eq!(leaving(8_000), 1);
+        assert!(Binding::resume(&group, MemberId(7), 0, 0.5, at(1)).is_none());
     }
 
     #[test]

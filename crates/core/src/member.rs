@@ -159,6 +159,9 @@ pub struct Slot {
     /// [`Outcome::Failure`]s since the last answer.
     consecutive_failures: AtomicU32,
 
+    /// When it was first noticed that the member sheds, in nanoseconds; 0 is not noticed.
+    shedding_since: AtomicU64,
+
     /// Written once per request, read by control loops and the admin API. Kept apart
     /// because it is large: with it inside, each slot would be in a page of its own, and
     /// drawing one of many thousand would miss the TLB. Made by [`Slot::prepare`].
@@ -197,6 +200,7 @@ impl Slot {
             damped: Damped::default(),
             load_factor: LoadFactor::default(),
             regression: Regression::default(),
+            shedding_since: AtomicU64::new(0),
             record: OnceLock::new(),
         }
     }
@@ -232,7 +236,24 @@ impl Slot {
         } else {
             self.reasons.fetch_and(!bit, Ordering::AcqRel)
         };
+        if reason == Reason::Shedding && !holds {
+            self.shedding_since.store(0, Ordering::Relaxed);
+        }
         (before & bit != 0) != holds
+    }
+
+    /// Since when the member sheds, as far as anybody has noticed: the first who asks does so `now`.
+    /// `None` if it does not shed.
+    pub(crate) fn shedding_since(&self, now: Instant) -> Option<Instant> {
+        if !self.has(Reason::Shedding) {
+            return None;
+        }
+        // An instant of 0 would be none.
+        let nanos = now.as_nanos().max(1);
+        let noticed =
+            self.shedding_since
+                .compare_exchange(0, nanos, Ordering::Relaxed, Ordering::Relaxed);
+        Some(Instant::from_nanos(noticed.err().unwrap_or(nanos)))
     }
 
     /// The current weight, before slow start.

@@ -14,6 +14,7 @@ use crate::config::{Config, GroupConfig, MemberConfig};
 use crate::lists::Lists;
 use crate::member_tls::Clients;
 use crate::routes::Answers;
+use crate::sticky::Cookies;
 
 /// What an administrator says about a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -56,6 +57,8 @@ pub(crate) struct Inputs {
     pub listening: Vec<SocketAddr>,
     /// What `member_tls` of groups names, as it was read with the file.
     pub clients: Clients,
+    /// The cookies of groups, with keys that were read in the same way.
+    pub cookies: Cookies,
     /// What files with answers of routes have in them, in the same way.
     pub answers: Answers,
 }
@@ -97,6 +100,7 @@ impl Inputs {
             addresses: HashMap::new(),
             listening: Vec::new(),
             clients: Clients::new(),
+            cookies: Cookies::new(),
             answers: Answers::new(),
         }
     }

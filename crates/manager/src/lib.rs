@@ -28,6 +28,7 @@ pub mod service;
 pub mod snapshot;
 mod state;
 pub mod status;
+pub mod sticky;
 pub mod subsystem;
 #[cfg(test)]
 mod tests;

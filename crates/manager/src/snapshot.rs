@@ -1,6 +1,6 @@
 //! What subsystems see of the manager: rules and groups, replaced as a whole.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
@@ -16,6 +16,7 @@ use crate::config::{MemberConfig, Rule, Section, Sections, SendProxy, Source};
 use crate::counts::ReportCounts;
 use crate::member_tls::Handshakes;
 use crate::routes::Routes;
+use crate::sticky::Cookie;
 
 /// All rules of one configuration, with live changes applied. Workers receive each
 /// new one through a `tokio::sync::watch` channel.
@@ -71,6 +72,8 @@ pub struct RuleSnapshot {
     pub others: Vec<Target>,
     /// Its groups by name.
     pub names: Names,
+    /// Names of the cookies that bind clients in its groups: no member gets one.
+    pub cookies: HashSet<Box<[u8]>>,
     /// What is done with requests.
     pub routes: Routes,
 }
@@ -84,6 +87,7 @@ impl RuleSnapshot {
             own,
             others: Vec::new(),
             names: Names::default(),
+            cookies: HashSet::new(),
         }
     }
 
@@ -114,6 +118,8 @@ pub struct Target {
     pub source: Source,
     /// The load sources of the group: whoever reads responses sees the reports in them.
     pub sources: Sources,
+    /// The cookie that binds its clients, if one does.
+    pub cookie: Option<Arc<Cookie>>,
 }
 
 impl Target {
@@ -125,6 +131,7 @@ impl Target {
             send_proxy: None,
             source: Source::Balancer,
             sources: Sources::default(),
+            cookie: None,
         }
     }
 
@@ -148,6 +155,7 @@ impl Target {
             && self.send_proxy == old.send_proxy
             && self.source == old.source
             && self.sources == old.sources
+            && self.cookie.as_ref().map(Arc::as_ptr) == old.cookie.as_ref().map(Arc::as_ptr)
     }
 }
 

@@ -144,6 +144,17 @@ const RULE_FAMILIES: &[RuleFamily] = &[
         ],
     },
     RuleFamily {
+        name: "evenkeel_rule_sticky_total",
+        help: "Answered requests of groups that bind clients by a cookie: kept with the member that it names, bound to one, or moved to another one; and cookies that name no member (unknown).",
+        label: "result",
+        samples: &[
+            ("kept", |totals| totals.sticky_kept),
+            ("bound", |totals| totals.sticky_bound),
+            ("moved", |totals| totals.sticky_moved),
+            ("unknown", |totals| totals.sticky_unknown),
+        ],
+    },
+    RuleFamily {
         name: "evenkeel_rule_closed_by_alert_total",
         help: "Idle connections that were closed because of a load alert.",
         label: "",

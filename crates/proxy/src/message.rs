@@ -6,6 +6,8 @@
 //! for a member from that. Where the head came as HTTP/1, its lines are copied as they are
 //! instead ([`Raw`]): that is faster, and changes nothing that need not change.
 
+use std::collections::HashSet;
+
 use evenkeel_core::cost::Cost;
 use evenkeel_core::key::{Key, hash};
 use httparse::Header;
@@ -97,12 +99,23 @@ impl<'a> Request<'a> {
 
     /// Value of the cookie of this name (RFC 6265, section 4.2).
     pub(crate) fn cookie(&self, name: &[u8]) -> Option<&'a [u8]> {
+        self.cookies(name).next()
+    }
+
+    /// Values of the cookies of this name, in order.
+    pub(crate) fn cookies(&self, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
         let pairs = self
             .values("cookie")
             .flat_map(|value| value.split(|&byte| byte == b';'));
-        pairs
-            .filter_map(|pair| pair.trim_ascii().strip_prefix(name)?.strip_prefix(b"="))
-            .next()
+        pairs.filter_map(move |pair| pair.trim_ascii().strip_prefix(name)?.strip_prefix(b"="))
+    }
+
+    /// Whether it has a cookie of one of these names.
+    pub(crate) fn has_cookie_of(&self, names: &HashSet<Box<[u8]>>) -> bool {
+        let mut pairs = self
+            .values("cookie")
+            .flat_map(|value| value.split(|&byte| byte == b';'));
+        pairs.any(|pair| is_of(pair, names))
     }
 
     /// The fields that do not end here, but for those that the pseudo-fields and frames of HTTP/2
@@ -124,6 +137,29 @@ impl<'a> Request<'a> {
     pub fn values(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
         values(self.fields, name)
     }
+}
+
+/// Whether a pair of a field `Cookie` is of one of these names.
+fn is_of(pair: &[u8], names: &HashSet<Box<[u8]>>) -> bool {
+    let mut parts = pair.splitn(2, |&byte| byte == b'=');
+    let name = parts.next().unwrap_or_default().trim_ascii_start();
+    parts.next().is_some() && names.contains(name)
+}
+
+/// Appends the pairs of a field `Cookie` that are of none of these names, as they are. Answers whether
+/// there are any.
+pub(crate) fn put_cookies_but(value: &[u8], names: &HashSet<Box<[u8]>>, out: &mut Vec<u8>) -> bool {
+    let start = out.len();
+    let pairs = value.split(|&byte| byte == b';');
+    for (count, pair) in pairs.filter(|pair| !is_of(pair, names)).enumerate() {
+        if count == 0 {
+            out.extend_from_slice(pair.trim_ascii_start());
+        } else {
+            out.push(b';');
+            out.extend_from_slice(pair);
+        }
+    }
+    out.len() > start
 }
 
 /// Values of the fields called `name` (in any case), in order.
@@ -214,6 +250,30 @@ pub(crate) mod tests {
             panic!("{head:?}: {parsed:?}");
         };
         see(&head.request)
+    }
+
+    #[test]
+    fn cookies_of_some_names_are_taken_out_and_the_others_stay_as_they_are() {
+        let names = [&b"at"[..], b"b2"].map(Box::from).into();
+        for (value, rest) in [
+            ("at=1", ""),
+            ("a=1; at=2; c=3", "a=1; c=3"),
+            ("at=1;  c = 3 ;d", "c = 3 ;d"),
+            ("a=1;at=x;b2=y", "a=1"),
+            ("at; xat=1; at2=at=3", "at; xat=1; at2=at=3"),
+            (" at=1; At=2; a=\"x\"; at=3", "At=2; a=\"x\""),
+            ("", ""),
+            (";;at=1;", ";;"),
+        ] {
+            let mut out = Vec::new();
+            let is_some = put_cookies_but(value.as_bytes(), &names, &mut out);
+            assert_eq!(
+                out.escape_ascii().to_string(),
+                rest.as_bytes().escape_ascii().to_string(),
+                "{value}"
+            );
+            assert_eq!(is_some, !rest.is_empty());
+        }
     }
 
     #[test]

@@ -145,6 +145,14 @@ counters! {
     moved_interval,
     /// Clients that were bound anew because their member was down, taken out or gone.
     moved_unusable,
+    /// Requests that a cookie has taken to the member that it names.
+    sticky_kept,
+    /// Clients that got a cookie, as they had none that names a member.
+    sticky_bound,
+    /// Clients that got another cookie, as another member has answered.
+    sticky_moved,
+    /// Cookies that name no member: of one that has gone, of another key, or forged.
+    sticky_unknown,
     /// Idle connections that a load alert has closed.
     closed_by_alert,
     /// Client connections cut because the client was silent or took no data.

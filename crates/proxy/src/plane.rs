@@ -16,6 +16,7 @@ use evenkeel_manager::routes;
 use evenkeel_manager::service::Service;
 use evenkeel_manager::snapshot::{RuleSnapshot, Snapshot};
 use evenkeel_manager::status::Status;
+use evenkeel_manager::sticky::{self, Cookies};
 use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::Clock;
 use evenkeel_net::listen::{self, Options};
@@ -359,6 +360,8 @@ pub fn check(config: &Config) -> PrepareErrors {
     errors.extend(pages(&config.rules).err().into_iter().flatten());
     let members = member_tls::load(&config.groups, &Clients::new());
     errors.extend(members.err().into_iter().flat_map(PrepareError::files));
+    let cookies = sticky::load(&config.groups, &Cookies::new());
+    errors.extend(cookies.err().into_iter().flat_map(PrepareError::files));
     let groups = config.groups.iter();
     let sources = groups.map(|group| (group.name.as_str(), group.source));
     errors.extend(no_sources(sources));

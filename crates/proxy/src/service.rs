@@ -187,7 +187,7 @@ impl Bindings {
         self.0.iter().any(|(of, _)| Arc::ptr_eq(of, group))
     }
 
-    fn set(&mut self, group: &Arc<GroupHandle>, binding: Option<Binding>) {
+    pub(crate) fn set(&mut self, group: &Arc<GroupHandle>, binding: Option<Binding>) {
         self.0.retain(|(of, _)| !Arc::ptr_eq(of, group));
         if self.0.len() >= MAX_BINDINGS {
             self.0.remove(0);
@@ -314,7 +314,14 @@ impl Session {
         let ticket = match kept {
             Some(ticket) => ticket.of_client(self.peer.ip()),
             None => {
-                let ticket = group.pick(request, rng)?;
+                let unbound = ended.map(|(_, why)| why.name()).or(request.unbound);
+                let ticket = group.pick(
+                    &Request {
+                        unbound,
+                        ..*request
+                    },
+                    rng,
+                )?;
                 if group.settings().granularity != Granularity::PerRequest {
                     bindings.set(handle, Binding::new(&group, ticket.index(), now, rng));
                 }

@@ -18,7 +18,7 @@ use super::reach::Reach;
 use super::route;
 use super::rule::{self, Defaults, Protocol, Rule};
 use super::tls::{self, ClientTls, Tls};
-use super::{alert, ejection, ftp, health, limits, maintenance, member, monitor, sources};
+use super::{alert, ejection, ftp, health, limits, maintenance, member, monitor, sources, sticky};
 use crate::schema::document::Span;
 use crate::schema::errors::{Errors, Problem};
 use crate::schema::key::{DAY, docs, secs, section};
@@ -109,8 +109,10 @@ impl Config {
         let checks = self.groups.iter().flat_map(|group| &group.health_check);
         let passwords = checks.filter_map(|check| check.password_file.as_ref());
         let rules = self.rules.iter();
+        let cookies = self.groups.iter().flat_map(|group| &group.sticky);
+        let cookies = cookies.filter_map(|sticky| sticky.key_file.as_ref());
         let answers = rules.flat_map(|rule| rule.routes.files());
-        let answers = answers.map(|file| &file.path);
+        let answers = answers.chain(cookies).map(|file| &file.path);
         let all = token
             .chain(broker)
             .chain(monitors)
@@ -197,6 +199,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
             check_ftp(group, &rule.name, span, report);
         }
     }
+    check_cookies(&groups, &users, report);
     groups.sort_by_key(|(span, _)| span.start);
 
     let placed = groups.iter().map(|(span, group)| Placed { span, group });
@@ -227,6 +230,9 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     for group in &mut config.groups {
         for pattern in &mut group.members_files {
             *pattern = folder.join(&*pattern).display().to_string();
+        }
+        if let Some(sticky) = &mut group.sticky {
+            sticky.resolve(folder);
         }
         for tls in group.member_tls.iter_mut().chain(group.sources.tls_mut()) {
             tls.resolve(folder);
@@ -284,6 +290,38 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     }
     top.finish(report);
     config
+}
+
+/// Looks at the cookies of all groups, with the rules that use each.
+fn check_cookies<'a>(
+    groups: &'a [(Span, GroupConfig)],
+    users: &HashMap<&str, Vec<&Rule>>,
+    report: &mut Report<'_>,
+) {
+    let mut cookies: HashMap<String, &'a str> = HashMap::new();
+    for (span, group) in groups {
+        let Some(sticky) = &group.sticky else {
+            continue;
+        };
+        let users = users.get(group.name.as_str()).into_iter().flatten();
+        for rule in users.filter(|rule| rule.protocol != Protocol::Http) {
+            let message = format!(
+                "has `sticky`, but the rule {:?} that uses it sees no cookies: only one with \
+                 `protocol = \"http\"` does",
+                rule.name
+            );
+            report.problem(span, &group.path(), message, None);
+        }
+        let cookie = sticky.cookie_of(&group.name);
+        if let Some(other) = cookies.get(&cookie) {
+            let message = format!(
+                "has the same cookie, {cookie:?}, as the group {other:?}, and each would replace the \
+                 other's: give one of them another name with `cookie` in `sticky`"
+            );
+            report.problem(span, &group.path(), message, None);
+        }
+        cookies.insert(cookie, &group.name);
+    }
 }
 
 /// Looks at a group of an FTP rule.
@@ -365,7 +403,7 @@ pub(crate) fn tables() -> Vec<TableDoc> {
     tables.extend(rule::tables());
     tables.extend([limits::tables(), maintenance::tables(), ftp::tables()]);
     tables.extend(tls::tables());
-    tables.extend([group::tables(), health::tables()]);
+    tables.extend([group::tables(), sticky::tables(), health::tables()]);
     tables.extend(route::tables());
     tables.extend(sources::tables());
     tables.push(monitor::tables());

@@ -15,6 +15,7 @@ use super::monitor::Monitor;
 use super::protocol::{SendProxy, Source};
 use super::reach::{Reach, carries_in_pulses, default_for, default_load};
 use super::sources::{SOURCES, Sources};
+use super::sticky::Sticky;
 use super::tls::ClientTls;
 use crate::schema::document::{Span, join};
 use crate::schema::field::{Texts, choice_field};
@@ -94,6 +95,11 @@ section! {
         /// `client`'s. The latter needs `CAP_NET_ADMIN`, and routes: see
         /// [the client's address](proxy-protocol.md#the-clients-address-itself).
         source: Source = Source::Balancer; r#""client""#,
+        /// Rules with `protocol = "http"`: whether clients are bound to a member by a
+        /// [cookie](routing.md#sticky-clients) of the balancer's, over connections, restarts and
+        /// balancers: a table (see below), `true` for one with all defaults. Unless `granularity` says
+        /// otherwise, it is `per_session` then.
+        sticky: Option<Sticky> = None; r#"{ key_file = "/etc/evenkeel/sticky.key" }"#,
         /// Active health check: a table (see below), `true` for one with all defaults, `false` for
         /// none.
         health_check: Option<HealthCheck> = None; r#"{ path = "/healthz" }"#,
@@ -202,6 +208,10 @@ impl GroupConfig {
             .partition(|member| member.srv.is_some());
         (group.services, group.members) = (services, members);
         group.read_shared(table, report);
+        if group.sticky.is_some() {
+            let is_said = group.said.granularity;
+            Sticky::bind(&mut group.settings, is_said, table, report);
+        }
         group.warn_of_alerts(table, report);
         group.sources.warn_of_twins(table, report);
         group
@@ -227,10 +237,16 @@ impl GroupConfig {
             // They stay until their quantum is over, or an alert sends them back.
             self.settings.granularity = Granularity::OnDemand;
         }
+        // Nobody can count clients that only their cookies know: as those that go to members
+        // themselves, they leave bit by bit.
+        let by_cookie = self.sticky.is_some() && reach == Reach::Carried;
         if !self.said.strategy {
+            let one_by_one = by_cookie && self.settings.granularity == Granularity::OnDemand;
+            let reach = if one_by_one { Reach::Redirected } else { reach };
             self.strategy = default_for(&self.settings, reach);
         }
         self.settings.alert.pulses = match reach {
+            Reach::Carried if by_cookie => false,
             Reach::Carried => carries_in_pulses(&self.settings, self.strategy.kind()),
             // A load alert is all or nothing there: a share of the clients leaves in a pulse,
             // and clients are rebound at a fixed interval in one.

@@ -32,6 +32,7 @@ pub(crate) mod route;
 pub(crate) mod rule;
 pub(crate) mod sections;
 pub mod sources;
+pub(crate) mod sticky;
 pub(crate) mod strategy;
 pub(crate) mod timeouts;
 pub(crate) mod tls;

@@ -251,6 +251,9 @@ impl Group {
         if self.pool.state.is_panicking() {
             trace.note(|| "panic: too many members are down or ejected, so that is ignored".into());
         }
+        if let Some(why) = view.request().unbound {
+            trace.note(|| format!("the client was bound to a member before: {why}"));
+        }
         let cost = view.request().cost;
         if cost != Cost::ONE {
             trace.note(|| format!("the request costs {}", Short(cost.get())));

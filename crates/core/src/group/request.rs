@@ -21,6 +21,8 @@ pub struct Request<'a> {
     /// Members that are out of the question for this request: tried already, or not able
     /// to do what it asks for. In ascending order: there may be as many as members.
     pub tried: &'a [MemberId],
+    /// Why the client has no member any more, if it had one: what explanations say.
+    pub unbound: Option<&'static str>,
 }
 
 impl Request<'_> {
@@ -32,6 +34,7 @@ impl Request<'_> {
             key: None,
             cost: Cost::ONE,
             tried: &[],
+            unbound: None,
         }
     }
 }

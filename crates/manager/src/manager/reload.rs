@@ -12,6 +12,7 @@ use crate::config::{self, Admin, Config};
 use crate::inputs::hosts;
 use crate::member_tls;
 use crate::routes;
+use crate::sticky;
 use crate::subsystem::{ApplyError, PrepareError};
 
 impl Manager {
@@ -46,9 +47,13 @@ impl Manager {
         let hosts = hosts(&config, &lists).into_keys();
         let new: HashSet<String> = hosts.filter(|host| !known.contains_key(host)).collect();
         let found = self.resolver.lookup_all(&config.dns, new).await;
-        let clients = self.lock().state.inputs.clients.clone();
+        let (clients, cookies) = {
+            let inputs = &self.lock().state.inputs;
+            (inputs.clients.clone(), inputs.cookies.clone())
+        };
         let clients = member_tls::load(&config.groups, &clients);
         let clients = clients.map_err(PrepareError::files)?;
+        let cookies = sticky::load(&config.groups, &cookies).map_err(PrepareError::files)?;
         let answers = routes::load(&config.rules).map_err(PrepareError::files)?;
 
         let mut owned = self.lock();
@@ -57,6 +62,7 @@ impl Manager {
         inputs.addresses.extend(found);
         inputs.clients = clients;
         inputs.answers = answers;
+        inputs.cookies = cookies;
         let generation = owned.state.snapshot.generation + 1;
         let warnings = inputs.config.warnings.iter();
         let mut notes: Vec<String> = warnings.map(ToString::to_string).collect();

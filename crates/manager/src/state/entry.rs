@@ -18,6 +18,7 @@ use crate::config::GroupConfig;
 use crate::history::History;
 use crate::inputs::AdminState;
 use crate::snapshot::GroupHandle;
+use crate::sticky::Cookie;
 
 /// A group and what it keeps over reloads.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub(crate) struct GroupEntry {
     pub group: Arc<Group>,
     /// What TLS to its members needs, if they speak it.
     pub tls: Option<Arc<Client>>,
+    /// The cookie that binds its clients, if one does.
+    pub cookie: Option<Arc<Cookie>>,
     /// One for each member of `group`, in the same order.
     pub endpoints: Vec<Endpoint>,
     /// What rounds keep of it.
@@ -126,6 +129,9 @@ impl GroupEntry {
             }
         }
         self.handle.queue.set_limit(self.config.max_queue);
+        if let Some(cookie) = &self.cookie {
+            cookie.follow(&self.group);
+        }
         if !Arc::ptr_eq(&self.handle.current.load(), &self.group) {
             self.handle.current.store(Arc::clone(&self.group));
             self.handle.changed.wake();

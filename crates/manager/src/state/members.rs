@@ -96,8 +96,11 @@ impl State {
         };
         let tls = config.member_tls.as_ref();
         let tls = tls.and_then(|_| self.inputs.clients.get(&config.name));
+        let cookie = config.sticky.as_ref();
+        let cookie = cookie.and_then(|_| self.inputs.cookies.get(&config.name));
         GroupEntry {
             tls: tls.cloned(),
+            cookie: cookie.cloned(),
             config,
             owner,
             handle,

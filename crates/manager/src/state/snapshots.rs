@@ -33,6 +33,7 @@ impl State {
                         send_proxy: entry.config.send_proxy,
                         source: entry.config.source,
                         sources: entry.config.sources.clone(),
+                        cookie: entry.cookie.clone(),
                     })
                 };
                 let all = rule.groups();
@@ -69,11 +70,15 @@ impl State {
                 let names =
                     names.map(|(name, group)| Some((name.as_str(), place(group)? as usize)));
                 let names = Names::new(names.collect::<Option<Vec<_>>>()?);
+                let cookies = own.iter().chain(&targets).flat_map(|target| &target.cookie);
+                let cookies = cookies.map(|cookie| cookie.name().as_bytes().into());
+                let cookies = cookies.collect();
                 let nobody = || Target::new(Arc::new(GroupHandle::nobody()));
                 Some(Arc::new(RuleSnapshot {
                     own: own.unwrap_or_else(nobody),
                     others: targets,
                     names,
+                    cookies,
                     routes: Routes::new(&rule, &places, &self.inputs.answers),
                     rule,
                 }))

@@ -12,6 +12,7 @@ use super::failure::Failure;
 use super::progress::{Progress, Side};
 use super::response::{Head, take_reports};
 use super::route::Routed;
+use super::sticky::Stuck;
 use super::{After, Client, Request, Summary};
 use crate::access::{End, Limit};
 use crate::http2::grpc;
@@ -59,12 +60,14 @@ impl Client {
         let mut now = request.at;
         let mut not_reached = None;
         let after = loop {
-            let bindings = &self.bindings;
+            let stuck = request.stuck.as_deref();
+            let bindings = stuck.map_or(&*self.bindings, |stuck| &stuck.bindings);
             let asks = group::Request {
                 client: Some(self.session.peer.ip()),
                 key: request.key,
                 cost: request.cost,
                 tried: &tried,
+                unbound: stuck.and_then(Stuck::unbound),
                 ..group::Request::at(now)
             };
             let bound = self.session.bind(
@@ -98,6 +101,9 @@ impl Client {
                     Failure::Status(head.outcome)
                 }
                 Ok((mut head, mut upstream)) => {
+                    if let Some(stuck) = &request.stuck {
+                        stuck.count(bound.member, &self.session.service.metrics);
+                    }
                     summary.status = Some(head.status);
                     summary.response_time = Some(head.at.since(bound.ticket.started()));
                     summary.answered = Some(head.at);

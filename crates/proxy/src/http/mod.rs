@@ -9,6 +9,7 @@ mod limited;
 mod progress;
 mod response;
 mod route;
+mod sticky;
 mod stream;
 
 use std::cell::RefCell;
@@ -41,6 +42,7 @@ use crate::service::{Bindings, LocalRule};
 use crate::watch::Stop;
 use flow::Flow;
 use route::{Given, Routed};
+use sticky::Stuck;
 
 pub(crate) use stream::serve_stream;
 
@@ -140,6 +142,8 @@ struct Request {
     routed: Routed,
     /// What it gets in place of a member's response.
     given: Option<Box<Given>>,
+    /// What its cookie says, if cookies bind the clients of its group.
+    stuck: Option<Box<Stuck>>,
     /// When the head was complete.
     at: Instant,
     /// Hash of what the group's strategy wants to see of it.
@@ -203,9 +207,17 @@ impl Request {
         let over = routed
             .quotas()
             .and_then(|quotas| quotas.request(session.peer.ip(), &head.request, at));
+        let cookie = routed.target().cookie.as_deref();
+        let cookie = cookie.filter(|_| given.is_none());
+        let stuck = cookie.map(|cookie| {
+            let group = &routed.target().group;
+            let stuck = Stuck::new(cookie, group, &head.request, at);
+            Box::new(stuck)
+        });
         move |up| Request {
             routed,
             given,
+            stuck,
             at,
             key,
             cost,

@@ -239,6 +239,12 @@ impl Client {
         for name in changes.into_iter().flat_map(FieldChanges::taken_out) {
             head.leave_out(name);
         }
+        let cookie = request.stuck.as_ref().filter(|_| !interim);
+        let cookie = cookie.and_then(|stuck| {
+            let secure = self.stream.scheme() == "https";
+            stuck.set_cookie(routed.target(), bound.member, secure, worker)
+        });
+        let cookie = cookie.as_deref();
         let mut out = worker.buffers.take_head();
         let delivery = match &mut self.stream {
             // All that it gets is content; its framing says where that ends.
@@ -246,7 +252,7 @@ impl Client {
                 if !stream.may_get(head.status) {
                     return Err(Failure::Garbage);
                 }
-                stream.set_head(&head, strips, changes);
+                stream.set_head(&head, strips, changes, cookie);
                 Delivery {
                     strip_chunks: false,
                     keep_alive: false,
@@ -257,7 +263,7 @@ impl Client {
                 stream.send_interim(&head);
                 write_response(&head, client, &mut out)
             }
-            _ => write_changed_response(&head, client, changes, &mut out),
+            _ => write_changed_response(&head, client, changes, cookie, &mut out),
         };
         let (len, status, body) = (head.len, head.status, head.body);
         let keep_alive = head.keep_alive;

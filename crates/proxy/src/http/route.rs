@@ -11,7 +11,7 @@ use evenkeel_manager::config::routing::{Asks, host_of};
 use evenkeel_manager::routes::{Instead, Route, Targets};
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
 
-use super::{After, Client, Request, Summary};
+use super::{After, Client, Request, Summary, sticky};
 use crate::access::End;
 use crate::http1::Hop;
 use crate::http1::forward::{Changes, put_template};
@@ -62,7 +62,11 @@ impl Routed {
             if given.is_none() {
                 let found = index.find(request);
                 routed.route = found.and_then(|at| at.try_into().ok()).unwrap_or(REST);
-                routed.target = draw(session, rule, bindings, &routed.route().targets);
+                let bound = |target: &Target| match &target.cookie {
+                    Some(cookie) => sticky::named(cookie, request).is_some(),
+                    None => bindings.has(&target.group),
+                };
+                routed.target = draw(session, rule, bound, &routed.route().targets);
             }
         }
         let route = routed.route();
@@ -114,6 +118,7 @@ impl Routed {
                 (joined(prefix, rest), rest, request.query_part())
             }),
             fields: route.request_fields.as_deref(),
+            cookies: Some(&self.cookies).filter(|cookies| !cookies.is_empty()),
         }
     }
 
@@ -144,10 +149,15 @@ fn joined<'a>(prefix: &'a str, rest: &str) -> &'a str {
 }
 
 /// The place of the group: that of which the client is bound to a member, or by weight.
-fn draw(session: &Session, rule: &LocalRule, bindings: &Bindings, targets: &Targets) -> u32 {
+fn draw(
+    session: &Session,
+    rule: &LocalRule,
+    is_bound: impl Fn(&Target) -> bool,
+    targets: &Targets,
+) -> u32 {
     if let Targets::Several(places) = targets {
         let mut places = places.iter().map(|(place, _)| *place);
-        let bound = |place: &u32| bindings.has(&rule.target(*place as usize).group);
+        let bound = |place: &u32| is_bound(rule.target(*place as usize));
         if let Some(place) = places.find(bound) {
             return place;
         }

@@ -7,6 +7,8 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
+
 use evenkeel_manager::config::FieldChanges;
 use evenkeel_manager::config::routing::host_of;
 use evenkeel_manager::config::routing::template::{Part, Template};
@@ -14,7 +16,7 @@ use evenkeel_manager::config::routing::template::{Part, Template};
 use super::framing::{self, Version};
 use super::hop::{Hop, put_line};
 use super::response::ResponseHead;
-use crate::message::{Body, Field, FieldSet, Raw, Request};
+use crate::message::{Body, Field, FieldSet, Raw, Request, put_cookies_but};
 
 /// What a route changes in the head of a request.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,6 +25,8 @@ pub struct Changes<'a> {
     pub target: Option<(&'a str, &'a str, &'a str)>,
     /// Fields.
     pub fields: Option<&'a FieldChanges>,
+    /// Names of cookies that are taken out.
+    pub cookies: Option<&'a HashSet<Box<[u8]>>>,
 }
 
 /// Appends the head that a member gets. The body follows as the client sends it.
@@ -39,6 +43,12 @@ pub fn write_changed(request: &Request<'_>, hop: &Hop, changes: Changes<'_>, out
         let taken = fields.filter(|(_, field)| changes.takes_out(field.name));
         taken.for_each(|(index, _)| left_out.insert(index));
         has_host |= changes.takes_out("host");
+    }
+    let cookies = changes.cookies.filter(|names| request.has_cookie_of(names));
+    if cookies.is_some() {
+        let fields = request.fields.iter().enumerate();
+        let cookies = fields.filter(|(_, field)| field.name.eq_ignore_ascii_case("cookie"));
+        cookies.for_each(|(index, _)| left_out.insert(index));
     }
     for index in request.forwarded.iter() {
         let field = request.fields.get(index);
@@ -73,6 +83,19 @@ pub fn write_changed(request: &Request<'_>, hop: &Hop, changes: Changes<'_>, out
         (true, false) => put_line(&[b"Connection: upgrade"], out),
         (false, true) => put_line(&[b"TE: trailers\r\nConnection: TE"], out),
         (true, true) => put_line(&[b"TE: trailers\r\nConnection: upgrade, TE"], out),
+    }
+    let stay = changes
+        .fields
+        .is_none_or(|fields| !fields.takes_out("cookie"));
+    if let Some(names) = cookies.filter(|_| stay) {
+        for value in request.values("cookie") {
+            let start = out.len();
+            out.extend_from_slice(b"Cookie: ");
+            match put_cookies_but(value, names, out) {
+                true => out.extend_from_slice(b"\r\n"),
+                false => out.truncate(start),
+            }
+        }
     }
     hop.describe_client(request, out);
     for (name, value) in changes.fields.into_iter().flat_map(FieldChanges::written) {
@@ -160,14 +183,16 @@ pub struct Delivery {
 ///
 /// An HTTP/1.0 client does not know interim responses: do not write those to one.
 pub fn write_response(head: &ResponseHead<'_>, client: Client, out: &mut Vec<u8>) -> Delivery {
-    write_changed_response(head, client, None, out)
+    write_changed_response(head, client, None, None, out)
 }
 
-/// The same with fields that are added. Those in place of which they come were left out.
+/// The same with fields that are added. Those in place of which they come were left out. `cookie` is a
+/// value of `Set-Cookie`.
 pub fn write_changed_response(
     head: &ResponseHead<'_>,
     client: Client,
     changes: Option<&FieldChanges>,
+    cookie: Option<&str>,
     out: &mut Vec<u8>,
 ) -> Delivery {
     out.reserve(head.raw.len() + 64);
@@ -188,6 +213,9 @@ pub fn write_changed_response(
     }
     if let Some(changes) = changes {
         put_fields(changes, out);
+    }
+    if let Some(cookie) = cookie {
+        put_line(&[b"Set-Cookie: ", cookie.as_bytes()], out);
     }
     match head.status {
         101 => put_line(&[b"Connection: upgrade"], out),

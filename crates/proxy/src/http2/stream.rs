@@ -13,7 +13,7 @@ use evenkeel_manager::config::FieldChanges;
 use evenkeel_tls::handshake::Agreed;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION, RETRY_AFTER};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION, RETRY_AFTER, SET_COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -131,12 +131,14 @@ impl Stream {
     }
 
     /// Keeps the head of the final response until it is certain that it is the one. `strips`
-    /// says whether load reports in its trailers are not for the client.
+    /// says whether load reports in its trailers are not for the client. `cookie` is a value of
+    /// `Set-Cookie`.
     pub(crate) fn set_head(
         &mut self,
         head: &ResponseHead<'_>,
         strips: bool,
         changes: Option<&FieldChanges>,
+        cookie: Option<&str>,
     ) {
         self.strips_reports = strips;
         let (status, body) = match head.status {
@@ -147,6 +149,9 @@ impl Stream {
         self.head = response(head, status).map(|mut response| {
             if let Some(changes) = changes {
                 add_fields(response.headers_mut(), changes);
+            }
+            if let Some(Ok(cookie)) = cookie.map(HeaderValue::from_str) {
+                response.headers_mut().append(SET_COOKIE, cookie);
             }
             (response, body)
         });

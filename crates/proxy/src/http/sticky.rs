@@ -1,0 +1,96 @@
+//! Clients that a cookie of the balancer's binds to a member.
+//!
+//! The cookie alone says where a client is bound, not its connection: proxies in front, and HTTP/2,
+//! carry many clients in one.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use evenkeel_core::binding::Binding;
+use evenkeel_core::member::MemberId;
+use evenkeel_core::time::Instant;
+use evenkeel_manager::snapshot::{GroupHandle, Target};
+use evenkeel_manager::sticky::{Cookie, Named};
+
+use crate::message::Request;
+use crate::metrics::RuleMetrics;
+use crate::service::Bindings;
+use crate::worker::Worker;
+
+/// Most cookies of one name that are looked at.
+const MAX_COOKIES: usize = 4;
+
+/// The member that a cookie of the request names. Of several of that name, as of two paths, one that
+/// names a member counts.
+pub(super) fn named(cookie: &Cookie, request: &Request<'_>) -> Option<Named> {
+    let cookies = request.cookies(cookie.name().as_bytes());
+    cookies
+        .take(MAX_COOKIES)
+        .find_map(|value| cookie.find(value))
+}
+
+/// What the cookie of a request says.
+#[derive(Debug)]
+pub(super) struct Stuck {
+    /// The client's tie to the member that its cookie names, for this request.
+    pub(super) bindings: RefCell<Bindings>,
+    /// That member.
+    member: Option<MemberId>,
+    /// Whether there is a cookie that names none.
+    is_unknown: bool,
+}
+
+impl Stuck {
+    pub(super) fn new(
+        cookie: &Cookie,
+        group: &Arc<GroupHandle>,
+        request: &Request<'_>,
+        now: Instant,
+    ) -> Self {
+        let named = named(cookie, request);
+        let binding = named.and_then(|named| {
+            let group = group.current.load();
+            Binding::resume(&group, named.member, named.index, named.turn, now)
+        });
+        let mut bindings = Bindings::default();
+        let member = binding.as_ref().map(Binding::member);
+        bindings.set(group, binding);
+        let has_one = || request.cookies(cookie.name().as_bytes()).next().is_some();
+        Stuck {
+            bindings: RefCell::new(bindings),
+            is_unknown: member.is_none() && has_one(),
+            member,
+        }
+    }
+
+    /// Why the client has no member, though it has a cookie.
+    pub(super) fn unbound(&self) -> Option<&'static str> {
+        self.is_unknown
+            .then_some("its cookie names none that is here")
+    }
+
+    /// The value of `Set-Cookie` of a response of `member`, if the client is not bound to that one.
+    pub(super) fn set_cookie(
+        &self,
+        target: &Target,
+        member: MemberId,
+        secure: bool,
+        worker: &Worker,
+    ) -> Option<String> {
+        let cookie = target
+            .cookie
+            .as_ref()
+            .filter(|_| self.member != Some(member))?;
+        cookie.set(member, secure, worker.rng.borrow_mut().u16(..))
+    }
+
+    /// Counts a response of `member`.
+    pub(super) fn count(&self, member: MemberId, metrics: &RuleMetrics) {
+        metrics.sticky_unknown.add(u64::from(self.is_unknown));
+        match self.member {
+            Some(bound) if bound == member => metrics.sticky_kept.add(1),
+            Some(_) => metrics.sticky_moved.add(1),
+            None => metrics.sticky_bound.add(1),
+        }
+    }
+}
