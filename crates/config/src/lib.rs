@@ -33,6 +33,7 @@ pub use model::limits::{LimitKey, Limits};
 pub use model::location::LocationConfig;
 pub use model::maintenance::Maintenance;
 pub use model::member::{MemberConfig, member_address};
+pub use model::mirror::{MIRRORED, Mirror};
 pub use model::monitor::{Monitor, MonitorAddress, MonitorHost, MonitorKind};
 pub use model::negotiator::{Class, Cluster, Negotiator, Quantum, Terms};
 pub use model::protocol::{MemberProtocol, SendProxy, Source};

@@ -1055,7 +1055,18 @@ fn document_with(header: &str, line: &str) -> String {
                 format!("{header}\n{rest}\n{line}")
             }
         }
-        "[rule.x.http]" => format!("[rule.x]\n{rule}{header}\n{line}"),
+        "[rule.x.http]" => {
+            let group = "[group.canary]\nmembers = [\"a:1\"]";
+            format!("[rule.x]\n{rule}{header}\n{line}\n{group}")
+        }
+        "[rule.x.http.mirror]" => {
+            let groups = "[group.canary]\nmembers = [\"a:1\"]\n[group.other]\nmembers = [\"a:1\"]";
+            let needed = match line.split(' ').next() {
+                Some("group") => "",
+                _ => "group = \"other\"",
+            };
+            format!("[rule.x]\n{rule}{header}\n{needed}\n{line}\n{groups}")
+        }
         "[rule.x.maintenance]" => {
             let page = match line.split(' ').next() {
                 Some("page") => "",

@@ -51,6 +51,12 @@ impl Manager {
             sni: rule.rule.sni.clone(),
             limits: Vec::new(),
             routed: rule.rule.routes.groups().to_vec(),
+            mirrors: {
+                let mut mirrors: Vec<String> = rule.rule.mirrors().cloned().collect();
+                mirrors.sort_unstable();
+                mirrors.dedup();
+                mirrors
+            },
         });
         let mut locations: Vec<_> = state
             .locations
@@ -137,7 +143,14 @@ impl Manager {
         };
         let rng = &mut fastrand::Rng::new();
         let decision = entry.group.explain_next(&request, rng);
-        Ok(self.explained(entry, &decision))
+        let mut explained = self.explained(entry, &decision);
+        for rule in &owned.state.snapshot.rules {
+            if rule.rule.mirrors().any(|name| name == group) {
+                let note = format!("copies of requests of rule {:?} come here", rule.rule.name);
+                explained.notes.push(note);
+            }
+        }
+        Ok(explained)
     }
 
     fn explained(&self, entry: &GroupEntry, decision: &Decision) -> Explained {

@@ -53,7 +53,7 @@ impl Routes {
             list: list
                 .map(|route| Route::new(rule, route, places, answers))
                 .collect(),
-            rest: Route::of_rest(rule),
+            rest: Route::of_rest(rule, places),
             config: rule.routes.clone(),
         }
     }
@@ -102,6 +102,8 @@ pub struct Route {
     pub retries: u32,
     /// Statuses after which another member is asked.
     pub retry_statuses: Box<[u16]>,
+    /// What copies requests, if they are copied.
+    pub mirror: Option<Mirror>,
     /// Most bytes of a body.
     pub max_body: Option<u64>,
     /// How many segments of the path are replaced, and by what.
@@ -110,6 +112,40 @@ pub struct Route {
     pub request_fields: Option<Box<FieldChanges>>,
     /// Changes to responses.
     pub response_fields: Option<Box<FieldChanges>>,
+}
+
+/// Copies of requests for a second group.
+#[derive(Debug)]
+pub struct Mirror {
+    /// The place of the group.
+    pub target: u32,
+    /// How many of [`Mirror::ALL`] requests are copied.
+    pub parts: u32,
+    /// Most bytes of a body.
+    pub max_body: usize,
+    /// Most copies that a worker has under way.
+    pub max_concurrent: u32,
+}
+
+impl Mirror {
+    /// What [`Mirror::parts`] are parts of.
+    pub const ALL: u32 = 1_000_000;
+
+    fn new(
+        mirror: &config::Mirror,
+        places: &HashMap<&str, u32>,
+        targets: &Targets,
+    ) -> Option<Self> {
+        let target = places.get(mirror.group.as_str()).copied()?;
+        let parts = (f64::from(mirror.percent) / 100.0 * f64::from(Self::ALL)).round() as u32;
+        let is_primary = matches!(targets, Targets::One(place) if *place == target);
+        (parts > 0 && !is_primary).then_some(Mirror {
+            target,
+            parts,
+            max_body: mirror.max_body,
+            max_concurrent: mirror.max_concurrent,
+        })
+    }
 }
 
 /// What a request gets in place of a member's response.
@@ -161,13 +197,16 @@ impl Targets {
 }
 
 impl Route {
-    fn of_rest(rule: &Rule) -> Self {
+    fn of_rest(rule: &Rule, places: &HashMap<&str, u32>) -> Self {
+        let targets = match rule.group.is_empty() {
+            true => Targets::Nowhere,
+            false => Targets::One(0),
+        };
+        let mirror = rule.http.mirror.as_ref();
         Route {
             label: None,
-            targets: match rule.group.is_empty() {
-                true => Targets::Nowhere,
-                false => Targets::One(0),
-            },
+            mirror: mirror.and_then(|mirror| Mirror::new(mirror, places, &targets)),
+            targets,
             instead: None,
             timeouts: rule.timeouts.clone(),
             retries: rule.http.retries,
@@ -185,7 +224,7 @@ impl Route {
         places: &HashMap<&str, u32>,
         answers: &Answers,
     ) -> Self {
-        let rest = Route::of_rest(rule);
+        let rest = Route::of_rest(rule, places);
         let place = |name: &str| places.get(name).copied().unwrap_or_default();
         let mut sum = 0;
         let weights = route.groups.0.iter().filter(|(_, weight)| *weight > 0);
@@ -216,8 +255,10 @@ impl Route {
         let changes =
             |changes: &FieldChanges| (!changes.is_empty()).then(|| Box::new(changes.clone()));
         let prefix = route.rewrite_prefix.as_deref();
+        let mirror = route.mirror(rule.http.mirror.as_ref());
         Route {
             label: Some(Arc::clone(&route.label)),
+            mirror: mirror.and_then(|mirror| Mirror::new(mirror, places, &targets)),
             targets,
             instead: redirect.or(answer).map(Box::new),
             timeouts: route.timeouts(&rule.timeouts),

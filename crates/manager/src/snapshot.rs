@@ -98,7 +98,7 @@ impl RuleSnapshot {
         other.unwrap_or(&self.own)
     }
 
-    /// All groups that serve its clients.
+    /// All its groups: those that serve its clients, and those that get copies of requests.
     pub fn targets(&self) -> impl Iterator<Item = &Target> {
         let own = (!self.rule.group.is_empty()).then_some(&self.own);
         own.into_iter().chain(&self.others)
@@ -116,6 +116,8 @@ pub struct Target {
     pub send_proxy: Option<SendProxy>,
     /// Whose address connections to its members come from.
     pub source: Source,
+    /// Whether it gets copies of requests, and nothing else.
+    pub only_mirrors: bool,
     /// The load sources of the group: whoever reads responses sees the reports in them.
     pub sources: Sources,
     /// The cookie that binds its clients, if one does.
@@ -130,6 +132,7 @@ impl Target {
             tls: None,
             send_proxy: None,
             source: Source::Balancer,
+            only_mirrors: false,
             sources: Sources::default(),
             cookie: None,
         }

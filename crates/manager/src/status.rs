@@ -127,6 +127,9 @@ pub struct RuleStatus {
     /// The groups of its routes, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routed: Vec<String>,
+    /// The groups that get copies of its requests, each once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mirrors: Vec<String>,
 }
 
 /// A limit for each client of a rule.
@@ -145,7 +148,8 @@ pub struct RuleLimitStatus {
 impl RuleStatus {
     /// The names of its groups, each once: first the one of clients that ask for no name.
     pub fn groups(&self) -> Vec<&str> {
-        config::groups(&self.group, self.sni.values().chain(&self.routed))
+        let named = self.sni.values().chain(&self.routed);
+        config::groups(&self.group, named.chain(&self.mirrors))
     }
 }
 

@@ -29,7 +29,7 @@ impl Session {
     /// What stands before bytes of its rule that go from clients, and to them; `None` if nothing does.
     #[inline]
     pub(crate) fn gates(&self) -> Option<[Gate<'_>; 2]> {
-        let rate = self.service.bandwidth()?;
+        let rate = self.service.bandwidth().filter(|_| !self.is_apart)?;
         let paces = &self.service.shared.paces;
         let watch = &self.watch;
         let gate = |pace| Gate { pace, rate, watch };

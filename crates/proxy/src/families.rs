@@ -82,6 +82,28 @@ const RULE_FAMILIES: &[RuleFamily] = &[
         ],
     },
     RuleFamily {
+        name: "evenkeel_rule_mirrored_total",
+        help: "Copies of requests sent to a second group, and those of them that got no whole response.",
+        label: "result",
+        samples: &[
+            ("sent", |totals| totals.mirror_sent),
+            ("failed", |totals| totals.mirror_failed),
+        ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_mirror_skipped_total",
+        help: "Requests of which no copy was sent though one should have been.",
+        label: "reason",
+        samples: &[
+            ("unsuited", |totals| totals.mirror_unsuited),
+            ("too_large", |totals| totals.mirror_too_large),
+            ("incomplete", |totals| totals.mirror_incomplete),
+            ("busy", |totals| totals.mirror_busy),
+            ("no_member", |totals| totals.mirror_no_member),
+            ("exhausted", |totals| totals.mirror_exhausted),
+        ],
+    },
+    RuleFamily {
         name: "evenkeel_rule_timeouts_total",
         help: "Requests or connections ended because one side was silent for too long.",
         label: "side",

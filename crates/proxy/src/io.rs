@@ -37,6 +37,44 @@ pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin {
     fn watched(&mut self) -> Option<&TcpStream>;
 }
 
+/// In place of a client whom no response is for.
+#[derive(Debug)]
+pub(crate) struct Nobody;
+
+impl Nobody {
+    fn scheme(&self) -> &'static str {
+        "http"
+    }
+}
+
+impl AsyncRead for Nobody {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        _: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+}
+
+impl AsyncWrite for Nobody {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
 /// A connection to a client or a member.
 #[derive(Debug)]
 pub(crate) enum Io {
@@ -48,6 +86,8 @@ pub(crate) enum Io {
     Call(Box<Call>),
     /// Bytes that are encrypted on their way.
     Tls(Box<Tls>),
+    /// Nobody: nothing comes from there, and what goes there is gone.
+    Nobody(Nobody),
     /// Stands for a transport in tests. In a box, as any is that holds more than a socket.
     #[cfg(test)]
     Wrapped(Box<tests::Wrapped>),
@@ -61,6 +101,7 @@ macro_rules! on_transport {
             Io::Stream($transport) => $call,
             Io::Call($transport) => $call,
             Io::Tls($transport) => $call,
+            Io::Nobody($transport) => $call,
             #[cfg(test)]
             Io::Wrapped($transport) => $call,
         }
@@ -74,7 +115,7 @@ impl Io {
     pub(crate) fn socket(&self) -> Option<SockRef<'_>> {
         match self {
             Io::Plain(transport) => transport.socket(),
-            Io::Stream(_) | Io::Call(_) => None,
+            Io::Stream(_) | Io::Call(_) | Io::Nobody(_) => None,
             Io::Tls(transport) => transport.socket(),
             #[cfg(test)]
             Io::Wrapped(transport) => transport.socket(),
@@ -85,7 +126,7 @@ impl Io {
     pub(crate) fn watched(&mut self) -> Option<&TcpStream> {
         match self {
             Io::Plain(transport) => transport.watched(),
-            Io::Stream(_) | Io::Call(_) => None,
+            Io::Stream(_) | Io::Call(_) | Io::Nobody(_) => None,
             Io::Tls(transport) => transport.watched(),
             #[cfg(test)]
             Io::Wrapped(transport) => transport.watched(),
@@ -115,7 +156,7 @@ impl Io {
     pub(crate) fn spliced(&self) -> Option<&TcpStream> {
         match self {
             Io::Plain(socket) => socket.watched(),
-            Io::Stream(_) | Io::Call(_) | Io::Tls(_) => None,
+            Io::Stream(_) | Io::Call(_) | Io::Tls(_) | Io::Nobody(_) => None,
             #[cfg(test)]
             Io::Wrapped(_) => None,
         }
@@ -135,7 +176,7 @@ impl Io {
         match self {
             Io::Tls(tls) => Some(tls.agreed()),
             Io::Stream(stream) => stream.agreed(),
-            Io::Plain(_) | Io::Call(_) => None,
+            Io::Plain(_) | Io::Call(_) | Io::Nobody(_) => None,
             #[cfg(test)]
             Io::Wrapped(_) => None,
         }
@@ -147,7 +188,7 @@ impl Io {
         match self {
             Io::Tls(tls) => tls.refusal().get(),
             Io::Call(call) => call.is_of_refused(),
-            Io::Plain(_) | Io::Stream(_) => false,
+            Io::Plain(_) | Io::Stream(_) | Io::Nobody(_) => false,
             #[cfg(test)]
             Io::Wrapped(_) => false,
         }

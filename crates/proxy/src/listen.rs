@@ -285,6 +285,8 @@ pub(crate) struct Session {
     pub(crate) watch: crate::watch::Watch,
     /// None in a stream, which is no connection.
     file: Option<ClientFile>,
+    /// Whether its bytes are none of a client's, for whom bandwidth is limited.
+    pub(crate) is_apart: bool,
     /// Its place among the connections of its client, if those are limited.
     counted: Option<Box<Counted>>,
 }
@@ -307,6 +309,7 @@ impl Session {
             local: Rc::clone(local),
             watch: worker.watchers.watch(service.id),
             file: Some(file),
+            is_apart: false,
             counted: None,
         }
     }
@@ -346,8 +349,16 @@ impl Session {
             local: Rc::clone(&self.local),
             watch: self.worker.watchers.watch(self.service.id),
             file: None,
+            is_apart: false,
             counted: None,
         }
+    }
+
+    /// For a request of the balancer's own, on behalf of a client that it does not concern.
+    pub(crate) fn apart(&self) -> Self {
+        let mut session = self.of_stream();
+        session.is_apart = true;
+        session
     }
 }
 

@@ -86,6 +86,18 @@ impl Memory {
     }
 }
 
+impl Charge {
+    /// The right to `bytes`, which are no fewer.
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), OutOfMemory> {
+        let more = bytes.saturating_sub(self.bytes);
+        if !take(&self.memory.held, &self.memory.most, more) {
+            return Err(OutOfMemory);
+        }
+        self.bytes += more;
+        Ok(())
+    }
+}
+
 impl Drop for Charge {
     fn drop(&mut self) {
         self.memory.held.fetch_sub(self.bytes, Ordering::Relaxed);
@@ -122,6 +134,11 @@ pub(crate) mod tests {
         assert!(memory.take_above(10, 10).unwrap().is_none());
         drop(first);
         assert!(memory.take(60_000).is_ok());
+        let mut third = memory.take(10_000).unwrap();
+        assert_eq!(third.grow(60_001), Err(OutOfMemory));
+        assert_eq!(third.grow(60_000), Ok(()));
+        assert_eq!(memory.take(1).unwrap_err(), OutOfMemory);
+        drop(third);
         drop(second);
         assert!(memory.take(100_000).is_ok());
     }

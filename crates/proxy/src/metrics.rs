@@ -139,6 +139,22 @@ counters! {
     retries,
     /// Further tries that the retry budget forbade.
     retries_over_budget,
+    /// Copies of requests that were sent to a second group.
+    mirror_sent,
+    /// Those of them that got no whole response.
+    mirror_failed,
+    /// Requests that were not copied: they ask for another protocol, or for a 100 (Continue).
+    mirror_unsuited,
+    /// The same, as their body was too large.
+    mirror_too_large,
+    /// The same, as their body did not come to its end.
+    mirror_incomplete,
+    /// The same, as too many copies were under way.
+    mirror_busy,
+    /// The same, as the second group had no member below its limit for it.
+    mirror_no_member,
+    /// The same, as the process had no memory or files left.
+    mirror_exhausted,
     /// Clients that were bound anew because of a load alert.
     moved_alert,
     /// Clients that were bound anew because their time with the member was over.

@@ -86,6 +86,8 @@ pub(crate) struct Service {
     pub(crate) state: Cell<State>,
     /// Of this worker: together the workers keep the share, too.
     pub(crate) budget: RefCell<RetryBudget>,
+    /// How many copies of requests this worker has under way.
+    pub(crate) mirrored: Cell<u32>,
 }
 
 impl Service {
@@ -107,6 +109,7 @@ impl Service {
             metrics,
             state: Cell::new(State::Running),
             budget: RefCell::new(RetryBudget::new(now)),
+            mirrored: Cell::new(0),
         }
     }
 
@@ -270,7 +273,8 @@ impl Session {
         }
     }
 
-    fn try_bind(
+    /// The same without waiting.
+    pub(crate) fn try_bind(
         &self,
         handle: &Arc<GroupHandle>,
         bindings: &RefCell<Bindings>,

@@ -88,6 +88,7 @@ fn status() -> Status {
         sni: Default::default(),
         limits: Vec::new(),
         routed: Default::default(),
+        mirrors: Default::default(),
     });
     let locations = groups.iter().flat_map(|group| &group.members);
     let locations = locations.map(|member| LocationStatus {

@@ -12,6 +12,7 @@ use super::dns::{self, Dns};
 use super::group::{self, GroupConfig};
 use super::listeners::Listeners;
 use super::location::{self, LocationConfig, Placed};
+use super::mirror::{self, MIRRORED};
 use super::negotiator::{self, Cluster, Negotiator};
 use super::protocol::{MemberProtocol, Source};
 use super::reach::Reach;
@@ -382,6 +383,8 @@ fn reserve(rules: &mut [Rule]) {
     let mut reserved: Vec<_> = clients
         .filter_map(|clients| clients.header.clone())
         .collect();
+    let mirrors = rules.iter().any(|rule| rule.mirrors().next().is_some());
+    reserved.extend(mirrors.then(|| MIRRORED.to_owned()));
     reserved.sort_unstable();
     reserved.dedup();
     for rule in rules.iter_mut() {
@@ -401,6 +404,7 @@ pub(crate) fn tables() -> Vec<TableDoc> {
         TableDoc::new("[access_log]", "The access log.", access_log),
     ];
     tables.extend(rule::tables());
+    tables.push(mirror::tables());
     tables.extend([limits::tables(), maintenance::tables(), ftp::tables()]);
     tables.extend(tls::tables());
     tables.extend([group::tables(), sticky::tables(), health::tables()]);

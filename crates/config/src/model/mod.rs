@@ -22,6 +22,7 @@ pub(crate) mod loads;
 pub(crate) mod location;
 pub(crate) mod maintenance;
 pub(crate) mod member;
+pub(crate) mod mirror;
 pub(crate) mod monitor;
 pub mod negotiator;
 pub(crate) mod orca;

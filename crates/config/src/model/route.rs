@@ -9,6 +9,7 @@ use evenkeel_core::key;
 use toml::de::DeValue;
 
 use super::group::unknown_group;
+use super::mirror::Mirror;
 use super::timeouts::Timeouts;
 use super::tls::SERVER_NAMES;
 use crate::routing::path::{self, MAX_SEGMENT};
@@ -86,6 +87,9 @@ section! {
         retry_statuses: Vec<Status> = Vec::new(); "[502, 503]",
         /// Maximum number of retries: instead of the rule's.
         retries: Option<u32> [Number(0.0, 10.0, "retries")] = None; "0",
+        /// A second group that gets copies of the requests: a table, as in the rule's `http`, and instead
+        /// of that.
+        mirror: Option<Mirror> = None; r#"{ group = "canary", percent = 10 }"#,
         /// Time limits: instead of the rule's.
         connection_timeout: Option<Duration> [Time(millis(1), secs(600))] = None; r#""500ms""#,
         /// See the rule's.
@@ -494,6 +498,11 @@ impl Route {
         one.into_iter().chain(several)
     }
 
+    /// What copies its requests in a rule where all are copied to `rule`.
+    pub fn mirror<'a>(&'a self, rule: Option<&'a Mirror>) -> Option<&'a Mirror> {
+        self.mirror.as_ref().or(rule).filter(|_| !self.answers())
+    }
+
     /// Whether the balancer answers by itself.
     pub fn answers(&self) -> bool {
         self.redirect.is_some() || self.answer.is_some()
@@ -525,6 +534,8 @@ pub(crate) struct RuleFacts<'a> {
     pub(crate) name: &'a str,
     /// Whether its clients speak TLS.
     pub(crate) has_tls: bool,
+    /// The group that gets what nothing else is said of.
+    pub(crate) group: &'a str,
 }
 
 /// Reads the routes of a rule.
@@ -589,6 +600,15 @@ fn read_one_route(
             unknown_group(table, key, name, shared, report);
         }
     }
+    if let Some(mirror) = &route.mirror {
+        let primary = match (route.group.as_str(), route.groups.0.as_slice()) {
+            ("", []) => Some(rule.group),
+            ("", [(only, _)]) => Some(only.as_str()),
+            ("", _) => None,
+            (group, _) => Some(group),
+        };
+        mirror.check((rule.name, primary), table, shared, report);
+    }
     let actions = ["group", "groups", "redirect", "answer"];
     let given: Vec<_> = actions.into_iter().filter(|key| table.given(key)).collect();
     if let [first, second, ..] = given.as_slice() {
@@ -608,6 +628,7 @@ fn read_one_route(
             "max_body",
             "retry_statuses",
             "retries",
+            "mirror",
             "connection_timeout",
             "idle_timeout",
             "queue_timeout",
@@ -740,7 +761,10 @@ pub(crate) fn need_own(
     report: &mut Report<'_>,
 ) {
     let own = table.name();
-    let names_own = |route: &Route| route.groups().any(|group| group == own);
+    let names_own = |route: &Route| {
+        let mirror = route.mirror.iter().map(|mirror| mirror.group.as_str());
+        route.groups().chain(mirror).any(|group| group == own)
+    };
     if let Some(route) = routes.list().iter().find(|route| names_own(route))
         && !shared.contains_key(&own)
     {

@@ -11,6 +11,7 @@ use super::ftp::{FtpOptions, FtpTls};
 use super::group::{self, GroupConfig, unknown_group};
 use super::limits::{LimitKey, Limits};
 use super::maintenance::Maintenance;
+use super::mirror::Mirror;
 use super::protocol::MemberProtocol;
 use super::route::{self, MaxBody, Routes, RuleFacts};
 use super::timeouts::{TIMEOUTS, Timeouts};
@@ -93,7 +94,21 @@ impl Rule {
     /// The names of its groups, each once: first the one of clients that ask for no name.
     pub fn groups(&self) -> Vec<&str> {
         let named = self.sni.values().chain(self.routes.groups());
-        groups(&self.group, named)
+        groups(&self.group, named.chain(self.mirrors()))
+    }
+
+    /// Whether clients get the responses of a group.
+    pub fn is_served_by(&self, group: &str) -> bool {
+        let mut named = self.sni.values().chain(self.routes.groups());
+        self.group == group || named.any(|name| name == group)
+    }
+
+    /// The names of the groups that get copies of requests.
+    pub fn mirrors(&self) -> impl Iterator<Item = &String> {
+        let of_routes = self.routes.list().iter();
+        let of_routes = of_routes.filter_map(|route| route.mirror.as_ref());
+        let all = self.http.mirror.iter().chain(of_routes);
+        all.map(|mirror| &mirror.group)
     }
 
     /// A rule with all defaults: HTTP, enabled.
@@ -193,6 +208,8 @@ section! {
         /// Maximum share of retries, relative to requests, so that retries cannot overload slow
         /// members. 0.2 is 20 %.
         retry_budget: f32 [Number(0.0, 1.0, "")] = 0.2; "0.1",
+        /// A second group that gets [copies](routing.md#mirroring) of the requests: a table, see below.
+        mirror: Option<Mirror> = None; r#"{ group = "canary", percent = 10 }"#,
         /// Maximum number of idle connections to a member that each worker keeps for later
         /// requests.
         pool_idle_connections: usize [Number(0.0, 65_536.0, "connections")] = 512; "16",
@@ -293,7 +310,19 @@ pub(crate) fn read(
     let facts = RuleFacts {
         name: &rule.name,
         has_tls: rule.tls.is_some(),
+        group: &rule.group,
     };
+    if let Some(mirror) = &rule.http.mirror
+        && let Some(http) = table.table("http", report)
+        && http.given("mirror")
+    {
+        mirror.check((&rule.name, Some(&rule.group)), &http, shared, report);
+    } else if let Some(mirror) = &rule.http.mirror
+        && rule.protocol == Protocol::Http
+    {
+        // It comes from the defaults.
+        mirror.check((&rule.name, Some(&rule.group)), table, shared, report);
+    }
     rule.routes = route::read(&facts, table, shared, report);
     if table.given("group") {
         if !shared.contains_key(&rule.group) {

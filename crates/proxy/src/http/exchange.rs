@@ -24,13 +24,26 @@ use crate::tcp::{self, ConnectFailure, Traffic, Tunnel, connect};
 use crate::watch::Stop;
 
 /// How a response got through.
-struct Delivered {
-    end: End,
+pub(super) struct Delivered {
+    pub(super) end: End,
     /// Bytes to the client, and from it beyond the request.
     sent: u64,
     received: u64,
     has_waited: bool,
     limit: Option<Limit>,
+}
+
+impl Delivered {
+    /// One that was for nobody.
+    pub(super) fn discarded(end: End, sent: u64) -> Self {
+        Delivered {
+            end,
+            sent,
+            received: 0,
+            has_waited: true,
+            limit: None,
+        }
+    }
 }
 
 impl Client {
@@ -56,6 +69,7 @@ impl Client {
             .budget
             .borrow_mut()
             .request(routed.rule.http.retry_budget);
+        self.mirror(request, false);
         let mut tried: Vec<MemberId> = Vec::new();
         let mut now = request.at;
         let mut not_reached = None;
@@ -138,6 +152,7 @@ impl Client {
             }
             break self.failed(request, &mut summary, failure).await;
         };
+        self.mirror(request, true);
         self.end(request, summary, after)
     }
 
@@ -231,7 +246,7 @@ impl Client {
     }
 
     /// Sends the request to a member, and reads the head of its response.
-    async fn attempt(
+    pub(super) async fn attempt(
         &mut self,
         request: &mut Request,
         routed: &Routed,
@@ -316,6 +331,7 @@ impl Client {
         head: &mut Head,
         upstream: &mut Io,
     ) -> Delivered {
+        self.mirror(request, false);
         self.others_first().await;
         let (timeouts, limits) = (&routed.route().timeouts, &routed.rule.limits);
         let mut progress = Progress::new(request);
@@ -428,7 +444,7 @@ impl Client {
     }
 
     /// What becomes of the two connections.
-    fn settle(
+    pub(super) fn settle(
         &mut self,
         request: &Request,
         routed: &Routed,

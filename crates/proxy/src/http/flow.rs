@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use evenkeel_limits::Shortage;
+use evenkeel_manager::config::MIRRORED;
 use tokio::io::AsyncWrite;
 
+use super::copy::{Copy, NoCopy, ToCopy};
 use crate::buffer::Buffer;
 use crate::http1::Body;
 use crate::http1::chunked::Decoder;
@@ -69,6 +71,8 @@ pub(crate) struct Flow {
     excess: bool,
     /// The memory of a large head.
     _charge: Option<Charge>,
+    /// A copy of what is read, if there is to be one.
+    copy: Option<Box<Result<Copy, NoCopy>>>,
 }
 
 impl Flow {
@@ -103,6 +107,7 @@ impl Flow {
             moved: 0,
             excess: false,
             _charge: None,
+            copy: None,
         };
         if !matches!(flow.framing, Framing::Done) {
             flow.admit()?;
@@ -111,6 +116,72 @@ impl Flow {
         let charge = memory.take_above(HEAD_BYTES, flow.head.capacity());
         flow._charge = charge.map_err(|OutOfMemory| Broken::Exhausted(Shortage::Memory))?;
         Ok(flow)
+    }
+
+    /// A message that is all there.
+    pub(super) fn whole(copy: Copy) -> Self {
+        let (head, body_at, charge) = copy.into_parts();
+        Flow {
+            head,
+            body_at,
+            written: 0,
+            flushed: true,
+            framing: Framing::Done,
+            buffer: None,
+            ready: 0,
+            pipe: None,
+            moved: 0,
+            excess: false,
+            _charge: Some(charge),
+            copy: None,
+        }
+    }
+
+    /// The same message, which is copied while it is read.
+    #[cold]
+    pub(super) fn copied(mut self, copies: ToCopy) -> Self {
+        let (head, joined) = self.head.split_at(self.body_at);
+        let left = match self.framing {
+            Framing::Length(left) => left,
+            _ => 0,
+        };
+        let here = (joined.len() + self.ready) as u64;
+        let line = format!("{MIRRORED}: 1\r\n");
+        let copy = copies.begin(head, &line, here.saturating_add(left));
+        let copy = copy.and_then(|mut copy| copy.add(joined).map(|()| copy));
+        self.copy = Some(Box::new(copy));
+        self.copy_ready();
+        self
+    }
+
+    /// Copies what may be sent and has just been read.
+    #[cold]
+    fn copy_ready(&mut self) {
+        if let (Some(copy), Some(buffer)) = (&mut self.copy, &self.buffer) {
+            let body = buffer.bytes().get(..self.ready).unwrap_or_default();
+            if let Ok(whole) = &mut **copy
+                && let Err(error) = whole.add(body)
+            {
+                **copy = Err(error);
+            }
+        }
+    }
+
+    /// Whether it is copied.
+    #[inline]
+    pub(super) fn is_copied(&self) -> bool {
+        self.copy.is_some()
+    }
+
+    /// The copy, once it is whole, or why there is none. `is_over` says that no more comes: what is
+    /// not whole then is forgotten.
+    pub(super) fn take_copy(&mut self, is_over: bool) -> Option<Result<Copy, NoCopy>> {
+        let is_read = matches!(self.framing, Framing::Done);
+        if !is_read && !is_over && self.copy.as_deref().is_some_and(Result::is_ok) {
+            return None;
+        }
+        let copy = *self.copy.take()?;
+        (is_read || copy.is_err()).then_some(copy)
     }
 
     /// Finds out how much of the buffer belongs to the message.
@@ -292,7 +363,7 @@ impl Flow {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            if left >= SPLICE_BYTES && from.splices() && to.splices() {
+            if left >= SPLICE_BYTES && self.copy.is_none() && from.splices() && to.splices() {
                 self.pipe = self.pipe.take().or_else(|| worker.pipe());
             }
             if left > 0
@@ -348,6 +419,9 @@ impl Flow {
                 Poll::Ready(Ok(_)) => {
                     self.buffer = Some(buffer);
                     self.admit()?;
+                    if self.copy.is_some() {
+                        self.copy_ready();
+                    }
                 }
             }
         }

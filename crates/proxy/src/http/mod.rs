@@ -2,10 +2,12 @@
 //! other, each over a connection to the member that was chosen for it.
 
 mod call;
+mod copy;
 mod exchange;
 mod failure;
 pub(crate) mod flow;
 mod limited;
+mod mirror;
 mod progress;
 mod response;
 mod route;
@@ -214,7 +216,15 @@ impl Request {
             let stuck = Stuck::new(cookie, group, &head.request, at);
             Box::new(stuck)
         });
+        let copies = match given {
+            Some(_) => None,
+            None => routed.to_copy(session, head),
+        };
         move |up| Request {
+            up: match copies {
+                Some(copies) => Flow::copied(up, copies),
+                None => up,
+            },
             routed,
             given,
             stuck,
@@ -228,7 +238,6 @@ impl Request {
             awaits_continue,
             grpc: false,
             over,
-            up,
             line,
         }
     }
@@ -722,9 +731,10 @@ mod tests {
         let http = size_of_future(serve);
         // With the right to its file and to the memory of its buffers, what bounds interim
         // responses of a member, a second try where an idle connection was closed, the route and
-        // limits of the client (twice 8 bytes each), its age and the limits of its slowness. A transport more, as there is in tests, costs a
-        // word for each connection.
-        assert!(http <= 2528 + 32, "{http}");
+        // limits of the client (twice 8 bytes each), its age and the limits of its slowness, what a cookie says, and where copies of
+        // messages are (twice 8 bytes). A transport more, as there is in tests, costs a word for each
+        // connection.
+        assert!(http <= 2568 + 32, "{http}");
         let tcp = size_of_future(crate::tcp::serve);
         assert!(tcp <= 1408, "{tcp}");
     }

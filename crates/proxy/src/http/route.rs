@@ -108,6 +108,15 @@ impl Routed {
         self.rule.target(self.target as usize)
     }
 
+    /// The same with the group that gets copies, if there is one.
+    pub(super) fn for_mirror(&self) -> Option<Self> {
+        let target = self.route().mirror.as_ref()?.target;
+        Some(Routed {
+            target,
+            ..self.clone()
+        })
+    }
+
     /// What is changed in the head of `request` on its way to a member.
     #[inline]
     pub(crate) fn changes<'a>(&'a self, request: &message::Request<'a>) -> Changes<'a> {

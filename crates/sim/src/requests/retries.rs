@@ -27,7 +27,7 @@ impl Policy {
     /// That of the first rule for `group`.
     pub(super) fn of(config: &Config, group: &str) -> Self {
         let mut rules = config.rules.iter();
-        let Some(rule) = rules.find(|rule| rule.groups().contains(&group)) else {
+        let Some(rule) = rules.find(|rule| rule.is_served_by(group)) else {
             return Policy::default();
         };
         let repeats = rule.protocol == Protocol::Http;

@@ -1,0 +1,72 @@
+//! `mirror`: copies of requests for a second group.
+
+use std::collections::HashMap;
+
+use super::group::unknown_group;
+use crate::schema::document::Span;
+use crate::schema::field::blank;
+use crate::schema::key::{docs, section};
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::table::{AsTable, Table};
+
+/// The field by which members tell copies of requests from requests.
+pub const MIRRORED: &str = "X-Evenkeel-Mirror";
+
+section! {
+    /// Copies of requests for a second group, whose responses nobody waits for.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Mirror {}
+    keys MIRROR {
+        /// The group that gets the copies. **Required.**
+        group: String = String::new(); r#""canary""#,
+        /// How many of the requests are copied, drawn at random. 0 is none.
+        percent: f32 [Number(0.0, 100.0, "")] = 100.0; "10",
+        /// Maximum size of a request's body. A request with a larger one is not copied.
+        max_body: usize [Bytes(0, 16 * 1024 * 1024)] = 64 * 1024; r#""1MiB""#,
+        /// Maximum number of copies of the rule's requests that each worker has under way at once.
+        /// Further requests are not copied.
+        max_concurrent: u32 [Number(1.0, 10_000.0, "copies")] = 64; "16",
+    }
+}
+
+impl AsTable for Mirror {
+    const ALLOWED: &'static str = "a table of a mirror";
+
+    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
+        table.read(MIRROR, self, report);
+        if self.group.is_empty() {
+            let message = "`group` is missing: the one that gets the copies";
+            report.problem(&table.span_of(""), table.path(), message, None);
+        }
+    }
+}
+blank!(Mirror);
+
+impl Mirror {
+    /// Looks at whether its group exists, and is not `primary`, the only one that gets the requests
+    /// themselves. `table` has the key `mirror`.
+    pub(super) fn check(
+        &self,
+        (rule, primary): (&str, Option<&str>),
+        table: &Table<'_>,
+        shared: &HashMap<String, Span>,
+        report: &mut Report<'_>,
+    ) {
+        // The group of a rule is one of its own name, too.
+        if !shared.contains_key(&self.group) && self.group != rule {
+            unknown_group(table, "mirror", &self.group, shared, report);
+        } else if primary == Some(self.group.as_str()) {
+            let message = "its group is that of the requests themselves: name another one";
+            table.problem("mirror", message, report);
+        }
+    }
+}
+
+/// What the reference says of the table.
+pub(crate) fn tables() -> TableDoc {
+    let doc = "[Copies of requests](routing.md#mirroring) for a second group, whose responses nobody \
+               waits for; `mirror` of a route has the same keys, and is instead of the rule's.";
+    let keys = [docs(MIRROR, Mirror::default())];
+    TableDoc::new("[rule.NAME.http.mirror]", doc, keys)
+}

@@ -1,0 +1,135 @@
+//! A copy of a message that is made while it is read.
+
+use std::sync::Arc;
+
+use crate::memory::{Charge, Memory, OutOfMemory};
+
+/// Why there is no copy of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoCopy {
+    /// The body is larger than allowed.
+    TooLarge,
+    /// There is no memory for it.
+    Exhausted,
+}
+
+/// A head with another field, and the body behind it as its framing has it.
+#[derive(Debug)]
+pub(crate) struct Copy {
+    /// What the strategy of the group wants to see that gets it.
+    pub(super) key: Option<u64>,
+    bytes: Vec<u8>,
+    /// Where in it the body begins.
+    body_at: usize,
+    /// Most bytes that the body may have, with its framing.
+    most: usize,
+    charge: Charge,
+}
+
+/// Copies nothing yet: what to copy.
+#[derive(Debug)]
+pub(crate) struct ToCopy {
+    /// See [`Copy::key`].
+    pub(super) key: Option<u64>,
+    /// Most bytes that the body may have, with its framing.
+    pub(super) most: usize,
+    pub(super) memory: Arc<Memory>,
+}
+
+impl ToCopy {
+    /// A copy of `head`, to which `line` (with its end) is added, with room for a body of `len` bytes.
+    pub(super) fn begin(self, head: &[u8], line: &str, len: u64) -> Result<Copy, NoCopy> {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        if len > self.most {
+            return Err(NoCopy::TooLarge);
+        }
+        let body_at = head.len() + line.len();
+        let charge = self.memory.take(body_at.saturating_add(len));
+        let charge = charge.map_err(|OutOfMemory| NoCopy::Exhausted)?;
+        let mut bytes = Vec::with_capacity(body_at + len);
+        let fields = head.strip_suffix(b"\r\n").unwrap_or(head);
+        bytes.extend_from_slice(fields);
+        bytes.extend_from_slice(line.as_bytes());
+        bytes.extend_from_slice(b"\r\n");
+        Ok(Copy {
+            key: self.key,
+            body_at: bytes.len(),
+            bytes,
+            most: self.most,
+            charge,
+        })
+    }
+}
+
+impl Copy {
+    /// Adds more of the body.
+    pub(super) fn add(&mut self, body: &[u8]) -> Result<(), NoCopy> {
+        let len = self.bytes.len().saturating_add(body.len());
+        let most = self.body_at.saturating_add(self.most);
+        if len > most {
+            return Err(NoCopy::TooLarge);
+        }
+        if len > self.bytes.capacity() {
+            let size = self.bytes.capacity().saturating_mul(2).clamp(len, most);
+            let grown = self.charge.grow(size);
+            grown.map_err(|OutOfMemory| NoCopy::Exhausted)?;
+            self.bytes.reserve_exact(size - self.bytes.len());
+        }
+        self.bytes.extend_from_slice(body);
+        Ok(())
+    }
+
+    /// All of it, where its body begins, and the memory that it is in.
+    pub(super) fn into_parts(self) -> (Vec<u8>, usize, Charge) {
+        (self.bytes, self.body_at, self.charge)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::tests::memory;
+
+    const HEAD: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+    fn begin(most: usize, len: u64, memory: &Arc<Memory>) -> Result<Copy, NoCopy> {
+        let copy = ToCopy {
+            key: None,
+            most,
+            memory: Arc::clone(memory),
+        };
+        copy.begin(HEAD, "X: 1\r\n", len)
+    }
+
+    #[test]
+    fn a_copy_has_one_line_more_and_the_same_body() {
+        let mut copy = begin(100, 0, &memory(1 << 20)).unwrap();
+        copy.add(b"3\r\nab").unwrap();
+        copy.add(b"c\r\n0\r\n\r\n").unwrap();
+        let (bytes, body_at, _) = copy.into_parts();
+        let (head, body) = bytes.split_at(body_at);
+        assert_eq!(head, b"POST / HTTP/1.1\r\nHost: a\r\nX: 1\r\n\r\n");
+        assert_eq!(body, b"3\r\nabc\r\n0\r\n\r\n");
+    }
+
+    #[test]
+    fn s5_a_copy_is_bounded_and_its_memory_counted() {
+        let some = memory(200);
+        assert_eq!(begin(10, 11, &some).unwrap_err(), NoCopy::TooLarge);
+        assert_eq!(begin(1000, 1000, &some).unwrap_err(), NoCopy::Exhausted);
+        let huge = begin(usize::MAX, u64::MAX, &some);
+        assert_eq!(huge.unwrap_err(), NoCopy::Exhausted);
+        let mut copy = begin(300, 0, &some).unwrap();
+        for _ in 0..10 {
+            copy.add(b"0123456789").unwrap();
+        }
+        let mut more = (0..).map(|_| copy.add(b"0123456789"));
+        assert_eq!(more.find_map(Result::err), Some(NoCopy::Exhausted));
+        drop(more);
+        drop(copy);
+        assert!(some.take(200).is_ok(), "it is given back");
+        let mut copy = begin(5, 0, &memory(1 << 20)).unwrap();
+        assert_eq!(copy.add(b"12345"), Ok(()));
+        assert_eq!(copy.add(b"6"), Err(NoCopy::TooLarge));
+    }
+}

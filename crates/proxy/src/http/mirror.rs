@@ -1,0 +1,209 @@
+//! Mirroring: copies of requests for a second group, whose responses nobody waits for.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use evenkeel_core::group;
+use evenkeel_manager::routes::Mirror;
+
+use super::copy::{Copy, NoCopy, ToCopy};
+use super::exchange::Delivered;
+use super::flow::Flow;
+use super::progress::Progress;
+use super::response::Head;
+use super::route::Routed;
+use super::{Client, Request};
+use crate::access::End;
+use crate::http1::{RequestHead, Version};
+use crate::io::{Io, Nobody};
+use crate::listen::Session;
+use crate::pool::Upstream;
+use crate::service::{Bound, Service};
+
+/// Most bytes of a response that are read. Whoever sends more is cut off.
+const MAX_RESPONSE_BYTES: u64 = 1 << 20;
+
+impl Routed {
+    /// What to copy of a request, if it is drawn for that.
+    #[inline]
+    pub(super) fn to_copy(&self, session: &Session, head: &RequestHead<'_>) -> Option<ToCopy> {
+        let mirror = self.route().mirror.as_ref()?;
+        self.draw_copy(mirror, session, head)
+    }
+
+    #[cold]
+    fn draw_copy(
+        &self,
+        mirror: &Mirror,
+        session: &Session,
+        head: &RequestHead<'_>,
+    ) -> Option<ToCopy> {
+        let worker = &session.worker;
+        if worker.rng.borrow_mut().u32(..Mirror::ALL) >= mirror.parts {
+            return None;
+        }
+        if head.asked.upgrade || head.expect_continue {
+            session.service.metrics.mirror_unsuited.add(1);
+            return None;
+        }
+        let group = self.for_mirror()?.target().group.current.load();
+        Some(ToCopy {
+            key: group.wants_key().and_then(|key| head.request.key(key)),
+            most: mirror.max_body,
+            memory: Arc::clone(&worker.memory),
+        })
+    }
+}
+
+/// A place among the copies that a worker has under way.
+struct Place(Rc<Service>);
+
+impl Place {
+    fn take(service: &Rc<Service>, most: u32) -> Option<Self> {
+        let taken = service.mirrored.get();
+        if taken >= most {
+            return None;
+        }
+        service.mirrored.set(taken + 1);
+        Some(Place(Rc::clone(service)))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let taken = self.0.mirrored.get();
+        self.0.mirrored.set(taken.saturating_sub(1));
+    }
+}
+
+impl Client {
+    /// Sends the copy of the request, if there is to be one and it is whole. `is_over` says that no
+    /// more of it comes.
+    #[inline]
+    pub(super) fn mirror(&self, request: &mut Request, is_over: bool) {
+        if request.up.is_copied() {
+            self.mirror_copy(request, is_over);
+        }
+    }
+
+    #[cold]
+    fn mirror_copy(&self, request: &mut Request, is_over: bool) {
+        let metrics = &self.session.service.metrics;
+        match request.up.take_copy(is_over) {
+            None if is_over => metrics.mirror_incomplete.add(1),
+            None => {}
+            Some(Ok(copy)) => self.send_copy(request, copy),
+            Some(Err(NoCopy::TooLarge)) => metrics.mirror_too_large.add(1),
+            Some(Err(NoCopy::Exhausted)) => metrics.mirror_exhausted.add(1),
+        }
+    }
+
+    fn send_copy(&self, request: &Request, copy: Copy) {
+        let (service, worker) = (&self.session.service, &self.session.worker);
+        let metrics = &service.metrics;
+        let routed = request.routed.for_mirror();
+        let (Some(routed), Some(mirror)) = (routed, &request.routed.route().mirror) else {
+            return;
+        };
+        let Some(place) = Place::take(service, mirror.max_concurrent) else {
+            return metrics.mirror_busy.add(1);
+        };
+        if worker.files.are_short() {
+            // Clients wait for connections.
+            return metrics.mirror_exhausted.add(1);
+        }
+        let session = self.session.apart();
+        let asks = group::Request {
+            client: Some(session.peer.ip()),
+            key: copy.key,
+            cost: request.cost,
+            ..group::Request::at(worker.now())
+        };
+        // Nobody's ties: they would say where later requests go, if these are for the group, too.
+        let bindings = RefCell::default();
+        let Ok(bound) = session.try_bind(&routed.target().group, &bindings, &asks) else {
+            return metrics.mirror_no_member.add(1);
+        };
+        metrics.mirror_sent.add(1);
+        let copied = Request {
+            routed,
+            given: None,
+            stuck: None,
+            at: asks.now,
+            key: copy.key,
+            cost: request.cost,
+            // One that gets no interim responses.
+            version: Version::Http10,
+            keep_alive: false,
+            asked: request.asked,
+            idempotent: request.idempotent,
+            awaits_continue: false,
+            grpc: false,
+            over: None,
+            up: Flow::whole(copy),
+            line: None,
+        };
+        let client = Client::new(session, Io::Nobody(Nobody), Rc::default());
+        tokio::task::spawn_local(client.carry_copy(copied, bound, place));
+    }
+
+    /// Sends a copy, and takes the response.
+    async fn carry_copy(mut self, mut request: Request, mut bound: Bound, place: Place) {
+        let routed = request.routed.clone();
+        let timeouts = &routed.route().timeouts;
+        let all = timeouts.connect.saturating_add(timeouts.response);
+        self.session.watch.limit(all);
+        let answered = self.attempt(&mut request, &routed, &mut bound).await;
+        let is_whole = match answered {
+            Ok((mut head, mut upstream)) => {
+                let discarded = self.discard(&request, &routed, &mut head, &mut upstream);
+                let delivered = discarded.await;
+                self.settle(&request, &routed, bound, head, upstream, &delivered);
+                delivered.end.is_orderly()
+            }
+            Err(failure) => {
+                bound
+                    .ticket
+                    .finish(failure.outcome(), self.session.worker.now());
+                routed.target().group.vacated();
+                false
+            }
+        };
+        if !is_whole {
+            self.session.service.metrics.mirror_failed.add(1);
+        }
+        if let Some(rest) = request.up.finish(&self.session.worker) {
+            self.session.worker.buffers.give(rest);
+        }
+        drop(place);
+    }
+
+    /// Reads a response that is for nobody.
+    async fn discard(
+        &mut self,
+        request: &Request,
+        routed: &Routed,
+        head: &mut Head,
+        upstream: &mut Upstream,
+    ) -> Delivered {
+        let Client {
+            session, stream, ..
+        } = self;
+        let mut progress = Progress::new(request);
+        let down = &mut head.down;
+        session.watch.arm(routed.route().timeouts.response);
+        let read = session.watch.until(|cx| {
+            let step = progress.poll_down(cx, down, upstream, stream, session);
+            match step {
+                Poll::Pending if down.sent() > MAX_RESPONSE_BYTES => Poll::Ready(End::Limited),
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(Ok(())) => Poll::Ready(End::Complete),
+                Poll::Ready(Err(_)) => Poll::Ready(End::Member),
+            }
+        });
+        let end = read.await.unwrap_or(End::MemberTimeout);
+        Delivered::discarded(end, down.sent())
+    }
+}
