@@ -30,7 +30,7 @@ pub fn group(kind: &'static Kind, members: usize) -> Group {
             Member {
                 id: MemberId(i as u64),
                 name: format!("m{i}").into(),
-                address: "192.0.2.1:80".parse().unwrap(),
+                address: std::net::SocketAddr::from(([192, 0, 2, 1], 80)).into(),
                 host: "192.0.2.1".into(),
                 max_connections: Some(1000),
                 location: Arc::new(location),

@@ -51,7 +51,12 @@ impl Server {
     /// Starts nginx that listens at `other`, too: two servers that are equally fast, as one process
     /// serves both.
     pub fn nginx_also_at(other: SocketAddr) -> Self {
-        Self::nginx_with(None, "", &format!("listen {other};"))
+        Self::nginx_also(&format!("listen {other};"))
+    }
+
+    /// Starts nginx with further lines in its table `server`.
+    pub fn nginx_also(lines: &str) -> Self {
+        Self::nginx_with(None, "", lines)
     }
 
     /// Starts nginx with TLS. `listen` is `ssl`, or more; `lines` name certificates. It answers `/tls`

@@ -174,7 +174,7 @@ fn relay(members: &[String]) -> Result<()> {
         .map(|index| Member {
             id: MemberId(index as u64),
             name: index.to_string().into(),
-            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            address: SocketAddr::from(([127, 0, 0, 1], 0)).into(),
             host: "192.0.2.1".into(),
             max_connections: None,
             location: Arc::new(Location::new(index.to_string())),

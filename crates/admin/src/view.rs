@@ -244,8 +244,8 @@ impl MemberView {
                 told.collect::<Vec<_>>().join("; ")
             },
             location: member.location.clone(),
-            address: match member.address.map(|address| address.to_string()) {
-                Some(address) if address != member.name => address,
+            address: match &member.address {
+                Some(address) if *address != member.name => address.clone(),
                 _ => String::new(),
             },
             effective_weight: f64::from(member.effective_weight),

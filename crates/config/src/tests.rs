@@ -498,6 +498,85 @@ fn wrong_values_are_refused_with_what_is_allowed() {
 }
 
 #[test]
+fn members_may_be_unix_sockets() {
+    let long = "x".repeat(106);
+    let text = format!(
+        "[rule.web]\nlisten = \"127.0.0.1:80\"\nmembers = [\"unix:/run/App.sock\", \
+         {{ address = \"unix:@app\", location = \"here\" }}, \"unix:/{long}\", \"a.example:80\"]\n\
+         [location.\"unix:/run/App.sock\"]\n"
+    );
+    let config = parse("test.toml", &text).unwrap();
+    let members = &config.groups[0].members;
+    let known: Vec<_> = members.iter().map(MemberConfig::unix).collect();
+    let path = format!("/{long}");
+    assert_eq!(
+        known,
+        [Some("/run/App.sock"), Some("@app"), Some(&*path), None]
+    );
+    assert_eq!(members[0].name(), "unix:/run/App.sock");
+    let looked_up = members.iter().map(MemberConfig::is_looked_up);
+    assert_eq!(looked_up.collect::<Vec<_>>(), [false, false, false, true]);
+}
+
+#[test]
+fn what_is_no_unix_socket_is_refused() {
+    let long = format!("unix:/{}", "x".repeat(107));
+    for (address, message) in [
+        ("unix:run/app.sock", "must be absolute"),
+        ("unix:", "is missing"),
+        ("unix:@", "is missing"),
+        ("unix:///run/app.sock", "not a URL"),
+        ("unix@/run/app.sock", "is written as \"unix:/PATH\""),
+        ("/run/app.sock", "needs `unix:` before its path"),
+        ("unix:/run/\\u0000", "no control characters"),
+        (&long, "at most 107 bytes"),
+    ] {
+        let text = with(&format!("members = [\"{address}\"]"));
+        let text = text.replacen("members = [\"a:1\"]\n", "", 1);
+        let errors = errors(&text);
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].contains(message), "{errors:?}");
+    }
+    let errors = errors("[agent]\nbroker = \"unix:/run/app.sock\"\n");
+    assert!(!errors.is_empty());
+}
+
+#[test]
+fn what_needs_an_address_is_refused_with_unix_sockets() {
+    for (line, message) in [
+        (
+            "source = \"client\"",
+            "rule.web.source: member unix:/a is a Unix socket",
+        ),
+        ("health_check = { port = 81 }", "it has no other `port`"),
+        ("member_tls = true", "name the `server_name`"),
+        ("agent_check = { port = 81 }", "no agent can be asked"),
+        ("orca = { out_of_band = { port = 81 } }", "rule.web.orca: "),
+        (
+            "prometheus = { url = \"http://{host}:1/\", preset = \"node_exporter\" }",
+            "`{host}`",
+        ),
+        ("monitor = { key_file = \"k\" }", "cannot be asked without"),
+        ("protocol = \"ftp\"", "FTP rule \"web\""),
+        (
+            "[negotiator]\nlisten = \"127.0.0.1:82\"\n[cluster.web]\ngroup = \"web\"",
+            "to which no client can be sent",
+        ),
+    ] {
+        let text = format!(
+            "[rule.web]\nlisten = \"127.0.0.1:80\"\nmembers = [\"b:1\", \"unix:/a\"]\n{line}\n"
+        );
+        let errors = errors(&text);
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].contains(message), "{errors:?}");
+    }
+    let text = "[rule.web]\nlisten = \"127.0.0.1:80\"\nmembers = [\"unix:/a\"]\n\
+                member_tls = { server_name = \"app.example\" }\nhealth_check = true\n\
+                prometheus = { url = \"http://127.0.0.1:1/\", preset = \"node_exporter\" }\n";
+    parse("test.toml", text).unwrap();
+}
+
+#[test]
 fn wrong_member_addresses_are_refused() {
     for (address, message) in [
         ("a", "the port is missing"),

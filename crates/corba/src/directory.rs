@@ -303,7 +303,7 @@ pub(crate) mod tests {
         let member = |&id: &u64| Member {
             id: MemberId(id),
             name: format!("host{id}").into(),
-            address: "192.0.2.1:1".parse().unwrap(),
+            address: std::net::SocketAddr::from(([192, 0, 2, 1], 1)).into(),
             host: "192.0.2.1".into(),
             max_connections: None,
             location: Arc::new(Location::new(format!("host{id}"))),

@@ -171,7 +171,7 @@ mod tests {
         Member {
             id: MemberId(1),
             name: "m".into(),
-            address: "192.0.2.1:80".parse().unwrap(),
+            address: std::net::SocketAddr::from(([192, 0, 2, 1], 80)).into(),
             host: "192.0.2.1".into(),
             max_connections: None,
             location: Arc::new(Location::new("l")),

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod address;
 pub mod alert;
 pub mod binding;
 pub mod cost;

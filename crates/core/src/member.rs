@@ -1,10 +1,10 @@
 //! Members: what a snapshot says of them, and the slot that outlives snapshots.
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::address::Address;
 use crate::cost::{Cost, Flying, InFlight};
 use crate::effective::{Damped, Effective, LoadFactor, Shaping};
 use crate::estimate::{Estimate, Moment, Regression, Service, higher};
@@ -518,9 +518,9 @@ pub struct Member {
     /// The name in configuration, admin API, metrics and logs; unique in the group.
     pub name: Arc<str>,
     /// Where it listens.
-    pub address: SocketAddr,
+    pub address: Address,
     /// The host as the configuration names it, which its certificate is for: a name or an IP
-    /// address.
+    /// address. Of a Unix socket its whole name, which no certificate is for.
     pub host: Arc<str>,
     /// Most requests (HTTP) or connections (TCP) that this process puts there at
     /// once; `None` is no limit. A lower one that is reported counts instead.
@@ -532,6 +532,16 @@ pub struct Member {
 }
 
 impl Member {
+    /// The name of the member of the configuration whose endpoint it is: where a host name has
+    /// several addresses, each endpoint adds its own to that name, behind a slash.
+    pub fn in_file(&self) -> &str {
+        let name = match self.address {
+            Address::Ip(_) => self.name.split('/').next(),
+            Address::Unix(_) => None,
+        };
+        name.unwrap_or(&self.name)
+    }
+
     /// Its effective load now; `None` is unknown: never reported or too old.
     ///
     /// For each report it is `(dampening * (previous + per_balance_load * bound) + (1 -

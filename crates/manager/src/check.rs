@@ -1,10 +1,10 @@
 //! Active health checks (keep-alive): one task per member, results into
 //! [`evenkeel_control::health`].
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use evenkeel_control::health::{self, Change, Check, Limits, first_check, next_check};
+use evenkeel_core::address::Address;
 use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 use evenkeel_limits::files;
@@ -32,17 +32,19 @@ impl Target {
         let tls = tls.filter(|_| !check.plain);
         let usual = if tls.is_some() { 443 } else { 80 };
         let port = check.port.unwrap_or(endpoint.port);
-        let host = if endpoint.host.contains(':') {
-            format!("[{}]", endpoint.host)
-        } else {
-            endpoint.host.clone()
+        let own = &endpoint.member.address;
+        let host = match own {
+            Address::Unix(_) => "localhost".into(),
+            Address::Ip(_) if endpoint.host.contains(':') => format!("[{}]", endpoint.host),
+            Address::Ip(_) => endpoint.host.clone(),
         };
+        let address = own.at_port(port).map(Address::Ip);
         Target {
-            address: SocketAddr::new(endpoint.member.address.ip(), port),
-            host: match port == usual {
+            host: match address.is_none() || port == usual {
                 true => host,
                 false => format!("{host}:{port}"),
             },
+            address: address.unwrap_or_else(|| own.clone()),
             name: endpoint.host.clone(),
             check: check.clone(),
             tls: tls.cloned(),
@@ -225,7 +227,7 @@ mod tests {
     async fn target(check: HealthCheck) -> (TcpListener, Target) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = Target {
-            address: listener.local_addr().unwrap(),
+            address: listener.local_addr().unwrap().into(),
             host: "app.example:8080".into(),
             name: "app.example".into(),
             check,

@@ -229,7 +229,7 @@ pub(crate) fn hosts(config: &Config, lists: &Lists) -> HashMap<String, Option<Du
     for group in &config.groups {
         let listed = lists.members(group);
         let names = group.members.iter().chain(&listed);
-        for member in names.filter(|member| member.ip().is_none()) {
+        for member in names.filter(|member| member.is_looked_up()) {
             let interval = group.dns_interval;
             match hosts.get_mut(&member.host) {
                 Some(known) => *known = interval.into_iter().chain(*known).min(),

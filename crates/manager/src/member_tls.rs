@@ -89,7 +89,7 @@ impl Handshakes {
             failed.insert(member.id, (now, failure.to_string().into()));
         }
         if let Some(left_out) = self.throttle.turn() {
-            let (name, address) = (&member.name, member.address);
+            let (name, address) = (&member.name, &member.address);
             let cause = failure.cause.name();
             tracing::warn!(group, member = %name, %address, cause, left_out, "{failure}");
         }

@@ -1,12 +1,13 @@
 //! One check of a member: what is asked, and what is to be thought of the answer.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
+use evenkeel_core::address::Address;
 use evenkeel_limits::Shortage;
 use evenkeel_net::grpc::{Call, CallError};
 use evenkeel_net::http2::{self, Answer};
+use evenkeel_net::stream;
 use evenkeel_tls::client::Client;
 use evenkeel_tls::connect::Failure;
 use evenkeel_wire::ftp;
@@ -14,7 +15,6 @@ use evenkeel_wire::protobuf::{Fields, NoMessage, Value};
 use evenkeel_wire::proxy_protocol::{self, Addresses};
 use evenkeel_wire::response::{NotHttp, Reader, Seen};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::Duration;
 
 use crate::config::{HealthCheck, HealthCheckKind, MemberProtocol, SendProxy};
@@ -30,7 +30,7 @@ const READ_BYTES: usize = 4096;
 /// Who is checked, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Target {
-    pub(crate) address: SocketAddr,
+    pub(crate) address: Address,
     /// `Host` field, if the check names none.
     pub(crate) host: String,
     /// The host that its certificate is for.
@@ -96,28 +96,30 @@ impl CheckError {
         }
     }
 
-    /// Whether nobody listens.
+    /// Whether nobody listens. A Unix socket may not even be there.
     pub(crate) fn is_refused(&self) -> bool {
-        matches!(self, CheckError::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+        use io::ErrorKind::{ConnectionRefused, NotFound};
+        matches!(self, CheckError::Connect(error) if matches!(error.kind(), ConnectionRefused | NotFound))
     }
 }
 
 /// Checks a member once.
 pub(crate) async fn check_once(target: &Target) -> Result<(), CheckError> {
-    let stream = TcpStream::connect(target.address).await;
+    let stream = stream::connect(&target.address).await;
     let mut stream = stream.map_err(CheckError::Connect)?;
     if let Some(version) = target.send_proxy {
         let mut header = Vec::new();
         match version {
             // A connection of the balancer's own: not every server takes that in a line.
             SendProxy::V1 => {
-                let source = stream.local_addr()?;
-                let destination = target.address;
-                let own = Addresses {
-                    source,
-                    destination,
+                let own = match target.address.socket() {
+                    Some(destination) => Some(Addresses {
+                        source: stream.local_addr()?,
+                        destination,
+                    }),
+                    None => None,
                 };
-                proxy_protocol::write_line(Some(own), &mut header);
+                proxy_protocol::write_line(own, &mut header);
             }
             SendProxy::V2 => proxy_protocol::write_binary(None, &[], &mut header),
         }

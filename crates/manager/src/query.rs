@@ -7,6 +7,7 @@ use std::time::UNIX_EPOCH;
 
 use evenkeel_control::alerts::{Alerted, alerted};
 use evenkeel_control::opinion::Opinions;
+use evenkeel_core::address::Address;
 use evenkeel_core::group::{Decision, Granularity, Group, GroupSettings, Request};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::member::{Member, Reason};
@@ -334,7 +335,10 @@ fn member_status(
     let totals = slot.record().totals();
     MemberStatus {
         name: member.name.to_string(),
-        address: (member.address.port() != 0).then_some(member.address),
+        address: match &member.address {
+            Address::Ip(none) if none.port() == 0 => None,
+            address => Some(address.to_string()),
+        },
         joined: endpoint.joined,
         location: member.location.name().to_string(),
         state: match reasons.first() {

@@ -319,11 +319,12 @@ impl State {
 #[cfg(test)]
 mod tests {
     use evenkeel_control::health::Limits;
+    use evenkeel_core::address::Address;
     use evenkeel_core::group::Outcome;
     use evenkeel_core::load::{LoadId, LoadValue};
     use proptest::prelude::*;
 
-    use std::net::{IpAddr, SocketAddr};
+    use std::net::IpAddr;
     use std::time::Duration;
 
     use evenkeel_core::member::{Reason, Slot};
@@ -393,13 +394,13 @@ mod tests {
         }
     }
 
-    type Seen = HashMap<(String, String, SocketAddr), (MemberId, Arc<Slot>)>;
+    type Seen = HashMap<(String, String, Address), (MemberId, Arc<Slot>)>;
 
     fn seen(state: &State) -> Seen {
         let of_group = |entry: &GroupEntry| {
             let group = entry.config.name.clone();
             let endpoint = move |e: &Endpoint| {
-                let key = (group.clone(), e.host.clone(), e.member.address);
+                let key = (group.clone(), e.host.clone(), e.member.address.clone());
                 (key, (e.member.id, Arc::clone(&e.member.slot)))
             };
             entry.endpoints.iter().map(endpoint).collect::<Vec<_>>()
@@ -558,7 +559,7 @@ mod tests {
                     }
                 }
                 let left = before.into_iter().filter(|(key, _)| !after.contains_key(key));
-                let with_address = left.filter(|((_, _, address), _)| address.port() != 0);
+                let with_address = left.filter(|((_, _, address), _)| address.socket().is_some_and(|address| address.port() != 0));
                 gone.extend(with_address.map(|(key, (id, _))| (key, (id, now))));
                 let ids: HashSet<_> = after.values().map(|(id, _)| *id).collect();
                 prop_assert_eq!(ids.len(), after.len());

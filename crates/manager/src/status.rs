@@ -231,7 +231,7 @@ pub struct MemberStatus {
     pub name: String,
     /// Where it listens; `null` until its name resolves, and where the balancer needs no
     /// address.
-    pub address: Option<SocketAddr>,
+    pub address: Option<String>,
     /// An agent has registered it; it does not stand in the configuration.
     pub joined: bool,
     /// Name of its location.

@@ -185,7 +185,7 @@ impl Cookie {
         };
         for (index, member) in group.members().iter().enumerate() {
             // A name without an address.
-            if member.address.ip().is_unspecified() {
+            if member.address.ip().is_some_and(|ip| ip.is_unspecified()) {
                 continue;
             }
             // The address, not the name: that of a name with several addresses depends on how many
@@ -272,7 +272,7 @@ mod tests {
         let member = |(index, host): (usize, &u8)| Member {
             id: MemberId(index as u64),
             name: format!("m{host}").into(),
-            address: ([192, 0, 2, *host], 80).into(),
+            address: std::net::SocketAddr::from(([192, 0, 2, *host], 80)).into(),
             host: "a".into(),
             max_connections: None,
             location: Arc::new(Location::new("l")),

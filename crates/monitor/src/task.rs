@@ -276,9 +276,11 @@ impl Found {
             let group = handle.current.load_full();
             let of_group = of_groups.get(&**group.name()).copied();
             for member in group.members() {
-                let has_address =
-                    !member.slot.has(Reason::Unresolved) && !member.address.ip().is_unspecified();
-                let ip = has_address.then(|| member.address.ip());
+                let is_known = !member.slot.has(Reason::Unresolved);
+                let ip = member
+                    .address
+                    .ip()
+                    .filter(|ip| is_known && !ip.is_unspecified());
                 let name = Arc::clone(member.location.name());
                 let seen = places.entry(name);
                 let seen = seen.or_insert_with(|| Seen::new(&member.location));

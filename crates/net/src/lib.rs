@@ -3,6 +3,7 @@
 //! | module | what it has |
 //! |---|---|
 //! | [`listen`] | TCP listeners: opened, kept over a change of configuration |
+//! | [`stream`] | connections to members, over TCP or Unix sockets |
 //! | [`datagram`] | a thread that serves UDP sockets, and how those are opened |
 //! | [`grpc`] | a call of gRPC as a client |
 //! | [`http`] | a server and a client with limits, for what is not the data path |
@@ -22,6 +23,7 @@ pub mod http;
 pub mod http2;
 pub mod key_file;
 pub mod listen;
+pub mod stream;
 pub mod tasks;
 pub mod writable;
 

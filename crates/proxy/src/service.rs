@@ -2,7 +2,6 @@
 //! request is bound to a member.
 
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,6 +10,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use evenkeel_control::budget::RetryBudget;
+use evenkeel_core::address::Address;
 use evenkeel_core::binding::{Binding, Verdict, Why};
 use evenkeel_core::group::{Granularity, PickError, Request, Ticket};
 use evenkeel_core::member::{Member, MemberId};
@@ -164,7 +164,7 @@ impl Service {
 pub(crate) struct Bound {
     pub(crate) ticket: Ticket,
     pub(crate) member: MemberId,
-    pub(crate) address: SocketAddr,
+    pub(crate) address: Address,
     /// Kept for the access log only.
     pub(crate) name: Option<Arc<str>>,
 }
@@ -341,7 +341,7 @@ impl Session {
         let logs = self.worker.log.borrow().is_some();
         Ok(Bound {
             member: member.id,
-            address: member.address,
+            address: member.address.clone(),
             name: logs.then(|| Arc::clone(&member.name)),
             ticket,
         })

@@ -7,11 +7,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
+use evenkeel_core::address::Address;
 use evenkeel_core::group::{Outcome, Request};
 use evenkeel_core::member::MemberId;
 use evenkeel_limits::Shortage;
 use evenkeel_manager::config::Timeouts;
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
+use evenkeel_net::stream;
 use tokio::io::AsyncWrite;
 use tokio::net::TcpSocket;
 
@@ -256,7 +258,7 @@ pub(crate) async fn connect(
     bound: &Bound,
     protocols: &[&str],
 ) -> Result<(Upstream, bool), ConnectFailure> {
-    let (metrics, address) = (&session.service.metrics, bound.address);
+    let (metrics, address) = (&session.service.metrics, &bound.address);
     session.watch.arm(timeouts.connect);
     let from = transparent::source(session, target, address);
     let mut result = open(session, address, from)
@@ -292,7 +294,7 @@ pub(crate) async fn connect(
 /// Opens a connection, which comes from this address if there is one.
 async fn open(
     session: &Session,
-    address: SocketAddr,
+    address: &Address,
     from: Option<IpAddr>,
 ) -> Result<Upstream, ConnectFailure> {
     let worker = &*session.worker;
@@ -300,14 +302,14 @@ async fn open(
         Some(file) => file,
         None => another_file(session).await?,
     };
-    let mut socket = socket_for(address);
-    if let Err(error) = &socket
-        && Shortage::of(error).is_some_and(Shortage::is_of_files)
-        && worker.close_idle()
-    {
-        socket = socket_for(address);
-    }
-    let socket = socket.map_err(failure)?;
+    let address = match address {
+        Address::Ip(address) => *address,
+        Address::Unix(path) => {
+            let stream = opened(worker, || stream::connect_unix(path))?;
+            return Ok(Upstream::new(Io::from(stream), file));
+        }
+    };
+    let socket = opened(worker, || socket_for(address))?;
     if let Some(from) = from {
         transparent::bind(&socket, from).map_err(failure)?;
     }
@@ -320,6 +322,18 @@ async fn open(
         Err(Stop::Expired) => Err(ConnectFailure::TimedOut),
         Err(Stop::Cut) => Err(ConnectFailure::Cut),
     }
+}
+
+/// What `open` gives; it is asked again where there were too many files and an idle one is closed.
+fn opened<T>(worker: &Worker, open: impl Fn() -> io::Result<T>) -> Result<T, ConnectFailure> {
+    let mut opened = open();
+    if let Err(error) = &opened
+        && Shortage::of(error).is_some_and(Shortage::is_of_files)
+        && worker.close_idle()
+    {
+        opened = open();
+    }
+    opened.map_err(failure)
 }
 
 /// Waits for a connection that another worker closes.

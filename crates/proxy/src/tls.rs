@@ -298,11 +298,13 @@ pub(crate) async fn with_member(
         .members()
         .iter()
         .find(|member| member.id == bound.member);
-    let address = bound.address.ip();
     let host = match member {
         Some(member) => Arc::clone(&member.host),
         // It has left meanwhile.
-        None => address.to_string().into(),
+        None => match bound.address.ip() {
+            Some(ip) => ip.to_string().into(),
+            None => bound.address.to_string().into(),
+        },
     };
     let mut connecting = client.connect(socket, &host, protocols);
     let connected = session

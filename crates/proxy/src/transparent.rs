@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use evenkeel_core::address::Address;
 use evenkeel_limits::warn_throttled;
 use evenkeel_manager::config::Source;
 use evenkeel_manager::snapshot::Target;
@@ -14,7 +15,7 @@ use crate::listen::Session;
 /// The address that a connection to a member at `address` is to come from, if it is not the
 /// balancer's. A client of the other family has none that could be used.
 #[inline]
-pub(crate) fn source(session: &Session, target: &Target, address: SocketAddr) -> Option<IpAddr> {
+pub(crate) fn source(session: &Session, target: &Target, address: &Address) -> Option<IpAddr> {
     match target.source {
         Source::Balancer => None,
         Source::Client => of_client(session, address),
@@ -22,9 +23,9 @@ pub(crate) fn source(session: &Session, target: &Target, address: SocketAddr) ->
 }
 
 #[cold]
-fn of_client(session: &Session, address: SocketAddr) -> Option<IpAddr> {
+fn of_client(session: &Session, address: &Address) -> Option<IpAddr> {
     let client = session.peer.ip().to_canonical();
-    if client.is_ipv4() == address.ip().to_canonical().is_ipv4() {
+    if address.ip()?.to_canonical().is_ipv4() == client.is_ipv4() {
         return Some(client);
     }
     warn_throttled!(rule = %session.service.name, %client, %address,

@@ -92,8 +92,11 @@ impl source::Source for Agents {
             return;
         };
         for member in group.members() {
+            let Some(address) = member.address.at_port(check.port) else {
+                continue;
+            };
             let target = Target {
-                address: SocketAddr::new(member.address.ip(), check.port),
+                address,
                 check: check.clone(),
             };
             wanted.add(group, member.id, target, member.name.to_string());

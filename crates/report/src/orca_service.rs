@@ -7,11 +7,11 @@
 //! number that is 0, so a load that was reported before and is missing now is 0.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use evenkeel_core::address::Address;
 use evenkeel_core::load::LoadId;
 use evenkeel_core::member::MemberId;
 use evenkeel_manager::config::sources::{NamedLoads, OrcaService, Sources};
@@ -20,6 +20,7 @@ use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_net::Clock;
 use evenkeel_net::grpc::{Call, CallError};
 use evenkeel_net::http2;
+use evenkeel_net::stream;
 use evenkeel_tls::client::Client;
 use evenkeel_tls::current::Current;
 use evenkeel_tls::listener::Connection;
@@ -86,7 +87,7 @@ impl Ended {
 /// What a member's task has to do.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Target {
-    address: SocketAddr,
+    address: Address,
     /// Name, or IP address.
     host: String,
     location: Place,
@@ -114,9 +115,15 @@ impl Source for Streams {
             return;
         };
         for member in group.members() {
-            let port = service.port.unwrap_or(member.address.port());
+            let address = match service.port {
+                None => Some(member.address.clone()),
+                Some(port) => member.address.at_port(port).map(Address::Ip),
+            };
+            let Some(address) = address else {
+                continue;
+            };
             let target = Target {
-                address: SocketAddr::new(member.address.ip(), port),
+                address,
                 host: member.host.to_string(),
                 location: Place(Arc::clone(&member.location)),
                 service: service.clone(),
@@ -165,12 +172,12 @@ async fn stream(
     permits: &Semaphore,
 ) -> Result<std::convert::Infallible, Ended> {
     let limit = reports.target.service.timeout;
-    let address = reports.target.address;
+    let address = reports.target.address.clone();
     let tls = reports.tls.as_mut().map(Current::client).transpose();
     let tls = tls.map_err(|problems| Ended::Files(one_line(&problems)))?;
     let connect = async {
         let _permit = permits.acquire().await;
-        let stream = TcpStream::connect(address).await.map_err(Ended::Connect)?;
+        let stream = stream::connect(&address).await.map_err(Ended::Connect)?;
         let stream = secured(stream, &reports.target.host, tls).await?;
         Ok::<_, Ended>(http2::connect(stream).await.map_err(CallError::from)?)
     };
@@ -209,7 +216,7 @@ async fn talk(
     let service = &reports.target.service;
     let silence = SILENCE.max(service.interval * 3);
     let silent = |_| Ended::Silent(silence);
-    let (message, address) = (request(service.interval), reports.target.address);
+    let (message, address) = (request(service.interval), reports.target.address.clone());
     let scheme = if service.tls.is_some() {
         "https"
     } else {

@@ -255,8 +255,7 @@ impl Source for Exporters {
             return;
         };
         for member in group.members() {
-            let (ip, port) = (member.address.ip(), member.address.port());
-            let Some(url) = config.url.expand(ip, port, &member.name) else {
+            let Some(url) = config.url.expand(member.address.socket(), &member.name) else {
                 continue;
             };
             let target = Target {

@@ -212,7 +212,10 @@ impl Route {
         for member in group.members() {
             let at = &member.location;
             route.by_name.insert(Arc::clone(at.name()), Arc::clone(at));
-            let known = route.by_address.entry(member.address.ip().to_canonical());
+            let Some(ip) = member.address.ip() else {
+                continue;
+            };
+            let known = route.by_address.entry(ip.to_canonical());
             let known = known.or_insert_with(|| Some(Arc::clone(at)));
             if known.as_ref().is_some_and(|known| !Arc::ptr_eq(known, at)) {
                 *known = None;

@@ -36,7 +36,7 @@ pub(crate) fn group_config(
 pub(crate) fn groups(config: Config, now: Instant) -> Groups {
     let mut names: Vec<String> = Vec::new();
     for member in config.groups.iter().flat_map(|group| &group.members) {
-        if member.ip().is_none() && !names.contains(&member.host) {
+        if member.is_looked_up() && !names.contains(&member.host) {
             names.push(member.host.clone());
         }
     }

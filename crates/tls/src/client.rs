@@ -1,6 +1,5 @@
 //! What it takes to be a client: whom it trusts, what it shows of itself, and sessions.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest;
 use evenkeel_config::{CertificateFiles, ClientTls, Problem, TlsVersion};
+use evenkeel_core::address::Address;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, Tls12Resumption};
@@ -178,7 +178,7 @@ impl Client {
     }
 
     /// What rustls needs for a handshake with the peer at `address`.
-    pub(crate) fn config(&self, address: SocketAddr) -> Arc<ClientConfig> {
+    pub(crate) fn config(&self, address: Address) -> Arc<ClientConfig> {
         let mut config = self.config.clone();
         if let Some(sessions) = &self.sessions {
             let sessions = Arc::clone(sessions);

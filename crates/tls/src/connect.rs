@@ -8,11 +8,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use evenkeel_core::address::Address;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::{InvalidDnsNameError, ServerName, UnixTime};
 use rustls::{
     AlertDescription, CertificateError, Error, HandshakeKind, InvalidMessage, ProtocolVersion,
 };
+use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use crate::client::Client;
@@ -300,6 +302,19 @@ fn of_alert(alert: AlertDescription, client: &Client) -> (Cause, String) {
     }
 }
 
+/// Where a connection leads.
+fn peer(socket: &TcpStream) -> io::Result<Address> {
+    let peer = SockRef::from(socket).peer_addr()?;
+    let named = |name: &[u8]| format!("@{}", name.escape_ascii());
+    let path = || Some(peer.as_pathname()?.to_string_lossy().into_owned());
+    let unix = || path().or_else(|| Some(named(peer.as_abstract_namespace()?)));
+    let address = match peer.as_socket() {
+        Some(address) => Some(Address::Ip(address)),
+        None => unix().map(|path| Address::Unix(path.into())),
+    };
+    address.ok_or_else(|| io::ErrorKind::Unsupported.into())
+}
+
 /// A handshake with a server.
 pub struct Connecting<'a> {
     messages: Messages,
@@ -321,8 +336,7 @@ impl<'a> Connecting<'a> {
         name: Result<ServerName<'static>, InvalidDnsNameError>,
         protocols: Vec<Vec<u8>>,
     ) -> Self {
-        let connection = socket
-            .peer_addr()
+        let connection = peer(&socket)
             .map_err(|error| Failure::closed(&error))
             .and_then(|address| {
                 let name = name.map_err(|error| {

@@ -1,9 +1,9 @@
 //! Sessions of a client that may be resumed: so many for each peer, and of so many peers.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use evenkeel_core::address::Address;
 use rustls::NamedGroup;
 use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls::pki_types::ServerName;
@@ -15,7 +15,7 @@ const MAX_PEERS: usize = 1024;
 const MAX_TICKETS: usize = 4;
 
 /// Whoever has another name at the same address has to prove it.
-type Key = (SocketAddr, ServerName<'static>);
+type Key = (Address, ServerName<'static>);
 
 /// The sessions of a client, with all its peers.
 #[derive(Debug, Default)]
@@ -63,12 +63,12 @@ impl Peers {
 #[derive(Debug)]
 pub(crate) struct AtAddress {
     pub(crate) sessions: Arc<Sessions>,
-    pub(crate) address: SocketAddr,
+    pub(crate) address: Address,
 }
 
 impl AtAddress {
     fn key(&self, name: &ServerName<'_>) -> Key {
-        (self.address, name.to_owned())
+        (self.address.clone(), name.to_owned())
     }
 
     fn change<T>(&self, name: &ServerName<'_>, change: impl FnOnce(&mut Known) -> T) -> T {
@@ -129,7 +129,7 @@ mod tests {
         let sessions = Arc::new(Sessions::default());
         let at = |port| AtAddress {
             sessions: Arc::clone(&sessions),
-            address: SocketAddr::from(([127, 0, 0, 1], port)),
+            address: Address::Ip(([127, 0, 0, 1], port).into()),
         };
         let name = |name: &'static str| ServerName::try_from(name).unwrap();
         let most = MAX_PEERS as u16;

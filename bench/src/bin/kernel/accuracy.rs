@@ -171,7 +171,7 @@ impl Desk {
         let members = vec![Member {
             id: MemberId(0),
             name: "one".into(),
-            address: member,
+            address: member.into(),
             host: "192.0.2.1".into(),
             max_connections: None,
             location: Arc::clone(&location),

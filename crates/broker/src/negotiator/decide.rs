@@ -133,7 +133,7 @@ fn avoided(group: &Group, wish: &Wish<'_>, excluded: &[MemberId]) -> Vec<MemberI
         return Vec::new();
     }
     let members = group.members().iter().filter(|member| {
-        let (in_file, _) = member.name.split_once('/').unwrap_or((&member.name, ""));
+        let in_file = member.in_file();
         let mut names = wish.avoid.iter();
         names.any(|name| **name == *member.name || name == in_file)
             && excluded.binary_search(&member.id).is_err()
@@ -296,7 +296,7 @@ mod tests {
         let member = |index: usize| Member {
             id: MemberId(index as u64 + 1),
             name: format!("m{index}:80").into(),
-            address: "192.0.2.1:80".parse().unwrap(),
+            address: std::net::SocketAddr::from(([192, 0, 2, 1], 80)).into(),
             host: "192.0.2.1".into(),
             max_connections: None,
             location: Arc::new(Location::new(format!("l{index}"))),

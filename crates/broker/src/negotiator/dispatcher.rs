@@ -356,14 +356,12 @@ impl Counter {
     /// Where clients reach `member` themselves. `None` if there is no such place, because
     /// its name does not resolve, or it is a member no more.
     fn origin(&self, member: &Member) -> Option<Origin> {
-        let (in_file, address) = match member.name.split_once('/') {
-            Some((in_file, _)) => (in_file, Some(member.address)),
-            None => (&*member.name, None),
-        };
+        let in_file = member.in_file();
+        let is_one_of_several = in_file.len() < member.name.len();
         origin_of(
             self.group.members.get(in_file)?,
             self.cluster.scheme,
-            address,
+            member.address.socket().filter(|_| is_one_of_several),
         )
     }
 
@@ -394,7 +392,7 @@ impl Counter {
         let member = group.members().get(index)?;
         Some(Server {
             name: member.name.to_string(),
-            address: member.address,
+            address: member.address.socket()?,
             url: origin.as_str().to_owned(),
         })
     }

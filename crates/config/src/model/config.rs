@@ -327,6 +327,14 @@ fn check_cookies<'a>(
 
 /// Looks at a group of an FTP rule.
 fn check_ftp(group: &GroupConfig, rule: &str, span: &Span, report: &mut Report<'_>) {
+    if let Some(member) = group.unix() {
+        let message = format!(
+            "member {} is a Unix socket, but members of the FTP rule {rule:?} are connected to at other \
+             ports for data: write their addresses",
+            member.name()
+        );
+        report.problem(span, &group.path(), message, None);
+    }
     if group.member_tls.is_some() {
         let message = format!(
             "has `member_tls`, but members of the FTP rule {rule:?} are spoken to without TLS"

@@ -214,6 +214,7 @@ impl GroupConfig {
         }
         group.warn_of_alerts(table, report);
         group.sources.warn_of_twins(table, report);
+        group.check_unix(table, report);
         group
     }
 
@@ -269,6 +270,76 @@ impl GroupConfig {
         self.strategy = strategy;
         self.said.strategy = true;
         self.choose(self.reach);
+    }
+
+    /// Its first member that is a Unix socket.
+    pub(crate) fn unix(&self) -> Option<&MemberConfig> {
+        self.members.iter().find(|member| member.unix().is_some())
+    }
+
+    /// Looks at what a Unix socket does not have: an address and a port.
+    fn check_unix(&self, table: &Table<'_>, report: &mut Report<'_>) {
+        let Some(member) = self.unix() else {
+            return;
+        };
+        let sources = &self.sources;
+        let has_port = self.health_check.as_ref().map(|check| check.port.is_some());
+        let nameless = self
+            .member_tls
+            .as_ref()
+            .map(|tls| tls.server_name.is_none());
+        let orca = sources.orca.as_ref();
+        let orca = orca.and_then(|orca| Some(orca.out_of_band.as_ref()?.port.is_some()));
+        let page = sources
+            .prometheus
+            .as_ref()
+            .map(|page| page.url.needs_address());
+        let monitor = self.monitor.as_ref();
+        let monitor = monitor.map(|monitor| monitor.path.is_none() && monitor.address.is_none());
+        let of_addresses = [
+            (
+                "source",
+                self.source == Source::Client,
+                "connections to it come from no address: leave it out",
+            ),
+            (
+                "health_check",
+                has_port.unwrap_or(false),
+                "it has no other `port`: leave that out",
+            ),
+            (
+                "member_tls",
+                nameless.unwrap_or(false),
+                "no certificate is for it: name the `server_name` that it has",
+            ),
+            (
+                "agent_check",
+                sources.agent_check.is_some(),
+                "no agent can be asked at another port",
+            ),
+            (
+                "orca",
+                orca.unwrap_or(false),
+                "it has no other `port`: leave that out",
+            ),
+            (
+                "prometheus",
+                page.unwrap_or(false),
+                "it has no `{host}` and `{port}`: write an address",
+            ),
+            (
+                "monitor",
+                monitor.unwrap_or(false),
+                "its kernel cannot be asked without an `address`",
+            ),
+        ];
+        for (key, _, why) in of_addresses
+            .into_iter()
+            .filter(|(_, is_wrong, _)| *is_wrong)
+        {
+            let message = format!("member {} is a Unix socket: {why}", member.name());
+            table.problem(key, message, report);
+        }
     }
 
     /// Warns of alerts without effect: no client is bound to a member for longer than a request.

@@ -46,7 +46,7 @@ pub(crate) fn read(
     }
     // The addresses of a name are locations, too, if it has several.
     let names = groups.iter().flat_map(|placed| &placed.group.members);
-    let has_names = { names }.any(|member| member.ip().is_none() && member.location.is_none());
+    let has_names = { names }.any(|member| member.is_looked_up() && member.location.is_none());
     let mut locations = Vec::new();
     for mut table in top.named_tables("location", LOCATION_NAMES, report) {
         let mut location = LocationConfig {

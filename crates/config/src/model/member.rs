@@ -7,7 +7,7 @@ use evenkeel_core::cost::Cost;
 use evenkeel_core::member::Weight;
 use toml::de::DeValue;
 
-use crate::schema::address::{Address, Origin, host_port, is_host_name};
+use crate::schema::address::{Address, Origin, UNIX, host_port, is_host_name};
 use crate::schema::document::Item;
 use crate::schema::field::{Blank, Field, Limits, OUT_OF_RANGE, Texts, WRONG_TYPE, read_one};
 use crate::schema::key::{docs, section};
@@ -20,7 +20,8 @@ section! {
     /// member per address.
     #[derive(Clone, Debug, PartialEq)]
     pub struct MemberConfig {
-        /// Host name or IP address (an IPv6 address without brackets).
+        /// Host name or IP address (an IPv6 address without brackets); or `unix:` and the path of a
+        /// Unix socket, which has no port.
         host: String = String::new(),
         /// Port.
         port: u16 = 0,
@@ -35,7 +36,8 @@ section! {
         /// Share of the traffic relative to the other members; 0 gets none.
         weight: Weight = Weight::ONE; "2.5",
         /// Where it runs: a machine, not a path as in nginx. Members of all groups at one location
-        /// share its reported load. By default the host of `address`.
+        /// share its reported load. By default the host of `address`, or all of it if that is a Unix
+        /// socket.
         location: Option<String> [Text(LOCATION_NAMES)] = None; r#""rack-7""#,
         /// Maximum number of requests (HTTP) or connections (TCP) at once. By default there is no
         /// limit.
@@ -58,8 +60,9 @@ section! {
     #[derive(Clone)]
     pub(crate) struct Place {}
     keys PLACE {
-        /// Host name or IP address, and port. **Required**, unless there is `srv`.
-        address: Address = Address::default(); r#""app-1.internal:8080""#,
+        /// Host name or IP address, and port; or `unix:` and the absolute path of a Unix socket, or
+        /// `unix:@` and its name in the abstract namespace. **Required**, unless there is `srv`.
+        address: Address [UnixToo] = Address::default(); r#""app-1.internal:8080""#,
         /// The name of a service in DNS, instead of an address: each SRV record gives a member, with
         /// its weight and port. Those with another than the lowest priority are backups.
         srv: Option<String> [Text(SERVICE)] = None; r#""_http._tcp.web.example.org""#,
@@ -103,8 +106,11 @@ impl MemberConfig {
         }
     }
 
-    /// The name of the member: `host:port`, or that of a reference or service.
+    /// The name of the member: `host:port`, or that of a reference, service or Unix socket.
     pub fn name(&self) -> String {
+        if self.unix().is_some() {
+            return self.host.clone();
+        }
         match (self.reference.as_ref().or(self.srv.as_ref()), self.ip()) {
             (Some(name), _) => name.clone(),
             (None, Some(ip)) => SocketAddr::new(ip, self.port).to_string(),
@@ -115,6 +121,16 @@ impl MemberConfig {
     /// The address that `host` is, if it is not a name.
     pub fn ip(&self) -> Option<IpAddr> {
         self.host.parse().ok()
+    }
+
+    /// The path of the Unix socket that it is, or `@` and its name in the abstract namespace.
+    pub fn unix(&self) -> Option<&str> {
+        self.host.strip_prefix(UNIX)
+    }
+
+    /// Whether its addresses are those that DNS has for its host.
+    pub fn is_looked_up(&self) -> bool {
+        self.reference.is_none() && self.ip().is_none() && self.unix().is_none()
     }
 }
 
@@ -147,7 +163,7 @@ fn read_member(item: &Item<'_>, report: &mut Report<'_>) -> Option<MemberConfig>
             table.finish(report);
             Some(place.address)
         }
-        None => read_one::<Address>(item, &Limits::Any, report),
+        None => read_one::<Address>(item, &Limits::UnixToo, report),
     };
     let Address { host, port } = place?;
     (report.problems() == before).then_some(MemberConfig {
@@ -182,7 +198,7 @@ impl Field for Vec<MemberConfig> {
     }
 
     fn allowed(&self, _: &Limits) -> String {
-        r#"a list of addresses as in "10.0.0.1:80", or of tables as in { address = "10.0.0.1:80", weight = 2 }"#.into()
+        r#"a list of addresses as in "10.0.0.1:80" or "unix:/run/app.sock", or of tables as in { address = "10.0.0.1:80", weight = 2 }"#.into()
     }
 }
 

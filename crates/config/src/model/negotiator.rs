@@ -266,6 +266,14 @@ fn read_cluster(table: &mut Table<'_>, groups: &[GroupConfig], report: &mut Repo
         let message = unknown("group", similar(&cluster.group, names));
         table.misplaced("group", message, report);
     }
+    if let Some(member) = group.and_then(GroupConfig::unix) {
+        let message = format!(
+            "member {} of the group is a Unix socket, to which no client can be sent: name a group of \
+             addresses",
+            member.name()
+        );
+        table.problem("group", message, report);
+    }
     let load = group.map(|group| group.settings.load_id);
     check_utilization(table, load, report);
     for mut inner in table.named_tables("class", NAMES, report) {

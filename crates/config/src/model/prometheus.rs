@@ -1,7 +1,7 @@
 //! `[group.NAME.prometheus]`: loads that are worked out from metrics.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId};
@@ -187,8 +187,22 @@ impl UrlTemplate {
 
     /// The URL for a member: `{host}` is its address, `{port}` its port, `{member}` its
     /// name.
-    pub fn expand(&self, ip: IpAddr, port: u16, member: &str) -> Option<Url> {
-        self.fill(ip, port, member).ok()
+    ///
+    /// A Unix socket has neither host nor port: then `address` is none.
+    pub fn expand(&self, address: Option<SocketAddr>, member: &str) -> Option<Url> {
+        let of_unix = (Ipv4Addr::UNSPECIFIED, 0).into();
+        if address.is_none() && self.needs_address() {
+            return None;
+        }
+        let address = address.unwrap_or(of_unix);
+        self.fill(address.ip(), address.port(), member).ok()
+    }
+
+    /// Whether it contains a member's host or port.
+    pub(crate) fn needs_address(&self) -> bool {
+        ["{host}", "{port}"]
+            .iter()
+            .any(|part| self.0.contains(part))
     }
 
     fn fill(&self, ip: IpAddr, port: u16, member: &str) -> Result<Url, &'static str> {
@@ -359,7 +373,9 @@ mod tests {
     fn urls_are_made_for_members() {
         let url = |template: &str, ip: &str, port, member: &str| {
             let template = UrlTemplate::parse(template).unwrap();
-            let url = template.expand(ip.parse().unwrap(), port, member).unwrap();
+            let url = template
+                .expand(Some((ip.parse::<IpAddr>().unwrap(), port).into()), member)
+                .unwrap();
             url.to_string()
         };
         assert_eq!(

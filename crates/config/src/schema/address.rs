@@ -58,6 +58,9 @@ pub(crate) fn authority(text: &str, implied: u16) -> Result<(&str, u16), &'stati
 
 /// Host and port of an address.
 pub(crate) fn host_port(text: &str) -> Result<(String, u16), &'static str> {
+    if unix_path(text).is_some() {
+        return Err("a Unix socket cannot be used here");
+    }
     if text.contains("://") {
         return Err("a URL, not an address: only host and port are wanted");
     }
@@ -79,6 +82,40 @@ pub(crate) fn host_port(text: &str) -> Result<(String, u16), &'static str> {
         None => return Err("not a host name"),
     };
     Ok((host.to_ascii_lowercase(), port))
+}
+
+/// Longest path of a Unix socket in bytes, or name in the abstract namespace.
+const MAX_UNIX: usize = 107;
+
+/// What comes before the path of a Unix socket.
+pub(crate) const UNIX: &str = "unix:";
+
+/// The path of a Unix socket, or `@` and its name in the abstract namespace, if the text is about
+/// one.
+pub(crate) fn unix_path(text: &str) -> Option<Result<&str, &'static str>> {
+    let Some(path) = text.strip_prefix(UNIX) else {
+        return match text {
+            _ if text.starts_with("unix@") => {
+                Some(Err("a Unix socket is written as \"unix:/PATH\""))
+            }
+            _ if text.starts_with('/') => Some(Err("a Unix socket needs `unix:` before its path")),
+            _ => None,
+        };
+    };
+    let name = path.strip_prefix('@');
+    let is_long = name.unwrap_or(path).len() > MAX_UNIX;
+    Some(match path {
+        "" | "@" => Err("the path of the Unix socket is missing"),
+        _ if path.starts_with("//") => Err("not a URL: write one slash, as in \"unix:/PATH\""),
+        _ if name.is_none() && !path.starts_with('/') => {
+            Err("the path of a Unix socket must be absolute: it must begin with a slash")
+        }
+        _ if path.contains(char::is_control) => {
+            Err("the path of a Unix socket may have no control characters")
+        }
+        _ if is_long => Err("the path of a Unix socket has at most 107 bytes"),
+        _ => Ok(path),
+    })
 }
 
 /// Whether `host` is an IPv4 address or a DNS name (RFC 1123, section 2.1; with the

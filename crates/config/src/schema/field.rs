@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
-use super::address::{Address, ORIGIN, Origin, host_port};
+use super::address::{Address, ORIGIN, Origin, UNIX, host_port, unix_path};
 use super::amount::{duration, nanos_of, show_duration, show_size, size, split};
 use super::document::{Item, entries, quote};
 use super::errors::Place;
@@ -50,6 +50,8 @@ pub(crate) enum Limits {
     Names(fn(&str) -> Option<(String, String)>),
     /// An address may lack its host.
     HostOptional,
+    /// An address may be a Unix socket.
+    UnixToo,
 }
 
 /// What a text must be, and whether it is.
@@ -457,14 +459,21 @@ impl Field for Address {
                     let (_, port) = host_port(&format!("x{text}"))?;
                     (String::new(), port)
                 }
+                Limits::UnixToo => match unix_path(text) {
+                    Some(path) => (format!("{UNIX}{}", path?), 0),
+                    None => host_port(text)?,
+                },
                 _ => host_port(text)?,
             };
             Ok::<_, &str>(Address { host, port })
         });
     }
 
-    fn allowed(&self, _: &Limits) -> String {
-        ADDRESS.into()
+    fn allowed(&self, limits: &Limits) -> String {
+        match limits {
+            Limits::UnixToo => format!("{ADDRESS}; or a Unix socket, as in \"unix:/run/app.sock\""),
+            _ => ADDRESS.into(),
+        }
     }
 }
 

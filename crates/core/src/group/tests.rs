@@ -17,7 +17,7 @@ fn group(members: usize, max_connections: Option<u32>) -> Group {
             id: MemberId(i as u64),
             name: format!("m{i}").into(),
             host: "192.0.2.1".into(),
-            address: "192.0.2.1:80".parse().unwrap(),
+            address: std::net::SocketAddr::from(([192, 0, 2, 1], 80)).into(),
             max_connections,
             location: Arc::new(Location::new(format!("l{i}"))),
             slot: Arc::new(Slot::new(Weight::ONE)),

@@ -1,6 +1,5 @@
 //! A group with its endpoints, and what outlives a change of them.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use evenkeel_control::group::GroupControl;
 use evenkeel_control::health::Health;
 use evenkeel_control::opinion::{Opinions, Source};
 use evenkeel_control::round::Controlled;
+use evenkeel_core::address::Address;
 use evenkeel_core::group::Group;
 use evenkeel_core::member::{Member, Reason, Weight};
 use evenkeel_core::time::Instant;
@@ -52,7 +52,7 @@ pub(super) const DEPARTED_FOR: Duration = Duration::from_secs(300);
 
 /// What makes an endpoint of a group the same one in the next state: host and port as
 /// in the file, and the address.
-pub(super) type Identity<'a> = (&'a str, u16, SocketAddr);
+pub(super) type Identity<'a> = (&'a str, u16, Address);
 
 /// The last check of a member.
 #[derive(Clone, Debug)]
@@ -91,7 +91,7 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     pub(super) fn identity(&self) -> Identity<'_> {
-        (&self.host, self.port, self.member.address)
+        (&self.host, self.port, self.member.address.clone())
     }
 
     /// Whether it left so long ago that it may have changed since.

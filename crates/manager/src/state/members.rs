@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use evenkeel_control::alerts::Locations;
 use evenkeel_control::group::{GroupControl, Rules};
+use evenkeel_core::address::Address;
 use evenkeel_core::group::Group;
 use evenkeel_core::member::{Member, MemberId, Slot};
 use evenkeel_core::strategy::shaping::shaping;
@@ -122,8 +123,8 @@ impl State {
         admission: &Admission,
         refused: &mut Vec<Refused>,
     ) -> Vec<IpAddr> {
-        if let Some(ip) = member.ip() {
-            return vec![ip];
+        if !member.is_looked_up() {
+            return member.ip().into_iter().collect();
         }
         let found = self.inputs.addresses.get(&member.host);
         let mut ips = found.cloned().unwrap_or_default();
@@ -167,29 +168,26 @@ impl State {
         now: Instant,
         endpoints: &mut Vec<Endpoint>,
     ) {
-        let is_name = member.ip().is_none() && member.reference.is_none();
+        let is_name = member.is_looked_up();
         let in_file = member.name();
         let host = member.reference.as_ref().unwrap_or(&member.host);
         let none = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
-        let addresses: Vec<(SocketAddr, bool)> = match ips.is_empty() {
-            true => vec![(none, member.reference.is_some())],
-            false => ips
+        let addresses: Vec<(Address, bool)> = match (member.unix(), ips.is_empty()) {
+            (Some(path), _) => vec![(Address::Unix(path.into()), true)],
+            (None, true) => vec![(none.into(), member.reference.is_some())],
+            (None, false) => ips
                 .iter()
-                .map(|&ip| (SocketAddr::new(ip, member.port), true))
+                .map(|&ip| (SocketAddr::new(ip, member.port).into(), true))
                 .collect(),
         };
         let alone = addresses.len() == 1;
         for (address, resolved) in addresses {
-            let (name, place) = if alone {
-                (in_file.clone(), host.clone())
-            } else {
-                (
-                    format!("{in_file}/{}", address.ip()),
-                    address.ip().to_string(),
-                )
+            let (name, place) = match address.ip().filter(|_| !alone) {
+                None => (in_file.clone(), host.clone()),
+                Some(ip) => (format!("{in_file}/{ip}"), ip.to_string()),
             };
             let place = member.location.clone().unwrap_or(place);
-            let identity = (host.as_str(), member.port, address);
+            let identity = (host.as_str(), member.port, address.clone());
             let before = old.by_identity.get(&identity);
             let key = |name: &str| (config.name.clone(), name.to_owned());
             let live = &self.inputs.live;

@@ -138,6 +138,9 @@ impl<'a> Control<'a> {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
+        // A configuration with an FTP rule of Unix sockets is refused.
+        let nowhere = (Ipv4Addr::UNSPECIFIED, 0).into();
+        let address = bound.address.socket().unwrap_or(nowhere);
         let to_client = client
             .local_addr()
             .filter(|_| rule.rule.accept_proxy.is_none());
@@ -145,13 +148,13 @@ impl<'a> Control<'a> {
             session,
             rule,
             member: bound.member,
-            server: bound.address,
+            server: address,
             to_client: to_client.map_or(any, |address| address.ip()),
             to_server: server.local_addr().map(|address| address.ip()),
             tls,
             conversation: Conversation::new(Settings {
                 client: peer,
-                server_is_v6: bound.address.is_ipv6(),
+                server_is_v6: address.is_ipv6(),
                 auth,
                 require_tls: rule.rule.ftp.require_tls,
             }),

@@ -110,7 +110,7 @@ impl Client {
             ping_after: http.ping_interval,
             pong_within: http.ping_timeout,
             metrics: Arc::clone(&self.session.service.metrics),
-            address: bound.address,
+            address: bound.address.clone(),
         };
         let link = Links::begin(worker, bound.member, upstream, limits).await;
         link.map(Chosen::Http2).ok_or(ConnectFailure::Refused)

@@ -3,13 +3,13 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use evenkeel_core::address::Address;
 use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 use h2::client::{Builder, SendRequest};
@@ -87,7 +87,7 @@ pub(crate) struct Limits {
     pub(crate) pong_within: Duration,
     /// Where that is counted, and who it is.
     pub(crate) metrics: Arc<RuleMetrics>,
-    pub(crate) address: SocketAddr,
+    pub(crate) address: Address,
 }
 
 /// The right to a stream of a connection, until it is dropped.

@@ -161,7 +161,7 @@ pub(crate) fn members(addresses: &[SocketAddr]) -> Vec<Member> {
     let member = |(index, address): (usize, &SocketAddr)| Member {
         id: MemberId(index as u64 + 1),
         name: format!("m{}", index + 1).into(),
-        address: *address,
+        address: (*address).into(),
         host: "192.0.2.1".into(),
         max_connections: None,
         location: Arc::new(Location::new(address.to_string())),

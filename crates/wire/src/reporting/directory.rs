@@ -39,12 +39,14 @@ impl Directory {
                 directory
                     .locations
                     .insert(Arc::clone(location.name()), Arc::clone(location));
-                let name = member.name.split('/').next().unwrap_or_default();
-                let named = members.by_name.entry(name.to_owned()).or_default();
+                let name = member.in_file().to_owned();
+                let named = members.by_name.entry(name).or_default();
                 named.push(member.clone());
                 // A member whose name has not been resolved yet has no address.
-                if member.address.port() != 0 {
-                    members.by_address.insert(member.address, member.clone());
+                if let Some(address) = member.address.socket()
+                    && address.port() != 0
+                {
+                    members.by_address.insert(address, member.clone());
                 }
             }
         }
