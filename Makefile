@@ -14,7 +14,7 @@ help:
 	@echo "make test    format, lints, unit, property and end-to-end tests"
 	@echo "make test-vm the kernel load monitor on Debian's kernel and over Soft-RoCE, under QEMU (part of make test)"
 	@echo "make counts  instructions of hot paths against counts/figures.txt (part of make test; COUNTS_ACCEPT=\"WHY\" takes new figures)"
-	@echo "make bench   side by side with HAProxy, nginx and Envoy (BENCH_QUICK=1 for five minutes)"
+	@echo "make bench   side by side with HAProxy, nginx and Envoy (BENCH_QUICK=1 for six minutes)"
 	@echo "make bench-corba  the CORBA service: overhead, effectiveness, scalability, forwards, relay"
 	@echo "make bench-kernel  the kernel load monitor: accuracy, latency, cost, balance (as root; BENCH_QUICK=1 for six minutes)"
 	@echo "make experiment  the QoS broker's policies on three Apaches (EXPERIMENT_TIMES=1 for four minutes)"

@@ -1,12 +1,14 @@
 //! Who is measured, and how each is installed, configured and started.
 
 use std::error::Error;
+use std::fmt::Write;
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::load::HOST;
 use crate::server::{Server, free_address};
 use crate::tls;
 
@@ -99,13 +101,7 @@ impl Arm {
         ground: &Ground,
         rng: &mut fastrand::Rng,
     ) -> Result<Running> {
-        match self.try_start(program, places, ground, rng) {
-            // Somebody was quicker to take a port that was free: others are.
-            Err(error) if error.to_string().contains("in use") => {
-                self.try_start(program, places, ground, rng)
-            }
-            outcome => outcome,
-        }
+        twice(|| self.try_start(program, places, ground, rng))
     }
 
     fn try_start(
@@ -163,14 +159,6 @@ impl Arm {
                 }
             }
         }
-        let log_file = directory.join("log");
-        let log = File::create(&log_file)?;
-        command
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
-        let mut server = Server::start(command, ground.proxy_cpu, death_signal)
-            .map_err(|error| format!("cannot run {}: {error}", program.display()))?;
         let is_proxy = self != Self::Floor;
         let tcp = has_tcp.then_some(tcp);
         let members = is_proxy.then_some(members);
@@ -180,12 +168,7 @@ impl Arm {
         let h2 = (is_proxy && self != Self::Nginx).then_some(h2);
         let all = [Some(http), members, tcp, https, h2, grpc];
         let addresses: Vec<SocketAddr> = all.into_iter().flatten().collect();
-        server.wait_for(&addresses).map_err(|error| {
-            let log = fs::read_to_string(&log_file).unwrap_or_default();
-            let last: Vec<&str> = log.lines().rev().take(5).collect();
-            let last: Vec<&str> = last.into_iter().rev().collect();
-            format!("{error}; its last words: {}", last.join(" / "))
-        })?;
+        let server = serve(command, &directory, ground, death_signal, &addresses)?;
         Ok(Running {
             arm: self,
             server,
@@ -197,6 +180,134 @@ impl Arm {
             grpc,
         })
     }
+}
+
+/// Starts a proxy that listens at `addresses`, with its log in `directory`.
+fn serve(
+    mut command: Command,
+    directory: &Path,
+    ground: &Ground,
+    death_signal: i32,
+    addresses: &[SocketAddr],
+) -> Result<Server> {
+    let log_file = directory.join("log");
+    let log = File::create(&log_file)?;
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+    let program = PathBuf::from(command.get_program());
+    let mut server = Server::start(command, ground.proxy_cpu, death_signal)
+        .map_err(|error| format!("cannot run {}: {error}", program.display()))?;
+    server.wait_for(addresses).map_err(|error| {
+        let log = fs::read_to_string(&log_file).unwrap_or_default();
+        let last: Vec<&str> = log.lines().rev().take(5).collect();
+        let last: Vec<&str> = last.into_iter().rev().collect();
+        format!("{error}; its last words: {}", last.join(" / "))
+    })?;
+    Ok(server)
+}
+
+/// Starts something, once more if somebody was quicker to take a port that was free: others are.
+fn twice<T>(mut start: impl FnMut() -> Result<T>) -> Result<T> {
+    match start() {
+        Err(error) if error.to_string().contains("in use") => start(),
+        outcome => outcome,
+    }
+}
+
+/// Another process of Evenkeel: rules that each have a feature, and plain ones to compare with.
+pub struct Features {
+    /// Its process.
+    pub server: Server,
+    /// A rule for HTTP, and one for TCP, without any.
+    pub http: SocketAddr,
+    /// See above.
+    pub tcp: SocketAddr,
+    /// For HTTP, with 1,000 hosts and 10,000 routes.
+    pub routes: SocketAddr,
+    /// For HTTP, with limits for each client.
+    pub limits: SocketAddr,
+    /// For FTP.
+    pub ftp: SocketAddr,
+}
+
+impl Features {
+    /// Starts `program`, which is Evenkeel, in front of the back-end.
+    ///
+    /// # Errors
+    ///
+    /// When it does not start, with the end of what it logged.
+    pub fn start(
+        program: &Path,
+        places: &Places,
+        ground: &Ground,
+        rng: &mut fastrand::Rng,
+    ) -> Result<Self> {
+        twice(|| Self::try_start(program, places, ground, rng))
+    }
+
+    fn try_start(
+        program: &Path,
+        places: &Places,
+        ground: &Ground,
+        rng: &mut fastrand::Rng,
+    ) -> Result<Self> {
+        let directory = places.cache.join("run/features");
+        fs::create_dir_all(&directory)?;
+        let [http, tcp, routes, limits, ftp, admin] = free_addresses(rng)?;
+        let addresses = [
+            ("HTTP", http),
+            ("TCP", tcp),
+            ("ROUTES", routes),
+            ("LIMITS", limits),
+            ("FTP", ftp),
+            ("ADMIN", admin),
+            ("BACKEND_HTTP", ground.http),
+            ("BACKEND_TCP", ground.tcp),
+            ("BACKEND_FTP", ground.ftp),
+        ];
+        let mut words = vec![("@ROUTE_TABLES@".into(), route_tables())];
+        words.extend(addresses.map(|(name, at)| (format!("@{name}@"), at.to_string())));
+        let file = fill(places, "evenkeel-features.toml", &directory, &words)?;
+        let mut command = Command::new(program);
+        command.arg("run").arg(file);
+        let listening = [http, tcp, routes, limits, ftp];
+        Ok(Self {
+            server: serve(command, &directory, ground, libc::SIGKILL, &listening)?,
+            http,
+            tcp,
+            routes,
+            limits,
+            ftp,
+        })
+    }
+}
+
+/// Hosts of the rule with routes, and routes of each.
+const HOSTS: usize = 1000;
+const ROUTES_OF_HOST: usize = 10;
+
+/// Tables of the rule with routes. What is asked for is the last route of the host in the middle.
+fn route_tables() -> String {
+    let mut text = String::new();
+    for host in 0..HOSTS {
+        let name = match host == HOSTS / 2 {
+            true => HOST.to_owned(),
+            false => format!("host-{host}.example.org"),
+        };
+        for route in 1..=ROUTES_OF_HOST {
+            let path = match route == ROUTES_OF_HOST {
+                true => "/".to_owned(),
+                false => format!("/part-{route}/*"),
+            };
+            let _ = write!(
+                text,
+                "[[rule.routes.routes]]\nhost = \"{name}\"\npath = \"{path}\"\ngroup = \"http\"\n\n"
+            );
+        }
+    }
+    text
 }
 
 /// Folders of a run.
@@ -221,6 +332,8 @@ pub struct Ground {
     pub tcp: SocketAddr,
     /// Back-end for HTTP/2 and gRPC.
     pub h2: SocketAddr,
+    /// Back-end for FTP.
+    pub ftp: SocketAddr,
     /// Processor of the proxies.
     pub proxy_cpu: usize,
     /// Files that a process may have open.

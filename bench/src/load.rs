@@ -6,7 +6,7 @@
 //! the very requests that would have shown the stall (coordinated omission).
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,6 +23,12 @@ pub const BULK_DOWN: u8 = b'D';
 pub const BULK_UP: u8 = b'U';
 /// First byte of a TCP connection whose back-end sends back what it gets.
 pub const ECHO: u8 = b'E';
+/// User of FTP for whom the back-end sends as fast as it can.
+pub const USER_DOWN: &[u8] = b"down";
+/// User of FTP whose file the back-end takes.
+pub const USER_UP: &[u8] = b"up";
+/// The host that requests are for.
+pub const HOST: &str = "bench.local";
 
 /// Nothing may stall longer than this: a run ends with an error instead of hanging.
 const STALL: Duration = Duration::from_secs(10);
@@ -64,6 +70,15 @@ pub enum Traffic {
     },
     /// As many bytes as go through: every other connection down, the others up.
     TcpBulk,
+    /// The same in data connections of FTP: a session for each, with one file in passive mode.
+    FtpBulk,
+}
+
+impl Traffic {
+    /// Whether it is counted in bytes.
+    pub fn is_bulk(&self) -> bool {
+        matches!(self, Traffic::TcpBulk | Traffic::FtpBulk)
+    }
 }
 
 /// A run to be made.
@@ -115,6 +130,7 @@ pub fn run(
         request: request_bytes(&plan.traffic),
         epoll: Epoll::new()?,
         connections: Vec::with_capacity(plan.connections),
+        sessions: Vec::new(),
         idle: VecDeque::with_capacity(plan.connections),
         known_head: Vec::new(),
         known_body: 0,
@@ -268,6 +284,8 @@ struct Run<'a> {
     request: Vec<u8>,
     epoll: Epoll,
     connections: Vec<Connection>,
+    /// Control connections of FTP.
+    sessions: Vec<TcpStream>,
     /// Connections with no request on them, longest idle first.
     idle: VecDeque<usize>,
     /// The last response head and its body's length: the next is most often the same, and
@@ -296,14 +314,17 @@ struct Connection {
 }
 
 impl Run<'_> {
-    fn connect(&self, index: usize) -> io::Result<Stream> {
-        let stream = TcpStream::connect(self.plan.target)?;
+    fn connect(&mut self, index: usize) -> io::Result<Stream> {
+        let mut stream = TcpStream::connect(self.plan.target)?;
+        if matches!(self.plan.traffic, Traffic::FtpBulk) {
+            let data = transfer(&stream, is_upload(index))?;
+            self.sessions.push(std::mem::replace(&mut stream, data));
+        }
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(STALL))?;
         let stream = secured(self.connections[index].client.as_ref(), stream)?;
         stream.socket().set_nonblocking(true)?;
-        let bulk = matches!(self.plan.traffic, Traffic::TcpBulk);
-        let interest = if bulk && is_upload(index) {
+        let interest = if self.plan.traffic.is_bulk() && is_upload(index) {
             READ | WRITE
         } else {
             READ
@@ -399,7 +420,7 @@ impl Run<'_> {
             self.advance_handshake(index, resumed);
             return Ok(());
         }
-        if matches!(self.plan.traffic, Traffic::TcpBulk) {
+        if self.plan.traffic.is_bulk() {
             return self.advance_bulk(index, events);
         }
         if !self.receive(index) {
@@ -509,6 +530,41 @@ impl Run<'_> {
     }
 }
 
+/// Begins a session of FTP and the transfer of a file: its data connection.
+fn transfer(session: &TcpStream, is_upload: bool) -> io::Result<TcpStream> {
+    session.set_read_timeout(Some(STALL))?;
+    let mut replies = BufReader::new(session);
+    let mut reply = |wanted: &str| {
+        let mut line = String::new();
+        replies.read_line(&mut line)?;
+        match line.starts_with(wanted) {
+            true => Ok(line),
+            false => Err(io::Error::other(format!(
+                "expected {wanted}, found {line:?}"
+            ))),
+        }
+    };
+    let (user, command) = match is_upload {
+        true => (USER_UP, "STOR file"),
+        false => (USER_DOWN, "RETR file"),
+    };
+    let say = |line: &[u8]| {
+        let mut session = session;
+        session.write_all(&[line, b"\r\n"].concat())
+    };
+    reply("220 ")?;
+    say(&[b"USER ", user].concat())?;
+    reply("230 ")?;
+    say(b"EPSV")?;
+    let passive = reply("229 ")?;
+    let port = passive.split('|').nth(3).and_then(|port| port.parse().ok());
+    let port = port.ok_or_else(|| io::Error::other(format!("no port in {passive:?}")))?;
+    let data = TcpStream::connect((session.peer_addr()?.ip(), port))?;
+    say(command.as_bytes())?;
+    reply("150 ")?;
+    Ok(data)
+}
+
 fn is_upload(index: usize) -> bool {
     index % 2 == 1
 }
@@ -532,15 +588,15 @@ fn secured(client: Option<&Arc<ClientConfig>>, stream: TcpStream) -> io::Result<
 fn request_bytes(traffic: &Traffic) -> Vec<u8> {
     match traffic {
         Traffic::Http { path } | Traffic::Https { path } | Traffic::Redirect { path } => {
-            format!("GET {path} HTTP/1.1\r\nHost: bench.local\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n")
+            format!("GET {path} HTTP/1.1\r\nHost: {HOST}\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n")
                 .into_bytes()
         }
         Traffic::HttpClose { path } => {
-            format!("GET {path} HTTP/1.1\r\nHost: bench.local\r\nUser-Agent: bench\r\nAccept: */*\r\nConnection: close\r\n\r\n")
+            format!("GET {path} HTTP/1.1\r\nHost: {HOST}\r\nUser-Agent: bench\r\nAccept: */*\r\nConnection: close\r\n\r\n")
                 .into_bytes()
         }
         Traffic::TcpEcho { bytes } => vec![ECHO; *bytes],
-        Traffic::TcpBulk | Traffic::Handshake { .. } => Vec::new(),
+        Traffic::TcpBulk | Traffic::FtpBulk | Traffic::Handshake { .. } => Vec::new(),
     }
 }
 

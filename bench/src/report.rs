@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::arms::Arm;
 
+/// As an arm: a plain rule, beside one that has a feature, in the same process of Evenkeel.
+pub const PLAIN: &str = "plain";
+
 /// What one run of one arm gave.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
@@ -27,7 +30,7 @@ pub struct Comparison {
     pub row: String,
     /// What was measured; the name says the unit.
     pub metric: String,
-    /// With whom, or `limit` for a fixed bound.
+    /// With whom; `plain` for a rule of Evenkeel's own, or `limit` for a fixed bound.
     pub peer: String,
     /// Evenkeel's figure: the median of all rounds.
     pub ours: f64,
@@ -65,6 +68,8 @@ pub struct Limit {
 enum Bound {
     /// Ratio to one peer.
     To(Arm, f64),
+    /// Ratio to the plain rule.
+    ToPlain(f64),
     /// Ratio to whichever peer is best.
     ToBestPeer(f64),
     /// An absolute figure.
@@ -96,6 +101,9 @@ pub const LIMITS: &[Limit] = &[
     limit("tcp-rr", P99, Bound::ToBestPeer(1.0)),
     limit("tcp-bulk", CPU_PER_MIB, Bound::ToBestPeer(1.0)),
     limit("tcp-bulk", MEBIBYTES, Bound::ToBestPeer(1.0)),
+    limit("ftp-bulk", CPU_PER_MIB, Bound::ToPlain(1.1)),
+    limit("http-routes", CPU_PER_REQUEST, Bound::ToPlain(1.03)),
+    limit("http-limits", CPU_PER_REQUEST, Bound::ToPlain(1.03)),
     limit("https-small", CPU_PER_REQUEST, Bound::ToBestPeer(0.95)),
     limit("https-64k", CPU_PER_MIB, Bound::ToBestPeer(0.95)),
     limit("tls-full", HANDSHAKES, Bound::ToBestPeer(1.0)),
@@ -117,8 +125,7 @@ const fn limit(row: &'static str, metric: &'static str, bound: Bound) -> Limit {
 pub fn compare(samples: &[Sample]) -> Vec<Comparison> {
     let mut comparisons = Vec::new();
     for (row, metric) in rows_and_metrics(samples) {
-        for peer in &Arm::ALL[1..] {
-            let peer = peer.name();
+        for peer in Arm::ALL[1..].iter().map(|arm| arm.name()).chain([PLAIN]) {
             let ratios = ratios(samples, row, metric, Arm::Evenkeel.name(), peer);
             let ours = values(samples, row, metric, Arm::Evenkeel.name());
             let theirs = values(samples, row, metric, peer);
@@ -173,13 +180,12 @@ pub fn table(samples: &[Sample]) -> String {
     text
 }
 
-/// Ratios to the build before: the median over all turns, and the quartiles, which say how far
-/// it is to be trusted.
-pub fn beside_before(samples: &[Sample]) -> String {
-    let mut text = String::from("Beside the build before: median (quartiles)\n");
+/// Ratios to `other`, which is `called` so: the median over all turns, and the quartiles, which say
+/// how far it is to be trusted.
+pub fn beside(samples: &[Sample], other: &str, called: &str) -> String {
+    let mut text = format!("Beside {called}: median (quartiles)\n");
     for (row, metric) in rows_and_metrics(samples) {
-        let (ours, before) = (Arm::Evenkeel.name(), Arm::Before.name());
-        let ratios = ratios(samples, row, metric, ours, before);
+        let ratios = ratios(samples, row, metric, Arm::Evenkeel.name(), other);
         if let Some([low, middle, high]) = quartiles(ratios) {
             let _ = writeln!(
                 text,
@@ -333,21 +339,26 @@ pub fn verdicts(samples: &[Sample]) -> String {
     let mut text = String::new();
     for limit in LIMITS {
         let more_is_better = matches!(limit.metric, REQUESTS | MEBIBYTES | HANDSHAKES);
-        let to = |peer: Arm| {
-            let (ours, peer) = (Arm::Evenkeel.name(), peer.name());
+        let to = |peer: &str| {
+            let ours = Arm::Evenkeel.name();
             ratios(samples, limit.row, limit.metric, ours, peer)
         };
-        let ratio_to = |peer: Arm| median(to(peer));
+        let ratio_to = |peer: &str| median(to(peer));
         // Half of all turns lie between.
-        let spread = |peer: Arm| {
+        let spread = |peer: &str| {
             quartiles(to(peer)).map_or_else(String::new, |[low, _, high]| {
                 format!(" ({} to {})", short(low), short(high))
             })
         };
         let (measured, bound, against) = match limit.bound {
             Bound::To(peer, bound) => {
-                let against = format!("of {}'s{}", peer.name(), spread(peer));
+                let peer = peer.name();
+                let against = format!("of {peer}'s{}", spread(peer));
                 (ratio_to(peer), bound, against)
+            }
+            Bound::ToPlain(bound) => {
+                let against = format!("of the plain rule's{}", spread(PLAIN));
+                (ratio_to(PLAIN), bound, against)
             }
             Bound::Absolute(bound) => {
                 let ours = values(samples, limit.row, limit.metric, Arm::Evenkeel.name());
@@ -356,7 +367,7 @@ pub fn verdicts(samples: &[Sample]) -> String {
             Bound::ToBestPeer(bound) => {
                 let worst = PEERS
                     .iter()
-                    .filter_map(|peer| Some((ratio_to(*peer)?, *peer)))
+                    .filter_map(|peer| Some((ratio_to(peer.name())?, peer.name())))
                     .max_by(|one, other| {
                         let order = one.0.total_cmp(&other.0);
                         if more_is_better {
@@ -367,12 +378,9 @@ pub fn verdicts(samples: &[Sample]) -> String {
                     });
                 match worst {
                     Some((ratio, peer)) => {
-                        let (name, spread) = (peer.name(), spread(peer));
-                        (
-                            Some(ratio),
-                            bound,
-                            format!("of the best peer's ({name}){spread}"),
-                        )
+                        let spread = spread(peer);
+                        let against = format!("of the best peer's ({peer}){spread}");
+                        (Some(ratio), bound, against)
                     }
                     None => (None, bound, "of the best peer's".into()),
                 }
@@ -411,11 +419,11 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
     Some((values[count / 2 - 1] + upper) / 2.0)
 }
 
-/// The first quartile, the middle value, and the third.
+/// The first quartile, the median, and the third.
 fn quartiles(mut values: Vec<f64>) -> Option<[f64; 3]> {
     values.sort_by(f64::total_cmp);
     let at = |part: usize| values.get(values.len() * part / 4).copied();
-    Some([at(1)?, at(2)?, at(3)?])
+    Some([at(1)?, median(values.clone())?, at(3)?])
 }
 
 /// Every row and metric once, in the order of measurement.
@@ -507,6 +515,29 @@ mod tests {
         assert!(lines[0].starts_with("pass"), "{}", lines[0]);
         assert!(lines[1].starts_with("MISS"), "{}", lines[1]);
         assert!(lines[2].starts_with("not measured"), "{}", lines[2]);
+    }
+
+    #[test]
+    fn features_are_held_against_the_plain_rule() {
+        let sample = |round, arm, cpu| Sample {
+            row: "http-routes",
+            arm,
+            ..sample(round, Arm::Evenkeel, cpu)
+        };
+        // In the middle 1.02, and one turn in which the machine did something else.
+        let samples: Vec<Sample> = [(0, 10.2, 10.0), (1, 20.2, 20.0), (2, 15.0, 10.0)]
+            .into_iter()
+            .flat_map(|(round, featured, plain)| {
+                let featured = sample(round, Arm::Evenkeel.name(), featured);
+                [featured, sample(round, PLAIN, plain)]
+            })
+            .collect();
+        let verdicts = verdicts(&samples);
+        let line = { verdicts.lines() }.find(|line| line.contains("http-routes"));
+        assert!(line.unwrap().starts_with("pass"), "{line:?}");
+        let beside = beside(&samples, PLAIN, "a plain rule");
+        assert!(beside.contains("1.020 (1.010 to 1.500)"), "{beside}");
+        assert_eq!(compare(&samples)[0].peer, PLAIN);
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! The back-end of all measurements: answers with as little work as it can.
 //!
-//! `backend` binds three loopback ports, prints `HTTP_ADDRESS TCP_ADDRESS H2_ADDRESS` on a line,
-//! and serves until it is ended.
+//! `backend` binds loopback ports, prints `HTTP_ADDRESS TCP_ADDRESS H2_ADDRESS FTP_ADDRESS` on a
+//! line, and serves until it is ended.
 //!
 //! HTTP: a path that starts with `/64k` is answered with 64 KiB, any other with
 //! [`SMALL_BODY`]; a request with `Connection: close` also closes. TCP: the first byte of
 //! a connection says what it is for, see [`evenkeel_bench::load`]. HTTP/2 (by prior knowledge, in a
 //! thread of its own): a call of gRPC is answered with a message and a status, any other request
-//! with [`SMALL_BODY`].
+//! with [`SMALL_BODY`]. FTP, in passive mode: the user says where files go, see
+//! [`evenkeel_bench::load`], and so at which of two ports data connections are taken; what is sent
+//! and taken there is what TCP has, with the same code.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -18,7 +20,7 @@ use h2::server::SendResponse;
 use http::{HeaderMap, HeaderValue, Request, Response};
 
 use evenkeel_bench::epoll::{EDGE, Epoll, READ, WRITE};
-use evenkeel_bench::load::{BULK_DOWN, BULK_UP};
+use evenkeel_bench::load::{BULK_DOWN, BULK_UP, USER_DOWN, USER_UP};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -27,31 +29,42 @@ const LARGE_BODY_BYTES: usize = 64 * 1024;
 /// Longest request head; a longer one closes the connection.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 
-const HTTP_LISTENER: u64 = 0;
-const TCP_LISTENER: u64 = 1;
-const FIRST_CONNECTION: u64 = 2;
+/// What is accepted at each of the listeners of the loop; their tokens are the places here.
+const SERVICES: [Service; 5] = [
+    Service::Http,
+    Service::Unknown,
+    Service::Ftp,
+    Service::Source,
+    Service::Sink,
+];
+const FIRST_CONNECTION: u64 = SERVICES.len() as u64;
 
 fn main() -> io::Result<()> {
-    let http = TcpListener::bind("127.0.0.1:0")?;
-    let tcp = TcpListener::bind("127.0.0.1:0")?;
+    let mut listeners = Vec::new();
+    for _ in SERVICES {
+        listeners.push(TcpListener::bind("127.0.0.1:0")?);
+    }
     let mut stdout = io::stdout();
     let http2 = TcpListener::bind("127.0.0.1:0")?;
-    let addresses = [&http, &tcp, &http2].map(TcpListener::local_addr);
-    let [http_address, tcp_address, http2_address] = addresses;
+    let [http, tcp, ftp, down, up] = &listeners[..] else {
+        return Err(io::Error::other("as many listeners as services"));
+    };
+    let addresses = [http, tcp, &http2, ftp].map(TcpListener::local_addr);
+    let [http_address, tcp_address, http2_address, ftp_address] = addresses;
     writeln!(
         stdout,
-        "{} {} {}",
-        http_address?, tcp_address?, http2_address?
+        "{} {} {} {}",
+        http_address?, tcp_address?, http2_address?, ftp_address?
     )?;
     stdout.flush()?;
+    let answers = Answers::new(down.local_addr()?.port(), up.local_addr()?.port());
     std::thread::spawn(|| serve_http2(http2));
 
     let mut epoll = Epoll::new()?;
-    for (listener, token) in [(&http, HTTP_LISTENER), (&tcp, TCP_LISTENER)] {
+    for (token, listener) in (0..).zip(&listeners) {
         listener.set_nonblocking(true)?;
         epoll.add(listener, READ, token)?;
     }
-    let answers = Answers::new();
     let mut connections: Vec<Option<Connection>> = Vec::new();
     let mut free = Vec::new();
     let mut ended = Vec::new();
@@ -61,12 +74,8 @@ fn main() -> io::Result<()> {
         for index in 0..count {
             let (token, events) = epoll.event(index);
             if token < FIRST_CONNECTION {
-                let (listener, service) = if token == HTTP_LISTENER {
-                    (&http, Service::Http)
-                } else {
-                    (&tcp, Service::Unknown)
-                };
-                let Ok((stream, _)) = listener.accept() else {
+                let service = SERVICES[token as usize];
+                let Ok((stream, _)) = listeners[token as usize].accept() else {
                     continue;
                 };
                 let slot = free.pop().unwrap_or_else(|| {
@@ -75,8 +84,13 @@ fn main() -> io::Result<()> {
                 });
                 stream.set_nonblocking(true)?;
                 stream.set_nodelay(true)?;
-                epoll.add(&stream, READ | WRITE | EDGE, FIRST_CONNECTION + slot as u64)?;
-                connections[slot] = Some(Connection::new(stream, service));
+                let token = FIRST_CONNECTION + slot as u64;
+                epoll.add(&stream, interest(service), token)?;
+                let mut connection = Connection::new(stream, service);
+                if service == Service::Ftp {
+                    connection.send(b"220 Here is a back-end.\r\n")?;
+                }
+                connections[slot] = Some(connection);
                 continue;
             }
             let slot = (token - FIRST_CONNECTION) as usize;
@@ -88,11 +102,18 @@ fn main() -> io::Result<()> {
                 connections[slot] = None;
                 ended.push(slot);
             } else if connection.service == Service::Source && !was_source {
-                // Level triggered: one write per turn, so that all sources get theirs.
-                epoll.modify(&connection.stream, READ | WRITE, token)?;
+                epoll.modify(&connection.stream, interest(Service::Source), token)?;
             }
         }
         free.append(&mut ended);
+    }
+}
+
+fn interest(service: Service) -> u32 {
+    match service {
+        // Level triggered: one write per turn, so that all sources get theirs.
+        Service::Source => READ | WRITE,
+        _ => READ | WRITE | EDGE,
     }
 }
 
@@ -165,10 +186,14 @@ struct Answers {
     small_close: Vec<u8>,
     large: Vec<u8>,
     large_close: Vec<u8>,
+    /// Of FTP: where data connections are taken, down and up.
+    passive: [Vec<u8>; 2],
 }
 
 impl Answers {
-    fn new() -> Self {
+    fn new(down: u16, up: u16) -> Self {
+        let passive =
+            |port| format!("229 Entering Extended Passive Mode (|||{port}|)\r\n").into_bytes();
         let large_body = vec![b'x'; LARGE_BODY_BYTES];
         let answer = |body: &[u8], connection: &str| {
             let mut bytes = format!(
@@ -184,6 +209,7 @@ impl Answers {
             small_close: answer(SMALL_BODY, "Connection: close\r\n"),
             large: answer(&large_body, ""),
             large_close: answer(&large_body, "Connection: close\r\n"),
+            passive: [passive(down), passive(up)],
         }
     }
 }
@@ -196,6 +222,8 @@ enum Service {
     Echo,
     Source,
     Sink,
+    /// A control connection.
+    Ftp,
 }
 
 struct Connection {
@@ -205,6 +233,8 @@ struct Connection {
     head: Vec<u8>,
     unsent: Vec<u8>,
     close_when_sent: bool,
+    /// Of FTP: its user sends files.
+    is_upload: bool,
 }
 
 impl Connection {
@@ -215,6 +245,7 @@ impl Connection {
             head: Vec::new(),
             unsent: Vec::new(),
             close_when_sent: false,
+            is_upload: false,
         }
     }
 
@@ -265,6 +296,7 @@ impl Connection {
         match self.service {
             Service::Echo => self.send(bytes)?,
             Service::Http => return self.answer(bytes, answers),
+            Service::Ftp => return self.reply(bytes, answers),
             Service::Source | Service::Sink | Service::Unknown => {}
         }
         Ok(true)
@@ -291,6 +323,32 @@ impl Connection {
             };
             self.send(answer)?;
             self.close_when_sent |= close;
+        }
+        self.head.extend_from_slice(rest);
+        Ok(self.head.len() <= MAX_HEAD_BYTES)
+    }
+
+    /// Replies to commands of FTP.
+    fn reply(&mut self, bytes: &[u8], answers: &Answers) -> io::Result<bool> {
+        self.head.extend_from_slice(bytes);
+        let lines = std::mem::take(&mut self.head);
+        let mut rest = &lines[..];
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            let line = rest[..end].trim_ascii_end();
+            rest = &rest[end + 1..];
+            let mut parts = line.splitn(2, |byte| *byte == b' ');
+            match (parts.next(), parts.next()) {
+                (Some(b"USER"), Some(user)) if [USER_DOWN, USER_UP].contains(&user) => {
+                    self.is_upload = user == USER_UP;
+                    self.send(b"230 Welcome.\r\n")?;
+                }
+                (Some(b"EPSV"), None) => {
+                    self.send(&answers.passive[usize::from(self.is_upload)])?
+                }
+                (Some(b"RETR"), Some(_)) if !self.is_upload => self.send(b"150 Here it is.\r\n")?,
+                (Some(b"STOR"), Some(_)) if self.is_upload => self.send(b"150 Go on.\r\n")?,
+                _ => self.send(b"502 Not here.\r\n")?,
+            }
         }
         self.head.extend_from_slice(rest);
         Ok(self.head.len() <= MAX_HEAD_BYTES)

@@ -11,15 +11,17 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use evenkeel_bench::arms::{Arm, Ground, PROFILE, Places, Result, Running, build, start_member};
+use evenkeel_bench::arms::{
+    Arm, Features, Ground, PROFILE, Places, Result, Running, build, start_member,
+};
 use evenkeel_bench::h2load::{self, Call};
-use evenkeel_bench::load::{self, ECHO, Plan, Traffic};
+use evenkeel_bench::load::{self, ECHO, HOST, Plan, Traffic};
 use evenkeel_bench::report::{self, Pick, Sample};
 use evenkeel_bench::server::{Server, pin_to, processors, raise_file_limit, sharpen_timers};
 
 /// Measures Evenkeel beside other proxies on this machine.
 ///
-/// With `BENCH_QUICK=1` in the environment less exactly, in about five minutes.
+/// With `BENCH_QUICK=1` in the environment less exactly, in about six minutes.
 #[derive(Parser)]
 struct Arguments {
     /// Measure what lies beside this program instead of building it.
@@ -129,6 +131,35 @@ const ROWS: &[Row] = &[
     ),
 ];
 
+/// Traffic through a rule with a feature, and through a plain one of the same process.
+struct FeatureRow {
+    name: &'static str,
+    featured: (fn(&Features) -> SocketAddr, Traffic),
+    plain: (fn(&Features) -> SocketAddr, Traffic),
+    connections: usize,
+}
+
+const FEATURE_ROWS: &[FeatureRow] = &[
+    FeatureRow {
+        name: "ftp-bulk",
+        featured: (|process| process.ftp, Traffic::FtpBulk),
+        plain: (|process| process.tcp, Traffic::TcpBulk),
+        connections: 4,
+    },
+    FeatureRow {
+        name: "http-routes",
+        featured: (|process| process.routes, Traffic::Http { path: SMALL }),
+        plain: (|process| process.http, Traffic::Http { path: SMALL }),
+        connections: 32,
+    },
+    FeatureRow {
+        name: "http-limits",
+        featured: (|process| process.limits, Traffic::Http { path: SMALL }),
+        plain: (|process| process.http, Traffic::Http { path: SMALL }),
+        connections: 32,
+    },
+];
+
 /// Rows that `h2load` drives.
 const H2_ROWS: [(&str, Front, Call); 3] = [
     ("h2-small", Front::Https, Call::Get),
@@ -174,6 +205,9 @@ struct Pace {
     rounds: usize,
     /// Turns of every arm, for each row in each round.
     turns: usize,
+    /// Turns of each of the two in rows of features: a few per cent are asked for, which is less
+    /// than a single turn differs from the next.
+    feature_turns: usize,
     idle_rounds: usize,
     warm_up: Duration,
     measure: Duration,
@@ -182,6 +216,7 @@ struct Pace {
 const QUICK: Pace = Pace {
     rounds: 2,
     turns: 3,
+    feature_turns: 10,
     idle_rounds: 1,
     warm_up: Duration::from_millis(100),
     measure: Duration::from_millis(300),
@@ -189,6 +224,7 @@ const QUICK: Pace = Pace {
 const FULL: Pace = Pace {
     rounds: 4,
     turns: 7,
+    feature_turns: 24,
     idle_rounds: 3,
     warm_up: Duration::from_millis(100),
     measure: Duration::from_millis(400),
@@ -328,6 +364,27 @@ fn measure(arguments: &Arguments) -> Result<()> {
                 ])))
             });
         }
+        drop(running);
+        let ours = arms.iter().find(|(arm, _)| *arm == Arm::Evenkeel);
+        let rows: Vec<&FeatureRow> = FEATURE_ROWS
+            .iter()
+            .filter(|row| wanted(&arguments.rows, row.name))
+            .collect();
+        if let Some((_, program)) = ours.filter(|_| !rows.is_empty()) {
+            let process = Features::start(program, &places, &ground, &mut rng);
+            match process.and_then(|process| features_answer(&process).map(|()| process)) {
+                Ok(process) => {
+                    for row in rows {
+                        if let Err(error) =
+                            measure_features(row, &process, &pace, round, &mut samples)
+                        {
+                            println!("{} fails: {error}", row.name);
+                        }
+                    }
+                }
+                Err(error) => println!("Rows of features are skipped: {error}"),
+            }
+        }
         println!(
             "Round {} of {rounds} done after {:.0} s.",
             round + 1,
@@ -382,8 +439,13 @@ fn measure(arguments: &Arguments) -> Result<()> {
     println!("\n{}", report::table(&samples));
     println!("In brackets: Evenkeel's ratio to it, the median over all turns.\n");
     if arguments.before.is_some() {
-        println!("{}", report::beside_before(&samples));
+        let before = Arm::Before.name();
+        println!("{}", report::beside(&samples, before, "the build before"));
     }
+    println!(
+        "{}",
+        report::beside(&samples, report::PLAIN, "a plain rule")
+    );
     println!("{}", report::pick_table(&picks));
     println!("Must reach:");
     print!("{}", report::verdicts(&samples));
@@ -424,8 +486,8 @@ fn start_backends(
         .split_whitespace()
         .map(str::parse)
         .collect::<std::result::Result<Vec<SocketAddr>, _>>()?;
-    let [http, tcp, h2] = addresses[..] else {
-        return Err(format!("the back-end said {line:?}, not three addresses").into());
+    let [http, tcp, h2, ftp] = addresses[..] else {
+        return Err(format!("the back-end said {line:?}, not four addresses").into());
     };
     let (one, one_address) = start_member(places, 1, own_cpu, rng)?;
     let (two, two_address) = start_member(places, 2, own_cpu, rng)?;
@@ -434,6 +496,7 @@ fn start_backends(
         members: [one_address, two_address],
         tcp,
         h2,
+        ftp,
         proxy_cpu,
         max_descriptors,
     };
@@ -445,33 +508,89 @@ fn answers(proxy: &Running) -> Result<()> {
     let http = [(proxy.http, SMALL, 46), (proxy.http, LARGE, 65_536)];
     let members = proxy.members.map(|members| (members, SMALL, 46));
     for (address, path, length) in http.into_iter().chain(members) {
-        let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        write!(
-            stream,
-            "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
-        )?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer)?;
-        let head = answer.windows(4).position(|window| window == b"\r\n\r\n");
-        let body = head.map_or(0, |end| answer.len() - end - 4);
-        if !answer.starts_with(b"HTTP/1.1 200 ") || body != length {
-            return Err(format!(
-                "GET {path} gave a body of {body} bytes instead of {length} after {:?}",
-                String::from_utf8_lossy(&answer[..answer.len().min(40)])
-            )
-            .into());
-        }
+        answers_http(address, path, length)?;
     }
-    if let Some(tcp) = proxy.tcp {
-        let mut stream = TcpStream::connect(tcp)?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        let sent = [&[ECHO][..], b" is what comes back"].concat();
-        stream.write_all(&sent)?;
-        let mut back = vec![0; sent.len()];
-        stream.read_exact(&mut back)?;
-        if back != sent {
-            return Err("TCP bytes came back changed".into());
+    proxy.tcp.map_or(Ok(()), answers_tcp)
+}
+
+/// The same of rules with features; that of FTP is asked by what measures it.
+fn features_answer(process: &Features) -> Result<()> {
+    for address in [process.http, process.routes, process.limits] {
+        answers_http(address, SMALL, 46)?;
+    }
+    // By a route, not whatever is asked for.
+    if answers_http(process.routes, "/elsewhere", 46).is_ok() {
+        return Err("there is no route, and yet an answer".into());
+    }
+    answers_tcp(process.tcp)
+}
+
+fn answers_http(address: SocketAddr, path: &str, length: usize) -> Result<()> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let head = answer.windows(4).position(|window| window == b"\r\n\r\n");
+    let body = head.map_or(0, |end| answer.len() - end - 4);
+    if !answer.starts_with(b"HTTP/1.1 200 ") || body != length {
+        return Err(format!(
+            "GET {path} gave a body of {body} bytes instead of {length} after {:?}",
+            String::from_utf8_lossy(&answer[..answer.len().min(40)])
+        )
+        .into());
+    }
+    Ok(())
+}
+
+fn answers_tcp(address: SocketAddr) -> Result<()> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let sent = [&[ECHO][..], b" is what comes back"].concat();
+    stream.write_all(&sent)?;
+    let mut back = vec![0; sent.len()];
+    stream.read_exact(&mut back)?;
+    if back != sent {
+        return Err("TCP bytes came back changed".into());
+    }
+    Ok(())
+}
+
+/// Measures the featured rule and the plain one in turn. Each goes first in every other turn, so
+/// that a machine that slows down, or what one leaves to the other, does not count for one of them.
+fn measure_features(
+    row: &FeatureRow,
+    process: &Features,
+    pace: &Pace,
+    round: usize,
+    samples: &mut Vec<Sample>,
+) -> Result<()> {
+    for turn in 0..pace.feature_turns {
+        let mut both = [
+            (Arm::Evenkeel.name(), &row.featured),
+            (report::PLAIN, &row.plain),
+        ];
+        if turn % 2 == 1 {
+            both.reverse();
+        }
+        for (arm, (target, traffic)) in both {
+            let plan = Plan {
+                target: target(process),
+                traffic: traffic.clone(),
+                connections: row.connections,
+                rate: None,
+                warm_up: pace.warm_up,
+                measure: pace.measure,
+            };
+            samples.push(Sample {
+                round: round * pace.feature_turns + turn,
+                row: row.name,
+                arm,
+                metrics: drive(&plan, &process.server)?,
+            });
         }
     }
     Ok(())
@@ -494,37 +613,42 @@ fn measure_row(
         warm_up: pace.warm_up,
         measure: pace.measure,
     };
-    let outcome = load::run(&plan, &mut || proxy.server.cpu_time())?;
+    drive(&plan, &proxy.server).map(Some)
+}
+
+/// Makes a run through `server`.
+fn drive(plan: &Plan, server: &Server) -> Result<BTreeMap<&'static str, f64>> {
+    let outcome = load::run(plan, &mut || server.cpu_time())?;
     if outcome.failures > 0 {
         return Err(format!("{} requests failed", outcome.failures).into());
     }
     let cpu_us = outcome.cpu.as_secs_f64() * 1e6;
     let seconds = outcome.elapsed.as_secs_f64();
-    if matches!(row.traffic, Traffic::TcpBulk) {
+    if plan.traffic.is_bulk() {
         let mebibytes = outcome.bytes as f64 / (1024.0 * 1024.0);
-        return Ok(Some(BTreeMap::from([
+        return Ok(BTreeMap::from([
             (report::CPU_PER_MIB, cpu_us / mebibytes),
             (report::MEBIBYTES, mebibytes / seconds),
-        ])));
+        ]));
     }
     let requests = outcome.requests as f64;
-    if matches!(row.traffic, Traffic::Handshake { .. }) {
+    if matches!(plan.traffic, Traffic::Handshake { .. }) {
         let per_cpu_second = requests / outcome.cpu.as_secs_f64();
-        return Ok(Some(BTreeMap::from([(report::HANDSHAKES, per_cpu_second)])));
+        return Ok(BTreeMap::from([(report::HANDSHAKES, per_cpu_second)]));
     }
     let mut metrics = BTreeMap::from([
         (report::CPU_PER_REQUEST, cpu_us / requests),
         (report::P50, outcome.latency.quantile(0.5) as f64 / 1e3),
         (report::P99, outcome.latency.quantile(0.99) as f64 / 1e3),
     ]);
-    if matches!(row.traffic, Traffic::Https { path: LARGE }) {
+    if matches!(plan.traffic, Traffic::Https { path: LARGE }) {
         metrics.insert(report::CPU_PER_MIB, cpu_us / requests * 16.0);
     }
     // At a fixed rate it is the rate.
-    if row.rate.is_none() {
+    if plan.rate.is_none() {
         metrics.insert(report::REQUESTS, requests / seconds);
     }
-    Ok(Some(metrics))
+    Ok(metrics)
 }
 
 /// What decisions cost, without any network.

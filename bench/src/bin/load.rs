@@ -49,6 +49,8 @@ enum Kind {
     TcpRr,
     /// As much as goes, half of the connections up, half down.
     TcpBulk,
+    /// The same in files of FTP.
+    FtpBulk,
 }
 
 fn main() -> ExitCode {
@@ -78,6 +80,7 @@ fn drive(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
             Kind::HttpClose => Traffic::HttpClose { path: "/" },
             Kind::TcpRr => Traffic::TcpEcho { bytes: 64 },
             Kind::TcpBulk => Traffic::TcpBulk,
+            Kind::FtpBulk => Traffic::FtpBulk,
         },
         connections: arguments.connections,
         rate: arguments.rate,
