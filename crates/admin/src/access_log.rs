@@ -262,6 +262,8 @@ struct Line<'a> {
     rule: &'a str,
     client: SocketAddr,
     #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     route: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     group: Option<&'a str>,
@@ -295,6 +297,7 @@ fn push(record: &Record, batch: &mut Vec<u8>) -> bool {
         time: rfc3339(record.at),
         rule: &record.rule,
         client: record.client,
+        user: record.user.as_deref(),
         route: record.route.as_deref(),
         group: record.group.as_deref(),
         member: record.member.as_deref(),
@@ -349,6 +352,7 @@ mod tests {
             client: "[::1]:4711".parse().unwrap(),
             rule: "web".into(),
             tls: None,
+            user: None,
             route: None,
             group: None,
             server_name: None,

@@ -22,6 +22,7 @@ pub mod watch;
 
 pub use model::acme::{Acme, AcmeChallenge};
 pub use model::admin::{AccessLog, Admin};
+pub use model::auth::{Auth, RouteAuth};
 pub use model::broker::Broker;
 pub use model::config::{Config, load, parse};
 pub use model::corba::{Corba, WhenEmpty};

@@ -1153,6 +1153,13 @@ fn document_with(header: &str, line: &str) -> String {
             };
             format!("[rule.x]\n{rule}{header}\n{page}\n{line}")
         }
+        "[rule.x.auth]" => {
+            let needed = match line {
+                _ if line.starts_with("users_file") => "",
+                _ => "users_file = \"u\"",
+            };
+            format!("[rule.x]\n{rule}{header}\n{needed}\n{line}")
+        }
         "[rule.x.limits]" => {
             let needed = [
                 "requests = \"9/s\"",
@@ -1283,6 +1290,50 @@ fn a_cookie_binds_clients_of_http_rules_by_a_name_of_its_own() {
         ("sticky = { same_site = \"any\" }".into(), "strict"),
     ] {
         let errors = rule(&more).unwrap_err().to_string();
+        assert!(errors.contains(complaint), "{more}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
+}
+
+#[test]
+fn users_are_those_of_the_route_or_else_of_the_rule() {
+    let rule = |more: &str| {
+        let text = format!("[rule.w]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:80\"]\n{more}");
+        parse("/etc/t.toml", &text).map(|mut config| config.rules.remove(0))
+    };
+    let auth = "auth = { users_file = \"u\", user_field = \"X-User\" }";
+    let other = "auth = { users_file = \"v\", user_field = \"X-Admin\", realm = \"a b\" }";
+    let route = |path: &str, more: &str| format!("[[rule.w.routes]]\npath = \"{path}\"\n{more}\n");
+    let routes = [("/a", ""), ("/b", "auth = false"), ("/c", other)];
+    let routes: String = routes.map(|(path, more)| route(path, more)).concat();
+    let own = rule(&format!("{auth}\n{routes}")).unwrap();
+    let of = |at: usize| own.routes.list()[at].auth.or(own.auth.as_ref());
+    let file = |auth: Option<&Auth>| auth.map(|auth| auth.users_file.path.display().to_string());
+    let files = [0, 1, 2].map(|at| file(of(at)));
+    assert_eq!(files, [Some("/etc/u".into()), None, Some("/etc/v".into())]);
+    assert_eq!(own.http.reserved, ["X-Admin", "X-User"]);
+    assert_eq!(own.auths().count(), 2);
+    for (more, complaint) in [
+        ("auth = {}", "`users_file` is missing"),
+        ("auth = true", "wrong type"),
+        (
+            "auth = { users_file = \"u\", realm = \"a\\\"b\" }",
+            "without quotes",
+        ),
+        (
+            "auth = { users_file = \"u\", user_field = \"Host\" }",
+            "a field of its own",
+        ),
+        (
+            "auth = { users_file = \"u\", user_field = \"X-Forwarded-For\" }",
+            "a field of its own",
+        ),
+        (
+            "auth = { users_file = \"u\" }\nprotocol = \"tcp\"",
+            "only a rule with `protocol = \"http\"`",
+        ),
+    ] {
+        let errors = rule(more).unwrap_err().to_string();
         assert!(errors.contains(complaint), "{more}: {errors}");
         assert_eq!(errors.lines().count(), 1, "{errors}");
     }

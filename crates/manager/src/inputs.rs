@@ -13,7 +13,7 @@ use crate::admission::Admission;
 use crate::config::{Config, GroupConfig, MemberConfig};
 use crate::lists::Lists;
 use crate::member_tls::Clients;
-use crate::routes::Answers;
+use crate::routes::Files;
 use crate::sticky::Cookies;
 
 /// What an administrator says about a member.
@@ -59,8 +59,8 @@ pub(crate) struct Inputs {
     pub clients: Clients,
     /// The cookies of groups, with keys that were read in the same way.
     pub cookies: Cookies,
-    /// What files with answers of routes have in them, in the same way.
-    pub answers: Answers,
+    /// What files of rules and routes have in them, in the same way.
+    pub files: Files,
 }
 
 /// Live changes. They last until the process ends, or until the file changes the very
@@ -101,7 +101,7 @@ impl Inputs {
             listening: Vec::new(),
             clients: Clients::new(),
             cookies: Cookies::new(),
-            answers: Answers::new(),
+            files: Files::default(),
         }
     }
 

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+pub mod auth;
 pub mod certificates;
 mod check;
 pub use evenkeel_config as config;

@@ -7,17 +7,30 @@ use std::sync::Arc;
 use evenkeel_config::routing::Index;
 use evenkeel_config::routing::template::Template;
 
+use crate::auth::{self, Auth, UserFiles};
 use crate::config::{self, FieldChanges, Problem, Rule, Timeouts};
 
 /// What files with answers have in them, by their paths.
 pub type Answers = HashMap<PathBuf, Arc<[u8]>>;
 
-/// Reads the files with answers of `rules`.
+/// What is in the files that rules and their routes name.
+#[derive(Clone, Debug, Default)]
+pub struct Files {
+    /// Answers.
+    pub answers: Answers,
+    /// Users.
+    pub users: UserFiles,
+}
+
+/// Reads the files of `rules`. Users that are `known` stay if their files have not changed.
 ///
 /// # Errors
 ///
-/// All that cannot be read, with the places in the configuration.
-pub fn load<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> Result<Answers, Vec<Problem>> {
+/// All that cannot be used, with the places in the configuration.
+pub fn load<'a>(
+    rules: impl IntoIterator<Item = &'a Rule> + Copy,
+    known: &Files,
+) -> Result<Files, Vec<Problem>> {
     let (mut answers, mut errors) = (Answers::new(), Vec::new());
     for file in rules.into_iter().flat_map(|rule| rule.routes.files()) {
         if !answers.contains_key(&file.path) {
@@ -29,8 +42,9 @@ pub fn load<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> Result<Answers, Ve
             }
         }
     }
+    let users = auth::load(rules, &known.users, &mut errors);
     match errors.is_empty() {
-        true => Ok(answers),
+        true => Ok(Files { answers, users }),
         false => Err(errors),
     }
 }
@@ -47,19 +61,25 @@ pub struct Routes {
 
 impl Routes {
     /// Those of `rule`, the groups of which have these places.
-    pub fn new(rule: &Rule, places: &HashMap<&str, u32>, answers: &Answers) -> Self {
+    pub fn new(rule: &Rule, places: &HashMap<&str, u32>, files: &Files) -> Self {
         let list = rule.routes.list().iter();
         Routes {
             list: list
-                .map(|route| Route::new(rule, route, places, answers))
+                .map(|route| Route::new(rule, route, places, files))
                 .collect(),
-            rest: Route::of_rest(rule, places),
+            rest: Route::of_rest(rule, places, files),
             config: rule.routes.clone(),
         }
     }
 
-    /// Whether its files have in them what `answers` have.
-    pub fn answer(&self, answers: &Answers) -> bool {
+    /// Whether its files have in them what `files` have; `rule` is what they are of.
+    pub fn are_of(&self, rule: &Rule, files: &Files) -> bool {
+        let answers = &files.answers;
+        let is = |auth: Option<&config::Auth>, route: &Route| {
+            let users = auth.and_then(|auth| files.users.get(&auth.users_file.path));
+            users.map(Arc::as_ptr) == route.auth.as_ref().map(|auth| Arc::as_ptr(&auth.users))
+        };
+        let of_rule = rule.auth.as_ref();
         let same = |(config, route): (&config::Route, &Route)| {
             let file = config
                 .answer
@@ -69,9 +89,10 @@ impl Routes {
                 Some(Instead::Answer { body, .. }) => Some(body),
                 _ => None,
             };
-            file.is_none_or(|file| answers.get(&file.path) == body)
+            is(config.auth.or(of_rule), route)
+                && file.is_none_or(|file| answers.get(&file.path) == body)
         };
-        self.config.list().iter().zip(&self.list).all(same)
+        is(of_rule, &self.rest) && self.config.list().iter().zip(&self.list).all(same)
     }
 
     /// What finds the route of a request; `None` if there is but that of the rest.
@@ -96,6 +117,8 @@ pub struct Route {
     pub targets: Targets,
     /// What they get in place of a member's response.
     pub instead: Option<Box<Instead>>,
+    /// Whose requests it takes; `None` is everybody's.
+    pub auth: Option<Box<Auth>>,
     /// Time limits.
     pub timeouts: Timeouts,
     /// Maximum number of retries.
@@ -197,13 +220,14 @@ impl Targets {
 }
 
 impl Route {
-    fn of_rest(rule: &Rule, places: &HashMap<&str, u32>) -> Self {
+    fn of_rest(rule: &Rule, places: &HashMap<&str, u32>, files: &Files) -> Self {
         let targets = match rule.group.is_empty() {
             true => Targets::Nowhere,
             false => Targets::One(0),
         };
         let mirror = rule.http.mirror.as_ref();
         Route {
+            auth: of_users(rule.auth.as_ref(), files),
             label: None,
             mirror: mirror.and_then(|mirror| Mirror::new(mirror, places, &targets)),
             targets,
@@ -218,13 +242,8 @@ impl Route {
         }
     }
 
-    fn new(
-        rule: &Rule,
-        route: &config::Route,
-        places: &HashMap<&str, u32>,
-        answers: &Answers,
-    ) -> Self {
-        let rest = Route::of_rest(rule, places);
+    fn new(rule: &Rule, route: &config::Route, places: &HashMap<&str, u32>, files: &Files) -> Self {
+        let rest = Route::of_rest(rule, places, files);
         let place = |name: &str| places.get(name).copied().unwrap_or_default();
         let mut sum = 0;
         let weights = route.groups.0.iter().filter(|(_, weight)| *weight > 0);
@@ -245,7 +264,7 @@ impl Route {
         });
         let answer = route.answer.as_ref().map(|answer| {
             let file = answer.file.as_ref();
-            let content = file.and_then(|file| answers.get(&file.path)).cloned();
+            let content = file.and_then(|file| files.answers.get(&file.path)).cloned();
             Instead::Answer {
                 status: answer.status,
                 content_type: answer.content_type.as_str().into(),
@@ -257,6 +276,7 @@ impl Route {
         let prefix = route.rewrite_prefix.as_deref();
         let mirror = route.mirror(rule.http.mirror.as_ref());
         Route {
+            auth: of_users(route.auth.or(rule.auth.as_ref()), files),
             label: Some(Arc::clone(&route.label)),
             mirror: mirror.and_then(|mirror| Mirror::new(mirror, places, &targets)),
             targets,
@@ -270,6 +290,10 @@ impl Route {
             response_fields: changes(&route.response_fields),
         }
     }
+}
+
+fn of_users(auth: Option<&config::Auth>, files: &Files) -> Option<Box<Auth>> {
+    auth.map(|auth| Box::new(Auth::new(auth, &files.users)))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::config::sources::Sources;
 use crate::config::{MemberConfig, Rule, Section, Sections, SendProxy, Source};
 use crate::counts::ReportCounts;
 use crate::member_tls::Handshakes;
-use crate::routes::Routes;
+use crate::routes::{Files, Routes};
 use crate::sticky::Cookie;
 
 /// All rules of one configuration, with live changes applied. Workers receive each
@@ -82,7 +82,7 @@ impl RuleSnapshot {
     /// A rule with no group but one.
     pub fn new(rule: Rule, own: Target) -> Self {
         RuleSnapshot {
-            routes: Routes::new(&rule, &HashMap::new(), &HashMap::new()),
+            routes: Routes::new(&rule, &HashMap::new(), &Files::default()),
             rule,
             own,
             others: Vec::new(),

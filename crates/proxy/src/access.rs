@@ -28,6 +28,8 @@ pub struct Record {
     pub client: SocketAddr,
     /// The rule's name.
     pub rule: Arc<str>,
+    /// HTTP: the user, where only some may send requests, and this one may.
+    pub user: Option<Arc<str>>,
     /// HTTP: the route, by its name or number, if the rule has routes and one was found.
     pub route: Option<Arc<str>>,
     /// HTTP: the group, if the rule has several.
@@ -108,6 +110,8 @@ pub enum End {
     Limited,
     /// The rule is in maintenance.
     Maintenance,
+    /// It takes requests of users only, and this one is none.
+    Unauthorized,
     /// Closed while it was idle, because of a load alert at the member's location.
     Alert,
     /// Cut because the rule was disabled, or the grace period was over.

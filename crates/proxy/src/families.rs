@@ -131,6 +131,17 @@ const RULE_FAMILIES: &[RuleFamily] = &[
         ],
     },
     RuleFamily {
+        name: "evenkeel_rule_auth_total",
+        help: "Requests to routes that take those of users only, by what came of user and password.",
+        label: "result",
+        samples: &[
+            ("passed", |totals| totals.auth_passed),
+            ("missing", |totals| totals.auth_missing),
+            ("wrong", |totals| totals.auth_wrong),
+            ("busy", |totals| totals.auth_busy),
+        ],
+    },
+    RuleFamily {
         name: "evenkeel_rule_limited_total",
         help: "Requests or connections refused or ended because their client has reached a limit.",
         label: "limit",

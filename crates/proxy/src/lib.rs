@@ -22,6 +22,7 @@ mod maintenance;
 mod memory;
 pub mod message;
 pub mod metrics;
+mod passwords;
 mod pipe;
 mod plane;
 mod pool;

@@ -198,6 +198,14 @@ counters! {
     refused_exhausted,
     /// Requests or connections refused because the rule is in maintenance.
     refused_maintenance,
+    /// Requests of users with the right password.
+    auth_passed,
+    /// Requests refused because they have no user and password.
+    auth_missing,
+    /// Requests refused because there is no such user, or the password is wrong.
+    auth_wrong,
+    /// Requests refused because too many passwords were being compared.
+    auth_busy,
     /// Requests refused because their client has sent too many.
     limited_requests,
     /// Connections refused because their client has too many.

@@ -365,7 +365,7 @@ pub fn check(config: &Config) -> PrepareErrors {
     let groups = config.groups.iter();
     let sources = groups.map(|group| (group.name.as_str(), group.source));
     errors.extend(no_sources(sources));
-    let answers = routes::load(&config.rules);
+    let answers = routes::load(&config.rules, &routes::Files::default());
     errors.extend(answers.err().into_iter().flat_map(PrepareError::files));
     errors
 }

@@ -107,6 +107,7 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
         at,
         client: session.peer,
         rule: session.service.name.clone(),
+        user: None,
         route: None,
         group: None,
         member,
@@ -700,6 +701,7 @@ impl Session {
         let metrics = &self.service.metrics;
         match end {
             End::Complete | End::Refused | End::Limited | End::Maintenance | End::Stale => {}
+            End::Unauthorized => {}
             End::Client => metrics.client_aborts.add(1),
             End::ClientTimeout => metrics.client_timeouts.add(1),
             End::Member => metrics.member_failures.add(1),

@@ -33,6 +33,7 @@ use crate::http2::tasks::Tasks;
 use crate::listen::{ListenKey, Listening};
 use crate::memory::Memory;
 use crate::metrics::RuleMetrics;
+use crate::passwords::Proofs;
 use crate::pipe::{Pipe, PipePool};
 use crate::pool::UpstreamPool;
 use crate::quota::Quotas;
@@ -85,6 +86,8 @@ pub(crate) struct Worker {
     pub(crate) memory: Arc<Memory>,
     pub(crate) watchers: Rc<Watchers>,
     pub(crate) log: RefCell<Option<AccessLog>>,
+    /// Passwords that were right.
+    pub(crate) proofs: RefCell<Proofs>,
     services: RefCell<HashMap<Arc<str>, Rc<Service>>>,
     listeners: RefCell<HashMap<ListenKey, Rc<Listening>>>,
     next_service: Cell<u32>,
@@ -227,6 +230,7 @@ fn build(
         pipes: PipePool::new(Arc::clone(&files)),
         upstreams: UpstreamPool::default(),
         links: Links::default(),
+        proofs: RefCell::new(Proofs::new()),
         stream_tasks: Tasks::default(),
         files,
         memory,

@@ -19,7 +19,9 @@ use super::reach::Reach;
 use super::route;
 use super::rule::{self, Defaults, Protocol, Rule};
 use super::tls::{self, ClientTls, Tls};
-use super::{alert, ejection, ftp, health, limits, maintenance, member, monitor, sources, sticky};
+use super::{
+    alert, auth, ejection, ftp, health, limits, maintenance, member, monitor, sources, sticky,
+};
 use crate::schema::document::Span;
 use crate::schema::errors::{Errors, Problem};
 use crate::schema::key::{DAY, docs, secs, section};
@@ -110,10 +112,12 @@ impl Config {
         let checks = self.groups.iter().flat_map(|group| &group.health_check);
         let passwords = checks.filter_map(|check| check.password_file.as_ref());
         let rules = self.rules.iter();
+        let users = self.rules.iter().flat_map(Rule::auths);
+        let users = users.map(|auth| &auth.users_file);
         let cookies = self.groups.iter().flat_map(|group| &group.sticky);
         let cookies = cookies.filter_map(|sticky| sticky.key_file.as_ref());
         let answers = rules.flat_map(|rule| rule.routes.files());
-        let answers = answers.chain(cookies).map(|file| &file.path);
+        let answers = answers.chain(cookies).chain(users).map(|file| &file.path);
         let all = token
             .chain(broker)
             .chain(monitors)
@@ -159,6 +163,9 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         groups.extend(own.map(|group| (table.name_span().clone(), group)));
         used.extend(rule.groups().into_iter().map(str::to_owned));
         rule.maintenance.resolve(folder);
+        if let Some(auth) = &mut rule.auth {
+            auth.resolve(folder);
+        }
         if let Some(tls) = &mut rule.tls {
             tls.resolve(folder);
             if !tls.have_issued(&mut config.acme) {
@@ -388,9 +395,10 @@ fn check_port(acme: &Acme, rules: &[Rule], top: &Table<'_>, report: &mut Report<
 fn reserve(rules: &mut [Rule]) {
     let clients = rules.iter().flat_map(|rule| &rule.tls);
     let clients = clients.flat_map(|tls| &tls.client_certificates);
-    let mut reserved: Vec<_> = clients
-        .filter_map(|clients| clients.header.clone())
-        .collect();
+    let clients = clients.filter_map(|clients| clients.header.clone());
+    let users = rules.iter().flat_map(Rule::auths);
+    let users = users.filter_map(|auth| auth.user_field.clone());
+    let mut reserved: Vec<_> = clients.chain(users).collect();
     let mirrors = rules.iter().any(|rule| rule.mirrors().next().is_some());
     reserved.extend(mirrors.then(|| MIRRORED.to_owned()));
     reserved.sort_unstable();
@@ -413,7 +421,8 @@ pub(crate) fn tables() -> Vec<TableDoc> {
     ];
     tables.extend(rule::tables());
     tables.push(mirror::tables());
-    tables.extend([limits::tables(), maintenance::tables(), ftp::tables()]);
+    tables.extend([limits::tables(), maintenance::tables(), auth::tables()]);
+    tables.push(ftp::tables());
     tables.extend(tls::tables());
     tables.extend([group::tables(), sticky::tables(), health::tables()]);
     tables.extend(route::tables());

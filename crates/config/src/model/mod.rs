@@ -6,6 +6,7 @@ pub(crate) mod admin;
 pub mod agent;
 pub(crate) mod agent_check;
 pub(crate) mod alert;
+pub(crate) mod auth;
 pub(crate) mod broker;
 pub(crate) mod config;
 pub(crate) mod corba;

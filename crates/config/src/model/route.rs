@@ -8,6 +8,7 @@ use std::time::Duration;
 use evenkeel_core::key;
 use toml::de::DeValue;
 
+use super::auth::RouteAuth;
 use super::group::unknown_group;
 use super::mirror::Mirror;
 use super::timeouts::Timeouts;
@@ -80,6 +81,9 @@ section! {
         request_fields: FieldChanges = FieldChanges::default(); r#"{ set = { "X-Real-IP" = "{client}" }, remove = ["Cookie"] }"#,
         /// Changes to the fields of responses, and of redirects and answers.
         response_fields: FieldChanges = FieldChanges::default(); r#"{ set = { "Strict-Transport-Security" = "max-age=31536000" } }"#,
+        /// [Users](routing.md#passwords) whose requests it takes, instead of the rule's: a table with the
+        /// keys of the rule's, `false` for everybody.
+        auth: RouteAuth = RouteAuth::OfRule; r#"{ users_file = "/etc/evenkeel/users" }"#,
         /// Maximum size of a request's body: instead of the rule's.
         max_body: Option<MaxBody> = None; r#""10MiB""#,
         /// Statuses of members after which a request that may be repeated is sent to another member,
@@ -478,9 +482,18 @@ impl Routes {
     /// A relative path starts at `folder`.
     pub(crate) fn resolve(&mut self, folder: &Path) {
         let all = self.0.as_mut().and_then(Arc::get_mut);
-        let routes = all.into_iter().flat_map(|all| &mut all.list);
-        let files = routes.filter_map(|route| route.answer.as_mut()?.file.as_mut());
-        files.for_each(|file| file.resolve(folder));
+        for route in all.into_iter().flat_map(|all| &mut all.list) {
+            if let Some(file) = route
+                .answer
+                .as_mut()
+                .and_then(|answer| answer.file.as_mut())
+            {
+                file.resolve(folder);
+            }
+            if let Some(auth) = route.auth.own_mut() {
+                auth.resolve(folder);
+            }
+        }
     }
 
     /// The files with answers.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use evenkeel_core::cost::Cost;
 use evenkeel_core::key;
 
+use super::auth::Auth;
 use super::ftp::{FtpOptions, FtpTls};
 use super::group::{self, GroupConfig, unknown_group};
 use super::limits::{LimitKey, Limits};
@@ -79,6 +80,9 @@ section! {
         /// compared with a usual one of the group: strategies count it so often. For rules of unequal
         /// work that share a group.
         cost: Cost = Cost::ONE; "10",
+        /// HTTP: [users](routing.md#passwords) whose requests it takes: a table, see below, `false` for
+        /// everybody.
+        auth: Option<Auth> = None; r#"{ users_file = "/etc/evenkeel/users" }"#,
         /// What clients get while the rule is not to be used: a table, see below.
         maintenance: Maintenance = Maintenance::default(); "{ on = true }",
         /// [Limits](limits.md) for each client: a table, see below.
@@ -91,6 +95,13 @@ section! {
 }
 
 impl Rule {
+    /// The users of the rule and of its routes.
+    pub fn auths(&self) -> impl Iterator<Item = &Auth> {
+        let routes = self.routes.list().iter();
+        let routes = routes.filter_map(|route| route.auth.or(None));
+        self.auth.iter().chain(routes)
+    }
+
     /// The names of its groups, each once: first the one of clients that ask for no name.
     pub fn groups(&self) -> Vec<&str> {
         let named = self.sni.values().chain(self.routes.groups());
@@ -270,7 +281,8 @@ fn read_shared(rule: &mut Rule, table: &mut Table<'_>, report: &mut Report<'_>) 
 }
 
 /// Keys that only a rule with `protocol = "http"` may have.
-const HTTP_ONLY: [&str; 5] = [
+const HTTP_ONLY: [&str; 6] = [
+    "auth",
     "header_timeout",
     "keep_alive_timeout",
     "body_timeout",

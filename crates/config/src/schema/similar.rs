@@ -9,7 +9,9 @@ pub(crate) fn similar<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> O
     let nearest = known
         .iter()
         .map(|candidate| (osa_distance(&start, candidate), *candidate))
-        .filter(|(distance, candidate)| *distance <= 1 + candidate.chars().count() / 4)
+        .filter(|(distance, candidate)| {
+            *distance <= 1 + candidate.chars().count().saturating_sub(1) / 4
+        })
         .min_by_key(|(distance, _)| *distance);
     let names = match nearest {
         Some((_, candidate)) => vec![candidate],

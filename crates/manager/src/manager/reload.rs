@@ -47,21 +47,22 @@ impl Manager {
         let hosts = hosts(&config, &lists).into_keys();
         let new: HashSet<String> = hosts.filter(|host| !known.contains_key(host)).collect();
         let found = self.resolver.lookup_all(&config.dns, new).await;
-        let (clients, cookies) = {
+        let (clients, cookies, files) = {
             let inputs = &self.lock().state.inputs;
-            (inputs.clients.clone(), inputs.cookies.clone())
+            let (clients, cookies) = (inputs.clients.clone(), inputs.cookies.clone());
+            (clients, cookies, inputs.files.clone())
         };
         let clients = member_tls::load(&config.groups, &clients);
         let clients = clients.map_err(PrepareError::files)?;
         let cookies = sticky::load(&config.groups, &cookies).map_err(PrepareError::files)?;
-        let answers = routes::load(&config.rules).map_err(PrepareError::files)?;
+        let files = routes::load(&config.rules, &files).map_err(PrepareError::files)?;
 
         let mut owned = self.lock();
         let old = &owned.state.inputs;
         let mut inputs = old.with_config(config, lists);
         inputs.addresses.extend(found);
         inputs.clients = clients;
-        inputs.answers = answers;
+        inputs.files = files;
         inputs.cookies = cookies;
         let generation = owned.state.snapshot.generation + 1;
         let warnings = inputs.config.warnings.iter();

@@ -55,7 +55,7 @@ impl State {
                         && old.rule == rule
                         && own.as_ref().is_none_or(|own| own.is_like(&old.own))
                         && same_others
-                        && old.routes.answer(&self.inputs.answers)
+                        && old.routes.are_of(&rule, &self.inputs.files)
                 });
                 if let Some(same) = same {
                     return Some(Arc::clone(same));
@@ -80,7 +80,7 @@ impl State {
                     others: targets,
                     names,
                     cookies,
-                    routes: Routes::new(&rule, &places, &self.inputs.answers),
+                    routes: Routes::new(&rule, &places, &self.inputs.files),
                     rule,
                 }))
             })

@@ -137,6 +137,7 @@ impl Data {
             at: entry.at,
             client: session.peer,
             rule: Arc::clone(&session.service.name),
+            user: None,
             route: None,
             group: None,
             member: entry.member,

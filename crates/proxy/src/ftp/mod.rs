@@ -84,6 +84,7 @@ pub(crate) async fn serve(session: Session, client: Io) {
         at,
         client: session.peer,
         rule: session.service.name.clone(),
+        user: None,
         route: None,
         group: None,
         member,

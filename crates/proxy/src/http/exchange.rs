@@ -59,6 +59,13 @@ impl Client {
         self.others_first().await;
         let routed = request.routed.clone();
         let mut summary = Summary::new(End::Complete);
+        if let Some(login) = request.login.take() {
+            // In a box: it is no part of the way of most requests.
+            let after = Box::pin(self.log_in(request, login, &mut summary)).await;
+            if let Some(after) = after {
+                return self.end(request, summary, after);
+            }
+        }
         if let Some(given) = request.given.take() {
             // In a box: it is no part of the way of most requests.
             let after = Box::pin(self.give(request, &mut summary, &given)).await;

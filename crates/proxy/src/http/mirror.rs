@@ -130,6 +130,7 @@ impl Client {
         let copied = Request {
             routed,
             given: None,
+            login: None,
             stuck: None,
             at: asks.now,
             key: copy.key,

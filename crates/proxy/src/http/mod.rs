@@ -7,6 +7,7 @@ mod exchange;
 mod failure;
 pub(crate) mod flow;
 mod limited;
+mod login;
 mod mirror;
 mod progress;
 mod response;
@@ -43,6 +44,7 @@ use crate::memory::OutOfMemory;
 use crate::service::{Bindings, LocalRule};
 use crate::watch::Stop;
 use flow::Flow;
+use login::Login;
 use route::{Given, Routed};
 use sticky::Stuck;
 
@@ -144,6 +146,8 @@ struct Request {
     routed: Routed,
     /// What it gets in place of a member's response.
     given: Option<Box<Given>>,
+    /// Who sends it, where only some may.
+    login: Option<Box<Login>>,
     /// What its cookie says, if cookies bind the clients of its group.
     stuck: Option<Box<Stuck>>,
     /// When the head was complete.
@@ -183,6 +187,7 @@ impl Request {
         session: &Session,
         routed: Routed,
         given: Option<Box<Given>>,
+        login: Option<Box<Login>>,
         head: &RequestHead<'_>,
     ) -> impl FnOnce(Flow) -> Request + use<> {
         let worker = &session.worker;
@@ -227,6 +232,7 @@ impl Request {
             },
             routed,
             given,
+            login,
             stuck,
             at,
             key,
@@ -452,11 +458,13 @@ impl Client {
         drop(bindings);
         let mut out = worker.buffers.take_head();
         let most = routed.most();
+        let login = routed.login(&head.request, &self.session);
         if given.is_none() {
-            write_changed(&head.request, hop, routed.changes(&head.request), &mut out);
+            let changes = routed.changes(&head.request, login.as_deref());
+            write_changed(&head.request, hop, changes, &mut out);
         }
         let (len, body, asked) = (head.len, head.request.body, head.asked);
-        let request = Request::of(&self.session, routed, given, &head);
+        let request = Request::of(&self.session, routed, given, login, &head);
         input.consume(len);
         let metrics = &self.session.service.metrics;
         metrics.bytes_from_clients.add(len as u64);
@@ -609,12 +617,15 @@ impl Client {
             let cost = request.as_ref().map(|request| request.cost);
             let routed = request.as_ref().map(|request| &request.routed);
             let (route, group) = routed.map(Routed::names).unwrap_or_default();
+            let login = request.as_ref().and_then(|request| request.login.as_ref());
+            let user = login.and_then(|login| login.passed());
             let line = request.and_then(|request| request.line.take());
             let now = self.session.worker.now();
             Record {
                 at: line.as_ref().map_or_else(SystemTime::now, |line| line.at),
                 client: self.session.peer,
                 rule: Arc::clone(&self.session.service.name),
+                user,
                 route,
                 group,
                 member: summary.member,
@@ -732,9 +743,9 @@ mod tests {
         // With the right to its file and to the memory of its buffers, what bounds interim
         // responses of a member, a second try where an idle connection was closed, the route and
         // limits of the client (twice 8 bytes each), its age and the limits of its slowness, what a cookie says, and where copies of
-        // messages are (twice 8 bytes). A transport more, as there is in tests, costs a word for each
+        // messages and the user are (three times 8 bytes). A transport more, as there is in tests, costs a word for each
         // connection.
-        assert!(http <= 2568 + 32, "{http}");
+        assert!(http <= 2576 + 32, "{http}");
         let tcp = size_of_future(crate::tcp::serve);
         assert!(tcp <= 1408, "{tcp}");
     }

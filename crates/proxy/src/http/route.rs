@@ -11,6 +11,7 @@ use evenkeel_manager::config::routing::{Asks, host_of};
 use evenkeel_manager::routes::{Instead, Route, Targets};
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
 
+use super::login::Login;
 use super::{After, Client, Request, Summary, sticky};
 use crate::access::End;
 use crate::http1::Hop;
@@ -119,14 +120,22 @@ impl Routed {
 
     /// What is changed in the head of `request` on its way to a member.
     #[inline]
-    pub(crate) fn changes<'a>(&'a self, request: &message::Request<'a>) -> Changes<'a> {
+    pub(super) fn changes<'a>(
+        &'a self,
+        request: &message::Request<'a>,
+        login: Option<&'a Login>,
+    ) -> Changes<'a> {
         let route = self.route();
+        let login = login.zip(route.auth.as_deref());
         Changes {
             target: route.rewrite.as_ref().map(|(segments, prefix)| {
                 let rest = path::after(request.path(), *segments);
                 (joined(prefix, rest), rest, request.query_part())
             }),
             fields: route.request_fields.as_deref(),
+            user: login
+                .map(|(login, auth)| login.tells(auth))
+                .unwrap_or_default(),
             cookies: Some(&self.cookies).filter(|cookies| !cookies.is_empty()),
         }
     }
@@ -312,6 +321,7 @@ impl Client {
             more: More {
                 location: given.location.as_deref(),
                 fields: route.response_fields.as_deref(),
+                ..More::default()
             },
             ..Answer::closing(status, given.text)
         };

@@ -84,10 +84,12 @@ impl Client {
             let bindings = self.bindings.borrow();
             let (routed, given) = Routed::of(&self.session, &rule, &bindings, &head.request, &hop);
             let most = routed.most();
+            let login = routed.login(&head.request, &self.session);
             if given.is_none() {
-                write_changed(&head.request, &hop, routed.changes(&head.request), &mut out);
+                let changes = routed.changes(&head.request, login.as_deref());
+                write_changed(&head.request, &hop, changes, &mut out);
             }
-            let request = Request::of(&self.session, routed, given, head);
+            let request = Request::of(&self.session, routed, given, login, head);
             (head.request.body, most, request)
         };
         let taken = with_head(parts, stream.has_ended(), key.as_deref(), limits, take);

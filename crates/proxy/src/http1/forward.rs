@@ -25,8 +25,19 @@ pub struct Changes<'a> {
     pub target: Option<(&'a str, &'a str, &'a str)>,
     /// Fields.
     pub fields: Option<&'a FieldChanges>,
+    /// What is said of the user.
+    pub user: User<'a>,
     /// Names of cookies that are taken out.
     pub cookies: Option<&'a HashSet<Box<[u8]>>>,
+}
+
+/// What a member is told of the user who sends a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct User<'a> {
+    /// A field, and the user.
+    pub field: Option<(&'a str, &'a str)>,
+    /// Whether it does not get `Authorization`.
+    pub remove_authorization: bool,
 }
 
 /// Appends the head that a member gets. The body follows as the client sends it.
@@ -43,6 +54,11 @@ pub fn write_changed(request: &Request<'_>, hop: &Hop, changes: Changes<'_>, out
         let taken = fields.filter(|(_, field)| changes.takes_out(field.name));
         taken.for_each(|(index, _)| left_out.insert(index));
         has_host |= changes.takes_out("host");
+    }
+    if changes.user.remove_authorization {
+        let fields = request.fields.iter().enumerate();
+        let those = fields.filter(|(_, field)| field.name.eq_ignore_ascii_case("authorization"));
+        those.for_each(|(index, _)| left_out.insert(index));
     }
     let cookies = changes.cookies.filter(|names| request.has_cookie_of(names));
     if cookies.is_some() {
@@ -98,6 +114,9 @@ pub fn write_changed(request: &Request<'_>, hop: &Hop, changes: Changes<'_>, out
         }
     }
     hop.describe_client(request, out);
+    if let Some((name, user)) = changes.user.field {
+        put_line(&[name.as_bytes(), b": ", user.as_bytes()], out);
+    }
     for (name, value) in changes.fields.into_iter().flat_map(FieldChanges::written) {
         out.extend_from_slice(name.as_bytes());
         out.extend_from_slice(b": ");

@@ -29,6 +29,8 @@ pub struct Answer<'a> {
 pub struct More<'a> {
     /// Value of `Location`.
     pub location: Option<&'a str>,
+    /// Value of `WWW-Authenticate`.
+    pub challenge: Option<&'a str>,
     /// Fields that are added, or are not to be there.
     pub fields: Option<&'a FieldChanges>,
 }
@@ -82,6 +84,10 @@ impl<'a> Answer<'a> {
         if let Some(location) = self.more.location {
             out.extend_from_slice(b"\r\nLocation: ");
             out.extend_from_slice(location.as_bytes());
+        }
+        if let Some(challenge) = self.more.challenge {
+            out.extend_from_slice(b"\r\nWWW-Authenticate: ");
+            out.extend_from_slice(challenge.as_bytes());
         }
         if let Some(date) = self.date {
             out.extend_from_slice(b"\r\nDate: ");

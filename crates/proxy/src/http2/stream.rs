@@ -13,7 +13,9 @@ use evenkeel_manager::config::FieldChanges;
 use evenkeel_tls::handshake::Agreed;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION, RETRY_AFTER, SET_COOKIE};
+use http::header::{
+    CONTENT_LENGTH, CONTENT_TYPE, LOCATION, RETRY_AFTER, SET_COOKIE, WWW_AUTHENTICATE,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -214,6 +216,9 @@ impl Stream {
             && let Ok(location) = HeaderValue::from_str(location)
         {
             fields.insert(LOCATION, location);
+        }
+        if let Some(Ok(challenge)) = answer.more.challenge.map(HeaderValue::from_str) {
+            fields.insert(WWW_AUTHENTICATE, challenge);
         }
         if let Some(changes) = answer.more.fields {
             for name in changes.taken_out() {

@@ -191,6 +191,7 @@ pub(crate) fn set_down(bed: &Bed, index: usize, down: bool) {
 pub(crate) fn rule(protocol: Protocol) -> Rule {
     let long = Duration::from_secs(60);
     Rule {
+        auth: None,
         limits: Default::default(),
         maintenance: Default::default(),
         routes: Default::default(),

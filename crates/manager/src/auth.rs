@@ -1,0 +1,417 @@
+//! Users and their passwords, from files as `htpasswd` writes them.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
+use base64::{Engine, alphabet};
+use evenkeel_core::key;
+use sha_crypt::{Sha256Params, Sha512Params, sha256_crypt_b64, sha512_crypt_b64};
+
+use crate::config::{self, FileName, Problem, Rule};
+
+/// Users by the paths of their files.
+pub type UserFiles = HashMap<PathBuf, Arc<Users>>;
+
+/// Largest file, in bytes.
+const MAX_FILE: u64 = 1024 * 1024;
+
+/// Longest name of a user, in bytes.
+pub const MAX_USER: usize = 128;
+
+/// Longest password, in bytes: what is longer is wrong. SHA-crypt takes a time that grows with it.
+pub const MAX_PASSWORD: usize = 256;
+
+/// Highest cost of bcrypt, and most rounds of SHA-crypt: more takes seconds for each password.
+const MAX_COST: u32 = 15;
+const MAX_ROUNDS: u32 = 500_000;
+
+/// Most complaints about one file.
+const MAX_PROBLEMS: usize = 20;
+
+/// Reads the users of `rules`. Where a file has the same in it as before, those that are `known` stay.
+pub(crate) fn load<'a>(
+    rules: impl IntoIterator<Item = &'a Rule>,
+    known: &UserFiles,
+    errors: &mut Vec<Problem>,
+) -> UserFiles {
+    let mut files = UserFiles::new();
+    for auth in rules.into_iter().flat_map(Rule::auths) {
+        let file = &auth.users_file;
+        if files.contains_key(&file.path) {
+            continue;
+        }
+        match read(file) {
+            Ok(users) => {
+                let known = known
+                    .get(&file.path)
+                    .filter(|known| known.text == users.text);
+                let users = known.cloned().unwrap_or_else(|| Arc::new(users));
+                files.insert(file.path.clone(), users);
+            }
+            Err(problems) => errors.extend(problems),
+        }
+    }
+    files
+}
+
+fn read(file: &FileName) -> Result<Users, Vec<Problem>> {
+    let problem = |what: String| {
+        let path = file.path.display();
+        file.place.problem(format!("{path}{what}"))
+    };
+    let text = config::read_file(&file.path, MAX_FILE);
+    let text = text.map_err(|error| vec![problem(format!(": {error}"))])?;
+    Users::parse(text).map_err(|errors| {
+        let problems = errors.into_iter().take(MAX_PROBLEMS);
+        problems
+            .map(|(line, error)| problem(format!(":{line}: {error}")))
+            .collect()
+    })
+}
+
+/// What is wrong with a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum LineError {
+    #[error("not USER:HASH")]
+    Form,
+    #[error("not the name of a user: 1 to {MAX_USER} bytes without control characters")]
+    User,
+    #[error("this user stands in a line before")]
+    Twice,
+    #[error("the hash is MD5 ($apr1$), which is broken too fast: write it anew with htpasswd -B")]
+    Md5,
+    #[error("not a hash of bcrypt ($2y$) or SHA-crypt ($5$, $6$): write it with htpasswd -B")]
+    Hash,
+    #[error(
+        "takes too long for each request: bcrypt may have a cost of {MAX_COST}, SHA-crypt \
+         {MAX_ROUNDS} rounds"
+    )]
+    Cost,
+    #[error("there is no user")]
+    Nobody,
+}
+
+/// A hash of a password.
+#[derive(Clone, PartialEq, Eq)]
+struct Hash {
+    kind: Kind,
+    salt: Box<[u8]>,
+    /// As it stands in the file, without what is before it.
+    hash: Box<str>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// With its cost.
+    Bcrypt(u32),
+    /// With its rounds.
+    Sha256(u32),
+    Sha512(u32),
+}
+
+/// What bcrypt takes of a password, with the NUL at its end.
+const BCRYPT_MOST: usize = 72;
+
+/// Base64 as bcrypt writes it.
+const BCRYPT_64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::BCRYPT,
+    // The last bits of a salt mean nothing, and there are programs that set them.
+    NO_PAD.with_decode_allow_trailing_bits(true),
+);
+
+impl Hash {
+    fn parse(text: &str) -> Result<Self, LineError> {
+        if text.starts_with("$apr1$") || text.starts_with("$1$") {
+            return Err(LineError::Md5);
+        }
+        let mut parts = text.split('$').skip(1);
+        let kind = parts.next().unwrap_or_default();
+        let rest: Vec<&str> = parts.collect();
+        match (kind, rest.as_slice()) {
+            ("2a" | "2b" | "2y", [cost, both]) => {
+                let cost = within(cost, 4, MAX_COST)?;
+                let (salt, hash) = both.split_at_checked(22).ok_or(LineError::Hash)?;
+                let salt = BCRYPT_64.decode(salt).map_err(|_| LineError::Hash)?;
+                Hash::new(Kind::Bcrypt(cost), salt, hash)
+            }
+            ("5" | "6", [rounds @ .., salt, hash]) => {
+                let rounds = match rounds {
+                    [] => 5_000,
+                    [rounds] => {
+                        let rounds = rounds.strip_prefix("rounds=").ok_or(LineError::Hash)?;
+                        within(rounds, 1_000, MAX_ROUNDS)?
+                    }
+                    _ => return Err(LineError::Hash),
+                };
+                if salt.len() > 16 {
+                    return Err(LineError::Hash);
+                }
+                let kind = match kind {
+                    "5" => Kind::Sha256(rounds),
+                    _ => Kind::Sha512(rounds),
+                };
+                Hash::new(kind, salt.as_bytes().to_vec(), hash)
+            }
+            _ => Err(LineError::Hash),
+        }
+    }
+
+    fn new(kind: Kind, salt: Vec<u8>, hash: &str) -> Result<Self, LineError> {
+        let length = match kind {
+            Kind::Bcrypt(_) => 31,
+            Kind::Sha256(_) => 43,
+            Kind::Sha512(_) => 86,
+        };
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"./".contains(&byte);
+        let is_one = hash.len() == length && hash.bytes().all(fits);
+        let one = || Hash {
+            kind,
+            salt: salt.into(),
+            hash: hash.into(),
+        };
+        is_one.then(one).ok_or(LineError::Hash)
+    }
+
+    fn is_of(&self, password: &str) -> bool {
+        let hash = match self.kind {
+            Kind::Bcrypt(cost) => {
+                let Ok(salt) = <[u8; 16]>::try_from(&*self.salt) else {
+                    return false;
+                };
+                let mut password = password.as_bytes().to_vec();
+                password.push(0);
+                password.truncate(BCRYPT_MOST);
+                let hash = bcrypt::bcrypt(cost, salt, &password);
+                // The last byte is not written.
+                hash.get(..23).map(|hash| BCRYPT_64.encode(hash))
+            }
+            Kind::Sha256(rounds) => {
+                let parameters = Sha256Params::new(rounds as usize).ok();
+                let password = password.as_bytes();
+                parameters.and_then(|of| sha256_crypt_b64(password, &self.salt, &of).ok())
+            }
+            Kind::Sha512(rounds) => {
+                let parameters = Sha512Params::new(rounds as usize).ok();
+                let password = password.as_bytes();
+                parameters.and_then(|of| sha512_crypt_b64(password, &self.salt, &of).ok())
+            }
+        };
+        hash.is_some_and(|hash| {
+            verify_slices_are_equal(hash.as_bytes(), self.hash.as_bytes()).is_ok()
+        })
+    }
+}
+
+/// A number from `least` to `most`, which is what a check of a password may cost.
+fn within(text: &str, least: u32, most: u32) -> Result<u32, LineError> {
+    let number: u32 = text.parse().map_err(|_| LineError::Hash)?;
+    match number {
+        _ if number < least => Err(LineError::Hash),
+        _ if number > most => Err(LineError::Cost),
+        _ => Ok(number),
+    }
+}
+
+/// The users of a file.
+#[derive(Default)]
+pub struct Users {
+    /// The file as it was read.
+    text: String,
+    /// In this process no other users have it.
+    id: u64,
+    by_name: HashMap<Arc<str>, Hash>,
+    hashes: Vec<Hash>,
+}
+
+impl fmt::Debug for Users {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Users").finish_non_exhaustive()
+    }
+}
+
+impl Users {
+    fn parse(text: String) -> Result<Self, Vec<(usize, LineError)>> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let (mut by_name, mut hashes, mut errors) = (HashMap::new(), Vec::new(), Vec::new());
+        for (number, line) in (1..).zip(text.lines()) {
+            let line = line.trim_end();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            match parse_line(line) {
+                Ok((user, hash)) => {
+                    hashes.push(hash.clone());
+                    if by_name.insert(Arc::from(user), hash).is_some() {
+                        errors.push((number, LineError::Twice));
+                    }
+                }
+                Err(error) => errors.push((number, error)),
+            }
+        }
+        if hashes.is_empty() && errors.is_empty() {
+            errors.push((1, LineError::Nobody));
+        }
+        match errors.is_empty() {
+            true => Ok(Users {
+                text,
+                id: NEXT.fetch_add(1, Ordering::Relaxed),
+                by_name,
+                hashes,
+            }),
+            false => Err(errors),
+        }
+    }
+
+    /// A number that no users have that were read from a file with something else in it.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The user of this name.
+    pub fn user(&self, name: &str) -> Option<Arc<str>> {
+        self.by_name
+            .get_key_value(name)
+            .map(|(name, _)| Arc::clone(name))
+    }
+
+    /// Whether this is the user's password. That takes up to a second of a CPU, and as long for a user
+    /// who is not there.
+    pub fn are(&self, name: &str, password: &str) -> bool {
+        if let Some(hash) = self.by_name.get(name) {
+            return hash.is_of(password);
+        }
+        let count = self.hashes.len().max(1) as u64;
+        let drawn = usize::try_from(key::hash(name.as_bytes()) % count).unwrap_or_default();
+        if let Some(hash) = self.hashes.get(drawn) {
+            // The same work; what comes of it does not matter.
+            std::hint::black_box(hash.is_of(password));
+        }
+        false
+    }
+}
+
+fn parse_line(line: &str) -> Result<(&str, Hash), LineError> {
+    let (user, hash) = line.split_once(':').ok_or(LineError::Form)?;
+    if !(1..=MAX_USER).contains(&user.len()) || user.contains(char::is_control) {
+        return Err(LineError::User);
+    }
+    Ok((user, Hash::parse(hash)?))
+}
+
+/// Whose requests a route takes.
+#[derive(Debug)]
+pub struct Auth {
+    /// The users.
+    pub users: Arc<Users>,
+    /// What clients are told who are none of them: a value of `WWW-Authenticate`.
+    pub challenge: Box<str>,
+    /// The field that tells members the user.
+    pub user_field: Option<Box<str>>,
+    /// Whether members do not get `Authorization`.
+    pub remove_authorization: bool,
+}
+
+impl Auth {
+    pub(crate) fn new(config: &config::Auth, files: &UserFiles) -> Self {
+        // Where they were not read nobody is one.
+        let users = files.get(&config.users_file.path);
+        Auth {
+            users: users.cloned().unwrap_or_default(),
+            challenge: format!("Basic realm=\"{}\", charset=\"UTF-8\"", config.realm).into(),
+            user_field: config.user_field.as_deref().map(Into::into),
+            remove_authorization: config.remove_authorization,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The password `secret`, as `htpasswd -nbB -C 4` and `openssl passwd` hash it.
+    const ANNA: &str = "anna:$2y$04$eOnKaXwwoXrWN2nnApD3l.ljv56/.n/6aNhVUC3NuZgmfJiewvCIy";
+    const BERT: &str = "bert:$5$abcdefgh$gruCpC7VkOTspMQTTSAR8mtlO9Upms.fwqE5y16JVM.";
+    const CARL: &str = "carl:$6$0123456789abcdef$8CGkKDSyVpVlVNcs5PssRw/Tb8EgfecuA6D/zsRQFumJaU.s8KgTWWc2HfgkB7h2n1qIKiJFeSyUFrwvhILXy.";
+
+    fn users(lines: &[&str]) -> Result<Users, Vec<(usize, LineError)>> {
+        Users::parse(lines.join("\n"))
+    }
+
+    #[test]
+    fn passwords_are_compared_with_each_kind_of_hash() {
+        let users = users(&["# all", "", ANNA, BERT, CARL]).unwrap();
+        for name in ["anna", "bert", "carl"] {
+            assert_eq!(users.user(name).as_deref(), Some(name));
+            assert!(users.are(name, "secret"), "{name}");
+            for wrong in ["", "Secret", "secret ", "anna"] {
+                assert!(!users.are(name, wrong), "{name} {wrong}");
+            }
+        }
+        // Nobody is a user because of somebody else's password.
+        for name in ["dora", "", "Anna"] {
+            assert_eq!(users.user(name), None);
+            assert!(!users.are(name, "secret"));
+        }
+        assert!(!Users::default().are("anna", "secret"));
+    }
+
+    #[test]
+    fn lines_that_say_nobody_or_too_little_are_refused() {
+        let bcrypt = ANNA.split_once(':').unwrap().1;
+        let sha = CARL.split_once(':').unwrap().1;
+        for (line, error) in [
+            ("anna".to_owned(), LineError::Form),
+            (format!(":{bcrypt}"), LineError::User),
+            (format!("{}:{bcrypt}", "a".repeat(129)), LineError::User),
+            (format!("a\u{7}:{bcrypt}"), LineError::User),
+            ("anna:secret".into(), LineError::Hash),
+            ("anna:".into(), LineError::Hash),
+            ("anna:$2y$04$ä".into(), LineError::Hash),
+            (
+                "anna:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=".into(),
+                LineError::Hash,
+            ),
+            ("anna:$apr1$x$LmnQpRfUsvZwbM2N5HgQb.".into(), LineError::Md5),
+            (
+                format!("anna:{}", &bcrypt[..bcrypt.len() - 1]),
+                LineError::Hash,
+            ),
+            (format!("anna:{bcrypt}:x"), LineError::Hash),
+            (
+                format!("anna:{}", bcrypt.replace("$04$", "$03$")),
+                LineError::Hash,
+            ),
+            (
+                format!("anna:{}", bcrypt.replace("$04$", "$31$")),
+                LineError::Cost,
+            ),
+            (format!("anna:{}", &sha[..sha.len() - 1]), LineError::Hash),
+            (
+                format!("anna:{}", sha.replace("$6$", "$6$rounds=999999999$")),
+                LineError::Cost,
+            ),
+            (
+                format!("anna:{}", sha.replace("$6$", "$6$rounds=1$")),
+                LineError::Hash,
+            ),
+            (
+                format!("anna:{}", sha.replace("$6$", "$6$a$b$c$")),
+                LineError::Hash,
+            ),
+        ] {
+            let errors = users(&["", &line]).unwrap_err();
+            assert_eq!(errors, [(2, error)], "{line}");
+        }
+        assert_eq!(users(&[ANNA, ANNA]).unwrap_err(), [(2, LineError::Twice)]);
+        assert_eq!(users(&["#"]).unwrap_err(), [(1, LineError::Nobody)]);
+        assert_eq!(users(&["a", "b"]).unwrap_err().len(), 2);
+        // More rounds than usual are allowed.
+        let more = format!("anna:{}", sha.replace("$6$", "$6$rounds=6000$"));
+        assert!(!users(&[&more]).unwrap().are("anna", "secret"));
+    }
+}

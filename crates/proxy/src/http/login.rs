@@ -1,0 +1,244 @@
+//! Requests of users with passwords (RFC 7617).
+
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use evenkeel_manager::auth::{Auth, MAX_PASSWORD, MAX_USER};
+
+use super::route::Routed;
+use super::{After, Client, Request, Summary};
+use crate::access::End;
+use crate::http1::forward::User;
+use crate::http1::respond::{Answer, More};
+use crate::message;
+use crate::passwords::{Proof, compare};
+use crate::watch::Stop;
+
+/// How long a password may wait to be compared.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Most bytes of credentials in Base64.
+const MAX_CREDENTIALS: usize = (MAX_USER + 1 + MAX_PASSWORD).div_ceil(3) * 4;
+
+/// Who sends a request, as it says itself. Nothing shows it, as it has the password.
+pub(super) struct Login {
+    /// What it has sent.
+    credentials: Option<Credentials>,
+    /// Whether that was right.
+    has_passed: bool,
+}
+
+struct Credentials {
+    /// The user and the password.
+    user: Box<str>,
+    password: Box<str>,
+    /// The user, if there is one of that name.
+    known: Option<Arc<str>>,
+    proof: Proof,
+    is_proved: bool,
+}
+
+/// Whether a request may pass.
+enum Verdict {
+    Right,
+    Wrong,
+    Missing,
+    Busy,
+    Gone,
+}
+
+impl Login {
+    /// What the head of a request says, which comes from whom `auth` takes requests.
+    pub(super) fn of(auth: &Auth, request: &message::Request<'_>, client: &super::Session) -> Self {
+        let credentials = credentials(request).map(|(user, password)| {
+            let proofs = client.worker.proofs.borrow();
+            let proof = proofs.of(&auth.users, &user, &password);
+            Credentials {
+                is_proved: proofs.has(&proof),
+                known: auth.users.user(&user),
+                user,
+                password,
+                proof,
+            }
+        });
+        Login {
+            credentials,
+            has_passed: false,
+        }
+    }
+
+    /// The user, if the request may pass.
+    pub(super) fn passed(&self) -> Option<Arc<str>> {
+        let credentials = self.credentials.as_ref().filter(|_| self.has_passed)?;
+        credentials.known.clone()
+    }
+
+    /// What members are told of the user, if the request gets there.
+    pub(super) fn tells<'a>(&'a self, auth: &'a Auth) -> User<'a> {
+        let known = self
+            .credentials
+            .as_ref()
+            .and_then(|all| all.known.as_deref());
+        User {
+            field: auth.user_field.as_deref().zip(known),
+            remove_authorization: auth.remove_authorization,
+        }
+    }
+}
+
+/// User and password. What is ambiguous is none: several fields, and control characters.
+fn credentials(request: &message::Request<'_>) -> Option<(Box<str>, Box<str>)> {
+    let mut values = request.values("authorization");
+    let (value, None) = (values.next()?, values.next()) else {
+        return None;
+    };
+    let (scheme, rest) = value.split_at_checked(6)?;
+    let text = rest.trim_ascii();
+    if !scheme.eq_ignore_ascii_case(b"basic ") || text.len() > MAX_CREDENTIALS {
+        return None;
+    }
+    let text = String::from_utf8(STANDARD.decode(text).ok()?).ok()?;
+    let (user, password) = text.split_once(':')?;
+    let fits = user.len() <= MAX_USER && password.len() <= MAX_PASSWORD;
+    (fits && !text.contains(char::is_control)).then(|| (user.into(), password.into()))
+}
+
+impl Client {
+    /// Lets a request pass, or answers it: how the connection goes on then.
+    pub(super) async fn log_in(
+        &mut self,
+        request: &mut Request,
+        mut login: Box<Login>,
+        summary: &mut Summary,
+    ) -> Option<After> {
+        let routed = request.routed.clone();
+        let auth = routed.route().auth.as_ref()?;
+        let verdict = self.judge(auth, &login).await;
+        let metrics = &self.session.service.metrics;
+        let (end, status, text) = match verdict {
+            Verdict::Right => {
+                metrics.auth_passed.add(1);
+                login.has_passed = true;
+                request.login = Some(login);
+                return None;
+            }
+            Verdict::Missing => {
+                metrics.auth_missing.add(1);
+                (End::Unauthorized, 401, "A user and a password are needed.")
+            }
+            Verdict::Wrong => {
+                metrics.auth_wrong.add(1);
+                (End::Unauthorized, 401, "The user or the password is wrong.")
+            }
+            Verdict::Busy => {
+                metrics.auth_busy.add(1);
+                let text = "Too many passwords are being compared. Try again later.";
+                (End::Refused, 503, text)
+            }
+            Verdict::Gone => {
+                summary.end = End::Terminated;
+                return Some(After::Cut);
+            }
+        };
+        summary.end = end;
+        let answer = Answer {
+            retry_after: (status == 503).then_some(1),
+            more: More {
+                challenge: (status == 401).then_some(&*auth.challenge),
+                fields: routed.route().response_fields.as_deref(),
+                ..More::default()
+            },
+            ..Answer::closing(status, text)
+        };
+        Some(self.give_instead(request, summary, answer).await)
+    }
+
+    async fn judge(&mut self, auth: &Auth, login: &Login) -> Verdict {
+        let Some(of) = &login.credentials else {
+            return Verdict::Missing;
+        };
+        if of.is_proved {
+            return Verdict::Right;
+        }
+        let Ok(mut answered) = compare(&auth.users, &of.user, &of.password) else {
+            return Verdict::Busy;
+        };
+        let Client {
+            session, stream, ..
+        } = self;
+        session.watch.arm_and_look(PATIENCE);
+        let waited = session.watch.until(|cx| {
+            if session.is_gone(cx, stream) {
+                return Poll::Ready(None);
+            }
+            Future::poll(std::pin::Pin::new(&mut answered), cx).map(Some)
+        });
+        let waited = waited.await;
+        session.watch.disarm();
+        match waited {
+            Ok(Some(Ok(true))) => {
+                session.worker.proofs.borrow_mut().add(of.proof);
+                Verdict::Right
+            }
+            Ok(Some(Ok(false))) => Verdict::Wrong,
+            Ok(Some(Err(_))) | Err(Stop::Expired) => Verdict::Busy,
+            Ok(None) | Err(Stop::Cut) => Verdict::Gone,
+        }
+    }
+}
+
+impl Routed {
+    /// Who sends the request, if the route takes those of some only.
+    pub(super) fn login(
+        &self,
+        request: &message::Request<'_>,
+        session: &super::Session,
+    ) -> Option<Box<Login>> {
+        let auth = self.route().auth.as_deref()?;
+        Some(Box::new(Login::of(auth, request, session)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::tests::with_request;
+
+    #[test]
+    fn credentials_are_those_of_one_field() {
+        let of = |fields: &str| {
+            let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+            with_request(&head, credentials)
+        };
+        let basic = |text: &[u8]| format!("Authorization: Basic {}\r\n", STANDARD.encode(text));
+        let some = |user: &str, password: &str| Some((user.into(), password.into()));
+        assert_eq!(of(&basic(b"anna:secret")), some("anna", "secret"));
+        assert_eq!(of(&basic(b"anna:a:b ")), some("anna", "a:b "));
+        assert_eq!(
+            of(&basic("\u{e4}:\u{20ac}".as_bytes())),
+            some("\u{e4}", "\u{20ac}")
+        );
+        assert_eq!(of("authorization:bASIC   YTpi  \r\n"), some("a", "b"));
+        let long = [&b"a:"[..], &[b'x'; MAX_PASSWORD + 1]].concat();
+        for bad in [
+            String::new(),
+            basic(b"anna"),
+            basic(b"anna\xff:secret"),
+            basic(b"anna:sec\nret"),
+            basic(b"anna:sec\0ret"),
+            basic(&long),
+            basic(b"a:b") + &basic(b"a:b"),
+            "Authorization: Basic\r\n".into(),
+            "Authorization: Basic YTpi YTpi\r\n".into(),
+            "Authorization: Basic YTp\r\n".into(),
+            "Authorization: Bearer YTpi\r\n".into(),
+            "Authorization: BasicYTpi\r\n".into(),
+            "Proxy-Authorization: Basic YTpi\r\n".into(),
+        ] {
+            assert_eq!(of(&bad), None, "{bad}");
+        }
+    }
+}
