@@ -4,6 +4,8 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use evenkeel_config::HttpOptions;
+use evenkeel_config::routing::{Conditions, Index};
+use evenkeel_control::rate::{Rate, RateTable};
 use evenkeel_corba::directory::Reference;
 use evenkeel_corba::reply_to::ReplyTo;
 use evenkeel_core::group::{Group, Outcome, Request, Ticket};
@@ -33,6 +35,8 @@ use crate::Counter;
 pub(crate) fn all(counter: &mut Counter) {
     decisions(counter);
     heads(counter);
+    routes(counter);
+    limits(counter);
     chunks(counter);
     giop(counter);
     report(counter);
@@ -190,6 +194,51 @@ fn request<'a>(head: &'a [u8], fields: &'a mut Fields<'a>) -> RequestHead<'a> {
         Ok(Parsed::Head(head)) => head,
         other => panic!("{other:?}"),
     }
+}
+
+/// What finds the route of a request.
+fn routes(counter: &mut Counter) {
+    let conditions = |host: &str, path: &str| Conditions {
+        hosts: vec![host.to_owned()],
+        paths: vec![path.to_owned()],
+        ..Conditions::default()
+    };
+    // Those of its own host and path, and all the others.
+    let wanted = conditions("www.example.org", "/shop/item/*");
+    let others = (0..1000).flat_map(|host| {
+        (0..10).map(move |path| {
+            let host = format!("host-{host}.example.org");
+            conditions(&host, &format!("/part-{path}/*"))
+        })
+    });
+    let many: Vec<Conditions> = { others.take(9999) }.chain([wanted.clone()]).collect();
+    let mut fields = Fields::new();
+    let head = request(REQUEST, &mut fields);
+    for (name, conditions) in [("1", vec![wanted]), ("10,000", many)] {
+        let last = conditions.len() - 1;
+        let index = Index::new(conditions);
+        counter.count(&format!("route among {name}"), 64, || {
+            assert_eq!(black_box(index.find(&head.request)), Some(last));
+        });
+    }
+}
+
+/// What a request takes from the limit of its client.
+fn limits(counter: &mut Counter) {
+    let rate = Rate::new(1_000_000, Duration::from_secs(1), 1000);
+    let table = RateTable::new(65_536);
+    let keys: [u64; 256] = std::array::from_fn(|client| hash(&[client as u8]));
+    let mut now = Instant::from_nanos(60_000_000_000);
+    // After this all clients have a place.
+    for key in keys {
+        table.take(key, now, &rate).unwrap();
+    }
+    let mut keys = keys.into_iter().cycle();
+    counter.count("limit taken", 256, || {
+        now = now.after(Duration::from_micros(20));
+        let key = keys.next().unwrap();
+        black_box(table.take(key, now, &rate)).unwrap();
+    });
 }
 
 fn chunks(counter: &mut Counter) {
