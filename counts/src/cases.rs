@@ -151,7 +151,7 @@ fn heads(counter: &mut Counter) {
     let options = HttpOptions::default();
     let hop = Hop::new(
         &options,
-        [192, 0, 2, 7].into(),
+        std::net::IpAddr::from([192, 0, 2, 7]),
         "http",
         "192.0.2.1:80".into(),
     );

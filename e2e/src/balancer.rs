@@ -272,6 +272,7 @@ impl Balancer {
             let address = |text: &str| text.parse().expect("an address");
             match words[..] {
                 ["ready"] => return,
+                ["listening:", "rule", _, "on", at] if at.starts_with("unix:") => {}
                 ["listening:", "rule", name, "on", at] => {
                     self.rules.insert(name.to_owned(), address(at));
                 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Stdio;
@@ -10,8 +11,8 @@ use std::process::Stdio;
 use evenkeel_e2e::balancer::{Balancer, evenkeel};
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::process::{curl, installed, program};
-use evenkeel_e2e::server::Server;
+use evenkeel_e2e::process::{Signal, curl, installed, program};
+use evenkeel_e2e::server::{Server, address};
 use evenkeel_e2e::tls::{Key, certificate};
 
 const PYTHON: &str = "python3";
@@ -326,4 +327,170 @@ fn a_configuration_says_what_is_wrong_with_a_socket() {
     let complaint = evenkeel(&["check", file.to_str().unwrap()]).unwrap_err();
     assert!(complaint.contains("wrong.toml:4:"), "{complaint}");
     assert!(complaint.contains("must be absolute"), "{complaint}");
+}
+
+/// `curl` over a Unix socket.
+fn curl_at(socket: &Path, more: &[&str]) -> String {
+    let socket = socket.display().to_string();
+    let mut arguments = vec!["--fail", "--unix-socket", &socket];
+    arguments.extend(more);
+    curl(&arguments)
+}
+
+#[test]
+fn clients_come_over_unix_sockets_through_restarts_and_reloads() {
+    if !installed(&["nginx", "curl"]) {
+        return;
+    }
+    let folder = Folder::new();
+    let (socket, other) = (folder.join("web.sock"), folder.join("other.sock"));
+    let name = format!("@{}", folder.path().display());
+    let server = Server::nginx_also(
+        "location = /who { return 200 \"$http_x_forwarded_for|$http_forwarded\"; }",
+    );
+    let content: Vec<u8> = (0..24_000_000u32).map(|at| (at % 251) as u8).collect();
+    server.serve("large", &content);
+    let log = folder.join("access.log");
+    let config = |listen: &str, more: &str| {
+        format!(
+            "workers = 2\n[admin]\nlisten = \"127.0.0.1:0\"\n[access_log]\noutput = {log:?}\n\
+             [rule.web]\nlisten = [{listen}]\nlisten_mode = \"0600\"\nmembers = [\"{at}\"]\n\
+             http = {{ forwarded = true }}\n{more}\n\
+             [rule.raw]\nprotocol = \"tcp\"\nlisten = \"unix:{name}\"\nmembers = [\"{at}\"]\n",
+            at = server.address()
+        )
+    };
+    let one = format!("\"unix:{}\", \"127.0.0.1:0\"", socket.display());
+    let balancer = Balancer::start(&config(&one, ""));
+    let mode = |path: &Path| {
+        let file = std::fs::metadata(path).unwrap();
+        std::os::unix::fs::PermissionsExt::mode(&file.permissions()) & 0o777
+    };
+    assert_eq!(mode(&socket), 0o600);
+    for more in [&["--http1.1"][..], &["--http2-prior-knowledge"]] {
+        let mut arguments = more.to_vec();
+        arguments.push("http://named.example/who");
+        let who = "|for=unknown;host=named.example;proto=http";
+        assert_eq!(curl_at(&socket, &arguments), who);
+        arguments.splice(..0, ["--header", "X-Forwarded-For: 192.0.2.9"]);
+        assert_eq!(curl_at(&socket, &arguments), who, "nobody is believed");
+    }
+    assert_eq!(
+        curl_at(
+            &socket,
+            &["--http1.0", "--header", "Host:", "http://x/name"]
+        ),
+        server.address().to_string()
+    );
+    let got = folder.join("got").display().to_string();
+    curl_at(&socket, &["--output", &got, "http://x/files/large"]);
+    assert!(folder.read("got") == content);
+    let raw = [
+        "--fail",
+        "--abstract-unix-socket",
+        name.trim_start_matches('@'),
+    ];
+    curl(&[&raw[..], &["--output", &got, "http://x/files/large"]].concat());
+    assert!(folder.read("got") == content);
+    eventually("the log says so", || {
+        folder.text("access.log").contains("\"client\":\"unix\"")
+    });
+    let status = balancer.ctl("status").unwrap();
+    assert!(
+        status.contains(&format!("unix:{}", socket.display())),
+        "{status}"
+    );
+
+    // A reload keeps it open: the file is the same one. Its rights follow.
+    let file = || std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&socket).unwrap());
+    let before = file();
+    let trusting = config(&one, "").replace(
+        "forwarded = true",
+        "forwarded = true, trust_forwarded = true",
+    );
+    balancer.reconfigure(&trusting.replace("0600", "0666"));
+    assert_eq!((file(), mode(&socket)), (before, 0o666));
+    let told = ["--header", "X-Forwarded-For: 192.0.2.9", "http://x/who"];
+    assert_eq!(
+        curl_at(&socket, &told),
+        "192.0.2.9|for=unknown;host=x;proto=http"
+    );
+    // Another one comes, and the first one goes with its file; and back again.
+    let two = format!("\"unix:{}\"", other.display());
+    balancer.reconfigure(&config(&two, ""));
+    assert!(!socket.exists());
+    assert_eq!(
+        curl_at(&other, &["http://x/name"]),
+        server.address().to_string()
+    );
+    balancer.reconfigure(&config(&one, ""));
+    assert!(!other.exists());
+    curl_at(&socket, &["http://x/name"]);
+    balancer.ctl("disable web").unwrap();
+    assert!(!socket.exists());
+    balancer.ctl("enable web").unwrap();
+    curl_at(&socket, &["http://x/name"]);
+
+    // Nobody else may have it; what a killed process leaves is replaced.
+    let twin = folder.write(
+        "twin.toml",
+        config(&one, "").replace(&name, &format!("{name}-2")),
+    );
+    let complaint = evenkeel(&["run", twin.to_str().unwrap()]).unwrap_err();
+    assert!(complaint.contains("cannot listen on unix:"), "{complaint}");
+    curl_at(&socket, &["http://x/name"]);
+    balancer.signal(Signal::KILL);
+    let mut balancer = balancer.replace(&config(&one, ""));
+    curl_at(&socket, &["http://x/name"]);
+    balancer.signal(Signal::TERM);
+    balancer.wait();
+    assert!(!socket.exists());
+}
+
+#[test]
+fn haproxy_in_front_says_who_clients_are() {
+    if !installed(&["nginx", "haproxy", "curl"]) {
+        return;
+    }
+    let folder = Folder::new();
+    let server = Server::nginx_also("location = /who { return 200 $http_x_forwarded_for; }");
+    let socket = |name: &str| folder.join(name).display().to_string();
+    let balancer = Balancer::start(&format!(
+        "workers = 2\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [rule.told]\nlisten = \"unix:{}\"\nmembers = [\"{at}\"]\naccept_proxy = [\"unix\"]\n\
+         [rule.plain]\nlisten = \"unix:{}\"\nmembers = [\"{at}\"]\n",
+        socket("told"),
+        socket("plain"),
+        at = server.address()
+    ));
+    let (told, old, plain) = (address(), address(), address());
+    let front = |at: SocketAddr, name: &str, option: &str| {
+        format!(
+            "listen {name}{option}\n  bind {at}\n  server evenkeel unix@{} {option}\n",
+            socket(name)
+        )
+    };
+    let text = format!(
+        "defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 9s\n  timeout server 9s\n{}{}{}",
+        front(told, "told", "send-proxy-v2"),
+        front(old, "told", "send-proxy"),
+        front(plain, "plain", "")
+    );
+    let file = folder.write("haproxy.cfg", text);
+    let mut haproxy = program("haproxy")
+        .args(["-db", "-f"])
+        .arg(file)
+        .spawn()
+        .unwrap();
+    eventually("HAProxy listens", || {
+        [told, old, plain]
+            .iter()
+            .all(|at| std::net::TcpStream::connect(at).is_ok())
+    });
+    for (at, client) in [(told, "127.0.0.1"), (old, "127.0.0.1"), (plain, "")] {
+        assert_eq!(curl(&["--fail", &format!("http://{at}/who")]), client);
+    }
+    let _ = haproxy.kill();
+    let _ = haproxy.wait();
+    drop(balancer);
 }

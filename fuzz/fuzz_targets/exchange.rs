@@ -125,7 +125,7 @@ fn system() -> (&'static Runtime, SocketAddr, &'static TcpListener) {
         let proxy = Proxy::start(clock, 1).expect("a worker");
         let manager = Manager::new(clock, Arc::new(proxy.clone()));
         let config = evenkeel_config::parse("fuzz", &config).expect("it is valid");
-        let listen = config.rules[0].listen[0];
+        let listen = config.rules[0].listen[0].socket().expect("an address");
         let applied = runtime.block_on(manager.apply(config));
         applied.expect("it is applied");
         let address = proxy.local_address("web", listen).expect("it listens");

@@ -29,7 +29,7 @@ fuzz_target!(|input: &[u8]| {
         trust_forwarded: flags & 4 != 0,
         ..HttpOptions::default()
     };
-    let client = [192, 0, 2, 7].into();
+    let client = std::net::IpAddr::from([192, 0, 2, 7]);
     let hop = Hop::new(&options, client, "http", "192.0.2.1:80".to_owned());
     let mut fields = Fields::new();
     let Ok(Parsed::Head(head)) = RequestHead::parse(read, LIMITS, &mut fields) else {

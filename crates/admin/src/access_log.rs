@@ -6,7 +6,6 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,9 +15,9 @@ use std::time::{Duration, SystemTime};
 use evenkeel_core::cost::Cost;
 use evenkeel_limits::{Shortage, Throttle};
 use evenkeel_manager::config::AccessLog as Target;
-use evenkeel_proxy::access::{Limit, Record};
+use evenkeel_proxy::access::{Limit, Peer, Record};
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// Bytes after which a batch is written even if more records wait.
 const BATCH: usize = 64 * 1024;
@@ -255,12 +254,17 @@ impl Complaints {
     }
 }
 
+fn as_text<S: Serializer>(peer: &Peer, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(peer)
+}
+
 /// A record as it is written. The names are part of the documented format.
 #[derive(Serialize)]
 struct Line<'a> {
     time: String,
     rule: &'a str,
-    client: SocketAddr,
+    #[serde(serialize_with = "as_text")]
+    client: Peer,
     #[serde(skip_serializing_if = "Option::is_none")]
     user: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -349,7 +353,7 @@ mod tests {
     fn record(target: &str) -> Record {
         Record {
             at: UNIX_EPOCH + Duration::from_millis(1_709_210_096_789),
-            client: "[::1]:4711".parse().unwrap(),
+            client: Peer(Some("[::1]:4711".parse().unwrap())),
             rule: "web".into(),
             tls: None,
             user: None,

@@ -191,7 +191,6 @@ pub(crate) fn member_tables(status: &Status) -> String {
 
 fn rule_table(rules: &[RuleStatus]) -> String {
     let row = |rule: &RuleStatus| {
-        let listen: Vec<_> = rule.listen.iter().map(ToString::to_string).collect();
         vec![
             rule.name.clone(),
             match (rule.enabled, rule.maintenance) {
@@ -200,7 +199,7 @@ fn rule_table(rules: &[RuleStatus]) -> String {
                 (true, false) => "enabled".into(),
             },
             rule.protocol.to_string(),
-            listen.join(" "),
+            rule.listen.join(" "),
             rule.groups().join(" "),
         ]
     };

@@ -182,7 +182,10 @@ fn status_says_what_is_configured() {
     assert_eq!(status.generation, 1);
     assert_eq!(status.rules[0].protocol, "tcp");
     assert_ne!(
-        status.rules[0].listen[0].port(),
+        status.rules[0].listen[0]
+            .parse::<SocketAddr>()
+            .unwrap()
+            .port(),
         0,
         "the real port, not the configured one"
     );
@@ -689,7 +692,7 @@ fn visit(balancer: &Balancer) {
     };
     let before = closed();
     let status = balancer.sources.manager.status();
-    let mut stream = TcpStream::connect(status.rules[0].listen[0]).unwrap();
+    let mut stream = TcpStream::connect(&status.rules[0].listen[0]).unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     assert_eq!(text, "hello");

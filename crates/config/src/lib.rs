@@ -51,7 +51,7 @@ pub use schema::amount::duration;
 pub use schema::errors::{Errors, Place, Problem, one_line};
 pub use schema::field::FileName;
 pub use schema::frequency::{ByteRate, Frequency};
-pub use schema::networks::Networks;
+pub use schema::networks::{Networks, Proxies};
 pub use schema::source::{MAX_FILE_SIZE, read_bounded as read_file};
 pub use schema::table::{is_location_name, is_name};
 pub use schema::{expression, networks};

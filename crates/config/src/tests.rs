@@ -519,6 +519,75 @@ fn members_may_be_unix_sockets() {
 }
 
 #[test]
+fn rules_may_listen_on_unix_sockets() {
+    let text = "[rule.web]\nlisten = [\"unix:/run/a.sock\", \"127.0.0.1:80\", \"unix:@a\"]\n\
+                listen_mode = \"0660\"\nmembers = [\"a:1\"]\naccept_proxy = [\"unix\", \"10.0.0.0/8\"]\n";
+    let config = parse("test.toml", text).unwrap();
+    let rule = &config.rules[0];
+    let listen: Vec<_> = rule.listen.iter().map(ToString::to_string).collect();
+    assert_eq!(listen, ["unix:/run/a.sock", "127.0.0.1:80", "unix:@a"]);
+    assert_eq!(rule.socket_mode(), Some(0o660));
+    let proxies = rule.accept_proxy.as_ref().unwrap();
+    let contains = |ip: &str| proxies.contains(Some(ip.parse().unwrap()));
+    assert!(proxies.contains(None) && contains("10.1.2.3") && !contains("127.0.0.1"));
+    // That of the admin API, and the one of the rule.
+    assert_eq!(config.listens().count(), 2);
+}
+
+#[test]
+fn what_is_wrong_with_a_unix_listener_is_said_where_it_stands() {
+    for (lines, line, message) in [
+        ("listen = \"unix:a.sock\"", 2, "must be absolute"),
+        (
+            "listen = \"unix:/a\"\nlisten_mode = \"0980\"",
+            3,
+            "in octal",
+        ),
+        (
+            "listen = \"unix:/a\"\nprotocol = \"ftp\"",
+            2,
+            "cannot come over a Unix socket",
+        ),
+        (
+            "listen = \"127.0.0.1:80\"\naccept_proxy = [\"unix\"]",
+            3,
+            "names no Unix socket",
+        ),
+        (
+            "listen = \"unix:/a\"\naccept_proxy = [\"10.0.0.0/8\"]",
+            3,
+            "add \"unix\"",
+        ),
+    ] {
+        let text = format!("[rule.web]\n{lines}\nmembers = [\"a:1\"]\n");
+        one_error(&text, &format!("test.toml:{line}:"), &[message]);
+    }
+    let twice = "[rule.a]\nlisten = \"unix:/a\"\nmembers = [\"a:1\"]\n\
+                 [rule.b]\nlisten = \"unix:/a\"\nmembers = [\"a:1\"]\n";
+    one_error(
+        twice,
+        "test.toml:5:",
+        &["rule \"a\" listens on unix:/a already"],
+    );
+    for listen in ["127.0.0.1:80", "unix:@a"] {
+        let text = format!(
+            "[rule.a]\nlisten = \"{listen}\"\nlisten_mode = \"0660\"\nmembers = [\"a:1\"]\n"
+        );
+        let config = parse("test.toml", &text).unwrap();
+        let message = &config.warnings[0].message;
+        assert!(message.contains("no Unix socket with a file"), "{message}");
+    }
+    let limited =
+        "[rule.a]\nlisten = \"unix:/a\"\nmembers = [\"a:1\"]\nlimits = { connections = 5 }\n";
+    let config = parse("test.toml", limited).unwrap();
+    assert!(
+        config.warnings[0].message.contains("have no address"),
+        "{:?}",
+        config.warnings
+    );
+}
+
+#[test]
 fn what_is_no_unix_socket_is_refused() {
     let long = format!("unix:/{}", "x".repeat(107));
     for (address, message) in [

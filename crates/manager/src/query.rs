@@ -47,7 +47,7 @@ impl Manager {
                 Protocol::Http => "http".into(),
                 Protocol::Ftp => "ftp".into(),
             },
-            listen: rule.rule.listen.clone(),
+            listen: rule.rule.listen.iter().map(Address::to_string).collect(),
             group: rule.rule.group.clone(),
             sni: rule.rule.sni.clone(),
             limits: Vec::new(),

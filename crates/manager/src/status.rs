@@ -115,7 +115,7 @@ pub struct RuleStatus {
     /// `tcp` or `http`.
     pub protocol: Word,
     /// Where it listens.
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<String>,
     /// Name of its group; empty if it has groups by name only.
     pub group: String,
     /// Groups by the names that clients ask for.

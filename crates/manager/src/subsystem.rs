@@ -12,8 +12,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_core::address::Address;
 use evenkeel_net::datagram;
 use evenkeel_net::listen::{self, ListenError};
+use evenkeel_net::unix;
 use evenkeel_tls::certificate::Details;
 
 use crate::config::{Config, Problem};
@@ -110,10 +112,33 @@ pub struct Exclusive {
     pub is_taken: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
+/// Whoever is told to end gives addresses up at once, but not before it has been told.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 impl Exclusive {
     /// Addresses at which TCP connections are accepted.
     pub fn tcp(addresses: &[SocketAddr]) -> Vec<Self> {
         Self::addresses(addresses, listen::is_taken)
+    }
+
+    /// Places at which connections are accepted.
+    pub fn of_rule(places: &[Address]) -> Vec<Self> {
+        let unix = |path: &Arc<str>| {
+            let path = Arc::clone(path);
+            Exclusive {
+                what: format!("unix:{path}"),
+                patience: PATIENCE,
+                is_taken: Box::new(move || {
+                    let taken = unix::check_free(&path);
+                    taken.is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+                }),
+            }
+        };
+        let one = |place: &Address| match place {
+            Address::Ip(address) => Self::tcp(&[*address]),
+            Address::Unix(path) => vec![unix(path)],
+        };
+        places.iter().flat_map(one).collect()
     }
 
     /// Addresses at which datagrams arrive.
@@ -124,8 +149,7 @@ impl Exclusive {
     fn addresses(addresses: &[SocketAddr], is_taken: fn(SocketAddr) -> bool) -> Vec<Self> {
         let one = |&address: &SocketAddr| Exclusive {
             what: address.to_string(),
-            // Whoever is told to end gives them up at once, but not before it has been told.
-            patience: Duration::from_secs(5),
+            patience: PATIENCE,
             is_taken: Box::new(move || address.port() != 0 && is_taken(address)),
         };
         addresses.iter().map(one).collect()

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use evenkeel_control::opinion::{Opinion, Source};
+use evenkeel_core::address::Address;
 use evenkeel_core::group::{Granularity, Group, Outcome, PickError, Request, Ticket};
 use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId};
 use evenkeel_core::member::{MemberId, Reason, Weight};
@@ -81,7 +82,7 @@ fn config(members: &[&str]) -> Config {
         let (host, port) = address.rsplit_once(':').unwrap();
         MemberConfig::new(host, port.parse().unwrap())
     };
-    let listen = vec!["127.0.0.1:0".parse().unwrap()];
+    let listen = vec![Address::Ip("127.0.0.1:0".parse().unwrap())];
     let mut group = GroupConfig::new("app", members.iter().map(member).collect());
     // Nothing passes while a test runs, however slow the machine is.
     group.settings.slow_start = Duration::from_secs(3600);

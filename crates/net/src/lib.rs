@@ -3,6 +3,7 @@
 //! | module | what it has |
 //! |---|---|
 //! | [`listen`] | TCP listeners: opened, kept over a change of configuration |
+//! | [`unix`] | Unix sockets to listen on |
 //! | [`stream`] | connections to members, over TCP or Unix sockets |
 //! | [`datagram`] | a thread that serves UDP sockets, and how those are opened |
 //! | [`grpc`] | a call of gRPC as a client |
@@ -25,6 +26,7 @@ pub mod key_file;
 pub mod listen;
 pub mod stream;
 pub mod tasks;
+pub mod unix;
 pub mod writable;
 
 pub use clock::Clock;

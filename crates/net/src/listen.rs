@@ -9,7 +9,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 /// Connections that may wait to be accepted, per socket. The kernel's `somaxconn` limits it
 /// further.
-const BACKLOG: i32 = 4096;
+pub(crate) const BACKLOG: i32 = 4096;
 
 /// How sockets are opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

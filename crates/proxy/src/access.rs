@@ -2,7 +2,8 @@
 //! hands it to a bounded channel. Whoever reads the other end may format and write at
 //! leisure; when it is behind, records are dropped and counted, never waited for.
 
-use std::net::SocketAddr;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, SystemTime};
@@ -19,13 +20,35 @@ pub(crate) const MAX_TARGET_BYTES: usize = 1024;
 /// Longest method that is kept; the rest is cut off.
 pub(crate) const MAX_METHOD_BYTES: usize = 32;
 
+/// Who a client is: its address. Clients of Unix sockets have none, unless a proxy in front says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer(pub Option<SocketAddr>);
+
+impl Peer {
+    /// The IP address.
+    #[inline]
+    pub fn ip(self) -> Option<IpAddr> {
+        self.0.map(|address| address.ip())
+    }
+}
+
+/// As logs show it.
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(address) => address.fmt(f),
+            None => f.write_str("unix"),
+        }
+    }
+}
+
 /// One line of the log: an HTTP request, or a TCP connection.
 #[derive(Clone, Debug)]
 pub struct Record {
     /// When the request's head was complete, or the connection accepted.
     pub at: SystemTime,
     /// The client.
-    pub client: SocketAddr,
+    pub client: Peer,
     /// The rule's name.
     pub rule: Arc<str>,
     /// HTTP: the user, where only some may send requests, and this one may.

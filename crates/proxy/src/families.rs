@@ -292,8 +292,11 @@ impl Proxy {
     pub(crate) fn fill(&self, status: &mut Status) {
         for rule in &mut status.rules {
             for address in &mut rule.listen {
-                let real = self.local_address(&rule.name, *address);
-                *address = real.unwrap_or(*address);
+                let wanted = address.parse().ok();
+                let real = wanted.and_then(|wanted| self.local_address(&rule.name, wanted));
+                if let Some(real) = real {
+                    *address = real.to_string();
+                }
             }
         }
         status.limits = self.limits();

@@ -3,14 +3,16 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::TcpListener as StdListener;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use evenkeel_core::address::Address;
 use evenkeel_limits::{Shortage, warn_throttled};
 use evenkeel_manager::config::Protocol;
 
+use crate::access::Peer;
 use crate::files::ClientFile;
 use crate::io::Io;
 use crate::maintenance;
@@ -28,16 +30,17 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What makes two listeners the same over a change of configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ListenKey {
-    pub(crate) address: SocketAddr,
+    pub(crate) address: Address,
     /// Port 0 is another port for each rule; every other address has one listener.
     pub(crate) rule: Option<Box<str>>,
 }
 
 impl ListenKey {
-    pub(crate) fn new(address: SocketAddr, rule: &str) -> Self {
+    pub(crate) fn new(address: Address, rule: &str) -> Self {
+        let is_chosen = address.socket().is_some_and(|at| at.port() == 0);
         ListenKey {
             address,
-            rule: (address.port() == 0).then(|| rule.into()),
+            rule: is_chosen.then(|| rule.into()),
         }
     }
 }
@@ -52,7 +55,7 @@ pub(crate) struct Listening {
 }
 
 enum Next {
-    Client(Socket, SocketAddr),
+    Client(Socket, Peer),
     Failed(io::Error),
     Stopped,
 }
@@ -61,11 +64,15 @@ impl Listening {
     /// Begins to accept clients for `service`.
     pub(crate) fn start(
         worker: &Rc<Worker>,
+        key: &ListenKey,
         socket: StdListener,
         service: &Rc<Service>,
     ) -> io::Result<Rc<Self>> {
-        let local = socket.local_addr()?;
-        let socket = Listener::new(socket)?;
+        let (local, is_unix) = match &key.address {
+            Address::Ip(_) => (socket.local_addr()?.into(), false),
+            unix => (unix.clone(), true),
+        };
+        let socket = Listener::new(socket, is_unix)?;
         let listening = Rc::new(Listening {
             local: Rc::new(Local::new(local)),
             service: RefCell::new(Rc::clone(service)),
@@ -202,13 +209,7 @@ impl Listening {
         }
     }
 
-    fn spawn(
-        &self,
-        worker: &Rc<Worker>,
-        client: Socket,
-        peer: SocketAddr,
-        file: Option<ClientFile>,
-    ) {
+    fn spawn(&self, worker: &Rc<Worker>, client: Socket, peer: Peer, file: Option<ClientFile>) {
         let service = self.service.borrow();
         let client = Io::Plain(client);
         let Some(file) = file else {
@@ -222,10 +223,10 @@ impl Listening {
         let mut session = Session::open(worker, &service, peer, &self.local, file);
         let rule = service.rule();
         if rule.targets().any(|target| target.send_proxy.is_some())
-            && self.local.address.ip().is_unspecified()
+            && self.local.is_unspecified()
             && let Some(address) = client.local_addr()
         {
-            session.local = Rc::new(Local::new(address));
+            session.local = Rc::new(Local::new(address.into()));
         }
         if rule.rule.accept_proxy.is_some() {
             tokio::task::spawn_local(proxied::serve(session, client));
@@ -259,17 +260,31 @@ pub(crate) fn serve(mut session: Session, client: Io) {
 #[derive(Debug)]
 pub(crate) struct Local {
     /// The listener's address, or what a proxy in front says.
-    pub(crate) address: SocketAddr,
+    pub(crate) address: Address,
     /// What that proxy says beside addresses, for members that are told who the client is.
     pub(crate) extensions: Box<[u8]>,
 }
 
 impl Local {
-    fn new(address: SocketAddr) -> Self {
+    fn new(address: Address) -> Self {
         let extensions = Box::default();
         Local {
             address,
             extensions,
+        }
+    }
+
+    /// Whether it is any address of this machine.
+    fn is_unspecified(&self) -> bool {
+        self.address.ip().is_some_and(|ip| ip.is_unspecified())
+    }
+
+    /// What a client that names no host has connected to with `io`, as a host with a port.
+    pub(crate) fn name(&self, io: &Io) -> String {
+        let real = io.local_addr().filter(|_| self.is_unspecified());
+        match real.or(self.address.socket()) {
+            Some(address) => address.to_string(),
+            None => "localhost".into(),
         }
     }
 }
@@ -280,7 +295,7 @@ pub(crate) struct Session {
     pub(crate) worker: Rc<Worker>,
     pub(crate) service: Rc<Service>,
     /// The client's address; what a proxy in front says if the rule accepts that.
-    pub(crate) peer: SocketAddr,
+    pub(crate) peer: Peer,
     pub(crate) local: Rc<Local>,
     pub(crate) watch: crate::watch::Watch,
     /// None in a stream, which is no connection.
@@ -295,7 +310,7 @@ impl Session {
     fn open(
         worker: &Rc<Worker>,
         service: &Rc<Service>,
-        peer: SocketAddr,
+        peer: Peer,
         local: &Rc<Local>,
         file: ClientFile,
     ) -> Self {
@@ -322,10 +337,10 @@ impl Session {
             self.service.metrics.refused_maintenance.add(1);
             return false;
         }
-        let Some(quotas) = &rule.quotas else {
+        let (Some(quotas), Some(client)) = (&rule.quotas, self.peer.ip()) else {
             return true;
         };
-        match quotas.connection(self.peer.ip(), || self.worker.now()) {
+        match quotas.connection(client, || self.worker.now()) {
             Ok(counted) => {
                 self.counted = counted;
                 true

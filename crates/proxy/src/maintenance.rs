@@ -42,8 +42,9 @@ fn read(name: &FileName) -> io::Result<Vec<u8>> {
 
 /// Whether a client of the rule is not served now.
 #[inline]
-pub(crate) fn is_for(rule: &Rule, client: IpAddr) -> bool {
+pub(crate) fn is_for(rule: &Rule, client: Option<IpAddr>) -> bool {
     let maintenance = &rule.maintenance;
     let except = maintenance.except.as_ref();
-    maintenance.on && !except.is_some_and(|networks| networks.contains(client))
+    maintenance.on
+        && !except.is_some_and(|networks| client.is_some_and(|client| networks.contains(client)))
 }

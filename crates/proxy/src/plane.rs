@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use evenkeel_core::address::Address;
 use evenkeel_limits::files::{self, Shares, Users};
 use evenkeel_limits::memory;
 use evenkeel_manager::config::{Config, Corba, Negotiator, Rule, Source};
@@ -20,6 +21,7 @@ use evenkeel_manager::sticky::{self, Cookies};
 use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::Clock;
 use evenkeel_net::listen::{self, Options};
+use evenkeel_net::unix::{self, SocketFile};
 use evenkeel_tls::certificate::Details;
 use evenkeel_tls::server::Server;
 use evenkeel_tls::ticket::Keys;
@@ -66,7 +68,7 @@ struct Inner {
 struct PlaneState {
     workers: Vec<WorkerHandle>,
     /// Listeners in use, with the addresses that they really have.
-    listeners: HashMap<ListenKey, SocketAddr>,
+    listeners: HashMap<ListenKey, Held>,
     /// Whether there was a configuration yet.
     started: bool,
     shared: HashMap<Box<str>, Arc<RuleShared>>,
@@ -79,6 +81,18 @@ struct PlaneState {
     /// The pages of rules for their maintenance, by the rules' names.
     pages: Pages,
 }
+
+/// A listener in use.
+#[derive(Debug)]
+struct Held {
+    /// Where it really listens.
+    address: Address,
+    /// Of a Unix socket: its file, which is gone with it.
+    file: Option<SocketFile>,
+}
+
+/// Listeners that were opened, one for each worker, and the file of a Unix socket.
+type Opened = (Vec<StdListener>, Option<SocketFile>);
 
 type Servers = HashMap<Box<str>, Arc<Server>>;
 
@@ -193,8 +207,8 @@ impl Proxy {
     /// The address on which the listener of `rule` configured as `address` really
     /// listens: another one where the configuration asks for port 0.
     pub fn local_address(&self, rule: &str, address: SocketAddr) -> Option<SocketAddr> {
-        let key = ListenKey::new(address, rule);
-        self.state().listeners.get(&key).copied()
+        let key = ListenKey::new(address.into(), rule);
+        self.state().listeners.get(&key)?.address.socket()
     }
 
     /// Stops accepting clients and closes idle HTTP connections; what is in progress
@@ -235,7 +249,7 @@ impl Inner {
     fn commit(
         &self,
         next: &Snapshot,
-        mut sockets: HashMap<ListenKey, Vec<StdListener>>,
+        mut sockets: HashMap<ListenKey, Opened>,
         servers: Servers,
         pages: Pages,
     ) {
@@ -256,15 +270,30 @@ impl Inner {
             let mut listens: Vec<Vec<(ListenKey, Option<StdListener>)>> =
                 (0..self.workers).map(|_| Vec::new()).collect();
             for key in keys(snapshot) {
-                let mut fresh = sockets.remove(&key).unwrap_or_default().into_iter();
-                let address = match fresh.as_slice().first() {
-                    Some(socket) => socket.local_addr().unwrap_or(key.address),
-                    None => state.listeners.get(&key).copied().unwrap_or(key.address),
+                let (fresh, file) = sockets.remove(&key).unwrap_or_default();
+                let mut fresh = fresh.into_iter();
+                let held = match (fresh.as_slice().first(), state.listeners.remove(&key)) {
+                    (None, Some(held)) => held,
+                    (first, _) => Held {
+                        address: match (&key.address, first.map(StdListener::local_addr)) {
+                            (Address::Ip(_), Some(Ok(real))) => real.into(),
+                            (wanted, _) => wanted.clone(),
+                        },
+                        file,
+                    },
                 };
+                let mode = held
+                    .file
+                    .as_ref()
+                    .map(|file| file.set_mode(rule.socket_mode()));
+                if let Some(Err(error)) = mode {
+                    tracing::error!(rule = %rule.name, address = %held.address, %error,
+                        "cannot change the rights of the socket");
+                }
                 for listen in &mut listens {
                     listen.push((key.clone(), fresh.next()));
                 }
-                listeners.insert(key, address);
+                listeners.insert(key, held);
             }
             let quotas = Quotas::next(&rule.limits, state.quotas.get(&name));
             if let Some(quotas) = &quotas {
@@ -437,7 +466,7 @@ impl Subsystem for Proxy {
                         address: key.address,
                     }));
                 } else if !state.listeners.contains_key(&key) {
-                    match listen::bind(key.address, self.inner.workers, SHARED) {
+                    match open(&key, self.inner.workers, snapshot.rule.socket_mode()) {
                         Ok(bound) => {
                             sockets.insert(key, bound);
                         }
@@ -469,22 +498,27 @@ impl Subsystem for Proxy {
     }
 
     fn listening(&self) -> Vec<SocketAddr> {
-        self.state().listeners.values().copied().collect()
+        let state = self.state();
+        let held = state.listeners.values();
+        held.filter_map(|held| held.address.socket()).collect()
     }
 
     fn exclusive(&self, config: &Config) -> Vec<Exclusive> {
         let rules = config.rules.iter().filter(|rule| rule.enabled);
         rules
-            .flat_map(|rule| Exclusive::tcp(&rule.listen))
+            .flat_map(|rule| Exclusive::of_rule(&rule.listen))
             .collect()
     }
 
     fn announce(&self, current: &Snapshot) -> Vec<String> {
         let rules = current.rules.iter().map(|rule| &rule.rule);
-        let all = rules.flat_map(|rule| rule.listen.iter().map(move |address| (rule, *address)));
-        let real = |(rule, address): (&Rule, _)| {
-            let real = self.local_address(&rule.name, address)?;
-            Some(format!("rule {} on {real}", rule.name))
+        let all = rules.flat_map(|rule| rule.listen.iter().map(move |address| (rule, address)));
+        let state = self.state();
+        let real = |(rule, address): (&Rule, &Address)| {
+            let held = state
+                .listeners
+                .get(&ListenKey::new(address.clone(), &rule.name))?;
+            Some(format!("rule {} on {}", rule.name, held.address))
         };
         all.filter_map(real).collect()
     }
@@ -513,7 +547,7 @@ impl Subsystem for Proxy {
 #[derive(Debug, thiserror::Error)]
 enum RuleError {
     #[error("rule {rule:?}: {address} is the address of another rule, too")]
-    Twice { rule: String, address: SocketAddr },
+    Twice { rule: String, address: Address },
     #[error(
         "group {group:?}: source = \"client\" needs the right to use addresses of others \
          (IP_TRANSPARENT): {error}. Start the balancer as root or with the capability CAP_NET_ADMIN \
@@ -523,7 +557,7 @@ enum RuleError {
     #[error("rule {rule:?}: cannot listen on {address}: {error}")]
     Listen {
         rule: String,
-        address: SocketAddr,
+        address: Address,
         error: io::Error,
     },
 }
@@ -531,15 +565,30 @@ enum RuleError {
 fn cannot_listen(snapshot: &RuleSnapshot, key: &ListenKey, error: io::Error) -> PrepareError {
     PrepareError::other(RuleError::Listen {
         rule: snapshot.rule.name.clone(),
-        address: key.address,
+        address: key.address.clone(),
         error,
     })
+}
+
+/// Listeners for all workers: a socket for each, or one for all at a path.
+fn open(key: &ListenKey, workers: usize, mode: Option<u32>) -> io::Result<Opened> {
+    match &key.address {
+        Address::Ip(address) => Ok((listen::bind(*address, workers, SHARED)?, None)),
+        Address::Unix(path) => {
+            let (sockets, file) = unix::bind(path, workers, mode)?;
+            Ok((sockets, Some(file)))
+        }
+    }
 }
 
 /// Complaints about addresses on which somebody listens already.
 fn taken(snapshot: &RuleSnapshot) -> impl Iterator<Item = PrepareError> + '_ {
     keys(snapshot).filter_map(move |key| {
-        let error = listen::check_free(key.address).err()?;
+        let error = match &key.address {
+            Address::Ip(address) => listen::check_free(*address),
+            Address::Unix(path) => unix::check_free(path),
+        };
+        let error = error.err()?;
         Some(cannot_listen(snapshot, &key, error))
     })
 }
@@ -550,5 +599,5 @@ fn keys(snapshot: &RuleSnapshot) -> impl Iterator<Item = ListenKey> + '_ {
     let addresses = if rule.enabled { &rule.listen[..] } else { &[] };
     addresses
         .iter()
-        .map(|address| ListenKey::new(*address, &rule.name))
+        .map(|address| ListenKey::new(address.clone(), &rule.name))
 }

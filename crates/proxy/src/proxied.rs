@@ -10,7 +10,7 @@ use evenkeel_manager::config::SendProxy;
 use evenkeel_wire::proxy_protocol::{self, Addresses, Reader, Step};
 use tokio::io::ReadBuf;
 
-use crate::access::End;
+use crate::access::{End, Peer};
 use crate::io::Io;
 use crate::listen::{self, Local, Session};
 use crate::watch::Stop;
@@ -20,7 +20,7 @@ pub(crate) async fn serve(mut session: Session, mut client: Io) {
     let timeout = {
         let rule = session.service.rule();
         let accepted = rule.rule.accept_proxy.as_ref();
-        if !accepted.is_some_and(|networks| networks.contains(session.peer.ip())) {
+        if !accepted.is_some_and(|proxies| proxies.contains(session.peer.ip())) {
             session.service.metrics.refused_not_proxied.add(1);
             let (rule, from) = (&session.service.name, session.peer);
             tracing::debug!(%rule, %from, "a connection from none of accept_proxy");
@@ -42,9 +42,9 @@ pub(crate) async fn serve(mut session: Session, mut client: Io) {
                 destination,
             }) = addresses
             {
-                session.peer = canonical(source);
+                session.peer = Peer(Some(canonical(source)));
                 session.local = Rc::new(Local {
-                    address: canonical(destination),
+                    address: canonical(destination).into(),
                     extensions: reader.extensions().into(),
                 });
             }
@@ -65,15 +65,18 @@ pub(crate) async fn serve(mut session: Session, mut client: Io) {
 
 /// Tells a member whose client this is, in a connection that was just opened.
 pub(crate) fn tell(session: &Session, member: &Io, version: SendProxy) -> io::Result<()> {
-    let client = Addresses {
-        source: session.peer,
-        destination: session.local.address,
+    let client = match (session.peer, session.local.address.socket()) {
+        (Peer(Some(source)), Some(destination)) => Some(Addresses {
+            source,
+            destination,
+        }),
+        _ => None,
     };
     let mut header = Vec::new();
     match version {
-        SendProxy::V1 => proxy_protocol::write_line(Some(client), &mut header),
+        SendProxy::V1 => proxy_protocol::write_line(client, &mut header),
         SendProxy::V2 => {
-            proxy_protocol::write_binary(Some(client), &session.local.extensions, &mut header);
+            proxy_protocol::write_binary(client, &session.local.extensions, &mut header);
         }
     }
     let socket = member.socket().ok_or(io::ErrorKind::NotConnected)?;

@@ -101,26 +101,26 @@ impl Quotas {
     #[inline]
     pub(crate) fn request(
         &self,
-        client: IpAddr,
+        client: impl Into<Option<IpAddr>>,
         request: &Request<'_>,
         now: Instant,
     ) -> Option<NonZeroU32> {
         let (rate, table) = self.requests.as_ref()?;
-        let mut client = client;
+        let mut client = client.into();
         let key = match &self.limits.key {
             LimitKey::Part(Key::Client) => None,
             LimitKey::Part(key) => request
                 .part(key)
                 .map(|part| self.hasher.hash_one((1, part))),
             LimitKey::ForwardedFor => {
-                client = forwarded_for(request).unwrap_or(client);
+                client = forwarded_for(request).or(client);
                 None
             }
         };
-        if self.is_excepted(client) {
+        if client.is_some_and(|client| self.is_excepted(client)) {
             return None;
         }
-        let key = key.unwrap_or_else(|| self.hash(client));
+        let key = key.or_else(|| Some(self.hash(client?)))?;
         table.take(key, now, rate).err().map(in_seconds)
     }
 
@@ -240,7 +240,7 @@ mod tests {
 
     /// How many of ten requests pass.
     fn passed(quotas: &Quotas, client: &str, head: &str) -> usize {
-        let client = client.parse().unwrap();
+        let client: IpAddr = client.parse().unwrap();
         let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{head}\r\n");
         let taken = (0..10).filter(|_| {
             with_request(&head, |request| quotas.request(client, request, NOW)).is_none()

@@ -316,7 +316,10 @@ impl Session {
             _ => None,
         };
         let ticket = match kept {
-            Some(ticket) => ticket.of_client(self.peer.ip()),
+            Some(ticket) => match self.peer.ip() {
+                Some(client) => ticket.of_client(client),
+                None => ticket,
+            },
             None => {
                 let unbound = ended.map(|(_, why)| why.name()).or(request.unbound);
                 let ticket = group.pick(

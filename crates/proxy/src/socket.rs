@@ -9,52 +9,61 @@ use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use rustix::net::{SocketFlags, acceptfrom_with};
+use rustix::net::{SocketFlags, accept_with, acceptfrom_with};
 use socket2::SockRef;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::access::Peer;
 use crate::io::Transport;
 
 /// A listener that accepts connections without having them watched.
 #[derive(Debug)]
-pub(crate) struct Listener(AsyncFd<StdListener>);
+pub(crate) struct Listener {
+    socket: AsyncFd<StdListener>,
+    /// Its clients have no addresses.
+    is_unix: bool,
+}
 
 impl Listener {
     /// The listener of a socket that does not block.
-    pub(crate) fn new(socket: StdListener) -> io::Result<Self> {
+    pub(crate) fn new(socket: StdListener, is_unix: bool) -> io::Result<Self> {
         // SAFETY: the listener owns its descriptor, and always is the same one.
         let watched = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE)? };
-        Ok(Listener(watched))
+        Ok(Listener {
+            socket: watched,
+            is_unix,
+        })
     }
 
     /// The next connection, with the client's address.
-    pub(crate) fn poll_accept(
-        &self,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<(Socket, SocketAddr)>> {
+    pub(crate) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Socket, Peer)>> {
         loop {
-            let mut readiness = ready!(self.0.poll_read_ready(cx))?;
-            if let Ok(accepted) = readiness.try_io(|socket| accept(socket.get_ref())) {
+            let mut readiness = ready!(self.socket.poll_read_ready(cx))?;
+            if let Ok(accepted) = readiness.try_io(|_| self.accept()) {
                 return Poll::Ready(accepted);
             }
         }
     }
 
     /// One that is there now, whether or not the runtime knows of it yet.
-    pub(crate) fn accept(&self) -> io::Result<(Socket, SocketAddr)> {
-        accept(self.0.get_ref())
+    pub(crate) fn accept(&self) -> io::Result<(Socket, Peer)> {
+        accept(self.socket.get_ref(), self.is_unix)
     }
 }
 
-fn accept(socket: &StdListener) -> io::Result<(Socket, SocketAddr)> {
+fn accept(socket: &StdListener, is_unix: bool) -> io::Result<(Socket, Peer)> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    if is_unix {
+        let client = accept_with(socket, flags)?;
+        return Ok((Socket::Fresh(StdStream::from(client)), Peer(None)));
+    }
     let (client, peer) = acceptfrom_with(socket, flags)?;
     // Linux says none for a connection that was reset before it was accepted.
     let peer = peer.ok_or(io::ErrorKind::ConnectionAborted)?;
     let peer = SocketAddr::try_from(peer).map_err(|_| io::ErrorKind::ConnectionAborted)?;
-    Ok((Socket::Fresh(StdStream::from(client)), peer))
+    Ok((Socket::Fresh(StdStream::from(client)), Peer(Some(peer))))
 }
 
 /// A plain connection.
@@ -232,7 +241,7 @@ mod tests {
         let listener = StdListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let client = StdStream::connect(listener.local_addr().unwrap()).unwrap();
-        (Listener::new(listener).unwrap(), client)
+        (Listener::new(listener, false).unwrap(), client)
     }
 
     #[test]
@@ -241,7 +250,7 @@ mod tests {
             let (listener, mut client) = pair();
             client.write_all(b"ping").unwrap();
             let (mut accepted, peer) = listener.accept().unwrap();
-            assert_eq!(peer, client.local_addr().unwrap());
+            assert_eq!(peer, Peer(client.local_addr().ok()));
             let mut read = [0; 8];
             assert_eq!(accepted.read(&mut read).await.unwrap(), 4);
             accepted.write_all(b"pong").await.unwrap();

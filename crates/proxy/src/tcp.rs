@@ -160,7 +160,7 @@ pub(crate) async fn connect_member(
     loop {
         let now = session.worker.now();
         let request = Request {
-            client: Some(session.peer.ip()),
+            client: session.peer.ip(),
             cost: rule.rule.cost,
             tried: &tried,
             ..Request::at(now)

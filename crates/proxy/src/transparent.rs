@@ -24,7 +24,7 @@ pub(crate) fn source(session: &Session, target: &Target, address: &Address) -> O
 
 #[cold]
 fn of_client(session: &Session, address: &Address) -> Option<IpAddr> {
-    let client = session.peer.ip().to_canonical();
+    let client = session.peer.ip()?.to_canonical();
     if address.ip()?.to_canonical().is_ipv4() == client.is_ipv4() {
         return Some(client);
     }

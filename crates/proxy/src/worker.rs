@@ -420,7 +420,7 @@ impl Worker {
                         listening.serve(Rc::clone(&service));
                         self.listeners.borrow_mut().insert(key, listening);
                     }
-                    (None, Some(socket)) => match Listening::start(self, socket, &service) {
+                    (None, Some(socket)) => match Listening::start(self, &key, socket, &service) {
                         Ok(listening) => {
                             self.listeners.borrow_mut().insert(key, listening);
                         }

@@ -311,7 +311,7 @@ fn a_listener_that_cannot_be_bound_changes_nothing() {
     let (rule, group) = (bed.rule.clone(), bed.group.clone());
     let mut other = rule.clone();
     other.name = "other".into();
-    other.listen = vec![taken.local_addr().unwrap()];
+    other.listen = vec![taken.local_addr().unwrap().into()];
     let snapshot = |rule| {
         use evenkeel_manager::snapshot::{RuleSnapshot, Target};
         std::sync::Arc::new(RuleSnapshot::new(rule, Target::new(group.clone())))

@@ -83,7 +83,7 @@ fn status() -> Status {
         enabled: group.name != "db",
         maintenance: false,
         protocol: "http".into(),
-        listen: vec!["127.0.0.1:8080".parse().unwrap()],
+        listen: vec!["127.0.0.1:8080".into()],
         group: group.name.clone(),
         sni: Default::default(),
         limits: Vec::new(),

@@ -4,6 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use evenkeel_core::address::Address;
+
 use super::acme::{self, Acme, AcmeChallenge};
 use super::admin::{self, AccessLog, Admin};
 use super::broker::{self, Broker};
@@ -375,7 +377,8 @@ fn check_port(acme: &Acme, rules: &[Rule], top: &Table<'_>, report: &mut Report<
     }
     let plain =
         |rule: &&Rule| rule.enabled && rule.protocol == Protocol::Http && rule.tls.is_none();
-    let mut listening = rules.iter().filter(plain).flat_map(|rule| &rule.listen);
+    let listening = rules.iter().filter(plain).flat_map(|rule| &rule.listen);
+    let mut listening = listening.filter_map(Address::socket);
     let message = match listening.next() {
         None => {
             "nobody answers the authority, which asks at port 80 in the clear: add a rule with HTTP and \

@@ -1,26 +1,29 @@
 //! Who listens where: no two at one address.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+
+use evenkeel_core::address::Address;
 
 use crate::schema::report::Report;
 use crate::schema::table::Table;
 
 /// The addresses of a file on which somebody listens.
 #[derive(Default)]
-pub(crate) struct Listeners(HashMap<SocketAddr, String>);
+pub(crate) struct Listeners(HashMap<Address, String>);
 
 impl Listeners {
     /// Notes that `who` listens on `addresses`, as `key` of `table` says; nobody else may.
     pub(crate) fn add(
         &mut self,
-        addresses: &[SocketAddr],
+        addresses: &[impl Clone + Into<Address>],
         who: &str,
         (table, key): (&Table<'_>, &str),
         report: &mut Report<'_>,
     ) {
         // Port 0 is a different port each time.
-        for &address in addresses.iter().filter(|address| address.port() != 0) {
+        let addresses = addresses.iter().map(|address| address.clone().into());
+        let is_chosen = |address: &Address| address.socket().is_some_and(|at| at.port() == 0);
+        for address in addresses.filter(|address| !is_chosen(address)) {
             if let Some(other) = self.0.get(&address) {
                 let message = format!("{other} listens on {address} already");
                 table.problem(key, message, report);

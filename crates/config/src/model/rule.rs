@@ -1,9 +1,9 @@
 //! `[rule.NAME]`: services that clients connect to.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
 use std::time::Duration;
 
+use evenkeel_core::address::Address as Listen;
 use evenkeel_core::cost::Cost;
 use evenkeel_core::key;
 
@@ -21,7 +21,7 @@ use crate::schema::document::Span;
 use crate::schema::field::{Texts, choice_field};
 use crate::schema::foreign;
 use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
-use crate::schema::networks::Networks;
+use crate::schema::networks::Proxies;
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table, is_name};
@@ -39,8 +39,13 @@ section! {
     }
     keys OWN {
         /// Addresses to listen on: one, or a list. **Required.** Two rules cannot use the same
-        /// address. With port 0 the system chooses a free port.
-        listen: Vec<SocketAddr> = Vec::new(); r#"["0.0.0.0:8080", "[::1]:8080"]"#,
+        /// address. With port 0 the system chooses a free port. `unix:` and an absolute path, or
+        /// `unix:@` and a name in the abstract namespace, is a Unix stream socket: see
+        /// [behind Unix sockets](proxy-protocol.md#behind-unix-sockets).
+        listen: Vec<Listen> = Vec::new(); r#"["0.0.0.0:8080", "[::1]:8080"]"#,
+        /// Rights of the files of Unix sockets in `listen`: who may write to one may connect. By default
+        /// what the process's file mode mask (umask) leaves of 0777.
+        listen_mode: Option<String> [Text(MODE)] = None; r#""0660""#,
         /// The group that serves the rule, if several rules share one. A rule without it has a
         /// group of its own, of the same name, and may have all keys of a group.
         group: String = String::new(); r#""backends""#,
@@ -68,11 +73,11 @@ section! {
         /// TCP and FTP: whether one side may close its direction while the other still sends. Otherwise the
         /// first close ends both.
         half_close: bool = true; "false",
-        /// Networks of proxies that say who the client is, by a PROXY header (version 1 or 2) before
-        /// its first byte: see [behind another proxy](proxy-protocol.md). Its address then counts as
+        /// Networks of proxies that say who the client is, and `unix` for those that connect to Unix
+        /// sockets in `listen`, by a PROXY header (version 1 or 2) before the client's first byte: see [behind another proxy](proxy-protocol.md). Its address then counts as
         /// the client's, everywhere. Connections from elsewhere, and those without a valid header,
         /// are closed. Without this key no header is expected.
-        accept_proxy: Option<Networks> = None; r#"["10.0.0.0/8"]"#,
+        accept_proxy: Option<Proxies> = None; r#"["10.0.0.0/8"]"#,
         /// Maximum number of client connections at once, of all workers together. Further ones wait
         /// in the listen queue.
         max_connections: u32 [Number(1.0, 10_000_000.0, "connections")] = 100_000; "20000",
@@ -123,7 +128,7 @@ impl Rule {
     }
 
     /// A rule with all defaults: HTTP, enabled.
-    pub fn new(name: &str, listen: Vec<SocketAddr>, group: &str) -> Self {
+    pub fn new(name: &str, listen: Vec<Listen>, group: &str) -> Self {
         let (name, group) = (name.into(), group.into());
         Rule {
             name,
@@ -131,6 +136,12 @@ impl Rule {
             group,
             ..Rule::default()
         }
+    }
+
+    /// Rights of the files of its Unix sockets, if they are said.
+    pub fn socket_mode(&self) -> Option<u32> {
+        let mode = self.listen_mode.as_ref()?;
+        u32::from_str_radix(mode, 8).ok()
     }
 }
 
@@ -317,6 +328,7 @@ pub(crate) fn read(
         }
     }
     check_ftp(&rule, table, report);
+    check_unix(&rule, table, report);
     check_names(&rule, table, shared, report);
     check_limits(&rule, table, report);
     let facts = RuleFacts {
@@ -427,6 +439,51 @@ fn check_limits(rule: &Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
         let message = "`trust_forwarded` says that there is a proxy in front, so all its clients have \
                        one address here: if that is not meant, write key = \"forwarded_for\"";
         limits.warning(message, report);
+    }
+}
+
+/// Rights of a file.
+const MODE: Texts = ("rights of a file in octal, as in \"0660\"", |text| {
+    let digits = text.strip_prefix('0').unwrap_or(text);
+    digits.len() == 3 && digits.bytes().all(|digit| (b'0'..=b'7').contains(&digit))
+});
+
+/// Looks at what Unix sockets lack.
+fn check_unix(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
+    let is_unix = |at: &Listen| matches!(at, Listen::Unix(_));
+    let has_file = |at: &Listen| matches!(at, Listen::Unix(path) if !path.starts_with('@'));
+    if table.given("listen_mode") && !rule.listen.iter().any(has_file) {
+        let message = "`listen` names no Unix socket with a file";
+        let key = "listen_mode";
+        report.warning(&table.span_of(key), &table.path_of(key), message);
+    }
+    let believes = rule.accept_proxy.as_ref();
+    let believes = believes.map(|proxies| proxies.contains(None));
+    if !rule.listen.iter().any(is_unix) {
+        if believes == Some(true) {
+            let message = "has \"unix\", but `listen` names no Unix socket";
+            table.problem("accept_proxy", message, report);
+        }
+        return;
+    }
+    if rule.protocol == Protocol::Ftp {
+        let message = "clients of a rule with `protocol = \"ftp\"` need addresses for data: they cannot \
+                       come over a Unix socket";
+        table.problem("listen", message, report);
+    }
+    if believes == Some(false) {
+        let message =
+            "nobody can connect to the Unix socket of `listen`: add \"unix\" for the proxy there";
+        table.problem("accept_proxy", message, report);
+    }
+    let limits = &rule.limits;
+    let by_address = limits.connections.is_some()
+        || limits.new_connections.is_some()
+        || limits.requests.is_some() && limits.key == LimitKey::default();
+    if believes.is_none() && by_address && table.given("limits") {
+        let message = "clients of the Unix socket have no address, so limits by address are not for \
+                       them; with `accept_proxy = [\"unix\"]` a proxy in front says their addresses";
+        report.warning(&table.span_of("limits"), &table.path_of("limits"), message);
     }
 }
 

@@ -6,6 +6,8 @@
 use std::any::Any;
 use std::fmt::Debug;
 use std::net::SocketAddr;
+
+use evenkeel_core::address::Address;
 use std::sync::Arc;
 
 use super::config::Config;
@@ -87,11 +89,11 @@ impl Config {
     /// The addresses on which it says that this process accepts TCP connections.
     pub fn listens(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         let rules = self.rules.iter().flat_map(|rule| &rule.listen);
-        let admin = self.admin.iter().map(|admin| &admin.listen);
+        let rules = rules.filter_map(Address::socket);
+        let admin = self.admin.iter().map(|admin| admin.listen);
         let negotiator = self.negotiator.iter().flat_map(|n| &n.listen);
         let corba = self.corba.iter().flat_map(|corba| &corba.listen);
-        let all = rules.chain(admin).chain(negotiator).chain(corba);
-        all.copied()
+        rules.chain(admin).chain(negotiator.chain(corba).copied())
     }
 }
 

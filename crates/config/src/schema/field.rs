@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use evenkeel_core::address::Address as Listen;
 use toml::de::DeValue;
 
 use super::address::{Address, ORIGIN, Origin, UNIX, host_port, unix_path};
@@ -13,7 +14,7 @@ use super::amount::{duration, nanos_of, show_duration, show_size, size, split};
 use super::document::{Item, entries, quote};
 use super::errors::Place;
 use super::foreign;
-use super::networks::{Network, Networks};
+use super::networks::{Network, Networks, Proxies, Proxy};
 use super::report::Report;
 use super::similar::{similar, unknown};
 
@@ -75,7 +76,7 @@ macro_rules! blank {
 }
 pub(crate) use blank;
 blank!(
-    u16, u32, usize, f32, String, PathBuf, FileName, Duration, Address, Networks
+    u16, u32, usize, f32, String, PathBuf, FileName, Duration, Address, Networks, Proxies
 );
 
 pub(crate) const WRONG_TYPE: &str = "wrong type";
@@ -447,6 +448,40 @@ impl Element for SocketAddr {
     const NONE: Option<&'static str> = Some("no address");
 }
 
+/// Where a rule listens.
+impl Field for Listen {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        read_text(self, item, limits, report, |text| {
+            match unix_path(text.trim()) {
+                Some(path) => path.map(|path| Listen::Unix(path.into())),
+                None => match text.trim().parse() {
+                    Ok(address) => Ok(Listen::Ip(address)),
+                    Err(_) => Err("not an address"),
+                },
+            }
+        });
+    }
+
+    fn show(&self, _: &Limits) -> Option<String> {
+        Some(quote(&self.to_string()))
+    }
+
+    fn allowed(&self, limits: &Limits) -> String {
+        let address = SocketAddr::blank().allowed(limits);
+        format!("{address}; or a Unix socket, as in \"unix:/run/evenkeel.sock\"")
+    }
+}
+
+impl Blank for Listen {
+    fn blank() -> Self {
+        Listen::Ip(SocketAddr::blank())
+    }
+}
+
+impl Element for Listen {
+    const NONE: Option<&'static str> = SocketAddr::NONE;
+}
+
 /// What an address of a host and a port may be.
 pub(crate) const ADDRESS: &str = r#"a host name or IP address with a port from 1 to 65535, as in "10.0.0.1:80", "app.example:80" or "[::1]:80""#;
 
@@ -517,6 +552,51 @@ impl Blank for Network {
 
 impl Element for Network {
     const NONE: Option<&'static str> = Some("no network");
+}
+
+impl Field for Proxy {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        read_text(self, item, limits, report, |text| match text.trim() {
+            "unix" => Ok(Proxy::Unix),
+            text => text.parse().map(Proxy::In),
+        });
+    }
+
+    fn show(&self, limits: &Limits) -> Option<String> {
+        match self {
+            Proxy::Unix => Some(quote("unix")),
+            Proxy::In(network) => network.show(limits),
+        }
+    }
+
+    fn allowed(&self, limits: &Limits) -> String {
+        let network = Network::blank().allowed(limits);
+        format!("{network}; or \"unix\" for whoever connects to Unix sockets of the rule")
+    }
+}
+
+impl Blank for Proxy {
+    fn blank() -> Self {
+        Proxy::In(Network::blank())
+    }
+}
+
+impl Element for Proxy {
+    const NONE: Option<&'static str> = Network::NONE;
+}
+
+impl Field for Proxies {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        self.0.read(item, limits, report);
+    }
+
+    fn show(&self, limits: &Limits) -> Option<String> {
+        self.0.show(limits)
+    }
+
+    fn allowed(&self, limits: &Limits) -> String {
+        self.0.allowed(limits)
+    }
 }
 
 impl Field for Networks {

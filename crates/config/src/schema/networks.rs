@@ -103,6 +103,30 @@ impl fmt::Display for Network {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Networks(pub Vec<Network>);
 
+/// A proxy in front, which is believed what it says of clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proxy {
+    /// One in this network.
+    In(Network),
+    /// One that connects to a Unix socket.
+    Unix,
+}
+
+/// The proxies in front.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Proxies(pub Vec<Proxy>);
+
+impl Proxies {
+    /// Whether a client at `ip`, or at a Unix socket without an address, is one of them.
+    pub fn contains(&self, ip: Option<IpAddr>) -> bool {
+        self.0.iter().any(|proxy| match (proxy, ip) {
+            (Proxy::In(network), Some(ip)) => network.contains(ip),
+            (Proxy::Unix, None) => true,
+            _ => false,
+        })
+    }
+}
+
 /// Why an address that the file does not name cannot be a member's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusual {

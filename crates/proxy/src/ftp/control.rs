@@ -132,15 +132,15 @@ impl<'a> Control<'a> {
             Some(FtpTls::End) | None if tls.is_some() => Auth::End,
             Some(FtpTls::End) | None => Auth::Refuse,
         };
-        let peer = session.peer.ip().to_canonical();
+        // A configuration with an FTP rule of Unix sockets is refused.
+        let nobody = IpAddr::from(Ipv4Addr::UNSPECIFIED);
+        let peer = session.peer.ip().unwrap_or(nobody).to_canonical();
         // Behind another proxy data comes from the client itself, and so to another address perhaps.
         let any: IpAddr = match peer {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
-        // A configuration with an FTP rule of Unix sockets is refused.
-        let nowhere = (Ipv4Addr::UNSPECIFIED, 0).into();
-        let address = bound.address.socket().unwrap_or(nowhere);
+        let server_at = bound.address.socket().unwrap_or((nobody, 0).into());
         let to_client = client
             .local_addr()
             .filter(|_| rule.rule.accept_proxy.is_none());
@@ -148,13 +148,13 @@ impl<'a> Control<'a> {
             session,
             rule,
             member: bound.member,
-            server: address,
+            server: server_at,
             to_client: to_client.map_or(any, |address| address.ip()),
             to_server: server.local_addr().map(|address| address.ip()),
             tls,
             conversation: Conversation::new(Settings {
                 client: peer,
-                server_is_v6: address.is_ipv6(),
+                server_is_v6: server_at.is_ipv6(),
                 auth,
                 require_tls: rule.rule.ftp.require_tls,
             }),
@@ -454,10 +454,11 @@ impl<'a> Control<'a> {
         let [Some(first), Some(second)] = files else {
             return Err(Problem::Exhausted(Shortage::Files));
         };
+        let client = session.peer.0.ok_or(Problem::NoPort)?;
         let (ip, peer, mut target, source) = match opening.mode {
             Mode::Passive => (
                 self.to_client,
-                session.peer.ip().to_canonical(),
+                client.ip().to_canonical(),
                 self.server,
                 self.to_server,
             ),
@@ -465,7 +466,7 @@ impl<'a> Control<'a> {
                 let own = self.to_server.ok_or(Problem::NoPort)?;
                 let source = Some(self.to_client).filter(|ip| !ip.is_unspecified());
                 let peer = self.server.ip().to_canonical();
-                (own, peer, session.peer, source)
+                (own, peer, client, source)
             }
         };
         target.set_port(opening.port);
@@ -488,7 +489,7 @@ impl<'a> Control<'a> {
                 }
             })?;
         if ip.is_unspecified() {
-            address.set_ip(session.local.address.ip());
+            address.set_ip(session.local.address.ip().unwrap_or(ip));
         }
         let data = Data::new(opening.mode, &self.waker);
         let waiting = Waiting {

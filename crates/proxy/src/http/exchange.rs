@@ -84,7 +84,7 @@ impl Client {
             let stuck = request.stuck.as_deref();
             let bindings = stuck.map_or(&*self.bindings, |stuck| &stuck.bindings);
             let asks = group::Request {
-                client: Some(self.session.peer.ip()),
+                client: self.session.peer.ip(),
                 key: request.key,
                 cost: request.cost,
                 tried: &tried,

@@ -116,7 +116,7 @@ impl Client {
         }
         let session = self.session.apart();
         let asks = group::Request {
-            client: Some(session.peer.ip()),
+            client: session.peer.ip(),
             key: copy.key,
             cost: request.cost,
             ..group::Request::at(worker.now())

@@ -422,16 +422,8 @@ impl Client {
         let http = &rule.rule.http;
         let known = matches!(&self.hop, Some((known, _)) if Rc::ptr_eq(known, rule));
         if !known {
-            let mut local = self.session.local.address;
-            if local.ip().is_unspecified() {
-                local = self.stream.local_addr().unwrap_or(local);
-            }
-            let hop = Hop::new(
-                http,
-                self.session.peer.ip(),
-                self.stream.scheme(),
-                local.to_string(),
-            );
+            let local = self.session.local.name(&self.stream);
+            let hop = Hop::new(http, self.session.peer.ip(), self.stream.scheme(), local);
             let agreed = self.stream.agreed();
             let hop = hop.with_identity(agreed.and_then(|agreed| agreed.identity.as_deref()));
             self.hop = Some((Rc::clone(rule), hop));

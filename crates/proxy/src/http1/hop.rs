@@ -10,7 +10,10 @@ use crate::message::Request;
 /// What the balancer adds to the requests of one client connection.
 #[derive(Clone, Debug)]
 pub struct Hop {
+    /// Its address, or a word for none.
     pub(super) client: Box<str>,
+    /// Whether there is an address.
+    is_known: bool,
     /// `for=` and the client, as `Forwarded` has it.
     forwarded_for: Box<str>,
     pub(super) proto: &'static str,
@@ -34,21 +37,26 @@ struct Certificates {
 }
 
 impl Hop {
-    /// For a connection from `client`. `proto` is `http` or `https`. `default_host`
+    /// For a connection from `client`, which has no address over a Unix socket. `proto` is `http` or `https`. `default_host`
     /// (`host:port`) stands for the `Host` that an HTTP/1.0 request may lack: the address
     /// that the client connected to.
     pub fn new(
         options: &HttpOptions,
-        client: IpAddr,
+        client: impl Into<Option<IpAddr>>,
         proto: &'static str,
         default_host: String,
     ) -> Self {
-        let client = client.to_canonical();
+        let client = client.into().map(|client| client.to_canonical());
         Self {
-            client: client.to_string().into(),
+            is_known: client.is_some(),
+            client: match client {
+                Some(client) => client.to_string().into(),
+                None => "unix".into(),
+            },
             forwarded_for: match client {
-                IpAddr::V4(address) => format!("for={address}").into(),
-                IpAddr::V6(address) => format!("for=\"[{address}]\"").into(),
+                Some(IpAddr::V4(address)) => format!("for={address}").into(),
+                Some(IpAddr::V6(address)) => format!("for=\"[{address}]\"").into(),
+                None => "for=unknown".into(),
             },
             proto,
             default_host: default_host.into(),
@@ -127,9 +135,16 @@ impl Hop {
                 .filter(|value| !value.is_empty())
         };
         if self.x_forwarded {
-            out.extend_from_slice(b"X-Forwarded-For: ");
-            put_list(said("x-forwarded-for"), out);
-            put_line(&[self.client.as_bytes()], out);
+            if self.is_known {
+                out.extend_from_slice(b"X-Forwarded-For: ");
+                put_list(said("x-forwarded-for"), out);
+                put_line(&[self.client.as_bytes()], out);
+            } else {
+                // There is no word for nobody there: what was said stays as it was.
+                for value in said("x-forwarded-for") {
+                    put_line(&[b"X-Forwarded-For: ", value], out);
+                }
+            }
             if said("x-forwarded-proto").next().is_none() {
                 put_line(&[b"X-Forwarded-Proto: ", self.proto.as_bytes()], out);
             }

@@ -91,15 +91,12 @@ pub(crate) async fn serve(session: Session, io: Io, read: Option<Buffer>) {
         flood: None,
         sent: 0,
     }));
-    let mut local = session.local.address;
-    if local.ip().is_unspecified() {
-        local = io.local_addr().unwrap_or(local);
-    }
+    let local = session.local.name(&io);
     let connection = Rc::new(Connection {
         scheme: io.scheme(),
         agreed: io.agreed().cloned(),
         hop: RefCell::default(),
-        local: local.to_string().into(),
+        local: local.into(),
         bindings: Rc::default(),
         metered: Rc::clone(&metered),
         streams: Cell::new(0),

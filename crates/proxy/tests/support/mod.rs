@@ -121,7 +121,8 @@ impl Bed {
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        self.proxy.local_address(RULE, self.rule.listen[0]).unwrap()
+        let listen = self.rule.listen[0].socket().unwrap();
+        self.proxy.local_address(RULE, listen).unwrap()
     }
 
     pub(crate) fn connect(&self) -> TcpStream {
@@ -197,7 +198,8 @@ pub(crate) fn rule(protocol: Protocol) -> Rule {
         routes: Default::default(),
         name: RULE.into(),
         enabled: true,
-        listen: vec!["127.0.0.1:0".parse().unwrap()],
+        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()],
+        listen_mode: None,
         protocol,
         group: "members".into(),
         terminate_on_disable: false,

@@ -1,5 +1,7 @@
 //! What is passed on, and that it means the same.
 
+use std::net::IpAddr;
+
 use evenkeel_manager::config::HttpOptions;
 use proptest::prelude::*;
 
@@ -22,7 +24,7 @@ fn options() -> HttpOptions {
 }
 
 fn hop(options: &HttpOptions, client: &str) -> Hop {
-    let client = client.parse().unwrap();
+    let client: IpAddr = client.parse().unwrap();
     Hop::new(options, client, "http", "192.0.2.1:8080".to_owned())
 }
 

@@ -1,0 +1,172 @@
+//! Unix sockets to listen on: opened where nobody else listens, and their files removed again.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use socket2::{Domain, Socket, Type};
+
+use crate::listen::BACKLOG;
+use crate::stream::unix_address;
+
+/// The file of a Unix socket that this process listens on: removed when this is dropped, if it is
+/// still the same one. An abstract socket has none.
+#[derive(Debug)]
+pub struct SocketFile(Option<(PathBuf, (u64, u64))>);
+
+impl SocketFile {
+    /// Changes who may connect.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn set_mode(&self, mode: Option<u32>) -> io::Result<()> {
+        match (&self.0, mode) {
+            (Some((path, _)), Some(mode)) => {
+                fs::set_permissions(path, Permissions::from_mode(mode))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if let Some((path, known)) = &self.0
+            && identity(path).is_ok_and(|now| now == *known)
+        {
+            // Who comes next finds out that nobody listens.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let file = fs::symlink_metadata(path)?;
+    Ok((file.dev(), file.ino()))
+}
+
+/// Listens at `path`, or in the abstract namespace behind `@`: `count` handles of one socket, as
+/// several cannot share a path. They do not block, and come in the type of TCP listeners, which
+/// are files that can be listened on. `mode` are the rights of the socket's file, in place of those
+/// that the process's mask leaves.
+///
+/// A file that a process has left behind is replaced.
+///
+/// # Errors
+///
+/// What the system says; somebody listens already, or there is a file that is no socket.
+pub fn bind(
+    path: &str,
+    count: usize,
+    mode: Option<u32>,
+) -> io::Result<(Vec<TcpListener>, SocketFile)> {
+    check_free(path)?;
+    let is_abstract = path.starts_with('@');
+    if !is_abstract {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    socket.bind(&unix_address(path)?)?;
+    let file = match is_abstract {
+        true => SocketFile(None),
+        false => SocketFile(Some((path.into(), identity(path.as_ref())?))),
+    };
+    file.set_mode(mode)?;
+    // Nobody can connect before the rights are those that are wanted.
+    socket.listen(BACKLOG)?;
+    let first = TcpListener::from(socket);
+    let others = (1..count).map(|_| first.try_clone());
+    let mut sockets = others.collect::<io::Result<Vec<_>>>()?;
+    sockets.push(first);
+    Ok((sockets, file))
+}
+
+/// Fails if somebody listens there already, or if there is a file that is no socket.
+///
+/// # Errors
+///
+/// The same, or that it cannot be found out.
+pub fn check_free(path: &str) -> io::Result<()> {
+    if !path.starts_with('@') {
+        match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+            Ok(file) if !file.file_type().is_socket() => {
+                let message = "there is a file already, which is no socket";
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
+            }
+            Ok(_) => {}
+        }
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    match socket.connect(&unix_address(path)?) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
+        _ => Err(io::Error::from_raw_os_error(
+            rustix::io::Errno::ADDRINUSE.raw_os_error(),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn path(name: &str) -> String {
+        let name = format!("evenkeel-{name}-{}", std::process::id());
+        std::env::temp_dir().join(name).to_str().unwrap().into()
+    }
+
+    #[test]
+    fn a_stale_file_is_replaced_and_what_is_used_is_not() {
+        let path = path("listen");
+        let (sockets, file) = bind(&path, 2, Some(0o600)).unwrap();
+        assert_eq!(sockets.len(), 2);
+        let mode = fs::metadata(&path).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        UnixStream::connect(&path).unwrap();
+        let error = bind(&path, 1, None).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        // A process that is killed leaves its file.
+        drop(sockets);
+        std::mem::forget(file);
+        assert!(fs::exists(&path).unwrap());
+        let (_sockets, file) = bind(&path, 1, None).unwrap();
+        file.set_mode(Some(0o666)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o666);
+        // That of somebody else stays.
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "mine").unwrap();
+        drop(file);
+        assert_eq!(fs::read(&path).unwrap(), b"mine");
+        assert_eq!(
+            bind(&path, 1, None).unwrap_err().kind(),
+            io::ErrorKind::AlreadyExists
+        );
+        fs::remove_file(&path).unwrap();
+        let (_sockets, file) = bind(&path, 1, None).unwrap();
+        drop(file);
+        assert!(!fs::exists(&path).unwrap());
+    }
+
+    #[test]
+    fn abstract_names_have_no_file() {
+        let name = format!("@evenkeel-abstract-listen-{}", std::process::id());
+        let (sockets, _file) = bind(&name, 1, Some(0o600)).unwrap();
+        assert_eq!(
+            check_free(&name).unwrap_err().kind(),
+            io::ErrorKind::AddrInUse
+        );
+        drop(sockets);
+        check_free(&name).unwrap();
+    }
+}
