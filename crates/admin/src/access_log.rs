@@ -292,6 +292,8 @@ struct Line<'a> {
     end: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hedge: Option<&'static str>,
 }
 
 /// Appends a record as a line; answers whether it did.
@@ -321,6 +323,7 @@ fn push(record: &Record, batch: &mut Vec<u8>) -> bool {
         retries: record.retries,
         end: record.end.name(),
         limit: record.limit.map(Limit::name),
+        hedge: record.hedged.map(Into::into),
     };
     match serde_json::to_writer(&mut *batch, &line) {
         Ok(()) => batch.push(b'\n'),
@@ -371,6 +374,7 @@ mod tests {
             retries: 1,
             end: End::Complete,
             limit: None,
+            hedged: None,
         }
     }
 

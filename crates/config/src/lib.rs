@@ -30,6 +30,7 @@ pub use model::dns::Dns;
 pub use model::ftp::{FtpOptions, FtpTls, PortRange};
 pub use model::group::{GroupConfig, Said};
 pub use model::health::{HealthCheck, HealthCheckKind, Secret};
+pub use model::hedge::Hedge;
 pub use model::limits::{LimitKey, Limits};
 pub use model::location::LocationConfig;
 pub use model::maintenance::Maintenance;

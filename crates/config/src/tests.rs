@@ -1207,6 +1207,13 @@ fn document_with(header: &str, line: &str) -> String {
             let group = "[group.canary]\nmembers = [\"a:1\"]";
             format!("[rule.x]\n{rule}{header}\n{line}\n{group}")
         }
+        "[rule.x.http.hedge]" => {
+            let needed = match line.split(' ').next() {
+                Some("after") => "",
+                _ => "after = \"1s\"",
+            };
+            format!("[rule.x]\n{rule}{header}\n{needed}\n{line}")
+        }
         "[rule.x.http.mirror]" => {
             let groups = "[group.canary]\nmembers = [\"a:1\"]\n[group.other]\nmembers = [\"a:1\"]";
             let needed = match line.split(' ').next() {

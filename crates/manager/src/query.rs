@@ -146,6 +146,16 @@ impl Manager {
         let decision = entry.group.explain_next(&request, rng);
         let mut explained = self.explained(entry, &decision);
         for rule in &owned.state.snapshot.rules {
+            let is_served = rule.rule.is_served_by(group);
+            if let Some(hedge) = rule.rule.http.hedge.as_ref().filter(|_| is_served)
+                && let Some(after) = hedge.after
+            {
+                explained.notes.push(format!(
+                    "requests of rule {:?} are sent to a second member after {after:?} without a \
+                     response ({} % at most)",
+                    rule.rule.name, hedge.percent
+                ));
+            }
             if rule.rule.mirrors().any(|name| name == group) {
                 let note = format!("copies of requests of rule {:?} come here", rule.rule.name);
                 explained.notes.push(note);

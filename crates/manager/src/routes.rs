@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use evenkeel_config::routing::Index;
 use evenkeel_config::routing::template::Template;
@@ -125,6 +126,8 @@ pub struct Route {
     pub retries: u32,
     /// Statuses after which another member is asked.
     pub retry_statuses: Box<[u16]>,
+    /// When a second member is asked, if one is.
+    pub hedge: Option<Hedge>,
     /// What copies requests, if they are copied.
     pub mirror: Option<Mirror>,
     /// Most bytes of a body.
@@ -135,6 +138,23 @@ pub struct Route {
     pub request_fields: Option<Box<FieldChanges>>,
     /// Changes to responses.
     pub response_fields: Option<Box<FieldChanges>>,
+}
+
+/// Second requests to another member.
+#[derive(Debug)]
+pub struct Hedge {
+    /// After so long without a byte of a response.
+    pub after: Duration,
+    /// Most of them, as a share of the requests for which they may be.
+    pub share: f32,
+}
+
+impl Hedge {
+    fn new(hedge: &config::Hedge) -> Option<Self> {
+        let after = hedge.after.filter(|_| hedge.percent > 0.0)?;
+        let share = hedge.percent / 100.0;
+        Some(Hedge { after, share })
+    }
 }
 
 /// Copies of requests for a second group.
@@ -229,6 +249,7 @@ impl Route {
         Route {
             auth: of_users(rule.auth.as_ref(), files),
             label: None,
+            hedge: rule.http.hedge.as_ref().and_then(Hedge::new),
             mirror: mirror.and_then(|mirror| Mirror::new(mirror, places, &targets)),
             targets,
             instead: None,
@@ -278,6 +299,10 @@ impl Route {
         Route {
             auth: of_users(route.auth.or(rule.auth.as_ref()), files),
             label: Some(Arc::clone(&route.label)),
+            hedge: match &route.hedge {
+                Some(hedge) => Hedge::new(hedge),
+                None => rest.hedge,
+            },
             mirror: mirror.and_then(|mirror| Mirror::new(mirror, places, &targets)),
             targets,
             instead: redirect.or(answer).map(Box::new),

@@ -83,6 +83,18 @@ pub struct Record {
     pub end: End,
     /// The limit that was reached, if one was.
     pub limit: Option<Limit>,
+    /// Whether a second member was asked.
+    pub hedged: Option<Hedged>,
+}
+
+/// What became of a request to a second member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub enum Hedged {
+    /// It was answered first.
+    Won,
+    /// It was not.
+    Lost,
 }
 
 /// A limit of a rule for its clients.

@@ -82,6 +82,16 @@ const RULE_FAMILIES: &[RuleFamily] = &[
         ],
     },
     RuleFamily {
+        name: "evenkeel_rule_hedges_total",
+        help: "Requests sent to a second member as the first one took long, those of them that it answered first, and those that the budget did not allow.",
+        label: "result",
+        samples: &[
+            ("sent", |totals| totals.hedges_sent),
+            ("won", |totals| totals.hedges_won),
+            ("over_budget", |totals| totals.hedges_over_budget),
+        ],
+    },
+    RuleFamily {
         name: "evenkeel_rule_mirrored_total",
         help: "Copies of requests sent to a second group, and those of them that got no whole response.",
         label: "result",

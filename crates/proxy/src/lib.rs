@@ -32,6 +32,7 @@ mod service;
 mod sni;
 mod socket;
 mod tcp;
+mod timers;
 mod tls;
 mod transparent;
 mod watch;

@@ -139,6 +139,12 @@ counters! {
     retries,
     /// Further tries that the retry budget forbade.
     retries_over_budget,
+    /// Requests that were sent to a second member, as the first one took long.
+    hedges_sent,
+    /// Those of them whose response was that of the second one.
+    hedges_won,
+    /// Requests that were not, as too many others had been.
+    hedges_over_budget,
     /// Copies of requests that were sent to a second group.
     mirror_sent,
     /// Those of them that got no whole response.

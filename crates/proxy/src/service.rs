@@ -86,6 +86,8 @@ pub(crate) struct Service {
     pub(crate) state: Cell<State>,
     /// Of this worker: together the workers keep the share, too.
     pub(crate) budget: RefCell<RetryBudget>,
+    /// The same of requests to a second member.
+    pub(crate) hedges: RefCell<RetryBudget>,
     /// How many copies of requests this worker has under way.
     pub(crate) mirrored: Cell<u32>,
 }
@@ -109,6 +111,7 @@ impl Service {
             metrics,
             state: Cell::new(State::Running),
             budget: RefCell::new(RetryBudget::new(now)),
+            hedges: RefCell::new(RetryBudget::new(now)),
             mirrored: Cell::new(0),
         }
     }

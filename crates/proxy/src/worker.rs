@@ -16,12 +16,6 @@ use evenkeel_core::time::Instant;
 use evenkeel_manager::snapshot::RuleSnapshot;
 use evenkeel_net::Clock;
 use evenkeel_tls::server::Server;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
-};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -38,6 +32,7 @@ use crate::pipe::{Pipe, PipePool};
 use crate::pool::UpstreamPool;
 use crate::quota::Quotas;
 use crate::service::{LocalRule, RuleShared, Service, State};
+use crate::timers::{self, TimerFile, Timers};
 use crate::watch::{ServiceId, Shedding, TICK, Watchers};
 
 /// What the main thread tells a worker.
@@ -85,6 +80,7 @@ pub(crate) struct Worker {
     pub(crate) files: Arc<Files>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) watchers: Rc<Watchers>,
+    pub(crate) timers: Rc<Timers>,
     pub(crate) log: RefCell<Option<AccessLog>>,
     /// Passwords that were right.
     pub(crate) proofs: RefCell<Proofs>,
@@ -210,19 +206,8 @@ fn build(
         .event_interval(128)
         .global_queue_interval(1024)
         .build_local(LocalOptions::default())?;
-    let timer = timerfd_create(
-        TimerfdClockId::Monotonic,
-        TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
-    )?;
-    let tick = Timespec {
-        tv_sec: 0,
-        tv_nsec: i64::from(TICK.subsec_nanos()),
-    };
-    let every = Itimerspec {
-        it_interval: tick,
-        it_value: tick,
-    };
-    timerfd_settime(&timer, TimerfdTimerFlags::empty(), &every)?;
+    let timer = timers::timer_file()?;
+    timers::set(&timer, TICK, TICK)?;
     let worker = Rc::new(Worker {
         clock,
         rng: RefCell::new(fastrand::Rng::new()),
@@ -235,6 +220,7 @@ fn build(
         files,
         memory,
         watchers: Watchers::new(clock.now()),
+        timers: Timers::new(clock),
         log: RefCell::new(None),
         services: RefCell::default(),
         listeners: RefCell::default(),
@@ -248,9 +234,7 @@ fn build(
 }
 
 async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Command>) -> Ended {
-    // SAFETY: the file is owned, so it stays open and the same until it is dropped.
-    let timer = unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) };
-    let timer = match timer {
+    let timer = match TimerFile::watch(timer) {
         Ok(timer) => timer,
         Err(error) => {
             tracing::error!(%error, "a worker cannot watch its timer");
@@ -270,7 +254,7 @@ async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Co
                 // The proxy was dropped without a shutdown.
                 None => return Ended::InOrder,
             },
-            _ = tick(&timer) => {
+            _ = timer.ring() => {
                 let now = worker.now();
                 worker.watchers.sweep(now);
                 worker.watchers.call(&worker.shedding(), now);
@@ -292,17 +276,6 @@ async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Co
                     return Ended::Broken;
                 }
             }
-        }
-    }
-}
-
-async fn tick(timer: &AsyncFd<OwnedFd>) -> io::Result<()> {
-    loop {
-        let mut guard = timer.readable().await?;
-        let mut count = [0; 8];
-        match guard.try_io(|timer| Ok(rustix::io::read(timer.get_ref(), &mut count)?)) {
-            Ok(result) => return result.map(drop),
-            Err(_would_block) => {}
         }
     }
 }

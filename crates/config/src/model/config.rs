@@ -22,7 +22,7 @@ use super::route;
 use super::rule::{self, Defaults, Protocol, Rule};
 use super::tls::{self, ClientTls, Tls};
 use super::{
-    alert, auth, ejection, ftp, health, limits, maintenance, member, monitor, sources, sticky,
+    alert, auth, ejection, ftp, health, hedge, limits, maintenance, member, monitor, sources, sticky,
 };
 use crate::schema::document::Span;
 use crate::schema::errors::{Errors, Problem};
@@ -423,7 +423,7 @@ pub(crate) fn tables() -> Vec<TableDoc> {
         TableDoc::new("[access_log]", "The access log.", access_log),
     ];
     tables.extend(rule::tables());
-    tables.push(mirror::tables());
+    tables.extend([mirror::tables(), hedge::tables()]);
     tables.extend([limits::tables(), maintenance::tables(), auth::tables()]);
     tables.push(ftp::tables());
     tables.extend(tls::tables());

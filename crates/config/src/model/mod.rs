@@ -16,6 +16,7 @@ pub mod engine;
 pub(crate) mod ftp;
 pub(crate) mod group;
 pub(crate) mod health;
+pub(crate) mod hedge;
 pub mod kind;
 pub(crate) mod limits;
 pub(crate) mod listeners;

@@ -10,6 +10,7 @@ use toml::de::DeValue;
 
 use super::auth::RouteAuth;
 use super::group::unknown_group;
+use super::hedge::Hedge;
 use super::mirror::Mirror;
 use super::timeouts::Timeouts;
 use super::tls::SERVER_NAMES;
@@ -94,6 +95,9 @@ section! {
         /// A second group that gets copies of the requests: a table, as in the rule's `http`, and instead
         /// of that.
         mirror: Option<Mirror> = None; r#"{ group = "canary", percent = 10 }"#,
+        /// Second requests when the first one takes long: a table, as in the rule's `http`, and instead of
+        /// that.
+        hedge: Option<Hedge> = None; r#"{ after = "200ms", percent = 2 }"#,
         /// Time limits: instead of the rule's.
         connection_timeout: Option<Duration> [Time(millis(1), secs(600))] = None; r#""500ms""#,
         /// See the rule's.
@@ -642,6 +646,7 @@ fn read_one_route(
             "retry_statuses",
             "retries",
             "mirror",
+            "hedge",
             "connection_timeout",
             "idle_timeout",
             "queue_timeout",

@@ -10,6 +10,7 @@ use evenkeel_core::key;
 use super::auth::Auth;
 use super::ftp::{FtpOptions, FtpTls};
 use super::group::{self, GroupConfig, unknown_group};
+use super::hedge::Hedge;
 use super::limits::{LimitKey, Limits};
 use super::maintenance::Maintenance;
 use super::mirror::Mirror;
@@ -230,6 +231,9 @@ section! {
         /// Maximum share of retries, relative to requests, so that retries cannot overload slow
         /// members. 0.2 is 20 %.
         retry_budget: f32 [Number(0.0, 1.0, "")] = 0.2; "0.1",
+        /// Requests that may be sent to a [second member](routing.md#hedging) when the first one takes
+        /// long: a table, see below.
+        hedge: Option<Hedge> = None; r#"{ after = "50ms" }"#,
         /// A second group that gets [copies](routing.md#mirroring) of the requests: a table, see below.
         mirror: Option<Mirror> = None; r#"{ group = "canary", percent = 10 }"#,
         /// Maximum number of idle connections to a member that each worker keeps for later

@@ -91,6 +91,7 @@ pub(crate) async fn serve(session: Session, client: Io) {
         tls: agreed,
         server_name: None,
         limit: None,
+        hedged: None,
         request: None,
         status: None,
         bytes_received: moved[0],

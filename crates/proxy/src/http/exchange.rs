@@ -14,7 +14,7 @@ use super::response::{Head, take_reports};
 use super::route::Routed;
 use super::sticky::Stuck;
 use super::{After, Client, Request, Summary};
-use crate::access::{End, Limit};
+use crate::access::{End, Hedged, Limit};
 use crate::http2::grpc;
 use crate::io::{Broken, Io};
 use crate::maintenance;
@@ -107,7 +107,20 @@ impl Client {
                 }
             };
             summary.member = bound.name.take();
-            let failure = match self.attempt(request, &routed, &mut bound).await {
+            let answered = if request.is_hedged(&routed, summary.retries) {
+                // In a box: the connections of others are to stay small.
+                let (bound, tried) = (&mut bound, &mut tried);
+                let both = Box::pin(self.attempt_both(request, &routed, bound, tried));
+                let (answered, hedged) = both.await;
+                if hedged == Some(Hedged::Won) {
+                    summary.member = bound.name.take();
+                }
+                summary.hedged = hedged;
+                answered
+            } else {
+                self.attempt(request, &routed, &mut bound).await
+            };
+            let failure = match answered {
                 Ok((head, upstream))
                     if self.may_ask_another(
                         request,
@@ -252,6 +265,42 @@ impl Client {
         there_is && self.pay_for_retry(head.at)
     }
 
+    /// An idle connection to a member, if it is one of HTTP/1.1 and there is one.
+    pub(super) fn idle(&self, routed: &Routed, bound: &Bound) -> Option<Upstream> {
+        let speaks_http2 = routed.rule.http.member_protocol == MemberProtocol::Http2;
+        // A connection that a member takes for a client's is that client's.
+        if speaks_http2 || !routed.target().shares_connections() {
+            return None;
+        }
+        let pool = &self.session.worker.upstreams;
+        let upstream = pool.take(bound.member, routed.target().tls_id())?;
+        let metrics = &self.session.service.metrics;
+        metrics.member_connections_reused.add(1);
+        Some(upstream)
+    }
+
+    /// A connection to a member for a request, in what it speaks.
+    pub(super) async fn open_to(
+        &self,
+        request: &Request,
+        routed: &Routed,
+        bound: &Bound,
+    ) -> Result<Upstream, ConnectFailure> {
+        let protocol = routed.rule.http.member_protocol;
+        // What is to become another protocol needs a connection of its own.
+        let may_choose = protocol == MemberProtocol::Auto && !request.asked.upgrade;
+        if protocol == MemberProtocol::Http2 {
+            self.call(routed, bound, &["h2"]).await
+        } else if may_choose && routed.target().tls.is_some() {
+            self.call(routed, bound, &["h2", "http/1.1"]).await
+        } else {
+            let (target, timeouts) = (routed.target(), &routed.route().timeouts);
+            let protocols = &["http/1.1"];
+            let connected = connect(&self.session, target, timeouts, bound, protocols).await;
+            connected.map(|(upstream, _)| upstream)
+        }
+    }
+
     /// Sends the request to a member, and reads the head of its response.
     pub(super) async fn attempt(
         &mut self,
@@ -259,22 +308,9 @@ impl Client {
         routed: &Routed,
         bound: &mut Bound,
     ) -> Result<(Head, Upstream), Failure> {
-        let protocol = routed.rule.http.member_protocol;
-        let speaks_http2 = protocol == MemberProtocol::Http2;
-        let pool = &self.session.worker.upstreams;
-        // A connection that a member takes for a client's is that client's.
-        let shared = routed.target().shares_connections();
-        if !speaks_http2
-            && shared
-            && let Some(mut upstream) = pool.take(bound.member, routed.target().tls_id())
-        {
-            self.session
-                .service
-                .metrics
-                .member_connections_reused
-                .add(1);
+        if let Some(mut upstream) = self.idle(routed, bound) {
             match self
-                .response_head(request, routed, bound, &mut upstream)
+                .response_head(request, routed, bound, &mut upstream, None)
                 .await
             {
                 Ok(head) => return Ok((head, upstream)),
@@ -290,23 +326,12 @@ impl Client {
                 }
             }
         }
-        // What is to become another protocol needs a connection of its own.
-        let may_choose = protocol == MemberProtocol::Auto && !request.asked.upgrade;
         let mut again = false;
         loop {
-            let upstream = if speaks_http2 {
-                self.call(routed, bound, &["h2"]).await
-            } else if may_choose && routed.target().tls.is_some() {
-                self.call(routed, bound, &["h2", "http/1.1"]).await
-            } else {
-                let (target, timeouts) = (routed.target(), &routed.route().timeouts);
-                let protocols = &["http/1.1"];
-                let connected = connect(&self.session, target, timeouts, bound, protocols).await;
-                connected.map(|(upstream, _)| upstream)
-            };
+            let upstream = self.open_to(request, routed, bound).await;
             let mut upstream = upstream.map_err(Failure::Connect)?;
             let failure = match self
-                .response_head(request, routed, bound, &mut upstream)
+                .response_head(request, routed, bound, &mut upstream, None)
                 .await
             {
                 Ok(head) => return Ok((head, upstream)),

@@ -21,7 +21,7 @@ use crate::worker::Worker;
 
 /// A body that fits into so many bytes is joined to its head: one buffer for one system
 /// call, and the request can be sent again.
-const JOINED_BYTES: usize = 8 * 1024;
+pub(super) const JOINED_BYTES: usize = 8 * 1024;
 
 /// A body of which so much is still to come is spliced.
 const SPLICE_BYTES: u64 = 64 * 1024;
@@ -152,6 +152,24 @@ impl Flow {
         self.copy = Some(Box::new(copy));
         self.copy_ready();
         self
+    }
+
+    /// A copy of the message, if it is all here.
+    pub(super) fn copy(&self, copies: ToCopy) -> Option<Copy> {
+        let is_here = matches!(self.framing, Framing::Done) && self.ready == 0;
+        if !is_here || !self.may_rewind() {
+            return None;
+        }
+        let (head, joined) = self.head.split_at(self.body_at);
+        let copy = copies.begin(head, "", joined.len() as u64);
+        copy.and_then(|mut copy| copy.add(joined).map(|()| copy))
+            .ok()
+    }
+
+    /// Somebody else has sent all of it.
+    pub(super) fn set_sent(&mut self) {
+        self.written = self.head.len();
+        self.flushed = true;
     }
 
     /// Copies what may be sent and has just been read.

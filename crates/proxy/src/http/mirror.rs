@@ -10,13 +10,12 @@ use evenkeel_manager::routes::Mirror;
 
 use super::copy::{Copy, NoCopy, ToCopy};
 use super::exchange::Delivered;
-use super::flow::Flow;
 use super::progress::Progress;
 use super::response::Head;
 use super::route::Routed;
 use super::{Client, Request};
 use crate::access::End;
-use crate::http1::{RequestHead, Version};
+use crate::http1::RequestHead;
 use crate::io::{Io, Nobody};
 use crate::listen::Session;
 use crate::pool::Upstream;
@@ -127,25 +126,7 @@ impl Client {
             return metrics.mirror_no_member.add(1);
         };
         metrics.mirror_sent.add(1);
-        let copied = Request {
-            routed,
-            given: None,
-            login: None,
-            stuck: None,
-            at: asks.now,
-            key: copy.key,
-            cost: request.cost,
-            // One that gets no interim responses.
-            version: Version::Http10,
-            keep_alive: false,
-            asked: request.asked,
-            idempotent: request.idempotent,
-            awaits_continue: false,
-            grpc: false,
-            over: None,
-            up: Flow::whole(copy),
-            line: None,
-        };
+        let copied = request.once_more(routed, copy, asks.now);
         let client = Client::new(session, Io::Nobody(Nobody), Rc::default());
         tokio::task::spawn_local(client.carry_copy(copied, bound, place));
     }

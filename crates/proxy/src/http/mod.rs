@@ -6,6 +6,7 @@ mod copy;
 mod exchange;
 mod failure;
 pub(crate) mod flow;
+mod hedge;
 mod limited;
 mod login;
 mod mirror;
@@ -30,7 +31,7 @@ use evenkeel_tls::challenge;
 use evenkeel_wire::response::HeadScan;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-use crate::access::{End, Limit, MAX_METHOD_BYTES, MAX_TARGET_BYTES, Record};
+use crate::access::{End, Hedged, Limit, MAX_METHOD_BYTES, MAX_TARGET_BYTES, Record};
 use crate::age::Age;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::http1::chunked::ChunkError;
@@ -43,6 +44,7 @@ use crate::listen::Session;
 use crate::memory::OutOfMemory;
 use crate::service::{Bindings, LocalRule};
 use crate::watch::Stop;
+use copy::Copy;
 use flow::Flow;
 use login::Login;
 use route::{Given, Routed};
@@ -162,6 +164,8 @@ struct Request {
     asked: Asked,
     /// Whether it may be sent twice (RFC 9110, section 9.2.2).
     idempotent: bool,
+    /// Whether it may be sent twice at once: it changes nothing (section 9.2.1).
+    may_hedge: bool,
     /// The client waits for a 100 (Continue) before it sends the body.
     awaits_continue: bool,
     /// Whether it is a call of gRPC.
@@ -208,6 +212,9 @@ impl Request {
             head.request.method,
             "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE"
         );
+        let may_hedge = matches!(head.request.method, "GET" | "HEAD" | "OPTIONS")
+            && !head.asked.upgrade
+            && !head.expect_continue;
         let (version, keep_alive, asked) = (head.version, head.keep_alive, head.asked);
         let awaits_continue = head.expect_continue;
         let at = worker.now();
@@ -241,10 +248,37 @@ impl Request {
             keep_alive,
             asked,
             idempotent,
+            may_hedge,
             awaits_continue,
             grpc: false,
             over,
             line,
+        }
+    }
+}
+
+impl Request {
+    /// The same once more, in the name of nobody.
+    fn once_more(&self, routed: Routed, copy: Copy, at: Instant) -> Self {
+        Request {
+            routed,
+            given: None,
+            login: None,
+            stuck: None,
+            at,
+            key: copy.key,
+            cost: self.cost,
+            // One that gets no interim responses.
+            version: Version::Http10,
+            keep_alive: false,
+            asked: self.asked,
+            idempotent: self.idempotent,
+            may_hedge: false,
+            awaits_continue: false,
+            grpc: false,
+            over: None,
+            up: Flow::whole(copy),
+            line: None,
         }
     }
 }
@@ -633,6 +667,7 @@ impl Client {
                 retries: summary.retries,
                 end: summary.end,
                 limit: summary.limit,
+                hedged: summary.hedged,
             }
         });
     }
@@ -651,6 +686,7 @@ struct Summary {
     answered: Option<Instant>,
     retries: u32,
     limit: Option<Limit>,
+    hedged: Option<Hedged>,
 }
 
 impl Summary {
@@ -665,6 +701,7 @@ impl Summary {
             answered: None,
             retries: 0,
             limit: None,
+            hedged: None,
         }
     }
 }
@@ -735,9 +772,9 @@ mod tests {
         // With the right to its file and to the memory of its buffers, what bounds interim
         // responses of a member, a second try where an idle connection was closed, the route and
         // limits of the client (twice 8 bytes each), its age and the limits of its slowness, what a cookie says, and where copies of
-        // messages and the user are (three times 8 bytes). A transport more, as there is in tests, costs a word for each
-        // connection.
-        assert!(http <= 2576 + 32, "{http}");
+        // messages and the user are (three times 8 bytes), and whether a second member was asked. A
+        // transport more, as there is in tests, costs a word for each connection.
+        assert!(http <= 2592 + 32, "{http}");
         let tcp = size_of_future(crate::tcp::serve);
         assert!(tcp <= 1408, "{tcp}");
     }

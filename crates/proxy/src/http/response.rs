@@ -55,72 +55,88 @@ enum Response {
 }
 
 impl Client {
-    /// Sends the request, and reads until there is the head of the final response.
+    /// Sends the request, and waits for bytes of a response.
+    pub(super) async fn fill_response(
+        &mut self,
+        request: &mut Request,
+        routed: &Routed,
+        upstream: &mut Io,
+        progress: &mut Progress,
+        input: &mut Option<Buffer>,
+    ) -> Result<(), Failure> {
+        let (timeouts, limits) = (&routed.route().timeouts, &routed.rule.limits);
+        let Client {
+            session, stream, ..
+        } = self;
+        let worker = &session.worker;
+        let up = &mut request.up;
+        let filled = session
+            .watch
+            .until(|cx| {
+                if session.is_gone(cx, stream) {
+                    return Poll::Ready(Err(Broken::From));
+                }
+                progress.poll_up(cx, up, stream, upstream, session)?;
+                let mut buffer = input.take().unwrap_or_else(|| worker.buffers.take());
+                let filled = buffer.poll_fill(cx, upstream);
+                if buffer.is_empty() {
+                    worker.buffers.give(buffer);
+                } else if filled.is_pending() {
+                    *input = Some(worker.buffers.shrink(buffer));
+                } else {
+                    *input = Some(buffer);
+                }
+                if filled.is_pending() {
+                    progress.arm(&session.watch, up, None, timeouts, limits);
+                    up.shrink_rest(worker);
+                }
+                filled.map(Ok)
+            })
+            .await;
+        match filled {
+            Ok(Ok(Ok(n))) if n > 0 => Ok(()),
+            Ok(Ok(read)) => {
+                if let Some(shortage) = read.err().as_ref().and_then(Shortage::of) {
+                    return Err(Failure::Exhausted(shortage));
+                }
+                Err(match input.take() {
+                    None => Failure::Silent,
+                    Some(input) => {
+                        worker.buffers.give(input);
+                        Failure::Garbage
+                    }
+                })
+            }
+            Ok(Err(broken)) => Err(broken.into()),
+            Err(Stop::Cut) => Err(Failure::Cut),
+            Err(Stop::Expired) => Err(match progress.whose_turn(up, None) {
+                Side::Client if progress.limit().is_some() => Failure::ClientTooSlow,
+                Side::Client => Failure::ClientTimedOut,
+                Side::Member => Failure::TimedOut,
+            }),
+        }
+    }
+
+    /// Sends the request, and reads until there is the head of the final response, of which `input`
+    /// has come already.
     pub(super) async fn response_head(
         &mut self,
         request: &mut Request,
         routed: &Routed,
         bound: &mut Bound,
         upstream: &mut Io,
+        mut input: Option<Buffer>,
     ) -> Result<Head, Failure> {
-        let (timeouts, limits) = (&routed.route().timeouts, &routed.rule.limits);
         let limit = routed.rule.http.max_header_bytes;
-        let mut input: Option<Buffer> = None;
+        let body_timeout = routed.route().timeouts.body;
+        let mut is_here = input.is_some();
         let mut scan = HeadScan::default();
         let (mut interims, mut interim_bytes) = (0, 0);
         let mut progress = Progress::new(request);
         loop {
-            let Client {
-                session, stream, ..
-            } = self;
-            let worker = &session.worker;
-            let up = &mut request.up;
-            let filled = session
-                .watch
-                .until(|cx| {
-                    if session.is_gone(cx, stream) {
-                        return Poll::Ready(Err(Broken::From));
-                    }
-                    progress.poll_up(cx, up, stream, upstream, session)?;
-                    let mut buffer = input.take().unwrap_or_else(|| worker.buffers.take());
-                    let filled = buffer.poll_fill(cx, upstream);
-                    if buffer.is_empty() {
-                        worker.buffers.give(buffer);
-                    } else if filled.is_pending() {
-                        input = Some(worker.buffers.shrink(buffer));
-                    } else {
-                        input = Some(buffer);
-                    }
-                    if filled.is_pending() {
-                        progress.arm(&session.watch, up, None, timeouts, limits);
-                        up.shrink_rest(worker);
-                    }
-                    filled.map(Ok)
-                })
-                .await;
-            match filled {
-                Ok(Ok(Ok(n))) if n > 0 => {}
-                Ok(Ok(read)) => {
-                    if let Some(shortage) = read.err().as_ref().and_then(Shortage::of) {
-                        return Err(Failure::Exhausted(shortage));
-                    }
-                    return Err(match input.take() {
-                        None => Failure::Silent,
-                        Some(input) => {
-                            worker.buffers.give(input);
-                            Failure::Garbage
-                        }
-                    });
-                }
-                Ok(Err(broken)) => return Err(broken.into()),
-                Err(Stop::Cut) => return Err(Failure::Cut),
-                Err(Stop::Expired) => {
-                    return Err(match progress.whose_turn(up, None) {
-                        Side::Client if progress.limit().is_some() => Failure::ClientTooSlow,
-                        Side::Client => Failure::ClientTimedOut,
-                        Side::Member => Failure::TimedOut,
-                    });
-                }
+            if !std::mem::take(&mut is_here) {
+                self.fill_response(request, routed, upstream, &mut progress, &mut input)
+                    .await?;
             }
             loop {
                 let read = input.as_ref().map_or(&[][..], Buffer::bytes);
@@ -148,7 +164,7 @@ impl Client {
                         if request.version == Version::Http11 {
                             // They do not give the member more time for its answer.
                             let paused = self.session.watch.pause();
-                            match self.send(head, timeouts.body).await {
+                            match self.send(head, body_timeout).await {
                                 Ok(true) => {}
                                 Ok(false) => return Err(Failure::ClientGone),
                                 // An answer would end up in the middle of this head, or behind

@@ -1,0 +1,329 @@
+//! Hedging: a request of which no byte of a response has come in time is sent to a second member, and
+//! the first one that responds is whose response counts (Dean and Barroso, The Tail at Scale, 2013).
+
+use std::cell::{Cell, RefCell};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use evenkeel_core::group::{self, Granularity, Outcome};
+use evenkeel_core::member::MemberId;
+use evenkeel_core::time::Instant;
+use evenkeel_manager::snapshot::GroupHandle;
+
+use super::copy::ToCopy;
+use super::failure::Failure;
+use super::flow::JOINED_BYTES;
+use super::progress::Progress;
+use super::response::Head;
+use super::route::Routed;
+use super::{Client, Request};
+use crate::access::Hedged;
+use crate::buffer::Buffer;
+use crate::io::{Io, Nobody};
+use crate::pool::Upstream;
+use crate::service::{Bound, insert};
+
+/// A second request, which waits until it is time for it, or is under way.
+pub(super) struct Hedge {
+    task: Pin<Box<dyn Future<Output = Option<Box<Won>>>>>,
+    /// The member that has it, if it was sent.
+    sent: Rc<Cell<Option<MemberId>>>,
+    is_over: bool,
+}
+
+/// A second request that is answered.
+pub(super) struct Won {
+    bound: Bound,
+    upstream: Upstream,
+    /// The first bytes of the response.
+    input: Buffer,
+}
+
+/// Who was first.
+// The large one is usual, and for a moment.
+#[allow(clippy::large_enum_variant)]
+enum First {
+    /// The first member has responded, or failed.
+    Usual(Answered),
+    /// The second one responds.
+    Hedge(Box<Won>),
+}
+
+/// What came of a request.
+type Answered = Result<(Head, Upstream), Failure>;
+
+/// A request that is bound. If it is given up, nothing is said of its member, and its place is free.
+struct Held {
+    bound: Option<Bound>,
+    group: Arc<GroupHandle>,
+}
+
+impl Held {
+    /// What is bound is over, and says this of its member.
+    fn finish(mut self, outcome: Outcome, now: Instant) {
+        if let Some(bound) = self.bound.take() {
+            bound.ticket.finish(outcome, now);
+            self.group.vacated();
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.bound.take().is_some() {
+            self.group.vacated();
+        }
+    }
+}
+
+impl Hedge {
+    /// The second response, if it comes.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Box<Won>>> {
+        if self.is_over {
+            return Poll::Pending;
+        }
+        let polled = self.task.as_mut().poll(cx);
+        self.is_over = polled.is_ready();
+        polled
+    }
+}
+
+impl Request {
+    /// Whether a second member may be asked.
+    #[inline]
+    pub(super) fn is_hedged(&self, routed: &Routed, retries: u32) -> bool {
+        // One that is tried again has taken its time already.
+        routed.route().hedge.is_some() && self.may_hedge && retries == 0
+    }
+}
+
+impl Client {
+    /// What asks a second member if `bound` takes long; `None` if the request is not one for that.
+    fn second(&self, request: &Request, routed: &Routed, bound: &Bound) -> Option<Hedge> {
+        let hedge = routed.route().hedge.as_ref()?;
+        let (service, worker) = (&self.session.service, &self.session.worker);
+        let group = routed.target().group.current.load();
+        // A client that is bound to a member has something there.
+        if group.members().len() < 2
+            || group.settings().granularity != Granularity::PerRequest
+            || request.stuck.is_some()
+        {
+            return None;
+        }
+        service.hedges.borrow_mut().request(hedge.share);
+        let copies = ToCopy {
+            key: request.key,
+            most: JOINED_BYTES,
+            memory: Arc::clone(&worker.memory),
+        };
+        let copy = request.up.copy(copies)?;
+        let second = request.once_more(routed.clone(), copy, bound.ticket.started());
+        let client = Client::new(self.session.apart(), Io::Nobody(Nobody), Rc::default());
+        let sent = Rc::default();
+        let at = bound.ticket.started().after(hedge.after);
+        let task = client.ask_second(second, at, bound.member, Rc::clone(&sent));
+        Some(Hedge {
+            task: Box::pin(task),
+            sent,
+            is_over: false,
+        })
+    }
+
+    /// Sends a request at `at` to a member that is not `first`, and waits for its response.
+    async fn ask_second(
+        mut self,
+        mut request: Request,
+        at: Instant,
+        first: MemberId,
+        sent: Rc<Cell<Option<MemberId>>>,
+    ) -> Option<Box<Won>> {
+        let worker = Rc::clone(&self.session.worker);
+        worker.timers.until(at).await;
+        let routed = request.routed.clone();
+        let mut held = self.bind_second(&request, &routed, first)?;
+        let bound = held.bound.as_ref()?;
+        sent.set(Some(bound.member));
+        self.session.service.metrics.hedges_sent.add(1);
+        match self.first_bytes(&mut request, &routed, bound).await {
+            Ok((upstream, input)) => Some(Box::new(Won {
+                bound: held.bound.take()?,
+                upstream,
+                input,
+            })),
+            Err(failure) => {
+                held.finish(failure.outcome(), worker.now());
+                None
+            }
+        }
+    }
+
+    /// Binds a second request to another member than `first`, if there is one that is up and below
+    /// its limits, and the budget has it.
+    fn bind_second(&self, request: &Request, routed: &Routed, first: MemberId) -> Option<Held> {
+        let (service, now) = (&self.session.service, self.session.worker.now());
+        let handle = &routed.target().group;
+        let asks = group::Request {
+            client: Some(self.session.peer.ip()),
+            key: request.key,
+            cost: request.cost,
+            tried: &[first],
+            ..group::Request::at(now)
+        };
+        let group = handle.current.load();
+        let view = group.view(&asks);
+        let mut members = group.members().iter().enumerate();
+        // Those that are down may be asked when too many are, but not for this.
+        if !members.any(|(index, member)| member.slot.reasons() == 0 && view.is_eligible(index)) {
+            return None;
+        }
+        if !service.hedges.borrow_mut().try_retry(now) {
+            service.metrics.hedges_over_budget.add(1);
+            return None;
+        }
+        let bound = self.session.try_bind(handle, &RefCell::default(), &asks);
+        let bound = bound.ok()?;
+        let held = Held {
+            group: Arc::clone(handle),
+            bound: Some(bound),
+        };
+        let chosen = held.bound.as_ref()?.ticket.index();
+        let is_up = group.members().get(chosen);
+        is_up
+            .is_some_and(|member| member.slot.reasons() == 0)
+            .then_some(held)
+    }
+
+    /// Sends the request, and waits for the first bytes of a response.
+    async fn first_bytes(
+        &mut self,
+        request: &mut Request,
+        routed: &Routed,
+        bound: &Bound,
+    ) -> Result<(Upstream, Buffer), Failure> {
+        let idle = self.idle(routed, bound);
+        let was_idle = idle.is_some();
+        let mut upstream = match idle {
+            Some(upstream) => upstream,
+            None => {
+                let opened = self.open_to(request, routed, bound).await;
+                opened.map_err(Failure::Connect)?
+            }
+        };
+        let mut progress = Progress::new(request);
+        let mut input = None;
+        let filled = self.fill_response(request, routed, &mut upstream, &mut progress, &mut input);
+        match (filled.await, input) {
+            (Ok(()), Some(input)) => Ok((upstream, input)),
+            // The member may have closed it just before.
+            (Err(Failure::Silent), _) if was_idle => Err(Failure::Stale),
+            (Err(failure), _) => {
+                let failure = failure.of_call(&upstream);
+                upstream.reset();
+                Err(failure)
+            }
+            (Ok(()), None) => Err(Failure::Silent),
+        }
+    }
+
+    /// Sends the request to a member, and to a second one if it takes long: the first response. Says what
+    /// became of the second request, if there was one. `bound` is whose response it is, and `tried`
+    /// has the other one then.
+    pub(super) async fn attempt_both(
+        &mut self,
+        request: &mut Request,
+        routed: &Routed,
+        bound: &mut Bound,
+        tried: &mut Vec<MemberId>,
+    ) -> (Answered, Option<Hedged>) {
+        let mut hedge = self.second(request, routed, bound);
+        let first = {
+            let attempt = self.attempt(request, routed, bound);
+            tokio::pin!(attempt);
+            let first = std::future::poll_fn(|cx| {
+                if let Poll::Ready(answered) = attempt.as_mut().poll(cx) {
+                    return Poll::Ready(First::Usual(answered));
+                }
+                match hedge.as_mut().map(|hedge| hedge.poll(cx)) {
+                    Some(Poll::Ready(Some(won))) => Poll::Ready(First::Hedge(won)),
+                    _ => Poll::Pending,
+                }
+            });
+            first.await
+        };
+        let sent = hedge.as_ref().and_then(|hedge| hedge.sent.get());
+        let (won, outcome) = match first {
+            // The other one has been slow, which nobody has measured to its end.
+            First::Hedge(won) => (won, Outcome::Cancelled),
+            First::Usual(Ok(answered)) => {
+                // Whoever has not answered is not asked again, if this response is not wanted.
+                sent.into_iter().for_each(|second| insert(tried, second));
+                return (Ok(answered), sent.map(|_| Hedged::Lost));
+            }
+            First::Usual(Err(failure)) => match self.outlast(routed, &mut hedge, &failure).await {
+                Some(won) => (won, failure.outcome()),
+                None => {
+                    sent.into_iter().for_each(|second| insert(tried, second));
+                    return (Err(failure), sent.map(|_| Hedged::Lost));
+                }
+            },
+        };
+        drop(hedge);
+        let Won {
+            bound: second,
+            mut upstream,
+            input,
+        } = *won;
+        self.session.service.metrics.hedges_won.add(1);
+        insert(tried, bound.member);
+        let usual = std::mem::replace(bound, second);
+        let now = self.session.worker.now();
+        usual.ticket.finish(outcome, now);
+        routed.target().group.vacated();
+        self.session.watch.disarm();
+        request.up.set_sent();
+        let head = self.response_head(request, routed, bound, &mut upstream, Some(input));
+        let answered = match head.await {
+            Ok(head) => Ok((head, upstream)),
+            Err(failure) => {
+                let failure = failure.of_call(&upstream);
+                upstream.reset();
+                Err(failure)
+            }
+        };
+        (answered, Some(Hedged::Won))
+    }
+
+    /// Waits for the response to the second request after the first one has failed.
+    async fn outlast(
+        &mut self,
+        routed: &Routed,
+        hedge: &mut Option<Hedge>,
+        failure: &Failure,
+    ) -> Option<Box<Won>> {
+        let is_of_one_member = match failure {
+            Failure::Connect(failure) => failure.is_of_one_member(),
+            Failure::Silent | Failure::Garbage | Failure::Refused | Failure::TimedOut => true,
+            _ => false,
+        };
+        // One that was not sent is none: there are retries for that.
+        let hedge = hedge.as_mut()?;
+        if !is_of_one_member || hedge.is_over || hedge.sent.get().is_none() {
+            return None;
+        }
+        let Client {
+            session, stream, ..
+        } = self;
+        let timeouts = &routed.route().timeouts;
+        let longest = timeouts.connect.saturating_add(timeouts.response);
+        session.watch.arm_and_look(longest);
+        let won = session.watch.until(|cx| match session.is_gone(cx, stream) {
+            true => Poll::Ready(None),
+            false => hedge.poll(cx),
+        });
+        let won = won.await;
+        session.watch.disarm();
+        won.ok().flatten()
+    }
+}
