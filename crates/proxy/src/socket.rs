@@ -114,12 +114,14 @@ impl Socket {
 
     /// Writes without the runtime, as long as the socket takes something. `None` if it is the
     /// runtime's turn.
-    fn write(&self, parts: &[IoSlice<'_>]) -> Option<io::Result<usize>> {
+    fn write(
+        &self,
+        write: impl Fn(SockRef<'_>) -> io::Result<usize>,
+    ) -> Option<io::Result<usize>> {
         let (Socket::Fresh(socket) | Socket::Read(socket)) = self else {
             return None;
         };
-        // Without a signal if the client is gone, as the runtime does it.
-        match SockRef::from(socket).send_vectored(parts) {
+        match write(SockRef::from(socket)) {
             Err(error) if is_for_later(&error) => None,
             result => Some(result),
         }
@@ -193,7 +195,8 @@ impl AsyncWrite for Socket {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        match this.write(&[IoSlice::new(bytes)]) {
+        // Not `write(2)`, with which a client that is gone would be a signal.
+        match this.write(|socket| socket.send(bytes)) {
             Some(written) => Poll::Ready(written),
             None => Pin::new(this.watch()?).poll_write(cx, bytes),
         }
@@ -206,7 +209,7 @@ impl AsyncWrite for Socket {
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        match this.write(parts) {
+        match this.write(|socket| socket.send_vectored(parts)) {
             Some(written) => Poll::Ready(written),
             None => Pin::new(this.watch()?).poll_write_vectored(cx, parts),
         }
