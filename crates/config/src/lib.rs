@@ -24,6 +24,7 @@ pub use model::acme::{Acme, AcmeChallenge};
 pub use model::admin::{AccessLog, Admin};
 pub use model::auth::{Auth, RouteAuth};
 pub use model::broker::Broker;
+pub use model::compression::{Coding, Compression};
 pub use model::config::{Config, load, parse};
 pub use model::corba::{Corba, WhenEmpty};
 pub use model::dns::Dns;

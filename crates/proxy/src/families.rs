@@ -114,6 +114,25 @@ const RULE_FAMILIES: &[RuleFamily] = &[
         ],
     },
     RuleFamily {
+        name: "evenkeel_rule_compressed_total",
+        help: "Responses that were compressed, by coding.",
+        label: "coding",
+        samples: &[
+            ("zstd", |totals| totals.encoded_zstd),
+            ("br", |totals| totals.encoded_brotli),
+            ("gzip", |totals| totals.encoded_gzip),
+        ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_compressed_bytes_total",
+        help: "Bytes of the bodies of compressed responses, before and after.",
+        label: "side",
+        samples: &[
+            ("before", |totals| totals.bytes_before_encoding),
+            ("after", |totals| totals.bytes_after_encoding),
+        ],
+    },
+    RuleFamily {
         name: "evenkeel_rule_timeouts_total",
         help: "Requests or connections ended because one side was silent for too long.",
         label: "side",

@@ -161,6 +161,16 @@ counters! {
     mirror_no_member,
     /// The same, as the process had no memory or files left.
     mirror_exhausted,
+    /// Responses that were compressed, by coding.
+    encoded_zstd,
+    /// The same.
+    encoded_brotli,
+    /// The same.
+    encoded_gzip,
+    /// Bytes of bodies before they were compressed.
+    bytes_before_encoding,
+    /// Bytes of bodies after that.
+    bytes_after_encoding,
     /// Clients that were bound anew because of a load alert.
     moved_alert,
     /// Clients that were bound anew because their time with the member was over.

@@ -114,10 +114,7 @@ impl Socket {
 
     /// Writes without the runtime, as long as the socket takes something. `None` if it is the
     /// runtime's turn.
-    fn write(
-        &self,
-        write: impl Fn(SockRef<'_>) -> io::Result<usize>,
-    ) -> Option<io::Result<usize>> {
+    fn write(&self, write: impl Fn(SockRef<'_>) -> io::Result<usize>) -> Option<io::Result<usize>> {
         let (Socket::Fresh(socket) | Socket::Read(socket)) = self else {
             return None;
         };

@@ -22,7 +22,8 @@ use super::route;
 use super::rule::{self, Defaults, Protocol, Rule};
 use super::tls::{self, ClientTls, Tls};
 use super::{
-    alert, auth, ejection, ftp, health, hedge, limits, maintenance, member, monitor, sources, sticky,
+    alert, auth, compression, ejection, ftp, health, hedge, limits, maintenance, member, monitor,
+    sources, sticky,
 };
 use crate::schema::document::Span;
 use crate::schema::errors::{Errors, Problem};
@@ -430,6 +431,7 @@ pub(crate) fn tables() -> Vec<TableDoc> {
     tables.extend([group::tables(), sticky::tables(), health::tables()]);
     tables.extend(route::tables());
     tables.extend(sources::tables());
+    tables.push(compression::tables());
     tables.push(monitor::tables());
     tables.extend([alert::tables(), ejection::tables()]);
     tables.extend([member::tables(), location::tables(), broker::tables()]);

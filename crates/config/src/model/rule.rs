@@ -8,6 +8,7 @@ use evenkeel_core::cost::Cost;
 use evenkeel_core::key;
 
 use super::auth::Auth;
+use super::compression::{self, Compression};
 use super::ftp::{FtpOptions, FtpTls};
 use super::group::{self, GroupConfig, unknown_group};
 use super::hedge::Hedge;
@@ -93,6 +94,9 @@ section! {
         maintenance: Maintenance = Maintenance::default(); "{ on = true }",
         /// [Limits](limits.md) for each client: a table, see below.
         limits: Limits = Limits::default(); r#"{ requests = "100/s" }"#,
+        /// HTTP: [compression](routing.md#compression) of responses: `true`, or a table, see below. Without it
+        /// they pass as members send them.
+        compression: Option<Compression> = None; r#"{ codings = ["gzip"] }"#,
         /// Options of HTTP rules: a table, see below.
         http: HttpOptions = HttpOptions::default(); "{ retries = 1 }",
         /// Options of FTP rules: a table, see below.
@@ -331,6 +335,7 @@ pub(crate) fn read(
             table.problem(key, message, report);
         }
     }
+    compression::check(rule.protocol, table, report);
     check_ftp(&rule, table, report);
     check_unix(&rule, table, report);
     check_names(&rule, table, shared, report);

@@ -11,6 +11,7 @@ use evenkeel_manager::config::MIRRORED;
 use tokio::io::AsyncWrite;
 
 use super::copy::{Copy, NoCopy, ToCopy};
+use super::encoder::Encoder;
 use crate::buffer::Buffer;
 use crate::http1::Body;
 use crate::http1::chunked::Decoder;
@@ -28,6 +29,9 @@ const SPLICE_BYTES: u64 = 64 * 1024;
 
 /// Bytes that a flow moves before others get their turn.
 pub(crate) const TURN_BYTES: u64 = 1 << 20;
+
+/// Bytes of a body that are compressed before others get their turn: that takes about a millisecond.
+const ENCODED_BYTES: usize = 64 * 1024;
 
 /// What a flow waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,10 +53,24 @@ enum Framing {
     Done,
 }
 
+impl Framing {
+    fn of(body: Body, strip: bool, most: u64) -> Self {
+        match body {
+            Body::None | Body::Length(0) => Framing::Done,
+            Body::Length(length) => Framing::Length(length),
+            Body::Chunked => Framing::Chunked {
+                decoder: Decoder::within(most),
+                strip,
+            },
+            Body::UntilClose => Framing::UntilClose,
+        }
+    }
+}
+
 /// A message between two connections.
 #[derive(Debug)]
 pub(crate) struct Flow {
-    /// The head, and perhaps a small body.
+    /// The head, and perhaps a small body. What comes out of an encoder, later.
     head: Vec<u8>,
     /// Where in it the body begins.
     body_at: usize,
@@ -69,6 +87,8 @@ pub(crate) struct Flow {
     moved: u64,
     /// The sender sent more than the message.
     excess: bool,
+    /// What compresses the body, until all of it has come.
+    encoder: Option<Box<Encoder>>,
     /// The memory of a large head.
     _charge: Option<Charge>,
     /// A copy of what is read, if there is to be one.
@@ -76,6 +96,23 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
+    /// A message whose body is compressed, and sent in chunks.
+    pub(super) fn encoded(
+        head: Vec<u8>,
+        body: Body,
+        encoder: Box<Encoder>,
+        buffer: Option<Buffer>,
+        memory: &Arc<Memory>,
+    ) -> Result<Self, Broken> {
+        let mut flow = Flow::new(head, Body::None, true, None, u64::MAX, memory)?;
+        flow.framing = Framing::of(body, true, u64::MAX);
+        flow.buffer = buffer;
+        flow.encoder = Some(encoder);
+        flow.admit()?;
+        flow.encode()?;
+        Ok(flow)
+    }
+
     /// A message of `head` and a body of which `buffer` holds the beginning. If `strip`,
     /// the framing of chunks is taken out; they may have `most` bytes. If the head is large, there must be `memory` for it.
     pub(crate) fn new(
@@ -86,15 +123,7 @@ impl Flow {
         most: u64,
         memory: &Arc<Memory>,
     ) -> Result<Self, Broken> {
-        let framing = match body {
-            Body::None | Body::Length(0) => Framing::Done,
-            Body::Length(length) => Framing::Length(length),
-            Body::Chunked => Framing::Chunked {
-                decoder: Decoder::within(most),
-                strip,
-            },
-            Body::UntilClose => Framing::UntilClose,
-        };
+        let framing = Framing::of(body, strip, most);
         let mut flow = Flow {
             body_at: head.len(),
             head,
@@ -106,6 +135,7 @@ impl Flow {
             pipe: None,
             moved: 0,
             excess: false,
+            encoder: None,
             _charge: None,
             copy: None,
         };
@@ -132,6 +162,7 @@ impl Flow {
             pipe: None,
             moved: 0,
             excess: false,
+            encoder: None,
             _charge: Some(charge),
             copy: None,
         }
@@ -248,6 +279,50 @@ impl Flow {
         Ok(())
     }
 
+    /// Compresses what may be sent.
+    fn encode(&mut self) -> Result<(), Broken> {
+        let Some(mut encoder) = self.encoder.take() else {
+            return Ok(());
+        };
+        self.forget_sent();
+        // Nothing but memory can be lacking.
+        let failed = |_| Broken::Exhausted(Shortage::Memory);
+        if let Some(buffer) = &mut self.buffer {
+            let ready = std::mem::take(&mut self.ready);
+            let piece = buffer.bytes().get(..ready).unwrap_or_default();
+            encoder.write(piece, &mut self.head).map_err(failed)?;
+            buffer.consume(ready);
+        }
+        match self.framing {
+            Framing::Done => encoder.finish(&mut self.head).map_err(failed)?,
+            _ => self.encoder = Some(encoder),
+        }
+        Ok(())
+    }
+
+    /// Has the client get what the encoder holds; whether there was something.
+    fn flush_encoder(&mut self) -> Result<bool, Broken> {
+        self.forget_sent();
+        match &mut self.encoder {
+            Some(encoder) if encoder.holds() => {
+                let flushed = encoder.flush(&mut self.head);
+                flushed.map_err(|_| Broken::Exhausted(Shortage::Memory))?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Drops the head if it was sent, so that there is room for what comes out of an encoder.
+    fn forget_sent(&mut self) {
+        if self.written == self.head.len() {
+            self.moved += self.written as u64;
+            self.head.clear();
+            self.written = 0;
+            self.body_at = 0;
+        }
+    }
+
     /// Joins a body that is small and complete to its head.
     fn join(&mut self) {
         if let (Framing::Done, Some(buffer)) = (&self.framing, &mut self.buffer)
@@ -311,6 +386,7 @@ impl Flow {
     /// Ends the flow: what was read after the message.
     pub(crate) fn finish(&mut self, worker: &Worker) -> Option<Buffer> {
         worker.buffers.give_head(std::mem::take(&mut self.head));
+        self.encoder = None;
         self.body_at = 0;
         self.written = 0;
         if let Some(pipe) = self.pipe.take() {
@@ -368,16 +444,17 @@ impl Flow {
         most: u64,
     ) -> Poll<Result<(), Broken>> {
         let turn = self.moved + most;
+        let mut encoded = 0;
         loop {
             if let Err(error) = ready!(self.poll_flush(cx, to)) {
                 return Poll::Ready(Err(Broken::by(&error, Broken::To)));
             }
             let left = match &self.framing {
                 Framing::Done => return Poll::Ready(Ok(())),
-                Framing::Length(left) => *left,
+                Framing::Length(left) if self.encoder.is_none() => *left,
                 _ => 0,
             };
-            if self.moved >= turn {
+            if self.moved >= turn || encoded >= ENCODED_BYTES {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -420,11 +497,15 @@ impl Flow {
             match buffer.poll_fill(cx, from) {
                 Poll::Pending => {
                     worker.buffers.give(buffer);
+                    if self.encoder.is_some() && self.flush_encoder()? {
+                        continue;
+                    }
                     return Poll::Pending;
                 }
                 Poll::Ready(Ok(0)) if matches!(self.framing, Framing::UntilClose) => {
                     worker.buffers.give(buffer);
                     self.framing = Framing::Done;
+                    self.encode()?;
                 }
                 Poll::Ready(Ok(0)) => {
                     worker.buffers.give(buffer);
@@ -439,6 +520,10 @@ impl Flow {
                     self.admit()?;
                     if self.copy.is_some() {
                         self.copy_ready();
+                    }
+                    if self.encoder.is_some() {
+                        encoded += self.ready;
+                        self.encode()?;
                     }
                 }
             }

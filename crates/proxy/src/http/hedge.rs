@@ -165,7 +165,7 @@ impl Client {
         let (service, now) = (&self.session.service, self.session.worker.now());
         let handle = &routed.target().group;
         let asks = group::Request {
-            client: Some(self.session.peer.ip()),
+            client: self.session.peer.ip(),
             key: request.key,
             cost: request.cost,
             tried: &[first],

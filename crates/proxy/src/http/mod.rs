@@ -3,6 +3,7 @@
 
 mod call;
 mod copy;
+mod encoder;
 mod exchange;
 mod failure;
 pub(crate) mod flow;
@@ -27,6 +28,7 @@ use std::time::{Duration, SystemTime};
 use evenkeel_core::cost::Cost;
 use evenkeel_core::time::Instant;
 use evenkeel_limits::Shortage;
+use evenkeel_manager::config::Coding;
 use evenkeel_tls::challenge;
 use evenkeel_wire::response::HeadScan;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
@@ -156,6 +158,8 @@ struct Request {
     at: Instant,
     /// Hash of what the group's strategy wants to see of it.
     key: Option<u64>,
+    /// The content coding that its response may get here.
+    coding: Option<Coding>,
     /// What it counts as for strategies.
     cost: Cost,
     version: Version,
@@ -207,6 +211,9 @@ impl Request {
         let told = routed.rule.http.cost_header.as_deref();
         let told = told.and_then(|field| head.request.cost(field));
         let cost = told.unwrap_or(routed.rule.cost);
+        let compression = routed.rule.compression.as_ref();
+        let coding =
+            compression.and_then(|options| options.choose(head.request.values("accept-encoding")));
         drop(group);
         let idempotent = matches!(
             head.request.method,
@@ -243,6 +250,7 @@ impl Request {
             stuck,
             at,
             key,
+            coding,
             cost,
             version,
             keep_alive,
@@ -267,6 +275,7 @@ impl Request {
             stuck: None,
             at,
             key: copy.key,
+            coding: None,
             cost: self.cost,
             // One that gets no interim responses.
             version: Version::Http10,
@@ -772,9 +781,10 @@ mod tests {
         // With the right to its file and to the memory of its buffers, what bounds interim
         // responses of a member, a second try where an idle connection was closed, the route and
         // limits of the client (twice 8 bytes each), its age and the limits of its slowness, what a cookie says, and where copies of
-        // messages and the user are (three times 8 bytes), and whether a second member was asked. A
+        // messages and the user are (three times 8 bytes), whether a second member was asked, and
+        // encoders (twice 8 bytes, and which coding). A
         // transport more, as there is in tests, costs a word for each connection.
-        assert!(http <= 2592 + 32, "{http}");
+        assert!(http <= 2624 + 32, "{http}");
         let tcp = size_of_future(crate::tcp::serve);
         assert!(tcp <= 1408, "{tcp}");
     }

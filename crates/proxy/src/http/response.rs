@@ -12,6 +12,7 @@ use evenkeel_manager::snapshot::Target;
 use evenkeel_wire::orca;
 use evenkeel_wire::response::HeadScan;
 
+use super::encoder::Encoder;
 use super::failure::Failure;
 use super::flow::Flow;
 use super::progress::{Progress, Side};
@@ -255,6 +256,11 @@ impl Client {
         for name in changes.into_iter().flat_map(FieldChanges::taken_out) {
             head.leave_out(name);
         }
+        let original = head.body;
+        let encoder = match interim {
+            true => None,
+            false => self.encoder(request, routed, &mut head),
+        };
         let cookie = request.stuck.as_ref().filter(|_| !interim);
         let cookie = cookie.and_then(|stuck| {
             let secure = self.stream.scheme() == "https";
@@ -281,7 +287,8 @@ impl Client {
             }
             _ => write_changed_response(&head, client, changes, cookie, &mut out),
         };
-        let (len, status, body) = (head.len, head.status, head.body);
+        let (len, status, body) = (head.len, head.status, original);
+        let until_close = head.body == Body::UntilClose;
         let keep_alive = head.keep_alive;
         let outcome = match status {
             _ if interim => Outcome::Success,
@@ -308,14 +315,11 @@ impl Client {
         bound.ticket.responded(outcome, at);
         // An upgraded connection's first bytes are no body.
         let rest = input.take();
-        let down = Flow::new(
-            out,
-            body,
-            delivery.strip_chunks,
-            rest,
-            u64::MAX,
-            &worker.memory,
-        );
+        let memory = &worker.memory;
+        let down = match encoder {
+            Some(encoder) => Flow::encoded(out, body, encoder, rest, memory),
+            None => Flow::new(out, body, delivery.strip_chunks, rest, u64::MAX, memory),
+        };
         let down = down.map_err(|broken| match broken {
             Broken::Exhausted(shortage) => Failure::Exhausted(shortage),
             _ => Failure::Garbage,
@@ -326,9 +330,56 @@ impl Client {
             at,
             outcome,
             keep_alive,
-            until_close: body == Body::UntilClose,
+            until_close,
             delivery,
         })))
+    }
+}
+
+impl Client {
+    /// What compresses the response, if it is one of those that are and the client takes that. Then the
+    /// head says so.
+    fn encoder(
+        &self,
+        request: &Request,
+        routed: &Routed,
+        head: &mut ResponseHead<'_>,
+    ) -> Option<Box<Encoder>> {
+        let options = routed.rule.compression.as_ref()?;
+        if matches!(head.status, 0..=199 | 204 | 206 | 304) || request.grpc {
+            return None;
+        }
+        let says = |name: &str, what: &[u8]| {
+            let mut elements = head
+                .values(name)
+                .flat_map(|value| value.split(|b| *b == b','));
+            elements.any(|element| element.trim_ascii().eq_ignore_ascii_case(what))
+        };
+        let is_encoded = head.values("content-encoding").any(|value| {
+            let value = value.trim_ascii();
+            !value.is_empty() && !value.eq_ignore_ascii_case(b"identity")
+        });
+        let is_for = |value: Option<&[u8]>| value.is_some_and(|value| options.is_for(value));
+        let length = head.content_length();
+        if is_encoded
+            || !is_for(head.values("content-type").next())
+            || length.is_some_and(|length| length < options.min_size as u64)
+            || says("cache-control", b"no-transform")
+            // What a trailer says is lost, as a body that is encoded has none.
+            || head.values("trailer").next().is_some()
+        {
+            return None;
+        }
+        head.vary_by_encoding();
+        if request.version == Version::Http10 || matches!(head.body, Body::None | Body::Length(0)) {
+            return None;
+        }
+        let service = &self.session.service;
+        let memory = &self.session.worker.memory;
+        let coding = request.coding?;
+        let encoder = Encoder::new(coding, options.level, length, memory, &service.metrics)?;
+        head.encode(coding.name());
+        Some(encoder)
     }
 }
 

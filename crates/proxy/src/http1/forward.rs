@@ -236,6 +236,9 @@ pub fn write_changed_response(
     if let Some(cookie) = cookie {
         put_line(&[b"Set-Cookie: ", cookie.as_bytes()], out);
     }
+    for (name, [first, second]) in head.added() {
+        put_line(&[name.as_bytes(), b": ", first, second], out);
+    }
     match head.status {
         101 => put_line(&[b"Connection: upgrade"], out),
         100..=199 => {}

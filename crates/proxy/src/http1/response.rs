@@ -23,6 +23,12 @@ pub struct ResponseHead<'a> {
     pub(super) raw: &'a [u8],
     pub(super) fields: &'a [Header<'a>],
     pub(super) meaning: Meaning<'a>,
+    /// The content coding that its body gets here.
+    coding: Option<&'static str>,
+    /// Whether `Vary` is to name `Accept-Encoding`.
+    varies: bool,
+    /// The value of an `ETag` that holds for the content only, not for its bytes as sent.
+    weakened: Option<&'a [u8]>,
 }
 
 impl<'a> ResponseHead<'a> {
@@ -73,6 +79,9 @@ impl<'a> ResponseHead<'a> {
             raw,
             fields,
             meaning,
+            coding: None,
+            varies: false,
+            weakened: None,
         }))
     }
 
@@ -104,6 +113,55 @@ impl<'a> ResponseHead<'a> {
         values(self.fields, name)
     }
 
+    /// Says that the response depends on the codings that the client accepts.
+    pub(crate) fn vary_by_encoding(&mut self) {
+        let is_said = {
+            let values = self.values("vary");
+            let mut names = values.flat_map(|value| value.split(|byte| *byte == b','));
+            names.any(|name| {
+                let name = name.trim_ascii();
+                name == b"*" || name.eq_ignore_ascii_case(b"accept-encoding")
+            })
+        };
+        self.varies = !is_said;
+    }
+
+    /// The body will be sent with another content coding, and so in chunks. What was said of its bytes
+    /// does not hold any more (RFC 9110, sections 8.8.1 and 14.3; RFC 9530).
+    pub(crate) fn encode(&mut self, coding: &'static str) {
+        self.coding = Some(coding);
+        self.body = Body::Chunked;
+        self.meaning.dropped.add(self.meaning.framing_fields);
+        self.meaning.content_length = None;
+        self.meaning.chunked = true;
+        self.meaning.respell_framing = true;
+        let mut fields = self.fields.iter().enumerate();
+        let etag = fields.find(|(index, field)| {
+            field.name.eq_ignore_ascii_case("etag") && !self.meaning.dropped.contains(*index)
+        });
+        if let Some((index, field)) = etag
+            && !field.value.starts_with(b"W/")
+        {
+            self.weakened = Some(field.value);
+            self.meaning.dropped.insert(index);
+        }
+        for name in OF_BYTES {
+            self.leave_out(name);
+        }
+    }
+
+    /// Fields that are said here, with their values in two parts.
+    pub(crate) fn added(&self) -> impl Iterator<Item = (&'static str, [&[u8]; 2])> {
+        let coding = self
+            .coding
+            .map(|coding| ("Content-Encoding", [coding.as_bytes(), b""]));
+        let vary = self
+            .varies
+            .then_some(("Vary", [&b"Accept-Encoding"[..], b""]));
+        let etag = self.weakened.map(|value| ("ETag", [&b"W/"[..], value]));
+        coding.into_iter().chain(vary).chain(etag)
+    }
+
     /// Keeps the fields called `name` (in any case) from the client.
     pub fn leave_out(&mut self, name: &str) {
         for (index, field) in self.fields.iter().enumerate() {
@@ -113,6 +171,16 @@ impl<'a> ResponseHead<'a> {
         }
     }
 }
+
+/// Fields about the bytes of a body as they were sent.
+const OF_BYTES: [&str; 6] = [
+    "accept-ranges",
+    "content-encoding",
+    "content-md5",
+    "content-digest",
+    "digest",
+    "repr-digest",
+];
 
 #[cfg(test)]
 mod tests {

@@ -272,6 +272,10 @@ fn response(head: &ResponseHead<'_>, status: u16) -> Option<Response<()>> {
     if let Some(length) = head.content_length() {
         fields.insert(CONTENT_LENGTH, HeaderValue::from(length));
     }
+    for (name, value) in head.added() {
+        let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+        fields.append(name, HeaderValue::from_bytes(&value.concat()).ok()?);
+    }
     debug_assert!(is_of_http2(fields));
     Some(response)
 }

@@ -194,6 +194,7 @@ pub(crate) fn rule(protocol: Protocol) -> Rule {
     Rule {
         auth: None,
         limits: Default::default(),
+        compression: None,
         maintenance: Default::default(),
         routes: Default::default(),
         name: RULE.into(),

@@ -1,0 +1,248 @@
+//! `[rule.NAME.compression]`: which responses are compressed on their way to clients.
+
+use super::rule::Protocol;
+use crate::schema::field::{Blank, Element, Texts, blank, choice_field};
+use crate::schema::key::{docs, section};
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::table::{AsTable, Table};
+
+section! {
+    /// Compression of responses.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Compression {}
+    keys COMPRESSION {
+        /// The codings that clients may get: one, or a list. Of those that a client likes equally it gets
+        /// the first.
+        codings: Vec<Coding> = vec![Coding::Zstd, Coding::Brotli, Coding::Gzip]; r#"["br", "gzip"]"#,
+        /// Media types of responses that are compressed. One may end in `/*`, for all that begin so.
+        /// Images, video and archives are compressed already.
+        types: Vec<String> [Text(TYPE)] = TYPES.map(String::from).to_vec(); r#"["text/*", "application/json"]"#,
+        /// Responses whose length is known and smaller stay as they are.
+        min_size: usize [Bytes(0, 1024 * 1024 * 1024)] = 1024; r#""256B""#,
+        /// How hard to try: from 1, which is fast, to 9, which makes the smallest responses and takes many
+        /// times the CPU time.
+        level: u32 [Number(1.0, 9.0, "")] = 4; "6",
+    }
+}
+
+/// What is compressed unless the file says otherwise.
+const TYPES: [&str; 14] = [
+    "text/html",
+    "text/plain",
+    "text/css",
+    "text/xml",
+    "text/csv",
+    "text/javascript",
+    "application/javascript",
+    "application/json",
+    "application/ld+json",
+    "application/manifest+json",
+    "application/xml",
+    "application/xhtml+xml",
+    "application/wasm",
+    "image/svg+xml",
+];
+
+/// A media type, or all of a kind.
+const TYPE: Texts = (
+    "a media type as in \"text/html\", or all of a kind as in \"text/*\"",
+    |text| {
+        let is_token = |part: &str| {
+            !part.is_empty()
+                && part
+                    .bytes()
+                    .all(|b| b.is_ascii_graphic() && !b"*;,/\"".contains(&b))
+        };
+        let parts = text.split_once('/');
+        parts.is_some_and(|(kind, name)| is_token(kind) && (name == "*" || is_token(name)))
+    },
+);
+
+/// A content coding (RFC 9110, section 8.4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    /// Zstandard (RFC 8878).
+    Zstd,
+    /// Brotli (RFC 7932).
+    Brotli,
+    /// RFC 1952.
+    Gzip,
+}
+
+impl Coding {
+    /// Its name in HTTP.
+    pub fn name(self) -> &'static str {
+        match self {
+            Coding::Zstd => "zstd",
+            Coding::Brotli => "br",
+            Coding::Gzip => "gzip",
+        }
+    }
+}
+
+choice_field!(Coding,
+    "zstd" => Coding::Zstd,
+    "br" => Coding::Brotli,
+    "gzip" => Coding::Gzip);
+
+impl Blank for Coding {
+    fn blank() -> Self {
+        Coding::Gzip
+    }
+}
+
+impl Element for Coding {
+    const NONE: Option<&'static str> = Some("no coding");
+}
+
+blank!(Compression);
+
+impl AsTable for Compression {
+    const ALLOWED: &'static str = "a table, or true";
+    const TRUE: bool = true;
+
+    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
+        table.read(COMPRESSION, self, report);
+        for (index, coding) in self.codings.iter().enumerate() {
+            if self.codings.iter().take(index).any(|other| other == coding) {
+                let message = format!("{:?} comes twice", coding.name());
+                table.problem("codings", message, report);
+            }
+        }
+        if self.types.is_empty() {
+            let message = "has no type, so nothing would be compressed: leave `compression` out";
+            table.problem("types", message, report);
+        }
+    }
+}
+
+impl Compression {
+    /// Whether responses with this `Content-Type` are compressed.
+    pub fn is_for(&self, content_type: &[u8]) -> bool {
+        let end = content_type.iter().position(|byte| *byte == b';');
+        let media_type = content_type.get(..end.unwrap_or(content_type.len()));
+        let media_type = media_type.unwrap_or_default().trim_ascii();
+        self.types.iter().any(|known| {
+            let (known, like) = match known.strip_suffix('*') {
+                Some(kind) => (kind.as_bytes(), media_type.get(..kind.len())),
+                None => (known.as_bytes(), Some(media_type)),
+            };
+            like.is_some_and(|like| like.eq_ignore_ascii_case(known))
+        })
+    }
+
+    /// The coding for a client that accepts these, as `Accept-Encoding` says in all its fields (RFC
+    /// 9110, section 12.5.3): of those that it likes best the first one here. `None` if it takes none,
+    /// or rather has the content as it is.
+    pub fn choose<'a>(&self, accepted: impl Iterator<Item = &'a [u8]>) -> Option<Coding> {
+        let mut weights = [None; 3];
+        let (mut any, mut identity) = (None, None);
+        let elements = accepted.flat_map(|field| field.split(|byte| *byte == b','));
+        for element in elements.take(MOST_ACCEPTED) {
+            let mut parts = element.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+            let name = parts.next().unwrap_or_default();
+            let weight = parts.find_map(weight_of).unwrap_or(1000);
+            if name == b"*" {
+                any = Some(weight);
+            } else if name.eq_ignore_ascii_case(b"identity") {
+                identity = Some(weight);
+            } else {
+                let is = |coding: &Coding| name.eq_ignore_ascii_case(coding.name().as_bytes());
+                let known = self.codings.iter().position(is);
+                if let Some(place) = known.and_then(|place| weights.get_mut(place)) {
+                    *place = Some(weight);
+                }
+            }
+        }
+        let weights = weights.iter().map(|weight| weight.or(any).unwrap_or(0));
+        let all = self.codings.iter().zip(weights);
+        // The first of the best ones.
+        let best = all.rev().max_by_key(|(_, weight)| *weight);
+        let (coding, weight) = best?;
+        (weight > 0 && weight >= identity.unwrap_or(0)).then_some(*coding)
+    }
+}
+
+/// So many codings of a client are looked at.
+const MOST_ACCEPTED: usize = 32;
+
+/// A weight in thousandths; one that is not valid is 0.
+fn weight_of(parameter: &[u8]) -> Option<u32> {
+    let (b'q' | b'Q', rest) = parameter.split_first()? else {
+        return None;
+    };
+    let value = rest.trim_ascii_start().strip_prefix(b"=")?;
+    let value = std::str::from_utf8(value.trim_ascii()).ok()?;
+    let weight = value
+        .parse::<f32>()
+        .ok()
+        .filter(|q| (0.0..=1.0).contains(q));
+    Some((weight.unwrap_or(0.0) * 1000.0) as u32)
+}
+
+/// Looks at what compression needs of the rule.
+pub(super) fn check(protocol: Protocol, table: &Table<'_>, report: &mut Report<'_>) {
+    if protocol != Protocol::Http && table.given("compression") {
+        let message = "only a rule with `protocol = \"http\"` has this key";
+        table.problem("compression", message, report);
+    }
+}
+
+/// What the reference says of the table.
+pub(crate) fn tables() -> TableDoc {
+    let doc =
+        "[Compression](routing.md#compression) of responses, in rules with `protocol = \"http\"`.";
+    let keys = [docs(COMPRESSION, Compression::default())];
+    TableDoc::new("[rule.NAME.compression]", doc, keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(fields: &[&str]) -> Option<&'static str> {
+        let chosen = Compression::default().choose(fields.iter().map(|field| field.as_bytes()));
+        chosen.map(Coding::name)
+    }
+
+    #[test]
+    fn a_client_gets_what_it_likes_best_and_of_equals_the_first() {
+        for (fields, coding) in [
+            (&["gzip, deflate, br, zstd"][..], Some("zstd")),
+            (&["gzip, deflate, br"], Some("br")),
+            (&["gzip;q=1.0, br;q=0.5"], Some("gzip")),
+            (&["gzip;q=0.8", "BR ; Q=0.9"], Some("br")),
+            (&["deflate"], None),
+            (&[""], None),
+            (&[], None),
+            (&["*"], Some("zstd")),
+            (&["*;q=0.5, zstd;q=0"], Some("br")),
+            (&["gzip;q=0"], None),
+            (&["identity, gzip;q=0.5"], None),
+            (&["identity;q=0.5, gzip"], Some("gzip")),
+            (&["gzip;q=nonsense"], None),
+            (&["gzip;q=7"], None),
+            (&[";;;,,,=,gzip"], Some("gzip")),
+        ] {
+            assert_eq!(chosen(fields), coding, "{fields:?}");
+        }
+        let many = vec!["x"; 1000].join(",") + ",gzip";
+        assert_eq!(chosen(&[&many]), None, "work is bounded");
+    }
+
+    #[test]
+    fn types_are_compared_without_their_parameters() {
+        let usual = Compression::default();
+        assert!(usual.is_for(b"Text/HTML; charset=utf-8"));
+        assert!(usual.is_for(b"application/json"));
+        for not in [&b"image/png"[..], b"text/htmlx", b"text", b""] {
+            assert!(!usual.is_for(not), "{not:?}");
+        }
+        let kind = Compression {
+            types: vec!["text/*".into()],
+            ..Compression::default()
+        };
+        assert!(kind.is_for(b"text/x;y") && !kind.is_for(b"application/json"));
+    }
+}
