@@ -1,6 +1,5 @@
 //! `[rule.NAME.compression]`: which responses are compressed on their way to clients.
 
-use super::rule::Protocol;
 use crate::schema::field::{Blank, Element, Texts, blank, choice_field};
 use crate::schema::key::{docs, section};
 use crate::schema::reference::TableDoc;
@@ -179,14 +178,6 @@ fn weight_of(parameter: &[u8]) -> Option<u32> {
         .ok()
         .filter(|q| (0.0..=1.0).contains(q));
     Some((weight.unwrap_or(0.0) * 1000.0) as u32)
-}
-
-/// Looks at what compression needs of the rule.
-pub(super) fn check(protocol: Protocol, table: &Table<'_>, report: &mut Report<'_>) {
-    if protocol != Protocol::Http && table.given("compression") {
-        let message = "only a rule with `protocol = \"http\"` has this key";
-        table.problem("compression", message, report);
-    }
 }
 
 /// What the reference says of the table.

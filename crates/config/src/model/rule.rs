@@ -8,7 +8,7 @@ use evenkeel_core::cost::Cost;
 use evenkeel_core::key;
 
 use super::auth::Auth;
-use super::compression::{self, Compression};
+use super::compression::Compression;
 use super::ftp::{FtpOptions, FtpTls};
 use super::group::{self, GroupConfig, unknown_group};
 use super::hedge::Hedge;
@@ -300,12 +300,13 @@ fn read_shared(rule: &mut Rule, table: &mut Table<'_>, report: &mut Report<'_>) 
 }
 
 /// Keys that only a rule with `protocol = "http"` may have.
-const HTTP_ONLY: [&str; 6] = [
+const HTTP_ONLY: [&str; 7] = [
     "auth",
     "header_timeout",
     "keep_alive_timeout",
     "body_timeout",
     "response_timeout",
+    "compression",
     "http",
 ];
 
@@ -335,7 +336,6 @@ pub(crate) fn read(
             table.problem(key, message, report);
         }
     }
-    compression::check(rule.protocol, table, report);
     check_ftp(&rule, table, report);
     check_unix(&rule, table, report);
     check_names(&rule, table, shared, report);
