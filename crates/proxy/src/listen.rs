@@ -238,10 +238,13 @@ impl Listening {
 
 /// Serves a client whose next byte is its own.
 pub(crate) fn serve(mut session: Session, client: Io) {
-    if !session.admit() {
-        return client.reset();
-    }
     let protocol = session.service.rule().rule.protocol;
+    if !session.admit() {
+        return match protocol {
+            Protocol::Ftp => ftp::refuse(client),
+            Protocol::Tcp | Protocol::Http => client.reset(),
+        };
+    }
     // With FTP it begins when the client asks for it.
     if protocol != Protocol::Ftp
         && let Some(server) = session.service.tls()

@@ -19,6 +19,14 @@ use crate::io::Io;
 use crate::listen::Session;
 use crate::tcp::connect_member;
 
+/// Tells a client that it is not served.
+pub(crate) fn refuse(mut client: Io) {
+    control::farewell(
+        &mut client,
+        "421 The service is not available now: try again later",
+    );
+}
+
 /// Serves one client.
 pub(crate) async fn serve(session: Session, client: Io) {
     let at = SystemTime::now();
