@@ -219,6 +219,24 @@ impl Balancer {
         });
     }
 
+    /// The value of a metric, named with its labels as `/metrics` writes it; `None` if there is no such one.
+    pub fn metric(&self, series: &str) -> Option<f64> {
+        let page = self.admin_get("/metrics");
+        let value = page
+            .text()
+            .lines()
+            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        value.map(|value| value.parse().expect("a number"))
+    }
+
+    /// The same of a counter of the rule `web`, with one more label, as in `result="sent"`.
+    #[track_caller]
+    pub fn rule_count(&self, family: &str, label: &str) -> u64 {
+        let series = format!("evenkeel_rule_{family}{{rule=\"web\",{label}}}");
+        let count = self.metric(&series);
+        count.unwrap_or_else(|| panic!("there is no {series}")) as u64
+    }
+
     /// The answer of the admin API to a GET.
     pub fn admin_get(&self, path: &str) -> crate::wire::Message {
         let mut wire = Wire::connect(self.admin());

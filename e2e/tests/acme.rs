@@ -41,11 +41,8 @@ fn get(balancer: &Balancer, root: &str, name: &str) -> String {
 
 /// A counter or gauge of ACME.
 fn metric(balancer: &Balancer, series: &str) -> f64 {
-    let text = balancer.admin_get("/metrics");
-    let mut lines = text.text().lines();
-    let series = format!("evenkeel_acme_{series} ");
-    let value = lines.find_map(|line| line.strip_prefix(&series));
-    value.map_or(0.0, |value| value.parse().unwrap())
+    let series = format!("evenkeel_acme_{series}");
+    balancer.metric(&series).unwrap_or_default()
 }
 
 fn issued(balancer: &Balancer) -> f64 {

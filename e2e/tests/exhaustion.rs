@@ -64,12 +64,7 @@ fn tcp_rules(names: &[&str], member: SocketAddr) -> String {
 
 /// A sample of a metric; 0 if it is not there.
 fn metric(balancer: &Balancer, name: &str) -> f64 {
-    let metrics = balancer.admin_get("/metrics");
-    let line = metrics.text().lines().find_map(|line| {
-        let value = line.strip_prefix(name)?.strip_prefix(' ')?;
-        Some(value.parse().unwrap())
-    });
-    line.unwrap_or(0.0)
+    balancer.metric(name).unwrap_or_default()
 }
 
 fn status(balancer: &Balancer) -> Value {

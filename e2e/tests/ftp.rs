@@ -12,6 +12,7 @@ use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::ftp::{FtpServer, Kind, PASSWORD, USER, can_run};
 use evenkeel_e2e::process::{installed, program, try_curl};
 use evenkeel_e2e::tls::{Key, certificate, secret};
+use evenkeel_e2e::wire::Wire;
 
 /// A balancer with the FTP rule `web` on both families.
 fn balancer(members: &[SocketAddr], listen: &str, more: &str) -> Balancer {
@@ -24,18 +25,6 @@ fn balancer(members: &[SocketAddr], listen: &str, more: &str) -> Balancer {
          [rule.web]\nlisten = \"{listen}:0\"\nprotocol = \"ftp\"\nmembers = [{}]\n{more}\n",
         members.join(", ")
     ))
-}
-
-/// A counter of the rule `web`.
-fn count(balancer: &Balancer, name: &str, label: &str) -> u64 {
-    let text = balancer.admin_get("/metrics");
-    let line = format!("evenkeel_rule_{name}{{rule=\"web\",{label}}} ");
-    let mut lines = text.text().lines();
-    let value = lines.find_map(|known| known.strip_prefix(&line));
-    value
-        .unwrap_or_else(|| panic!("no {line}"))
-        .parse()
-        .unwrap()
 }
 
 fn content() -> Vec<u8> {
@@ -95,19 +84,11 @@ fn curl_downloads_uploads_and_lists_in_all_ways() {
                 assert!(server.read(&format!("up/x{number}")) == content, "{what}");
                 assert!(run(&[&format!("{url}/")]).contains("file"), "{what}");
             }
-            let passive = count(
-                &balancer,
-                "ftp_data_connections_total",
-                "kind=\"passive_in\"",
-            );
-            let active = count(
-                &balancer,
-                "ftp_data_connections_total",
-                "kind=\"active_in\"",
-            );
+            let passive = balancer.rule_count("ftp_data_connections_total", "kind=\"passive_in\"");
+            let active = balancer.rule_count("ftp_data_connections_total", "kind=\"active_in\"");
             assert_eq!(passive + active, ways.len() as u64);
             assert!(active > 0);
-            let data = count(&balancer, "ftp_bytes_total", "of=\"data_in\"");
+            let data = balancer.rule_count("ftp_bytes_total", "of=\"data_in\"");
             assert_eq!(data, (ways.len() * content.len()) as u64);
         }
     }
@@ -296,7 +277,7 @@ fn tls_ends_here_for_commands_and_data() {
         python.args(["-c", FTPLIB_TLS, &port, &authority, user, password]);
         run("ftplib", python, "");
         // Data connections resume the session of the control connection.
-        assert!(count(&balancer, "tls_handshakes_total", "kind=\"resumed\"") > 0);
+        assert!(balancer.rule_count("tls_handshakes_total", "kind=\"resumed\"") > 0);
     }
 }
 
@@ -358,4 +339,34 @@ fn a_check_logs_in() {
     let member = balancer.member("web", server.address()).to_string();
     assert!(member.contains("530"), "{member}");
     assert!(!balancer.status().to_string().contains(PASSWORD));
+}
+
+/// A client is told, in words that its program knows, that it is not served.
+#[test]
+fn who_is_not_served_gets_421() {
+    if !can_run() || !installed(&["curl"]) {
+        return;
+    }
+    let server = FtpServer::start(Kind::Vsftpd);
+    for (more, says) in [
+        ("maintenance = { on = true }", true),
+        (
+            "limits = { new_connections = \"1/h\", new_connections_burst = 1 }",
+            false,
+        ),
+    ] {
+        let balancer = balancer(&[server.address()], "127.0.0.1", more);
+        let address = balancer.address("web");
+        let greeting = || {
+            let mut wire = Wire::connect(address);
+            let line = wire.try_read_until(b"\r\n").unwrap();
+            String::from_utf8(line).unwrap()
+        };
+        let first = greeting();
+        assert_eq!(first.starts_with("421 "), says, "{more}: {first}");
+        let second = greeting();
+        assert!(second.starts_with("421 "), "{more}: {second}");
+        let refused = try_curl(&[&format!("ftp://{address}/")]);
+        assert!(!refused.status.success(), "{more}");
+    }
 }

@@ -42,16 +42,8 @@ fn ask(balancer: &Balancer, client: &str, target: &str, more: &[&str]) -> (Strin
     (status.to_owned(), body.to_owned())
 }
 
-fn count(balancer: &Balancer, family: &str, label: &str) -> u64 {
-    let metrics = balancer.admin_get("/metrics");
-    let name = format!("evenkeel_rule_{family}_total{{rule=\"web\",result=\"{label}\"}} ");
-    let mut lines = metrics.text().lines();
-    let value = lines.find_map(|line| line.strip_prefix(&name)).unwrap();
-    value.parse::<f64>().unwrap() as u64
-}
-
 fn hedges(balancer: &Balancer, result: &str) -> u64 {
-    count(balancer, "hedges", result)
+    balancer.rule_count("hedges_total", &format!("result=\"{result}\""))
 }
 
 /// A member that takes requests, and never answers.
@@ -186,7 +178,7 @@ fn the_second_request_goes_on_when_the_first_one_fails() {
             let (status, body) = asked.join().unwrap();
             assert_eq!((&*status, &*body), ("200", "good"));
         });
-        assert_eq!(count(&balancer, "retries", "tried"), 0);
+        assert_eq!(balancer.rule_count("retries_total", "result=\"tried\""), 0);
         let member = balancer.member("web", breaks.address());
         assert_eq!(member["totals"]["failures"], 1, "{member}");
     }

@@ -32,11 +32,7 @@ fn statuses(wire: &mut Wire, fields: &str, number: usize) -> Vec<String> {
 }
 
 fn limited(balancer: &Balancer, limit: &str) -> u64 {
-    let text = balancer.admin_get("/metrics");
-    let line = format!("evenkeel_rule_limited_total{{rule=\"web\",limit=\"{limit}\"}} ");
-    let mut lines = text.text().lines();
-    let value = lines.find_map(|known| known.strip_prefix(&line));
-    value.unwrap().parse().unwrap()
+    balancer.rule_count("limited_total", &format!("limit=\"{limit}\""))
 }
 
 /// Whether a new connection is served.

@@ -43,24 +43,12 @@ fn ask(balancer: &Balancer, client: &str, target: &str, more: &[&str]) -> String
     curl(&arguments)
 }
 
-fn count(balancer: &Balancer, family: &str, label: &str) -> u64 {
-    let metrics = balancer.admin_get("/metrics");
-    let name = format!("evenkeel_rule_{family}{{rule=\"web\",{label}}} ");
-    let mut lines = metrics.text().lines();
-    let value = lines.find_map(|line| line.strip_prefix(&name)).unwrap();
-    value.parse::<f64>().unwrap() as u64
-}
-
 fn copies(balancer: &Balancer, result: &str) -> u64 {
-    count(balancer, "mirrored_total", &format!("result=\"{result}\""))
+    balancer.rule_count("mirrored_total", &format!("result=\"{result}\""))
 }
 
 fn skipped(balancer: &Balancer, reason: &str) -> u64 {
-    count(
-        balancer,
-        "mirror_skipped_total",
-        &format!("reason=\"{reason}\""),
-    )
+    balancer.rule_count("mirror_skipped_total", &format!("reason=\"{reason}\""))
 }
 
 fn bytes(len: usize) -> Vec<u8> {

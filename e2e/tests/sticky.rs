@@ -73,13 +73,7 @@ impl Browser {
 }
 
 fn metric(balancer: &Balancer, result: &str) -> f64 {
-    let name = format!("evenkeel_rule_sticky_total{{rule=\"web\",result=\"{result}\"}} ");
-    let metrics = balancer.admin_get("/metrics");
-    let value = metrics
-        .text()
-        .lines()
-        .find_map(|line| line.strip_prefix(&*name));
-    value.unwrap().parse().unwrap()
+    balancer.rule_count("sticky_total", &format!("result=\"{result}\"")) as f64
 }
 
 /// A member that answers with its number and the cookies that it gets.

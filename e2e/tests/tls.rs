@@ -71,11 +71,8 @@ fn get(balancer: &Balancer, name: &str, more: &[&str]) -> String {
 
 /// A counter of the rule `web`.
 fn count(balancer: &Balancer, name: &str, label: &str) -> u64 {
-    let text = balancer.admin_get("/metrics");
-    let line = format!("{name}{{rule=\"web\",{label}}} ");
-    let mut lines = text.text().lines();
-    let value = lines.find_map(|known| known.strip_prefix(&line));
-    value.map_or(0, |value| value.parse().unwrap())
+    let count = balancer.metric(&format!("{name}{{rule=\"web\",{label}}}"));
+    count.unwrap_or_default() as u64
 }
 
 fn failures(balancer: &Balancer, cause: &str) -> u64 {
