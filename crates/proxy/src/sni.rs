@@ -53,8 +53,8 @@ pub(crate) async fn route<'a>(
     let end = match refused {
         Refused::For(cause) => {
             let input = read.as_ref().map_or(&[][..], Buffer::bytes);
-            let cause = match client.watched() {
-                Some(socket) => handshake::turn_away(socket, input, cause),
+            let cause = match client.socket() {
+                Some(socket) => handshake::turn_away(&socket, input, cause),
                 None => cause,
             };
             metrics.count_tls_failure(cause);

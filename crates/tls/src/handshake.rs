@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use rustls::server::UnbufferedServerConnection;
 use rustls::{AlertDescription, Error, HandshakeKind, ProtocolVersion};
+use socket2::Socket;
 use tokio::net::TcpStream;
 
 use crate::identity;
@@ -324,7 +325,7 @@ impl Future for Accepting {
 /// Tells a client that has sent `input`, and whose handshake would be another server's, why it gets
 /// no connection; not if it would have to wait for that. Answers the cause: there is another one for
 /// HTTP.
-pub fn turn_away(socket: &TcpStream, input: &[u8], cause: Cause) -> Cause {
+pub fn turn_away(socket: &Socket, input: &[u8], cause: Cause) -> Cause {
     let (cause, alert) = match cause {
         Cause::Garbage if is_http(input) => (Cause::PlainHttp, None),
         Cause::UnknownName => (cause, Some(AlertDescription::UnrecognisedName)),
@@ -333,8 +334,8 @@ pub fn turn_away(socket: &TcpStream, input: &[u8], cause: Cause) -> Cause {
     };
     // One write of a few bytes to a socket that nothing was written to.
     let _ = match alert {
-        Some(alert) => socket.try_write(&[21, 3, 3, 0, 2, 2, alert.into()]),
-        None => socket.try_write(PLAIN_ANSWER),
+        Some(alert) => socket.send(&[21, 3, 3, 0, 2, 2, alert.into()]),
+        None => socket.send(PLAIN_ANSWER),
     };
     drain(socket);
     cause

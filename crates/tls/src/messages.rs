@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use rustls::Error;
 use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
+use socket2::{SockRef, Socket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -99,17 +100,17 @@ impl Messages {
     /// Takes what has arrived meanwhile.
     pub(crate) fn drain(&self) {
         if let Some(socket) = &self.socket {
-            drain(socket);
+            drain(&SockRef::from(socket));
         }
     }
 }
 
 /// Takes what has arrived meanwhile: it would make closing the connection a reset, with which what
 /// was sent last could be lost.
-pub(crate) fn drain(socket: &TcpStream) {
+pub(crate) fn drain(mut socket: &Socket) {
     let mut bytes = [0; READ_BYTES];
     for _ in 0..MAX_DRAINED / READ_BYTES {
-        if !matches!(socket.try_read(&mut bytes), Ok(1..)) {
+        if !matches!(io::Read::read(&mut socket, &mut bytes), Ok(1..)) {
             break;
         }
     }
