@@ -94,12 +94,6 @@ fn ask_all(clients: &mut [Wire]) -> Vec<usize> {
     clients.iter_mut().map(ask).collect()
 }
 
-fn metric(balancer: &Balancer, line: &str) -> f64 {
-    let metrics = balancer.admin_get("/metrics");
-    let value = metrics.text().lines().find_map(|l| l.strip_prefix(line));
-    value.unwrap().trim().parse().unwrap()
-}
-
 #[test]
 fn clients_move_once_and_the_least_loaded_serves_when_all_are_critical() {
     let members = three();
@@ -144,21 +138,15 @@ fn clients_move_once_and_the_least_loaded_serves_when_all_are_critical() {
     }
     moves += clients.len();
     assert_eq!(ask(&mut balancer.connect()), 0);
-    let counted = metric(
-        &balancer,
-        "evenkeel_rule_moved_total{rule=\"web\",reason=\"alert\"}",
-    );
-    assert_eq!(counted, moves as f64);
+    let counted = balancer.rule_count("moved_total", "reason=\"alert\"");
+    assert_eq!(counted, moves as u64);
 
     (0..3).for_each(|location| report(&balancer, location, 0.1));
     wait_for_alerts(&balancer, &[]);
     eventually("nobody sheds", || shedding(&balancer, "web").is_empty());
     assert_eq!(ask_all(&mut clients), [0; 12], "what is bound stays");
-    let raised = metric(
-        &balancer,
-        "evenkeel_group_alerts_raised_total{group=\"web\"}",
-    );
-    assert_eq!(raised, 3.0);
+    let raised = balancer.metric("evenkeel_group_alerts_raised_total{group=\"web\"}");
+    assert_eq!(raised, Some(3.0));
     let log = balancer.log();
     for cause in ["load alert raised", "threshold=0.8", "load alert lifted"] {
         assert!(log.contains(cause), "{cause}: {log}");
@@ -263,11 +251,8 @@ fn idle_connections_are_closed_and_busy_ones_are_not() {
     }
     assert_eq!(kept.len(), 7);
     assert_eq!(
-        metric(
-            &balancer,
-            "evenkeel_rule_closed_by_alert_total{rule=\"talk\"}"
-        ),
-        2.0
+        balancer.metric("evenkeel_rule_closed_by_alert_total{rule=\"talk\"}"),
+        Some(2.0)
     );
     eventually("the access log says why", || {
         let text = std::fs::read_to_string(&path).unwrap_or_default();

@@ -26,11 +26,9 @@ fn load(balancer: &Balancer, location: &str, id: &str) -> Option<f64> {
     loads.find(fresh)?["value"].as_f64()
 }
 
-/// The value of a sample.
+/// The value of a sample; 0 if it is not there.
 fn metric(balancer: &Balancer, sample: &str) -> f64 {
-    let page = String::from_utf8(balancer.admin_get("/metrics").body).unwrap();
-    let value = page.lines().find_map(|line| line.strip_prefix(sample));
-    value.map_or(0.0, |value| value.trim().parse().unwrap())
+    balancer.metric(sample).unwrap_or_default()
 }
 
 /// Sends requests, each over a connection of its own; answers how many `name` has answered.
