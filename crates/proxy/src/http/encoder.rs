@@ -11,7 +11,7 @@ use flate2::write::GzEncoder;
 use zstd::stream::raw::CParameter;
 use zstd::stream::write::Encoder as ZstdEncoder;
 
-use crate::memory::{Charge, Memory, OutOfMemory};
+use crate::memory::{Charge, Memory};
 use crate::metrics::RuleMetrics;
 
 /// What of a body is looked back at, as a power of two: memory for each response, and more helps
@@ -58,10 +58,7 @@ impl Encoder {
             Coding::Gzip => GZIP_BYTES,
             _ => usize::try_from(of_length.clamp(LEAST_BYTES, MOST_BYTES)).ok()?,
         };
-        let Ok(charge) = memory.take(bytes) else {
-            let OutOfMemory = OutOfMemory;
-            return None;
-        };
+        let charge = memory.take(bytes).ok()?;
         let writer = match coding {
             Coding::Zstd => zstd_writer(level, length).map(Writer::Zstd).ok()?,
             Coding::Brotli => {

@@ -349,12 +349,6 @@ impl Client {
         if matches!(head.status, 0..=199 | 204 | 206 | 304) || request.grpc {
             return None;
         }
-        let says = |name: &str, what: &[u8]| {
-            let mut elements = head
-                .values(name)
-                .flat_map(|value| value.split(|b| *b == b','));
-            elements.any(|element| element.trim_ascii().eq_ignore_ascii_case(what))
-        };
         let is_encoded = head.values("content-encoding").any(|value| {
             let value = value.trim_ascii();
             !value.is_empty() && !value.eq_ignore_ascii_case(b"identity")
@@ -364,7 +358,7 @@ impl Client {
         if is_encoded
             || !is_for(head.values("content-type").next())
             || length.is_some_and(|length| length < options.min_size as u64)
-            || says("cache-control", b"no-transform")
+            || head.lists("cache-control", b"no-transform")
             // What a trailer says is lost, as a body that is encoded has none.
             || head.values("trailer").next().is_some()
         {

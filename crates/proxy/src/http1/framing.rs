@@ -433,7 +433,8 @@ fn may_upgrade_to(value: &[u8]) -> bool {
         })
 }
 
-fn lists(value: &[u8], wanted: &[u8]) -> bool {
+/// Whether a comma-separated list has this element, in any case.
+pub(super) fn lists(value: &[u8], wanted: &[u8]) -> bool {
     elements(value).any(|element| element.eq_ignore_ascii_case(wanted))
 }
 

@@ -3,7 +3,7 @@
 use httparse::{Header, Status};
 
 use super::error::HeadError;
-use super::framing::{Meaning, Version};
+use super::framing::{Meaning, Version, lists};
 use super::head::{Asked, Fields, Limits, MAX_FIELDS, Parsed, check_line_ends};
 use crate::message::{Body, values};
 
@@ -113,16 +113,17 @@ impl<'a> ResponseHead<'a> {
         values(self.fields, name)
     }
 
+    /// Whether a field called `name` (in any case) lists `element`, in any case.
+    pub(crate) fn lists(&self, name: &str, element: &[u8]) -> bool {
+        self.values(name).any(|value| lists(value, element))
+    }
+
     /// Says that the response depends on the codings that the client accepts.
     pub(crate) fn vary_by_encoding(&mut self) {
-        let is_said = {
-            let values = self.values("vary");
-            let mut names = values.flat_map(|value| value.split(|byte| *byte == b','));
-            names.any(|name| {
-                let name = name.trim_ascii();
-                name == b"*" || name.eq_ignore_ascii_case(b"accept-encoding")
-            })
-        };
+        let is_said = self.kept().any(|field| {
+            field.name.eq_ignore_ascii_case("vary")
+                && (lists(field.value, b"*") || lists(field.value, b"accept-encoding"))
+        });
         self.varies = !is_said;
     }
 
@@ -307,6 +308,26 @@ mod tests {
             E::ProtectedByConnection,
         ),
     ];
+
+    /// What a route takes out is not said to the client, so it does not count.
+    #[test]
+    fn that_a_response_varies_is_said_once() {
+        let varies = |vary: &str, taken_out: bool| {
+            let read = format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n{vary}\r\n");
+            with_response(read.as_bytes(), NOTHING, |mut head| {
+                if taken_out {
+                    head.leave_out("vary");
+                }
+                head.vary_by_encoding();
+                head.added().any(|(name, _)| name == "Vary")
+            })
+        };
+        assert!(varies("", false));
+        assert!(varies("Vary: Cookie\r\n", false));
+        assert!(!varies("Vary: Cookie, ACCEPT-encoding\r\n", false));
+        assert!(!varies("vary: *\r\n", false));
+        assert!(varies("Vary: Accept-Encoding\r\n", true));
+    }
 
     #[test]
     fn ambiguous_responses_are_refused() {
