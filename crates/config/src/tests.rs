@@ -1231,11 +1231,14 @@ fn document_with(header: &str, line: &str) -> String {
             format!("[rule.x]\n{rule}{header}\n{page}\n{line}")
         }
         "[rule.x.auth]" => {
-            let needed = match line {
-                _ if line.starts_with("users_file") => "",
+            let of_group = ["path", "copy_fields", "timeout"];
+            let needed = match line.split(' ').next() {
+                Some("users_file" | "group") => "",
+                Some(key) if of_group.contains(&key) => "group = \"login\"",
                 _ => "users_file = \"u\"",
             };
-            format!("[rule.x]\n{rule}{header}\n{needed}\n{line}")
+            let group = "[group.login]\nmembers = [\"a:1\"]";
+            format!("[rule.x]\n{rule}{header}\n{needed}\n{line}\n{group}")
         }
         "[rule.x.limits]" => {
             let needed = [
@@ -1385,13 +1388,16 @@ fn users_are_those_of_the_route_or_else_of_the_rule() {
     let routes: String = routes.map(|(path, more)| route(path, more)).concat();
     let own = rule(&format!("{auth}\n{routes}")).unwrap();
     let of = |at: usize| own.routes.list()[at].auth.or(own.auth.as_ref());
-    let file = |auth: Option<&Auth>| auth.map(|auth| auth.users_file.path.display().to_string());
+    let file = |auth: Option<&Auth>| {
+        let file = auth.and_then(|auth| auth.users_file.as_ref());
+        file.map(|file| file.path.display().to_string())
+    };
     let files = [0, 1, 2].map(|at| file(of(at)));
     assert_eq!(files, [Some("/etc/u".into()), None, Some("/etc/v".into())]);
     assert_eq!(own.http.reserved, ["X-Admin", "X-User"]);
     assert_eq!(own.auths().count(), 2);
     for (more, complaint) in [
-        ("auth = {}", "`users_file` is missing"),
+        ("auth = {}", "`users_file` is missing, or `group`"),
         ("auth = true", "wrong type"),
         (
             "auth = { users_file = \"u\", realm = \"a\\\"b\" }",
@@ -1413,6 +1419,133 @@ fn users_are_those_of_the_route_or_else_of_the_rule() {
         let errors = rule(more).unwrap_err().to_string();
         assert!(errors.contains(complaint), "{more}: {errors}");
         assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
+}
+
+#[test]
+fn a_group_may_be_asked_in_place_of_a_file() {
+    let rule = |more: &str| {
+        let text = format!(
+            "[group.login]\nmembers = [\"a:1\"]\n[group.sso]\nmembers = [\"a:2\"]\n\
+             [rule.w]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:80\"]\n{more}"
+        );
+        parse("t", &text).map(|mut config| config.rules.remove(0))
+    };
+    let auth = |more: &str| rule(&format!("auth = {{ group = \"login\", {more} }}"));
+    let plain = rule("auth = { group = \"login\" }").unwrap();
+    let own = plain.auth.unwrap();
+    assert_eq!(own.asked(), Some("login"));
+    assert_eq!((&*own.path, own.timeout.as_secs()), ("/", 5));
+    let all =
+        "path = \"/a?b=c\", user_field = \"X-User\", copy_fields = [\"X-Mail\", \"authorization\"]";
+    let mut rule_of_all = auth(all).unwrap();
+    assert_eq!(rule_of_all.groups(), ["w", "login"]);
+    // Authorization is the client's to send; it is replaced in requests that pass.
+    assert_eq!(rule_of_all.http.reserved, ["X-Mail", "X-User"]);
+    let own = rule_of_all.auth.take().unwrap();
+    assert!(own.removes_authorization());
+    let copied: Vec<_> = own.copied().collect();
+    assert_eq!(copied, ["X-User", "X-Mail", "authorization"]);
+    // Those of routes count, too, and a group may be one that serves.
+    let routes = "auth = { group = \"w\" }\n[[rule.w.routes]]\npath = \"/a\"\n\
+                  auth = { group = \"sso\", copy_fields = [\"X-A\"] }";
+    let of_routes = rule(routes).unwrap();
+    assert_eq!(of_routes.groups(), ["w", "sso"]);
+    assert!(!of_routes.is_served_by("sso"));
+    assert_eq!(of_routes.asked().collect::<Vec<_>>(), ["w", "sso"]);
+    assert_eq!(of_routes.http.reserved, ["X-A"]);
+
+    let refused = |text: &str| text.replace('\'', "\"");
+    for (more, complaint) in [
+        ("auth = { group = 'logn' }", "unknown group"),
+        ("auth = { group = '' }", "the name of a group"),
+        (
+            "auth = { group = 'login', users_file = 'u' }",
+            "either a file says who may pass, or a group",
+        ),
+        ("auth = { group = 'login', realm = 'a' }", "has no effect"),
+        ("auth = { users_file = 'u', path = '/' }", "without `group`"),
+        (
+            "auth = { users_file = 'u', copy_fields = ['X-A'] }",
+            "without `group`",
+        ),
+        (
+            "auth = { users_file = 'u', timeout = '1s' }",
+            "without `group`",
+        ),
+        ("auth = { group = 'login', timeout = '0s' }", "timeout"),
+        (
+            "auth = { group = 'login', copy_fields = ['X-A', 'x-a'] }",
+            "copied twice",
+        ),
+        (
+            "auth = { group = 'login', user_field = 'X-A', copy_fields = ['X-A'] }",
+            "copied twice",
+        ),
+        (
+            "auth = { group = 'login' }\nprotocol = 'tcp'",
+            "only a rule with `protocol = \"http\"`",
+        ),
+        (
+            "[[rule.w.routes]]\npath = '/a'\nauth = { group = 'logn' }",
+            "unknown group",
+        ),
+    ] {
+        let errors = rule(&refused(more)).unwrap_err().to_string();
+        assert!(errors.contains(complaint), "{more}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
+    for path in [
+        "",
+        "a",
+        "//a",
+        "/a b",
+        "/a#b",
+        "/ä",
+        "/a\\r\\n",
+        "http://a/",
+    ] {
+        let errors = auth(&format!("path = \"{path}\"")).unwrap_err();
+        let errors = errors.to_string();
+        assert!(errors.contains("an absolute path"), "{path}: {errors}");
+    }
+    for name in [
+        "",
+        "a b",
+        "X-A:",
+        "Host",
+        "Cookie",
+        "Set-Cookie",
+        "Connection",
+        "Keep-Alive",
+        "TE",
+        "Content-Length",
+        "content_length",
+        "Content-Type",
+        "Transfer_Encoding",
+        "Upgrade",
+        "Expect",
+        "Range",
+        "If-None-Match",
+        "Via",
+        "X-Forwarded-Uri",
+        "X_Forwarded_For",
+        "Proxy-Authorization",
+    ] {
+        let errors = auth(&format!("copy_fields = [\"{name}\"]")).unwrap_err();
+        let errors = errors.to_string();
+        assert!(errors.contains("a field of its own"), "{name}: {errors}");
+    }
+    assert!(auth("user_field = \"Authorization\"").is_err());
+    // A rule without members has no group of its own name.
+    let lacks = "[group.login]\nmembers = [\"a:1\"]\n[rule.w]\nlisten = \"127.0.0.1:80\"\n";
+    let route = "[[rule.w.routes]]\npath = \"/a\"\ngroup = \"login\"\n";
+    for text in [
+        format!("{lacks}auth = {{ group = \"w\" }}\n{route}"),
+        format!("{lacks}{route}auth = {{ group = \"w\" }}"),
+    ] {
+        let errors = parse("t", &text).unwrap_err().to_string();
+        assert!(errors.contains("the rule's own group"), "{errors}");
     }
 }
 
@@ -1483,6 +1616,9 @@ fn every_example_and_default_in_the_reference_is_valid_and_every_example_does_so
             let base = match key.name {
                 "type" => "type = \"tcp\"",
                 "redirect_status" => "redirect = \"/\"",
+                "path" | "copy_fields" | "timeout" if header.ends_with(".auth]") => {
+                    "group = \"login\""
+                }
                 _ => "",
             };
             // Without it there may be something missing.

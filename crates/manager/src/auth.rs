@@ -1,10 +1,12 @@
-//! Users and their passwords, from files as `htpasswd` writes them.
+//! Whose requests are taken: users and their passwords, from files as `htpasswd` writes them, and groups
+//! that are asked.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
@@ -41,7 +43,9 @@ pub(crate) fn load<'a>(
 ) -> UserFiles {
     let mut files = UserFiles::new();
     for auth in rules.into_iter().flat_map(Rule::auths) {
-        let file = &auth.users_file;
+        let Some(file) = &auth.users_file else {
+            continue;
+        };
         if files.contains_key(&file.path) {
             continue;
         }
@@ -306,25 +310,86 @@ fn parse_line(line: &str) -> Result<(&str, Hash), LineError> {
 /// Whose requests a route takes.
 #[derive(Debug)]
 pub struct Auth {
-    /// The users.
-    pub users: Arc<Users>,
-    /// What clients are told who are none of them: a value of `WWW-Authenticate`.
-    pub challenge: Box<str>,
+    /// Who says that.
+    pub by: By,
     /// The field that tells members the user.
     pub user_field: Option<Box<str>>,
     /// Whether members do not get `Authorization`.
     pub remove_authorization: bool,
 }
 
+/// Who says whose requests pass.
+#[derive(Debug)]
+pub enum By {
+    /// A file.
+    Users {
+        /// The users.
+        users: Arc<Users>,
+        /// What clients are told who are none of them: a value of `WWW-Authenticate`.
+        challenge: Box<str>,
+    },
+    /// A group that is asked.
+    Group(Asked),
+}
+
+/// A group that is asked whether requests may pass.
+#[derive(Debug)]
+pub struct Asked {
+    /// Its place.
+    pub target: u32,
+    /// Path of the question, perhaps with a query.
+    pub path: Box<str>,
+    /// The fields of its response that members get.
+    pub copied: Box<[Box<str>]>,
+    /// How long it has, with all members that are asked.
+    pub timeout: Duration,
+}
+
 impl Auth {
-    pub(crate) fn new(config: &config::Auth, files: &UserFiles) -> Self {
-        // Where they were not read nobody is one.
-        let users = files.get(&config.users_file.path);
+    pub(crate) fn new(
+        config: &config::Auth,
+        places: &HashMap<&str, u32>,
+        files: &UserFiles,
+    ) -> Self {
+        let by = match config.asked() {
+            Some(group) => By::Group(Asked {
+                // A group that is not there has no place: nobody answers.
+                target: places.get(group).copied().unwrap_or(u32::MAX),
+                path: config.path.as_str().into(),
+                copied: config.copied().map(Into::into).collect(),
+                timeout: config.timeout,
+            }),
+            None => {
+                // Where they were not read nobody is one.
+                let file = config.users_file.as_ref();
+                let users = file.and_then(|file| files.get(&file.path));
+                let realm = &config.realm;
+                By::Users {
+                    users: users.cloned().unwrap_or_default(),
+                    challenge: format!("Basic realm=\"{realm}\", charset=\"UTF-8\"").into(),
+                }
+            }
+        };
         Auth {
-            users: users.cloned().unwrap_or_default(),
-            challenge: format!("Basic realm=\"{}\", charset=\"UTF-8\"", config.realm).into(),
+            by,
             user_field: config.user_field.as_deref().map(Into::into),
-            remove_authorization: config.remove_authorization,
+            remove_authorization: config.removes_authorization(),
+        }
+    }
+
+    /// The group that is asked.
+    pub fn asked(&self) -> Option<&Asked> {
+        match &self.by {
+            By::Users { .. } => None,
+            By::Group(asked) => Some(asked),
+        }
+    }
+
+    /// The users of a file.
+    pub fn users(&self) -> Option<&Arc<Users>> {
+        match &self.by {
+            By::Users { users, .. } => Some(users),
+            By::Group(_) => None,
         }
     }
 }

@@ -27,6 +27,14 @@ use crate::status::{
     RuleStatus, Status, TotalsStatus, Word,
 };
 
+/// Names in order, each once.
+fn once<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let mut names: Vec<String> = names.cloned().collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
 impl Manager {
     /// Everything, as it is now; subsystems fill in their parts.
     pub fn status(&self) -> Status {
@@ -52,12 +60,8 @@ impl Manager {
             sni: rule.rule.sni.clone(),
             limits: Vec::new(),
             routed: rule.rule.routes.groups().to_vec(),
-            mirrors: {
-                let mut mirrors: Vec<String> = rule.rule.mirrors().cloned().collect();
-                mirrors.sort_unstable();
-                mirrors.dedup();
-                mirrors
-            },
+            mirrors: once(rule.rule.mirrors()),
+            asks: once(rule.rule.asked()),
         });
         let mut locations: Vec<_> = state
             .locations
@@ -158,6 +162,11 @@ impl Manager {
             }
             if rule.rule.mirrors().any(|name| name == group) {
                 let note = format!("copies of requests of rule {:?} come here", rule.rule.name);
+                explained.notes.push(note);
+            }
+            if rule.rule.asked().any(|name| name == group) {
+                let name = &rule.rule.name;
+                let note = format!("it is asked whether requests of rule {name:?} may pass (auth)");
                 explained.notes.push(note);
             }
         }

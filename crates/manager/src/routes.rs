@@ -77,8 +77,10 @@ impl Routes {
     pub fn are_of(&self, rule: &Rule, files: &Files) -> bool {
         let answers = &files.answers;
         let is = |auth: Option<&config::Auth>, route: &Route| {
-            let users = auth.and_then(|auth| files.users.get(&auth.users_file.path));
-            users.map(Arc::as_ptr) == route.auth.as_ref().map(|auth| Arc::as_ptr(&auth.users))
+            let file = auth.and_then(|auth| auth.users_file.as_ref());
+            let users = file.and_then(|file| files.users.get(&file.path));
+            let of_route = route.auth.as_ref().and_then(|auth| auth.users());
+            users.map(Arc::as_ptr) == of_route.map(Arc::as_ptr)
         };
         let of_rule = rule.auth.as_ref();
         let same = |(config, route): (&config::Route, &Route)| {
@@ -247,7 +249,7 @@ impl Route {
         };
         let mirror = rule.http.mirror.as_ref();
         Route {
-            auth: of_users(rule.auth.as_ref(), files),
+            auth: of_auth(rule.auth.as_ref(), places, files),
             label: None,
             hedge: rule.http.hedge.as_ref().and_then(Hedge::new),
             mirror: mirror.and_then(|mirror| Mirror::new(mirror, places, &targets)),
@@ -297,7 +299,7 @@ impl Route {
         let prefix = route.rewrite_prefix.as_deref();
         let mirror = route.mirror(rule.http.mirror.as_ref());
         Route {
-            auth: of_users(route.auth.or(rule.auth.as_ref()), files),
+            auth: of_auth(route.auth.or(rule.auth.as_ref()), places, files),
             label: Some(Arc::clone(&route.label)),
             hedge: match &route.hedge {
                 Some(hedge) => Hedge::new(hedge),
@@ -317,8 +319,12 @@ impl Route {
     }
 }
 
-fn of_users(auth: Option<&config::Auth>, files: &Files) -> Option<Box<Auth>> {
-    auth.map(|auth| Box::new(Auth::new(auth, &files.users)))
+fn of_auth(
+    auth: Option<&config::Auth>,
+    places: &HashMap<&str, u32>,
+    files: &Files,
+) -> Option<Box<Auth>> {
+    auth.map(|auth| Box::new(Auth::new(auth, places, &files.users)))
 }
 
 #[cfg(test)]

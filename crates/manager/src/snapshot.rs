@@ -116,8 +116,8 @@ pub struct Target {
     pub send_proxy: Option<SendProxy>,
     /// Whose address connections to its members come from.
     pub source: Source,
-    /// Whether it gets copies of requests, and nothing else.
-    pub only_mirrors: bool,
+    /// Whether no request is for it: it gets copies, or is asked whether requests may pass.
+    pub serves_nobody: bool,
     /// The load sources of the group: whoever reads responses sees the reports in them.
     pub sources: Sources,
     /// The cookie that binds its clients, if one does.
@@ -132,7 +132,7 @@ impl Target {
             tls: None,
             send_proxy: None,
             source: Source::Balancer,
-            only_mirrors: false,
+            serves_nobody: false,
             sources: Sources::default(),
             cookie: None,
         }

@@ -130,6 +130,9 @@ pub struct RuleStatus {
     /// The groups that get copies of its requests, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<String>,
+    /// The groups that are asked whether its requests may pass, each once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub asks: Vec<String>,
 }
 
 /// A limit for each client of a rule.
@@ -149,7 +152,8 @@ impl RuleStatus {
     /// The names of its groups, each once: first the one of clients that ask for no name.
     pub fn groups(&self) -> Vec<&str> {
         let named = self.sni.values().chain(&self.routed);
-        config::groups(&self.group, named.chain(&self.mirrors))
+        let named = named.chain(&self.mirrors).chain(&self.asks);
+        config::groups(&self.group, named)
     }
 }
 

@@ -161,13 +161,15 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_auth_total",
-        help: "Requests to routes that take those of users only, by what came of user and password.",
+        help: "Requests to routes that do not take everybody's, by what came of it.",
         label: "result",
         samples: &[
             ("passed", |totals| totals.auth_passed),
             ("missing", |totals| totals.auth_missing),
             ("wrong", |totals| totals.auth_wrong),
             ("busy", |totals| totals.auth_busy),
+            ("refused", |totals| totals.auth_refused),
+            ("failed", |totals| totals.auth_failed),
         ],
     },
     RuleFamily {

@@ -214,7 +214,7 @@ counters! {
     refused_exhausted,
     /// Requests or connections refused because the rule is in maintenance.
     refused_maintenance,
-    /// Requests of users with the right password.
+    /// Requests of users with the right password, and those that a group has let pass.
     auth_passed,
     /// Requests refused because they have no user and password.
     auth_missing,
@@ -222,6 +222,10 @@ counters! {
     auth_wrong,
     /// Requests refused because too many passwords were being compared.
     auth_busy,
+    /// Requests that a group has not let pass.
+    auth_refused,
+    /// Requests refused because no member of the group has said whether they may pass.
+    auth_failed,
     /// Requests refused because their client has sent too many.
     limited_requests,
     /// Connections refused because their client has too many.

@@ -89,6 +89,7 @@ fn status() -> Status {
         limits: Vec::new(),
         routed: Default::default(),
         mirrors: Default::default(),
+        asks: Default::default(),
     });
     let locations = groups.iter().flat_map(|group| &group.members);
     let locations = locations.map(|member| LocationStatus {

@@ -116,7 +116,7 @@ impl Config {
         let passwords = checks.filter_map(|check| check.password_file.as_ref());
         let rules = self.rules.iter();
         let users = self.rules.iter().flat_map(Rule::auths);
-        let users = users.map(|auth| &auth.users_file);
+        let users = users.filter_map(|auth| auth.users_file.as_ref());
         let cookies = self.groups.iter().flat_map(|group| &group.sticky);
         let cookies = cookies.filter_map(|sticky| sticky.key_file.as_ref());
         let answers = rules.flat_map(|rule| rule.routes.files());
@@ -401,7 +401,7 @@ fn reserve(rules: &mut [Rule]) {
     let clients = clients.flat_map(|tls| &tls.client_certificates);
     let clients = clients.filter_map(|clients| clients.header.clone());
     let users = rules.iter().flat_map(Rule::auths);
-    let users = users.filter_map(|auth| auth.user_field.clone());
+    let users = users.flat_map(auth::Auth::reserved).map(str::to_owned);
     let mut reserved: Vec<_> = clients.chain(users).collect();
     let mirrors = rules.iter().any(|rule| rule.mirrors().next().is_some());
     reserved.extend(mirrors.then(|| MIRRORED.to_owned()));
@@ -425,13 +425,13 @@ pub(crate) fn tables() -> Vec<TableDoc> {
     ];
     tables.extend(rule::tables());
     tables.extend([mirror::tables(), hedge::tables()]);
-    tables.extend([limits::tables(), maintenance::tables(), auth::tables()]);
+    tables.extend([limits::tables(), maintenance::tables()]);
     tables.push(ftp::tables());
     tables.extend(tls::tables());
     tables.extend([group::tables(), sticky::tables(), health::tables()]);
     tables.extend(route::tables());
     tables.extend(sources::tables());
-    tables.push(compression::tables());
+    tables.extend([compression::tables(), auth::tables()]);
     tables.push(monitor::tables());
     tables.extend([alert::tables(), ejection::tables()]);
     tables.extend([member::tables(), location::tables(), broker::tables()]);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use evenkeel_core::key;
 use toml::de::DeValue;
 
-use super::auth::RouteAuth;
+use super::auth::{Auth, RouteAuth};
 use super::group::unknown_group;
 use super::hedge::Hedge;
 use super::mirror::Mirror;
@@ -82,7 +82,8 @@ section! {
         request_fields: FieldChanges = FieldChanges::default(); r#"{ set = { "X-Real-IP" = "{client}" }, remove = ["Cookie"] }"#,
         /// Changes to the fields of responses, and of redirects and answers.
         response_fields: FieldChanges = FieldChanges::default(); r#"{ set = { "Strict-Transport-Security" = "max-age=31536000" } }"#,
-        /// [Users](routing.md#passwords) whose requests it takes, instead of the rule's: a table with the
+        /// Whose requests it takes, instead of the rule's ([users](routing.md#passwords), or those that [a
+        /// group](routing.md#forward-authentication) lets pass): a table with the
         /// keys of the rule's, `false` for everybody.
         auth: RouteAuth = RouteAuth::OfRule; r#"{ users_file = "/etc/evenkeel/users" }"#,
         /// Maximum size of a request's body: instead of the rule's.
@@ -626,6 +627,9 @@ fn read_one_route(
         };
         mirror.check((rule.name, primary), table, shared, report);
     }
+    if let Some(auth) = route.auth.or(None) {
+        auth.check(rule.name, table, shared, report);
+    }
     let actions = ["group", "groups", "redirect", "answer"];
     let given: Vec<_> = actions.into_iter().filter(|key| table.given(key)).collect();
     if let [first, second, ..] = given.as_slice() {
@@ -781,7 +785,9 @@ pub(crate) fn need_own(
     let own = table.name();
     let names_own = |route: &Route| {
         let mirror = route.mirror.iter().map(|mirror| mirror.group.as_str());
-        route.groups().chain(mirror).any(|group| group == own)
+        let asked = route.auth.or(None).and_then(Auth::asked);
+        let mut all = route.groups().chain(mirror).chain(asked);
+        all.any(|group| group == own)
     };
     if let Some(route) = routes.list().iter().find(|route| names_own(route))
         && !shared.contains_key(&own)

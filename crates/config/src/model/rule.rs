@@ -87,8 +87,8 @@ section! {
         /// compared with a usual one of the group: strategies count it so often. For rules of unequal
         /// work that share a group.
         cost: Cost = Cost::ONE; "10",
-        /// HTTP: [users](routing.md#passwords) whose requests it takes: a table, see below, `false` for
-        /// everybody.
+        /// HTTP: whose requests it takes, those of [users](routing.md#passwords) or those that [a
+        /// group](routing.md#forward-authentication) lets pass: a table, see below, `false` for everybody.
         auth: Option<Auth> = None; r#"{ users_file = "/etc/evenkeel/users" }"#,
         /// What clients get while the rule is not to be used: a table, see below.
         maintenance: Maintenance = Maintenance::default(); "{ on = true }",
@@ -115,7 +115,7 @@ impl Rule {
     /// The names of its groups, each once: first the one of clients that ask for no name.
     pub fn groups(&self) -> Vec<&str> {
         let named = self.sni.values().chain(self.routes.groups());
-        groups(&self.group, named.chain(self.mirrors()))
+        groups(&self.group, named.chain(self.mirrors()).chain(self.asked()))
     }
 
     /// Whether clients get the responses of a group.
@@ -130,6 +130,12 @@ impl Rule {
         let of_routes = of_routes.filter_map(|route| route.mirror.as_ref());
         let all = self.http.mirror.iter().chain(of_routes);
         all.map(|mirror| &mirror.group)
+    }
+
+    /// The names of the groups that are asked whether requests may pass.
+    pub fn asked(&self) -> impl Iterator<Item = &String> {
+        let asks = |auth: &&Auth| auth.asked().is_some();
+        self.auths().filter(asks).map(|auth| &auth.group)
     }
 
     /// A rule with all defaults: HTTP, enabled.
@@ -356,6 +362,13 @@ pub(crate) fn read(
         // It comes from the defaults.
         mirror.check((&rule.name, Some(&rule.group)), table, shared, report);
     }
+    if let Some(auth) = rule
+        .auth
+        .as_ref()
+        .filter(|_| rule.protocol == Protocol::Http)
+    {
+        auth.check(&rule.name, table, shared, report);
+    }
     rule.routes = route::read(&facts, table, shared, report);
     if table.given("group") {
         if !shared.contains_key(&rule.group) {
@@ -392,6 +405,11 @@ pub(crate) fn read(
             table.problem(key, message, report);
         }
         rule.group.clear();
+        let asked = rule.auth.as_ref().and_then(Auth::asked);
+        if asked == Some(&*rule.name) && !shared.contains_key(&rule.name) {
+            let message = "names the rule's own group, and it has none: write `members`";
+            table.problem("auth", message, report);
+        }
         route::need_own(&rule.routes, table, shared, report);
         return (rule, None);
     }

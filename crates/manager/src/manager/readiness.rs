@@ -50,7 +50,7 @@ impl Manager {
         let mut enabled = snapshot.rules.iter().filter(|rule| rule.rule.enabled);
         // One without a group answers by itself.
         let is_ready = |rule: &Arc<RuleSnapshot>| {
-            let targets = rule.targets().filter(|target| !target.only_mirrors);
+            let targets = rule.targets().filter(|target| !target.serves_nobody);
             let mut targets = targets.peekable();
             targets.peek().is_none() || targets.any(|target| serves(&target.group))
         };

@@ -32,7 +32,7 @@ impl State {
                         tls: entry.tls.clone().filter(|_| !passes),
                         send_proxy: entry.config.send_proxy,
                         source: entry.config.source,
-                        only_mirrors: !rule.is_served_by(name),
+                        serves_nobody: !rule.is_served_by(name),
                         sources: entry.config.sources.clone(),
                         cookie: entry.cookie.clone(),
                     })

@@ -79,6 +79,20 @@ impl Copy {
         Ok(())
     }
 
+    /// Adds `lines`, each with its end, to the head.
+    pub(super) fn add_lines(&mut self, lines: &[u8]) -> Result<(), NoCopy> {
+        let Some(end) = self.body_at.checked_sub(2) else {
+            return Ok(());
+        };
+        let size = self.bytes.capacity().saturating_add(lines.len());
+        let grown = self.charge.grow(size);
+        grown.map_err(|OutOfMemory| NoCopy::Exhausted)?;
+        self.bytes.reserve_exact(size - self.bytes.len());
+        self.bytes.splice(end..end, lines.iter().copied());
+        self.body_at += lines.len();
+        Ok(())
+    }
+
     /// All of it, where its body begins, and the memory that it is in.
     pub(super) fn into_parts(self) -> (Vec<u8>, usize, Charge) {
         (self.bytes, self.body_at, self.charge)
@@ -110,6 +124,20 @@ mod tests {
         let (head, body) = bytes.split_at(body_at);
         assert_eq!(head, b"POST / HTTP/1.1\r\nHost: a\r\nX: 1\r\n\r\n");
         assert_eq!(body, b"3\r\nabc\r\n0\r\n\r\n");
+    }
+
+    #[test]
+    fn s5_lines_that_are_added_to_a_copy_are_counted() {
+        let mut copy = begin(3, 3, &memory(100)).unwrap();
+        copy.add(b"ab").unwrap();
+        copy.add_lines(b"Y: 2\r\n").unwrap();
+        copy.add(b"c").unwrap();
+        assert_eq!(copy.add(b"d"), Err(NoCopy::TooLarge));
+        assert_eq!(copy.add_lines(&[b'x'; 100]), Err(NoCopy::Exhausted));
+        let (bytes, body_at, _) = copy.into_parts();
+        let (head, body) = bytes.split_at(body_at);
+        assert_eq!(head, b"POST / HTTP/1.1\r\nHost: a\r\nX: 1\r\nY: 2\r\n\r\n");
+        assert_eq!(body, b"abc");
     }
 
     #[test]

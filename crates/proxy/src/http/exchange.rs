@@ -27,10 +27,10 @@ use crate::watch::Stop;
 pub(super) struct Delivered {
     pub(super) end: End,
     /// Bytes to the client, and from it beyond the request.
-    sent: u64,
+    pub(super) sent: u64,
     received: u64,
     has_waited: bool,
-    limit: Option<Limit>,
+    pub(super) limit: Option<Limit>,
 }
 
 impl Delivered {
@@ -193,7 +193,7 @@ impl Client {
     }
 
     /// Whether the request may be sent to another member after this failure.
-    fn may_retry(
+    pub(super) fn may_retry(
         &self,
         request: &mut Request,
         routed: &Routed,
@@ -355,7 +355,7 @@ impl Client {
 
     /// Sends the response to the client, and the rest of the request to the member; the
     /// bytes of another protocol, too, if that is what the response switches to.
-    async fn deliver(
+    pub(super) async fn deliver(
         &mut self,
         request: &mut Request,
         routed: &Routed,

@@ -203,6 +203,36 @@ impl Flow {
         self.flushed = true;
     }
 
+    /// Adds `lines`, each with its end, to the head of a message of which nothing was sent.
+    pub(super) fn add_lines(
+        &mut self,
+        lines: &[u8],
+        memory: &Arc<Memory>,
+    ) -> Result<(), OutOfMemory> {
+        debug_assert!(self.is_untouched());
+        let Some(end) = self.body_at.checked_sub(2) else {
+            return Ok(());
+        };
+        let len = self.head.len().saturating_add(lines.len());
+        let charge = memory.take_above(HEAD_BYTES, len.max(self.head.capacity()))?;
+        self.head.reserve_exact(lines.len());
+        self.head.splice(end..end, lines.iter().copied());
+        self.body_at += lines.len();
+        self._charge = charge;
+        if let Some(copy) = &mut self.copy
+            && let Ok(whole) = &mut **copy
+            && let Err(error) = whole.add_lines(lines)
+        {
+            **copy = Err(error);
+        }
+        Ok(())
+    }
+
+    /// Whether all of the message was read.
+    pub(super) fn is_read(&self) -> bool {
+        matches!(self.framing, Framing::Done)
+    }
+
     /// Copies what may be sent and has just been read.
     #[cold]
     fn copy_ready(&mut self) {
@@ -578,6 +608,45 @@ impl Flow {
 mod tests {
     use super::*;
     use crate::memory::tests::memory;
+
+    #[test]
+    fn lines_are_added_to_a_head_and_to_its_copy_before_their_ends() {
+        let head = b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\n".to_vec();
+        let memory = memory(1 << 20);
+        let mut flow = Flow::new(head, Body::None, false, None, 9, &memory).unwrap();
+        // A body that is joined to it.
+        flow.head.extend_from_slice(b"abc");
+        let mut flow = flow.copied(ToCopy {
+            key: None,
+            most: 3,
+            memory: Arc::clone(&memory),
+        });
+        flow.add_lines(b"X-A: 1\r\nX-B: 2\r\n", &memory).unwrap();
+        let whole = "POST / HTTP/1.1\r\nContent-Length: 3\r\nX-A: 1\r\nX-B: 2\r\n\r\nabc";
+        assert_eq!(flow.head, whole.as_bytes());
+        let copy = flow.take_copy(false).unwrap().unwrap();
+        let (bytes, body_at, _) = copy.into_parts();
+        assert_eq!(bytes.get(body_at..), Some(&b"abc"[..]));
+        let head = String::from_utf8(bytes[..body_at].to_vec()).unwrap();
+        let wanted = format!("{MIRRORED}: 1\r\nX-A: 1\r\nX-B: 2\r\n\r\n");
+        assert!(head.ends_with(&wanted), "{head}");
+        assert!(flow.is_read());
+        // One without a head, in place of which something else is answered.
+        let none = Flow::new(Vec::new(), Body::None, false, None, 0, &memory);
+        let mut none = none.unwrap();
+        none.add_lines(b"X-A: 1\r\n", &memory).unwrap();
+        assert!(none.is_done());
+    }
+
+    #[test]
+    fn s5_lines_that_make_a_head_large_need_memory() {
+        let memory = memory(0);
+        let head = b"GET / HTTP/1.1\r\n\r\n".to_vec();
+        let mut flow = Flow::new(head, Body::None, false, None, 0, &memory).unwrap();
+        assert!(flow.add_lines(b"X: y\r\n", &memory).is_ok());
+        let line = format!("X: {}\r\n", "y".repeat(HEAD_BYTES));
+        assert!(flow.add_lines(line.as_bytes(), &memory).is_err());
+    }
 
     #[test]
     fn s5_a_large_head_needs_memory() {

@@ -14,7 +14,7 @@ use evenkeel_manager::snapshot::GroupHandle;
 
 use super::copy::ToCopy;
 use super::failure::Failure;
-use super::flow::JOINED_BYTES;
+use super::flow::{Flow, JOINED_BYTES};
 use super::progress::Progress;
 use super::response::Head;
 use super::route::Routed;
@@ -55,14 +55,14 @@ enum First {
 type Answered = Result<(Head, Upstream), Failure>;
 
 /// A request that is bound. If it is given up, nothing is said of its member, and its place is free.
-struct Held {
-    bound: Option<Bound>,
-    group: Arc<GroupHandle>,
+pub(super) struct Held {
+    pub(super) bound: Option<Bound>,
+    pub(super) group: Arc<GroupHandle>,
 }
 
 impl Held {
     /// What is bound is over, and says this of its member.
-    fn finish(mut self, outcome: Outcome, now: Instant) {
+    pub(super) fn finish(mut self, outcome: Outcome, now: Instant) {
         if let Some(bound) = self.bound.take() {
             bound.ticket.finish(outcome, now);
             self.group.vacated();
@@ -119,7 +119,8 @@ impl Client {
             memory: Arc::clone(&worker.memory),
         };
         let copy = request.up.copy(copies)?;
-        let second = request.once_more(routed.clone(), copy, bound.ticket.started());
+        let (key, started) = (copy.key, bound.ticket.started());
+        let second = request.once_more(routed.clone(), key, Flow::whole(copy), started);
         let client = Client::new(self.session.apart(), Io::Nobody(Nobody), Rc::default());
         let sent = Rc::default();
         let at = bound.ticket.started().after(hedge.after);
@@ -146,7 +147,8 @@ impl Client {
         let bound = held.bound.as_ref()?;
         sent.set(Some(bound.member));
         self.session.service.metrics.hedges_sent.add(1);
-        match self.first_bytes(&mut request, &routed, bound).await {
+        let answered = self.first_bytes(&mut request, &routed, bound, true);
+        match answered.await {
             Ok((upstream, input)) => Some(Box::new(Won {
                 bound: held.bound.take()?,
                 upstream,
@@ -195,14 +197,19 @@ impl Client {
             .then_some(held)
     }
 
-    /// Sends the request, and waits for the first bytes of a response.
-    async fn first_bytes(
+    /// Sends the request, and waits for the first bytes of a response. `may_reuse` is whether a
+    /// connection will do that is idle.
+    pub(super) async fn first_bytes(
         &mut self,
         request: &mut Request,
         routed: &Routed,
         bound: &Bound,
+        may_reuse: bool,
     ) -> Result<(Upstream, Buffer), Failure> {
-        let idle = self.idle(routed, bound);
+        let idle = match may_reuse {
+            true => self.idle(routed, bound),
+            false => None,
+        };
         let was_idle = idle.is_some();
         let mut upstream = match idle {
             Some(upstream) => upstream,
@@ -219,9 +226,13 @@ impl Client {
             // The member may have closed it just before.
             (Err(Failure::Silent), _) if was_idle => Err(Failure::Stale),
             (Err(failure), _) => {
+                let is_stale = matches!(&*upstream, Io::Call(call) if call.is_stale());
                 let failure = failure.of_call(&upstream);
                 upstream.reset();
-                Err(failure)
+                Err(match failure {
+                    Failure::Silent | Failure::Refused if is_stale => Failure::Stale,
+                    failure => failure,
+                })
             }
             (Ok(()), None) => Err(Failure::Silent),
         }

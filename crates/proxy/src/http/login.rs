@@ -1,4 +1,5 @@
-//! Requests of users with passwords (RFC 7617).
+//! Requests that are not taken from everybody: of users with passwords (RFC 7617), and those that a group is
+//! asked about ([`super::ask`]).
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -6,11 +7,13 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use evenkeel_manager::auth::{Auth, MAX_PASSWORD, MAX_USER};
+use evenkeel_manager::auth::{Auth, By, MAX_PASSWORD, MAX_USER, Users};
 
+use super::ask::Question;
 use super::route::Routed;
 use super::{After, Client, Request, Summary};
 use crate::access::End;
+use crate::http1::Hop;
 use crate::http1::forward::User;
 use crate::http1::respond::{Answer, More};
 use crate::message;
@@ -23,15 +26,17 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Most bytes of credentials in Base64.
 const MAX_CREDENTIALS: usize = (MAX_USER + 1 + MAX_PASSWORD).div_ceil(3) * 4;
 
-/// Who sends a request, as it says itself. Nothing shows it, as it has the password.
-pub(super) struct Login {
-    /// What it has sent.
-    credentials: Option<Credentials>,
-    /// Whether that was right.
-    has_passed: bool,
+/// Who sends a request, where not everybody's pass. Nothing shows it, as it has the password.
+pub(super) enum Login {
+    /// What it has sent that is compared with a file.
+    Password(Option<Credentials>),
+    /// What a group is asked.
+    Asks(Question),
+    /// It may pass; the user, if that is known.
+    Passed(Option<Arc<str>>),
 }
 
-struct Credentials {
+pub(super) struct Credentials {
     /// The user and the password.
     user: Box<str>,
     password: Box<str>,
@@ -52,36 +57,48 @@ enum Verdict {
 
 impl Login {
     /// What the head of a request says, which comes from whom `auth` takes requests.
-    pub(super) fn of(auth: &Auth, request: &message::Request<'_>, client: &super::Session) -> Self {
+    fn of(
+        auth: &Auth,
+        routed: &Routed,
+        request: &message::Request<'_>,
+        hop: &Hop,
+        client: &super::Session,
+    ) -> Self {
+        let users = match &auth.by {
+            By::Users { users, .. } => users,
+            By::Group(asked) => {
+                return Login::Asks(Question::of(asked, routed, request, hop, client));
+            }
+        };
         let credentials = credentials(request).map(|(user, password)| {
             let proofs = client.worker.proofs.borrow();
-            let proof = proofs.of(&auth.users, &user, &password);
+            let proof = proofs.of(users, &user, &password);
             Credentials {
                 is_proved: proofs.has(&proof),
-                known: auth.users.user(&user),
+                known: users.user(&user),
                 user,
                 password,
                 proof,
             }
         });
-        Login {
-            credentials,
-            has_passed: false,
-        }
+        Login::Password(credentials)
     }
 
-    /// The user, if the request may pass.
-    pub(super) fn passed(&self) -> Option<Arc<str>> {
-        let credentials = self.credentials.as_ref().filter(|_| self.has_passed)?;
-        credentials.known.clone()
+    /// The user, if the request may pass and that is known.
+    pub(super) fn passed(&self) -> Option<&Arc<str>> {
+        match self {
+            Login::Passed(user) => user.as_ref(),
+            Login::Password(_) | Login::Asks(_) => None,
+        }
     }
 
     /// What members are told of the user, if the request gets there.
     pub(super) fn tells<'a>(&'a self, auth: &'a Auth) -> User<'a> {
-        let known = self
-            .credentials
-            .as_ref()
-            .and_then(|all| all.known.as_deref());
+        let known = match self {
+            Login::Password(Some(credentials)) => credentials.known.as_deref(),
+            // What a group says is added when it has said it.
+            _ => None,
+        };
         User {
             field: auth.user_field.as_deref().zip(known),
             remove_authorization: auth.remove_authorization,
@@ -116,12 +133,32 @@ impl Client {
     ) -> Option<After> {
         let routed = request.routed.clone();
         let auth = routed.route().auth.as_ref()?;
-        let verdict = self.judge(auth, &login).await;
+        let (verdict, known, challenge) = match (
+            std::mem::replace(&mut *login, Login::Passed(None)),
+            &auth.by,
+        ) {
+            (Login::Asks(question), By::Group(asked)) => {
+                match self.ask(request, auth, asked, question, summary).await {
+                    Ok(user) => {
+                        *login = Login::Passed(user);
+                        request.login = Some(login);
+                        return None;
+                    }
+                    Err(after) => return Some(after),
+                }
+            }
+            (Login::Password(of), By::Users { users, challenge }) => {
+                let verdict = self.judge(users, of.as_ref()).await;
+                (verdict, of.and_then(|of| of.known), challenge)
+            }
+            // What a head says of itself is what its route wants.
+            _ => return Some(After::Cut),
+        };
         let metrics = &self.session.service.metrics;
         let (end, status, text) = match verdict {
             Verdict::Right => {
                 metrics.auth_passed.add(1);
-                login.has_passed = true;
+                *login = Login::Passed(known);
                 request.login = Some(login);
                 return None;
             }
@@ -147,7 +184,7 @@ impl Client {
         let answer = Answer {
             retry_after: (status == 503).then_some(1),
             more: More {
-                challenge: (status == 401).then_some(&*auth.challenge),
+                challenge: (status == 401).then_some(&**challenge),
                 fields: routed.route().response_fields.as_deref(),
                 ..More::default()
             },
@@ -156,14 +193,14 @@ impl Client {
         Some(self.give_instead(request, summary, answer).await)
     }
 
-    async fn judge(&mut self, auth: &Auth, login: &Login) -> Verdict {
-        let Some(of) = &login.credentials else {
+    async fn judge(&mut self, users: &Arc<Users>, of: Option<&Credentials>) -> Verdict {
+        let Some(of) = of else {
             return Verdict::Missing;
         };
         if of.is_proved {
             return Verdict::Right;
         }
-        let Ok(mut answered) = compare(&auth.users, &of.user, &of.password) else {
+        let Ok(mut answered) = compare(users, &of.user, &of.password) else {
             return Verdict::Busy;
         };
         let Client {
@@ -195,10 +232,11 @@ impl Routed {
     pub(super) fn login(
         &self,
         request: &message::Request<'_>,
+        hop: &Hop,
         session: &super::Session,
     ) -> Option<Box<Login>> {
         let auth = self.route().auth.as_deref()?;
-        Some(Box::new(Login::of(auth, request, session)))
+        Some(Box::new(Login::of(auth, self, request, hop, session)))
     }
 }
 

@@ -10,6 +10,7 @@ use evenkeel_manager::routes::Mirror;
 
 use super::copy::{Copy, NoCopy, ToCopy};
 use super::exchange::Delivered;
+use super::flow::Flow;
 use super::progress::Progress;
 use super::response::Head;
 use super::route::Routed;
@@ -126,7 +127,8 @@ impl Client {
             return metrics.mirror_no_member.add(1);
         };
         metrics.mirror_sent.add(1);
-        let copied = request.once_more(routed, copy, asks.now);
+        let key = copy.key;
+        let copied = request.once_more(routed, key, Flow::whole(copy), asks.now);
         let client = Client::new(session, Io::Nobody(Nobody), Rc::default());
         tokio::task::spawn_local(client.carry_copy(copied, bound, place));
     }
@@ -163,7 +165,7 @@ impl Client {
     }
 
     /// Reads a response that is for nobody.
-    async fn discard(
+    pub(super) async fn discard(
         &mut self,
         request: &Request,
         routed: &Routed,

@@ -1,6 +1,7 @@
 //! HTTP rules: one task per client connection carries its requests, one after the
 //! other, each over a connection to the member that was chosen for it.
 
+mod ask;
 mod call;
 mod copy;
 mod encoder;
@@ -46,7 +47,6 @@ use crate::listen::Session;
 use crate::memory::OutOfMemory;
 use crate::service::{Bindings, LocalRule};
 use crate::watch::Stop;
-use copy::Copy;
 use flow::Flow;
 use login::Login;
 use route::{Given, Routed};
@@ -266,15 +266,16 @@ impl Request {
 }
 
 impl Request {
-    /// The same once more, in the name of nobody.
-    fn once_more(&self, routed: Routed, copy: Copy, at: Instant) -> Self {
+    /// Another one for which this one is the cause, in the name of nobody: `up`, of which the group's
+    /// strategy sees `key`.
+    fn once_more(&self, routed: Routed, key: Option<u64>, up: Flow, at: Instant) -> Self {
         Request {
             routed,
             given: None,
             login: None,
             stuck: None,
             at,
-            key: copy.key,
+            key,
             coding: None,
             cost: self.cost,
             // One that gets no interim responses.
@@ -286,7 +287,7 @@ impl Request {
             awaits_continue: false,
             grpc: false,
             over: None,
-            up: Flow::whole(copy),
+            up,
             line: None,
         }
     }
@@ -493,7 +494,7 @@ impl Client {
         drop(bindings);
         let mut out = worker.buffers.take_head();
         let most = routed.most();
-        let login = routed.login(&head.request, &self.session);
+        let login = routed.login(&head.request, hop, &self.session);
         if given.is_none() {
             let changes = routed.changes(&head.request, login.as_deref());
             write_changed(&head.request, hop, changes, &mut out);
@@ -653,7 +654,7 @@ impl Client {
             let routed = request.as_ref().map(|request| &request.routed);
             let (route, group) = routed.map(Routed::names).unwrap_or_default();
             let login = request.as_ref().and_then(|request| request.login.as_ref());
-            let user = login.and_then(|login| login.passed());
+            let user = login.and_then(|login| login.passed().cloned());
             let line = request.and_then(|request| request.line.take());
             let now = self.session.worker.now();
             Record {

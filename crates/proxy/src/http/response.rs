@@ -30,7 +30,7 @@ use crate::worker::Worker;
 
 /// Interim responses that a member may send before the final one. Together their heads may
 /// be as long as one head.
-const MAX_INTERIM: u32 = 32;
+pub(super) const MAX_INTERIM: u32 = 32;
 
 /// The head of a response, ready to be sent on.
 pub(super) struct Head {

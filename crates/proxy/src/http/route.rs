@@ -1,11 +1,13 @@
 //! Where requests go: the route that each is given once its head is read, the group of that, and what
 //! the route changes.
 
+use std::collections::HashSet;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use evenkeel_manager::auth::Auth;
 use evenkeel_manager::config::routing::path::{self, Ambiguous};
 use evenkeel_manager::config::routing::{Asks, host_of};
 use evenkeel_manager::routes::{Instead, Route, Targets};
@@ -118,6 +120,15 @@ impl Routed {
         })
     }
 
+    /// The same with the group at `target`, which is asked whether requests may pass, if there is one.
+    pub(super) fn to_ask(&self, target: u32) -> Option<Self> {
+        let is_there = target as usize <= self.rule.others.len();
+        is_there.then(|| Routed {
+            target,
+            ..self.clone()
+        })
+    }
+
     /// What is changed in the head of `request` on its way to a member.
     #[inline]
     pub(super) fn changes<'a>(
@@ -136,17 +147,25 @@ impl Routed {
             user: login
                 .map(|(login, auth)| login.tells(auth))
                 .unwrap_or_default(),
-            cookies: Some(&self.cookies).filter(|cookies| !cookies.is_empty()),
+            cookies: self.own_cookies(),
+            says_forwarded: false,
         }
+    }
+
+    /// Names of the cookies that members do not get, if there are any.
+    pub(super) fn own_cookies(&self) -> Option<&HashSet<Box<[u8]>>> {
+        Some(&self.cookies).filter(|cookies| !cookies.is_empty())
     }
 
     /// The route, and the group that served it, as the access log names them.
     pub(crate) fn names(&self) -> (Option<Arc<str>>, Option<Arc<str>>) {
-        if self.rule.routes.index().is_none() {
+        if self.rule.routes.index().is_none() && self.target == 0 {
             return (None, None);
         }
         let route = self.route();
-        let is_served = route.instead.is_none() && !matches!(route.targets, Targets::Nowhere);
+        let asked = route.auth.as_deref().and_then(Auth::asked);
+        let is_served = route.instead.is_none() && !matches!(route.targets, Targets::Nowhere)
+            || asked.is_some_and(|asked| asked.target == self.target);
         let group = || Arc::clone(self.target().group.current.load().name());
         (route.label.clone(), is_served.then(group))
     }

@@ -84,7 +84,7 @@ impl Client {
             let bindings = self.bindings.borrow();
             let (routed, given) = Routed::of(&self.session, &rule, &bindings, &head.request, &hop);
             let most = routed.most();
-            let login = routed.login(&head.request, &self.session);
+            let login = routed.login(&head.request, &hop, &self.session);
             if given.is_none() {
                 let changes = routed.changes(&head.request, login.as_deref());
                 write_changed(&head.request, &hop, changes, &mut out);

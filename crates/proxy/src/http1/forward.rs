@@ -29,6 +29,8 @@ pub struct Changes<'a> {
     pub user: User<'a>,
     /// Names of cookies that are taken out.
     pub cookies: Option<&'a HashSet<Box<[u8]>>>,
+    /// Whether `X-Forwarded-For`, `-Proto` and `-Host` are said in any case.
+    pub says_forwarded: bool,
 }
 
 /// What a member is told of the user who sends a request.
@@ -68,7 +70,7 @@ pub fn write_changed(request: &Request<'_>, hop: &Hop, changes: Changes<'_>, out
     }
     for index in request.forwarded.iter() {
         let field = request.fields.get(index);
-        if field.is_some_and(|field| hop.takes_out(field.name)) {
+        if field.is_some_and(|field| hop.takes_out(field.name, changes.says_forwarded)) {
             left_out.insert(index);
         }
     }
@@ -113,7 +115,7 @@ pub fn write_changed(request: &Request<'_>, hop: &Hop, changes: Changes<'_>, out
             }
         }
     }
-    hop.describe_client(request, out);
+    hop.describe_client(request, changes.says_forwarded, out);
     if let Some((name, user)) = changes.user.field {
         put_line(&[name.as_bytes(), b": ", user.as_bytes()], out);
     }
@@ -123,6 +125,84 @@ pub fn write_changed(request: &Request<'_>, hop: &Hop, changes: Changes<'_>, out
         put_template(value, request, request.path(), hop, out);
         out.extend_from_slice(b"\r\n");
     }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Fields of a request that a question about it does not have: they are about its body, its response
+/// or its connection, or the question has its own.
+const NOT_ASKED: [&str; 15] = [
+    "content-encoding",
+    "content-length",
+    "expect",
+    "http2-settings",
+    "if-match",
+    "if-modified-since",
+    "if-none-match",
+    "if-range",
+    "if-unmodified-since",
+    "range",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "x-forwarded-method",
+    "x-forwarded-uri",
+];
+
+/// Appends the head of the question whether `request` may pass: a GET of `path` without a body, with
+/// the fields of the request, but for `cookies`.
+pub fn write_question(
+    request: &Request<'_>,
+    hop: &Hop,
+    path: &str,
+    cookies: Option<&HashSet<Box<[u8]>>>,
+    out: &mut Vec<u8>,
+) {
+    let mut dropped = request.dropped;
+    for (index, field) in request.fields.iter().enumerate() {
+        // A name with `_` is the same to some servers.
+        let is = |name: &&str| {
+            let plain = |byte: u8| {
+                if byte == b'_' {
+                    b'-'
+                } else {
+                    byte.to_ascii_lowercase()
+                }
+            };
+            field.name.bytes().map(plain).eq(name.bytes())
+        };
+        if NOT_ASKED.iter().any(is) {
+            dropped.insert(index);
+        }
+    }
+    let question = Request {
+        method: "GET",
+        authority: request.authority,
+        path_and_query: path,
+        body: Body::None,
+        upgrade: false,
+        takes_trailers: false,
+        fields: request.fields,
+        dropped,
+        forwarded: request.forwarded,
+        has_host: request.has_host,
+        has_framing: true,
+        raw: None,
+    };
+    let changes = Changes {
+        cookies,
+        says_forwarded: true,
+        ..Changes::default()
+    };
+    write_changed(&question, hop, changes, out);
+    out.truncate(out.len().saturating_sub(2));
+    put_line(&[b"X-Forwarded-Method: ", request.method.as_bytes()], out);
+    let uri = request.path_and_query;
+    let slash: &[u8] = if uri.starts_with(['/', '*']) {
+        b""
+    } else {
+        b"/"
+    };
+    put_line(&[b"X-Forwarded-Uri: ", slash, uri.as_bytes()], out);
     out.extend_from_slice(b"\r\n");
 }
 

@@ -118,15 +118,18 @@ impl Hop {
         })
     }
 
-    /// Whether a field of the forwarded family is taken out of a request.
-    pub(super) fn takes_out(&self, name: &str) -> bool {
+    /// Whether a field of the forwarded family is taken out of a request. `says` is whether
+    /// `X-Forwarded-For` is said in any case.
+    pub(super) fn takes_out(&self, name: &str, says: bool) -> bool {
+        let says = says || self.x_forwarded;
         !self.trust
-            || (self.x_forwarded && name.eq_ignore_ascii_case("x-forwarded-for"))
+            || (says && name.eq_ignore_ascii_case("x-forwarded-for"))
             || (self.forwarded && name.eq_ignore_ascii_case("forwarded"))
     }
 
-    /// Appends what is said about the client, after what trusted proxies said.
-    pub(super) fn describe_client(&self, request: &Request<'_>, out: &mut Vec<u8>) {
+    /// Appends what is said about the client, after what trusted proxies said. `says` is whether
+    /// `X-Forwarded-For` and its like are said in any case.
+    pub(super) fn describe_client(&self, request: &Request<'_>, says: bool, out: &mut Vec<u8>) {
         let said = |name| {
             let values = self.trust.then(|| request.values(name));
             values
@@ -134,7 +137,7 @@ impl Hop {
                 .flatten()
                 .filter(|value| !value.is_empty())
         };
-        if self.x_forwarded {
+        if says || self.x_forwarded {
             if self.is_known {
                 out.extend_from_slice(b"X-Forwarded-For: ");
                 put_list(said("x-forwarded-for"), out);

@@ -652,3 +652,92 @@ fn end_to_end_of_response(
     });
     kept
 }
+
+#[test]
+fn a_question_has_the_fields_of_the_request_and_says_what_it_is() {
+    let question = |read: &str, options: &HttpOptions| {
+        let mut fields = Fields::new();
+        let parsed = RequestHead::parse(read.as_bytes(), LIMITS, &mut fields);
+        let Ok(Parsed::Head(head)) = parsed else {
+            panic!("{read}: {parsed:?}");
+        };
+        let cookies = [&b"at"[..]].map(Box::from).into();
+        let mut out = Vec::new();
+        let hop = hop(options, "192.0.2.7");
+        write_question(&head.request, &hop, "/ask?a", Some(&cookies), &mut out);
+        // What comes of it is one request without a body.
+        let mut fields = Fields::new();
+        let parsed = RequestHead::parse(&out, LIMITS, &mut fields);
+        assert!(
+            matches!(&parsed, Ok(Parsed::Head(head)) if head.len == out.len()
+                && head.request.body == Body::None && !head.asked.upgrade && !head.expect_continue),
+            "{parsed:?}"
+        );
+        String::from_utf8(out).unwrap()
+    };
+    // Nothing else is said of the client to members of this rule.
+    let told = "X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: a\r\n";
+    let asked = |fields: &str, told: &str, method: &str, uri: &str| {
+        format!(
+            "GET /ask?a HTTP/1.1\r\n{fields}{told}X-Forwarded-Method: {method}\r\n\
+             X-Forwarded-Uri: {uri}\r\n\r\n"
+        )
+    };
+    for (head, fields, method, uri) in [
+        ("GET / HTTP/1.1\r\nHost: a\r\n", "Host: a\r\n", "GET", "/"),
+        (
+            "POST /a?b HTTP/1.1\r\nhost: a\r\nContent-Length: 3\r\nContent-Type: t\r\n\
+             Expect: 100-continue\r\nX: y\r\n",
+            "host: a\r\nContent-Type: t\r\nX: y\r\n",
+            "POST",
+            "/a?b",
+        ),
+        (
+            "PUT /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTrailer: X\r\nTE: trailers\r\n\
+             Connection: TE, X-Hop\r\nX-Hop: 1\r\nContent-Encoding: gzip\r\nKeep-Alive: 1\r\n",
+            "Host: a\r\n",
+            "PUT",
+            "/a",
+        ),
+        (
+            "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Range: bytes=0-1\r\nIF-match: *\r\nif_none_match: *\r\nIf-Range: x\r\n\
+             If-Modified-Since: x\r\nIf-Unmodified-Since: x\r\n",
+            "Host: a\r\n",
+            "GET",
+            "/ws",
+        ),
+        (
+            "GET http://a?x HTTP/1.1\r\nHost: a\r\nX-Forwarded-Method: PUT\r\nx_forwarded_uri: /other\r\n\
+             X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Host: b\r\nForwarded: for=x\r\n",
+            "Host: a\r\n",
+            "GET",
+            "/?x",
+        ),
+        (
+            "OPTIONS * HTTP/1.1\r\nHost: a\r\nAuthorization: Basic x\r\n",
+            "Host: a\r\nAuthorization: Basic x\r\n",
+            "OPTIONS",
+            "*",
+        ),
+    ] {
+        let read = format!("{head}\r\n");
+        let wanted = asked(fields, told, method, uri);
+        assert_eq!(question(&read, &options()), wanted, "{head}");
+    }
+    // The balancer's own cookies are for nobody.
+    let read = "GET / HTTP/1.1\r\nHost: a\r\nCookie: at=1; b=2\r\n\r\n";
+    let wanted = asked("Host: a\r\nCookie: b=2\r\n", told, "GET", "/");
+    assert_eq!(question(read, &options()), wanted);
+    // What a trusted proxy says of the client is passed on, but not what it says of a question.
+    let trusting = HttpOptions {
+        trust_forwarded: true,
+        ..options()
+    };
+    let read = "GET /x HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.1\r\n\
+                X-Forwarded-Proto: https\r\nX-Forwarded-Uri: /y\r\nx_Forwarded_Method: PUT\r\n\r\n";
+    let told = "X-Forwarded-For: 192.0.2.1, 192.0.2.7\r\nX-Forwarded-Host: a\r\n";
+    let fields = "Host: a\r\nX-Forwarded-Proto: https\r\n";
+    let wanted = asked(fields, told, "GET", "/x");
+    assert_eq!(question(read, &trusting), wanted);
+}

@@ -1,0 +1,702 @@
+//! Forward authentication: a group is asked whether a request may pass. A response with a status of
+//! success lets it pass, and any other one is what its client gets.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use evenkeel_core::group;
+use evenkeel_limits::{Shortage, warn_throttled};
+use evenkeel_manager::auth::{self, Auth};
+use evenkeel_wire::response::HeadScan;
+
+use super::failure::Failure;
+use super::flow::Flow;
+use super::hedge::Held;
+use super::progress::Progress;
+use super::response::{Head, MAX_INTERIM};
+use super::route::Routed;
+use super::{After, Client, Request, Summary};
+use crate::access::End;
+use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::http1::forward::write_question;
+use crate::http1::{Asked, Body, Fields, Hop, Limits, Parsed, ResponseHead};
+use crate::io::{Io, Nobody};
+use crate::listen::Session;
+use crate::memory::OutOfMemory;
+use crate::message;
+use crate::pool::Upstream;
+use crate::service::{Bound, Refusal, insert};
+use crate::tcp::ConnectFailure;
+use crate::watch::Stop;
+
+/// Most bytes of the lines that a member gets of an answer.
+const MAX_COPIED: usize = 16 * 1024;
+
+/// Longest name of a user that is logged, in bytes.
+const MAX_NAME: usize = 256;
+
+/// How much later than its time an answer is given up by whoever waits for it, if the one who asks has
+/// not done that.
+const LATER: Duration = Duration::from_secs(1);
+
+/// What a group is asked about a request.
+pub(super) struct Question {
+    head: Vec<u8>,
+    /// Hash of what the group's strategy wants to see of the request.
+    key: Option<u64>,
+}
+
+/// What has come of a question.
+enum Answer {
+    /// The request may pass.
+    Passes(Passed),
+    /// It may not.
+    Refused(Box<Refused>),
+    /// Nobody can say.
+    Failed(Failure, Option<Arc<str>>),
+    /// There is nobody to ask.
+    NoMember(Refusal),
+}
+
+/// What is said of a request that may pass.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Passed {
+    /// Lines for the member, each with its end.
+    lines: Vec<u8>,
+    /// The user, if one is named.
+    user: Option<Arc<str>>,
+}
+
+/// A response that is for the client.
+struct Refused {
+    asking: Request,
+    bound: Bound,
+    upstream: Upstream,
+    /// Its head, and what has come of its body.
+    input: Buffer,
+}
+
+/// What the first bytes of a response are.
+#[derive(Debug, PartialEq, Eq)]
+enum Looked {
+    /// Not the whole head.
+    Partial,
+    /// Another response follows after so many bytes.
+    Interim(usize),
+    Passes(Passed),
+    Refuses,
+}
+
+impl Question {
+    pub(super) fn of(
+        asked: &auth::Asked,
+        routed: &Routed,
+        request: &message::Request<'_>,
+        hop: &Hop,
+        session: &Session,
+    ) -> Self {
+        let mut head = session.worker.buffers.take_head();
+        write_question(request, hop, &asked.path, routed.own_cookies(), &mut head);
+        let key = routed.to_ask(asked.target).and_then(|routed| {
+            let group = routed.target().group.current.load();
+            group.wants_key().and_then(|key| request.key(key))
+        });
+        Question { head, key }
+    }
+}
+
+/// Looks at what has come of the response to a question.
+fn look(read: &[u8], limits: Limits, auth: &Auth, copied: &[Box<str>]) -> Result<Looked, Failure> {
+    let asked = Asked {
+        head: false,
+        upgrade: false,
+    };
+    let mut fields = Fields::new();
+    let head = match ResponseHead::parse(read, limits, asked, &mut fields) {
+        Ok(Parsed::Head(head)) => head,
+        Ok(Parsed::Partial) => return Ok(Looked::Partial),
+        Err(error) => {
+            tracing::debug!(%error, "the answer to a question whether a request may pass cannot be read");
+            return Err(Failure::Garbage);
+        }
+    };
+    if head.is_interim() {
+        return Ok(Looked::Interim(head.len));
+    }
+    if !(200..300).contains(&head.status) {
+        return Ok(Looked::Refuses);
+    }
+    let mut passed = Passed::default();
+    for name in copied {
+        let is_user = auth.user_field.as_ref() == Some(name);
+        let mut users = 0;
+        // Those that end at the balancer are not for others.
+        for field in head
+            .kept()
+            .filter(|field| field.name.eq_ignore_ascii_case(name))
+        {
+            let fits = |&byte: &u8| byte == b'\t' || (byte >= b' ' && byte != 0x7f);
+            let more = name
+                .len()
+                .saturating_add(field.value.len())
+                .saturating_add(4);
+            if !field.value.iter().all(fits) || passed.lines.len().saturating_add(more) > MAX_COPIED
+            {
+                tracing::debug!(field = %name, "a field of an answer cannot be copied");
+                return Err(Failure::Garbage);
+            }
+            for part in [name.as_bytes(), b": ", field.value, b"\r\n"] {
+                passed.lines.extend_from_slice(part);
+            }
+            if is_user {
+                users += 1;
+                let user = std::str::from_utf8(field.value).ok();
+                let user = user.filter(|user| (1..=MAX_NAME).contains(&user.len()));
+                passed.user = user.filter(|_| users == 1).map(Arc::from);
+            }
+        }
+    }
+    Ok(Looked::Passes(passed))
+}
+
+impl Client {
+    /// Asks whether a request may pass: the user, if it may and that is known. The request has then
+    /// what members are told. Otherwise it was answered: how the connection goes on.
+    pub(super) async fn ask(
+        &mut self,
+        request: &mut Request,
+        auth: &Auth,
+        asked: &auth::Asked,
+        question: Question,
+        summary: &mut Summary,
+    ) -> Result<Option<Arc<str>>, After> {
+        let answer = match self.asking(request, asked, question) {
+            Ok((client, asking)) => {
+                let task = client.find_out(asking, auth, asked);
+                tokio::pin!(task);
+                let Client {
+                    session, stream, ..
+                } = self;
+                session
+                    .watch
+                    .arm_and_look(asked.timeout.saturating_add(LATER));
+                let answer = session.watch.until(|cx| {
+                    if session.is_gone(cx, stream) {
+                        return Poll::Ready(Answer::Failed(Failure::ClientGone, None));
+                    }
+                    task.as_mut().poll(cx)
+                });
+                let answer = answer.await;
+                session.watch.disarm();
+                answer.unwrap_or_else(|stop| match stop {
+                    Stop::Expired => Answer::Failed(Failure::TimedOut, None),
+                    Stop::Cut => Answer::Failed(Failure::Cut, None),
+                })
+            }
+            Err(failure) => Answer::Failed(failure, None),
+        };
+        let metrics = &self.session.service.metrics;
+        let memory = &self.session.worker.memory;
+        match answer {
+            Answer::Passes(passed) => match request.up.add_lines(&passed.lines, memory) {
+                Ok(()) => {
+                    metrics.auth_passed.add(1);
+                    Ok(passed.user)
+                }
+                Err(OutOfMemory) => {
+                    let failure = Failure::Exhausted(Shortage::Memory);
+                    Err(self.cannot_say(request, failure, summary).await)
+                }
+            },
+            Answer::Refused(refused) => {
+                metrics.auth_refused.add(1);
+                Err(self.refuse_as_said(request, *refused, summary).await)
+            }
+            Answer::Failed(failure, member) => {
+                self.was_to_say(request, asked);
+                summary.member = member;
+                Err(self.cannot_say(request, failure, summary).await)
+            }
+            Answer::NoMember(refusal) => {
+                self.was_to_say(request, asked);
+                summary.end = self.session.count_refusal(refusal);
+                if matches!(refusal, Refusal::Cut | Refusal::ClientGone) {
+                    return Err(After::Cut);
+                }
+                Err(self
+                    .say_so(request, "no member can be asked", summary)
+                    .await)
+            }
+        }
+    }
+
+    /// Has the access log name the group that was asked.
+    fn was_to_say(&self, request: &mut Request, asked: &auth::Asked) {
+        if let Some(routed) = request.routed.to_ask(asked.target) {
+            request.routed = routed;
+        }
+    }
+
+    /// Who asks, and what.
+    fn asking(
+        &self,
+        request: &Request,
+        asked: &auth::Asked,
+        question: Question,
+    ) -> Result<(Client, Request), Failure> {
+        let worker = &self.session.worker;
+        let routed = request.routed.to_ask(asked.target);
+        let routed = routed.ok_or(Failure::Connect(ConnectFailure::Refused))?;
+        let Question { head, key } = question;
+        let up = Flow::new(head, Body::None, false, None, u64::MAX, &worker.memory);
+        let mut asking = request.once_more(routed, key, up?, worker.now());
+        asking.asked = Asked {
+            head: false,
+            upgrade: false,
+        };
+        asking.idempotent = true;
+        asking.cost = Default::default();
+        // What a client is bound to for longer than a request it is bound to for questions, too.
+        let bindings = Rc::clone(&self.bindings);
+        let client = Client::new(self.session.apart(), Io::Nobody(Nobody), bindings);
+        Ok((client, asking))
+    }
+
+    /// Asks one member after the other until one answers.
+    async fn find_out(mut self, mut asking: Request, auth: &Auth, asked: &auth::Asked) -> Answer {
+        self.session.watch.limit(asked.timeout);
+        let worker = Rc::clone(&self.session.worker);
+        let routed = asking.routed.clone();
+        let bindings = Rc::clone(&self.bindings);
+        let (mut tried, mut retries) = (Vec::new(), 0);
+        let mut failed = None;
+        loop {
+            let asks = group::Request {
+                client: self.session.peer.ip(),
+                key: asking.key,
+                tried: &tried,
+                ..group::Request::at(worker.now())
+            };
+            let handle = &routed.target().group;
+            let timeouts = &routed.route().timeouts;
+            let bound = self
+                .session
+                .bind(handle, &bindings, &asks, timeouts, &mut self.stream);
+            let bound = match (bound.await, failed) {
+                (Ok(bound), _) => bound,
+                (Err(Refusal::NoMember), Some((failure, name))) => {
+                    return Answer::Failed(failure, name);
+                }
+                (Err(refusal), _) => return Answer::NoMember(refusal),
+            };
+            let mut held = Held {
+                group: Arc::clone(handle),
+                bound: Some(bound),
+            };
+            let Some(bound) = &held.bound else {
+                return Answer::NoMember(Refusal::NoMember);
+            };
+            let (member, name) = (bound.member, bound.name.clone());
+            let failure = match self.hear(&mut asking, &routed, bound, auth, asked).await {
+                Ok((upstream, input, said)) => {
+                    let Some(bound) = held.bound.take() else {
+                        return Answer::NoMember(Refusal::NoMember);
+                    };
+                    return match said {
+                        Some(passed) => {
+                            let taken = self.take_whole(asking, routed, bound, upstream, input);
+                            match taken.await {
+                                Ok(()) => Answer::Passes(passed),
+                                Err(failure) => Answer::Failed(failure, name),
+                            }
+                        }
+                        None => Answer::Refused(Box::new(Refused {
+                            asking,
+                            bound,
+                            upstream,
+                            input,
+                        })),
+                    };
+                }
+                Err(failure) => failure,
+            };
+            let again = !self.session.watch.is_over()
+                && self.may_retry(&mut asking, &routed, &failure, retries);
+            held.finish(failure.outcome(), worker.now());
+            if !again {
+                return Answer::Failed(failure, name);
+            }
+            retries += 1;
+            self.session.service.metrics.retries.add(1);
+            insert(&mut tried, member);
+            failed = Some((failure, name));
+        }
+    }
+
+    /// Asks a member: what it says of a request that may pass, `None` if it may not. The head of the
+    /// response is in the buffer still.
+    async fn hear(
+        &mut self,
+        asking: &mut Request,
+        routed: &Routed,
+        bound: &Bound,
+        auth: &Auth,
+        asked: &auth::Asked,
+    ) -> Result<(Upstream, Buffer, Option<Passed>), Failure> {
+        let first = match self.first_bytes(asking, routed, bound, true).await {
+            // The member may have closed an idle connection just when it was to be used.
+            Err(Failure::Stale) if asking.up.rewind() => {
+                self.first_bytes(asking, routed, bound, false).await
+            }
+            first => first,
+        };
+        let (mut upstream, input) = first?;
+        let read = self.read_answer(asking, routed, &mut upstream, input, auth, asked);
+        match read.await {
+            Ok((input, said)) => Ok((upstream, input, said)),
+            Err(failure) => {
+                let failure = failure.of_call(&upstream);
+                upstream.reset();
+                Err(failure)
+            }
+        }
+    }
+
+    /// Reads a response of which `input` has come until its head is there.
+    async fn read_answer(
+        &mut self,
+        asking: &mut Request,
+        routed: &Routed,
+        upstream: &mut Io,
+        input: Buffer,
+        auth: &Auth,
+        asked: &auth::Asked,
+    ) -> Result<(Buffer, Option<Passed>), Failure> {
+        let http = &routed.rule.http;
+        let limits = Limits {
+            max_bytes: http.max_header_bytes,
+            max_fields: http.max_header_count,
+        };
+        let mut input = Some(input);
+        let mut scan = HeadScan::default();
+        let mut interims = 0;
+        let mut progress = Progress::new(asking);
+        loop {
+            if let Some(mut here) = input.take() {
+                let looked = match scan.is_due(here.bytes(), limits.max_bytes) {
+                    true => look(here.bytes(), limits, auth, &asked.copied)?,
+                    false => Looked::Partial,
+                };
+                match looked {
+                    Looked::Passes(passed) => return Ok((here, Some(passed))),
+                    Looked::Refuses => return Ok((here, None)),
+                    Looked::Interim(len) => {
+                        interims += 1;
+                        if interims > MAX_INTERIM {
+                            return Err(Failure::Garbage);
+                        }
+                        // Nobody gets it: it is about the question.
+                        here.consume(len);
+                        scan = HeadScan::default();
+                        if !here.is_empty() {
+                            input = Some(here);
+                            continue;
+                        }
+                        self.session.worker.buffers.give(here);
+                    }
+                    Looked::Partial => {
+                        let limit = limits.max_bytes.max(BUFFER_BYTES);
+                        match here.make_room(limit, &self.session.worker.memory) {
+                            Ok(true) => input = Some(here),
+                            Ok(false) => return Err(Failure::Garbage),
+                            Err(OutOfMemory) => return Err(Failure::Exhausted(Shortage::Memory)),
+                        }
+                    }
+                }
+            }
+            let filled = self.fill_response(asking, routed, upstream, &mut progress, &mut input);
+            filled.await?;
+        }
+    }
+
+    /// Takes a response that lets a request pass to its end, so that its connection can be used
+    /// again. The request does not wait for that.
+    async fn take_whole(
+        mut self,
+        mut asking: Request,
+        routed: Routed,
+        mut bound: Bound,
+        mut upstream: Upstream,
+        input: Buffer,
+    ) -> Result<(), Failure> {
+        let head = self.response_head(&mut asking, &routed, &mut bound, &mut upstream, Some(input));
+        let head = match head.await {
+            Ok(head) => head,
+            Err(failure) => {
+                upstream.reset();
+                bound
+                    .ticket
+                    .finish(failure.outcome(), self.session.worker.now());
+                routed.target().group.vacated();
+                return Err(failure);
+            }
+        };
+        let is_here = head.down.is_read();
+        let rest = self.discard_rest(asking, routed, bound, head, upstream);
+        match is_here {
+            true => rest.await,
+            false => {
+                tokio::task::spawn_local(rest);
+            }
+        }
+        Ok(())
+    }
+
+    async fn discard_rest(
+        mut self,
+        mut asking: Request,
+        routed: Routed,
+        bound: Bound,
+        mut head: Head,
+        mut upstream: Upstream,
+    ) {
+        let discarded = self.discard(&asking, &routed, &mut head, &mut upstream);
+        let delivered = discarded.await;
+        self.settle(&asking, &routed, bound, head, upstream, &delivered);
+        if let Some(rest) = asking.up.finish(&self.session.worker) {
+            self.session.worker.buffers.give(rest);
+        }
+    }
+
+    /// Gives the client the response that does not let its request pass.
+    async fn refuse_as_said(
+        &mut self,
+        request: &mut Request,
+        refused: Refused,
+        summary: &mut Summary,
+    ) -> After {
+        let Refused {
+            mut asking,
+            mut bound,
+            mut upstream,
+            input,
+        } = refused;
+        let routed = asking.routed.clone();
+        // The rest of a request that is not sent on is still in the way.
+        let body_is_read = request.up.skip_what_was_read();
+        request.keep_alive &= body_is_read;
+        request.awaits_continue = false;
+        // Nothing binds the client to a member of this group.
+        request.stuck = None;
+        request.routed = routed.clone();
+        summary.member = bound.name.take();
+        // What is sent on is the question, which mostly has been.
+        std::mem::swap(&mut request.up, &mut asking.up);
+        let head = self.response_head(request, &routed, &mut bound, &mut upstream, Some(input));
+        let after = match head.await {
+            Ok(mut head) => {
+                if request.asked.head {
+                    // The question was a GET: what comes after the head is not for this client, nor
+                    // for the next question.
+                    head.keep_alive = false;
+                }
+                summary.status = Some(head.status);
+                summary.response_time = Some(head.at.since(bound.ticket.started()));
+                summary.answered = Some(head.at);
+                let delivered =
+                    self.deliver(request, &routed, bound.member, &mut head, &mut upstream);
+                let delivered = delivered.await;
+                summary.end = match delivered.end {
+                    End::Complete => End::Unauthorized,
+                    end => end,
+                };
+                summary.limit = delivered.limit;
+                summary.sent = delivered.sent;
+                self.settle(request, &routed, bound, head, upstream, &delivered)
+            }
+            Err(failure) => {
+                upstream.reset();
+                let now = self.session.worker.now();
+                bound.ticket.finish(failure.outcome(), now);
+                routed.target().group.vacated();
+                self.failed(request, summary, failure).await
+            }
+        };
+        std::mem::swap(&mut request.up, &mut asking.up);
+        if let Some(rest) = asking.up.finish(&self.session.worker) {
+            self.session.worker.buffers.give(rest);
+        }
+        match after {
+            // The client may still be sending.
+            After::Close | After::NextRequest if !body_is_read => After::Linger,
+            after => after,
+        }
+    }
+
+    /// Answers a request of which nobody has said whether it may pass: it does not.
+    async fn cannot_say(
+        &mut self,
+        request: &mut Request,
+        failure: Failure,
+        summary: &mut Summary,
+    ) -> After {
+        let (end, why) = match failure {
+            Failure::Cut | Failure::Connect(ConnectFailure::Cut) => {
+                summary.end = End::Terminated;
+                return After::Cut;
+            }
+            Failure::ClientGone => {
+                summary.end = End::Client;
+                return After::Cut;
+            }
+            Failure::Connect(ConnectFailure::TimedOut)
+            | Failure::TimedOut
+            | Failure::DeadlineExceeded => (End::MemberTimeout, "there was no answer in time"),
+            Failure::Exhausted(shortage) => {
+                shortage.met("ask whether a request may pass");
+                (End::Exhausted, "the balancer is out of memory")
+            }
+            Failure::Connect(failure @ ConnectFailure::Exhausted(_)) => {
+                self.session.count_exhausted(failure);
+                (End::Refused, "the balancer is out of connections")
+            }
+            Failure::Connect(_) => (End::Member, "no member could be reached"),
+            Failure::Garbage => (End::Member, "the answer could not be read"),
+            _ => (
+                End::Member,
+                "a member ended the connection without an answer",
+            ),
+        };
+        summary.end = end;
+        self.say_so(request, why, summary).await
+    }
+
+    /// Tells the client, and whoever reads the log, that nobody has said whether its request may pass.
+    async fn say_so(&mut self, request: &mut Request, why: &str, summary: &mut Summary) -> After {
+        let service = &self.session.service;
+        service.metrics.auth_failed.add(1);
+        warn_throttled!(rule = %service.name, why,
+            "requests are refused with 503, as the group of `auth` does not say whether they may pass");
+        let text = "Whether the request may pass could not be found out. Try again later.";
+        self.answer_instead(request, summary, 503, text).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_manager::auth::By;
+
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        max_bytes: 64 * 1024,
+        max_fields: 64,
+    };
+
+    /// What is made of a response, where `X-User` and `X-Group` are copied.
+    fn looked(read: &[u8]) -> Option<Looked> {
+        let copied: Box<[Box<str>]> = ["X-User", "X-Group"].map(Box::from).into();
+        let auth = Auth {
+            by: By::Users {
+                users: Arc::default(),
+                challenge: Box::default(),
+            },
+            user_field: Some("X-User".into()),
+            remove_authorization: false,
+        };
+        look(read, LIMITS, &auth, &copied).ok()
+    }
+
+    fn response(start: &str, fields: &str) -> Vec<u8> {
+        format!("HTTP/1.1 {start}\r\nContent-Length: 0\r\n{fields}\r\n").into_bytes()
+    }
+
+    fn passes(lines: &str, user: Option<&str>) -> Option<Looked> {
+        Some(Looked::Passes(Passed {
+            lines: lines.into(),
+            user: user.map(Arc::from),
+        }))
+    }
+
+    #[test]
+    fn only_a_status_of_success_lets_a_request_pass() {
+        for status in ["200 OK", "204 No Content", "299 x"] {
+            let read = format!("HTTP/1.1 {status}\r\n\r\n");
+            assert_eq!(looked(read.as_bytes()), passes("", None), "{status}");
+        }
+        for status in [
+            "300 x",
+            "302 Found",
+            "401 Unauthorized",
+            "404 x",
+            "500 x",
+            "999 x",
+        ] {
+            let read = response(status, "X-User: anna\r\n");
+            assert_eq!(looked(&read), Some(Looked::Refuses), "{status}");
+        }
+        let interim = b"HTTP/1.1 103 Early Hints\r\nX-User: anna\r\n\r\n";
+        let len = interim.len();
+        assert_eq!(looked(interim), Some(Looked::Interim(len)));
+        let whole = response("200 OK", "");
+        for len in 0..whole.len() {
+            assert_eq!(looked(&whole[..len]), Some(Looked::Partial), "{len}");
+        }
+        let switches = "HTTP/1.1 101 x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+        for bad in [switches, "hello\r\n\r\n", "HTTP/1.1 20 OK\r\n\r\n"] {
+            assert_eq!(looked(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_fields_that_are_wanted_are_copied_and_no_others() {
+        let copied = |fields: &str| looked(&response("200 OK", fields));
+        assert_eq!(
+            copied("x-user:  anna \r\nX-Other: 1\r\nX-GROUP: a\r\nx-group: b, c\r\n"),
+            passes(
+                "X-User: anna\r\nX-Group: a\r\nX-Group: b, c\r\n",
+                Some("anna")
+            )
+        );
+        // Who is named twice is nobody; members see what was said.
+        assert_eq!(
+            copied("X-User: anna\r\nX-User: bert\r\n"),
+            passes("X-User: anna\r\nX-User: bert\r\n", None)
+        );
+        assert_eq!(copied("X-User:\r\n"), passes("X-User: \r\n", None));
+        let long = "u".repeat(MAX_NAME + 1);
+        let line = format!("X-User: {long}\r\n");
+        assert_eq!(copied(&line), passes(&line, None));
+        // What is for this connection only goes no further.
+        let hop = "Connection: X-User\r\nX-User: anna\r\n";
+        assert_eq!(copied(hop), passes("", None));
+        let other = [&b"HTTP/1.1 200 OK\r\nX-User: \xe4\r\n\r\n"[..]].concat();
+        let lines = b"X-User: \xe4\r\n".to_vec();
+        let passed = Passed { lines, user: None };
+        assert_eq!(looked(&other), Some(Looked::Passes(passed)));
+    }
+
+    #[test]
+    fn s5_values_that_end_a_line_or_are_too_long_let_nothing_pass() {
+        let copied = |fields: &str| looked(&response("200 OK", fields));
+        for value in [
+            "a\u{1}",
+            "a\u{7f}",
+            "\0",
+            "a\rX-Admin: 1",
+            "a\nX-Admin: 1",
+            "\u{1b}[2J",
+        ] {
+            assert_eq!(copied(&format!("X-User: {value}\r\n")), None, "{value:?}");
+        }
+        let fits = "g".repeat(MAX_COPIED - "X-Group: \r\n".len());
+        let line = format!("X-Group: {fits}\r\n");
+        assert_eq!(copied(&line), passes(&line, None));
+        assert_eq!(copied(&format!("X-Group: {fits}g\r\n")), None);
+        assert_eq!(copied(&format!("X-User: a\r\n{line}")), None);
+        let many = "X-Group: a\r\n".repeat(60);
+        assert_eq!(copied(&many), passes(&many, None));
+    }
+}
