@@ -228,14 +228,14 @@ pub enum RouteAuth {
     #[default]
     OfRule,
     /// Something else; `None` is that everybody may send.
-    Own(Option<Auth>),
+    Own(Option<Box<Auth>>),
 }
 
 impl Field for RouteAuth {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
-        let mut own = None;
+        let mut own: Option<Auth> = None;
         Field::read(&mut own, item, limits, report);
-        *self = RouteAuth::Own(own);
+        *self = RouteAuth::Own(own.map(Box::new));
     }
 
     fn allowed(&self, limits: &Limits) -> String {
@@ -247,7 +247,7 @@ impl RouteAuth {
     pub(crate) fn own_mut(&mut self) -> Option<&mut Auth> {
         match self {
             RouteAuth::OfRule => None,
-            RouteAuth::Own(own) => own.as_mut(),
+            RouteAuth::Own(own) => own.as_deref_mut(),
         }
     }
 
@@ -255,7 +255,7 @@ impl RouteAuth {
     pub fn or<'a>(&'a self, of_rule: Option<&'a Auth>) -> Option<&'a Auth> {
         match self {
             RouteAuth::OfRule => of_rule,
-            RouteAuth::Own(own) => own.as_ref(),
+            RouteAuth::Own(own) => own.as_deref(),
         }
     }
 }
