@@ -107,7 +107,7 @@ fn requests_above_the_rate_are_answered_and_cost_members_nothing() {
     );
     let table = balancer.ctl("status").unwrap();
     assert!(
-        table.contains("web   requests        1        8       0"),
+        table.contains("web   requests  3/h   client        1        8       0"),
         "{table}"
     );
 
@@ -124,6 +124,97 @@ fn requests_above_the_rate_are_answered_and_cost_members_nothing() {
     balancer.reconfigure(&first.replace(limits, ""));
     assert_eq!(statuses(&mut balancer.connect(), "", 9), ["200"; 9]);
     assert_eq!(limited(&balancer, "requests"), 10);
+}
+
+#[test]
+fn a_request_is_within_each_of_several_limits() {
+    let member = Member::echoing_targets();
+    let lists = "[rule.web.limits]\nrequests = \"9/h\"\n\
+        [[rule.web.request_limits]]\nname = \"key\"\nrequests = \"3/h\"\nkey = \"header:X-Key\"\nstatus = 503\n\
+        [[rule.web.routes]]\nname = \"login\"\npath = \"/login\"\n\
+        request_limits = [{ requests = \"1/2h\" }]\n";
+    let first = config("http", 2, member.address(), lists);
+    let balancer = Balancer::start(&first);
+    let log = balancer.folder().join("access.log");
+    let log = format!("[access_log]\noutput = \"{}\"\n", log.display());
+    let first = first + &log;
+    balancer.reconfigure(&first);
+    let mut client = balancer.connect();
+    let a = |client: &mut Wire, number| statuses(client, "X-Key: a\r\n", number);
+    assert_eq!(a(&mut client, 5), ["200", "200", "200", "503", "503"]);
+    let login = |client: &mut Wire| {
+        client.send("GET /login HTTP/1.1\r\nHost: a\r\nX-Key: b\r\n\r\n");
+        client.read_response()
+    };
+    assert_eq!(login(&mut client).second_word(), "200");
+    let answer = login(&mut client);
+    assert_eq!(answer.second_word(), "429");
+    let wait: u32 = answer.values("retry-after")[0].parse().unwrap();
+    assert!((3600..=7200).contains(&wait), "{wait}");
+    // What others have refused has used nothing of these: five of nine, and two of three, are left.
+    assert_eq!(
+        statuses(&mut client, "X-Key: b\r\n", 3),
+        ["200", "200", "503"]
+    );
+    assert_eq!(
+        statuses(&mut client, "X-Key: c\r\n", 4),
+        ["200", "200", "200", "503"]
+    );
+    assert_eq!(statuses(&mut client, "X-Key: d\r\n", 1), ["429"]);
+    assert_eq!(member.seen().len(), 9);
+    for (limit, refused) in [("requests", 1), ("key", 4), ("login/1", 1)] {
+        assert_eq!(limited(&balancer, limit), refused, "{limit}");
+    }
+    eventually("refused requests are logged", || {
+        let logged = balancer.folder().text("access.log");
+        let of = |limit: &str| {
+            let end = format!("\"end\":\"limited\",\"limit\":\"{limit}\"}}");
+            logged.lines().filter(|line| line.ends_with(&end)).count()
+        };
+        [of("requests"), of("key"), of("login/1")] == [1, 4, 1]
+    });
+    let table = balancer.ctl("status").unwrap();
+    for row in [
+        "web requests 9/h client 1 1 0",
+        "web key 3/h header:X-Key 3 4 0",
+        "web login/1 1/2h client 1 1 0",
+    ] {
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(table.lines().any(|line| words(line) == row), "{table}");
+    }
+    let status = balancer.status();
+    let limit = &status["rules"][0]["limits"][2];
+    assert_eq!(
+        (&limit["limit"], &limit["rate"]),
+        (&"login/1".into(), &"1/2h".into())
+    );
+
+    // The rate of one changes: the others go on, and counters never go back.
+    balancer.reconfigure(&first.replace("9/h", "20/h"));
+    let mut client = balancer.connect();
+    assert_eq!(a(&mut client, 1), ["503"]);
+    assert_eq!(login(&mut client).second_word(), "429");
+    assert_eq!(statuses(&mut client, "X-Key: e\r\n", 3), ["200"; 3]);
+    assert_eq!(limited(&balancer, "key"), 5);
+    balancer.reconfigure(&first.replace(lists, ""));
+    assert_eq!(a(&mut balancer.connect(), 9), ["200"; 9]);
+    assert_eq!(limited(&balancer, "key"), 5);
+    if !installed(&["curl"]) {
+        return;
+    }
+    balancer.reconfigure(&first);
+    let url = format!("http://{}/login", balancer.address("web"));
+    let get = || {
+        curl(&[
+            "--http2-prior-knowledge",
+            "-w",
+            " %{http_code}",
+            "-o",
+            "/dev/null",
+            &url,
+        ])
+    };
+    assert_eq!([get(), get()], [" 200", " 429"]);
 }
 
 #[test]
@@ -611,4 +702,52 @@ fn what_cannot_be_meant_is_refused() {
     }
     let limits = "[rule.web.limits]\nconnections = 5\nnew_connections = \"3/10s\"\n";
     check("tcp", limits).unwrap();
+    let list =
+        |one: &str, number| format!("request_limits = [{}]\n", [one].repeat(number).join(", "));
+    for (protocol, more, why) in [
+        ("http", list("{ burst = 3 }", 1), "`requests` is missing"),
+        (
+            "http",
+            list("{ requests = \"1/s\", name = \"connections\" }", 1),
+            "another limit is called so",
+        ),
+        (
+            "http",
+            list("{ requests = \"1/s\", name = \"x\" }", 2),
+            "two limits x",
+        ),
+        (
+            "http",
+            list("{ requests = \"1/s\", key = \"forwarded_for\" }", 1),
+            "`trust_forwarded = true`",
+        ),
+        (
+            "http",
+            list("{ requests = \"1/s\" }", 9),
+            "more than 8 limits",
+        ),
+        (
+            "tcp",
+            list("{ requests = \"1/s\" }", 1),
+            "only a rule with `protocol = \"http\"`",
+        ),
+    ] {
+        let error = check(protocol, &more).unwrap_err();
+        assert!(error.contains(why), "{error}");
+        assert!(error.contains("rule.web.request_limits"), "{error}");
+    }
+    let route = |name: &str, limit: &str| {
+        format!(
+            "[[rule.web.routes]]\npath = \"/{limit}\"\nname = \"{name}\"\nrequest_limits = {{ requests = \"{limit}/s\" }}\n"
+        )
+    };
+    let error = check("http", &(route("a", "1") + &route("a", "2"))).unwrap_err();
+    assert!(error.contains("two limits a/1"), "{error}");
+    check(
+        "http",
+        &(route("a", "1")
+            + &route("b", "2")
+            + "[rule.web.limits]\nrequests = \"1/s\"\nkey = \"all\"\n"),
+    )
+    .unwrap();
 }

@@ -291,7 +291,7 @@ struct Line<'a> {
     retries: u32,
     end: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    limit: Option<&'static str>,
+    limit: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hedge: Option<&'static str>,
 }
@@ -322,7 +322,10 @@ fn push(record: &Record, batch: &mut Vec<u8>) -> bool {
         cost: (record.cost != Cost::ONE).then(|| record.cost.get()),
         retries: record.retries,
         end: record.end.name(),
-        limit: record.limit.map(Limit::name),
+        limit: record
+            .request_limit
+            .as_deref()
+            .or(record.limit.map(Limit::name)),
         hedge: record.hedged.map(Into::into),
     };
     match serde_json::to_writer(&mut *batch, &line) {
@@ -374,6 +377,7 @@ mod tests {
             retries: 1,
             end: End::Complete,
             limit: None,
+            request_limit: None,
             hedged: None,
         }
     }

@@ -214,6 +214,8 @@ fn limit_table(rules: &[RuleStatus]) -> String {
             vec![
                 rule.name.clone(),
                 limit.limit.to_string(),
+                limit.rate.clone().unwrap_or_default(),
+                limit.key.clone().unwrap_or_default(),
                 limit.clients.to_string(),
                 limit.refused.to_string(),
                 limit.lifted.to_string(),
@@ -225,7 +227,9 @@ fn limit_table(rules: &[RuleStatus]) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let names = ["RULE", "LIMIT", ">CLIENTS", ">REFUSED", ">LIFTED"];
+    let names = [
+        "RULE", "LIMIT", "RATE", "KEY", ">CLIENTS", ">REFUSED", ">LIFTED",
+    ];
     text::table(&names, rows) + "\n"
 }
 

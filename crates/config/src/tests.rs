@@ -1214,6 +1214,13 @@ fn document_with(header: &str, line: &str) -> String {
             };
             format!("[rule.x]\n{rule}{header}\n{needed}\n{line}")
         }
+        "[[rule.x.request_limits]]" => {
+            let needed = match line.split(' ').next() {
+                Some("requests") => "",
+                _ => "requests = \"2/s\"",
+            };
+            format!("[rule.x]\n{rule}{header}\n{needed}\n{line}")
+        }
         "[rule.x.http.mirror]" => {
             let groups = "[group.canary]\nmembers = [\"a:1\"]\n[group.other]\nmembers = [\"a:1\"]";
             let needed = match line.split(' ').next() {

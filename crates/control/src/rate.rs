@@ -105,6 +105,36 @@ impl RateTable {
         }
     }
 
+    /// Whether [`RateTable::take`] would find one for `key`. Nothing is remembered for that.
+    ///
+    /// # Errors
+    ///
+    /// It has none left. After this time it has one.
+    #[inline]
+    pub fn check(&self, key: u64, now: Instant, rate: &Rate) -> Result<(), Duration> {
+        let Some(place) = self.find(key.max(1)) else {
+            return Ok(());
+        };
+        let ahead = place
+            .due
+            .load(Ordering::Relaxed)
+            .saturating_sub(now.as_nanos());
+        match ahead.checked_sub(rate.tolerance) {
+            None | Some(0) => Ok(()),
+            Some(more) => Err(Duration::from_nanos(more)),
+        }
+    }
+
+    /// Gives back what [`RateTable::take`] has taken.
+    pub fn give_back(&self, key: u64, rate: &Rate) {
+        if let Some(place) = self.find(key.max(1)) {
+            let less = |due: u64| Some(due.saturating_sub(rate.interval));
+            let _ = place
+                .due
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        }
+    }
+
     #[inline]
     fn places(&self, key: u64) -> impl Iterator<Item = &Place> {
         lines_of(&self.lines, key).flat_map(|line| &line.0)

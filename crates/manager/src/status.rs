@@ -138,8 +138,14 @@ pub struct RuleStatus {
 /// A limit for each client of a rule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RuleLimitStatus {
-    /// Its key in the configuration.
+    /// Its key in the configuration; for one of `request_limits` its name.
     pub limit: Word,
+    /// Limits of requests: so many in a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<String>,
+    /// The same: whose are counted together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// Clients that are remembered.
     pub clients: usize,
     /// Requests or connections refused.

@@ -83,6 +83,8 @@ pub struct Record {
     pub end: End,
     /// The limit that was reached, if one was.
     pub limit: Option<Limit>,
+    /// HTTP: what it is called, if it is one of requests.
+    pub request_limit: Option<Arc<str>>,
     /// Whether a second member was asked.
     pub hedged: Option<Hedged>,
 }

@@ -7,6 +7,7 @@ use evenkeel_manager::exposition::{Exposition, Type};
 use evenkeel_manager::status::{LimitsStatus, RuleLimitStatus, Status};
 
 use crate::access::Limit;
+use crate::metrics::NamedLimit;
 use crate::metrics::RuleTotals;
 use crate::plane::Proxy;
 use crate::quota::Fill;
@@ -173,7 +174,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
         ],
     },
     RuleFamily {
-        name: "evenkeel_rule_limited_total",
+        name: LIMITED,
         help: "Requests or connections refused or ended because their client has reached a limit.",
         label: "limit",
         samples: &[
@@ -357,10 +358,13 @@ impl Proxy {
     /// Writes the metrics of the data plane.
     pub(crate) fn families(&self, out: &mut Exposition) {
         limits(out, self.limits().as_ref());
-        rules(out, &self.metrics().totals());
+        rules(out, &self.metrics().totals(), &self.metrics().limits());
         quotas(out, &self.quotas());
     }
 }
+
+/// The family in which limits of requests are counted by their names.
+const LIMITED: &str = "evenkeel_rule_limited_total";
 
 fn limits(out: &mut Exposition, limits: Option<&LimitsStatus>) {
     let of = |read: fn(&LimitsStatus) -> u64| limits.map(read);
@@ -404,7 +408,11 @@ fn limits(out: &mut Exposition, limits: Option<&LimitsStatus>) {
     }
 }
 
-fn rules(out: &mut Exposition, totals: &BTreeMap<Arc<str>, RuleTotals>) {
+fn rules(
+    out: &mut Exposition,
+    totals: &BTreeMap<Arc<str>, RuleTotals>,
+    limits: &BTreeMap<NamedLimit, u64>,
+) {
     out.family(
         "evenkeel_rule_connections_open",
         Type::Gauge,
@@ -437,21 +445,28 @@ fn rules(out: &mut Exposition, totals: &BTreeMap<Arc<str>, RuleTotals>) {
                 out.sample(labels, read(totals) as f64);
             }
         }
+        if family.name == LIMITED {
+            for ((rule, limit), refused) in limits {
+                out.sample(&[("rule", rule), ("limit", limit)], *refused as f64);
+            }
+        }
     }
 }
 
 fn limit(fill: &Fill, totals: &RuleTotals) -> RuleLimitStatus {
     RuleLimitStatus {
-        limit: fill.limit.name().into(),
+        limit: fill.label.to_string().into(),
+        rate: fill.requests.as_ref().map(|(rate, _)| rate.to_string()),
+        key: fill.requests.as_ref().map(|(_, key)| key.to_string()),
         clients: fill.clients,
-        refused: match fill.limit {
+        refused: fill.refused.unwrap_or(match fill.limit {
             Limit::Requests => totals.limited_requests,
             Limit::Connections => totals.limited_connections,
             Limit::NewConnections => totals.limited_new_connections,
             Limit::MinBodyRate => totals.limited_min_body_rate,
             Limit::MinResponseRate => totals.limited_min_response_rate,
             Limit::MaxLifetime => totals.limited_max_lifetime,
-        },
+        }),
         lifted: fill.lifted,
     }
 }
@@ -464,7 +479,7 @@ fn quotas(out: &mut Exposition, rules: &[(Arc<str>, Vec<Fill>)]) {
     );
     for (rule, fills) in rules {
         for fill in fills {
-            let labels = [("rule", &**rule), ("limit", fill.limit.name())];
+            let labels = [("rule", &**rule), ("limit", &*fill.label)];
             out.sample(&labels, fill.clients as f64);
         }
     }
@@ -475,7 +490,7 @@ fn quotas(out: &mut Exposition, rules: &[(Arc<str>, Vec<Fill>)]) {
     );
     for (rule, fills) in rules {
         for fill in fills {
-            let labels = [("rule", &**rule), ("limit", fill.limit.name())];
+            let labels = [("rule", &**rule), ("limit", &*fill.label)];
             out.sample(&labels, fill.lifted as f64);
         }
     }

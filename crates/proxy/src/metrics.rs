@@ -226,7 +226,7 @@ counters! {
     auth_refused,
     /// Requests refused because no member of the group has said whether they may pass.
     auth_failed,
-    /// Requests refused because their client has sent too many.
+    /// Requests refused because their client has sent too many, by the limit in `limits`.
     limited_requests,
     /// Connections refused because their client has too many.
     limited_connections,
@@ -354,7 +354,11 @@ impl RuleMetrics {
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     cells: Arc<Mutex<BTreeMap<Arc<str>, Cells>>>,
+    limits: Arc<Mutex<BTreeMap<NamedLimit, Arc<AtomicU64>>>>,
 }
+
+/// A limit of requests: the names of its rule and of itself.
+pub(crate) type NamedLimit = (Arc<str>, Arc<str>);
 
 /// The cells of a rule, one per worker.
 type Cells = Vec<Arc<RuleMetrics>>;
@@ -372,6 +376,21 @@ impl Metrics {
                 (Arc::clone(rule), totals)
             })
             .collect()
+    }
+
+    /// How many requests the limit of `rule` that is called `label` has refused; made when it is seen first.
+    pub(crate) fn limit(&self, rule: &str, label: &str) -> Arc<AtomicU64> {
+        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(limits.entry((rule.into(), label.into())).or_default())
+    }
+
+    /// The same of all limits that there were.
+    pub(crate) fn limits(&self) -> BTreeMap<NamedLimit, u64> {
+        let limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = |(name, refused): (&NamedLimit, &Arc<AtomicU64>)| {
+            (name.clone(), refused.load(Ordering::Relaxed))
+        };
+        limits.iter().map(read).collect()
     }
 
     /// The cells of `rule`, one per worker; made when the rule is seen first.

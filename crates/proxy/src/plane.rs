@@ -295,7 +295,7 @@ impl Inner {
                 }
                 listeners.insert(key, held);
             }
-            let quotas = Quotas::next(&rule.limits, state.quotas.get(&name));
+            let quotas = Quotas::next(rule, &self.metrics, state.quotas.get(&name));
             if let Some(quotas) = &quotas {
                 all_quotas.insert(Arc::clone(&name), Arc::clone(quotas));
             }

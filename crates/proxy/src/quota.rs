@@ -6,25 +6,76 @@
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use evenkeel_control::rate::{CountTable, Entered, Rate, RateTable};
 use evenkeel_core::key::Key;
 use evenkeel_core::time::Instant;
-use evenkeel_manager::config::{LimitKey, Limits};
+use evenkeel_manager::config::routing::Conditions;
+use evenkeel_manager::config::{
+    Frequency, LimitKey, Limits, MAX_REQUEST_LIMITS, Networks, Protocol, RequestLimit, Route, Rule,
+};
 
 use crate::access::Limit;
 use crate::message::Request;
+use crate::metrics::{Metrics, RuleMetrics};
 
 /// The limits of a rule, with what its clients have used of them.
 #[derive(Debug)]
 pub(crate) struct Quotas {
     limits: Limits,
     hasher: RandomState,
-    requests: Option<(Rate, Arc<RateTable>)>,
+    /// Limits of requests: first those of the rule, then those of its routes.
+    requests: Box<[Requests]>,
+    /// Where those of each route are; nothing if no route has any.
+    routes: Box<[Range<usize>]>,
+    of_rule: usize,
     arrivals: Option<(Rate, Arc<RateTable>)>,
     connections: Option<(u32, Arc<CountTable>)>,
+}
+
+/// Most limits that a request can have: that of `limits`, and the lists of the rule and a route.
+const MOST: usize = 1 + 2 * MAX_REQUEST_LIMITS;
+
+/// A limit of requests, with what clients have used of it.
+#[derive(Debug)]
+struct Requests {
+    /// What it is called in the log and in metrics.
+    label: Arc<str>,
+    /// The route that it is one of, by its name or else by its conditions.
+    route: Option<Owner>,
+    limit: RequestLimit,
+    rate: Rate,
+    table: Arc<RateTable>,
+    /// How many it has refused; that of `limits` is counted by the workers.
+    refused: Option<Arc<AtomicU64>>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Owner {
+    Named(String),
+    Nameless(Conditions),
+}
+
+impl Owner {
+    fn of(route: &Route) -> Self {
+        match &route.name {
+            Some(name) => Owner::Named(name.clone()),
+            None => Owner::Nameless(route.conditions.clone()),
+        }
+    }
+}
+
+/// A request above a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Over {
+    /// After so many seconds there is one again.
+    pub(crate) seconds: NonZeroU32,
+    /// The place of the limit.
+    limit: u32,
 }
 
 /// A connection that counts as one of its client until this is dropped.
@@ -43,6 +94,12 @@ impl Drop for Counted {
 /// How a table is filled.
 pub(crate) struct Fill {
     pub(crate) limit: Limit,
+    /// What it is called.
+    pub(crate) label: Arc<str>,
+    /// Limits of requests: the rate, and whose are counted together.
+    pub(crate) requests: Option<(Frequency, LimitKey)>,
+    /// How many requests it has refused, if workers do not count that.
+    pub(crate) refused: Option<u64>,
     /// Clients that are remembered now.
     pub(crate) clients: usize,
     /// How often one was forgotten, or not remembered, for want of a place.
@@ -50,26 +107,19 @@ pub(crate) struct Fill {
 }
 
 impl Quotas {
-    /// What `limits` need; `None` if they say nothing of single clients. What clients have used is
-    /// kept from `old` where the limit is the same.
-    pub(crate) fn next(limits: &Limits, old: Option<&Arc<Quotas>>) -> Option<Arc<Quotas>> {
-        if let Some(old) = old
-            && old.limits == *limits
-        {
-            return Some(Arc::clone(old));
-        }
+    /// What the limits of `rule` need; `None` if they say nothing of single clients. What clients have used
+    /// is kept from `old` where the limit is the same.
+    pub(crate) fn next(
+        rule: &Rule,
+        metrics: &Metrics,
+        old: Option<&Arc<Quotas>>,
+    ) -> Option<Arc<Quotas>> {
+        let limits = &rule.limits;
         let counted = |limits: &Limits| (limits.ipv4_prefix, limits.ipv6_prefix, limits.table_size);
         let kept = old.filter(|old| counted(&old.limits) == counted(limits));
-        let of_requests = |limits: &Limits| (limits.requests, limits.burst(), limits.key.clone());
         let of_arrivals =
             |limits: &Limits| (limits.new_connections, limits.new_connections_burst());
         let places = limits.table_size;
-        let requests = limits.requests.map(|rate| {
-            let same = kept.filter(|old| of_requests(&old.limits) == of_requests(limits));
-            let table = same.and_then(|old| Some(Arc::clone(&old.requests.as_ref()?.1)));
-            let table = table.unwrap_or_else(|| Arc::new(RateTable::new(places)));
-            (Rate::new(rate.count, rate.per, limits.burst()), table)
-        });
         let arrivals = limits.new_connections.map(|rate| {
             let same = kept.filter(|old| of_arrivals(&old.limits) == of_arrivals(limits));
             let table = same.and_then(|old| Some(Arc::clone(&old.arrivals.as_ref()?.1)));
@@ -84,30 +134,81 @@ impl Quotas {
                 table.unwrap_or_else(|| Arc::new(CountTable::new(places))),
             )
         });
-        if requests.is_none() && arrivals.is_none() && connections.is_none() {
+        let (requests, of_rule, routes) = requests_of(rule, metrics, old);
+        if requests.is_empty() && arrivals.is_none() && connections.is_none() {
             return None;
         }
         Some(Arc::new(Quotas {
             limits: limits.clone(),
-            hasher: kept.map_or_else(RandomState::new, |old| old.hasher.clone()),
+            hasher: old.map_or_else(RandomState::new, |old| old.hasher.clone()),
             requests,
+            routes,
+            of_rule,
             arrivals,
             connections,
         }))
     }
 
-    /// Takes a request from what its client has. If that is used up, it is the time in seconds
-    /// after which the client has one again.
+    /// Takes a request for the route at this place from what its client has: one from each limit, or, if one
+    /// of them is used up, none from any. Then it is the limit that has one again last.
     #[inline]
     pub(crate) fn request(
         &self,
-        client: impl Into<Option<IpAddr>>,
+        client: Option<IpAddr>,
         request: &Request<'_>,
+        route: usize,
         now: Instant,
-    ) -> Option<NonZeroU32> {
-        let (rate, table) = self.requests.as_ref()?;
-        let mut client = client.into();
-        let key = match &self.limits.key {
+    ) -> Option<Over> {
+        if self.requests.is_empty() {
+            return None;
+        }
+        let of_rule = self.requests.get(..self.of_rule).unwrap_or_default();
+        let of_route = self.routes.get(route).cloned();
+        let begin = of_route.as_ref().map_or(0, |range| range.start);
+        let of_route = of_route
+            .and_then(|range| self.requests.get(range))
+            .unwrap_or_default();
+        let places = (0..of_rule.len()).chain(begin..);
+        let all = places.zip(of_rule.iter().chain(of_route));
+        if let ([only], []) = (of_rule, of_route) {
+            // One decides at once.
+            let key = self.key(only, client, request)?;
+            let taken = only.table.take(key, now, &only.rate);
+            return taken.err().map(|wait| Over::new(wait, 0));
+        }
+        let mut keys = [None; MOST];
+        for (key, (_, limit)) in keys.iter_mut().zip(all.clone()) {
+            *key = self.key(limit, client, request);
+        }
+        let counted = || {
+            let with_keys = all.clone().zip(keys);
+            with_keys.filter_map(|((place, limit), key)| Some((place, limit, key?)))
+        };
+        let over = counted().filter_map(|(place, limit, key)| {
+            let checked = limit.table.check(key, now, &limit.rate);
+            Some((checked.err()?, place))
+        });
+        if let Some((wait, place)) = over.max() {
+            return Some(Over::new(wait, place));
+        }
+        for (number, (place, limit, key)) in counted().enumerate() {
+            if let Err(wait) = limit.table.take(key, now, &limit.rate) {
+                // Another worker was faster: this one is refused, and so has used nothing.
+                for (_, limit, key) in counted().take(number) {
+                    limit.table.give_back(key, &limit.rate);
+                }
+                return Some(Over::new(wait, place));
+            }
+        }
+        None
+    }
+
+    /// Whose request it is for a limit: a hash; `None` if it does not count there.
+    #[inline]
+    fn key(&self, of: &Requests, client: Option<IpAddr>, request: &Request<'_>) -> Option<u64> {
+        let limit = &of.limit;
+        let mut client = client;
+        let key = match &limit.key {
             LimitKey::Part(Key::Client) => None,
             LimitKey::Part(key) => request
                 .part(key)
@@ -116,12 +217,30 @@ impl Quotas {
                 client = forwarded_for(request).or(client);
                 None
             }
+            LimitKey::All => Some(0),
         };
-        if client.is_some_and(|client| self.is_excepted(client)) {
+        if client.is_some_and(|client| is_in(limit.except.as_ref(), client)) {
             return None;
         }
-        let key = key.or_else(|| Some(self.hash(client?)))?;
-        table.take(key, now, rate).err().map(in_seconds)
+        key.or_else(|| Some(self.hash(client?, limit.ipv4_prefix, limit.ipv6_prefix)))
+    }
+
+    /// What the limit is called that a request is above.
+    pub(crate) fn label(&self, over: Over) -> Option<&Arc<str>> {
+        let limit = self.requests.get(over.limit as usize)?;
+        Some(&limit.label)
+    }
+
+    /// Counts a request that is refused, and gives the status of the answer to it.
+    pub(crate) fn refuse(&self, over: Over, metrics: &RuleMetrics) -> u16 {
+        let limit = self.requests.get(over.limit as usize);
+        match limit.and_then(|limit| limit.refused.as_ref()) {
+            Some(refused) => {
+                refused.fetch_add(1, Ordering::Relaxed);
+            }
+            None => metrics.count_limit(Limit::Requests),
+        }
+        limit.map_or(429, |limit| limit.limit.status)
     }
 
     /// Takes a connection from what its client has.
@@ -134,10 +253,12 @@ impl Quotas {
         client: IpAddr,
         now: impl FnOnce() -> Instant,
     ) -> Result<Option<Box<Counted>>, Limit> {
-        if self.is_excepted(client) || self.arrivals.is_none() && self.connections.is_none() {
+        let limits = &self.limits;
+        let is_free = self.arrivals.is_none() && self.connections.is_none();
+        if is_free || is_in(limits.except.as_ref(), client) {
             return Ok(None);
         }
-        let key = self.hash(client);
+        let key = self.hash(client, limits.ipv4_prefix, limits.ipv6_prefix);
         let counted = match &self.connections {
             None => None,
             Some((most, table)) => match table.enter(key, *most) {
@@ -156,21 +277,16 @@ impl Quotas {
         Ok(counted)
     }
 
-    fn is_excepted(&self, client: IpAddr) -> bool {
-        let except = self.limits.except.as_ref();
-        except.is_some_and(|networks| networks.contains(client))
-    }
-
-    /// Equal for addresses that are one client.
-    fn hash(&self, client: IpAddr) -> u64 {
+    /// Equal for addresses that have these bits in common.
+    fn hash(&self, client: IpAddr, ipv4_prefix: u16, ipv6_prefix: u16) -> u64 {
         let (family, network) = match client.to_canonical() {
             IpAddr::V4(ip) => {
-                let beyond = 32_u32.saturating_sub(self.limits.ipv4_prefix.into());
+                let beyond = 32_u32.saturating_sub(ipv4_prefix.into());
                 let bits = u64::from(ip.to_bits()) >> beyond;
                 (4, u128::from(bits))
             }
             IpAddr::V6(ip) => {
-                let beyond = 128_u32.saturating_sub(self.limits.ipv6_prefix.into());
+                let beyond = 128_u32.saturating_sub(ipv6_prefix.into());
                 (6, ip.to_bits().checked_shr(beyond).unwrap_or(0))
             }
         };
@@ -179,22 +295,119 @@ impl Quotas {
 
     /// How full its tables are.
     pub(crate) fn fill(&self, now: Instant) -> impl Iterator<Item = Fill> {
-        let of_rate = move |limit, table: &RateTable| Fill {
-            limit,
+        let requests = self.requests.iter().map(move |of| Fill {
+            limit: Limit::Requests,
+            label: Arc::clone(&of.label),
+            requests: Some((of.limit.requests, of.limit.key.clone())),
+            refused: of
+                .refused
+                .as_ref()
+                .map(|refused| refused.load(Ordering::Relaxed)),
+            clients: of.table.used(now),
+            lifted: of.table.evictions(),
+        });
+        let arrivals = self.arrivals.iter().map(move |(_, table)| Fill {
+            limit: Limit::NewConnections,
+            label: Limit::NewConnections.name().into(),
+            requests: None,
+            refused: None,
             clients: table.used(now),
             lifted: table.evictions(),
-        };
-        let requests = self.requests.iter();
-        let requests = requests.map(move |(_, table)| of_rate(Limit::Requests, table));
-        let arrivals = self.arrivals.iter();
-        let arrivals = arrivals.map(move |(_, table)| of_rate(Limit::NewConnections, table));
+        });
         let connections = self.connections.iter().map(|(_, table)| Fill {
             limit: Limit::Connections,
+            label: Limit::Connections.name().into(),
+            requests: None,
+            refused: None,
             clients: table.used(),
             lifted: table.overflows(),
         });
         requests.chain(arrivals).chain(connections)
     }
+}
+
+impl Over {
+    fn new(wait: Duration, place: usize) -> Self {
+        Over {
+            seconds: in_seconds(wait),
+            limit: u32::try_from(place).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+/// The limits of requests of a rule, how many of them are for all of its requests, and where those of each
+/// route are.
+fn requests_of(
+    rule: &Rule,
+    metrics: &Metrics,
+    old: Option<&Arc<Quotas>>,
+) -> (Box<[Requests]>, usize, Box<[Range<usize>]>) {
+    let mut before: Vec<&Requests> = old.iter().flat_map(|old| &old.requests).collect();
+    let mut all: Vec<Requests> = Vec::new();
+    let mut add = |label: String, route: Option<Owner>, limit: &RequestLimit| {
+        let counted = |limit: &RequestLimit| {
+            let prefixes = (limit.ipv4_prefix, limit.ipv6_prefix);
+            let rate = (limit.requests, limit.burst());
+            (
+                limit.name.clone(),
+                rate,
+                limit.key.clone(),
+                prefixes,
+                limit.table_size,
+            )
+        };
+        let is_same = |old: &&Requests| old.route == route && counted(&old.limit) == counted(limit);
+        // Each goes on in one only.
+        let same = before.iter().position(is_same).map(|at| before.remove(at));
+        let table = same.map_or_else(
+            || {
+                let places = match limit.key {
+                    LimitKey::All => 1,
+                    _ => limit.table_size,
+                };
+                Arc::new(RateTable::new(places))
+            },
+            |same| Arc::clone(&same.table),
+        );
+        let is_counted_by_workers = label == Limit::Requests.name();
+        all.push(Requests {
+            refused: (!is_counted_by_workers).then(|| metrics.limit(&rule.name, &label)),
+            label: label.into(),
+            route,
+            rate: Rate::new(limit.requests.count, limit.requests.per, limit.burst()),
+            limit: limit.clone(),
+            table,
+        });
+        all.len()
+    };
+    let mut end = 0;
+    if let Some(limit) = rule.limits.of_requests() {
+        end = add(limit.label(0, None), None, &limit);
+    }
+    if rule.protocol != Protocol::Http {
+        return (all.into(), end, Box::default());
+    }
+    for (place, limit) in rule.request_limits.iter().enumerate() {
+        end = add(limit.label(place, None), None, limit);
+    }
+    let of_rule = end;
+    let mut ranges = Vec::new();
+    for route in rule.routes.list() {
+        let begin = end;
+        for (place, limit) in route.request_limits.iter().enumerate() {
+            let label = limit.label(place, Some(&route.label));
+            end = add(label, Some(Owner::of(route)), limit);
+        }
+        ranges.push(begin..end);
+    }
+    if of_rule == end {
+        ranges.clear();
+    }
+    (all.into(), of_rule, ranges.into())
+}
+
+fn is_in(networks: Option<&Networks>, client: IpAddr) -> bool {
+    networks.is_some_and(|networks| networks.contains(client))
 }
 
 /// The address that the nearest proxy in front has added, with or without a port.
@@ -223,17 +436,17 @@ mod tests {
     use super::*;
     use crate::message::tests::with_request;
 
-    fn limits(text: &str) -> Limits {
+    fn rule(text: &str) -> Rule {
         let text = format!(
             "[rule.web]\nlisten = \"127.0.0.1:1\"\nmembers = [\"127.0.0.1:2\"]\n\
              http = {{ trust_forwarded = true }}\n[rule.web.limits]\n{text}"
         );
         let config: Config = parse("evenkeel.toml", &text).unwrap();
-        config.rules[0].limits.clone()
+        config.rules[0].clone()
     }
 
     fn quotas(text: &str) -> Arc<Quotas> {
-        Quotas::next(&limits(text), None).unwrap()
+        Quotas::next(&rule(text), &Metrics::default(), None).unwrap()
     }
 
     const NOW: Instant = Instant::from_nanos(5_000_000_000);
@@ -243,14 +456,17 @@ mod tests {
         let client: IpAddr = client.parse().unwrap();
         let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{head}\r\n");
         let taken = (0..10).filter(|_| {
-            with_request(&head, |request| quotas.request(client, request, NOW)).is_none()
+            with_request(&head, |request| {
+                quotas.request(Some(client), request, usize::MAX, NOW)
+            })
+            .is_none()
         });
         taken.count()
     }
 
     #[test]
     fn nothing_is_made_where_nothing_is_limited() {
-        assert!(Quotas::next(&Limits::default(), None).is_none());
+        assert!(Quotas::next(&Rule::default(), &Metrics::default(), None).is_none());
     }
 
     #[test]
@@ -302,6 +518,145 @@ mod tests {
         assert_eq!(passed("X-Forwarded-For: unknown\r\n"), 10);
     }
 
+    /// What ten requests for a route meet: each the name of the limit that it is above, or nothing.
+    fn met(quotas: &Quotas, client: &str, head: &str, route: usize) -> Vec<String> {
+        let client: IpAddr = client.parse().unwrap();
+        let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{head}\r\n");
+        let one = |_| {
+            let over = with_request(&head, |request| {
+                quotas.request(Some(client), request, route, NOW)
+            });
+            over.map_or(String::new(), |over| {
+                quotas.label(over).unwrap().to_string()
+            })
+        };
+        (0..10).map(one).collect()
+    }
+
+    fn count(met: &[String], label: &str) -> usize {
+        met.iter().filter(|one| *one == label).count()
+    }
+
+    const SEVERAL: &str = "requests = \"8/m\"\n\
+        [[rule.web.request_limits]]\nrequests = \"5/h\"\nkey = \"header:X-Key\"\n\
+        [[rule.web.request_limits]]\nname = \"sum\"\nrequests = \"14/d\"\nkey = \"all\"\n\
+        [[rule.web.routes]]\npath = \"/a\"\n\
+        [[rule.web.routes]]\npath = \"/b\"\nname = \"b\"\n\
+        request_limits = [{ requests = \"2/m\", ipv4_prefix = 24 }, { requests = \"9/s\" }]\n";
+
+    #[test]
+    fn a_request_needs_one_of_each_limit_and_a_refused_one_has_used_none() {
+        let quotas = quotas(SEVERAL);
+        // Above that of the key, which is the one that lasts; five of the client's eight are used.
+        let key = "X-Key: a\r\n";
+        let first = met(&quotas, "192.0.2.1", key, 0);
+        assert_eq!((count(&first, ""), count(&first, "1")), (5, 5));
+        let other_key = met(&quotas, "192.0.2.1", "X-Key: b\r\n", 0);
+        assert_eq!(
+            (count(&other_key, ""), count(&other_key, "requests")),
+            (3, 7)
+        );
+        // The route has its own, by network. Of the sum 6 of 14 were left.
+        let of_route = met(&quotas, "192.0.2.2", "X-Key: c\r\n", 1);
+        assert_eq!((count(&of_route, ""), count(&of_route, "b/1")), (2, 8));
+        let neighbour = met(&quotas, "192.0.2.3", "X-Key: d\r\n", 1);
+        assert_eq!(count(&neighbour, "b/1"), 10);
+        // What the route has refused counts in no other.
+        let rest = met(&quotas, "192.0.2.3", "X-Key: d\r\n", usize::MAX);
+        assert_eq!((count(&rest, ""), count(&rest, "sum")), (4, 6));
+        let fills: Vec<_> = quotas.fill(NOW).collect();
+        let labels: Vec<_> = fills.iter().map(|fill| &*fill.label).collect();
+        assert_eq!(labels, ["requests", "1", "sum", "b/1", "b/2"]);
+        let clients: Vec<_> = fills.iter().map(|fill| fill.clients).collect();
+        assert_eq!(clients, [3, 4, 1, 1, 1]);
+    }
+
+    #[test]
+    fn refusals_are_counted_by_limit() {
+        let metrics = Metrics::default();
+        let quotas = Quotas::next(&rule(SEVERAL), &metrics, None).unwrap();
+        let workers = RuleMetrics::default();
+        for route in [0, 1] {
+            for _ in 0..7 {
+                let head = "GET / HTTP/1.1\r\nHost: a\r\nX-Key: a\r\n\r\n";
+                let client = Some("192.0.2.1".parse().unwrap());
+                let over =
+                    with_request(head, |request| quotas.request(client, request, route, NOW));
+                if let Some(over) = over {
+                    assert_eq!(quotas.refuse(over, &workers), 429);
+                }
+            }
+        }
+        let counted: Vec<_> = metrics.limits().into_iter().collect();
+        let of = |limit: &str, refused| (("web".into(), limit.into()), refused);
+        // Those for the second route were above that of the key already.
+        assert_eq!(
+            counted,
+            [of("1", 9), of("b/1", 0), of("b/2", 0), of("sum", 0)]
+        );
+        assert_eq!(workers.limited_requests.get(), 0);
+    }
+
+    #[test]
+    fn threads_take_what_there_is_of_each_limit() {
+        let quotas = quotas(
+            "requests = \"100/d\"\n[[rule.web.request_limits]]\nrequests = \"60/d\"\nkey = \"all\"\n",
+        );
+        let passed: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        (0..10)
+                            .map(|_| passed(&quotas, "192.0.2.1", ""))
+                            .sum::<usize>()
+                    })
+                })
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .sum()
+        });
+        assert_eq!(passed, 60);
+        // Whoever came too late for the second has given back what it took of the first.
+        let [first, _] = &*quotas.requests else {
+            panic!("there are two limits");
+        };
+        let client = Some("192.0.2.1".parse().unwrap());
+        let key = with_request("GET / HTTP/1.1\r\nHost: a\r\n\r\n", |request| {
+            quotas.key(first, client, request).unwrap()
+        });
+        let left = (0..100).filter(|_| first.table.take(key, NOW, &first.rate).is_ok());
+        assert_eq!(left.count(), 40);
+    }
+
+    #[test]
+    fn each_limit_goes_on_that_is_still_there() {
+        let first = quotas(SEVERAL);
+        assert_eq!(count(&met(&first, "192.0.2.1", "X-Key: a\r\n", 1), ""), 2);
+        let again =
+            |text: &str| Quotas::next(&rule(text), &Metrics::default(), Some(&first)).unwrap();
+        // Numbers are others now, and so is the place of the route.
+        let more = SEVERAL
+            .replacen("[[rule.web.request_limits]]", "[[rule.web.request_limits]]\nrequests = \"9/s\"\n[[rule.web.request_limits]]", 1)
+            .replacen("[[rule.web.routes]]", "[[rule.web.routes]]\npath = \"/new\"\nrequest_limits = { requests = \"2/m\", ipv4_prefix = 24 }\n[[rule.web.routes]]", 1);
+        let next = again(&more);
+        assert_eq!(count(&met(&next, "192.0.2.1", "X-Key: a\r\n", 2), ""), 0);
+        assert_eq!(
+            count(&met(&next, "192.0.2.1", "X-Key: a\r\n", 9), ""),
+            3,
+            "of the key"
+        );
+        assert_eq!(count(&met(&next, "192.0.2.1", "X-Key: e\r\n", 0), ""), 2);
+        // The rate of one has changed: that one begins anew.
+        let next = again(&SEVERAL.replace("\"2/m\"", "\"3/m\""));
+        assert_eq!(
+            count(&met(&next, "192.0.2.1", "X-Key: f\r\n", 1), ""),
+            1,
+            "of the client"
+        );
+    }
+
     #[test]
     fn connections_are_counted_while_they_are_open() {
         let quotas = quotas("connections = 2\nnew_connections = \"3/m\"");
@@ -327,11 +682,10 @@ mod tests {
         let first = quotas("requests = \"3/m\"\nconnections = 1");
         assert_eq!(passed(&first, "192.0.2.1", ""), 3);
         let held = first.connection("192.0.2.1".parse().unwrap(), || NOW);
-        let again = |text: &str| Quotas::next(&limits(text), Some(&first)).unwrap();
-        assert!(Arc::ptr_eq(
-            &first,
-            &again("requests = \"3/m\"\nconnections = 1")
-        ));
+        let again =
+            |text: &str| Quotas::next(&rule(text), &Metrics::default(), Some(&first)).unwrap();
+        let same = again("requests = \"3/m\"\nconnections = 1");
+        assert_eq!(passed(&same, "192.0.2.1", ""), 0);
         let next = again("requests = \"3/m\"\nconnections = 1\nstatus = 503");
         assert_eq!(passed(&next, "192.0.2.1", ""), 0);
         let more = again("requests = \"4/m\"\nconnections = 2");

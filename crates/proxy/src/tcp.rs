@@ -123,6 +123,7 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
         retries,
         end,
         limit: (end == End::Limited).then_some(Limit::MaxLifetime),
+        request_limit: None,
         hedged: None,
     });
 }

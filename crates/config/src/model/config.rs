@@ -425,7 +425,8 @@ pub(crate) fn tables() -> Vec<TableDoc> {
     ];
     tables.extend(rule::tables());
     tables.extend([mirror::tables(), hedge::tables()]);
-    tables.extend([limits::tables(), maintenance::tables()]);
+    tables.extend(limits::tables());
+    tables.push(maintenance::tables());
     tables.push(ftp::tables());
     tables.extend(tls::tables());
     tables.extend([group::tables(), sticky::tables(), health::tables()]);

@@ -1,5 +1,6 @@
-//! `[rule.NAME.limits]`: what each client of a rule may have.
+//! `[rule.NAME.limits]`: what each client of a rule may have; `request_limits`: further limits of requests.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -7,13 +8,13 @@ use std::time::Duration;
 use evenkeel_core::key::{Key, ParseKeyError};
 
 use crate::schema::document::{Item, quote};
-use crate::schema::field::{Field, blank, read_text};
+use crate::schema::field::{Element, Field, blank, read_text};
 use crate::schema::frequency::{ByteRate, Frequency};
 use crate::schema::key::{DAY, HOUR, docs, secs, section};
 use crate::schema::networks::Networks;
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
-use crate::schema::table::{AsTable, Table};
+use crate::schema::table::{AsTable, NAMES, Table};
 
 section! {
     /// Limits of a rule.
@@ -27,8 +28,8 @@ section! {
         /// 100 at once.
         burst: Option<u32> [Number(1.0, 10_000_000.0, "requests")] = None; "200",
         /// HTTP: whose requests are counted together: those with the same client address (`client`),
-        /// or with the same `header:NAME`, `cookie:NAME`, `path` or `uri`. Requests without such a part
-        /// count for the client's address. `forwarded_for` is the last address in `X-Forwarded-For`,
+        /// or with the same `header:NAME`, `cookie:NAME`, `path` or `uri`; `all` is those of everybody. Requests
+        /// without such a part count for the client's address. `forwarded_for` is the last address in `X-Forwarded-For`,
         /// for rules behind a proxy that adds it; it needs `trust_forwarded` in the rule's `http`.
         key: LimitKey = LimitKey::Part(Key::Client); r#""header:X-Api-Key""#,
         /// HTTP: status of the answer to requests above the limit.
@@ -72,9 +73,120 @@ section! {
     }
 }
 
+section! {
+    /// A limit of requests.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct RequestLimit {}
+    keys REQUEST_LIMIT {
+        /// What it is called in the access log, metrics and the status; behind the name of the route, if it is
+        /// one of a route's. Without a name it is its number, from 1.
+        name: Option<String> [Text(NAMES)] = None; r#""logins""#,
+        /// How many requests a client may send in a time. **Required.**
+        requests: Frequency = Frequency::default(); r#""5/m""#,
+        /// How many of them may come at once. By default as many as `requests` names.
+        burst: Option<u32> [Number(1.0, 10_000_000.0, "requests")] = None; "10",
+        /// Whose requests are counted together, as in `limits`.
+        key: LimitKey = LimitKey::Part(Key::Client); r#""header:X-Api-Key""#,
+        /// Status of the answer to requests above the limit.
+        status: u16 [Number(400.0, 599.0, "")] = 429; "503",
+        /// Networks of clients for which it does not count.
+        except: Option<Networks> = None; r#"["10.0.0.0/8"]"#,
+        /// Bits of an IPv4 address that count.
+        ipv4_prefix: u16 [Number(8.0, 32.0, "bits")] = 32; "24",
+        /// The same for IPv6.
+        ipv6_prefix: u16 [Number(16.0, 128.0, "bits")] = 64; "56",
+        /// Clients that are remembered at a time. Each takes 16 bytes.
+        table_size: usize [Number(1024.0, 4_194_304.0, "clients")] = 65_536; "10000",
+    }
+}
+
+blank!(RequestLimit);
+
+impl AsTable for RequestLimit {
+    const ALLOWED: &'static str = "a table of a limit of requests";
+
+    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
+        table.read(REQUEST_LIMIT, self, report);
+        table.require("requests", report);
+    }
+}
+
+impl Element for RequestLimit {
+    const NONE: Option<&'static str> = None;
+}
+
+/// Most limits of requests in a list.
+pub const MAX_REQUEST_LIMITS: usize = 8;
+
+/// Names that limits of requests cannot have, as others have them.
+const TAKEN: [&str; 6] = [
+    "requests",
+    "connections",
+    "new_connections",
+    "min_body_rate",
+    "min_response_rate",
+    "max_lifetime",
+];
+
+impl RequestLimit {
+    /// How many requests may come at once.
+    pub fn burst(&self) -> u32 {
+        self.burst.unwrap_or(self.requests.count)
+    }
+
+    /// What the limit at this place of a list is called where all of the rule are shown; `route` is the name
+    /// of the route whose list it is.
+    pub fn label(&self, place: usize, route: Option<&str>) -> String {
+        let number = || (place + 1).to_string();
+        let own = self.name.clone().unwrap_or_else(number);
+        match route {
+            Some(route) => format!("{route}/{own}"),
+            None => own,
+        }
+    }
+
+    /// Looks at a list that stands in `table`: what it needs of the rule, and whether `labels`, those of the
+    /// lists before, are others.
+    pub(crate) fn check(
+        list: &[RequestLimit],
+        (route, trusts): (Option<&str>, bool),
+        labels: &mut HashSet<String>,
+        table: &Table<'_>,
+        report: &mut Report<'_>,
+    ) {
+        const KEY: &str = "request_limits";
+        if list.len() > MAX_REQUEST_LIMITS {
+            let message = format!("more than {MAX_REQUEST_LIMITS} limits");
+            table.problem(KEY, message, report);
+        }
+        for (place, limit) in list.iter().enumerate() {
+            let label = limit.label(place, route);
+            if limit.key == LimitKey::ForwardedFor && !trusts {
+                let message = format!("limit {label}: {FORGED}");
+                table.problem(KEY, message, report);
+            }
+            if TAKEN.contains(&label.as_str()) {
+                let message = format!("limit {label}: another limit is called so, choose a name");
+                table.problem(KEY, message, report);
+            } else if !labels.insert(label.clone()) {
+                let message = format!(
+                    "there are two limits {label}: give one of them, or its route, another name"
+                );
+                table.problem(KEY, message, report);
+            }
+        }
+    }
+}
+
+/// What is wrong with the key `forwarded_for`.
+pub(crate) const FORGED: &str = "clients can write what they like in that field, unless a proxy in front sets \
+     it: then say so with `trust_forwarded = true` in `http` of the rule";
+
 /// What a client is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitKey {
+    /// Everybody is one.
+    All,
     /// A part of a request.
     Part(Key),
     /// The last address in `X-Forwarded-For`.
@@ -87,8 +199,9 @@ impl Default for LimitKey {
     }
 }
 
-/// Its name in the file.
+/// Their names in the file.
 const FORWARDED_FOR: &str = "forwarded_for";
+const ALL: &str = "all";
 
 impl FromStr for LimitKey {
     type Err = ParseKeyError;
@@ -96,6 +209,7 @@ impl FromStr for LimitKey {
     fn from_str(text: &str) -> Result<Self, ParseKeyError> {
         match text {
             FORWARDED_FOR => Ok(LimitKey::ForwardedFor),
+            ALL => Ok(LimitKey::All),
             _ => text.parse().map(LimitKey::Part),
         }
     }
@@ -106,6 +220,7 @@ impl fmt::Display for LimitKey {
         match self {
             LimitKey::Part(key) => key.fmt(f),
             LimitKey::ForwardedFor => f.write_str(FORWARDED_FOR),
+            LimitKey::All => f.write_str(ALL),
         }
     }
 }
@@ -127,7 +242,7 @@ impl Field for LimitKey {
     }
 
     fn allowed(&self, _: &crate::schema::field::Limits) -> String {
-        r#""client", "forwarded_for", "header:NAME", "cookie:NAME", "path" or "uri""#.into()
+        r#""client", "forwarded_for", "header:NAME", "cookie:NAME", "path", "uri" or "all""#.into()
     }
 }
 
@@ -184,10 +299,19 @@ impl Limits {
         }
     }
 
-    /// How many requests may come at once.
-    pub fn burst(&self) -> u32 {
-        let of_rate = |rate: Frequency| rate.count;
-        self.burst.or(self.requests.map(of_rate)).unwrap_or(1)
+    /// What it says of requests, as a limit by itself.
+    pub fn of_requests(&self) -> Option<RequestLimit> {
+        Some(RequestLimit {
+            name: Some("requests".into()),
+            requests: self.requests?,
+            burst: self.burst,
+            key: self.key.clone(),
+            status: self.status,
+            except: self.except.clone(),
+            ipv4_prefix: self.ipv4_prefix,
+            ipv6_prefix: self.ipv6_prefix,
+            table_size: self.table_size,
+        })
     }
 
     /// How many connections may come at once.
@@ -199,7 +323,13 @@ impl Limits {
 }
 
 /// What the reference says of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn tables() -> [TableDoc; 2] {
     let doc = "[Limits](limits.md) of a rule, for each client and for all together.";
-    TableDoc::new("[rule.NAME.limits]", doc, [docs(LIMITS, Limits::default())])
+    let requests = "[Further limits](limits.md#several-limits) of requests; `request_limits` of a route has the same \
+                    keys, for the requests of that route. At most 8 in each list.";
+    let keys = docs(REQUEST_LIMIT, RequestLimit::default());
+    [
+        TableDoc::new("[rule.NAME.limits]", doc, [docs(LIMITS, Limits::default())]),
+        TableDoc::new("[[rule.NAME.request_limits]]", requests, [keys]),
+    ]
 }

@@ -1,6 +1,6 @@
 //! `[[rule.NAME.routes]]`: what is done with some of the requests of a rule.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use toml::de::DeValue;
 use super::auth::{Auth, RouteAuth};
 use super::group::unknown_group;
 use super::hedge::Hedge;
+use super::limits::RequestLimit;
 use super::mirror::Mirror;
 use super::timeouts::Timeouts;
 use super::tls::SERVER_NAMES;
@@ -86,6 +87,9 @@ section! {
         /// group](routing.md#forward-authentication) lets pass): a table with the
         /// keys of the rule's, `false` for everybody.
         auth: RouteAuth = RouteAuth::OfRule; r#"{ users_file = "/etc/evenkeel/users" }"#,
+        /// [Limits](limits.md#several-limits) of these requests, in addition to those of the rule: a list of tables with
+        /// the keys of the rule's.
+        request_limits: Vec<RequestLimit> = Vec::new(); r#"[{ requests = "5/m" }]"#,
         /// Maximum size of a request's body: instead of the rule's.
         max_body: Option<MaxBody> = None; r#""10MiB""#,
         /// Statuses of members after which a request that may be repeated is sent to another member,
@@ -552,13 +556,16 @@ pub(crate) struct RuleFacts<'a> {
     pub(crate) name: &'a str,
     /// Whether its clients speak TLS.
     pub(crate) has_tls: bool,
+    /// Whether it believes what `X-Forwarded-For` says.
+    pub(crate) trusts_forwarded: bool,
     /// The group that gets what nothing else is said of.
     pub(crate) group: &'a str,
 }
 
-/// Reads the routes of a rule.
+/// Reads the routes of a rule. `labels` are those of its limits of requests.
 pub(crate) fn read(
     rule: &RuleFacts<'_>,
+    labels: &mut HashSet<String>,
     table: &mut Table<'_>,
     shared: &HashMap<String, Span>,
     report: &mut Report<'_>,
@@ -571,6 +578,8 @@ pub(crate) fn read(
             line: report.line_of(table.name_span()),
             ..route
         };
+        let of = (Some(&*route.label), rule.trusts_forwarded);
+        RequestLimit::check(&route.request_limits, of, labels, &table, report);
         list.push(route);
         places.push((table.name_span().clone(), table.path().to_owned()));
         table.finish(report);

@@ -1,6 +1,6 @@
 //! `[rule.NAME]`: services that clients connect to.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use evenkeel_core::address::Address as Listen;
@@ -12,7 +12,7 @@ use super::compression::Compression;
 use super::ftp::{FtpOptions, FtpTls};
 use super::group::{self, GroupConfig, unknown_group};
 use super::hedge::Hedge;
-use super::limits::{LimitKey, Limits};
+use super::limits::{FORGED, LimitKey, Limits, RequestLimit};
 use super::maintenance::Maintenance;
 use super::mirror::Mirror;
 use super::protocol::MemberProtocol;
@@ -94,6 +94,9 @@ section! {
         maintenance: Maintenance = Maintenance::default(); "{ on = true }",
         /// [Limits](limits.md) for each client: a table, see below.
         limits: Limits = Limits::default(); r#"{ requests = "100/s" }"#,
+        /// HTTP: [further limits](limits.md#several-limits) of requests, each with a key of its own: a list of
+        /// tables, see below. A request must be within all of them.
+        request_limits: Vec<RequestLimit> = Vec::new(); r#"[{ requests = "10/s", key = "header:X-Api-Key" }]"#,
         /// HTTP: [compression](routing.md#compression) of responses: `true`, or a table, see below. Without it
         /// they pass as members send them.
         compression: Option<Compression> = None; r#"{ codings = ["gzip"] }"#,
@@ -306,8 +309,9 @@ fn read_shared(rule: &mut Rule, table: &mut Table<'_>, report: &mut Report<'_>) 
 }
 
 /// Keys that only a rule with `protocol = "http"` may have.
-const HTTP_ONLY: [&str; 7] = [
+const HTTP_ONLY: [&str; 8] = [
     "auth",
+    "request_limits",
     "header_timeout",
     "keep_alive_timeout",
     "body_timeout",
@@ -349,6 +353,7 @@ pub(crate) fn read(
     let facts = RuleFacts {
         name: &rule.name,
         has_tls: rule.tls.is_some(),
+        trusts_forwarded: rule.http.trust_forwarded,
         group: &rule.group,
     };
     if let Some(mirror) = &rule.http.mirror
@@ -369,7 +374,16 @@ pub(crate) fn read(
     {
         auth.check(&rule.name, table, shared, report);
     }
-    rule.routes = route::read(&facts, table, shared, report);
+    let mut labels = HashSet::new();
+    let trusts = rule.http.trust_forwarded;
+    RequestLimit::check(
+        &rule.request_limits,
+        (None, trusts),
+        &mut labels,
+        table,
+        report,
+    );
+    rule.routes = route::read(&facts, &mut labels, table, shared, report);
     if table.given("group") {
         if !shared.contains_key(&rule.group) {
             unknown_group(table, "group", &rule.group, shared, report);
@@ -457,9 +471,7 @@ fn check_limits(rule: &Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
         return Limits::check_tcp(&limits, report);
     }
     if *key == LimitKey::ForwardedFor && !trusts {
-        let message = "clients can write what they like in that field, unless a proxy in front sets \
-                       it: then say so with `trust_forwarded = true` in `http` of the rule";
-        limits.problem("key", message, report);
+        limits.problem("key", FORGED, report);
     }
     let by_client = *key == LimitKey::default();
     if by_client && trusts && rule.accept_proxy.is_none() && rule.limits.requests.is_some() {

@@ -16,10 +16,11 @@ pub struct Frequency {
     pub per: Duration,
 }
 
+/// None at all, which stands in no file.
 impl Default for Frequency {
     fn default() -> Self {
         let per = Duration::from_secs(1);
-        Frequency { count: 1, per }
+        Frequency { count: 0, per }
     }
 }
 
@@ -68,7 +69,7 @@ impl Field for Frequency {
     }
 
     fn show(&self, _: &Limits) -> Option<String> {
-        Some(quote(&self.to_string()))
+        (self.count > 0).then(|| quote(&self.to_string()))
     }
 
     fn allowed(&self, _: &Limits) -> String {

@@ -201,3 +201,45 @@ fn who_finds_no_place_is_not_counted_and_not_kept_out() {
     assert_eq!(table.enter(mixed(0), 1), Entered::Full);
     assert_eq!(table.enter(mixed(0), 0), Entered::Full);
 }
+
+proptest! {
+    /// A look says what taking would say, and changes nothing; what is given back can be taken again.
+    #[test]
+    fn a_look_is_as_good_as_taking(
+        burst in 1_u32..10,
+        steps in proptest::collection::vec((0_u8..3, 0_u64..3_000_000), 1..200),
+    ) {
+        let rate = Rate::new(1000, Duration::from_secs(1), burst);
+        let (table, twin) = (RateTable::new(16), RateTable::new(16));
+        let mut now = 0;
+        for (kind, gap) in steps {
+            now += gap;
+            let said = table.check(7, at(now), &rate);
+            prop_assert_eq!(said, table.check(7, at(now), &rate));
+            match kind {
+                0 => {}
+                1 => {
+                    let taken = table.take(7, at(now), &rate);
+                    prop_assert_eq!(said, taken);
+                    prop_assert_eq!(twin.take(7, at(now), &rate), taken);
+                }
+                _ => {
+                    if table.take(7, at(now), &rate).is_ok() {
+                        table.give_back(7, &rate);
+                    }
+                    prop_assert_eq!(said, table.check(7, at(now), &rate));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_look_needs_no_place() {
+    let (table, rate) = (RateTable::new(8), Rate::new(1, Duration::from_secs(1), 1));
+    for key in 0..100 {
+        assert!(table.check(mixed(key), at(0), &rate).is_ok());
+        table.give_back(mixed(key), &rate);
+    }
+    assert_eq!((table.used(at(0)), table.evictions()), (0, 0));
+}

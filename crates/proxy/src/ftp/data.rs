@@ -144,6 +144,7 @@ impl Data {
             tls: carried.tls,
             server_name: None,
             limit: None,
+            request_limit: None,
             hedged: None,
             request: Some((entry.command, entry.argument)),
             status: entry.status,

@@ -99,6 +99,7 @@ pub(crate) async fn serve(session: Session, client: Io) {
         tls: agreed,
         server_name: None,
         limit: None,
+        request_limit: None,
         hedged: None,
         request: None,
         status: None,

@@ -52,9 +52,9 @@ impl Client {
         if maintenance::is_for(&request.routed.rule, self.session.peer.ip()) {
             return Box::pin(self.in_maintenance(request)).await;
         }
-        if let Some(retry_after) = request.over {
+        if let Some(over) = request.over {
             // In a box: it is rare, and a connection is to stay small.
-            return Box::pin(self.limited(request, retry_after)).await;
+            return Box::pin(self.limited(request, over)).await;
         }
         self.others_first().await;
         let routed = request.routed.clone();

@@ -1,29 +1,24 @@
 //! Requests that no member gets: of clients that have sent too many, and those of rules in maintenance.
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::{After, Client, Request, Summary};
 use crate::access::{End, Limit};
 use crate::http1::respond::Answer;
+use crate::quota::Over;
 
 impl Client {
-    /// Answers a request above the limit of its client, which may send one again after `retry_after`
-    /// seconds.
-    pub(super) async fn limited(
-        &mut self,
-        request: &mut Request,
-        retry_after: NonZeroU32,
-    ) -> After {
+    /// Answers a request above a limit of its client.
+    pub(super) async fn limited(&mut self, request: &mut Request, over: Over) -> After {
         let mut summary = Summary::new(End::Limited);
         summary.limit = Some(Limit::Requests);
-        self.session.service.metrics.count_limit(Limit::Requests);
+        let routed = request.routed.clone();
+        let metrics = &self.session.service.metrics;
+        let quotas = routed.quotas();
+        let status = quotas.map_or(429, |quotas| quotas.refuse(over, metrics));
         let answer = Answer {
-            retry_after: Some(retry_after.get()),
-            ..Answer::closing(
-                request.routed.rule.limits.status,
-                "Too many requests. Try again later.",
-            )
+            retry_after: Some(over.seconds.get()),
+            ..Answer::closing(status, "Too many requests. Try again later.")
         };
         self.end_with(request, summary, answer).await
     }

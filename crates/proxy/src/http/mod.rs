@@ -19,7 +19,6 @@ mod sticky;
 mod stream;
 
 use std::cell::RefCell;
-use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -45,6 +44,7 @@ use crate::http2::{self, meter::PREFACE};
 use crate::io::{Broken, Io};
 use crate::listen::Session;
 use crate::memory::OutOfMemory;
+use crate::quota::Over;
 use crate::service::{Bindings, LocalRule};
 use crate::watch::Stop;
 use flow::Flow;
@@ -174,8 +174,8 @@ struct Request {
     awaits_continue: bool,
     /// Whether it is a call of gRPC.
     grpc: bool,
-    /// Its client has sent too many, and has one again after so many seconds.
-    over: Option<NonZeroU32>,
+    /// Its client has sent too many.
+    over: Option<Over>,
     /// The request on its way to a member.
     up: Flow,
     /// For the access log.
@@ -225,9 +225,10 @@ impl Request {
         let (version, keep_alive, asked) = (head.version, head.keep_alive, head.asked);
         let awaits_continue = head.expect_continue;
         let at = worker.now();
-        let over = routed
-            .quotas()
-            .and_then(|quotas| quotas.request(session.peer.ip(), &head.request, at));
+        let over = routed.quotas().and_then(|quotas| {
+            let client = session.peer.ip();
+            quotas.request(client, &head.request, routed.place(), at)
+        });
         let cookie = routed.target().cookie.as_deref();
         let cookie = cookie.filter(|_| given.is_none());
         let stuck = cookie.map(|cookie| {
@@ -653,6 +654,8 @@ impl Client {
             let cost = request.as_ref().map(|request| request.cost);
             let routed = request.as_ref().map(|request| &request.routed);
             let (route, group) = routed.map(Routed::names).unwrap_or_default();
+            let over = routed.zip(request.as_ref().and_then(|request| request.over));
+            let over = over.and_then(|(routed, over)| routed.quotas()?.label(over).cloned());
             let login = request.as_ref().and_then(|request| request.login.as_ref());
             let user = login.and_then(|login| login.passed().cloned());
             let line = request.and_then(|request| request.line.take());
@@ -677,6 +680,7 @@ impl Client {
                 retries: summary.retries,
                 end: summary.end,
                 limit: summary.limit,
+                request_limit: over,
                 hedged: summary.hedged,
             }
         });

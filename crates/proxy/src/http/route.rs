@@ -94,6 +94,12 @@ impl Routed {
         self.rule.quotas.as_deref()
     }
 
+    /// The place of the route in the rule; none is there if it is that of the rest.
+    #[inline]
+    pub(crate) fn place(&self) -> usize {
+        self.route as usize
+    }
+
     /// What clients get while the rule is in maintenance.
     pub(crate) fn page(&self) -> Option<&Bytes> {
         self.rule.page.as_ref()

@@ -194,6 +194,7 @@ pub(crate) fn rule(protocol: Protocol) -> Rule {
     Rule {
         auth: None,
         limits: Default::default(),
+        request_limits: Vec::new(),
         compression: None,
         maintenance: Default::default(),
         routes: Default::default(),
