@@ -569,6 +569,71 @@ fn a_rule_has_its_bandwidth_and_all_get_some() {
 }
 
 #[test]
+fn a_connection_has_its_bandwidth_whatever_others_do() {
+    const SIZE: usize = 1_200_000;
+    for protocol in ["http", "tcp"] {
+        let member = Member::answering(|request| match request.second_word() {
+            "/down" => ok(&"x".repeat(SIZE)),
+            _ => ok(&request.body.len().to_string()),
+        });
+        let limits = "[rule.web.limits]\nconnection_bandwidth = \"1MB/s\"\n";
+        let config = config(protocol, 2, member.address(), limits);
+        let balancer = Balancer::start(&config);
+        let address = balancer.address("web");
+        let clients: Vec<_> = [false, true, false, true]
+            .into_iter()
+            .map(|up| {
+                std::thread::spawn(move || {
+                    let began = std::time::Instant::now();
+                    let mut wire = Wire::connect(address);
+                    if up {
+                        let length = format!("Content-Length: {SIZE}\r\n\r\n");
+                        wire.send(format!("POST /up HTTP/1.1\r\nHost: a\r\n{length}"));
+                        wire.send("x".repeat(SIZE));
+                        assert_eq!(wire.read_response().text(), SIZE.to_string());
+                    } else {
+                        wire.send("GET /down HTTP/1.1\r\nHost: a\r\n\r\n");
+                        assert_eq!(wire.read_response().body.len(), SIZE);
+                    }
+                    began.elapsed().as_secs_f64()
+                })
+            })
+            .collect();
+        for client in clients {
+            let seconds = client.join().unwrap();
+            // What may be ahead, and a portion.
+            let most = 1e6 * (seconds + 0.15) + 100_000.0;
+            assert!(SIZE as f64 <= most, "{protocol}: {seconds} s");
+        }
+        // Without the limit those that are there are free, too.
+        let mut wire = Wire::connect(address);
+        wire.send("GET /down HTTP/1.1\r\nHost: a\r\n\r\n");
+        balancer.reconfigure(&config.replace(limits, ""));
+        assert_eq!(wire.read_response().body.len(), SIZE);
+    }
+    if !installed(&["h2load"]) {
+        return;
+    }
+    // Streams of a connection share it.
+    let member = Member::answering(|_| ok(&"x".repeat(SIZE / 2)));
+    let limits = "[rule.web.limits]\nconnection_bandwidth = \"1MB/s\"\n";
+    let balancer = Balancer::start(&config("http", 2, member.address(), limits));
+    let url = format!("http://{}/x", balancer.address("web"));
+    let began = std::time::Instant::now();
+    let output = program("h2load")
+        .args(["-n", "2", "-c", "1", "-m", "2", &url])
+        .output()
+        .unwrap();
+    let seconds = began.elapsed().as_secs_f64();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("2 done, 2 succeeded"), "{said}");
+    assert!(
+        SIZE as f64 <= 1e6 * (seconds + 0.15) + 200_000.0,
+        "{seconds} s"
+    );
+}
+
+#[test]
 fn a_rule_in_maintenance_shows_its_page() {
     let member = Member::echoing_targets();
     let folder = Folder::new();

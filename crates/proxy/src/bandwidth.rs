@@ -1,11 +1,11 @@
-//! Bytes per second of a rule: flows that are ahead of the rate pause until the next sweep.
+//! Bytes per second of a rule, and of a connection: flows that are ahead of a rate pause until the next sweep.
 
 use evenkeel_control::pace::Pace;
 
 use crate::listen::Session;
 use crate::watch::{TICK, Watch};
 
-/// Both directions of a rule, of all workers together.
+/// Both directions: of a rule, of all workers together; or of a connection with all its streams.
 #[derive(Debug, Default)]
 pub(crate) struct Paces {
     from_clients: Pace,
@@ -18,22 +18,35 @@ const LEAST: u64 = 4096;
 /// Parts of what may pass between two sweeps that one flow takes at once: others come in between.
 const PARTS: u64 = 80;
 
-/// What one flow of a rule with a bandwidth may do.
+/// What one flow with a bandwidth may do.
 pub(crate) struct Gate<'a> {
-    pace: &'a Pace,
-    rate: u64,
+    /// What the rule has, and what its connection has: what has passed, and the rate.
+    paces: [Option<(&'a Pace, u64)>; 2],
     watch: &'a Watch,
 }
 
 impl Session {
-    /// What stands before bytes of its rule that go from clients, and to them; `None` if nothing does.
+    /// What stands before bytes of its client that go from it, and to it; `None` if nothing does.
     #[inline]
     pub(crate) fn gates(&self) -> Option<[Gate<'_>; 2]> {
-        let rate = self.service.bandwidth().filter(|_| !self.is_apart)?;
-        let paces = &self.service.shared.paces;
-        let watch = &self.watch;
-        let gate = |pace| Gate { pace, rate, watch };
-        Some([&paces.from_clients, &paces.to_clients].map(gate))
+        let [all, each] = self.service.bandwidths();
+        let each = each.filter(|_| self.paces().is_some());
+        if all.is_none() && each.is_none() || self.is_apart {
+            return None;
+        }
+        let of = |pick: fn(&Paces) -> &Pace| {
+            let all = all.map(|rate| (pick(&self.service.shared.paces), rate));
+            let own = self.paces().zip(each);
+            let own = own.map(|(paces, rate)| (pick(paces), rate));
+            Gate {
+                paces: [all, own],
+                watch: &self.watch,
+            }
+        };
+        Some([
+            of(|paces| &paces.from_clients),
+            of(|paces| &paces.to_clients),
+        ])
     }
 }
 
@@ -42,17 +55,22 @@ impl Gate<'_> {
     /// when there may be more.
     pub(crate) fn open(&self) -> u64 {
         let ahead = TICK.mul_f32(self.watch.patience());
-        if self.pace.is_open(self.watch.coarse_now(), ahead) {
-            return (self.rate / PARTS).max(LEAST);
+        let now = self.watch.coarse_now();
+        let mut paces = self.paces.iter().flatten();
+        if paces.any(|(pace, _)| !pace.is_open(now, ahead)) {
+            self.watch.nap();
+            return 0;
         }
-        self.watch.nap();
-        0
+        let rates = self.paces.iter().flatten().map(|(_, rate)| rate / PARTS);
+        rates.min().unwrap_or(u64::MAX).max(LEAST)
     }
 
     /// Notes what has passed.
     pub(crate) fn passed(&self, bytes: u64) {
         if bytes > 0 {
-            self.pace.passed(bytes, self.rate, self.watch.coarse_now());
+            for (pace, rate) in self.paces.iter().flatten() {
+                pace.passed(bytes, *rate, self.watch.coarse_now());
+            }
         }
     }
 }

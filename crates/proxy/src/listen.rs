@@ -13,6 +13,7 @@ use evenkeel_limits::{Shortage, warn_throttled};
 use evenkeel_manager::config::Protocol;
 
 use crate::access::Peer;
+use crate::bandwidth::Paces;
 use crate::files::ClientFile;
 use crate::io::Io;
 use crate::maintenance;
@@ -292,6 +293,15 @@ impl Local {
     }
 }
 
+/// What limits need of a connection, of which its streams are parts.
+#[derive(Debug)]
+struct Limited {
+    /// What has passed of its bandwidth, if that is limited.
+    paces: Option<Paces>,
+    /// Its place among the connections of its client, if those are limited.
+    _counted: Option<Box<Counted>>,
+}
+
 /// A client connection: whom it belongs to. Counts as open until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -305,8 +315,8 @@ pub(crate) struct Session {
     file: Option<ClientFile>,
     /// Whether its bytes are none of a client's, for whom bandwidth is limited.
     pub(crate) is_apart: bool,
-    /// Its place among the connections of its client, if those are limited.
-    counted: Option<Box<Counted>>,
+    /// What limits of connections need.
+    limited: Option<Rc<Limited>>,
 }
 
 impl Session {
@@ -328,7 +338,7 @@ impl Session {
             watch: worker.watchers.watch(service.id),
             file: Some(file),
             is_apart: false,
-            counted: None,
+            limited: None,
         }
     }
 
@@ -340,12 +350,21 @@ impl Session {
             self.service.metrics.refused_maintenance.add(1);
             return false;
         }
-        let (Some(quotas), Some(client)) = (&rule.quotas, self.peer.ip()) else {
-            return true;
+        let counted = match (&rule.quotas, self.peer.ip()) {
+            (Some(quotas), Some(client)) => quotas.connection(client, || self.worker.now()),
+            _ => Ok(None),
         };
-        match quotas.connection(client, || self.worker.now()) {
+        match counted {
             Ok(counted) => {
-                self.counted = counted;
+                let bandwidth = rule.rule.limits.connection_bandwidth;
+                let paces = bandwidth.map(|_| Paces::default());
+                if counted.is_some() || paces.is_some() {
+                    let limited = Limited {
+                        paces,
+                        _counted: counted,
+                    };
+                    self.limited = Some(Rc::new(limited));
+                }
                 true
             }
             Err(limit) => {
@@ -355,6 +374,11 @@ impl Session {
                 false
             }
         }
+    }
+
+    /// What has passed of the bandwidth of the connection, if that is limited.
+    pub(crate) fn paces(&self) -> Option<&Paces> {
+        self.limited.as_ref()?.paces.as_ref()
     }
 
     /// For one of several streams of the connection, with time limits of its own. The
@@ -368,7 +392,7 @@ impl Session {
             watch: self.worker.watchers.watch(self.service.id),
             file: None,
             is_apart: false,
-            counted: None,
+            limited: self.limited.clone(),
         }
     }
 

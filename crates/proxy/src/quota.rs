@@ -69,14 +69,14 @@ impl Owner {
     }
 }
 
-/// A request above a limit.
+/// A request above a limit: after how many seconds there is one again, and the place of the limit among
+/// those of the request. In one word, as each request of a connection has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Over {
-    /// After so many seconds there is one again.
-    pub(crate) seconds: NonZeroU32,
-    /// The place of the limit.
-    limit: u32,
-}
+pub(crate) struct Over(NonZeroU32);
+
+/// Bits of the place.
+const PLACE_BITS: u32 = 5;
+const _: () = assert!(MOST <= 1 << PLACE_BITS);
 
 /// A connection that counts as one of its client until this is dropped.
 #[derive(Debug)]
@@ -162,14 +162,8 @@ impl Quotas {
         if self.requests.is_empty() {
             return None;
         }
-        let of_rule = self.requests.get(..self.of_rule).unwrap_or_default();
-        let of_route = self.routes.get(route).cloned();
-        let begin = of_route.as_ref().map_or(0, |range| range.start);
-        let of_route = of_route
-            .and_then(|range| self.requests.get(range))
-            .unwrap_or_default();
-        let places = (0..of_rule.len()).chain(begin..);
-        let all = places.zip(of_rule.iter().chain(of_route));
+        let [of_rule, of_route] = self.of(route);
+        let all = of_rule.iter().chain(of_route).enumerate();
         if let ([only], []) = (of_rule, of_route) {
             // One decides at once.
             let key = self.key(only, client, request)?;
@@ -203,6 +197,21 @@ impl Quotas {
         None
     }
 
+    /// The limits of requests for the route at this place: those of the rule, and its own.
+    #[inline]
+    fn of(&self, route: usize) -> [&[Requests]; 2] {
+        let of_route = self.routes.get(route).cloned();
+        let of_route = of_route.and_then(|range| self.requests.get(range));
+        let of_rule = self.requests.get(..self.of_rule);
+        [of_rule, of_route].map(Option::unwrap_or_default)
+    }
+
+    /// The limit that a request for the route at this place is above.
+    fn at(&self, route: usize, over: Over) -> Option<&Requests> {
+        let [of_rule, of_route] = self.of(route);
+        of_rule.iter().chain(of_route).nth(over.place())
+    }
+
     /// Whose request it is for a limit: a hash; `None` if it does not count there.
     #[inline]
     fn key(&self, of: &Requests, client: Option<IpAddr>, request: &Request<'_>) -> Option<u64> {
@@ -225,15 +234,14 @@ impl Quotas {
         key.or_else(|| Some(self.hash(client?, limit.ipv4_prefix, limit.ipv6_prefix)))
     }
 
-    /// What the limit is called that a request is above.
-    pub(crate) fn label(&self, over: Over) -> Option<&Arc<str>> {
-        let limit = self.requests.get(over.limit as usize)?;
-        Some(&limit.label)
+    /// What the limit is called that a request for the route at this place is above.
+    pub(crate) fn label(&self, route: usize, over: Over) -> Option<&Arc<str>> {
+        self.at(route, over).map(|limit| &limit.label)
     }
 
     /// Counts a request that is refused, and gives the status of the answer to it.
-    pub(crate) fn refuse(&self, over: Over, metrics: &RuleMetrics) -> u16 {
-        let limit = self.requests.get(over.limit as usize);
+    pub(crate) fn refuse(&self, route: usize, over: Over, metrics: &RuleMetrics) -> u16 {
+        let limit = self.at(route, over);
         match limit.and_then(|limit| limit.refused.as_ref()) {
             Some(refused) => {
                 refused.fetch_add(1, Ordering::Relaxed);
@@ -328,12 +336,32 @@ impl Quotas {
 
 impl Over {
     fn new(wait: Duration, place: usize) -> Self {
-        Over {
-            seconds: in_seconds(wait),
-            limit: u32::try_from(place).unwrap_or(u32::MAX),
-        }
+        let place = u32::try_from(place).unwrap_or_default();
+        let seconds = in_seconds(wait).min(LONGEST);
+        Over(seconds.saturating_mul(SECOND) | place)
+    }
+
+    /// After so many seconds there is one again.
+    pub(crate) fn seconds(self) -> u32 {
+        self.0.get() >> PLACE_BITS
+    }
+
+    fn place(self) -> usize {
+        (self.0.get() & ((1 << PLACE_BITS) - 1)) as usize
     }
 }
+
+/// A second in such a word.
+const SECOND: NonZeroU32 = match NonZeroU32::new(1 << PLACE_BITS) {
+    Some(power) => power,
+    None => NonZeroU32::MIN,
+};
+
+/// Most seconds that have room there: four years.
+const LONGEST: NonZeroU32 = match NonZeroU32::new(u32::MAX >> PLACE_BITS) {
+    Some(most) => most,
+    None => NonZeroU32::MIN,
+};
 
 /// The limits of requests of a rule, how many of them are for all of its requests, and where those of each
 /// route are.
@@ -527,7 +555,7 @@ mod tests {
                 quotas.request(Some(client), request, route, NOW)
             });
             over.map_or(String::new(), |over| {
-                quotas.label(over).unwrap().to_string()
+                quotas.label(route, over).unwrap().to_string()
             })
         };
         (0..10).map(one).collect()
@@ -583,7 +611,7 @@ mod tests {
                 let over =
                     with_request(head, |request| quotas.request(client, request, route, NOW));
                 if let Some(over) = over {
-                    assert_eq!(quotas.refuse(over, &workers), 429);
+                    assert_eq!(quotas.refuse(route, over, &workers), 429);
                 }
             }
         }
@@ -706,5 +734,13 @@ mod tests {
             assert_eq!(in_seconds(Duration::from_millis(wait)).get(), seconds);
         }
         assert_eq!(in_seconds(Duration::MAX).get(), u32::MAX);
+        for (wait, place, seconds) in [
+            (Duration::from_millis(1), 0, 1),
+            (Duration::from_secs(86_400 * 365), MOST - 1, 86_400 * 365),
+            (Duration::MAX, 3, u32::MAX >> PLACE_BITS),
+        ] {
+            let over = Over::new(wait, place);
+            assert_eq!((over.seconds(), over.place()), (seconds, place));
+        }
     }
 }

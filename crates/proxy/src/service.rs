@@ -122,11 +122,11 @@ impl Service {
         Rc::clone(&self.current.borrow())
     }
 
-    /// Bytes per second that may pass each way, if that is limited.
+    /// Bytes per second that may pass each way, if that is limited: of all clients, and in each connection.
     #[inline]
-    pub(crate) fn bandwidth(&self) -> Option<u64> {
-        let limit = self.current.borrow().rule.limits.bandwidth;
-        limit.map(|rate| rate.0)
+    pub(crate) fn bandwidths(&self) -> [Option<u64>; 2] {
+        let limits = &self.current.borrow().snapshot.rule.limits;
+        [limits.bandwidth, limits.connection_bandwidth].map(|limit| limit.map(|rate| rate.0))
     }
 
     /// What handshakes of its clients need; `None` if they are not to speak TLS.

@@ -60,6 +60,9 @@ section! {
         max_lifetime: Option<Duration> [Time(secs(1), DAY)] = None; r#""1h""#,
         /// Bytes per second that all clients of the rule together may send, and that they may be sent.
         bandwidth: Option<ByteRate> [Bytes(4096, 1024 * 1024 * 1024 * 1024)] = None; r#""10MiB/s""#,
+        /// Bytes per second that a client may send in one connection, and that it may be sent in one. All streams
+        /// of HTTP/2, and all data connections of an FTP session, share them.
+        connection_bandwidth: Option<ByteRate> [Bytes(4096, 1024 * 1024 * 1024 * 1024)] = None; r#""1MiB/s""#,
         /// Networks of clients for which `requests`, `connections` and `new_connections` do not count.
         except: Option<Networks> = None; r#"["10.0.0.0/8", "192.0.2.7"]"#,
         /// Bits of an IPv4 address that count: addresses that have them in common are one client.

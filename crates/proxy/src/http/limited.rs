@@ -15,9 +15,9 @@ impl Client {
         let routed = request.routed.clone();
         let metrics = &self.session.service.metrics;
         let quotas = routed.quotas();
-        let status = quotas.map_or(429, |quotas| quotas.refuse(over, metrics));
+        let status = quotas.map_or(429, |quotas| quotas.refuse(routed.place(), over, metrics));
         let answer = Answer {
-            retry_after: Some(over.seconds.get()),
+            retry_after: Some(over.seconds()),
             ..Answer::closing(status, "Too many requests. Try again later.")
         };
         self.end_with(request, summary, answer).await

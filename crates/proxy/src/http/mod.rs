@@ -655,7 +655,8 @@ impl Client {
             let routed = request.as_ref().map(|request| &request.routed);
             let (route, group) = routed.map(Routed::names).unwrap_or_default();
             let over = routed.zip(request.as_ref().and_then(|request| request.over));
-            let over = over.and_then(|(routed, over)| routed.quotas()?.label(over).cloned());
+            let over = over
+                .and_then(|(routed, over)| routed.quotas()?.label(routed.place(), over).cloned());
             let login = request.as_ref().and_then(|request| request.login.as_ref());
             let user = login.and_then(|login| login.passed().cloned());
             let line = request.and_then(|request| request.line.take());
