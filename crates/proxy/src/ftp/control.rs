@@ -25,6 +25,7 @@ use super::ports;
 use crate::access::End;
 use crate::io::Io;
 use crate::listen::Session;
+use crate::memory::{Charge, Memory, OutOfMemory, SMALL_BYTES};
 use crate::service::{Bound, LocalRule};
 use crate::tcp::{Traffic, Tunnel};
 use crate::tls;
@@ -93,6 +94,8 @@ pub(super) struct Control<'a> {
     replies: Lines,
     /// What the client has sent beyond the line that waits.
     unread: Vec<u8>,
+    /// The right to the memory of lines and of what waits, where that is more than each client may have.
+    charge: Option<Charge>,
     /// A line is whole that has to wait for replies.
     line_waits: bool,
     client_ended: bool,
@@ -162,6 +165,7 @@ impl<'a> Control<'a> {
             commands: Lines::of_client(),
             replies: Lines::of_server(),
             unread: Vec::new(),
+            charge: None,
             line_waits: false,
             client_ended: false,
             server_ended: false,
@@ -229,7 +233,18 @@ impl<'a> Control<'a> {
                 self.greeting = Some(greeted(is_good));
             }
         }
+        if let Err(OutOfMemory) = self.pay() {
+            return Poll::Ready(Turn::Refuse(Problem::Exhausted(Shortage::Memory)));
+        }
         self.look(cx, before != self.moved || server_said)
+    }
+
+    /// Counts the memory that is held while the session waits.
+    fn pay(&mut self) -> Result<(), OutOfMemory> {
+        let lines = self.commands.capacity() + self.replies.capacity();
+        let waiting = self.out.client.capacity() + self.out.server.capacity();
+        let held = lines + waiting + self.unread.capacity();
+        pay(&self.session.worker.memory, &mut self.charge, held)
     }
 
     /// Sends, understands, reads; answers whether anything was done.
@@ -631,7 +646,7 @@ impl<'a> Control<'a> {
                 )
             }
             Problem::Exhausted(shortage) => {
-                shortage.met("prepare a data connection of FTP");
+                shortage.met("serve a session of FTP");
                 ("421 Too many connections: try again later", End::Exhausted)
             }
         };
@@ -698,6 +713,16 @@ impl<'a> Control<'a> {
     }
 }
 
+/// Charges what is beyond what each client may have.
+fn pay(memory: &Arc<Memory>, charge: &mut Option<Charge>, held: usize) -> Result<(), OutOfMemory> {
+    match charge {
+        _ if held <= SMALL_BYTES => *charge = None,
+        Some(charge) => charge.grow(held)?,
+        None => *charge = Some(memory.take(held)?),
+    }
+    Ok(())
+}
+
 fn refused(refusal: Refusal) -> Turn {
     Turn::Refuse(Problem::Protocol(refusal))
 }
@@ -742,4 +767,25 @@ fn farewell_bytes(client: &mut Io, mut bytes: Vec<u8>) {
     let cx = &mut Context::from_waker(Waker::noop());
     let _ = poll_send(cx, client, &mut bytes, &mut None);
     let _ = Pin::new(client).poll_shutdown(cx);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::tests::memory;
+
+    #[test]
+    fn long_lines_count_as_memory_while_they_are_held() {
+        let memory = memory(20_000);
+        let (mut one, mut other) = (None, None);
+        pay(&memory, &mut one, SMALL_BYTES).unwrap();
+        assert!(one.is_none(), "so much every client may have");
+        pay(&memory, &mut one, 6000).unwrap();
+        pay(&memory, &mut one, 12_000).unwrap();
+        pay(&memory, &mut other, 8001).unwrap_err();
+        pay(&memory, &mut other, 8000).unwrap();
+        pay(&memory, &mut one, 12_001).unwrap_err();
+        pay(&memory, &mut one, 100).unwrap();
+        pay(&memory, &mut other, 20_000).unwrap();
+    }
 }

@@ -75,6 +75,11 @@ impl Lines {
         }
     }
 
+    /// Bytes of memory that its line takes.
+    pub fn capacity(&self) -> usize {
+        self.line.capacity()
+    }
+
     /// Takes bytes up to the end of a line.
     ///
     /// # Errors
