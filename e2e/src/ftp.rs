@@ -4,12 +4,14 @@ use std::fs::{self, File, Permissions};
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
 use crate::eventually;
 use crate::folder::Folder;
 use crate::process::{Signal, installed, parent_program, program, signal, skipped};
 use crate::server;
+use crate::tls::{self, Key};
 
 /// Who logs in.
 pub const USER: &str = "alice";
@@ -72,6 +74,24 @@ impl FtpServer {
         Self::start_at(kind, server::address())
     }
 
+    /// Starts vsftpd with explicit TLS, and a certificate that it has from itself: `tls.crt`.
+    pub fn start_with_tls() -> Self {
+        Self::start_prepared(Kind::Vsftpd, server::address(), |folder| {
+            tls::certificate(folder, "tls", Key::Ecdsa, "IP:127.0.0.1", None);
+            let file = folder.join("tls.pem").display().to_string();
+            // Clients of ftplib end a session of TLS 1.3 in another way than vsftpd expects.
+            format!(
+                "ssl_enable=YES\nallow_anon_ssl=YES\nforce_anon_logins_ssl=YES\nforce_anon_data_ssl=YES\n\
+                 require_ssl_reuse=NO\nssl_ciphers=HIGH\nrsa_cert_file={file}\nrsa_private_key_file={file}\n"
+            )
+        })
+    }
+
+    /// A file in its folder.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
     /// Starts one on `[::1]`.
     pub fn start_v6(kind: Kind) -> Self {
         let free = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).expect("a port");
@@ -81,7 +101,17 @@ impl FtpServer {
     }
 
     fn start_at(kind: Kind, address: SocketAddr) -> Self {
+        Self::start_prepared(kind, address, |_| String::new())
+    }
+
+    /// `prepare` gives further lines of vsftpd's configuration.
+    fn start_prepared(
+        kind: Kind,
+        address: SocketAddr,
+        prepare: impl FnOnce(&Folder) -> String,
+    ) -> Self {
         let folder = Folder::new();
+        let more = prepare(&folder);
         let up = folder.make("docs/up");
         chown(up, Some(DAEMON), Some(DAEMON)).expect("it may be given away");
         folder.make("empty");
@@ -92,7 +122,7 @@ impl FtpServer {
         }
         let mut command = match kind {
             Kind::Vsftpd => {
-                let config = folder.write("vsftpd.conf", vsftpd(&folder, address));
+                let config = folder.write("vsftpd.conf", vsftpd(&folder, address) + &more);
                 let mut command = parent_program("vsftpd");
                 command.arg(config);
                 command

@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
-use std::io::Write;
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::eventually;
@@ -13,6 +15,9 @@ use evenkeel_e2e::ftp::{FtpServer, Kind, PASSWORD, USER, can_run};
 use evenkeel_e2e::process::{installed, program, try_curl};
 use evenkeel_e2e::tls::{Key, certificate, secret};
 use evenkeel_e2e::wire::Wire;
+
+/// Longer than anything takes here.
+const LONG: Duration = Duration::from_secs(50);
 
 /// A balancer with the FTP rule `web` on both families.
 fn balancer(members: &[SocketAddr], listen: &str, more: &str) -> Balancer {
@@ -369,4 +374,307 @@ fn who_is_not_served_gets_421() {
         let refused = try_curl(&[&format!("ftp://{address}/")]);
         assert!(!refused.status.success(), "{more}");
     }
+}
+
+/// A line of the access log that has all of these.
+fn logged(balancer: &Balancer, parts: &[&str]) {
+    eventually(&format!("it is logged: {parts:?}"), || {
+        let log = balancer.folder().text("access.log");
+        let mut lines = log.lines();
+        lines.any(|line| parts.iter().all(|part| line.contains(part)))
+    });
+}
+
+/// A balancer with an access log in its folder.
+fn start_logged(rule: &str) -> Balancer {
+    let config = format!(
+        "workers = 2\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"ftp\"\n{rule}"
+    );
+    let balancer = Balancer::start(&config);
+    let log = balancer.folder().join("access.log");
+    let log = format!("[access_log]\noutput = \"{}\"\n", log.display());
+    balancer.reconfigure(&(config + &log));
+    balancer
+}
+
+/// Data connections that went through the balancer.
+fn data_connections(balancer: &Balancer) -> u64 {
+    let kinds = ["passive_in", "passive_out", "active_in", "active_out"];
+    let of = |kind| balancer.rule_count("ftp_data_connections_total", &format!("kind=\"{kind}\""));
+    kinds.into_iter().map(of).sum()
+}
+
+/// TLS that is passed on is between client and member, and so is where data goes.
+#[test]
+fn tls_may_be_passed_on() {
+    if !can_run() || !installed(&["python3"]) {
+        return;
+    }
+    let server = FtpServer::start_with_tls();
+    server.serve("file", content());
+    let balancer = start_logged(&format!(
+        "members = [\"{}\"]\n\
+         [rule.web.ftp]\nauth_tls = \"pass\"\n",
+        server.address()
+    ));
+    let authority = server.file("tls.crt").display().to_string();
+    let port = balancer.address("web").port().to_string();
+    let mut python = program("python3");
+    python.args(["-c", FTPLIB_PASSED, &port, &authority]);
+    run("ftplib", python, "");
+    assert_eq!(
+        data_connections(&balancer),
+        0,
+        "they go to the member itself"
+    );
+    let sent = balancer.rule_count("ftp_bytes_total", "of=\"control_out\"");
+    assert!(sent > 500, "{sent}: a certificate and replies");
+    logged(
+        &balancer,
+        &["\"end\":\"complete\"", &server.address().to_string()],
+    );
+    assert_eq!(
+        balancer.rule_count("tls_handshakes_total", "kind=\"full\""),
+        0
+    );
+}
+
+const FTPLIB_PASSED: &str = r#"
+import ftplib, ssl, sys
+port, authority = sys.argv[1:]
+context = ssl.create_default_context(cafile=authority)
+context.maximum_version = ssl.TLSVersion.TLSv1_2
+ftp = ftplib.FTP_TLS(context=context, timeout=50)
+ftp.trust_server_pasv_ipv4_address = True
+ftp.connect('127.0.0.1', int(port))
+assert 'AUTH TLS' in ftp.sendcmd('FEAT')
+ftp.login('anonymous', 'a@example.org')
+ftp.prot_p()
+parts = []
+ftp.retrbinary('RETR file', parts.append)
+assert len(b''.join(parts)) == 5 * 1024 * 1024
+assert 'file' in ftp.nlst()
+ftp.quit()
+"#;
+
+/// The client that a proxy in front names is the one whose data connections are taken and made.
+#[test]
+fn clients_may_come_by_a_proxy() {
+    if !can_run() || !installed(&["python3"]) {
+        return;
+    }
+    let content = content();
+    for server in [Kind::Vsftpd, Kind::PureFtpd].map(FtpServer::start) {
+        server.serve("file", &content);
+        let balancer = start_logged(&format!(
+            "members = [\"{}\"]\n\
+             accept_proxy = [\"127.0.0.1\"]\n",
+            server.address()
+        ));
+        let (user, password) = server.kind.login();
+        let address = balancer.address("web");
+        let port = address.port().to_string();
+        let mut python = program("python3");
+        python.args(["-c", FTPLIB_PROXIED, &port, user, password]);
+        run(&format!("{:?}", server.kind), python, "");
+        assert!(data_connections(&balancer) >= 4, "of both modes");
+        assert_eq!(
+            balancer.rule_count("ftp_refused_total", "reason=\"foreign\""),
+            1
+        );
+        logged(
+            &balancer,
+            &["\"client\":\"127.0.0.9:4711\"", "\"end\":\"complete\""],
+        );
+        // Without a header nobody is served.
+        let mut wire = Wire::connect(address);
+        wire.send("USER anonymous\r\n");
+        assert!(wire.is_at_end());
+    }
+}
+
+const FTPLIB_PROXIED: &str = r#"
+import ftplib, socket, sys
+port, user, password = sys.argv[1:]
+sock = socket.create_connection(('127.0.0.1', int(port)), timeout=50)
+sock.sendall(b'PROXY TCP4 127.0.0.9 127.0.0.1 4711 %d\r\n' % int(port))
+ftp = ftplib.FTP(timeout=50, source_address=('127.0.0.9', 0))
+ftp.host, ftp.port, ftp.sock, ftp.af = '127.0.0.1', int(port), sock, sock.family
+ftp.file = sock.makefile('r', encoding='utf-8')
+ftp.welcome = ftp.getresp()
+ftp.login(user, password)
+def whole(data):
+    parts = []
+    while part := data.recv(65536):
+        parts.append(part)
+    assert len(b''.join(parts)) == 5 * 1024 * 1024
+parts = []
+ftp.retrbinary('RETR file', parts.append)
+assert len(b''.join(parts)) == 5 * 1024 * 1024
+assert 'file' in ftp.nlst()
+# Another address than the client's may not have the data, and keeps nobody from it.
+host, data_port = ftplib.parse229(ftp.sendcmd('EPSV'), ('127.0.0.1', 0))
+try:
+    foreign = socket.create_connection((host, data_port), timeout=50)
+    assert foreign.recv(1) == b''
+except ConnectionError:
+    pass
+data = socket.create_connection((host, data_port), timeout=50, source_address=('127.0.0.9', 0))
+ftp.sendcmd('RETR file')
+whole(data)
+ftp.voidresp()
+listener = socket.create_server(('127.0.0.9', 0))
+listener.settimeout(50)
+ftp.sendport('127.0.0.9', listener.getsockname()[1])
+ftp.sendcmd('RETR file')
+data, _ = listener.accept()
+data.settimeout(50)
+whole(data)
+ftp.voidresp()
+ftp.quit()
+"#;
+
+/// In front of a server that does not know the header: takes it off each control connection, and tells it.
+fn without_header(server: SocketAddr) -> (SocketAddr, Receiver<String>) {
+    // At the address of the server, as data connections go there.
+    let listener = TcpListener::bind((server.ip(), 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let (told, headers) = channel();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, told) = (client.unwrap(), told.clone());
+            std::thread::spawn(move || {
+                let (mut header, mut byte) = (Vec::new(), [0]);
+                while !header.ends_with(b"\r\n") && client.read_exact(&mut byte).is_ok() {
+                    header.push(byte[0]);
+                }
+                let _ = told.send(String::from_utf8_lossy(&header).into_owned());
+                let mut server = TcpStream::connect(server).unwrap();
+                let mut from = server.try_clone().unwrap();
+                let mut to = client.try_clone().unwrap();
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Write);
+                });
+                let _ = std::io::copy(&mut client, &mut server);
+                let _ = server.shutdown(Shutdown::Write);
+            });
+        }
+    });
+    (address, headers)
+}
+
+#[test]
+fn members_may_be_told_the_client() {
+    if !can_run() || !installed(&["curl"]) {
+        return;
+    }
+    let content = content();
+    for kind in Kind::ALL {
+        let server = FtpServer::start(kind);
+        server.serve("file", &content);
+        let (member, headers) = without_header(server.address());
+        let more = "send_proxy = \"v1\"\nhealth_check = false\n";
+        let balancer = balancer(&[member], "127.0.0.1", more);
+        let (user, password) = kind.login();
+        let login = format!("{user}:{password}");
+        let url = format!("ftp://{}/file", balancer.address("web"));
+        for mode in [&[][..], &["--disable-epsv"], &["-P", "127.0.0.9"]] {
+            let common = ["--fail", "-sSv", "--max-time", "50", "--user", &login];
+            let common = [&common[..], &["--interface", "127.0.0.9", &url]].concat();
+            let output = try_curl(&[&common[..], mode].concat());
+            let complaint = String::from_utf8_lossy(&output.stderr);
+            assert!(output.stdout == content, "{kind:?} {mode:?}: {complaint}");
+            let header = headers.recv_timeout(LONG).unwrap();
+            assert!(
+                header.starts_with("PROXY TCP4 127.0.0.9 127.0.0.1 "),
+                "{header}"
+            );
+        }
+    }
+}
+
+/// A session goes on with its member while the configuration changes, in the middle of a transfer, too.
+#[test]
+fn sessions_survive_reloads() {
+    if !can_run() {
+        return;
+    }
+    let content = content();
+    for kind in Kind::ALL {
+        let servers = [FtpServer::start(kind), FtpServer::start(kind)];
+        servers[0].serve("file", &content);
+        servers[1].serve("other", "content");
+        let config = |member: usize, ports: &str| {
+            format!(
+                "workers = 2\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+                 [rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"ftp\"\nmembers = [\"{}\"]\n\
+                 [rule.web.ftp]\nports = \"{ports}\"\n",
+                servers[member].address()
+            )
+        };
+        let balancer = Balancer::start(&config(0, "30000-32767"));
+        let mut control = Wire::connect(balancer.address("web"));
+        let (user, password) = kind.login();
+        reply(&mut control, "", "220");
+        reply(&mut control, &format!("USER {user}"), "331");
+        reply(&mut control, &format!("PASS {password}"), "230");
+        reply(&mut control, "TYPE I", "200");
+        let mut data = open_data(&mut control, &balancer);
+        control.send("RETR file\r\n");
+        reply(&mut control, "", "150");
+        let mut got = data.try_read_exact(1000).unwrap();
+        // Another member, and other ports: for sessions from now on.
+        balancer.reconfigure(&config(1, "29000-29999"));
+        got.extend(data.read_to_end());
+        drop(data);
+        assert!(got == content, "{kind:?}: {} bytes", got.len());
+        reply(&mut control, "", "226");
+        let mut data = open_data(&mut control, &balancer);
+        control.send("RETR file\r\n");
+        reply(&mut control, "", "150");
+        assert!(data.read_to_end() == content, "{kind:?}");
+        drop(data);
+        reply(&mut control, "", "226");
+        let mut next = Wire::connect(balancer.address("web"));
+        reply(&mut next, "", "220");
+        reply(&mut next, &format!("USER {user}"), "331");
+        reply(&mut next, &format!("PASS {password}"), "230");
+        reply(&mut next, "SIZE file", "550");
+        let mut data = open_data(&mut next, &balancer);
+        next.send("RETR other\r\n");
+        reply(&mut next, "", "150");
+        assert_eq!(data.read_to_end(), b"content");
+        drop(data);
+        reply(&mut next, "", "226");
+        reply(&mut control, "QUIT", "221");
+        assert!(control.is_at_end());
+    }
+}
+
+/// Sends a command, unless it is empty, and reads the whole reply, which must have this code.
+fn reply(control: &mut Wire, command: &str, code: &str) -> String {
+    if !command.is_empty() {
+        control.send(format!("{command}\r\n"));
+    }
+    let last = format!("{code} ");
+    let mut all = String::new();
+    loop {
+        let line = control.try_read_until(b"\r\n").expect("a reply");
+        let line = String::from_utf8(line).unwrap();
+        all += &line;
+        if line.starts_with(&last) {
+            return all;
+        }
+        let goes_on = line.starts_with(&format!("{code}-")) || all.starts_with(&format!("{code}-"));
+        assert!(goes_on, "{command} {code}: {all}");
+    }
+}
+
+/// A data connection, by EPSV.
+fn open_data(control: &mut Wire, balancer: &Balancer) -> Wire {
+    let said = reply(control, "EPSV", "229");
+    let port = said.split('|').nth(3).unwrap().parse().unwrap();
+    Wire::connect((balancer.address("web").ip(), port).into())
 }

@@ -134,16 +134,16 @@ impl Quotas {
                 table.unwrap_or_else(|| Arc::new(CountTable::new(places))),
             )
         });
-        let (requests, of_rule, routes) = requests_of(rule, metrics, old);
-        if requests.is_empty() && arrivals.is_none() && connections.is_none() {
+        let requests = requests_of(rule, metrics, old);
+        if requests.all.is_empty() && arrivals.is_none() && connections.is_none() {
             return None;
         }
         Some(Arc::new(Quotas {
             limits: limits.clone(),
             hasher: old.map_or_else(RandomState::new, |old| old.hasher.clone()),
-            requests,
-            routes,
-            of_rule,
+            of_rule: requests.of_rule,
+            routes: requests.routes.into(),
+            requests: requests.all.into(),
             arrivals,
             connections,
         }))
@@ -363,13 +363,16 @@ const LONGEST: NonZeroU32 = match NonZeroU32::new(u32::MAX >> PLACE_BITS) {
     None => NonZeroU32::MIN,
 };
 
-/// The limits of requests of a rule, how many of them are for all of its requests, and where those of each
-/// route are.
-fn requests_of(
-    rule: &Rule,
-    metrics: &Metrics,
-    old: Option<&Arc<Quotas>>,
-) -> (Box<[Requests]>, usize, Box<[Range<usize>]>) {
+/// The limits of requests of a rule and its routes.
+struct OfRequests {
+    all: Vec<Requests>,
+    /// How many of them, from the first, are for all requests of the rule.
+    of_rule: usize,
+    /// Where those of each route are.
+    routes: Vec<Range<usize>>,
+}
+
+fn requests_of(rule: &Rule, metrics: &Metrics, old: Option<&Arc<Quotas>>) -> OfRequests {
     let mut before: Vec<&Requests> = old.iter().flat_map(|old| &old.requests).collect();
     let mut all: Vec<Requests> = Vec::new();
     let mut add = |label: String, route: Option<Owner>, limit: &RequestLimit| {
@@ -413,7 +416,11 @@ fn requests_of(
         end = add(limit.label(0, None), None, &limit);
     }
     if rule.protocol != Protocol::Http {
-        return (all.into(), end, Box::default());
+        return OfRequests {
+            all,
+            of_rule: end,
+            routes: Vec::new(),
+        };
     }
     for (place, limit) in rule.request_limits.iter().enumerate() {
         end = add(limit.label(place, None), None, limit);
@@ -431,7 +438,11 @@ fn requests_of(
     if of_rule == end {
         ranges.clear();
     }
-    (all.into(), of_rule, ranges.into())
+    OfRequests {
+        all,
+        of_rule,
+        routes: ranges,
+    }
 }
 
 fn is_in(networks: Option<&Networks>, client: IpAddr) -> bool {

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use evenkeel_core::group::{Granularity, GroupSettings};
+use evenkeel_manager::config::MaxBody;
 use evenkeel_manager::config::Protocol::Http;
 use evenkeel_proxy::access::End;
 use h2::client::SendRequest;
@@ -763,6 +764,53 @@ fn a_body_that_does_not_fit_its_length_is_refused() {
         let (head, cut) = heads.recv_timeout(HANG).unwrap();
         assert!(head.is_empty() || cut, "{head}");
     }
+}
+
+#[test]
+fn a_body_beyond_max_body_without_a_length_gets_413_and_no_member_gets_it_whole() {
+    let (seen, bodies) = channel();
+    let address = member(move |_, mut stream| {
+        let head = read_head(&mut stream);
+        if head.is_empty() {
+            return;
+        }
+        let (mut body, mut bytes) = (Vec::new(), [0; 4096]);
+        // Up to the last chunk, or to the end of the connection.
+        while !body.ends_with(b"\r\n0\r\n\r\n") {
+            match stream.read(&mut bytes) {
+                Ok(n) if n > 0 => body.extend_from_slice(&bytes[..n]),
+                _ => break,
+            }
+        }
+        let is_whole = body.ends_with(b"\r\n0\r\n\r\n");
+        seen.send((head, is_whole)).unwrap();
+        if is_whole {
+            let _ = stream.write_all(&ok("whole"));
+        }
+    });
+    let bed = Bed::new(Http, &[address], |rule| {
+        rule.http.max_body = Some(MaxBody(100_000));
+    });
+    for (parts, status) in [(5, 200), (6, 413), (60, 413)] {
+        on(async {
+            let mut client = connect(&bed).await;
+            let (response, mut body) = client.send_request(request("POST", "/x"), false).unwrap();
+            let part = Bytes::from_static(&[b'x'; 20_000]);
+            for number in 1..=parts {
+                // What is refused is not taken to its end.
+                if body.send_data(part.clone(), number == parts).is_err() {
+                    break;
+                }
+            }
+            let response = response.await.unwrap();
+            assert_eq!(response.status(), status);
+        });
+        let (head, is_whole) = bodies.recv_timeout(HANG).unwrap();
+        let lower = head.to_ascii_lowercase();
+        assert!(lower.contains("transfer-encoding: chunked"), "{head}");
+        assert_eq!(is_whole, status == 200);
+    }
+    assert_eq!(bed.totals().refused_too_large, 2);
 }
 
 /// The reason in a GOAWAY, when the connection has ended.

@@ -138,3 +138,56 @@ fn build(dns: &Dns) -> io::Result<TokioResolver> {
     options.use_hosts_file = ResolveHosts::Always;
     builder.build().map_err(io::Error::other)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+
+    use super::*;
+
+    /// A DNS server that knows no name.
+    fn knows_nothing() -> SocketAddr {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = socket.local_addr().unwrap();
+        std::thread::spawn(move || {
+            let mut message = [0; 512];
+            while let Ok((length, from)) = socket.recv_from(&mut message) {
+                let Some(answer) = message.get_mut(..length).filter(|query| query.len() > 12)
+                else {
+                    continue;
+                };
+                // An answer; there is no such name (RFC 1035, section 4.1.1).
+                answer[2] |= 0x80;
+                answer[3] = 0x83;
+                let _ = socket.send_to(answer, from);
+            }
+        });
+        address
+    }
+
+    /// What the C library reads as an address is a name for nobody else.
+    const ONLY_OF_THE_SYSTEM: &str = "127.1";
+
+    #[tokio::test]
+    async fn what_dns_does_not_know_the_system_may() {
+        let named = Dns {
+            resolvers: vec![knows_nothing()],
+            ..Dns::default()
+        };
+        let system = System::default();
+        let asked = system.addresses(&named, ONLY_OF_THE_SYSTEM).await;
+        asked.unwrap_err();
+        // As if the server stood in /etc/resolv.conf.
+        let of_system = System::default();
+        *of_system.resolver.lock().unwrap() = Some(Known {
+            dns: Dns::default(),
+            since: Instant::now(),
+            resolver: Arc::new(build(&named).unwrap()),
+        });
+        let dns = Dns::default();
+        let asked = of_system.addresses(&dns, ONLY_OF_THE_SYSTEM).await;
+        let (found, ttl) = asked.unwrap();
+        assert_eq!(found, [IpAddr::from(Ipv4Addr::LOCALHOST)]);
+        assert_eq!(ttl, None, "it does not tell");
+    }
+}
