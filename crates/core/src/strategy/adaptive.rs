@@ -71,6 +71,15 @@
 //!   service time, 1.22 instead of 1.15 if every ten;
 //! - `1 / (1 - utilisation)`, as in an M/G/1 queue: 1.7 instead of 1.15 with a report
 //!   each second, because latency has it already and is newer.
+//!
+//! With three members of one worker each it reaches 1.18 (equal), 1.27 (one slow), 2.1 (a slow one
+//! that moves) and 1.36 (mixed costs); every request is sent at once, and the ideal holds requests
+//! back. Limits of connections equal to the number of workers do not help as they are: who finds
+//! the fast ones full takes the slow one (1.87 with one slow, 2.18 with limits twice as high).
+//! Requests that wait instead where they would be done first, each after the places of those
+//! before it, reach 1.00, 1.09, 1.54 and 1.01 with these limits, and 1.13, 1.19, 1.65 and 1.16 with
+//! limits twice as high, in a prototype. The rest of the moving one is the estimate, which sees a
+//! change late: over 16 answers 1.39, over 8 answers 1.31, but then mixed costs are 1.03 and 1.08.
 
 use super::best::Best;
 use super::choose::{CHOICES, Candidates, Choices, MAX_CHOICES, SCAN_UP_TO};
