@@ -26,7 +26,7 @@ END
     ";
 
 /// Pages whose commands are run, here or below.
-const FOLLOWED: [&str; 22] = [
+const FOLLOWED: [&str; 23] = [
     "README.md",
     "docs/admin-api.md",
     "docs/agent.md",
@@ -44,6 +44,7 @@ const FOLLOWED: [&str; 22] = [
     "docs/ftp.md",
     "docs/proxy-protocol.md",
     "docs/routing.md",
+    "docs/simulator.md",
     "docs/strategies.md",
     "docs/tls.md",
     "docs/tutorial-load-reports.md",
@@ -250,6 +251,11 @@ fn u10_negotiation() {
         serve 10.0.0.1:8080 10.0.0.2:8080
         ";
     follow("docs/negotiation.md", &format!("{INSTALLED} {servers}"));
+}
+
+#[test]
+fn u10_simulator() {
+    follow("docs/simulator.md", INSTALLED);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The manual's references, written from the declarations of what they describe.
 
-use crate::model::{agent, config, engine, strategy};
+use crate::model::{agent, config, engine, scenario, strategy};
 use crate::schema::reference::TableDoc;
 
 /// All keys, in Markdown: the end of `docs/configuration.md`.
@@ -16,6 +16,11 @@ pub fn agent_keys() -> String {
 /// All keys of the client engine's file, in Markdown: the end of `docs/engine.md`.
 pub fn engine_keys() -> String {
     markdown(&engine::tables())
+}
+
+/// All keys of a simulator's scenario, in Markdown: the end of `docs/simulator.md`.
+pub fn scenario_keys() -> String {
+    markdown(&scenario::tables())
 }
 
 /// All strategies, in Markdown: the end of `docs/strategies.md`.

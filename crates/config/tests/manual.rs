@@ -43,6 +43,11 @@ fn the_reference_of_the_engines_keys_is_up_to_date() {
 }
 
 #[test]
+fn the_reference_of_scenarios_is_up_to_date() {
+    ends_with_reference("docs/simulator.md", &reference::scenario_keys());
+}
+
+#[test]
 fn the_reference_of_strategies_is_up_to_date() {
     ends_with_reference("docs/strategies.md", &reference::strategies());
 }
@@ -116,6 +121,11 @@ fn the_example_of_the_engine_is_good_and_has_every_key() {
     let config = config::engine::load(&path).unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(config.warnings, []);
     assert!(keys_in(ENGINE, &reference::engine_keys()) > 8);
+}
+
+#[test]
+fn the_example_of_a_scenario_has_every_key() {
+    assert!(keys_in("scenarios/full.toml", &reference::scenario_keys()) > 40);
 }
 
 /// Asserts that all keys of a reference stand in an example; answers how many there are.

@@ -33,6 +33,15 @@ pub(crate) fn check(file: &Path) -> Result<String, Failure> {
             let summary = summary_of_agent(&config);
             passed(file, &config.warnings, problems_of_agent(&config), &summary)
         }
+        Kind::Scenario => {
+            let plan = evenkeel_sim::experiment::plan::load(file, None, None).map_err(refused)?;
+            let summary = format!(
+                "{}, {}",
+                counted(plan.points.len(), "world"),
+                counted(plan.seeds, "seed")
+            );
+            passed(file, &plan.warnings, Vec::new(), &summary)
+        }
         Kind::Engine => {
             let config = engine::load(file).map_err(refused)?;
             passed(
@@ -55,7 +64,7 @@ fn counted(count: usize, noun: &str) -> String {
     }
 }
 
-fn refused(errors: Errors) -> Failure {
+pub(crate) fn refused(errors: Errors) -> Failure {
     let count = errors.problems.len() + errors.omitted;
     Failure::new(format!(
         "{} in the configuration\n{errors}",

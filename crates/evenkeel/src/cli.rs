@@ -62,6 +62,11 @@ pub(crate) enum Command {
     Top(Top),
     /// Read the load of back-ends from their kernels, and let kernels answer load queries
     Kernel(Kernel),
+    /// Play a scenario around a configuration in virtual time
+    ///
+    /// The scenario says how members work, what is asked for, and what happens; the strategy, thresholds,
+    /// groups and members are those of the configuration that it names.
+    Sim(Sim),
     /// List the strategies and their parameters
     Strategies,
     /// Compare the default strategy with round robin, live
@@ -70,6 +75,31 @@ pub(crate) enum Command {
         #[arg(long, default_value_t = 0)]
         seconds: u64,
     },
+}
+
+/// `evenkeel sim`.
+#[derive(Debug, Args)]
+pub(crate) struct Sim {
+    /// Scenario, a TOML file
+    pub file: PathBuf,
+    /// The first seed, instead of the scenario's
+    #[arg(long, value_name = "NUMBER")]
+    pub seed: Option<u32>,
+    /// How many seeds to run, instead of the scenario's
+    #[arg(long, value_name = "NUMBER", value_parser = seeds)]
+    pub seeds: Option<usize>,
+    /// Write a report with plots, a single page without scripts
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Write the figures of every run
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Write everything
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// No progress bar, which a terminal gets otherwise
+    #[arg(long)]
+    pub quiet: bool,
 }
 
 /// `evenkeel run`, and what runs like it.
@@ -362,6 +392,14 @@ fn interval(text: &str) -> Result<f64, String> {
         Ok(seconds)
     } else {
         Err("expected a number of seconds from 0.1 to 60".into())
+    }
+}
+
+fn seeds(text: &str) -> Result<usize, String> {
+    let seeds = text.parse().unwrap_or(0);
+    match seeds {
+        1..=1000 => Ok(seeds),
+        _ => Err("expected a number of seeds from 1 to 1000".into()),
     }
 }
 

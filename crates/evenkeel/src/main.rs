@@ -8,6 +8,7 @@ mod engine;
 mod kernel;
 mod process;
 mod run;
+mod sim;
 mod strategies;
 
 use std::io::{self, Write};
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         Command::Top(args) => top(&args),
         Command::Kernel(args) => kernel::run(&args),
         Command::Demo { seconds } => demo(seconds),
+        Command::Sim(args) => sim::run(&args),
         Command::Strategies => print(strategies::list(evenkeel_core::strategy::REGISTRY)),
     };
     process::flush_log();

@@ -535,3 +535,83 @@ fn u6_check_and_run_give_the_same_verdict() {
         assert!(code == 0 && stdout.contains(whose), "{stdout}{stderr}");
     }
 }
+
+const SIMULATED: &str = "[rule.web]\nlisten = \"127.0.0.1:8080\"\n\
+                         members = [\"10.0.0.1:80\", \"10.0.0.2:80\"]\n";
+
+#[test]
+fn a_scenario_is_played_the_same_way_by_every_process() {
+    let directory = Directory::new();
+    directory.write("evenkeel.toml", SIMULATED);
+    let scenario = "config = \"evenkeel.toml\"\nduration = \"10s\"\nseeds = 2\n\
+                    [service]\ndistribution = \"pareto\"\n\
+                    [[event]]\nat = \"3s\"\nlength = \"1s\"\npause = true\nmembers = [\"10.0.0.2:80\"]\n";
+    let scenario = directory.write("scenario.toml", scenario);
+    let (code, stdout, _) = outcome(&["check", &scenario]);
+    assert_eq!(code, 0, "{stdout}");
+    assert!(
+        stdout.ends_with("scenario.toml: good: 1 world, 2 seeds\n"),
+        "{stdout}"
+    );
+    let play = |turn: &str| {
+        let path = |kind: &str| directory.path(&format!("{turn}.{kind}"));
+        let (html, csv, json) = (path("html"), path("csv"), path("json"));
+        let words = [
+            "sim", &scenario, "--html", &html, "--csv", &csv, "--json", &json,
+        ];
+        let (code, stdout, stderr) = outcome(&words);
+        assert_eq!((code, stderr.as_str()), (0, ""), "no bar but on a terminal");
+        assert!(
+            stdout.contains("10.0.0.2:80") && stdout.contains("±"),
+            "{stdout}"
+        );
+        let read = |path: &str| std::fs::read_to_string(path).unwrap();
+        (stdout, read(&html), read(&csv), read(&json))
+    };
+    let one = play("one");
+    assert!(one == play("two"));
+    let (_, html, csv, json) = one;
+    assert!(html.starts_with("<!DOCTYPE html>") && html.ends_with("</html>\n"));
+    assert_eq!(csv.lines().count(), 3);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert!(
+        json["points"][0]["figures"]["p99_ms"]["mean"]
+            .as_f64()
+            .unwrap()
+            > 100.0
+    );
+    let other = outcome(&["sim", &scenario, "--seed", "5", "--seeds", "1"]).1;
+    assert!(other.contains("seed 5") && !other.contains("±"), "{other}");
+}
+
+#[test]
+fn a_wrong_scenario_is_told_with_all_its_errors() {
+    let directory = Directory::new();
+    directory.write("evenkeel.toml", SIMULATED);
+    let text = "config = \"evenkeel.toml\"\n[load]\nrate = \"fast\"\nthinks = \"1s\"\n";
+    let scenario = directory.write("scenario.toml", text);
+    for command in ["sim", "check"] {
+        let (code, stdout, stderr) = outcome(&[command, &scenario]);
+        assert_eq!((code, stdout.as_str()), (1, ""));
+        assert!(stderr.contains("2 errors in the configuration"), "{stderr}");
+        assert!(
+            stderr.contains("scenario.toml:3:8: load.rate: wrong type"),
+            "{stderr}"
+        );
+        assert!(
+            stderr.contains("scenario.toml:4:1: load.thinks: unknown key, did you mean \"think\"?")
+        );
+    }
+    let good = directory.write(
+        "good.toml",
+        "config = \"evenkeel.toml\"\nduration = \"1s\"\n",
+    );
+    let nowhere = directory.path("nowhere/report.html");
+    let (code, _, stderr) = outcome(&["sim", &good, "--html", &nowhere]);
+    assert_eq!(code, 1);
+    assert!(
+        stderr.contains("report.html: cannot be written"),
+        "{stderr}"
+    );
+    assert_eq!(outcome(&["sim", &good, "--seeds", "0"]).0, 2);
+}

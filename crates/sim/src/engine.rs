@@ -38,7 +38,7 @@ impl<E: Ord> Engine<E> {
     /// Lets `event` happen so many nanoseconds from now.
     pub(crate) fn after(&mut self, nanos: f64, event: E) {
         self.scheduled += 1;
-        let at = self.now + nanos as u64;
+        let at = self.now.saturating_add(nanos as u64);
         self.events.push(Reverse((at, self.scheduled, event)));
     }
 
@@ -61,6 +61,33 @@ pub(crate) trait World {
     fn happen(&mut self, event: Self::Event) -> bool;
 }
 
+/// A world of which somebody is told now and then how far it has come.
+pub(crate) struct Watched<'a, W> {
+    /// The world.
+    pub(crate) world: W,
+    /// Gets the time.
+    pub(crate) tell: &'a mut dyn FnMut(Duration),
+    /// Events since it was told.
+    pub(crate) events: u32,
+}
+
+impl<W: World> World for Watched<'_, W> {
+    type Event = W::Event;
+
+    fn engine(&mut self) -> &mut Engine<W::Event> {
+        self.world.engine()
+    }
+
+    fn happen(&mut self, event: W::Event) -> bool {
+        self.events += 1;
+        if self.events == 10_000 {
+            self.events = 0;
+            (self.tell)(Duration::from_nanos(self.world.engine().nanos()));
+        }
+        self.world.happen(event)
+    }
+}
+
 /// Lets everything happen that is to, in the order of time.
 pub(crate) fn run(world: &mut impl World) {
     while let Some(event) = world.engine().next() {
@@ -77,5 +104,6 @@ pub(crate) fn nanos(duration: Duration) -> f64 {
 
 /// A random number with an exponential distribution.
 pub(crate) fn exponential(mean: f64, rng: &mut fastrand::Rng) -> f64 {
-    -(1.0 - rng.f64()).ln() * mean
+    // Not the C library's logarithm, whose last bit differs between machines.
+    -libm::log(1.0 - rng.f64()) * mean
 }

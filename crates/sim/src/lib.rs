@@ -11,6 +11,7 @@ mod catalogue;
 mod central;
 mod config;
 mod engine;
+pub mod experiment;
 pub mod monitored;
 pub mod requests;
 pub mod scenario;
@@ -19,7 +20,7 @@ pub mod sessions;
 pub mod work;
 
 pub use catalogue::catalogue;
-pub use requests::{Dispatch, Outcomes, run};
-pub use scenario::{Change, MemberModel, Reading, Reports, Scenario, To};
+pub use requests::{Dispatch, MemberSample, Outcomes, Sample, run};
+pub use scenario::{Change, MemberModel, Reading, Reports, Scenario, To, Way};
 pub use server::Discipline;
 pub use work::Service;

@@ -16,7 +16,7 @@ use crate::requests::{self, Dispatch, Outcomes, WARM_UP};
 use crate::scenario::{Change, MemberModel, Reading, Reports, Scenario, To};
 use crate::server::Discipline;
 pub use crate::work::Arrivals;
-use crate::work::{Cache, Documents, Source};
+use crate::work::{Cache, Documents, Source, Visit};
 
 /// A web site: a group of its own on the same back-ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -160,6 +160,7 @@ pub fn play(centre: &DataCentre, seed: u64) -> Balance {
         Source {
             group: format!("site{index}"),
             arrivals: site.arrivals,
+            visit: Visit::ONE,
             work: Box::new(work),
         }
     });

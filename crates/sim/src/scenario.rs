@@ -75,6 +75,15 @@ pub struct Reports {
     pub noise: f64,
 }
 
+/// What becomes of load reports on their way.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Way {
+    /// How much longer than its delay one may take, by chance.
+    pub jitter: Duration,
+    /// Share of those that get lost, at each balancer.
+    pub loss: f64,
+}
+
 /// How a load is read that is reported.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reading {
@@ -119,6 +128,8 @@ pub struct Scenario {
     pub session: Duration,
     /// Load reports, if members send any.
     pub reports: Option<Reports>,
+    /// What becomes of reports on their way.
+    pub way: Way,
     /// What changes, in the order of time.
     pub changes: Vec<Change>,
     /// Requests that arrive before the clock stops, where there is no `length`.
@@ -137,6 +148,11 @@ pub struct Scenario {
     pub group: String,
     /// Whether balancers control their groups between decisions: check, eject, alert, panic.
     pub control: bool,
+    /// How many members each balancer may use, which others are not for it: the first one the first so
+    /// many, the next one those after them, and so on around.
+    pub view: Option<usize>,
+    /// How often members and requests are noted down.
+    pub samples: Option<Duration>,
 }
 
 impl Scenario {
@@ -154,6 +170,7 @@ impl Scenario {
             network: Duration::ZERO,
             session: Duration::ZERO,
             reports: None,
+            way: Way::default(),
             changes: Vec::new(),
             requests: 60_000,
             length: None,
@@ -162,6 +179,8 @@ impl Scenario {
             config: None,
             group: "app".into(),
             control: false,
+            view: None,
+            samples: None,
         }
     }
 

@@ -139,7 +139,8 @@ impl Server {
     pub(super) fn next_completion(&self) -> Option<u64> {
         let least = self.running.iter().map(|running| running.left);
         let least = least.min_by(f64::total_cmp)?;
-        Some(self.updated + (least / self.rate()).ceil() as u64)
+        let after = (least / self.rate()).ceil() as u64;
+        Some(self.updated.saturating_add(after))
     }
 
     /// Takes out the request that is done at `now`.
@@ -166,7 +167,7 @@ impl Server {
         let wanted = self.running.len() as f64 + self.background;
         self.worked += elapsed * wanted.min(self.slots as f64);
         let tasks = self.tasks();
-        self.queue = tasks + (self.queue - tasks) * (-elapsed / QUEUE_AVERAGE).exp();
+        self.queue = tasks + (self.queue - tasks) * libm::exp(-elapsed / QUEUE_AVERAGE);
         self.updated = now;
         self.version = self.version.wrapping_add(1);
     }

@@ -31,6 +31,17 @@ pub trait Work: fmt::Debug {
         let _ = member;
         ask.cost
     }
+
+    /// What the strategies that hash go by.
+    fn key(&self, ask: Ask) -> Option<u64> {
+        let _ = ask;
+        None
+    }
+
+    /// The member of that index has died, with all that it remembered.
+    fn forget(&mut self, member: usize) {
+        let _ = member;
+    }
 }
 
 /// How long requests take to serve at normal speed. The mean is always 10 ms.
@@ -54,7 +65,7 @@ impl Work for Service {
         let u = rng.f64();
         let cost = match self {
             Service::Constant => Self::MEAN,
-            Service::Exponential => -Self::MEAN * (1.0 - u).ln(),
+            Service::Exponential => -Self::MEAN * libm::log(1.0 - u),
             // 0.9 * 1 + 0.1 * 20 = 2.9
             Service::Mixed if u < 0.1 => Self::MEAN * 20.0 / 2.9,
             Service::Mixed => Self::MEAN / 2.9,
@@ -71,11 +82,39 @@ impl Work for Service {
     }
 }
 
+/// How popular things are, in the order of their ranks.
+#[derive(Debug)]
+pub(crate) struct Popularity {
+    /// Shares, summed up.
+    sums: Vec<f64>,
+}
+
+impl Popularity {
+    /// That of `count` things, of which that of rank i is as popular as 1 / i^`alpha` (Zipf).
+    pub(crate) fn new(count: usize, alpha: f64) -> Self {
+        let weights = (1..=count).map(|rank| libm::pow(rank as f64, -alpha));
+        let mut sum = 0.0;
+        let sums = weights.map(|weight| {
+            sum += weight;
+            sum
+        });
+        let mut sums: Vec<f64> = sums.collect();
+        sums.iter_mut().for_each(|part| *part /= sum);
+        Popularity { sums }
+    }
+
+    /// One of them, by chance: its rank, from 0.
+    pub(crate) fn draw(&self, rng: &mut fastrand::Rng) -> usize {
+        let luck = rng.f64();
+        let rank = self.sums.partition_point(|&below| below < luck);
+        rank.min(self.sums.len() - 1)
+    }
+}
+
 /// Documents of Zipf popularity, of which each member has the last ones at hand.
 #[derive(Debug)]
 pub(crate) struct Documents {
-    /// Shares of popularity, summed up.
-    popularity: Vec<f64>,
+    popularity: Popularity,
     /// What each costs that is not at hand, and what all others do.
     costs: Vec<f64>,
     hit: f64,
@@ -98,15 +137,8 @@ impl Documents {
         (site, caches): (usize, Caches),
         rng: &mut fastrand::Rng,
     ) -> Self {
-        let weights = (1..=count).map(|rank| (rank as f64).powf(-alpha));
-        let mut sum = 0.0;
-        let sums = weights.map(|weight| {
-            sum += weight;
-            sum
-        });
-        let sums: Vec<f64> = sums.collect();
         Documents {
-            popularity: sums.iter().map(|part| part / sum).collect(),
+            popularity: Popularity::new(count, alpha),
             costs: (0..count)
                 .map(|_| hit + exponential(miss - hit, rng))
                 .collect(),
@@ -119,9 +151,7 @@ impl Documents {
 
 impl Work for Documents {
     fn draw(&mut self, rng: &mut fastrand::Rng) -> Ask {
-        let luck = rng.f64();
-        let document = self.popularity.partition_point(|&below| below < luck);
-        let document = document.min(self.costs.len() - 1);
+        let document = self.popularity.draw(rng);
         Ask {
             cost: self.costs[document],
             document,
@@ -177,6 +207,66 @@ pub enum Arrivals {
     Closed(usize),
     /// So many requests per second, at random (Poisson), whatever the answers do.
     Open(f64),
+    /// So many requests per second at random, and more at times.
+    Bursts(Bursts),
+}
+
+/// Arrivals at random whose rate is another one at times.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bursts {
+    /// Per second, outside of bursts.
+    pub rate: f64,
+    /// From the start of one to that of the next, in nanoseconds.
+    pub every: f64,
+    /// How long one lasts, in nanoseconds.
+    pub length: f64,
+    /// How many times more arrive in one.
+    pub factor: f64,
+}
+
+impl Bursts {
+    /// Nanoseconds from `now` to the next arrival. Bursts come at the end of each period.
+    pub(crate) fn gap(&self, now: u64, rng: &mut fastrand::Rng) -> f64 {
+        // So many arrivals must be due: the sum of rate and time over the pieces of constant rate.
+        let mut due = exponential(1.0, rng);
+        let mut at = now as f64;
+        let calm = self.every - self.length;
+        loop {
+            let phase = at % self.every;
+            let (rate, left) = match phase < calm {
+                true => (self.rate, calm - phase),
+                false => (self.rate * self.factor, self.every - phase),
+            };
+            // A piece of next to nothing would not move the clock.
+            let left = left.max(1.0);
+            let within = left * rate / 1e9;
+            if due < within {
+                return at - now as f64 + due * 1e9 / rate;
+            }
+            due -= within;
+            at += left;
+        }
+    }
+}
+
+/// What clients do one after the other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Visit {
+    /// Requests of a session.
+    pub(crate) requests: usize,
+    /// Mean time before the next request and the next session (exponential), in nanoseconds.
+    pub(crate) think: f64,
+    /// Whether they are those of a connection, which stays with its member.
+    pub(crate) connection: bool,
+}
+
+impl Visit {
+    /// One request.
+    pub(crate) const ONE: Visit = Visit {
+        requests: 1,
+        think: 0.0,
+        connection: false,
+    };
 }
 
 /// Requests for a group.
@@ -186,6 +276,8 @@ pub(crate) struct Source {
     pub(crate) group: String,
     /// How they come.
     pub(crate) arrivals: Arrivals,
+    /// What clients do who have come.
+    pub(crate) visit: Visit,
     /// What they ask for.
     pub(crate) work: Box<dyn Work>,
 }

@@ -28,10 +28,11 @@ use super::{
 use crate::schema::document::Span;
 use crate::schema::errors::{Errors, Problem};
 use crate::schema::key::{DAY, docs, secs, section};
+use crate::schema::overrides::Override;
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::source;
-use crate::schema::table::{NAMES, Table, document};
+use crate::schema::table::{NAMES, Table, document_with};
 
 /// Reads and checks the configuration in the file at `path`.
 ///
@@ -50,7 +51,26 @@ pub fn load(path: &Path) -> Result<Config, Errors> {
 ///
 /// Everything that is wrong, with its place in the text.
 pub fn parse(file: &str, text: &str) -> Result<Config, Errors> {
-    let (mut config, warnings) = document(file, text, tables, read)?;
+    parse_with(file, text, &[])
+}
+
+/// The same with these values in place of what the text says. What is wrong with one is told where it
+/// stands.
+///
+/// # Errors
+///
+/// Everything that is wrong.
+pub fn parse_with(file: &str, text: &str, changes: &[Override]) -> Result<Config, Errors> {
+    let parsed = document_with(file, text, changes, tables, read);
+    let (mut config, warnings) = parsed.map_err(|mut errors| {
+        let moved = |problem| {
+            changes
+                .iter()
+                .fold(problem, |problem, of| of.moved(problem))
+        };
+        errors.problems = errors.problems.into_iter().map(moved).collect();
+        errors
+    })?;
     config.warnings = warnings;
     Ok(config)
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use toml::de::DeTable;
 
-use super::{agent, config, engine};
+use super::{agent, config, engine, scenario};
 use crate::schema::reference::TableDoc;
 use crate::schema::source::{MAX_FILE_SIZE, read_bounded};
 
@@ -18,6 +18,8 @@ pub enum Kind {
     Agent,
     /// `evenkeel engine`.
     Engine,
+    /// `evenkeel sim`.
+    Scenario,
 }
 
 impl Kind {
@@ -38,8 +40,9 @@ impl Kind {
             keys.filter(|key| names.contains(&**key.get_ref())).count()
         };
         let (agent, engine) = (known(agent::tables()), known(engine::tables()));
-        let balancer = known(config::tables());
+        let (balancer, scenario) = (known(config::tables()), known(scenario::tables()));
         match balancer {
+            _ if scenario > balancer.max(engine).max(agent) => Kind::Scenario,
             _ if agent > balancer.max(engine) => Kind::Agent,
             _ if engine > balancer => Kind::Engine,
             _ => Kind::Balancer,
@@ -81,6 +84,10 @@ mod tests {
             ),
             ("interval = \"1s\"\n[broker.a]\n", Kind::Agent),
             ("brokers = [\"http://a\"]\n[cluster.shop]\n", Kind::Engine),
+            (
+                "config = \"evenkeel.toml\"\n[load]\nrate = 1\n",
+                Kind::Scenario,
+            ),
         ] {
             assert_eq!(Kind::of(text), kind, "{text}");
         }

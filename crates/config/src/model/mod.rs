@@ -34,6 +34,7 @@ pub(crate) mod protocol;
 pub(crate) mod reach;
 pub(crate) mod route;
 pub(crate) mod rule;
+pub mod scenario;
 pub(crate) mod sections;
 pub mod sources;
 pub(crate) mod sticky;

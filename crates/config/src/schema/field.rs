@@ -243,28 +243,33 @@ macro_rules! whole_field {
 }
 whole_field!(u16, u32, usize);
 
-impl Field for f32 {
-    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
-        match (item.number(), limits) {
-            (None, _) => report.wrong(item, WRONG_TYPE, self.allowed(limits)),
-            (Some(number), Limits::Number(min, max, _)) if !(*min..=*max).contains(&number) => {
-                report.wrong(item, OUT_OF_RANGE, self.allowed(limits));
+macro_rules! number_field {
+    ($($type:ty),*) => {$(
+        impl Field for $type {
+            fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+                match (item.number(), limits) {
+                    (None, _) => report.wrong(item, WRONG_TYPE, self.allowed(limits)),
+                    (Some(number), Limits::Number(min, max, _)) if !(*min..=*max).contains(&number) => {
+                        report.wrong(item, OUT_OF_RANGE, self.allowed(limits));
+                    }
+                    (Some(number), _) => *self = number as $type,
+                }
             }
-            (Some(number), _) => *self = number as f32,
-        }
-    }
 
-    fn show(&self, _: &Limits) -> Option<String> {
-        Some(self.to_string())
-    }
+            fn show(&self, _: &Limits) -> Option<String> {
+                Some(self.to_string())
+            }
 
-    fn allowed(&self, limits: &Limits) -> String {
-        match limits {
-            Limits::Number(min, max, _) => format!("a number from {min} to {max}"),
-            _ => "a number".into(),
+            fn allowed(&self, limits: &Limits) -> String {
+                match limits {
+                    Limits::Number(min, max, _) => format!("a number from {min} to {max}"),
+                    _ => "a number".into(),
+                }
+            }
         }
-    }
+    )*};
 }
+number_field!(f32, f64);
 
 impl Field for String {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {

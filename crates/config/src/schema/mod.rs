@@ -3,7 +3,7 @@
 //!
 //! In the order in which the files build on each other: [`errors`]; texts with a meaning
 //! ([`amount`], [`address`], [`networks`], [`expression`], [`frequency`]); [`similar`] names and those of other
-//! products ([`foreign`]); [`reference`]; [`document`] and [`report`]; [`field`], the types; [`key`],
+//! products ([`foreign`]); [`reference`]; [`document`], [`overrides`] of its values, and [`report`]; [`field`], the types; [`key`],
 //! how keys are declared; and [`table`], which reads them.
 
 pub(crate) mod address;
@@ -16,6 +16,7 @@ pub(crate) mod foreign;
 pub(crate) mod frequency;
 pub(crate) mod key;
 pub mod networks;
+pub(crate) mod overrides;
 pub(crate) mod reference;
 pub(crate) mod report;
 pub(crate) mod similar;

@@ -183,7 +183,12 @@ impl<'s> Report<'s> {
 
     /// Where `item` stands.
     pub(crate) fn place(&self, item: &Item<'_>) -> Place {
-        let found = self.found(Trust::Sure, &item.span, &item.path, "", None, None);
+        self.place_of(&item.span, &item.path)
+    }
+
+    /// The place at `span`.
+    pub(crate) fn place_of(&self, span: &Span, path: &str) -> Place {
+        let found = self.found(Trust::Sure, span, path, "", None, None);
         let Problem {
             file,
             line,

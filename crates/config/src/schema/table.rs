@@ -9,6 +9,7 @@ use super::errors::{Errors, Problem};
 use super::field::{Field, Limits, Texts, WRONG_TYPE};
 use super::foreign;
 use super::key::Key;
+use super::overrides::Override;
 use super::reference::TableDoc;
 use super::report::Report;
 use super::similar::{similar, unknown};
@@ -22,13 +23,27 @@ pub(crate) fn document<T>(
     tables: fn() -> Vec<TableDoc>,
     read: impl FnOnce(Table<'_>, &Path, &mut Report<'_>) -> T,
 ) -> Result<(T, Vec<Problem>), Errors> {
+    document_with(file, text, &[], tables, read)
+}
+
+/// The same with these values in place of what the text says.
+pub(crate) fn document_with<T>(
+    file: &str,
+    text: &str,
+    changes: &[Override],
+    tables: fn() -> Vec<TableDoc>,
+    read: impl FnOnce(Table<'_>, &Path, &mut Report<'_>) -> T,
+) -> Result<(T, Vec<Problem>), Errors> {
     if text.len() as u64 > MAX_FILE_SIZE {
         let message = format!("is too large: more than {MAX_FILE_SIZE} bytes");
         return Err(Errors::of_file(file.into(), message));
     }
     let mut report = Report::new(file, text, tables);
-    let (document, syntax) = DeTable::parse_recoverable(text);
+    let (mut document, syntax) = DeTable::parse_recoverable(text);
     report.syntax(&syntax, document.get_ref());
+    for change in changes {
+        change.apply(document.get_mut());
+    }
     let folder = Path::new(file).parent().unwrap_or(Path::new(""));
     let top = Table::of("", 0..0, entries("", document.get_ref()));
     let found = read(top, folder, &mut report);

@@ -11,9 +11,12 @@ mod checks;
 mod outcomes;
 mod reports;
 mod retries;
+mod samples;
+mod visits;
 mod waiting;
 
 use std::collections::VecDeque;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,14 +34,15 @@ use checks::Checking;
 pub use outcomes::Outcomes;
 use reports::Member;
 use retries::Policy;
+pub use samples::{MemberSample, Sample};
 use waiting::Waiting;
 
 use crate::central::Central;
 use crate::config::{group, group_config, groups};
-use crate::engine::{self, Engine, World, exponential, nanos};
+use crate::engine::{self, Engine, Watched, World, exponential, nanos};
 use crate::scenario::{Reading, Scenario, To};
 use crate::server::JobId;
-use crate::work::{Arrivals, Ask, Service, Source};
+use crate::work::{Arrivals, Ask, Service, Source, Visit};
 
 /// Who decides where requests go.
 #[derive(Clone, Debug)]
@@ -63,6 +67,7 @@ pub fn run(scenario: &Scenario, dispatch: &Dispatch, seed: u64) -> Outcomes {
     let source = Source {
         group: scenario.group.clone(),
         arrivals,
+        visit: Visit::ONE,
         work: Box::new(scenario.service),
     };
     play(scenario, dispatch, vec![source], seed)
@@ -75,10 +80,28 @@ pub(crate) fn play(
     sources: Vec<Source>,
     seed: u64,
 ) -> Outcomes {
-    let mut simulation = Simulation::new(scenario, dispatch, sources, seed);
-    engine::run(&mut simulation);
-    simulation.outcomes.latencies.sort_unstable();
-    simulation.outcomes
+    play_watched(scenario, dispatch, sources, seed, &mut |_| ())
+}
+
+/// The same; `tell` gets the virtual time now and then.
+pub(crate) fn play_watched(
+    scenario: &Scenario,
+    dispatch: &Dispatch,
+    sources: Vec<Source>,
+    seed: u64,
+    tell: &mut dyn FnMut(Duration),
+) -> Outcomes {
+    let world = Simulation::new(scenario, dispatch, sources, seed);
+    let events = 0;
+    let mut watched = Watched {
+        world,
+        tell,
+        events,
+    };
+    engine::run(&mut watched);
+    let mut outcomes = watched.world.outcomes;
+    outcomes.latencies.sort_unstable();
+    outcomes
 }
 
 /// Share of the requests, or of the time, at the start that is not measured.
@@ -101,6 +124,9 @@ enum Happening {
     /// The response, good or bad, has begun to arrive at the balancer.
     Response(JobId),
     SessionEnd(JobId),
+    /// The client of a session has thought.
+    Again(JobId),
+    Sample,
     Change(usize),
     Report(usize),
     /// With the load in thousandths.
@@ -143,6 +169,8 @@ struct Job {
     refused: bool,
     /// Which one it was of those that waited, when it did.
     turn: usize,
+    /// Requests of its session that are still to come.
+    left: usize,
 }
 
 /// A balancer: its groups, and those of them that requests are for, by source.
@@ -194,6 +222,8 @@ impl World for Simulation<'_> {
             Happening::Completion { server, version } => self.completion(server, version),
             Happening::Response(job) => self.response(job),
             Happening::SessionEnd(job) => self.end(job),
+            Happening::Again(job) => self.again(job),
+            Happening::Sample => self.sample(),
             Happening::Change(index) => self.change(index),
             Happening::Report(server) => self.report(server),
             Happening::ReportArrival { server, per_mille } => {
@@ -245,7 +275,7 @@ impl<'a> Simulation<'a> {
         if let Some(config) = simulation.config() {
             let policy = |source: &Source| Policy::of(&config, &source.group);
             simulation.policies = simulation.sources.iter().map(policy).collect();
-            let balancer = |_| simulation.balancer(&config);
+            let balancer = |index| simulation.balancer(&config, index);
             simulation.balancers = (0..scenario.balancers).map(balancer).collect();
         }
         simulation.begin();
@@ -286,8 +316,10 @@ impl<'a> Simulation<'a> {
         Some(config)
     }
 
-    fn balancer(&self, config: &Config) -> Balancer {
-        let groups = groups(config.clone(), self.engine.now());
+    fn balancer(&self, config: &Config, index: usize) -> Balancer {
+        let mut config = config.clone();
+        self.narrow(&mut config, index);
+        let groups = groups(config, self.engine.now());
         let of = |source: &Source| group(&groups, &source.group);
         Balancer {
             by_source: self.sources.iter().filter_map(of).collect(),
@@ -305,7 +337,7 @@ impl<'a> Simulation<'a> {
             // Clients that are never in step.
             let clients = match self.sources[source].arrivals {
                 Arrivals::Closed(clients) => clients,
-                Arrivals::Open(_) => 1,
+                Arrivals::Open(_) | Arrivals::Bursts(_) => 1,
             };
             for client in 0..clients {
                 let offset = Service::MEAN * client as f64 / clients as f64;
@@ -326,6 +358,9 @@ impl<'a> Simulation<'a> {
                 }
             }
         }
+        if let Some(every) = scenario.samples {
+            self.engine.after(nanos(every), Happening::Sample);
+        }
         if let Some(every) = scenario.variance {
             self.engine.after(nanos(every), Happening::Variance);
         }
@@ -344,8 +379,12 @@ impl<'a> Simulation<'a> {
 
     fn arrival(&mut self, index: usize) {
         let source = &mut self.sources[index];
-        if let Arrivals::Open(rate) = source.arrivals {
-            let gap = exponential(1e9 / rate, &mut self.world);
+        let gap = match source.arrivals {
+            Arrivals::Open(rate) => Some(exponential(1e9 / rate, &mut self.world)),
+            Arrivals::Bursts(bursts) => Some(bursts.gap(self.engine.nanos(), &mut self.world)),
+            Arrivals::Closed(_) => None,
+        };
+        if let Some(gap) = gap {
             self.engine.after(gap, Happening::Arrival(index));
         }
         let ask = source.work.draw(&mut self.world);
@@ -366,6 +405,7 @@ impl<'a> Simulation<'a> {
             tried: Vec::new(),
             refused: false,
             turn: 0,
+            left: self.sources[index].visit.requests.saturating_sub(1),
         };
         let job = self.keep(job);
         if self.balancers.is_empty() {
@@ -401,10 +441,13 @@ impl<'a> Simulation<'a> {
         let job = &mut self.jobs[id];
         let group = &self.balancers[job.balancer].by_source[job.source];
         let announced = self.sources[job.source].work.announced(job.ask);
+        let key = self.sources[job.source].work.key(job.ask);
         let cost = Cost::clamped(announced).filter(|_| self.scenario.announced);
         let request = Request {
             cost: cost.unwrap_or_default(),
             tried: &job.tried,
+            key,
+            client: key.map(|key| Ipv4Addr::from_bits(key as u32).into()),
             ..Request::at(self.engine.now())
         };
         let ticket = group.pick(&request, &mut self.decisions)?;
@@ -414,6 +457,13 @@ impl<'a> Simulation<'a> {
             let sent = (self.engine.nanos(), job.server as u32);
             self.outcomes.sent.push(sent);
         }
+        self.deliver(id);
+        Ok(())
+    }
+
+    /// Lets a request travel to its member.
+    fn deliver(&mut self, id: JobId) {
+        let job = &mut self.jobs[id];
         let member = &self.members[job.server];
         job.refused = member.dead;
         let fails = member.dead || job.fails_below < member.server.failing;
@@ -427,7 +477,6 @@ impl<'a> Simulation<'a> {
         } else {
             self.delivery(id);
         }
-        Ok(())
     }
 
     fn delivery(&mut self, id: JobId) {
@@ -481,11 +530,15 @@ impl<'a> Simulation<'a> {
         let job = &self.jobs[id];
         if job.outcome != Outcome::Success {
             self.outcomes.failed += 1;
-        } else if job.measured {
-            self.outcomes.served[job.source] += 1;
-            let took = self.engine.nanos() - job.arrived;
-            self.outcomes.latencies.push(took);
+        } else {
+            let (took, measured) = (self.engine.nanos() - job.arrived, job.measured);
+            if measured {
+                self.outcomes.served[job.source] += 1;
+                self.outcomes.latencies.push(took);
+            }
+            self.note_response(took);
         }
+        let job = &self.jobs[id];
         if self.scenario.session.is_zero() || job.outcome != Outcome::Success {
             return self.end(id);
         }
@@ -494,6 +547,9 @@ impl<'a> Simulation<'a> {
     }
 
     fn end(&mut self, id: JobId) {
+        if self.goes_on(id) {
+            return;
+        }
         let job = &mut self.jobs[id];
         let (source, balancer) = (job.source, job.balancer);
         if let Some(ticket) = job.ticket.take() {
@@ -501,7 +557,8 @@ impl<'a> Simulation<'a> {
         }
         self.free_jobs.push(id);
         if let Arrivals::Closed(_) = self.sources[source].arrivals {
-            self.engine.after(0.0, Happening::Arrival(source));
+            let pause = self.think(source);
+            self.engine.after(pause, Happening::Arrival(source));
         }
         self.vacated(balancer, source);
     }
@@ -518,6 +575,8 @@ impl<'a> Simulation<'a> {
             To::Dead(dead) => {
                 member.dead = dead;
                 if dead {
+                    let sources = self.sources.iter_mut();
+                    sources.for_each(|source| source.work.forget(change.member));
                     let lost = member.server.abort(now);
                     lost.into_iter().for_each(|job| self.break_off(job));
                 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use evenkeel_control::event::Event;
 use evenkeel_control::health::Change;
 
+use super::samples::Sample;
+
 /// What came out of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcomes {
@@ -33,6 +35,12 @@ pub struct Outcomes {
     pub over_budget: usize,
     /// Members that active checks found down, or up again: when, in which balancer, and who.
     pub health: Vec<(Duration, usize, usize, Change)>,
+    /// What was noted down, in the order of time: one for each [`Scenario::samples`].
+    ///
+    /// [`Scenario::samples`]: crate::Scenario::samples
+    pub samples: Vec<Sample>,
+    /// What is to go into the next one: response times in nanoseconds.
+    pub(super) window: Vec<u64>,
     /// What control did, when, and in which balancer.
     pub events: Vec<(Duration, usize, Event)>,
 }

@@ -21,6 +21,7 @@ pub(super) struct Member {
     read: (f64, u64),
     updated: (f64, u64),
     counted: (f64, u64),
+    sampled: (f64, u64),
     /// What was written down last.
     written: Option<f64>,
 }
@@ -34,8 +35,14 @@ impl Member {
             read: (0.0, 0),
             updated: (0.0, 0),
             counted: (0.0, 0),
+            sampled: (0.0, 0),
             written: None,
         }
+    }
+
+    /// Share of its slots that was busy since the last sample.
+    pub(super) fn busy_since_sample(&mut self, now: u64, every: Duration) -> f64 {
+        utilization(&mut self.server, &mut self.sampled, every, now).unwrap_or(0.0)
     }
 }
 
@@ -88,7 +95,12 @@ impl Simulation<'_> {
         };
         let (server, per_mille) = (index, (value * 1000.0) as u64);
         let arrival = Happening::ReportArrival { server, per_mille };
-        self.engine.after(nanos(reports.delay), arrival);
+        let way = self.scenario.way;
+        let later = match way.jitter.is_zero() {
+            true => 0.0,
+            false => self.world.f64() * nanos(way.jitter),
+        };
+        self.engine.after(nanos(reports.delay) + later, arrival);
     }
 
     pub(super) fn report_arrival(&mut self, server: usize, per_mille: u64) {
@@ -96,7 +108,11 @@ impl Simulation<'_> {
         let (Some(reports), Ok(value)) = (self.scenario.reports, value) else {
             return;
         };
+        let loss = self.scenario.way.loss;
         for balancer in &self.balancers {
+            if loss > 0.0 && self.world.f64() < loss {
+                continue;
+            }
             if let Some(group) = balancer.by_source.first() {
                 // Only one id is ever reported here, so there is room for it.
                 let location = &group.members()[server].location;

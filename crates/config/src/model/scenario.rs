@@ -1,0 +1,733 @@
+//! What a scenario of `evenkeel sim` means: the world around a configuration.
+
+use std::path::Path;
+use std::time::Duration;
+
+use toml::de::DeValue;
+
+use crate::schema::document::{Item, Span};
+use crate::schema::errors::{Errors, Place, Problem};
+use crate::schema::field::{Field, FileName, Limits, Texts, WRONG_TYPE, blank, choice_field};
+use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
+use crate::schema::overrides::{Override, path};
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::source;
+use crate::schema::table::{AsTable, LOCATION_NAMES, NAMES, Table, document_with};
+
+/// Reads and checks the scenario in the file at `path`, with these values in place of its own.
+///
+/// # Errors
+///
+/// Everything that is wrong, with its place in the file. A file that is missing,
+/// unreadable, too large or not UTF-8 is an error of the same type.
+pub fn load(path: &Path, changes: &[Override]) -> Result<Scenario, Errors> {
+    source::load(path, |file, text| parse(file, text, changes))
+}
+
+/// The same of its text. `file` names it in messages, and is where relative paths start.
+///
+/// # Errors
+///
+/// Everything that is wrong, with its place in the text.
+pub fn parse(file: &str, text: &str, changes: &[Override]) -> Result<Scenario, Errors> {
+    let read =
+        |top: Table<'_>, folder: &Path, report: &mut Report<'_>| read(top, folder, text, report);
+    let (mut scenario, warnings) = document_with(file, text, changes, tables, read)?;
+    scenario.warnings = warnings;
+    Ok(scenario)
+}
+
+/// The most values of a sweep.
+const MAX_VALUES: usize = 100;
+
+/// The most strokes of an event in a run.
+const MAX_STROKES: u128 = 100_000;
+
+section! {
+    /// A whole, valid scenario.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Scenario {
+        /// What is asked for.
+        load: Load = Load::default(),
+        /// What it costs.
+        service: Service = Service::default(),
+        /// What it is about.
+        keys: Keys = Keys::default(),
+        /// How all members are.
+        members: Members = Members::default(),
+        /// What is different in some of them, by name.
+        member: Vec<(String, Place, Model)> = Vec::new(),
+        /// What happens to them.
+        events: Vec<Event> = Vec::new(),
+        /// Load reports; `None` is none.
+        reports: Option<Reports> = None,
+        /// Parameters that take several values, one after the other.
+        sweeps: Vec<Sweep> = Vec::new(),
+        /// Where the group is named, or would be.
+        group_place: Place = Place::default(),
+        /// Where a load is said.
+        load_place: Place = Place::default(),
+        /// What is allowed but probably not meant.
+        warnings: Vec<Problem> = Vec::new(),
+    }
+    keys TOP {
+        /// The balancers' configuration. **Required.** A relative path starts at the scenario's folder.
+        config: FileName = FileName::default(); r#""evenkeel.toml""#,
+        /// The group that requests are for. May be left out if there is only one.
+        group: Option<String> [Text(NAMES)] = None; r#""web""#,
+        /// How long a run lasts, in virtual time. The first tenth is not measured.
+        duration: Duration [Time(secs(1), DAY)] = secs(60); r#""5m""#,
+        /// The first seed. The same seed gives every strategy the same arrivals, costs and events.
+        seed: u32 [Number(0.0, 1e9, "")] = 1; "7",
+        /// How many seeds are run. From two on, results come with confidence intervals.
+        seeds: usize [Number(1.0, 1000.0, "seeds")] = 1; "20",
+        /// Balancers with this configuration, which share the members and know nothing of each other.
+        /// Each gets as much of the load.
+        balancers: usize [Number(1.0, 1000.0, "balancers")] = 1; "2",
+        /// How many of the members each balancer may use: the first one the first so many, the next one
+        /// those after them, and so on around. By default all.
+        view: Option<usize> [Number(1.0, 100_000.0, "members")] = None; "5",
+        /// Time from a balancer to a member, and back.
+        network: Duration [Time(Duration::ZERO, secs(10))] = Duration::from_micros(200); r#""1ms""#,
+    }
+}
+
+section! {
+    /// What is asked for.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Load {}
+    keys LOAD {
+        /// Offered load as a share of the members' capacity at the start: requests arrive at
+        /// random (Poisson) at that rate, whatever becomes of them. Above 1 they ask for more than there
+        /// is.
+        utilisation: f64 [Number(0.001, 10.0, "")] = 0.6; "0.8",
+        /// The same as a number of sessions per second.
+        rate: Option<f32> [Number(0.001, 1e7, "")] = None; "250",
+        /// So many clients instead, which have one session after the other (a closed loop).
+        clients: Option<usize> [Number(1.0, 1_000_000.0, "clients")] = None; "50",
+        /// Requests of a session, one after the other.
+        requests: usize [Number(1.0, 1_000_000.0, "requests")] = 1; "20",
+        /// Mean time that a client thinks (exponential) before the next request, and before its next
+        /// session.
+        think: Duration [Time(Duration::ZERO, HOUR)] = Duration::ZERO; r#""200ms""#,
+        /// What is balanced: each `request`, or the `connection` of a session, whose requests all go to
+        /// the same member.
+        level: Level = Level::Request; r#""connection""#,
+        /// Mean time (exponential) that a request stays in flight at the balancer after the member
+        /// has done its work, as with slow clients.
+        linger: Duration [Time(Duration::ZERO, HOUR)] = Duration::ZERO; r#""50ms""#,
+        /// Times of many more sessions: a table (see below). Not with `clients`.
+        burst: Option<Bursts> = None; r#"{ every = "30s", length = "2s", factor = 5 }"#,
+        /// Whether more may be asked for than members can serve. Otherwise there is a warning.
+        overload: bool = false; "true",
+    }
+}
+
+section! {
+    /// Times of many more requests.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub struct Bursts {}
+    keys BURSTS {
+        /// Time from the start of a burst to that of the next one.
+        every: Duration [Time(millis(1), DAY)] = secs(10); r#""30s""#,
+        /// How long one lasts.
+        length: Duration [Time(millis(1), DAY)] = secs(1); r#""2s""#,
+        /// How many times more sessions begin in it.
+        factor: f64 [Number(0.0, 1000.0, "")] = 3.0; "5",
+    }
+}
+
+section! {
+    /// What requests cost.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Service {}
+    keys SERVICE {
+        /// How the times are distributed that a member of capacity 1 takes for a request. `lognormal` has
+        /// `sigma`, `pareto` has `alpha`, `file` has `file`.
+        distribution: Distribution = Distribution::Exponential; r#""lognormal""#,
+        /// Mean time. That of `file` is as in the file.
+        mean: Duration [Time(Duration::from_micros(1), HOUR)] = millis(10); r#""25ms""#,
+        /// Standard deviation of the logarithm of a lognormal time.
+        sigma: f64 [Number(0.0, 5.0, "")] = 1.0; "1.5",
+        /// Exponent of the tail of a Pareto time. From 2 down its variance is infinite.
+        alpha: f64 [Number(1.01, 100.0, "")] = 2.5; "1.8",
+        /// A file with a time in each line, as in `12.5ms`, of which each request gets one at random.
+        /// Lines that are empty or begin with `#` do not count.
+        file: Option<FileName> = None; r#""times.txt""#,
+        /// Whether requests say what they cost (`cost` of a rule, or of trusted clients), so that
+        /// strategies count it.
+        announced: bool = false; "true",
+    }
+}
+
+section! {
+    /// What requests are about.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Keys {}
+    keys KEYS {
+        /// How many different keys there are. Strategies that hash go by them; with 1, requests have none.
+        count: usize [Number(1.0, 10_000_000.0, "keys")] = 1; "10000",
+        /// Exponent of their popularity: that of rank i is proportional to 1 / i^zipf. 0 is the same
+        /// for all.
+        zipf: f64 [Number(0.0, 5.0, "")] = 0.9; "1.1",
+        /// How many keys each member keeps at hand: those that it was asked for most recently. At the
+        /// start, and after it was dead, there are none.
+        cache: usize [Number(0.0, 10_000_000.0, "keys")] = 0; "1000",
+        /// What a request costs whose key is at hand.
+        hit: Duration [Time(Duration::ZERO, HOUR)] = millis(1); r#""500us""#,
+    }
+}
+
+section! {
+    /// How a member works.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub struct Model {}
+    keys MODEL {
+        /// How fast it is: twice the capacity is half the time for a request.
+        capacity: f64 [Number(0.001, 1000.0, "")] = 1.0; "0.5",
+        /// Requests that it can work on at that speed at once.
+        concurrency: usize [Number(1.0, 100_000.0, "requests")] = 1; "8",
+        /// What happens to more than that: with `fifo` they wait (a pool of workers); with `sharing` all
+        /// are slower (an event loop, or a thread for each).
+        discipline: Discipline = Discipline::Fifo; r#""sharing""#,
+        /// Share of its requests that fail, at once.
+        failing: f64 [Number(0.0, 1.0, "")] = 0.0; "0.05",
+    }
+}
+
+section! {
+    /// How all members are.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Members {
+        /// How each of them works.
+        model: Model = Model::default(),
+    }
+    keys MEMBERS {
+        /// So many members instead of those of the configuration: its first ones, or further ones that
+        /// are like its last one.
+        count: Option<usize> [Number(1.0, 100_000.0, "members")] = None; "10",
+    }
+}
+
+section! {
+    /// Something that happens to members.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Event {
+        /// Where it stands.
+        place: Place = Place::default(),
+    }
+    keys EVENT {
+        /// When it happens first.
+        at: Duration [Time(Duration::ZERO, DAY)] = Duration::ZERO; r#""20s""#,
+        /// How often it happens again. By default never.
+        every: Option<Duration> [Time(millis(1), DAY)] = None; r#""10s""#,
+        /// Whether `every` and `length` are only means, of exponential times.
+        random: bool = false; "true",
+        /// How long it lasts. By default for ever.
+        length: Option<Duration> [Time(millis(1), DAY)] = None; r#""2s""#,
+        /// Members that it may happen to, by name. By default all.
+        members: Vec<String> [Text(LOCATION_NAMES)] = Vec::new(); r#"["10.0.0.1:80"]"#,
+        /// Which of them it happens to each time: to `all` at once, to the `next` one after that of
+        /// the last time, or to one at `random`.
+        strikes: Strikes = Strikes::All; r#""next""#,
+        /// They are so many times slower.
+        slowness: f64 [Number(0.01, 1000.0, "")] = 1.0; "5",
+        /// They stand still: connections are accepted, and nothing is done (a pause for garbage
+        /// collection, a process that was stopped).
+        pause: bool = false; "true",
+        /// They have died with all that they were working on, and refuse connections.
+        dead: bool = false; "true",
+        /// They fail this share of their requests.
+        failing: f64 [Number(0.0, 1.0, "")] = 0.0; "0.5",
+        /// So many tasks of somebody else want their workers all the time (an antagonist on the
+        /// machine).
+        tasks: f64 [Number(0.0, 10_000.0, "")] = 0.0; "4",
+    }
+}
+
+section! {
+    /// Load reports of members.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub struct Reports {}
+    keys REPORTS {
+        /// Time between two reports of a member.
+        interval: Duration [Time(millis(1), HOUR)] = secs(1); r#""100ms""#,
+        /// Time that a report travels.
+        delay: Duration [Time(Duration::ZERO, HOUR)] = millis(1); r#""50ms""#,
+        /// How much longer it may take, by chance. Reports may overtake each other.
+        jitter: Duration [Time(Duration::ZERO, HOUR)] = Duration::ZERO; r#""20ms""#,
+        /// Share of the reports that get lost on the way to a balancer.
+        loss: f64 [Number(0.0, 1.0, "")] = 0.0; "0.1",
+        /// A value is off by up to this share of it, by chance.
+        noise: f64 [Number(0.0, 1.0, "")] = 0.0; "0.2",
+    }
+}
+
+section! {
+    /// `[[sweep]]`, while it is read.
+    #[derive(Clone, Debug)]
+    pub(crate) struct SweepKeys {}
+    keys SWEEP {
+        /// What is changed: a key of the scenario, or one of the configuration after `config.`.
+        /// **Required.**
+        key: String [Text(PATHS)] = String::new(); r#""config.rule.web.strategy""#,
+        /// The values that it takes. **Required.**
+        values: Any = Any::default(); r#"["adaptive", "round_robin"]"#,
+    }
+}
+
+/// What the key of a sweep must be.
+const PATHS: Texts = (
+    "the path of a key, as in \"load.utilisation\" or \"config.group.web.strategy\"",
+    |text| path(text).is_some(),
+);
+
+/// Values of any type: where they are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Any(Vec<(Span, Place)>);
+
+impl Field for Any {
+    fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
+        let DeValue::Array(list) = item.value else {
+            return report.wrong(item, WRONG_TYPE, self.allowed(limits));
+        };
+        if !(1..=MAX_VALUES).contains(&list.len()) {
+            return report.wrong(item, "too few or too many", self.allowed(limits));
+        }
+        let values = item.elements(list);
+        self.0 = values
+            .map(|value| (value.span.clone(), report.place(&value)))
+            .collect();
+    }
+
+    fn allowed(&self, _: &Limits) -> String {
+        format!("a list of 1 to {MAX_VALUES} values, as the key takes them")
+    }
+}
+
+impl AsTable for Bursts {
+    const ALLOWED: &'static str = "a table of bursts";
+
+    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
+        table.read(BURSTS, self, report);
+        if self.length >= self.every {
+            table.problem("length", "must be shorter than `every`", report);
+        }
+    }
+}
+blank!(Bursts);
+
+/// A choice of the scenario.
+macro_rules! choices {
+    ($($(#[$meta:meta])* $type:ident { $($(#[$doc:meta])* $name:literal => $value:ident,)* })*) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $type {
+            $($(#[$doc])* $value,)*
+        }
+        choice_field!($type, $($name => $type::$value),*);
+    )*};
+}
+choices! {
+    /// What is balanced.
+    Level {
+        /// Each request.
+        "request" => Request,
+        /// Each connection.
+        "connection" => Connection,
+    }
+    /// How service times are distributed.
+    Distribution {
+        /// All the same.
+        "constant" => Constant,
+        /// Exponential.
+        "exponential" => Exponential,
+        /// Their logarithms are normal.
+        "lognormal" => Lognormal,
+        /// A power law.
+        "pareto" => Pareto,
+        /// As in a file.
+        "file" => File,
+    }
+    /// What a member does with more requests than it can work on.
+    Discipline {
+        /// They wait.
+        "fifo" => Fifo,
+        /// All are slower.
+        "sharing" => Sharing,
+    }
+    /// Whom an event happens to.
+    Strikes {
+        /// All at once.
+        "all" => All,
+        /// One after the other.
+        "next" => Next,
+        /// One by chance.
+        "random" => Random,
+    }
+}
+
+/// `[[sweep]]`: a parameter that takes several values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sweep {
+    /// The key, as it was written.
+    pub key: String,
+    /// Whether it is one of the configuration.
+    pub of_config: bool,
+    /// Its values.
+    pub values: Vec<Override>,
+}
+
+fn read(mut top: Table<'_>, folder: &Path, text: &str, report: &mut Report<'_>) -> Scenario {
+    let mut scenario = Scenario::default();
+    top.read(TOP, &mut scenario, report);
+    top.require("config", report);
+    scenario.config.resolve(folder);
+    scenario.group_place = report.place_of(&top.span_of("group"), &top.path_of("group"));
+    scenario.load_place = report.place_of(&top.span_of("load"), &top.path_of("load"));
+    if let Some(mut table) = top.table("load", report) {
+        read_load(&mut table, &mut scenario.load, report);
+        table.finish(report);
+    }
+    if let Some(mut table) = top.table("service", report) {
+        read_service(&mut table, &mut scenario.service, folder, report);
+        table.finish(report);
+    }
+    if let Some(mut table) = top.table("keys", report) {
+        let keys = &mut scenario.keys;
+        table.read(KEYS, keys, report);
+        if keys.cache > 0 && keys.count == 1 {
+            table.problem("cache", "needs more than one key: set `count`", report);
+        }
+        if table.given("hit") && keys.cache == 0 {
+            table.problem("hit", "has no effect without `cache`", report);
+        }
+        table.finish(report);
+    }
+    if let Some(mut table) = top.table("members", report) {
+        table.read(MEMBERS, &mut scenario.members, report);
+        table.read(MODEL, &mut scenario.members.model, report);
+        table.finish(report);
+    }
+    for mut table in top.named_tables("member", LOCATION_NAMES, report) {
+        let mut model = scenario.members.model;
+        table.read(MODEL, &mut model, report);
+        let place = report.place_of(table.name_span(), table.path());
+        scenario.member.push((table.name(), place, model));
+        table.finish(report);
+    }
+    for mut table in top.tables("event", report) {
+        let event = read_event(&mut table, scenario.duration, report);
+        scenario.events.push(event);
+        table.finish(report);
+    }
+    if let Some(mut table) = top.table("reports", report) {
+        let mut reports = Reports::default();
+        table.read(REPORTS, &mut reports, report);
+        scenario.reports = Some(reports);
+        table.finish(report);
+    }
+    for mut table in top.tables("sweep", report) {
+        if let Some(sweep) = read_sweep(&mut table, text, report) {
+            scenario.sweeps.push(sweep);
+        }
+        table.finish(report);
+    }
+    if scenario.sweeps.len() > 2 {
+        top.problem("sweep", "there may be at most two [[sweep]]", report);
+    }
+    top.finish(report);
+    scenario
+}
+
+fn read_load(table: &mut Table<'_>, load: &mut Load, report: &mut Report<'_>) {
+    table.read(LOAD, load, report);
+    for (one, other) in [
+        ("utilisation", "rate"),
+        ("utilisation", "clients"),
+        ("rate", "clients"),
+        ("burst", "clients"),
+    ] {
+        if table.given(one) && table.given(other) {
+            let message = format!("`{one}` and `{other}` exclude each other: leave one out");
+            table.problem(other, message, report);
+        }
+    }
+    if load.level == Level::Connection && load.requests == 1 {
+        let message = "makes no difference while a session has one request: set `requests`";
+        table.problem("level", message, report);
+    }
+    if load.level == Level::Connection && load.linger > Duration::ZERO {
+        table.problem("linger", "is for requests, not for connections", report);
+    }
+}
+
+fn read_service(
+    table: &mut Table<'_>,
+    service: &mut Service,
+    folder: &Path,
+    report: &mut Report<'_>,
+) {
+    table.read(SERVICE, service, report);
+    if let Some(file) = &mut service.file {
+        file.resolve(folder);
+    }
+    for (key, of, name) in [
+        ("sigma", Distribution::Lognormal, "lognormal"),
+        ("alpha", Distribution::Pareto, "pareto"),
+        ("file", Distribution::File, "file"),
+    ] {
+        if table.given(key) && service.distribution != of {
+            let message = format!("has no effect without `distribution = {name:?}`");
+            table.problem(key, message, report);
+        }
+    }
+    if service.distribution == Distribution::File {
+        table.require("file", report);
+        if table.given("mean") {
+            table.problem("mean", "is that of the times in `file`", report);
+        }
+    }
+}
+
+fn read_event(table: &mut Table<'_>, duration: Duration, report: &mut Report<'_>) -> Event {
+    let mut event = Event::default();
+    table.read(EVENT, &mut event, report);
+    event.place = report.place_of(&table.span_of(""), table.path());
+    const EFFECTS: [&str; 5] = ["slowness", "pause", "dead", "failing", "tasks"];
+    if !EFFECTS.iter().any(|effect| table.given(effect)) {
+        let names = EFFECTS.map(|name| format!("`{name}`")).join(", ");
+        let message = format!("says nothing that happens: it needs one of {names}");
+        report.problem(&table.span_of(""), table.path(), message, None);
+    }
+    if event.at >= duration && table.given("at") {
+        table.problem("at", "is after the end: see `duration`", report);
+    }
+    let left = duration.saturating_sub(event.at).as_nanos();
+    if let Some(every) = event.every
+        && left / every.as_nanos().max(1) > MAX_STROKES
+    {
+        let message = format!("happens more than {MAX_STROKES} times: make it longer");
+        table.problem("every", message, report);
+    }
+    if event.random && event.every.is_none() && event.length.is_none() {
+        table.problem(
+            "random",
+            "has no effect without `every` or `length`",
+            report,
+        );
+    }
+    let ends = event
+        .length
+        .is_some_and(|length| Some(length) < event.every);
+    if event.every.is_some() && !ends && event.strikes == Strikes::All && !event.random {
+        let message = "needs a `length` that is shorter: otherwise it never ends";
+        table.problem("every", message, report);
+    }
+    event
+}
+
+fn read_sweep(table: &mut Table<'_>, text: &str, report: &mut Report<'_>) -> Option<Sweep> {
+    let mut keys = SweepKeys::default();
+    table.read(SWEEP, &mut keys, report);
+    table.require("key", report);
+    table.require("values", report);
+    let mut names = path(&keys.key)?;
+    let first = names.first()?.clone();
+    let of_config = first == "config" && names.len() > 1;
+    if of_config {
+        names.remove(0);
+    } else if ["config", "sweep", "seed", "seeds"].contains(&first.as_str()) {
+        table.problem("key", "cannot be swept", report);
+        return None;
+    }
+    let value = |(at, place): (Span, Place)| {
+        let value = text.get(at.clone()).unwrap_or_default();
+        let span = if of_config { 0..0 } else { at };
+        Override::new(names.clone(), value, span, place)
+    };
+    let values = keys.values.0.into_iter().map(value).collect();
+    Some(Sweep {
+        key: keys.key,
+        of_config,
+        values,
+    })
+}
+
+/// The tables, for the reference and the hints.
+pub(crate) fn tables() -> Vec<TableDoc> {
+    let top = "Keys before the first table.";
+    let load = "What clients ask for: requests at random, or clients that wait for answers.";
+    let burst = "Times of many more sessions.";
+    let service = "What requests cost the members.";
+    let keys = "What requests are about: keys of different popularity, and what members have at hand of \
+                them.";
+    let members =
+        "How members work. The members, their weights and limits are those of the configuration.";
+    let member = "What is different in one member. It is called as in `evenkeel ctl members`: by its \
+                  address, as in `[member.\"10.0.0.1:80\"]`. Keys that it leaves out are as in `[members]`, \
+                  whose keys it has, but for `count`.";
+    let event = "Something that happens to members, once or again and again. There may be many; what \
+                 overlaps adds up.";
+    let reports = "Load reports: each member tells all balancers the `load` that the group goes by: the \
+                   number of requests for `in_flight`, for others the share of its workers' time that was busy. \
+                   Without this table nothing is reported.";
+    let sweep = "A parameter that takes several values. There is a run for each, and with two \
+                 `[[sweep]]` one for each pair.";
+    vec![
+        TableDoc::new("", top, [docs(TOP, Scenario::default())]),
+        TableDoc::new("[load]", load, [docs(LOAD, Load::default())]),
+        TableDoc::new("[load.burst]", burst, [docs(BURSTS, Bursts::default())]),
+        TableDoc::new("[service]", service, [docs(SERVICE, Service::default())]),
+        TableDoc::new("[keys]", keys, [docs(KEYS, Keys::default())]),
+        TableDoc::new(
+            "[members]",
+            members,
+            [
+                docs(MEMBERS, Members::default()),
+                docs(MODEL, Model::default()),
+            ],
+        ),
+        TableDoc::new("[member.NAME]", member, [docs(MODEL, Model::default())]),
+        TableDoc::new("[[event]]", event, [docs(EVENT, Event::default())]),
+        TableDoc::new("[reports]", reports, [docs(REPORTS, Reports::default())]),
+        TableDoc::new("[[sweep]]", sweep, [docs(SWEEP, SweepKeys::default())]),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errors(text: &str) -> String {
+        let text = format!("config = \"evenkeel.toml\"\n{text}");
+        parse("s.toml", &text, &[]).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn everything_is_where_it_belongs() {
+        let text = r#"
+            config = "evenkeel.toml"
+            seeds = 3
+            [load]
+            rate = 100
+            burst = { factor = 2 }
+            [members]
+            concurrency = 4
+            [member."10.0.0.1:80"]
+            capacity = 0.5
+            [[event]]
+            at = "10s"
+            length = "1s"
+            pause = true
+            [[sweep]]
+            key = "load.rate"
+            values = [50, 1.5e2]
+            [[sweep]]
+            key = "config.group.web.strategy"
+            values = ["random", { name = "least_request", choices = 3 }]
+        "#;
+        let scenario = parse("dir/s.toml", text, &[]).unwrap();
+        assert_eq!(scenario.config.path, Path::new("dir/evenkeel.toml"));
+        let (name, _, model) = &scenario.member[0];
+        assert_eq!(name, "10.0.0.1:80");
+        assert_eq!((model.capacity, model.concurrency), (0.5, 4));
+        assert!(scenario.events[0].pause);
+        let swept = &scenario.sweeps[0].values[1];
+        assert_eq!(swept.value(), "1.5e2");
+        let with = parse("dir/s.toml", text, &[swept.clone()]).unwrap();
+        assert_eq!(with.load.rate, Some(150.0));
+        assert_eq!(with.load.burst.unwrap().factor, 2.0);
+        assert!(scenario.sweeps[1].of_config);
+        let config = "[rule.w]\nlisten = \"127.0.0.1:80\"\ngroup = \"web\"\n\
+                      [group.web]\nmembers = [\"a:1\"]\n";
+        let strategy = |change: &Override| {
+            let config = crate::parse_with("e.toml", config, std::slice::from_ref(change));
+            config.unwrap().groups[0].strategy.kind().name
+        };
+        let values = scenario.sweeps[1].values.iter();
+        assert_eq!(
+            values.map(strategy).collect::<Vec<_>>(),
+            ["random", "least_request"]
+        );
+    }
+
+    #[test]
+    fn all_errors_come_at_once_with_their_lines() {
+        let all = errors(
+            "duration = \"5\"\n[load]\nutilization = 0.5\nthink = \"2d\"\n[[event]]\npause = 1\n",
+        );
+        for expected in [
+            "s.toml:2:12: duration: a time needs a unit",
+            "s.toml:4:1: load.utilization: unknown key, did you mean \"utilisation\"?",
+            "s.toml:5:9: load.think: out of range",
+            "s.toml:7:9: event[0].pause: wrong type",
+        ] {
+            assert!(all.contains(expected), "{expected} in\n{all}");
+        }
+        assert!(
+            parse("s.toml", "", &[])
+                .unwrap_err()
+                .to_string()
+                .contains("`config` is missing")
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        for (text, expected) in [
+            ("[load]\nutilisation = 0.5\nrate = 5", "exclude each other"),
+            ("[load]\nclients = 5\nburst = {}", "exclude each other"),
+            ("[load]\nburst = { every = \"1s\" }", "shorter than `every`"),
+            ("[load]\nlevel = \"connection\"", "set `requests`"),
+            ("[service]\nsigma = 2", "`distribution = \"lognormal\"`"),
+            ("[service]\ndistribution = \"file\"", "`file` is missing"),
+            ("[keys]\ncache = 5", "more than one key"),
+            ("[keys]\ncount = 5\nhit = \"1ms\"", "without `cache`"),
+            ("[[event]]\nat = \"1s\"", "nothing that happens"),
+            ("[[event]]\nat = \"2m\"\ndead = true", "after the end"),
+            ("[[event]]\nevery = \"1s\"\ndead = true", "needs a `length`"),
+            (
+                "duration = \"1d\"\n[[event]]\nevery = \"1ms\"\nlength = \"1h\"\nrandom = true\ndead = true",
+                "more than 100000 times",
+            ),
+            (
+                "[[sweep]]\nkey = \"seeds\"\nvalues = [1]",
+                "cannot be swept",
+            ),
+            ("[[sweep]]\nkey = \"a b\"\nvalues = [1]", "not valid here"),
+            ("[[sweep]]\nkey = \"load.rate\"\nvalues = []", "too few"),
+            ("[[sweep]]\nkey = \"load.rate\"", "`values` is missing"),
+            ("[members]\nrate = 5", "in [load]"),
+        ] {
+            let found = errors(text);
+            assert!(found.contains(expected), "{text}: {found}");
+        }
+    }
+
+    #[test]
+    fn a_bad_value_of_a_sweep_is_told_where_it_stands() {
+        let text = "config = \"e.toml\"\n[[sweep]]\nkey = \"load.rate\"\nvalues = [1, -1]\n\
+                    [[sweep]]\nkey = \"config.group.web.strategy\"\nvalues = [\"randm\"]\n";
+        let scenario = parse("s.toml", text, &[]).unwrap();
+        let [rates, strategies] = &scenario.sweeps[..] else {
+            panic!("{:?}", scenario.sweeps);
+        };
+        let bad = parse("s.toml", text, &rates.values[1..])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            bad.starts_with("s.toml:4:14: load.rate: out of range; found -1"),
+            "{bad}"
+        );
+        let config = "[rule.w]\nlisten = \"127.0.0.1:80\"\ngroup = \"web\"\n\
+                      [group.web]\nmembers = [\"a:1\"]\n";
+        let bad = crate::parse_with("e.toml", config, &strategies.values);
+        let bad = bad.unwrap_err().to_string();
+        assert!(
+            bad.starts_with("s.toml:7:11: group.web.strategy: unknown"),
+            "{bad}"
+        );
+    }
+}

@@ -1,0 +1,192 @@
+//! Scenarios of users: a file that describes a world around a configuration, its runs, and what
+//! they say.
+//!
+//! [`plan::load`] reads, [`run`] plays every world with every seed, and the rest shows what came of
+//! it: [`text`], [`export`] and [`html`].
+
+mod costs;
+mod events;
+pub mod export;
+pub mod html;
+pub mod plan;
+mod statistics;
+mod svg;
+pub mod text;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use evenkeel_control::event::Event;
+use evenkeel_control::health::Change;
+
+use crate::requests::{Dispatch, Outcomes, Sample, WARM_UP, play_watched};
+use plan::{Plan, Point};
+pub use statistics::{FIGURES, Figure, Mean, Unit};
+
+/// Shares of requests for which the response time is kept, in thousandths of a per cent.
+const QUANTILES: [u32; 25] = [
+    0, 5_000, 10_000, 15_000, 20_000, 25_000, 30_000, 35_000, 40_000, 45_000, 50_000, 55_000,
+    60_000, 65_000, 70_000, 75_000, 80_000, 85_000, 90_000, 95_000, 98_000, 99_000, 99_500, 99_900,
+    99_990,
+];
+
+/// What came of one run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Its seed.
+    pub seed: u64,
+    /// Its figures, in the order of [`FIGURES`].
+    pub figures: Vec<f64>,
+}
+
+/// What came of the runs of a world.
+#[derive(Clone, Debug)]
+pub struct Results {
+    /// All runs.
+    pub runs: Vec<Run>,
+    /// What the first one was like.
+    pub first: Course,
+}
+
+/// The course of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Course {
+    /// What was noted down.
+    pub samples: Vec<Sample>,
+    /// Shares of the requests (0 to 1), and the response times below which they stayed.
+    pub quantiles: Vec<(f64, Duration)>,
+    /// Share of the requests that each member got.
+    pub shares: Vec<f64>,
+    /// What happened, when, and in which balancer.
+    pub events: Vec<(Duration, usize, String)>,
+}
+
+/// Plays each world of a plan with each seed, on all processors. `progress` gets the share that is
+/// done, from 0 to 1.
+pub fn run(plan: &Plan, progress: &(dyn Fn(f64) + Sync)) -> Vec<Results> {
+    let jobs = plan.points.len() * plan.seeds;
+    let length = |point: &Point| point.world.length.unwrap_or_default().as_millis() as u64;
+    let all: u64 = plan.points.iter().map(length).sum::<u64>() * plan.seeds as u64;
+    let (next, done) = (AtomicUsize::new(0), AtomicU64::new(0));
+    let slots: Vec<Mutex<Option<(Run, Course)>>> = (0..jobs).map(|_| Mutex::default()).collect();
+    let work = || {
+        loop {
+            let job = next.fetch_add(1, Ordering::Relaxed);
+            let Some(slot) = slots.get(job) else {
+                return;
+            };
+            let (point, turn) = (&plan.points[job / plan.seeds], job % plan.seeds);
+            let mut told = 0;
+            let mut tell = |to: u64| {
+                let before = done.fetch_add(to - told, Ordering::Relaxed);
+                let now = before + to - told;
+                told = to;
+                progress(now as f64 / all.max(1) as f64);
+            };
+            let seed = plan.seed + turn as u64;
+            let played = play(point, seed, &mut |at| {
+                tell((at.as_millis() as u64).min(length(point)));
+            });
+            tell(length(point));
+            let course = match turn {
+                0 => course(point, &played),
+                _ => Course::default(),
+            };
+            let figures = statistics::figures(&played, point);
+            if let Ok(mut slot) = slot.lock() {
+                *slot = Some((Run { seed, figures }, course));
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        (0..threads.min(jobs)).for_each(|_| {
+            scope.spawn(work);
+        });
+    });
+    let mut slots = slots
+        .into_iter()
+        .filter_map(|slot| slot.into_inner().ok().flatten());
+    let mut results = Vec::new();
+    for _ in &plan.points {
+        let (mut runs, mut first) = (Vec::new(), None);
+        for (run, course) in slots.by_ref().take(plan.seeds) {
+            runs.push(run);
+            first.get_or_insert(course);
+        }
+        let first = first.unwrap_or_default();
+        results.push(Results { runs, first });
+    }
+    results
+}
+
+/// Plays a world once.
+fn play(point: &Point, seed: u64, tell: &mut dyn FnMut(Duration)) -> Outcomes {
+    let mut world = point.world.clone();
+    let length = world.length.unwrap_or_default();
+    world.changes = events::changes(&point.events, &world.members, length, seed);
+    play_watched(
+        &world,
+        &Dispatch::Configured,
+        vec![point.source()],
+        seed,
+        tell,
+    )
+}
+
+/// What is kept of a run beside its figures.
+fn course(point: &Point, played: &Outcomes) -> Course {
+    let quantile = |share: &u32| {
+        let share = f64::from(*share) / 1e5;
+        (share, played.quantile(share))
+    };
+    let all = played.per_member.iter().sum::<usize>().max(1) as f64;
+    let mut events: Vec<(Duration, usize, String)> = Vec::new();
+    let name = |member: usize| point.members.get(member).map_or("", String::as_str);
+    for (at, balancer, event) in &played.events {
+        events.push((*at, *balancer, said(event, &name)));
+    }
+    for (at, balancer, member, change) in &played.health {
+        let what = match change {
+            Change::Up => "checks find it up",
+            Change::Down => "checks find it down",
+        };
+        events.push((*at, *balancer, format!("{}: {what}", name(*member))));
+    }
+    events.sort();
+    Course {
+        samples: played.samples.clone(),
+        quantiles: QUANTILES.iter().map(quantile).collect(),
+        shares: (played.per_member.iter())
+            .map(|&count| count as f64 / all)
+            .collect(),
+        events,
+    }
+}
+
+/// An event in words.
+fn said<'n>(event: &Event, name: &dyn Fn(usize) -> &'n str) -> String {
+    match event {
+        Event::Ejected { member, time, .. } => {
+            format!("{}: ejected for {} s", name(*member), time.as_secs_f64())
+        }
+        Event::Returned(member) => format!("{}: back from ejection", name(*member)),
+        Event::SlowStartOver(member) => format!("{}: slow start is over", name(*member)),
+        Event::Panic => "too many members are out: all are used".into(),
+        Event::PanicOver => "enough members are back".into(),
+        Event::AlertRaised {
+            location,
+            load,
+            level,
+            ..
+        } => format!("{location}: load alert ({load:.2} above {level:.2})"),
+        Event::AlertLifted { location, .. } => format!("{location}: load alert is over"),
+    }
+}
+
+/// Share of a run that is measured.
+const MEASURED: f64 = 1.0 - WARM_UP;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,404 @@
+//! What is to be run: a scenario and the configuration that it names, for each value of its sweeps,
+//! with all that is wrong with them.
+
+use std::path::Path;
+
+use evenkeel_manager::config::scenario::{self, Discipline as Works, Model, Scenario as Text};
+use evenkeel_manager::config::{
+    self, Config, Errors, GroupConfig, MAX_FILE_SIZE, MemberConfig, Override, Problem, read_file,
+};
+
+use super::costs::{Costs, Times};
+use super::events::{Happening, MAX_STROKES};
+use crate::engine::nanos;
+use crate::scenario::{MemberModel, Reports, Scenario, Way};
+use crate::server::Discipline;
+use crate::work::{Arrivals, Bursts, Source, Visit};
+
+/// The most runs, and the most requests of all of them together: more would take days.
+const MAX_RUNS: usize = 20_000;
+
+/// Moments of a run at which members are noted down.
+const SAMPLES: u32 = 200;
+
+/// What is to be run.
+#[derive(Debug)]
+pub struct Plan {
+    /// The scenario's file.
+    pub file: String,
+    /// The keys that are swept.
+    pub keys: Vec<String>,
+    /// The worlds, one for each pair of values.
+    pub points: Vec<Point>,
+    /// The first seed.
+    pub seed: u64,
+    /// How many there are.
+    pub seeds: usize,
+    /// What is allowed but probably not meant.
+    pub warnings: Vec<Problem>,
+}
+
+impl Plan {
+    /// Whether strategies are what is swept, so that tables show them anyway.
+    pub(super) fn sweeps_strategy(&self) -> bool {
+        let mut names = self.keys.iter().filter_map(|key| key.rsplit('.').next());
+        names.any(|name| name == "strategy")
+    }
+}
+
+/// A world of a plan.
+#[derive(Debug)]
+pub struct Point {
+    /// The values of what is swept.
+    pub values: Vec<String>,
+    /// The group.
+    pub group: String,
+    /// Its strategy.
+    pub strategy: String,
+    /// The members' names.
+    pub members: Vec<String>,
+    /// Requests per second that are asked for, without clients that wait.
+    pub offered: Option<f64>,
+    /// Requests per second that members can serve at the start, without caches.
+    pub capacity: f64,
+    pub(super) world: Scenario,
+    pub(super) events: Vec<Happening>,
+    times: Times,
+    text: Text,
+}
+
+/// Reads the scenario in the file at `path`, and what it names. `more` changes it: the seed, and how
+/// many there are.
+///
+/// # Errors
+///
+/// Everything that is wrong.
+pub fn load(path: &Path, seed: Option<u32>, seeds: Option<usize>) -> Result<Plan, Errors> {
+    let file = path.display().to_string();
+    let text = scenario::load(path, &[])?;
+    let found = text.config.path.display().to_string();
+    let config = read_file(&text.config.path, MAX_FILE_SIZE).map_err(|error| {
+        let message = format!("{found}: {error}");
+        all_of(&file, vec![text.config.place.problem(message)])
+    })?;
+    let mut plan = Plan {
+        file: file.clone(),
+        keys: text.sweeps.iter().map(|sweep| sweep.key.clone()).collect(),
+        points: Vec::new(),
+        seed: u64::from(seed.unwrap_or(text.seed)),
+        seeds: seeds.unwrap_or(text.seeds),
+        warnings: Vec::new(),
+    };
+    let (mut problems, mut omitted) = (Vec::new(), 0);
+    let mut add = |errors: Errors| {
+        omitted += errors.omitted;
+        for problem in errors.problems {
+            if !problems.contains(&problem) {
+                problems.push(problem);
+            }
+        }
+    };
+    for changes in pairs(&text) {
+        let of = |of_config: bool| {
+            let changes = changes.iter().filter(|(of, _)| *of == of_config);
+            changes
+                .map(|(_, value)| value.clone())
+                .collect::<Vec<Override>>()
+        };
+        let scenario = match changes.is_empty() {
+            true => Ok(text.clone()),
+            false => scenario::load(path, &of(false)),
+        };
+        let config = config::parse_with(&found, &config, &of(true));
+        let values = changes.iter().map(|(_, change)| shown(change)).collect();
+        match (scenario, config) {
+            (Ok(scenario), Ok(config)) => match Point::new(scenario, config, values) {
+                Ok((point, warnings)) => {
+                    plan.points.push(point);
+                    for warning in warnings {
+                        if !plan.warnings.contains(&warning) {
+                            plan.warnings.push(warning);
+                        }
+                    }
+                }
+                Err(problems) => add(all_of(&file, problems)),
+            },
+            (scenario, config) => {
+                scenario.err().into_iter().for_each(&mut add);
+                config.err().into_iter().for_each(&mut add);
+            }
+        }
+    }
+    if plan.points.len() * plan.seeds > MAX_RUNS {
+        let runs = plan.points.len() * plan.seeds;
+        let message = format!("{runs} runs are too many: at most {MAX_RUNS}; lower `seeds`");
+        add(all_of(&file, vec![text.group_place.problem(message)]));
+    }
+    match problems.is_empty() {
+        true => Ok(plan),
+        false => Err(Errors {
+            file,
+            problems,
+            omitted,
+        }),
+    }
+}
+
+fn all_of(file: &str, problems: Vec<Problem>) -> Errors {
+    Errors {
+        file: file.into(),
+        problems,
+        omitted: 0,
+    }
+}
+
+/// A value of a sweep as tables show it.
+fn shown(change: &Override) -> String {
+    change.value().trim_matches('"').to_owned()
+}
+
+/// Each value of the first sweep with each of the second: whether it is for the configuration, and
+/// what it is.
+fn pairs(text: &Text) -> Vec<Vec<(bool, Override)>> {
+    let mut pairs = vec![Vec::new()];
+    for sweep in &text.sweeps {
+        let with = |before: Vec<(bool, Override)>| {
+            sweep.values.iter().map(move |value| {
+                let mut all = before.clone();
+                all.push((sweep.of_config, value.clone()));
+                all
+            })
+        };
+        pairs = pairs.into_iter().flat_map(with).collect();
+    }
+    pairs
+}
+
+impl Point {
+    fn new(
+        text: Text,
+        mut config: Config,
+        values: Vec<String>,
+    ) -> Result<(Self, Vec<Problem>), Vec<Problem>> {
+        let mut problems = Vec::new();
+        let mut warnings = text.warnings.clone();
+        let group = group_of(&text, &mut config).map_err(|problem| vec![problem])?;
+        resize(group, &text).map_err(|problem| vec![problem])?;
+        let group = group.clone();
+        let members: Vec<String> = group.members.iter().map(MemberConfig::name).collect();
+        let mut models = vec![text.members.model; members.len()];
+        for (name, place, model) in &text.member {
+            match members.iter().position(|known| known == name) {
+                Some(index) => models[index] = *model,
+                None => problems.push(place.problem(no_member(name, &group.name, &members))),
+            }
+        }
+        let mut events = Vec::new();
+        for event in &text.events {
+            let mut of = Vec::new();
+            for name in &event.members {
+                match members.iter().position(|known| known == name) {
+                    Some(index) => of.push(index),
+                    None => {
+                        let message = no_member(name, &group.name, &members);
+                        problems.push(event.place.problem(message));
+                    }
+                }
+            }
+            if event.members.is_empty() {
+                of = (0..members.len()).collect();
+            }
+            let event = event.clone();
+            events.push(Happening { event, members: of });
+        }
+        let strokes = events.iter().map(|event| event.strokes(text.duration));
+        if strokes.sum::<u128>() > MAX_STROKES
+            && let Some(first) = text.events.first()
+        {
+            let message = format!(
+                "the events strike members more than {MAX_STROKES} times: make `every` longer"
+            );
+            problems.push(first.place.problem(message));
+        }
+        let times = match Times::new(&text.service) {
+            Ok(times) => times,
+            Err(more) => {
+                problems.extend(more);
+                return Err(problems);
+            }
+        };
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let used = |index: &usize| {
+            let member = &group.members[*index];
+            member.weight.get() > 0.0 && !member.drain && !member.backup
+        };
+        let speed = |index: usize| {
+            let model = &models[index];
+            (1.0 - model.failing) * model.concurrency as f64 * model.capacity
+        };
+        let speeds = (0..models.len()).filter(used).map(speed);
+        let capacity = speeds.sum::<f64>() * 1e9 / times.mean();
+        let per_session = text.load.requests as f64;
+        let rate = text.load.rate.map(|rate| f64::from(rate) * per_session);
+        // On average: with bursts there is more.
+        let more = text.load.burst.map_or(1.0, |burst| {
+            1.0 + (burst.factor - 1.0) * nanos(burst.length) / nanos(burst.every)
+        });
+        let usual = rate.unwrap_or(text.load.utilisation * capacity);
+        let offered = text.load.clients.is_none().then_some(usual * more);
+        let cached = text.keys.cache > 0 && text.keys.count > 1;
+        if let Some(offered) = offered
+            && offered > capacity
+            && !text.load.overload
+            && !cached
+        {
+            let message = format!(
+                "asks for {offered:.0} requests per second of members that can serve {capacity:.0}: \
+                 queues get longer until the end; ask for less, or say `overload = true` if that is meant"
+            );
+            warnings.push(text.load_place.problem(message));
+        }
+        if capacity <= 0.0 && rate.is_none() && text.load.clients.is_none() {
+            let message = "there is no member that could serve: a share of its capacity is nothing";
+            return Err(vec![text.load_place.problem(message)]);
+        }
+        let name = group.name.clone();
+        let strategy = group.strategy.kind().name.to_owned();
+        let reports = text.reports.map(|reports| Reports {
+            id: group.settings.load_id,
+            interval: reports.interval,
+            delay: reports.delay,
+            noise: reports.noise,
+        });
+        let Some(mut world) = Scenario::of(config, &name) else {
+            return Err(vec![text.group_place.problem("there is no such group")]);
+        };
+        world.members = models.iter().map(member).collect();
+        world.announced = text.service.announced;
+        world.balancers = text.balancers;
+        world.view = text.view;
+        world.network = text.network;
+        world.session = text.load.linger;
+        world.reports = reports;
+        world.way = text.reports.map_or(Way::default(), |reports| Way {
+            jitter: reports.jitter,
+            loss: reports.loss,
+        });
+        world.length = Some(text.duration);
+        world.samples = Some(text.duration / SAMPLES);
+        let point = Point {
+            values,
+            group: name,
+            strategy,
+            members,
+            offered,
+            capacity,
+            world,
+            events,
+            times,
+            text,
+        };
+        Ok((point, warnings))
+    }
+
+    /// Where requests come from.
+    pub(super) fn source(&self) -> Source {
+        let load = &self.text.load;
+        let offered = self.text.load.utilisation * self.capacity;
+        let sessions = load.rate.map_or(offered / load.requests as f64, f64::from);
+        let arrivals = match (load.clients, load.burst) {
+            (Some(clients), _) => Arrivals::Closed(clients),
+            (None, None) => Arrivals::Open(sessions),
+            (None, Some(burst)) => Arrivals::Bursts(Bursts {
+                rate: sessions,
+                every: nanos(burst.every),
+                length: nanos(burst.length),
+                factor: burst.factor,
+            }),
+        };
+        Source {
+            group: self.group.clone(),
+            arrivals,
+            visit: Visit {
+                requests: load.requests,
+                think: nanos(load.think),
+                connection: load.level == scenario::Level::Connection,
+            },
+            work: Box::new(Costs::new(&self.times, &self.text.keys, self.members.len())),
+        }
+    }
+}
+
+fn member(model: &Model) -> MemberModel {
+    MemberModel {
+        discipline: match model.discipline {
+            Works::Fifo => Discipline::Fifo,
+            Works::Sharing => Discipline::Sharing,
+        },
+        slots: model.concurrency,
+        slowness: 1.0 / model.capacity,
+        failing: model.failing,
+        weight: 1.0,
+    }
+}
+
+/// The group that the scenario is about.
+fn group_of<'c>(text: &Text, config: &'c mut Config) -> Result<&'c mut GroupConfig, Problem> {
+    let names: Vec<String> = config
+        .groups
+        .iter()
+        .map(|group| group.name.clone())
+        .collect();
+    let all = names.join(", ");
+    let mut groups = config.groups.iter_mut();
+    let found = match (&text.group, names.len()) {
+        (Some(name), _) => groups.find(|group| group.name == *name),
+        (None, 1) => groups.next(),
+        (None, 0) => None,
+        (None, _) => {
+            let message = format!("`group` is missing: the configuration has several: {all}");
+            return Err(text.group_place.problem(message));
+        }
+    };
+    found.ok_or_else(|| {
+        let message = match names.is_empty() {
+            true => "the configuration has no group".to_owned(),
+            false => format!("the configuration has no such group, but {all}"),
+        };
+        text.group_place.problem(message)
+    })
+}
+
+/// Gives a group as many members as the scenario wants.
+fn resize(group: &mut GroupConfig, text: &Text) -> Result<(), Problem> {
+    if let (Some(count), Some(last)) = (text.members.count, group.members.last().cloned()) {
+        group.members.truncate(count);
+        for index in group.members.len()..count {
+            let host = std::net::Ipv4Addr::from_bits(0x0afe_0000 + index as u32);
+            let mut member = MemberConfig::new(&host.to_string(), last.port.max(1));
+            member.weight = last.weight;
+            member.max_connections = last.max_connections;
+            group.members.push(member);
+        }
+    }
+    if group.members.is_empty() {
+        let message = format!(
+            "group {:?} has no members of its own: those of services, files and agents are not \
+             known here. Name some in the configuration",
+            group.name
+        );
+        return Err(text.group_place.problem(message));
+    }
+    Ok(())
+}
+
+fn no_member(name: &str, group: &str, members: &[String]) -> String {
+    let shown = members.iter().take(10).cloned().collect::<Vec<_>>();
+    let rest = if members.len() > 10 { ", …" } else { "" };
+    format!(
+        "group {group:?} has no member {name:?}, but {}{rest}",
+        shown.join(", ")
+    )
+}

@@ -1,0 +1,349 @@
+//! Plots as inline SVG: lines over axes, without scripts.
+
+use std::fmt::Write;
+
+/// Width and height of a plot, and what axes and labels take of them.
+const WIDTH: f64 = 640.0;
+const HEIGHT: f64 = 250.0;
+const LEFT: f64 = 62.0;
+const RIGHT: f64 = 14.0;
+const TOP: f64 = 12.0;
+const BOTTOM: f64 = 40.0;
+
+/// Colours that readers with any kind of sight can tell apart (Okabe and Ito, 2008).
+const COLOURS: [&str; 8] = [
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555", "#b8a800",
+];
+
+/// The most lines that get a colour and a name of their own; the others are grey.
+const NAMED: usize = 8;
+
+/// A line of a plot.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Line {
+    /// What it is.
+    pub(super) name: String,
+    /// Its points.
+    pub(super) points: Vec<(f64, f64)>,
+    /// How far each may be off: bars.
+    pub(super) within: Vec<f64>,
+}
+
+/// How an axis is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scale {
+    /// Evenly, from 0.
+    FromZero,
+    /// Evenly, from the least value.
+    Even,
+    /// By powers of ten.
+    Powers,
+}
+
+/// A plot of lines.
+#[derive(Clone, Debug)]
+pub(super) struct Plot {
+    pub(super) lines: Vec<Line>,
+    /// What the axes are.
+    pub(super) across: &'static str,
+    pub(super) up: &'static str,
+    pub(super) scales: (Scale, Scale),
+    /// The largest value of the upright axis, if it is known.
+    pub(super) most: Option<f64>,
+    /// Moments to mark.
+    pub(super) marks: Vec<f64>,
+    /// Names in place of the values across, which are 0, 1 and so on.
+    pub(super) names: Vec<String>,
+}
+
+struct Axis {
+    from: f64,
+    to: f64,
+    ticks: Vec<f64>,
+    powers: bool,
+}
+
+impl Axis {
+    fn new(values: impl Iterator<Item = f64> + Clone, scale: Scale, most: Option<f64>) -> Self {
+        let finite = values.filter(|value| value.is_finite());
+        if scale == Scale::Powers {
+            let positive = finite.filter(|value| *value > 0.0);
+            let least = positive.clone().fold(f64::INFINITY, f64::min).min(1e15);
+            let most = positive.fold(least, f64::max);
+            let from = libm::floor(libm::log10(least) + 1e-9);
+            let to = libm::ceil(libm::log10(most) - 1e-9).max(from + 1.0);
+            let ticks = (0..=(to - from) as usize).map(|step| from + step as f64);
+            return Axis {
+                from,
+                to,
+                ticks: ticks.collect(),
+                powers: true,
+            };
+        }
+        let highest = finite.clone().fold(f64::NEG_INFINITY, f64::max);
+        let highest = most.unwrap_or(if highest.is_finite() { highest } else { 1.0 });
+        let lowest = match scale {
+            Scale::FromZero => 0.0,
+            _ => finite.fold(highest, f64::min),
+        };
+        let span = if highest > lowest {
+            highest - lowest
+        } else {
+            1.0
+        };
+        let power = libm::pow(10.0, libm::floor(libm::log10(span / 5.0)));
+        let steps = [1.0, 2.0, 5.0, 10.0].map(|step| step * power);
+        let step = steps.into_iter().find(|step| span / step <= 6.0);
+        let step = step.unwrap_or(span);
+        let from = libm::floor(lowest / step + 1e-9) * step;
+        let count = libm::ceil((lowest + span - from) / step - 1e-9).clamp(1.0, 20.0);
+        Axis {
+            from,
+            to: from + count * step,
+            ticks: (0..=count as usize)
+                .map(|index| from + index as f64 * step)
+                .collect(),
+            powers: false,
+        }
+    }
+
+    /// Where a value is, from 0 to 1.
+    fn place(&self, value: f64) -> f64 {
+        let value = match self.powers {
+            true => libm::log10(value.max(1e-12)),
+            false => value,
+        };
+        ((value - self.from) / (self.to - self.from)).clamp(0.0, 1.0)
+    }
+
+    fn label(&self, tick: f64) -> String {
+        let value = match self.powers {
+            true => libm::pow(10.0, tick),
+            false => tick,
+        };
+        let text = match value.abs() {
+            size if size >= 100.0 || size == 0.0 => format!("{value:.0}"),
+            size if size >= 1.0 => format!("{value:.2}"),
+            _ => format!("{value:.4}"),
+        };
+        match text.contains('.') {
+            true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+            false => text,
+        }
+    }
+}
+
+impl Plot {
+    /// Lines over time in seconds.
+    pub(super) fn over_time(up: &'static str, lines: Vec<Line>) -> Self {
+        Plot {
+            lines,
+            across: "seconds",
+            up,
+            scales: (Scale::FromZero, Scale::FromZero),
+            most: None,
+            marks: Vec::new(),
+            names: Vec::new(),
+        }
+    }
+
+    /// The plot, with a legend below if there are several lines.
+    pub(super) fn svg(&self) -> String {
+        let points = self.lines.iter().flat_map(|line| &line.points);
+        let xs = points.clone().map(|point| point.0);
+        let highs = self.lines.iter().flat_map(|line| {
+            let within = line.within.iter().copied().chain(std::iter::repeat(0.0));
+            line.points
+                .iter()
+                .zip(within)
+                .map(|(point, within)| point.1 + within)
+        });
+        let up = Axis::new(highs, self.scales.1, self.most);
+        let across = match self.names.len() {
+            0 => Axis::new(xs, self.scales.0, None),
+            count => Axis {
+                from: -0.5,
+                to: count as f64 - 0.5,
+                ticks: (0..count).map(|index| index as f64).collect(),
+                powers: false,
+            },
+        };
+        // Lines end where the time does, not at a round number after it.
+        let across = match (self.scales.0, self.names.is_empty()) {
+            (Scale::FromZero, true) => {
+                let last = points.map(|point| point.0).fold(0.0, f64::max);
+                let to = if last > 0.0 { last } else { across.to };
+                let ticks = across
+                    .ticks
+                    .into_iter()
+                    .filter(|tick| *tick <= to)
+                    .collect();
+                Axis {
+                    to,
+                    ticks,
+                    ..across
+                }
+            }
+            _ => across,
+        };
+        let (wide, high) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
+        let x = |value: f64| LEFT + wide * across.place(value);
+        let y = |value: f64| TOP + high * (1.0 - up.place(value));
+        let mut svg = format!(
+            "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">",
+            escaped(self.up)
+        );
+        let right = WIDTH - RIGHT;
+        for &tick in &up.ticks {
+            let at = TOP + high * (1.0 - (tick - up.from) / (up.to - up.from));
+            let _ = write!(
+                svg,
+                "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{right}\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                LEFT - 6.0,
+                at + 4.0,
+                up.label(tick)
+            );
+        }
+        let floor = HEIGHT - BOTTOM;
+        for (index, &tick) in across.ticks.iter().enumerate() {
+            let at = LEFT + wide * (tick - across.from) / (across.to - across.from);
+            let label = match self.names.get(index) {
+                Some(name) => escaped(&shortened(name)),
+                None => across.label(tick),
+            };
+            let _ = write!(
+                svg,
+                "<path class=\"grid\" d=\"M{at:.1} {TOP}V{floor}\"/>\
+                 <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}</text>",
+                floor + 15.0
+            );
+        }
+        for &mark in &self.marks {
+            let at = x(mark);
+            let _ = write!(svg, "<path class=\"mark\" d=\"M{at:.1} {TOP}V{floor}\"/>");
+        }
+        let grey = self.lines.iter().enumerate().skip(NAMED);
+        let order = grey.chain(self.lines.iter().enumerate().take(NAMED));
+        for (index, line) in order {
+            let colour = colour(index);
+            let mut path = String::new();
+            for (at, point) in line.points.iter().enumerate() {
+                let step = if at == 0 { 'M' } else { 'L' };
+                let _ = write!(path, "{step}{:.1} {:.1}", x(point.0), y(point.1));
+            }
+            let _ = write!(
+                svg,
+                "<path class=\"line\" stroke=\"{colour}\" d=\"{path}\"/>"
+            );
+            for (point, within) in line.points.iter().zip(&line.within) {
+                let (at, low, high) = (x(point.0), y(point.1 - within), y(point.1 + within));
+                let _ = write!(
+                    svg,
+                    "<path stroke=\"{colour}\" d=\"M{at:.1} {low:.1}V{high:.1}\"/>\
+                     <circle cx=\"{at:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>",
+                    y(point.1)
+                );
+            }
+        }
+        let middle = TOP + high / 2.0;
+        let _ = write!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
+             <text transform=\"translate(14 {middle:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text></svg>",
+            LEFT + wide / 2.0,
+            HEIGHT - 6.0,
+            escaped(self.across),
+            escaped(self.up)
+        );
+        if self.lines.len() > 1 {
+            svg += "<p class=\"legend\">";
+            for (index, line) in self.lines.iter().enumerate().take(NAMED) {
+                let colour = colour(index);
+                let name = escaped(&line.name);
+                let _ = write!(
+                    svg,
+                    "<span><i style=\"background:{colour}\"></i>{name}</span> "
+                );
+            }
+            if self.lines.len() > NAMED {
+                let more = self.lines.len() - NAMED;
+                let _ = write!(
+                    svg,
+                    "<span><i style=\"background:#bbb\"></i>{more} more</span>"
+                );
+            }
+            svg += "</p>";
+        }
+        svg
+    }
+}
+
+fn colour(index: usize) -> &'static str {
+    COLOURS.get(index).copied().unwrap_or("#bbb")
+}
+
+fn shortened(name: &str) -> String {
+    match name.char_indices().nth(16) {
+        Some((end, _)) => format!("{}…", &name[..end]),
+        None => name.to_owned(),
+    }
+}
+
+/// A text within HTML.
+pub(super) fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped += "&amp;",
+            '<' => escaped += "&lt;",
+            '>' => escaped += "&gt;",
+            '"' => escaped += "&quot;",
+            '\'' => escaped += "&#39;",
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_have_a_few_round_ticks_around_all_values() {
+        for (most, ticks) in [
+            (0.93, 6),
+            (1.0, 6),
+            (7.0, 5),
+            (60.0, 7),
+            (1234.0, 4),
+            (0.0, 6),
+        ] {
+            let axis = Axis::new([0.0, most].into_iter(), Scale::FromZero, None);
+            assert!(axis.to >= most, "{most}: {}", axis.to);
+            assert_eq!(axis.ticks.len(), ticks, "{most}: {:?}", axis.ticks);
+        }
+        let powers = Axis::new([0.3, 42.0].into_iter(), Scale::Powers, None);
+        let labels: Vec<String> = powers
+            .ticks
+            .iter()
+            .map(|&tick| powers.label(tick))
+            .collect();
+        assert_eq!(labels, ["0.1", "1", "10", "100"]);
+        assert!((powers.place(1.0) - 1.0 / 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn names_of_users_are_no_markup() {
+        let line = |name: &str| Line {
+            name: name.into(),
+            points: vec![(0.0, 1.0), (1.0, f64::INFINITY)],
+            within: Vec::new(),
+        };
+        let plot = Plot::over_time("up", vec![line("<script>"), line("b")]);
+        let svg = plot.svg();
+        assert!(svg.contains("&lt;script&gt;") && !svg.contains("<script"));
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
+}

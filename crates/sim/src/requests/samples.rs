@@ -1,0 +1,83 @@
+//! What members and requests are like, noted down at an interval.
+
+use std::time::Duration;
+
+use super::{Happening, Simulation};
+use crate::engine::nanos;
+
+/// What was noted down at a moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// When.
+    pub at: Duration,
+    /// What of each member.
+    pub members: Vec<MemberSample>,
+    /// Requests that wait in the balancers' queues.
+    pub waiting: usize,
+    /// Requests that were answered since the last time.
+    pub answered: usize,
+    /// The response times below which half and 99 % of them stayed.
+    pub p50: Duration,
+    /// See there.
+    pub p99: Duration,
+    /// Requests that have failed so far.
+    pub failed: usize,
+}
+
+/// What was noted down of a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct MemberSample {
+    /// Requests at it.
+    pub in_flight: usize,
+    /// Share of its slots that was busy since the last time.
+    pub busy: f64,
+    /// Requests that it has answered so far.
+    pub answered: usize,
+}
+
+impl Simulation<'_> {
+    /// A request was answered.
+    pub(super) fn note_response(&mut self, took: u64) {
+        if self.scenario.samples.is_some() {
+            self.outcomes.window.push(took);
+        }
+    }
+
+    pub(super) fn sample(&mut self) {
+        let Some(every) = self.scenario.samples else {
+            return;
+        };
+        self.engine.after(nanos(every), Happening::Sample);
+        let now = self.engine.nanos();
+        let mut members = Vec::with_capacity(self.members.len());
+        for index in 0..self.members.len() {
+            let member = &mut self.members[index];
+            members.push(MemberSample {
+                in_flight: member.server.in_flight(),
+                busy: member.busy_since_sample(now, every),
+                answered: self.outcomes.per_member[index],
+            });
+            self.schedule_completion(index);
+        }
+        let mut took = std::mem::take(&mut self.outcomes.window);
+        took.sort_unstable();
+        let quantile = |share: f64| {
+            let last = took.len().saturating_sub(1);
+            let index = (share * last as f64).round() as usize;
+            Duration::from_nanos(took.get(index).copied().unwrap_or(0))
+        };
+        let waiting = self.balancers.iter().flat_map(|of| &of.waiting);
+        let sample = Sample {
+            at: Duration::from_nanos(now),
+            members,
+            waiting: waiting.map(|line| line.len()).sum(),
+            answered: took.len(),
+            p50: quantile(0.5),
+            p99: quantile(0.99),
+            failed: self.outcomes.failed,
+        };
+        self.outcomes.samples.push(sample);
+        took.clear();
+        self.outcomes.window = took;
+    }
+}

@@ -1,0 +1,83 @@
+//! Sessions of several requests, with the thinking between them, and the connections that keep them
+//! at one member; and balancers that may use only some of the members.
+
+use evenkeel_core::group::Outcome;
+use evenkeel_core::member::Weight;
+use evenkeel_manager::config::Config;
+
+use super::{Happening, Simulation};
+use crate::engine::exponential;
+use crate::server::JobId;
+
+impl Simulation<'_> {
+    /// How long the client of a source thinks, in nanoseconds.
+    pub(super) fn think(&mut self, source: usize) -> f64 {
+        match self.sources[source].visit.think {
+            0.0 => 0.0,
+            mean => exponential(mean, &mut self.world),
+        }
+    }
+
+    /// Whether the session of a request goes on after it. A broken connection ends it.
+    pub(super) fn goes_on(&mut self, id: JobId) -> bool {
+        let job = &mut self.jobs[id];
+        let (source, balancer, now) = (job.source, job.balancer, self.engine.now());
+        let connection = self.sources[source].visit.connection;
+        if job.left == 0 || connection && job.outcome != Outcome::Success {
+            return false;
+        }
+        job.left -= 1;
+        if !connection {
+            if let Some(ticket) = job.ticket.take() {
+                ticket.finish(job.outcome, now);
+            }
+            self.vacated(balancer, source);
+        }
+        let pause = self.think(source);
+        self.engine.after(pause, Happening::Again(id));
+        true
+    }
+
+    /// The next request of a session.
+    pub(super) fn again(&mut self, id: JobId) {
+        let source = self.jobs[id].source;
+        let ask = self.sources[source].work.draw(&mut self.world);
+        let luck = self.world.f64();
+        self.outcomes.requests += 1;
+        let (measured, now) = (self.is_measuring(), self.engine.nanos());
+        let job = &mut self.jobs[id];
+        (job.ask, job.measured, job.arrived) = (ask, measured, now);
+        (job.outcome, job.refused) = (Outcome::Success, false);
+        if job.ticket.is_some() {
+            // Whether the member takes it was decided with the connection.
+            job.fails_below = 1.0;
+            if measured {
+                self.outcomes.sent.push((now, job.server as u32));
+            }
+            return self.deliver(id);
+        }
+        job.fails_below = luck;
+        job.tried.clear();
+        let balancer = job.balancer;
+        let share = self.policies[source].retry_budget;
+        self.balancers[balancer].budgets[source].request(share);
+        self.send(id);
+    }
+
+    /// Leaves the balancer of that index the members that it may use: the others get nothing.
+    pub(super) fn narrow(&self, config: &mut Config, balancer: usize) {
+        let Some(view) = self.scenario.view else {
+            return;
+        };
+        let nothing = Weight::new(0.0).unwrap_or(Weight::ONE);
+        for group in &mut config.groups {
+            let count = group.members.len();
+            for (index, member) in group.members.iter_mut().enumerate() {
+                let place = (index + count - balancer * view % count) % count;
+                if place >= view {
+                    member.weight = nothing;
+                }
+            }
+        }
+    }
+}
