@@ -636,7 +636,7 @@ mod tests {
         assert!(scenario.events[0].pause);
         let swept = &scenario.sweeps[0].values[1];
         assert_eq!(swept.value(), "1.5e2");
-        let with = parse("dir/s.toml", text, &[swept.clone()]).unwrap();
+        let with = parse("dir/s.toml", text, std::slice::from_ref(swept)).unwrap();
         assert_eq!(with.load.rate, Some(150.0));
         assert_eq!(with.load.burst.unwrap().factor, 2.0);
         assert!(scenario.sweeps[1].of_config);

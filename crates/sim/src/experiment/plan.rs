@@ -182,8 +182,8 @@ impl Point {
     ) -> Result<(Self, Vec<Problem>), Vec<Problem>> {
         let mut problems = Vec::new();
         let mut warnings = text.warnings.clone();
-        let group = group_of(&text, &mut config).map_err(|problem| vec![problem])?;
-        resize(group, &text).map_err(|problem| vec![problem])?;
+        let group = group_of(&text, &mut config)?;
+        resize(group, &text)?;
         let group = group.clone();
         let members: Vec<String> = group.members.iter().map(MemberConfig::name).collect();
         let mut models = vec![text.members.model; members.len()];
@@ -345,7 +345,7 @@ fn member(model: &Model) -> MemberModel {
 }
 
 /// The group that the scenario is about.
-fn group_of<'c>(text: &Text, config: &'c mut Config) -> Result<&'c mut GroupConfig, Problem> {
+fn group_of<'c>(text: &Text, config: &'c mut Config) -> Result<&'c mut GroupConfig, Vec<Problem>> {
     let names: Vec<String> = config
         .groups
         .iter()
@@ -359,7 +359,7 @@ fn group_of<'c>(text: &Text, config: &'c mut Config) -> Result<&'c mut GroupConf
         (None, 0) => None,
         (None, _) => {
             let message = format!("`group` is missing: the configuration has several: {all}");
-            return Err(text.group_place.problem(message));
+            return Err(vec![text.group_place.problem(message)]);
         }
     };
     found.ok_or_else(|| {
@@ -367,12 +367,12 @@ fn group_of<'c>(text: &Text, config: &'c mut Config) -> Result<&'c mut GroupConf
             true => "the configuration has no group".to_owned(),
             false => format!("the configuration has no such group, but {all}"),
         };
-        text.group_place.problem(message)
+        vec![text.group_place.problem(message)]
     })
 }
 
 /// Gives a group as many members as the scenario wants.
-fn resize(group: &mut GroupConfig, text: &Text) -> Result<(), Problem> {
+fn resize(group: &mut GroupConfig, text: &Text) -> Result<(), Vec<Problem>> {
     if let (Some(count), Some(last)) = (text.members.count, group.members.last().cloned()) {
         group.members.truncate(count);
         for index in group.members.len()..count {
@@ -389,7 +389,7 @@ fn resize(group: &mut GroupConfig, text: &Text) -> Result<(), Problem> {
              known here. Name some in the configuration",
             group.name
         );
-        return Err(text.group_place.problem(message));
+        return Err(vec![text.group_place.problem(message)]);
     }
     Ok(())
 }

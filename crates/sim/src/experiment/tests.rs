@@ -420,7 +420,7 @@ fn sweeps_pair_their_values_and_use_the_strategies_of_the_configuration() {
             .collect::<Vec<_>>(),
         [1, 2]
     );
-    let p99 = |index: usize| Mean::all(&results[index as usize].runs)[6].mean;
+    let p99 = |index: usize| Mean::all(&results[index].runs)[6].mean;
     assert!(p99(3) < p99(2) && p99(0) < p99(2));
     let csv = export::csv(&plan, &results);
     assert_eq!(csv.lines().count(), 9);
