@@ -513,6 +513,8 @@ parts = []
 ftp.retrbinary('RETR file', parts.append)
 assert len(b''.join(parts)) == 5 * 1024 * 1024
 assert 'file' in ftp.nlst()
+# Lists are text, and Pure-FTPd changes the ends of lines then.
+ftp.voidcmd('TYPE I')
 # Another address than the client's may not have the data, and keeps nobody from it.
 host, data_port = ftplib.parse229(ftp.sendcmd('EPSV'), ('127.0.0.1', 0))
 try:
