@@ -229,6 +229,12 @@ impl Wire {
         std::mem::take(&mut self.read)
     }
 
+    /// Ends the connection with a reset.
+    pub fn reset(self) {
+        let socket = socket2::SockRef::from(&self.stream);
+        socket.set_linger(Some(Duration::ZERO)).expect("an option");
+    }
+
     /// Whether the connection has ended with nothing more to read.
     pub fn is_at_end(&mut self) -> bool {
         self.read.is_empty() && !self.fill()

@@ -26,7 +26,7 @@ END
     ";
 
 /// Pages whose commands are run, here or below.
-const FOLLOWED: [&str; 23] = [
+const FOLLOWED: [&str; 24] = [
     "README.md",
     "docs/admin-api.md",
     "docs/agent.md",
@@ -42,6 +42,7 @@ const FOLLOWED: [&str; 23] = [
     "docs/members.md",
     "docs/negotiation.md",
     "docs/ftp.md",
+    "docs/overload.md",
     "docs/proxy-protocol.md",
     "docs/routing.md",
     "docs/simulator.md",
@@ -240,6 +241,11 @@ fn u10_limits() {
         "docs/limits.md",
         &format!("{INSTALLED} serve 127.0.0.1:8001 127.0.0.1:8002"),
     );
+}
+
+#[test]
+fn u10_overload() {
+    follow("docs/overload.md", INSTALLED);
 }
 
 #[test]

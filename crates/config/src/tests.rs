@@ -1000,6 +1000,84 @@ fn costs_are_bounded() {
 }
 
 #[test]
+fn priorities_are_of_rules_clients_fields_and_routes() {
+    let with = |line: &str, http: &str, route: &str| {
+        format!(
+            "[rule.x]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:1\"]\n{line}\n[rule.x.http]\n{http}\n\
+             [[rule.x.routes]]\npath = \"/a\"\n{route}"
+        )
+    };
+    let text = with(
+        "priority = 3\nclient_priorities = [\
+         { networks = [\"10.1.0.0/16\"], priority = 7 }, { networks = [\"10.0.0.0/8\"], priority = 0 }]",
+        "priority_header = \"X-Priority\"",
+        "priority = 6",
+    );
+    let config = parse("test.toml", &text).unwrap();
+    let rule = &config.rules[0];
+    assert_eq!(rule.priority, 3);
+    assert_eq!(rule.http.priority_header.as_deref(), Some("X-Priority"));
+    assert_eq!(rule.routes.list()[0].priority, Some(6));
+    let of = |client: &str| ClientPriority::find(&rule.client_priorities, client.parse().ok());
+    let of = ["10.1.2.3", "10.2.2.3", "11.0.0.1", "a Unix socket"].map(of);
+    assert_eq!(of, [Some(7), Some(0), None, None]);
+    let plain = parse("test.toml", &with("", "", "")).unwrap();
+    assert_eq!(plain.rules[0].priority, PRIORITY);
+    for (line, http, route, at, wanted) in [
+        ("priority = 8", "", "", 4, "from 0 to 7"),
+        ("priority = -1", "", "", 4, "from 0 to 7"),
+        ("priority = \"high\"", "", "", 4, "from 0 to 7"),
+        (
+            "",
+            "priority_header = \"X Y\"",
+            "",
+            6,
+            "the name of a header field",
+        ),
+        ("", "", "priority = 8", 9, "from 0 to 7"),
+        ("", "", "priority = 1\nredirect = \"/b\"", 9, "priority"),
+        (
+            "client_priorities = [{ priority = 1 }]",
+            "",
+            "",
+            4,
+            "networks",
+        ),
+        (
+            "client_priorities = [{ networks = [\"::/0\"] }]",
+            "",
+            "",
+            4,
+            "priority",
+        ),
+        (
+            "client_priorities = [{ networks = [\"x\"], priority = 9 }]",
+            "",
+            "",
+            4,
+            "from 0 to 7",
+        ),
+        ("queue_target = \"11m\"", "", "", 4, "queue_target"),
+    ] {
+        let errors = parse("test.toml", &with(line, http, route)).unwrap_err();
+        let text = errors.to_string();
+        assert!(
+            text.contains(&format!("test.toml:{at}:")),
+            "{line}{http}{route}: {text}"
+        );
+        assert!(text.contains(wanted), "{line}{http}{route}: {text}");
+    }
+    // TCP has neither fields nor routes.
+    let tcp = "[rule.x]\nlisten = \"127.0.0.1:80\"\nprotocol = \"tcp\"\nmembers = [\"a:1\"]\n";
+    assert!(parse("test.toml", &format!("{tcp}priority = 7")).is_ok());
+    let error = parse(
+        "test.toml",
+        &format!("{tcp}http = {{ priority_header = \"X-P\" }}"),
+    );
+    assert!(error.unwrap_err().to_string().contains("test.toml:5"));
+}
+
+#[test]
 fn a_flood_of_errors_is_cut() {
     let text: String = (0..5000).map(|n| format!("k{n} = 1\n")).collect();
     let errors = parse("test.toml", &text).unwrap_err();
@@ -1202,6 +1280,13 @@ fn document_with(header: &str, line: &str) -> String {
             } else {
                 format!("{header}\n{rest}\n{line}")
             }
+        }
+        "[[rule.x.client_priorities]]" => {
+            let other = match line.starts_with("networks") {
+                true => "priority = 1",
+                false => "networks = [\"::/0\"]",
+            };
+            format!("[rule.x]\n{rule}{header}\n{other}\n{line}")
         }
         "[rule.x.http]" => {
             let group = "[group.canary]\nmembers = [\"a:1\"]";

@@ -1,59 +1,411 @@
-//! The queue of a group: requests that wait while all members are at their connection limits.
+//! The queue of a group: requests that wait for a member, because all are at their limits or because
+//! a busy one will have them done before any that is idle.
 //!
-//! It counts who waits and says who is to look for room; how one waits is a matter of whoever
-//! carries requests.
+//! It says whose turn it is to look for room, and how many are before it; how one waits is a matter
+//! of whoever carries requests, which leaves a [`Waker`].
+//!
+//! - Order: by class, the highest number first; within a class first come, first served.
+//! - A member's place that has become free ([`Queue::vacate`]) calls one request, the first. If that
+//!   cannot use it, since it waits for another member or has tried this one, the next is called, and
+//!   so on: a vacancy is offered to each at most once, and is lost only if nobody can use it.
+//! - A request that comes while others wait looks for room after those that were called, so that it
+//!   takes nothing from them.
+//! - Overload: when each request that was served over [`Policy::interval`] had waited for longer than
+//!   [`Policy::target`], as in CoDel (Nichols and Jacobson, "Controlling Queue Delay", 2012). From
+//!   then on until nobody has for as long, the newest of a class is served first (adaptive LIFO,
+//!   Maurer, "Fail at Scale", 2015), those that have waited for longer than the target are refused,
+//!   the lowest class first, and so is who comes with a lower class than all who wait. As many as
+//!   [`Policy::keep`] stay in any case, so that no member runs out of work.
+//! - Who comes to a full queue takes the place of the last one of a lower class.
 
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Unbounded};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
 
-/// How many requests wait, of so many that may. Any thread counts.
+use evenkeel_core::time::Instant;
+
+/// How urgent a request is: of those that wait, the ones with the highest number are served first.
+pub type Class = u8;
+
+/// The highest class.
+pub const HIGHEST: Class = 7;
+
+/// Requests before one are counted up to this number, as counting takes time.
+const MOST_AHEAD: usize = 255;
+
+/// How many may wait, and for how long before that is an overload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Requests that may wait.
+    pub limit: usize,
+    /// Waiting times up to this one are no overload; `None` for none at all.
+    pub target: Option<Duration>,
+    /// For how long waiting times must be above the target.
+    pub interval: Duration,
+    /// Requests that are not refused for having waited too long.
+    pub keep: usize,
+}
+
+impl Policy {
+    /// So many requests may wait, and nothing is an overload.
+    pub fn of(limit: usize) -> Self {
+        Policy {
+            limit,
+            target: None,
+            interval: Duration::from_secs(1),
+            keep: 1,
+        }
+    }
+}
+
+/// Requests that wait. Any thread may use it; the lock is taken only while somebody waits.
 #[derive(Debug)]
 pub struct Queue {
-    limit: AtomicUsize,
     waiting: AtomicUsize,
-    /// Places at members that became free while somebody waited, wrapping.
-    vacancies: AtomicUsize,
+    line: Mutex<Line>,
+}
+
+/// Place in the line: class, and then order of arrival.
+type Key = (Reverse<Class>, u64);
+
+#[derive(Debug)]
+struct Line {
+    policy: Policy,
+    seats: BTreeMap<Key, Seat>,
+    /// Requests that were refused and do not know it yet.
+    refused: BTreeSet<u64>,
+    /// Those that have not looked since they came, because others were called at that time.
+    fresh: BTreeSet<Key>,
+    arrivals: u64,
+    /// Vacancies that were told to somebody who has not answered yet.
+    outstanding: usize,
+    /// Since when all that were served had waited for too long; in an overload, when somebody had
+    /// last.
+    slow: Option<Instant>,
+    is_overloaded: bool,
+    refusals: u64,
+}
+
+/// One that waits.
+#[derive(Debug)]
+struct Seat {
+    since: Instant,
+    /// Vacancies that it was told of and has not answered yet.
+    vacancies: usize,
+    /// Whether it is to look in any case.
+    looks: bool,
+    /// Absent until it has waited for the first time.
+    waker: Option<Waker>,
+}
+
+impl Seat {
+    fn is_called(&self) -> bool {
+        self.looks || self.vacancies > 0
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &self.waker {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// Why there is no place in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The queue is full.
+    Full,
+    /// There is an overload: others wait that are more urgent or newer.
+    Overload,
+}
+
+/// What one that waits is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Look for room; so many wait before it.
+    Look {
+        /// Their number, 255 at most.
+        ahead: u32,
+    },
+    /// Leave.
+    Refused,
 }
 
 impl Queue {
-    /// A queue in which nobody waits and `limit` requests may.
-    pub fn new(limit: usize) -> Self {
+    /// A queue in which nobody waits.
+    pub fn new(policy: Policy) -> Self {
+        let line = Line {
+            policy,
+            seats: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            fresh: BTreeSet::new(),
+            arrivals: 0,
+            outstanding: 0,
+            slow: None,
+            is_overloaded: false,
+            refusals: 0,
+        };
         Queue {
-            limit: AtomicUsize::new(limit),
             waiting: AtomicUsize::new(0),
-            vacancies: AtomicUsize::new(0),
+            line: Mutex::new(line),
         }
     }
 
-    /// Requests that may wait.
-    pub fn limit(&self) -> usize {
-        self.limit.load(Ordering::Relaxed)
+    fn lock(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on so many may wait. Those who wait already may stay.
-    pub fn set_limit(&self, limit: usize) {
-        self.limit.store(limit, Ordering::Relaxed);
+    /// Does something with the line, and counts again who waits.
+    fn change<T>(&self, change: impl FnOnce(&mut Line) -> T) -> T {
+        let mut line = self.lock();
+        let answer = change(&mut line);
+        self.waiting.store(line.seats.len(), Ordering::SeqCst);
+        answer
+    }
+
+    /// What holds now.
+    pub fn policy(&self) -> Policy {
+        self.lock().policy
+    }
+
+    /// What holds from now on. Those that wait already may stay.
+    pub fn set_policy(&self, policy: Policy) {
+        self.lock().policy = policy;
     }
 
     /// Requests that wait now.
-    pub fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
-    }
-
-    /// Takes a place, for as long as the answer lives; `None` if the queue is full.
-    pub fn enter(&self) -> Option<Place<&Queue>> {
-        Place::enter(self)
-    }
-
-    /// A request has left its member: answers whether somebody waits, who is to look for room.
     #[inline]
-    pub fn vacated(&self) -> bool {
-        fence(Ordering::SeqCst);
-        let some = self.waiting.load(Ordering::Relaxed) > 0;
-        if some {
-            self.vacancies.fetch_add(1, Ordering::Release);
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::SeqCst)
+    }
+
+    /// Whether there is an overload.
+    pub fn is_overloaded(&self) -> bool {
+        self.waiting() > 0 && self.lock().is_overloaded
+    }
+
+    /// Requests that had a place and were refused, ever.
+    pub fn refusals(&self) -> u64 {
+        self.lock().refusals
+    }
+
+    /// A request leaves its member, by `leave`: calls who is to look for room. While it leaves
+    /// nobody new looks, who would overtake those that wait.
+    #[inline]
+    pub fn vacate<T>(&self, leave: impl FnOnce() -> T) -> T {
+        let is_awaited = self.waiting() > 0;
+        if is_awaited {
+            self.lock().outstanding += 1;
         }
-        some
+        let left = leave();
+        fence(Ordering::SeqCst);
+        if is_awaited || self.waiting.load(Ordering::Relaxed) > 0 {
+            self.vacated(is_awaited);
+        }
+        left
+    }
+
+    #[cold]
+    fn vacated(&self, was_awaited: bool) {
+        let mut line = self.lock();
+        line.call_one();
+        if was_awaited {
+            line.settle(1);
+        }
+    }
+
+    /// Calls everybody: members are back, or new, or something else has changed.
+    pub fn call_all(&self) {
+        fence(Ordering::SeqCst);
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            for seat in self.lock().seats.values_mut() {
+                seat.looks = true;
+                seat.wake();
+            }
+        }
+    }
+
+    /// The number ([`Place::number`]) of the first one that is called, if there is one: for those
+    /// who have no wakers.
+    pub fn called(&self) -> Option<u64> {
+        let line = self.lock();
+        let mut seats = line.in_order(None);
+        seats.find_map(|key| line.seats.get(&key)?.is_called().then_some(key.1))
+    }
+
+    /// The numbers of those that are refused and still have their places.
+    pub fn refused(&self) -> Vec<u64> {
+        self.lock().refused.iter().copied().collect()
+    }
+}
+
+impl Line {
+    /// Those that wait after `last`, or all, in the order in which they are served.
+    fn in_order(&self, last: Option<Key>) -> Box<dyn Iterator<Item = Key> + '_> {
+        if !self.is_overloaded {
+            let after = last.map_or(Unbounded, Excluded);
+            return Box::new(self.seats.range((after, Unbounded)).map(|(key, _)| *key));
+        }
+        let rest = last.into_iter().flat_map(|(class, number)| {
+            let newer = self.seats.range((class, 0)..(class, number)).rev();
+            newer.map(|(key, _)| *key)
+        });
+        let next = last.map_or(Some(HIGHEST), |(class, _)| class.0.checked_sub(1));
+        let classes = next
+            .into_iter()
+            .flat_map(|highest| (0..=highest).rev().map(Reverse));
+        let others = classes.flat_map(|class| {
+            let of_class = self.seats.range((class, 0)..=(class, u64::MAX)).rev();
+            of_class.map(|(key, _)| *key)
+        });
+        Box::new(rest.chain(others))
+    }
+
+    /// How many are before `key`.
+    fn ahead(&self, key: Key) -> usize {
+        let before = |(class, number): Key| match self.is_overloaded {
+            false => (class, number) < key,
+            true => (class, Reverse(number)) < (key.0, Reverse(key.1)),
+        };
+        let seats = self.in_order(None).take(MOST_AHEAD);
+        seats.take_while(|other| before(*other)).count()
+    }
+
+    /// Tells one of a vacancy: the first that is not called, or else the first.
+    fn call_one(&mut self) {
+        let first_idle = {
+            let mut order = self.in_order(None);
+            order.find(|key| self.seats.get(key).is_some_and(|seat| !seat.is_called()))
+        };
+        let first = first_idle.or_else(|| self.in_order(None).next());
+        if let Some(key) = first {
+            self.tell(key, 1);
+        }
+    }
+
+    fn tell(&mut self, key: Key, vacancies: usize) {
+        if let Some(seat) = self.seats.get_mut(&key) {
+            seat.vacancies += vacancies;
+            self.outstanding += vacancies;
+            seat.wake();
+        }
+    }
+
+    /// `key` has answered to `vacancies`, and has left so many of them to the next.
+    fn answer(&mut self, key: Key, vacancies: usize, left: usize) {
+        if left > 0 {
+            let next = self.in_order(Some(key)).next();
+            if let Some(next) = next {
+                self.tell(next, left);
+            }
+        }
+        self.settle(vacancies);
+    }
+
+    /// So many vacancies are not outstanding any more. After the last one those look who came
+    /// meanwhile.
+    fn settle(&mut self, vacancies: usize) {
+        self.outstanding = self.outstanding.saturating_sub(vacancies);
+        if self.outstanding == 0 {
+            for key in std::mem::take(&mut self.fresh) {
+                if let Some(seat) = self.seats.get_mut(&key) {
+                    seat.looks = true;
+                    seat.wake();
+                }
+            }
+        }
+    }
+
+    /// Takes one out of the line; its vacancies go to the next.
+    fn remove(&mut self, key: Key) -> Option<Seat> {
+        self.fresh.remove(&key);
+        let seat = self.seats.remove(&key)?;
+        self.answer(key, seat.vacancies, seat.vacancies);
+        if self.seats.is_empty() && !self.is_overloaded {
+            self.slow = None;
+        }
+        Some(seat)
+    }
+
+    /// Refuses one that waits.
+    fn refuse(&mut self, key: Key) {
+        if let Some(seat) = self.remove(key) {
+            self.refusals += 1;
+            self.refused.insert(key.1);
+            seat.wake();
+        }
+    }
+
+    /// The last one of the lowest class: in an overload the one that has waited for longest.
+    fn last(&self) -> Option<Key> {
+        let (&last, _) = self.seats.last_key_value()?;
+        match self.is_overloaded {
+            false => Some(last),
+            true => {
+                let mut of_class = self.seats.range((last.0, 0)..);
+                of_class.next().map(|(key, _)| *key)
+            }
+        }
+    }
+
+    /// One that had waited for so long was served.
+    fn served_after(&mut self, waited: Duration, now: Instant) {
+        let Some(target) = self.policy.target else {
+            return;
+        };
+        if self.is_overloaded {
+            return;
+        }
+        if waited <= target || self.seats.is_empty() {
+            self.slow = None;
+            return;
+        }
+        let since = *self.slow.get_or_insert(now);
+        if now.since(since) >= self.policy.interval {
+            self.is_overloaded = true;
+            self.slow = Some(now);
+            self.call_one();
+        }
+    }
+
+    /// Refuses who has waited for too long in an overload, which ends when nobody has for a while.
+    fn shed(&mut self, now: Instant) {
+        let (Some(target), true) = (self.policy.target, self.is_overloaded) else {
+            return;
+        };
+        let mut spare = self.seats.len().saturating_sub(self.policy.keep);
+        for class in (0..=HIGHEST).map(Reverse) {
+            let mut of_class = self.seats.range((class, 0)..=(class, u64::MAX));
+            let too_long = |(_, seat): &(&Key, &Seat)| now.since(seat.since) > target;
+            // They are in the order of their arrival.
+            let old: Vec<Key> = of_class
+                .by_ref()
+                .take_while(too_long)
+                .map(|(key, _)| *key)
+                .take(spare.saturating_add(1))
+                .collect();
+            if !old.is_empty() {
+                self.slow = Some(now);
+            }
+            for key in old.into_iter().take(spare) {
+                spare -= 1;
+                self.refuse(key);
+            }
+        }
+        if self
+            .slow
+            .is_none_or(|last| now.since(last) >= self.policy.interval)
+        {
+            self.is_overloaded = false;
+            self.slow = None;
+            // The order is another one now: who is first looks, and all the others after it.
+            self.call_one();
+        }
     }
 }
 
@@ -61,63 +413,447 @@ impl Queue {
 #[derive(Debug)]
 pub struct Place<Q: Deref<Target = Queue>> {
     queue: Q,
-    /// Vacancies at the last look.
-    seen: usize,
+    key: Key,
+    since: Instant,
+    /// Vacancies that it looks for.
+    vacancies: usize,
 }
 
 impl<Q: Deref<Target = Queue>> Place<Q> {
-    /// Takes a place, for as long as the answer lives; `None` if the queue is full.
-    pub fn enter(queue: Q) -> Option<Self> {
-        let place = Place {
-            seen: queue.vacancies.load(Ordering::Acquire),
+    /// Takes a place, for as long as the answer lives.
+    ///
+    /// # Errors
+    ///
+    /// If the queue is full and nobody of a lower class is there, or if there is an overload and
+    /// all who wait are of higher classes.
+    pub fn enter(queue: Q, class: Class, now: Instant) -> Result<Self, Refused> {
+        let class = Reverse(class.min(HIGHEST));
+        let key = queue.change(|line| {
+            line.shed(now);
+            let last = line.last();
+            if line.is_overloaded && last.is_some_and(|(lowest, _)| lowest < class) {
+                return Err(Refused::Overload);
+            }
+            if line.seats.len() >= line.policy.limit {
+                let lower = last.filter(|(lowest, _)| *lowest > class);
+                line.refuse(lower.ok_or(Refused::Full)?);
+            }
+            line.arrivals += 1;
+            let key = (class, line.arrivals);
+            let looks = line.outstanding == 0;
+            if !looks {
+                line.fresh.insert(key);
+            }
+            let seat = Seat {
+                since: now,
+                vacancies: 0,
+                looks,
+                waker: None,
+            };
+            line.seats.insert(key, seat);
+            Ok(key)
+        })?;
+        // Pairs with the fence in `vacate`: either who waits sees the member's place that became
+        // free, or who freed it sees somebody waiting.
+        fence(Ordering::SeqCst);
+        Ok(Place {
             queue,
-        };
-        if place.queue.waiting.fetch_add(1, Ordering::SeqCst) < place.queue.limit() {
-            // Pairs with the fence in `vacated`: either who waits sees the member's
-            // place that became free, or who freed it sees somebody waiting.
-            fence(Ordering::SeqCst);
-            Some(place)
-        } else {
-            None
+            key,
+            since: now,
+            vacancies: 0,
+        })
+    }
+
+    /// Its number, which no other place in this queue has.
+    pub fn number(&self) -> u64 {
+        self.key.1
+    }
+
+    /// What leads to the queue.
+    pub fn queue(&self) -> &Q {
+        &self.queue
+    }
+
+    /// What it is to do now; `None` is to wait until `waker` is woken.
+    pub fn turn(&mut self, now: Instant, waker: &Waker) -> Option<Turn> {
+        let key = self.key;
+        let (turn, vacancies) = self.queue.change(|line| {
+            line.shed(now);
+            let Some(seat) = line.seats.get_mut(&key) else {
+                return (Some(Turn::Refused), 0);
+            };
+            if !seat.is_called() {
+                match &mut seat.waker {
+                    Some(known) => known.clone_from(waker),
+                    none => *none = Some(waker.clone()),
+                }
+                return (None, 0);
+            }
+            seat.looks = false;
+            let vacancies = std::mem::take(&mut seat.vacancies);
+            line.fresh.remove(&key);
+            let ahead = line.ahead(key) as u32;
+            (Some(Turn::Look { ahead }), vacancies)
+        });
+        self.vacancies += vacancies;
+        turn
+    }
+
+    /// It is to look again, though nothing has happened: time has passed. Not while others that
+    /// were called have not looked yet: these come first.
+    pub fn look_again(&mut self) {
+        let key = self.key;
+        let mut line = self.queue.lock();
+        if line.outstanding > 0 {
+            line.fresh.insert(key);
+        } else if let Some(seat) = line.seats.get_mut(&key) {
+            seat.looks = true;
         }
     }
 
-    /// Who waits here is about to look for room. Answers whether there was a vacancy since its
-    /// last look, which it hands on if it cannot use it: each is handed on at most once by
-    /// everybody, so that this ends when all have looked.
-    pub fn look(&mut self) -> bool {
-        let vacancies = self.queue.vacancies.load(Ordering::Acquire);
-        std::mem::replace(&mut self.seen, vacancies) != vacancies
+    /// It has found nothing: the next one may look.
+    pub fn pass(&mut self) {
+        let vacancies = std::mem::take(&mut self.vacancies);
+        if vacancies > 0 {
+            self.queue.lock().answer(self.key, vacancies, vacancies);
+        }
+    }
+
+    /// It has found a member, and leaves.
+    pub fn served(mut self, now: Instant) {
+        let vacancies = std::mem::take(&mut self.vacancies);
+        let (key, waited) = (self.key, now.since(self.since));
+        self.queue.change(|line| {
+            if vacancies > 0 {
+                line.answer(key, vacancies, vacancies - 1);
+            }
+            line.remove(key);
+            line.served_after(waited, now);
+        });
     }
 }
 
 impl<Q: Deref<Target = Queue>> Drop for Place<Q> {
     fn drop(&mut self) {
-        self.queue.waiting.fetch_sub(1, Ordering::SeqCst);
+        let (key, vacancies) = (self.key, self.vacancies);
+        self.queue.change(|line| {
+            if vacancies > 0 {
+                line.answer(key, vacancies, vacancies);
+            }
+            if line.remove(key).is_none() {
+                line.refused.remove(&key.1);
+            }
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
     use super::*;
 
+    const NOW: Instant = Instant::ZERO;
+    const USUAL: Class = 4;
+
+    fn at(millis: u64) -> Instant {
+        NOW.after(Duration::from_millis(millis))
+    }
+
+    fn enter(queue: &Queue, class: Class, now: Instant) -> Place<&Queue> {
+        Place::enter(queue, class, now).unwrap()
+    }
+
+    fn turn(place: &mut Place<&Queue>, now: Instant) -> Option<Turn> {
+        place.turn(now, Waker::noop())
+    }
+
+    fn look(ahead: u32) -> Option<Turn> {
+        Some(Turn::Look { ahead })
+    }
+
     #[test]
-    fn so_many_may_wait_and_a_vacancy_is_seen_once() {
-        let queue = Queue::new(2);
-        assert!(!queue.vacated(), "nobody waits");
-        let mut first = queue.enter().unwrap();
-        let second = queue.enter().unwrap();
-        assert!(queue.enter().is_none());
+    fn so_many_may_wait_and_the_first_is_called_first() {
+        let queue = Queue::new(Policy::of(2));
+        queue.vacate(|| ());
+        let mut first = enter(&queue, USUAL, NOW);
+        assert_eq!(turn(&mut first, NOW), look(0), "it looks when it comes");
+        first.pass();
+        assert_eq!(turn(&mut first, NOW), None);
+        let mut second = enter(&queue, USUAL, NOW);
+        assert_eq!(turn(&mut second, NOW), look(1));
+        assert_eq!(Place::enter(&queue, USUAL, NOW).unwrap_err(), Refused::Full);
         assert_eq!(queue.waiting(), 2);
-        assert!(!first.look(), "nothing since it came");
-        assert!(queue.vacated());
-        assert!(first.look());
-        assert!(!first.look());
-        drop(second);
-        queue.set_limit(1);
-        assert!(queue.enter().is_none(), "one is there already");
+        queue.vacate(|| ());
+        assert_eq!(queue.called(), Some(first.number()));
+        assert_eq!(turn(&mut second, NOW), None);
+        assert_eq!(turn(&mut first, NOW), look(0));
+        first.pass();
+        assert_eq!(turn(&mut second, NOW), look(1), "what the first cannot use");
+        second.served(NOW);
+        queue.set_policy(Policy::of(1));
+        assert_eq!(Place::enter(&queue, USUAL, NOW).unwrap_err(), Refused::Full);
         drop(first);
         assert_eq!(queue.waiting(), 0);
-        assert!(queue.enter().is_some());
+        drop(enter(&queue, USUAL, NOW));
+    }
+
+    #[test]
+    fn one_that_comes_looks_after_those_that_were_called() {
+        let queue = Queue::new(Policy::of(10));
+        let mut first = enter(&queue, USUAL, NOW);
+        turn(&mut first, NOW);
+        queue.vacate(|| ());
+        let mut second = enter(&queue, USUAL, NOW);
+        assert_eq!(turn(&mut second, NOW), None, "the vacancy is the first's");
+        turn(&mut first, NOW);
+        first.served(NOW);
+        assert_eq!(
+            turn(&mut second, NOW),
+            look(0),
+            "there may be room that nobody was told of"
+        );
+    }
+
+    #[test]
+    fn one_that_comes_while_a_place_becomes_free_does_not_take_it() {
+        let queue = Queue::new(Policy::of(10));
+        let mut first = enter(&queue, USUAL, NOW);
+        turn(&mut first, NOW);
+        first.pass();
+        let mut second = queue.vacate(|| {
+            let mut second = enter(&queue, USUAL, NOW);
+            assert_eq!(turn(&mut second, NOW), None);
+            second
+        });
+        assert_eq!(turn(&mut second, NOW), None);
+        assert_eq!(turn(&mut first, NOW), look(0));
+        first.served(NOW);
+        assert_eq!(turn(&mut second, NOW), look(0), "there may be more");
+    }
+
+    #[test]
+    fn a_vacancy_outlives_the_one_that_was_told_of_it() {
+        let queue = Queue::new(Policy::of(10));
+        let mut places: Vec<_> = (0..3).map(|_| enter(&queue, USUAL, NOW)).collect();
+        for place in &mut places {
+            turn(place, NOW);
+        }
+        queue.vacate(|| ());
+        drop(places.remove(0));
+        assert_eq!(turn(&mut places[0], NOW), look(0));
+        drop(places.remove(0));
+        assert_eq!(turn(&mut places[0], NOW), look(0));
+    }
+
+    #[test]
+    fn higher_classes_are_first_and_take_the_places_of_lower_ones() {
+        let queue = Queue::new(Policy::of(2));
+        let mut low = enter(&queue, 1, NOW);
+        let mut usual = enter(&queue, USUAL, NOW);
+        turn(&mut low, NOW);
+        turn(&mut usual, NOW);
+        queue.vacate(|| ());
+        assert_eq!(queue.called(), Some(usual.number()));
+        let mut high = enter(&queue, HIGHEST, NOW);
+        assert_eq!(turn(&mut low, NOW), Some(Turn::Refused));
+        assert_eq!(queue.refused(), [low.number()]);
+        drop(low);
+        assert!(queue.refused().is_empty());
+        assert_eq!(
+            turn(&mut high, NOW),
+            None,
+            "somebody was called before it came"
+        );
+        turn(&mut usual, NOW);
+        usual.pass();
+        assert_eq!(turn(&mut high, NOW), look(0));
+        assert_eq!(Place::enter(&queue, 1, NOW).unwrap_err(), Refused::Full);
+    }
+
+    #[test]
+    fn an_overload_turns_the_order_and_refuses_the_old() {
+        let queue = Queue::new(Policy {
+            target: Some(Duration::from_millis(10)),
+            interval: Duration::from_millis(100),
+            keep: 1,
+            ..Policy::of(100)
+        });
+        // Each one served has waited for 20 ms, for longer than the interval.
+        let mut line = std::collections::VecDeque::new();
+        for step in 0..40_u64 {
+            let mut place = enter(&queue, USUAL, at(step * 5));
+            turn(&mut place, at(step * 5));
+            line.push_back(place);
+            if step >= 4 && !queue.is_overloaded() {
+                let mut first = line.pop_front().unwrap();
+                queue.vacate(|| ());
+                assert_eq!(turn(&mut first, at(step * 5)), look(0));
+                first.served(at(step * 5));
+            }
+        }
+        assert!(queue.is_overloaded());
+        let (now, mut last) = (at(195), line.pop_back().unwrap());
+        turn(&mut last, now);
+        let refused = line.iter_mut().filter_map(|place| turn(place, now));
+        let refused = refused.filter(|turn| *turn == Turn::Refused).count();
+        // Of ages from 5 ms on in steps of 5, two are not above 10.
+        assert_eq!(refused, line.len() - 2);
+        queue.vacate(|| ());
+        assert_eq!(turn(&mut last, now), look(0), "the newest");
+        let mut low = Place::enter(&queue, USUAL - 1, now);
+        assert_eq!(low.as_ref().unwrap_err(), &Refused::Overload);
+        last.served(now);
+        line.clear();
+        // It is over when nobody has waited for too long for a while.
+        low = Place::enter(&queue, USUAL - 1, at(300));
+        assert!(low.is_ok() && !queue.is_overloaded());
+    }
+
+    #[test]
+    fn some_stay_though_they_have_waited_for_long() {
+        let queue = Queue::new(Policy {
+            target: Some(Duration::from_millis(10)),
+            interval: Duration::ZERO,
+            keep: 3,
+            ..Policy::of(100)
+        });
+        let mut places: Vec<_> = (0..10).map(|_| enter(&queue, USUAL, NOW)).collect();
+        places.pop().unwrap().served(at(20));
+        assert!(queue.is_overloaded());
+        let stay = |place: &mut Place<_>| turn(place, at(20)) != Some(Turn::Refused);
+        assert_eq!(
+            places
+                .iter_mut()
+                .filter_map(|p| stay(p).then_some(()))
+                .count(),
+            3
+        );
+    }
+
+    /// What happens in a random run.
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// One comes that can use the members of this bit mask only.
+        Comes { wants: u8, class: Class },
+        /// The request of a member ends.
+        Ends(usize),
+        /// One that waits goes away.
+        Leaves(usize),
+        /// One of those that are called looks.
+        Looks(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (1_u8..16, prop_oneof![Just(USUAL), 0..=HIGHEST])
+                .prop_map(|(wants, class)| Step::Comes { wants, class }),
+            (0_usize..4).prop_map(Step::Ends),
+            (0_usize..100).prop_map(Step::Leaves),
+            (0_usize..100).prop_map(Step::Looks),
+            (0_usize..100).prop_map(Step::Looks),
+        ]
+    }
+
+    struct Model<'q> {
+        queue: &'q Queue,
+        busy: [bool; 4],
+        waiting: Vec<(Place<&'q Queue>, u8, Class)>,
+    }
+
+    impl Model<'_> {
+        fn find(&self, wants: u8) -> Option<usize> {
+            (0..4).find(|member| wants & 1 << member != 0 && !self.busy[*member])
+        }
+
+        /// The one at `index` looks, if it is called. Answers whether it was.
+        fn look(&mut self, index: usize) -> bool {
+            let (place, wants, _) = &mut self.waiting[index];
+            let wants = *wants;
+            match place.turn(NOW, Waker::noop()) {
+                None => false,
+                Some(Turn::Refused) => {
+                    self.waiting.remove(index);
+                    true
+                }
+                Some(Turn::Look { .. }) => {
+                    match self.find(wants) {
+                        Some(member) => {
+                            self.busy[member] = true;
+                            self.waiting.remove(index).0.served(NOW);
+                        }
+                        None => self.waiting[index].0.pass(),
+                    }
+                    true
+                }
+            }
+        }
+    }
+
+    proptest! {
+        /// Whatever happens in whatever order: when all who were called have looked, nobody waits
+        /// for a member that is free.
+        #[test]
+        fn no_vacancy_is_lost(steps in prop::collection::vec(step(), 1..200)) {
+            let queue = Queue::new(Policy::of(8));
+            let mut model = Model { queue: &queue, busy: [false; 4], waiting: Vec::new() };
+            for step in steps {
+                match step {
+                    Step::Comes { wants, class } => {
+                        // Those that come while nobody waits do not see the queue.
+                        match model.find(wants).filter(|_| queue.waiting() == 0) {
+                            Some(member) => model.busy[member] = true,
+                            None => {
+                                if let Ok(place) = Place::enter(model.queue, class, NOW) {
+                                    model.waiting.push((place, wants, class));
+                                }
+                            }
+                        }
+                    }
+                    Step::Ends(member) if model.busy[member] => {
+                        queue.vacate(|| model.busy[member] = false);
+                    }
+                    Step::Leaves(index) if !model.waiting.is_empty() => {
+                        let index = index % model.waiting.len();
+                        model.waiting.remove(index);
+                    }
+                    Step::Looks(index) if !model.waiting.is_empty() => {
+                        let index = index % model.waiting.len();
+                        model.look(index);
+                    }
+                    _ => {}
+                }
+            }
+            while (0..model.waiting.len()).any(|index| model.look(index)) {}
+            prop_assert_eq!(queue.waiting(), model.waiting.len());
+            for (_, wants, _) in &model.waiting {
+                prop_assert_eq!(model.find(*wants), None);
+            }
+        }
+
+        /// Those who want the same are served by class, and within one in the order in which they came.
+        #[test]
+        fn first_come_first_served(classes in prop::collection::vec(0..=HIGHEST, 1..50)) {
+            let queue = Queue::new(Policy::of(100));
+            let mut waiting = HashMap::new();
+            for class in &classes {
+                let mut place = Place::enter(&queue, *class, NOW).unwrap();
+                place.turn(NOW, Waker::noop());
+                waiting.insert(place.number(), (place, *class));
+            }
+            let mut served = Vec::new();
+            while !waiting.is_empty() {
+                queue.vacate(|| ());
+                let number = queue.called().unwrap();
+                let (mut place, class) = waiting.remove(&number).unwrap();
+                prop_assert_eq!(place.turn(NOW, Waker::noop()), Some(Turn::Look { ahead: 0 }));
+                place.served(NOW);
+                served.push((Reverse(class), number));
+            }
+            prop_assert!(served.is_sorted());
+        }
     }
 }

@@ -107,7 +107,7 @@ impl Manager {
             None => {}
         }
         if checked.makes_room {
-            handle.room.notify_waiters();
+            handle.queue.call_all();
         }
         endpoint.checked = Some(Checked {
             at: now,

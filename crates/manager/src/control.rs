@@ -155,6 +155,6 @@ fn tell(entry: &mut GroupEntry, event: &Event) {
         } => info!(%group, %location, load, threshold = level, ?after, "load alert lifted"),
     }
     if event.makes_room() {
-        entry.handle.room.notify_waiters();
+        entry.handle.queue.call_all();
     }
 }

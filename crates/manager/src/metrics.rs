@@ -123,7 +123,7 @@ fn queues(out: &mut Exposition, snapshot: &Snapshot) {
     out.family(
         "evenkeel_group_queue",
         Type::Gauge,
-        "Requests that wait for a member below its connection limit.",
+        "Requests that wait for a member.",
     );
     // Several rules may share a group.
     let handles: BTreeMap<Arc<str>, &GroupHandle> = snapshot
@@ -132,8 +132,24 @@ fn queues(out: &mut Exposition, snapshot: &Snapshot) {
         .flat_map(|rule| rule.targets().map(|target| &target.group))
         .map(|group| (Arc::clone(group.current.load().name()), &**group))
         .collect();
-    for (group, handle) in handles {
-        out.sample(&[("group", &group)], handle.queue.waiting() as f64);
+    for (group, handle) in &handles {
+        out.sample(&[("group", group)], handle.queue.waiting() as f64);
+    }
+    out.family(
+        "evenkeel_group_queue_overloaded",
+        Type::Gauge,
+        "1 while requests of the group have waited for longer than queue_target for a while.",
+    );
+    for (group, handle) in &handles {
+        out.sample(&[("group", group)], flag(handle.queue.is_overloaded()));
+    }
+    out.family(
+        "evenkeel_group_queue_refused_total",
+        Type::Counter,
+        "Requests that left the queue refused: in an overload, or for one of a higher priority.",
+    );
+    for (group, handle) in &handles {
+        out.sample(&[("group", group)], handle.queue.refusals() as f64);
     }
 }
 

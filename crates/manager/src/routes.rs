@@ -124,6 +124,8 @@ pub struct Route {
     pub auth: Option<Box<Auth>>,
     /// Time limits.
     pub timeouts: Timeouts,
+    /// How urgent its requests are, if it says so.
+    pub priority: Option<u16>,
     /// Maximum number of retries.
     pub retries: u32,
     /// Statuses after which another member is asked.
@@ -256,6 +258,7 @@ impl Route {
             targets,
             instead: None,
             timeouts: rule.timeouts.clone(),
+            priority: None,
             retries: rule.http.retries,
             retry_statuses: Box::default(),
             max_body: rule.http.max_body.map(|most| most.0),
@@ -309,6 +312,7 @@ impl Route {
             targets,
             instead: redirect.or(answer).map(Box::new),
             timeouts: route.timeouts(&rule.timeouts),
+            priority: route.priority,
             retries: route.retries.unwrap_or(rest.retries),
             retry_statuses: route.retry_statuses.iter().map(|status| status.0).collect(),
             max_body: route.max_body.map_or(rest.max_body, |most| Some(most.0)),

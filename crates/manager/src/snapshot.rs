@@ -1,15 +1,17 @@
 //! What subsystems see of the manager: rules and groups, replaced as a whole.
 
 use std::collections::{HashMap, HashSet};
+use std::future::poll_fn;
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 
 use arc_swap::ArcSwap;
-use evenkeel_control::queue::Queue;
-use evenkeel_core::group::{Group, GroupSettings, PickError};
+use evenkeel_control::queue::{Class, Place, Policy, Queue, Refused, Turn};
+use evenkeel_core::group::{Group, GroupSettings, Outcome, PickError, Ticket};
 use evenkeel_core::signal::Signal;
 use evenkeel_core::strategy::{Values, default_kind};
+use evenkeel_core::time::Instant;
 use evenkeel_tls::client::Client;
-use tokio::sync::Notify;
 
 use crate::config::sources::Sources;
 use crate::config::{MemberConfig, Rule, Section, Sections, SendProxy, Source};
@@ -202,14 +204,11 @@ impl Names {
 pub struct GroupHandle {
     /// What `pick` works on now.
     pub current: ArcSwap<Group>,
-    /// Told when waiting may be over: a member got below its connection limit, is back,
-    /// or is new.
-    pub room: Notify,
     /// Wakes those who listen when [`current`](Self::current) is another one.
     pub changed: Signal,
     /// Reports of the group's sources.
     pub reports: ReportCounts,
-    /// Who waits for `room`.
+    /// Who waits for a member.
     pub queue: Queue,
     /// What came of handshakes with its members.
     handshakes: OnceLock<Box<Handshakes>>,
@@ -220,10 +219,9 @@ impl GroupHandle {
     pub fn new(group: Arc<Group>, max_queue: usize) -> Self {
         GroupHandle {
             current: ArcSwap::new(group),
-            room: Notify::new(),
             changed: Signal::default(),
             reports: ReportCounts::default(),
-            queue: Queue::new(max_queue),
+            queue: Queue::new(Policy::of(max_queue)),
             handshakes: OnceLock::new(),
         }
     }
@@ -246,42 +244,69 @@ impl GroupHandle {
         self.handshakes.get().map(|known| &**known)
     }
 
-    /// Waits in the queue until `bind` finds a member below its connection limit.
-    /// Everybody in the queue has a `bind` of its own: one may wait for a certain
-    /// member, another one for any that it has not tried.
+    /// Waits in the queue until `bind` finds a member; it is told how many wait before it. Everybody
+    /// in the queue has a `bind` of its own: one may wait for a certain member, another one for any
+    /// that it has not tried. `now` reads the clock.
     ///
     /// # Errors
     ///
-    /// [`PickError::AllFull`]: so is the queue. [`PickError::NoneEligible`]: `bind` has
-    /// found no member worth waiting for.
+    /// [`Unserved::NoMember`]: `bind` has found none worth waiting for. The others: the queue does
+    /// not take it, or does not keep it.
     pub async fn wait_for<T>(
         &self,
-        mut bind: impl FnMut() -> Result<T, PickError>,
-    ) -> Result<T, PickError> {
-        let mut place = self.queue.enter().ok_or(PickError::AllFull)?;
-        loop {
-            // Registered before the attempt, so that room made after it is not missed.
-            let notified = self.room.notified();
-            tokio::pin!(notified);
-            notified.as_mut().enable();
-            let news = place.look();
-            let bound = bind();
-            // Only one waiting request is woken for each vacancy; if it cannot use it, it wakes the next.
-            if bound.is_err() && news {
-                self.room.notify_one();
+        class: Class,
+        now: impl Fn() -> Instant,
+        mut bind: impl FnMut(u32) -> Result<T, PickError>,
+    ) -> Result<T, Unserved> {
+        let mut place = Place::enter(&self.queue, class, now())?;
+        let found = poll_fn(|cx| {
+            loop {
+                let Some(turn) = place.turn(now(), cx.waker()) else {
+                    break Poll::Pending;
+                };
+                match turn {
+                    Turn::Refused => break Poll::Ready(Err(Unserved::Overload)),
+                    Turn::Look { ahead } => match bind(ahead) {
+                        Ok(found) => break Poll::Ready(Ok(found)),
+                        Err(PickError::NoneEligible) => {
+                            break Poll::Ready(Err(Unserved::NoMember));
+                        }
+                        Err(PickError::AllFull) => place.pass(),
+                    },
+                }
             }
-            if !matches!(bound, Err(PickError::AllFull)) {
-                return bound;
-            }
-            notified.await;
-        }
+        });
+        let found = found.await?;
+        place.served(now());
+        Ok(found)
     }
 
-    /// A request has left its member: somebody who waits may have its place.
+    /// A request is over ([`Ticket::finish`]): somebody who waits may have its place.
     #[inline]
-    pub fn vacated(&self) {
-        if self.queue.vacated() {
-            self.room.notify_one();
+    pub fn finish(&self, ticket: Ticket, outcome: Outcome, now: Instant) {
+        self.queue.vacate(|| ticket.finish(outcome, now));
+    }
+}
+
+/// Why a request that was to wait has got no member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unserved {
+    /// None may be used any more.
+    #[error("no member of the group may be used")]
+    NoMember,
+    /// The queue is full.
+    #[error("all members of the group are at their limits, and its queue is full")]
+    QueueFull,
+    /// The group is overloaded, and others come first.
+    #[error("the group is overloaded")]
+    Overload,
+}
+
+impl From<Refused> for Unserved {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Full => Unserved::QueueFull,
+            Refused::Overload => Unserved::Overload,
         }
     }
 }

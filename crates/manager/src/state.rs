@@ -179,7 +179,7 @@ impl State {
             let old = self.leave(at);
             self.forget_locations(&old);
             // Those who wait for a member would wait in vain.
-            old.handle.room.notify_waiters();
+            old.handle.queue.call_all();
         }
     }
 

@@ -18,7 +18,7 @@ use evenkeel_net::Clock;
 use crate::config::sources::AgentCheck;
 use crate::config::{Config, GroupConfig, MemberConfig, Rule};
 use crate::dns::Lookup;
-use crate::snapshot::{GroupHandle, Snapshot};
+use crate::snapshot::{GroupHandle, Snapshot, Unserved};
 use crate::status::{GroupStatus, MemberStatus};
 use crate::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
 use crate::{AdminState, AlertSetting, ManageError, Manager, Readiness};
@@ -154,7 +154,7 @@ async fn a_reload_keeps_slots_and_what_is_in_flight() {
         Arc::ptr_eq(&snapshot.rules[0].own.group, &handle),
         "same group"
     );
-    assert_eq!(handle.queue.limit(), 7);
+    assert_eq!(handle.queue.policy().limit, 7);
     let after = ids(&manager);
     assert_eq!(after["10.0.0.2:80"], before["10.0.0.2:80"]);
     assert!(!before.values().any(|id| *id == after["10.0.0.3:80"]));
@@ -175,15 +175,15 @@ async fn a_reload_keeps_slots_and_what_is_in_flight() {
 fn wait_for_member(
     handle: &Arc<GroupHandle>,
     index: usize,
-) -> tokio::task::JoinHandle<Result<Ticket, PickError>> {
+) -> tokio::task::JoinHandle<Result<Ticket, Unserved>> {
     let handle = Arc::clone(handle);
     tokio::spawn(async move {
         let now = Clock::start().now();
-        let bind = || {
+        let bind = |_| {
             let ticket = handle.current.load().bind(index, now);
             ticket.ok_or(PickError::AllFull)
         };
-        handle.wait_for(bind).await
+        handle.wait_for(4, || now, bind).await
     })
 }
 
@@ -213,18 +213,20 @@ async fn a_vacancy_reaches_the_one_in_the_queue_who_can_use_it() {
     everybody().await;
     assert_eq!(handle.queue.waiting(), 3);
     let full = wait_for_member(&handle, 1).await.unwrap();
-    assert_eq!(full.unwrap_err(), PickError::AllFull, "and so is the queue");
+    assert_eq!(
+        full.unwrap_err(),
+        Unserved::QueueFull,
+        "and so is the queue"
+    );
 
     let mut held = held.into_iter();
     let first = held.next();
-    drop(held.next());
-    handle.vacated();
+    handle.queue.vacate(|| drop(held.next()));
     everybody().await;
     assert!(last.is_finished());
     assert!(others.iter().all(|other| !other.is_finished()));
 
-    drop(first);
-    handle.vacated();
+    handle.queue.vacate(|| drop(first));
     everybody().await;
     let served = others.iter().filter(|other| other.is_finished()).count();
     assert_eq!(served, 1);

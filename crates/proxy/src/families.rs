@@ -153,6 +153,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
             ("no_member", |totals| totals.refused_no_member),
             ("queue_full", |totals| totals.refused_queue_full),
             ("queue_timeout", |totals| totals.refused_queue_timeout),
+            ("overload", |totals| totals.refused_overload),
             ("no_websocket", |totals| totals.refused_no_websocket),
             ("not_proxied", |totals| totals.refused_not_proxied),
             ("proxy_header", |totals| totals.refused_proxy_header),

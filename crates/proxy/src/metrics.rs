@@ -203,6 +203,8 @@ counters! {
     refused_queue_full,
     /// Requests or connections refused because they waited too long in that queue.
     refused_queue_timeout,
+    /// Requests or connections refused because their group was overloaded.
+    refused_overload,
     /// Requests for WebSocket refused because members do not take it over HTTP/2.
     refused_no_websocket,
     /// Connections refused because they came from no proxy that says who the client is.

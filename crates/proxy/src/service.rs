@@ -2,6 +2,7 @@
 //! request is bound to a member.
 
 use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,13 +11,14 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use evenkeel_control::budget::RetryBudget;
+use evenkeel_control::queue::Class;
 use evenkeel_core::address::Address;
 use evenkeel_core::binding::{Binding, Verdict, Why};
 use evenkeel_core::group::{Granularity, PickError, Request, Ticket};
 use evenkeel_core::member::{Member, MemberId};
 use evenkeel_core::time::Instant;
-use evenkeel_manager::config::Timeouts;
-use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot};
+use evenkeel_manager::config::{ClientPriority, Rule, Timeouts};
+use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot, Unserved};
 use evenkeel_tls::server::Server;
 use tokio::sync::Notify;
 
@@ -71,6 +73,13 @@ impl Deref for LocalRule {
     fn deref(&self) -> &RuleSnapshot {
         &self.snapshot
     }
+}
+
+/// How urgent what a client sends is when it waits for a member, as far as the rule says it.
+pub(crate) fn class_of_client(rule: &Rule, client: Option<IpAddr>) -> Class {
+    let own = ClientPriority::find(&rule.client_priorities, client);
+    // The configuration has none above 7.
+    own.unwrap_or(rule.priority) as Class
 }
 
 /// A rule, in one worker.
@@ -212,6 +221,8 @@ pub(crate) enum Refusal {
     QueueFull,
     /// All were at their limits for too long.
     QueueTimeout,
+    /// The group is overloaded, and others come first.
+    Overload,
     /// The connection is to be cut.
     Cut,
     /// The client went away while it waited.
@@ -229,18 +240,22 @@ impl Session {
         bindings: &RefCell<Bindings>,
         request: &Request<'_>,
         timeouts: &Timeouts,
+        class: Class,
         client: &mut Io,
     ) -> Result<Bound, Refusal> {
-        match self.try_bind(group, bindings, request) {
-            Ok(bound) => return Ok(bound),
-            Err(PickError::NoneEligible) => return Err(Refusal::NoMember),
-            Err(PickError::AllFull) => {}
+        // Who comes while others wait looks for room after them, from the queue.
+        if group.queue.waiting() == 0 {
+            match self.try_bind(group, bindings, request) {
+                Ok(bound) => return Ok(bound),
+                Err(PickError::NoneEligible) => return Err(Refusal::NoMember),
+                Err(PickError::AllFull) => {}
+            }
         }
-        let again = || {
+        let again = |_ahead| {
             let now = self.worker.now();
             self.try_bind(group, bindings, &Request { now, ..*request })
         };
-        let waiting = group.wait_for(again);
+        let waiting = group.wait_for(class, || self.worker.now(), again);
         tokio::pin!(waiting);
         self.watch.arm_and_look(timeouts.queue);
         let waited = self.watch.until(|cx| {
@@ -248,9 +263,10 @@ impl Session {
                 Poll::Ready(Err(Refusal::ClientGone))
             } else {
                 waiting.as_mut().poll(cx).map(|bound| {
-                    bound.map_err(|error| match error {
-                        PickError::NoneEligible => Refusal::NoMember,
-                        PickError::AllFull => Refusal::QueueFull,
+                    bound.map_err(|unserved| match unserved {
+                        Unserved::NoMember => Refusal::NoMember,
+                        Unserved::QueueFull => Refusal::QueueFull,
+                        Unserved::Overload => Refusal::Overload,
                     })
                 })
             }
@@ -261,7 +277,20 @@ impl Session {
             Err(Stop::Cut) => Err(Refusal::Cut),
         };
         self.watch.disarm();
-        bound
+        match bound {
+            // Those in it may wait for other members than this one can use.
+            Err(Refusal::QueueFull) => self
+                .try_bind(
+                    group,
+                    bindings,
+                    &Request {
+                        now: self.worker.now(),
+                        ..*request
+                    },
+                )
+                .map_err(|_| Refusal::QueueFull),
+            bound => bound,
+        }
     }
 
     /// Whether the client has reset its connection, looked at now and then

@@ -26,7 +26,7 @@ use crate::listen::Session;
 use crate::pipe::Pipe;
 use crate::pool::Upstream;
 use crate::proxied;
-use crate::service::{Bound, Refusal, insert};
+use crate::service::{Bound, Refusal, class_of_client, insert};
 use crate::sni;
 use crate::tls;
 use crate::transparent;
@@ -91,8 +91,9 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
                         End::Member => Outcome::Error,
                         _ => Outcome::Cancelled,
                     };
-                    bound.ticket.finish(outcome, session.worker.now());
-                    target.group.vacated();
+                    target
+                        .group
+                        .finish(bound.ticket, outcome, session.worker.now());
                     end
                 }
             };
@@ -159,6 +160,7 @@ pub(crate) async fn connect_member(
     let mut failed = None;
     let timeouts = &rule.rule.timeouts;
     let group = &target.group;
+    let class = class_of_client(&rule.rule, session.peer.ip());
     loop {
         let now = session.worker.now();
         let request = Request {
@@ -168,7 +170,14 @@ pub(crate) async fn connect_member(
             ..Request::at(now)
         };
         let bound = match session
-            .bind(group, &RefCell::default(), &request, timeouts, client)
+            .bind(
+                group,
+                &RefCell::default(),
+                &request,
+                timeouts,
+                class,
+                client,
+            )
             .await
         {
             Ok(bound) => bound,
@@ -187,8 +196,7 @@ pub(crate) async fn connect_member(
             Ok((stream, _)) => return Ok((bound, stream)),
             Err(failure) => {
                 let outcome = failure.outcome();
-                bound.ticket.finish(outcome, session.worker.now());
-                group.vacated();
+                group.finish(bound.ticket, outcome, session.worker.now());
                 let end = match failure {
                     ConnectFailure::Cut => End::Terminated,
                     ConnectFailure::Exhausted(_) | ConnectFailure::NoWebSocket => End::Refused,
@@ -685,6 +693,7 @@ impl Session {
             Refusal::NoMember => metrics.refused_no_member.add(1),
             Refusal::QueueFull => metrics.refused_queue_full.add(1),
             Refusal::QueueTimeout => metrics.refused_queue_timeout.add(1),
+            Refusal::Overload => metrics.refused_overload.add(1),
             Refusal::Cut => return End::Terminated,
             Refusal::ClientGone => return End::Client,
         }

@@ -23,7 +23,7 @@ use super::rule::{self, Defaults, Protocol, Rule};
 use super::tls::{self, ClientTls, Tls};
 use super::{
     alert, auth, compression, ejection, ftp, health, hedge, limits, maintenance, member, monitor,
-    sources, sticky,
+    priority, sources, sticky,
 };
 use crate::schema::document::Span;
 use crate::schema::errors::{Errors, Problem};
@@ -446,6 +446,7 @@ pub(crate) fn tables() -> Vec<TableDoc> {
     tables.extend(rule::tables());
     tables.extend([mirror::tables(), hedge::tables()]);
     tables.extend(limits::tables());
+    tables.push(priority::table());
     tables.push(maintenance::tables());
     tables.push(ftp::tables());
     tables.extend(tls::tables());

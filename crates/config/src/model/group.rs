@@ -72,6 +72,11 @@ section! {
         /// Maximum number of requests that wait when all members are at their connection limit.
         /// Further ones are refused.
         max_queue: usize [Number(0.0, 1_000_000.0, "requests")] = 1024; "100",
+        /// How long requests may wait in that queue before the group counts as
+        /// [overloaded](overload.md): when all that are served have waited for longer, over this time
+        /// again and 100 ms at least. Then the newest are served first, and those that have waited
+        /// for longer are refused, the lowest `priority` first. `"0s"` never does that.
+        queue_target: Duration [Time(secs(0), secs(600))] = secs(1); r#""100ms""#,
         /// How often host names of members are resolved again. Without it, when the TTL of the
         /// answer is over, within the bounds of [`[dns]`](#dns). An address that is missing from an
         /// answer gets no new traffic. If it returns within five minutes, or while it still has

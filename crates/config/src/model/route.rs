@@ -97,6 +97,9 @@ section! {
         retry_statuses: Vec<Status> = Vec::new(); "[502, 503]",
         /// Maximum number of retries: instead of the rule's.
         retries: Option<u32> [Number(0.0, 10.0, "retries")] = None; "0",
+        /// Which requests go first when they [wait for a member](overload.md): instead of the rule's,
+        /// the client's and that of a field.
+        priority: Option<u16> [Number(0.0, 7.0, "")] = None; "6",
         /// A second group that gets copies of the requests: a table, as in the rule's `http`, and instead
         /// of that.
         mirror: Option<Mirror> = None; r#"{ group = "canary", percent = 10 }"#,
@@ -658,6 +661,7 @@ fn read_one_route(
             "max_body",
             "retry_statuses",
             "retries",
+            "priority",
             "mirror",
             "hedge",
             "connection_timeout",

@@ -15,6 +15,7 @@ use super::hedge::Hedge;
 use super::limits::{FORGED, LimitKey, Limits, RequestLimit};
 use super::maintenance::Maintenance;
 use super::mirror::Mirror;
+use super::priority::{ClientPriority, PRIORITY};
 use super::protocol::MemberProtocol;
 use super::route::{self, MaxBody, Routes, RuleFacts};
 use super::timeouts::{TIMEOUTS, Timeouts};
@@ -87,6 +88,12 @@ section! {
         /// compared with a usual one of the group: strategies count it so often. For rules of unequal
         /// work that share a group.
         cost: Cost = Cost::ONE; "10",
+        /// Which requests (HTTP) or connections (TCP) go first when they [wait for a
+        /// member](overload.md): those with the highest number.
+        priority: u16 [Number(0.0, 7.0, "")] = PRIORITY; "6",
+        /// Other priorities of some clients: a list of tables, see below. The first that names a client's
+        /// network holds.
+        client_priorities: Vec<ClientPriority> = Vec::new(); r#"[{ networks = ["10.0.0.0/8"], priority = 7 }]"#,
         /// HTTP: whose requests it takes, those of [users](routing.md#passwords) or those that [a
         /// group](routing.md#forward-authentication) lets pass: a table, see below, `false` for everybody.
         auth: Option<Auth> = None; r#"{ users_file = "/etc/evenkeel/users" }"#,
@@ -237,6 +244,10 @@ section! {
         /// counts as the bound. Name one only where clients are trusted, or where a proxy in front
         /// sets it: whoever can set it can make the balancer avoid a member, or crowd one.
         cost_header: Option<String> [Text(FIELD)] = None; r#""X-Cost""#,
+        /// Name of a field with the [priority](overload.md#priorities) of a request, a number from 0 to 7.
+        /// Requests without it, and those in which it is something else, have that of the client or
+        /// the rule. Name one only where clients are trusted, or where a proxy in front sets it.
+        priority_header: Option<String> [Text(FIELD)] = None; r#""X-Priority""#,
         /// Maximum retries, each at another member, of a request that may be repeated safely: none
         /// of it was sent, or it is idempotent (RFC 9110, section 9.2.2) and the member closed the
         /// connection, sent an invalid response or did not answer.

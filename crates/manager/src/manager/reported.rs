@@ -71,7 +71,7 @@ impl Manager {
         let slot = &endpoint.member.slot;
         let published = endpoint.opinions.publish(slot, endpoint.weight, now);
         if published.room {
-            handle.room.notify_waiters();
+            handle.queue.call_all();
         }
         let (group, member) = (handle.current.load(), &endpoint.member.name);
         let (group, source) = (group.name(), source.name());

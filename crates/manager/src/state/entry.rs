@@ -6,6 +6,7 @@ use std::time::Duration;
 use evenkeel_control::group::GroupControl;
 use evenkeel_control::health::Health;
 use evenkeel_control::opinion::{Opinions, Source};
+use evenkeel_control::queue::Policy;
 use evenkeel_control::round::Controlled;
 use evenkeel_core::address::Address;
 use evenkeel_core::group::Group;
@@ -128,7 +129,7 @@ impl GroupEntry {
                 slot.set_ramp_from(Some(now));
             }
         }
-        self.handle.queue.set_limit(self.config.max_queue);
+        self.handle.queue.set_policy(policy(&self.config));
         if let Some(cookie) = &self.cookie {
             cookie.follow(&self.group);
         }
@@ -137,7 +138,7 @@ impl GroupEntry {
             self.handle.changed.wake();
         }
         // Whoever waits may have new members to wait for, or none any more.
-        self.handle.room.notify_waiters();
+        self.handle.queue.call_all();
     }
 
     /// The endpoints that the next state may go on with: first those that had left,
@@ -156,3 +157,17 @@ pub(super) fn is_asked(config: &GroupConfig, source: Source) -> bool {
         Source::Agent | Source::Liveness | Source::Membership => true,
     }
 }
+
+/// What holds for requests that wait for a member of the group.
+fn policy(config: &GroupConfig) -> Policy {
+    let target = config.queue_target;
+    Policy {
+        limit: config.max_queue,
+        target: (!target.is_zero()).then_some(target),
+        interval: target.max(LEAST_INTERVAL),
+        keep: config.members.len().max(1),
+    }
+}
+
+/// A queue is not overloaded before it has been too long for this time: bursts are none.
+const LEAST_INTERVAL: Duration = Duration::from_millis(100);

@@ -82,8 +82,9 @@ pub(crate) async fn serve(session: Session, client: Io) {
             };
             control.close().await;
             moved = control.moved();
-            bound.ticket.finish(outcome, session.worker.now());
-            rule.own.group.vacated();
+            rule.own
+                .group
+                .finish(bound.ticket, outcome, session.worker.now());
             end
         }
     };

@@ -281,9 +281,14 @@ impl Client {
             };
             let handle = &routed.target().group;
             let timeouts = &routed.route().timeouts;
-            let bound = self
-                .session
-                .bind(handle, &bindings, &asks, timeouts, &mut self.stream);
+            let bound = self.session.bind(
+                handle,
+                &bindings,
+                &asks,
+                timeouts,
+                asking.class,
+                &mut self.stream,
+            );
             let bound = match (bound.await, failed) {
                 (Ok(bound), _) => bound,
                 (Err(Refusal::NoMember), Some((failure, name))) => {
@@ -436,10 +441,11 @@ impl Client {
             Ok(head) => head,
             Err(failure) => {
                 upstream.reset();
-                bound
-                    .ticket
-                    .finish(failure.outcome(), self.session.worker.now());
-                routed.target().group.vacated();
+                routed.target().group.finish(
+                    bound.ticket,
+                    failure.outcome(),
+                    self.session.worker.now(),
+                );
                 return Err(failure);
             }
         };
@@ -519,8 +525,10 @@ impl Client {
             Err(failure) => {
                 upstream.reset();
                 let now = self.session.worker.now();
-                bound.ticket.finish(failure.outcome(), now);
-                routed.target().group.vacated();
+                routed
+                    .target()
+                    .group
+                    .finish(bound.ticket, failure.outcome(), now);
                 self.failed(request, summary, failure).await
             }
         };

@@ -96,6 +96,7 @@ impl Client {
                 bindings,
                 &asks,
                 &routed.route().timeouts,
+                request.class,
                 &mut self.stream,
             );
             let bound = bound.await;
@@ -158,8 +159,10 @@ impl Client {
                 Err(failure) => failure,
             };
             now = self.session.worker.now();
-            bound.ticket.finish(failure.outcome(), now);
-            routed.target().group.vacated();
+            routed
+                .target()
+                .group
+                .finish(bound.ticket, failure.outcome(), now);
             if self.may_retry(request, &routed, &failure, summary.retries) {
                 summary.retries += 1;
                 self.session.service.metrics.retries.add(1);
@@ -501,8 +504,7 @@ impl Client {
         } else {
             head.at
         };
-        bound.ticket.finish(outcome, ended);
-        routed.target().group.vacated();
+        routed.target().group.finish(bound.ticket, outcome, ended);
         let clean = !head.down.has_excess();
         if let Some(rest) = head.down.finish(worker) {
             worker.buffers.give(rest);

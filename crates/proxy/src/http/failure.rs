@@ -106,6 +106,7 @@ impl Client {
             Refusal::NoMember => "No server is available. Try again later.",
             Refusal::QueueFull => "All servers are busy, and so is the queue. Try again later.",
             Refusal::QueueTimeout => "All servers were busy for too long. Try again later.",
+            Refusal::Overload => "The service is overloaded. Try again later.",
             Refusal::Cut | Refusal::ClientGone => return After::Cut,
         };
         self.answer_instead(request, summary, 503, text).await

@@ -64,16 +64,15 @@ impl Held {
     /// What is bound is over, and says this of its member.
     pub(super) fn finish(mut self, outcome: Outcome, now: Instant) {
         if let Some(bound) = self.bound.take() {
-            bound.ticket.finish(outcome, now);
-            self.group.vacated();
+            self.group.finish(bound.ticket, outcome, now);
         }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if self.bound.take().is_some() {
-            self.group.vacated();
+        if let Some(bound) = self.bound.take() {
+            self.group.queue.vacate(|| drop(bound));
         }
     }
 }
@@ -290,8 +289,7 @@ impl Client {
         insert(tried, bound.member);
         let usual = std::mem::replace(bound, second);
         let now = self.session.worker.now();
-        usual.ticket.finish(outcome, now);
-        routed.target().group.vacated();
+        routed.target().group.finish(usual.ticket, outcome, now);
         self.session.watch.disarm();
         request.up.set_sent();
         let head = self.response_head(request, routed, bound, &mut upstream, Some(input));

@@ -148,10 +148,11 @@ impl Client {
                 delivered.end.is_orderly()
             }
             Err(failure) => {
-                bound
-                    .ticket
-                    .finish(failure.outcome(), self.session.worker.now());
-                routed.target().group.vacated();
+                routed.target().group.finish(
+                    bound.ticket,
+                    failure.outcome(),
+                    self.session.worker.now(),
+                );
                 false
             }
         };

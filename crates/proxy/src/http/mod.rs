@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::{Duration, SystemTime};
 
+use evenkeel_control::queue::Class;
 use evenkeel_core::cost::Cost;
 use evenkeel_core::time::Instant;
 use evenkeel_limits::Shortage;
@@ -162,6 +163,8 @@ struct Request {
     coding: Option<Coding>,
     /// What it counts as for strategies.
     cost: Cost,
+    /// How urgent it is when it waits for a member.
+    class: Class,
     version: Version,
     /// Whether the client wants its connection to go on.
     keep_alive: bool,
@@ -211,6 +214,7 @@ impl Request {
         let told = routed.rule.http.cost_header.as_deref();
         let told = told.and_then(|field| head.request.cost(field));
         let cost = told.unwrap_or(routed.rule.cost);
+        let class = routed.class(&head.request, session.peer.ip());
         let compression = routed.rule.compression.as_ref();
         let coding =
             compression.and_then(|options| options.choose(head.request.values("accept-encoding")));
@@ -253,6 +257,7 @@ impl Request {
             key,
             coding,
             cost,
+            class,
             version,
             keep_alive,
             asked,
@@ -279,6 +284,7 @@ impl Request {
             key,
             coding: None,
             cost: self.cost,
+            class: self.class,
             // One that gets no interim responses.
             version: Version::Http10,
             keep_alive: false,

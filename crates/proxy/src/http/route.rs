@@ -2,11 +2,13 @@
 //! the route changes.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use evenkeel_control::queue::Class;
 use evenkeel_manager::auth::Auth;
 use evenkeel_manager::config::routing::path::{self, Ambiguous};
 use evenkeel_manager::config::routing::{Asks, host_of};
@@ -22,7 +24,7 @@ use crate::http1::respond::{Answer, More};
 use crate::listen::Session;
 use crate::message::{self, Body};
 use crate::quota::Quotas;
-use crate::service::{Bindings, LocalRule};
+use crate::service::{Bindings, LocalRule, class_of_client};
 
 /// The rule of a request, and the route that it has there. What comes after the head asks this, so
 /// that a reload in between changes nothing.
@@ -115,6 +117,22 @@ impl Routed {
     #[inline]
     pub(crate) fn target(&self) -> &Target {
         self.rule.target(self.target as usize)
+    }
+
+    /// How urgent `request` is when it waits for a member.
+    #[inline]
+    pub(super) fn class(&self, request: &message::Request<'_>, client: Option<IpAddr>) -> Class {
+        let told = || {
+            let field = self.rule.rule.http.priority_header.as_deref()?;
+            let mut values = request.values(field);
+            match (values.next()?, values.next()) {
+                ([digit @ b'0'..=b'7'], None) => Some(digit - b'0'),
+                _ => None,
+            }
+        };
+        let own = self.route().priority.map(|priority| priority as Class);
+        own.or_else(told)
+            .unwrap_or_else(|| class_of_client(&self.rule.rule, client))
     }
 
     /// The same with the group that gets copies, if there is one.

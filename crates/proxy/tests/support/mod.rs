@@ -207,6 +207,8 @@ pub(crate) fn rule(protocol: Protocol) -> Rule {
         terminate_on_disable: false,
         connect_retries: 2,
         cost: Default::default(),
+        priority: 4,
+        client_priorities: Vec::new(),
         half_close: true,
         max_connections: 1000,
         timeouts: Timeouts {

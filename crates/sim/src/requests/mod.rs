@@ -417,11 +417,18 @@ impl<'a> Simulation<'a> {
         self.send(job);
     }
 
-    /// Sends a request to a member, or has it wait for one.
+    /// Sends a request to a member, or has it wait for one, as the product does.
     fn send(&mut self, id: JobId) {
-        match self.bind(id) {
+        let job = &self.jobs[id];
+        let is_queued = self.is_queued(job.balancer, job.source);
+        let found = match is_queued {
+            true => Err(PickError::AllFull),
+            false => self.bind(id),
+        };
+        match found {
             Ok(()) => {}
             Err(PickError::AllFull) if self.enqueue(id) => {}
+            Err(PickError::AllFull) if is_queued && self.bind(id).is_ok() => {}
             Err(_) => self.give_up(id),
         }
     }

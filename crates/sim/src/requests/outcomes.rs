@@ -29,6 +29,8 @@ pub struct Outcomes {
     pub queued: usize,
     /// Requests that waited for so long that they failed.
     pub timed_out: usize,
+    /// Requests that were refused while they waited, because of an overload.
+    pub shed: usize,
     /// Further tries at other members.
     pub retries: usize,
     /// Tries that there would have been but for the retry budget.

@@ -1,11 +1,13 @@
-//! Requests that wait while all members are at their limits, in the queue of the product
+//! Requests that wait for a member, in the queue of the product
 //! ([`evenkeel_control::queue`]).
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::task::Waker;
 
-use evenkeel_control::queue::{Place, Queue};
+use evenkeel_control::queue::{Place, Queue, Turn};
 use evenkeel_core::group::PickError;
+use evenkeel_manager::config::PRIORITY;
 use evenkeel_manager::snapshot::GroupHandle;
 
 use super::{Happening, Simulation};
@@ -32,78 +34,120 @@ impl Deref for Line {
 }
 
 impl Simulation<'_> {
-    /// Has a request wait, if it may.
+    fn handle(&self, balancer: usize, source: usize) -> Option<Arc<GroupHandle>> {
+        let of = self.balancers.get(balancer)?;
+        of.groups
+            .handle(&self.sources[source].group)
+            .map(Arc::clone)
+    }
+
+    /// Whether requests of a source wait, so that those that come look for room after them.
+    pub(super) fn is_queued(&self, balancer: usize, source: usize) -> bool {
+        let handle = self.handle(balancer, source);
+        handle.is_some_and(|handle| handle.queue.waiting() > 0)
+    }
+
+    /// Has a request wait, if it may, and look for room after all that wait already.
     pub(super) fn enqueue(&mut self, id: JobId) -> bool {
-        let job = &mut self.jobs[id];
-        let balancer = &mut self.balancers[job.balancer];
-        let handle = balancer.groups.handle(&self.sources[job.source].group);
-        let place = handle.and_then(|handle| Place::enter(Line(Arc::clone(handle))));
-        let Some(place) = place else {
+        let (balancer, source) = (self.jobs[id].balancer, self.jobs[id].source);
+        let Some(handle) = self.handle(balancer, source) else {
             return false;
         };
-        balancer.waiting[job.source].push_back(Waiting { job: id, place });
+        let line = Line(Arc::clone(&handle));
+        let Ok(place) = Place::enter(line, PRIORITY as u8, self.engine.now()) else {
+            return false;
+        };
+        self.balancers[balancer].waiting[source].push_back(Waiting { job: id, place });
         self.outcomes.queued += 1;
-        job.turn = self.outcomes.queued;
-        if let Some(timeout) = self.policies[job.source].queue_timeout {
-            let turn = job.turn;
+        self.jobs[id].turn = self.outcomes.queued;
+        if let Some(timeout) = self.policies[source].queue_timeout {
+            let turn = self.outcomes.queued;
             let expiry = Happening::Expiry { job: id, turn };
             self.engine.after(nanos(timeout), expiry);
         }
+        self.take_turns(balancer, &handle);
         true
     }
 
     /// A request has waited for as long as it may.
     pub(super) fn expire(&mut self, id: JobId, turn: usize) {
         let job = &self.jobs[id];
-        let waiting = &mut self.balancers[job.balancer].waiting[job.source];
+        let (balancer, source) = (job.balancer, job.source);
+        let waiting = &mut self.balancers[balancer].waiting[source];
         let place = waiting.iter().position(|waiting| waiting.job == id);
         if let Some(place) = place.filter(|_| job.turn == turn) {
             waiting.remove(place);
             self.outcomes.timed_out += 1;
             self.give_up(id);
+            if let Some(handle) = self.handle(balancer, source) {
+                self.take_turns(balancer, &handle);
+            }
         }
     }
 
-    /// A request has left its member: one that waits may have its place. As in
-    /// [`GroupHandle::wait_for`], whoever cannot use it tells the next one.
+    /// A request has left its member: one that waits may have its place.
     pub(super) fn vacated(&mut self, balancer: usize, source: usize) {
-        let name = &self.sources[source].group;
-        let handle = |of: &super::Balancer| of.groups.handle(name).map(Arc::clone);
-        let Some(handle) = self.balancers.get(balancer).and_then(handle) else {
-            return;
-        };
-        if !handle.queue.vacated() {
-            return;
-        }
-        for _ in 0..self.balancers[balancer].waiting[source].len() {
-            if self.look(balancer, source) != Some(true) {
-                return;
-            }
+        if let Some(handle) = self.handle(balancer, source) {
+            handle.queue.vacate(|| ());
+            self.take_turns(balancer, &handle);
         }
     }
 
     /// All who wait look for room: a member may be back.
     pub(super) fn look_again(&mut self, balancer: usize, source: usize) {
-        for _ in 0..self.balancers[balancer].waiting[source].len() {
-            self.look(balancer, source);
+        if let Some(handle) = self.handle(balancer, source) {
+            handle.queue.call_all();
+            self.take_turns(balancer, &handle);
         }
     }
 
-    /// The first one who waits looks for room. Without any it goes to the end, and the answer is
-    /// whether there was a vacancy that somebody else may use.
-    fn look(&mut self, balancer: usize, source: usize) -> Option<bool> {
-        let mut first = self.balancers[balancer].waiting[source].pop_front()?;
-        let news = first.place.look();
-        match self.bind(first.job) {
-            Ok(()) => None,
-            Err(PickError::AllFull) => {
-                self.balancers[balancer].waiting[source].push_back(first);
-                Some(news)
-            }
-            Err(PickError::NoneEligible) => {
-                self.give_up(first.job);
-                Some(news)
+    /// All who are called look for room, as in [`GroupHandle::wait_for`].
+    fn take_turns(&mut self, balancer: usize, handle: &Arc<GroupHandle>) {
+        while let Some(number) = handle.queue.called() {
+            let Some((source, mut waiting)) = self.take(balancer, handle, number) else {
+                break;
+            };
+            let now = self.engine.now();
+            let found = match waiting.place.turn(now, Waker::noop()) {
+                Some(Turn::Look { .. }) => self.bind(waiting.job),
+                Some(Turn::Refused) | None => Err(PickError::AllFull),
+            };
+            match found {
+                Ok(()) => waiting.place.served(now),
+                Err(PickError::NoneEligible) => self.give_up(waiting.job),
+                Err(PickError::AllFull) => {
+                    waiting.place.pass();
+                    let line = &mut self.balancers[balancer].waiting[source];
+                    let number = |of: &Waiting| of.place.number();
+                    let at = line.partition_point(|of| number(of) < number(&waiting));
+                    line.insert(at, waiting);
+                }
             }
         }
+        for number in handle.queue.refused() {
+            if let Some((_, waiting)) = self.take(balancer, handle, number) {
+                self.outcomes.shed += 1;
+                self.give_up(waiting.job);
+            }
+        }
+    }
+
+    /// Takes the one of that number out of the lines of the sources that use a group.
+    fn take(
+        &mut self,
+        balancer: usize,
+        handle: &Arc<GroupHandle>,
+        number: u64,
+    ) -> Option<(usize, Waiting)> {
+        let lines = self.balancers[balancer].waiting.iter_mut().enumerate();
+        for (source, line) in lines {
+            // They are in the order of their arrival.
+            if let Ok(at) = line.binary_search_by_key(&number, |of| of.place.number())
+                && Arc::ptr_eq(&line[at].place.queue().0, handle)
+            {
+                return Some((source, line.remove(at)?));
+            }
+        }
+        None
     }
 }
