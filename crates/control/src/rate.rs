@@ -43,7 +43,7 @@ const WAYS: usize = 4;
 
 #[derive(Debug, Default)]
 struct Place {
-    /// Whose it is; 0 is nobody.
+    /// Whose it is, or will be: the [owner](owner_of), or a [claim](claim_of); 0 is nobody.
     key: AtomicU64,
     /// When the key will have used nothing, in nanoseconds.
     due: AtomicU64,
@@ -80,7 +80,7 @@ impl RateTable {
     /// It has none left. After this time it has one.
     #[inline]
     pub fn take(&self, key: u64, now: Instant, rate: &Rate) -> Result<(), Duration> {
-        let key = key.max(1);
+        let key = owner_of(key);
         let place = match self.find(key) {
             Some(place) => place,
             None => self.claim(key, now),
@@ -112,7 +112,7 @@ impl RateTable {
     /// It has none left. After this time it has one.
     #[inline]
     pub fn check(&self, key: u64, now: Instant, rate: &Rate) -> Result<(), Duration> {
-        let Some(place) = self.find(key.max(1)) else {
+        let Some(place) = self.find(owner_of(key)) else {
             return Ok(());
         };
         let ahead = place
@@ -127,7 +127,7 @@ impl RateTable {
 
     /// Gives back what [`RateTable::take`] has taken.
     pub fn give_back(&self, key: u64, rate: &Rate) {
-        if let Some(place) = self.find(key.max(1)) {
+        if let Some(place) = self.find(owner_of(key)) {
             let less = |due: u64| Some(due.saturating_sub(rate.interval));
             let _ = place
                 .due
@@ -147,9 +147,23 @@ impl RateTable {
     }
 
     /// Gives `key` the place that is missed least.
+    ///
+    /// Threads may do so for the same key at once, and may choose different places, as what one does
+    /// changes what the next one sees. So a place is first [claimed](claim_of), in which state nobody finds
+    /// it, and is the key's only once no other one is: whoever claims later ends the claims before.
     fn claim(&self, key: u64, now: Instant) -> &Place {
         let now = now.as_nanos();
+        let claim = claim_of(key);
+        let turn = |place: &Place, from: u64, to: u64| {
+            let turned = place
+                .key
+                .compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
+            turned.is_ok()
+        };
         loop {
+            if let Some(place) = self.find(key) {
+                return place;
+            }
             let due = |place: &&Place| place.due.load(Ordering::Relaxed);
             let busy = |line: &&Line| line.0.iter().filter(|place| due(place) > now).count();
             // That in the emptier line: so both fill alike, and rarely both are full.
@@ -162,26 +176,40 @@ impl RateTable {
                 // A table has lines, so this cannot be.
                 continue;
             };
-            let before = place.key.load(Ordering::Relaxed);
+            let before = place.key.load(Ordering::SeqCst);
             // What the key before has used counts for nobody. That of one which has used nothing is
             // in the past, and stays.
             let owed = place.due.load(Ordering::Relaxed);
-            let swapped =
-                place
-                    .key
-                    .compare_exchange(before, key, Ordering::Relaxed, Ordering::Relaxed);
-            if swapped.is_err() {
-                // Somebody was faster: perhaps for this very key.
-                if let Some(place) = self.find(key) {
-                    return place;
-                }
+            if before == key || !turn(place, before, claim) {
                 continue;
             }
             if owed > now {
-                place.due.store(now, Ordering::Relaxed);
-                self.evictions.fetch_add(1, Ordering::Relaxed);
+                let reset =
+                    place
+                        .due
+                        .compare_exchange(owed, now, Ordering::Relaxed, Ordering::Relaxed);
+                if reset.is_ok() && before != claim {
+                    self.evictions.fetch_add(1, Ordering::Relaxed);
+                }
             }
-            return place;
+            let mut found = None;
+            for other in self.places(key) {
+                if std::ptr::eq(other, place) {
+                    continue;
+                }
+                // Of another thread, which then begins anew, unless the place is the key's by now.
+                turn(other, claim, 0);
+                if other.key.load(Ordering::SeqCst) == key {
+                    found = Some(other);
+                }
+            }
+            if let Some(found) = found {
+                turn(place, claim, 0);
+                return found;
+            }
+            if turn(place, claim, key) {
+                return place;
+            }
         }
     }
 
@@ -202,6 +230,17 @@ impl RateTable {
     pub fn places_in_all(&self) -> usize {
         self.lines.len() * WAYS
     }
+}
+
+/// A key as it stands in a place that is its own.
+#[inline]
+fn owner_of(key: u64) -> u64 {
+    key | 0b11
+}
+
+/// The owner as it stands in a place that it may get.
+fn claim_of(owner: u64) -> u64 {
+    owner & !1
 }
 
 /// The two lines in which a key may be.
@@ -295,9 +334,15 @@ impl CountTable {
             if swapped.is_err() {
                 continue;
             }
-            // Two that came at once may have taken a place each: the first one counts.
-            let first = self.places(key).find(|place| is_of(place, tag));
-            if first.is_some_and(|first| !std::ptr::eq(first, place)) {
+            // Two that came at once may have taken a place each: whoever sees that gives his back. One that
+            // was there before counts unless another one is found first.
+            let mut of_key = self.places(key).filter(|place| is_of(place, tag));
+            let is_other = |other: &AtomicU64| !std::ptr::eq(other, place);
+            let split = match known {
+                None => of_key.any(is_other),
+                Some(_) => of_key.next().is_some_and(is_other),
+            };
+            if split {
                 give_back(place);
                 continue;
             }

@@ -1,5 +1,5 @@
 use std::collections::HashMap;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 
 use proptest::prelude::*;
 
@@ -242,4 +242,40 @@ fn a_look_needs_no_place() {
         table.give_back(mixed(key), &rate);
     }
     assert_eq!((table.used(at(0)), table.evictions()), (0, 0));
+}
+
+/// Threads that meet a key for the first time at once count it together.
+#[test]
+fn threads_share_what_a_new_key_has() {
+    const THREADS: usize = 2;
+    const KEYS: usize = 20_000;
+    let table = RateTable::new(1 << 16);
+    let counts = CountTable::new(1 << 16);
+    let rate = Rate::new(1, Duration::from_secs(3600), 1);
+    let arrived = AtomicUsize::new(0);
+    let keys: Vec<u64> = (1..=KEYS as u64).map(mixed).collect();
+    let run = || {
+        let mut passed = [0; 2];
+        for (round, key) in keys.iter().enumerate() {
+            arrived.fetch_add(1, Ordering::SeqCst);
+            // Spinning, so that both begin within nanoseconds.
+            let mut turns = 0;
+            while arrived.load(Ordering::SeqCst) < (round + 1) * THREADS {
+                turns += 1;
+                if turns % 1000 == 0 {
+                    std::thread::yield_now();
+                }
+            }
+            passed[0] += usize::from(table.take(*key, at(1), &rate).is_ok());
+            passed[1] += usize::from(matches!(counts.enter(*key, 1), Entered::Counted(_)));
+        }
+        passed
+    };
+    let passed = std::thread::scope(|scope| {
+        let threads = [(); THREADS].map(|()| scope.spawn(run));
+        threads.map(|thread| thread.join().unwrap())
+    });
+    let sum = |of: usize| passed.iter().map(|each| each[of]).sum::<usize>();
+    assert_eq!(sum(0), KEYS + table.evictions() as usize);
+    assert_eq!(sum(1), KEYS);
 }
